@@ -1,0 +1,228 @@
+"""The workloads of the project: what is measured, by name (chapter 1 of the performance document).
+
+A100, A1000: send with so many unsettled in flight, all accepted. B: drain preloaded messages by peek-lock, credit 500,
+and wait for the broker's settlement. C1x1, C4x4: senders and receivers at once, in-flight 1,000 per sender, backlog
+under 5,000. D: one message in flight, sent and received. E1, E10: batches of 100 messages in one transfer, so many in
+flight.
+"""
+
+import gc
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from time import perf_counter, process_time
+from typing import Any
+
+from benchmarks.load.exchange import Exchange, Limits, serve
+from benchmarks.load.link import Target
+from benchmarks.load.message import Run
+from benchmarks.load.receiver import Receiver
+from benchmarks.load.sender import BatchSender, Sender
+from benchmarks.load.verify import check_accepted, check_received, end_to_end_latencies, percentile, send_latencies
+from benchmarks.load.wire import LoadError
+
+CREDIT = 500
+PER_BATCH = 100
+BACKLOG = 5000
+C_WINDOW = 1000
+
+
+class Observer:
+    """Told when the measured part of a workload begins and ends; the runner reads the broker's CPU time there."""
+
+    def begin(self) -> None:
+        """The links are open, the first message is about to go."""
+
+    def end(self) -> None:
+        """The last settlement has come."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The parameters of a workload.
+
+    Attributes:
+        name: as given.
+        senders, receivers: how many links; B has no sender that is measured.
+        window: deliveries in flight per sender.
+        per_batch: messages in a transfer, 1 for ordinary ones.
+        limits: when to stop.
+        body_bytes: bytes of each body.
+        credit: credit of each receiver.
+    """
+
+    name: str
+    senders: int
+    receivers: int
+    window: int
+    limits: Limits
+    per_batch: int = 1
+    body_bytes: int = 1024
+    credit: int = CREDIT
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run measured; times in milliseconds, rates in messages per second, CPU in microseconds per message."""
+
+    workload: str
+    messages: int
+    seconds: float
+    rate: float
+    send_p50_ms: float | None
+    send_p99_ms: float | None
+    end_to_end_p50_ms: float | None
+    end_to_end_p99_ms: float | None
+    generator_cpu_us: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON."""
+        return asdict(self)
+
+
+def parse(name: str, limits: Limits) -> Workload:
+    """Make the workload called `name`: A<window>, B, C<senders>x<receivers>, D or E<batches in flight>.
+
+    Args:
+        name: see above.
+        limits: when to stop; B needs a number of messages and takes 100,000 without one.
+
+    Raises:
+        ValueError: no workload is called so.
+    """
+    if match := re.fullmatch(r"A(\d+)", name):
+        return Workload(name, 1, 0, int(match[1]), limits)
+    if name == "B":
+        messages = 100_000 if limits.messages is None else limits.messages
+        return Workload(name, 0, 1, C_WINDOW, replace(limits, messages=messages, seconds=None))
+    if match := re.fullmatch(r"C(\d+)x(\d+)", name):
+        return Workload(name, int(match[1]), int(match[2]), C_WINDOW, replace(limits, backlog=BACKLOG))
+    if name == "D":
+        return Workload(name, 1, 1, 1, replace(limits, backlog=1))
+    if match := re.fullmatch(r"E(\d+)", name):
+        return Workload(name, 1, 0, int(match[1]), _whole_batches(limits), per_batch=PER_BATCH)
+    raise ValueError(f"no workload is called {name!r}: try A100, A1000, B, C1x1, C4x4, D, E1 or E10")
+
+
+def _whole_batches(limits: Limits) -> Limits:
+    if limits.messages is None:
+        return limits
+    return replace(limits, messages=-(-limits.messages // PER_BATCH) * PER_BATCH)
+
+
+def run(target: Target, workload: Workload, observer: Observer | None = None) -> Result:
+    """Run a workload on an empty queue and leave the queue empty.
+
+    Raises:
+        LoadError: a message was lost, doubled or not accepted, or the peer misbehaved: the measurement is void.
+    """
+    this = Run()
+    observer = observer or Observer()
+    with _collector_off(), ExitStack() as stack:
+        preloaded = 0
+        if workload.senders == 0:
+            preloaded = _preload(target, this, workload)
+        senders = _open_senders(stack, target, this, workload)
+        receivers = [
+            stack.enter_context(closing(Receiver(target, this, number, workload.credit)))
+            for number in range(workload.receivers)
+        ]
+        result = _measure(senders, receivers, workload, preloaded, observer)
+        if senders and not receivers:
+            _drain(target, this, workload, {sender.number: sender.sent for sender in senders})
+    return result
+
+
+def _open_senders(stack: ExitStack, target: Target, this: Run, workload: Workload) -> list[Sender]:
+    senders: list[Sender] = []
+    for number in range(workload.senders):
+        plain = (target, this, number, workload.window, workload.body_bytes)
+        sender = BatchSender(*plain, workload.per_batch) if workload.per_batch > 1 else Sender(*plain)
+        senders.append(stack.enter_context(closing(sender)))
+    return senders
+
+
+def _measure(
+    senders: Sequence[Sender],
+    receivers: Sequence[Receiver],
+    workload: Workload,
+    preloaded: int,
+    observer: Observer,
+) -> Result:
+    exchange = Exchange(senders, receivers, workload.limits, preloaded)
+    observer.begin()
+    cpu = process_time()
+    started, finished = exchange.run()
+    cpu = process_time() - cpu
+    observer.end()
+    counts = {sender.number: sender.sent for sender in senders} or {0: preloaded}
+    for sender in senders:
+        check_accepted(sender)
+    if receivers:
+        check_received(receivers, counts)
+    messages = sum(counts.values())
+    if not messages:
+        raise LoadError("not one message went through")
+    send = send_latencies(senders)
+    # preloaded messages were sent long before: their age says nothing
+    through = end_to_end_latencies(receivers) if senders else []
+    return Result(
+        workload.name,
+        messages,
+        finished - started,
+        messages / (finished - started),
+        _milliseconds(percentile(send, 0.5)),
+        _milliseconds(percentile(send, 0.99)),
+        _milliseconds(percentile(through, 0.5)),
+        _milliseconds(percentile(through, 0.99)),
+        cpu / messages * 1e6,
+    )
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1e3
+
+
+def _preload(target: Target, this: Run, workload: Workload) -> int:
+    with closing(Sender(target, this, 0, workload.window, workload.body_bytes)) as sender:
+        Exchange([sender], [], workload.limits).run()
+        check_accepted(sender)
+        return sender.sent
+
+
+def _drain(target: Target, this: Run, workload: Workload, counts: dict[int, int]) -> None:
+    with closing(Receiver(target, this, 0, workload.credit)) as receiver:
+        Exchange([], [receiver], Limits(stall=workload.limits.stall), sum(counts.values())).run()
+        check_received([receiver], counts)
+
+
+def purge(target: Target, silence: float = 1.0) -> int:
+    """Accept whatever lies in the queue, of any run, until nothing came for `silence` seconds.
+
+    Returns:
+        How many messages there were.
+    """
+    with closing(Receiver(target, Run(), 0, CREDIT, takes_foreign=True)) as receiver:
+        since, count = perf_counter(), -1
+
+        def quiet(now: float) -> bool:
+            nonlocal since, count
+            if receiver.received != count:
+                since, count = now, receiver.received
+            return now - since > silence and receiver.settled == receiver.received
+
+        receiver.start()
+        serve([receiver], quiet, silence + 30.0)
+        return receiver.received
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """Keep the garbage collector from scanning the logs of the run; what a run allocates has no cycles."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -1,0 +1,187 @@
+"""The brokers under test: how each is started, addressed and stopped.
+
+A further one (RabbitMQ, say) is a further subclass of `Peer`; the runner knows nothing else of a broker.
+"""
+
+import json
+import shutil
+import subprocess
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import Any
+
+from benchmarks.load.link import Target
+
+LOG_TAIL = 2000
+EMULATOR_RULE = "RootManageSharedAccessKey"
+EMULATOR_KEY = "SAS_KEY_VALUE"
+
+
+class PeerError(Exception):
+    """A broker did not start, or ended when it should not have; the text holds the end of its log."""
+
+
+class Peer(ABC):
+    """A broker and one way to configure it.
+
+    Attributes:
+        name: what the results call it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @abstractmethod
+    def start(self) -> float:
+        """Start on an empty data folder and wait until it takes connections.
+
+        Returns:
+            Seconds from start to readiness.
+
+        Raises:
+            PeerError: it did not come up.
+        """
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop and delete the data; harmless when it does not run."""
+
+    @property
+    @abstractmethod
+    def target(self) -> Target:
+        """Where the load goes."""
+
+    @property
+    @abstractmethod
+    def pid(self) -> int:
+        """The process whose use of processor and memory counts."""
+
+    def log_tail(self) -> str:
+        """Return the end of the broker's log, for the report of a failure."""
+        return ""
+
+    def supports(self, workload: str) -> bool:
+        """Whether the broker knows the workload at all: E needs the Service Bus batch format."""
+        return bool(workload)
+
+
+class DuobusPeer(Peer):
+    """Our broker as `duobus serve` in a process of its own.
+
+    Args:
+        name: name of the configuration and of its one queue.
+        command: the words that start the `duobus` program.
+        stores: message stores of the server.
+        partitioned: whether the queue is spread over fragments.
+        data_root: the folder in which data folders are made; it should lie on the disk that counts.
+        timeout: seconds that start and stop may take.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        stores: int,
+        partitioned: bool,
+        data_root: Path,
+        timeout: float = 30.0,
+    ) -> None:
+        super().__init__(f"duobus-{name}")
+        self._queue = name
+        self._command = list(command)
+        self._stores = stores
+        self._partitioned = partitioned
+        self._data_root = data_root
+        self._timeout = timeout
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder: Path | None = None
+        self._ready: dict[str, Any] = {}
+
+    def start(self) -> float:
+        """Start the server; see `Peer.start`."""
+        self.stop()
+        folder = Path(tempfile.mkdtemp(prefix="duobus-bench-", dir=self._data_root))
+        self._folder = folder
+        config, ready = folder / "Config.json", folder / "ready.json"
+        config.write_text(json.dumps(self._config()))
+        files = ["--data", str(folder / "data"), "--config", str(config), "--ready-file", str(ready)]
+        options = ["--port", "0", "--http-port", "0", "--emulator", "--stores", str(self._stores)]
+        with (folder / "log").open("wb") as log:
+            started = perf_counter()
+            self._process = subprocess.Popen(
+                [*self._command, "serve", *files, *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        self._ready = self._wait_for(ready, started)
+        return perf_counter() - started
+
+    def _wait_for(self, ready: Path, started: float) -> dict[str, Any]:
+        while perf_counter() - started < self._timeout:
+            if self._process is None or self._process.poll() is not None:
+                raise PeerError(f"{self.name} ended while it started:\n{self.log_tail()}")
+            try:
+                found = json.loads(ready.read_text())
+            except (FileNotFoundError, json.JSONDecodeError):
+                # not there yet, or not written to its end
+                sleep(0.001)
+                continue
+            if not isinstance(found, dict) or "amqp_port" not in found:
+                raise PeerError(f"{self.name}: its ready file holds no amqp_port")
+            return found
+        raise PeerError(f"{self.name} was not ready within {self._timeout:g} s:\n{self.log_tail()}")
+
+    def _config(self) -> dict[str, Any]:
+        properties = {
+            "DefaultMessageTimeToLive": "PT1H",
+            "LockDuration": "PT1M",
+            "MaxDeliveryCount": 10,
+            "EnablePartitioning": self._partitioned,
+        }
+        queue = {"Name": self._queue, "Properties": properties}
+        namespace = {"Name": "sbemulatorns", "Queues": [queue], "Topics": []}
+        return {"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "Console"}}}
+
+    def stop(self) -> None:
+        """Ask the server to end, make it end if it does not, and delete its folder."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.terminate()
+            try:
+                process.wait(self._timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    @property
+    def target(self) -> Target:
+        """The queue, with the rule and key of the ready file or else the emulator's."""
+        parts = dict(
+            part.partition("=")[::2] for part in str(self._ready.get("connection_string", "")).split(";") if part
+        )
+        rule = parts.get("SharedAccessKeyName", EMULATOR_RULE)
+        key = parts.get("SharedAccessKey", EMULATOR_KEY)
+        return Target("127.0.0.1", int(self._ready["amqp_port"]), self._queue, rule, key)
+
+    @property
+    def pid(self) -> int:
+        """The server's process id.
+
+        Raises:
+            PeerError: it does not run.
+        """
+        if self._process is None:
+            raise PeerError(f"{self.name} does not run")
+        # a launcher may have started the server as a child: the ready file knows the process itself
+        return int(self._ready.get("pid", self._process.pid))
+
+    def log_tail(self) -> str:
+        """Return the end of what the server printed."""
+        if self._folder is None:
+            return ""
+        return (self._folder / "log").read_text(errors="replace")[-LOG_TAIL:]

@@ -1,0 +1,16 @@
+"""Who may do what: shared access signatures, and the rights that a connection has collected."""
+
+from duobus.auth.authorizer import Authorizer, Grant, Grants, NamespaceRules
+from duobus.auth.sas import SasToken, new_key, parse_sas, sign, sign_token
+
+__all__ = [
+    "Authorizer",
+    "Grant",
+    "Grants",
+    "NamespaceRules",
+    "SasToken",
+    "new_key",
+    "parse_sas",
+    "sign",
+    "sign_token",
+]

@@ -1,0 +1,280 @@
+"""From a token to rights, and the rights that one connection has collected.
+
+Everything is compared as lower-case path segments, never by string prefix: a grant on ``orders`` covers
+``orders/$deadletterqueue`` and not ``orders2`` (wire contract 4.3, HTTP contract B.2.3).
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable, Sequence
+from urllib.parse import unquote
+
+from duobus.auth.sas import parse_sas
+from duobus.errors import Unauthorized
+from duobus.model.description import AccessRule, Right
+
+#: How long past its expiry a token is still taken over HTTP: the Python client uses its own for 60 s more
+#: (HTTP contract 0.4). AMQP gives no grace.
+HTTP_GRACE_MS = 300_000
+
+#: Most audiences that one connection may hold grants for; one link uses at most two.
+GRANTS_MAX = 4096
+
+#: Stands in for a rule that does not exist, so that an unknown name costs the same time as a wrong key.
+_NOBODY = AccessRule(name="", primary_key="\0", secondary_key="\0", rights=0)
+
+#: Trailing parts of an audience that name an operation on an entity and not another resource.
+_OPERATION_SEGMENTS = frozenset({"$management", "$cbs"})
+
+
+class NamespaceRules:
+    """What the authorizer knows of one namespace.
+
+    Attributes:
+        name: Name of the namespace, lower case.
+        hosts: Further host names by which clients may call it, lower case, without port.
+        rules: Its access rules by name.
+    """
+
+    __slots__ = ("hosts", "name", "rules")
+
+    def __init__(self, name: str, rules: Iterable[AccessRule], hosts: Iterable[str] = ()) -> None:
+        self.name = name.lower()
+        self.hosts = frozenset(host.lower() for host in hosts)
+        self.rules = {rule.name: rule for rule in rules}
+
+
+class Grant:
+    """Rights on a path and everything below it, until an instant.
+
+    Attributes:
+        path: Lower-case segments; empty is the whole namespace.
+        rights: Right values added up.
+        expires_ms: Last ms in which it is good, or None for as long as the connection lives.
+    """
+
+    __slots__ = ("expires_ms", "path", "rights")
+
+    def __init__(self, path: tuple[str, ...], rights: int, expires_ms: int | None) -> None:
+        self.path = path
+        self.rights = rights
+        self.expires_ms = expires_ms
+
+    def covers(self, segments: Sequence[str]) -> bool:
+        """Return whether these lower-case segments are the path or below it."""
+        return tuple(segments[: len(self.path)]) == self.path
+
+
+class Audience:
+    """A parsed audience or ``sr``.
+
+    Attributes:
+        host: Lower case, without port.
+        path: Lower-case segments of the resource.
+        is_qualified: Whether a scheme or a port showed that the first part is a host indeed.
+    """
+
+    __slots__ = ("host", "is_qualified", "path")
+
+    def __init__(self, host: str, path: tuple[str, ...], is_qualified: bool) -> None:
+        self.host = host
+        self.path = path
+        self.is_qualified = is_qualified
+
+
+class Authorizer:
+    """Verifies tokens and logins against the access rules of all namespaces of the server.
+
+    The first namespace is the default: every host name that belongs to no other one falls to it (design 1).
+    """
+
+    __slots__ = ("_by_host", "_default")
+
+    def __init__(self, namespaces: Sequence[NamespaceRules]) -> None:
+        if not namespaces:
+            raise ValueError("at least one namespace is needed")
+        self._default = namespaces[0]
+        self._by_host: dict[str, NamespaceRules] = {}
+        for namespace in namespaces:
+            for host in (namespace.name, *namespace.hosts):
+                self._by_host.setdefault(host, namespace)
+
+    def namespace_of(self, host: str | None) -> NamespaceRules:
+        """Return the namespace that a host name (with or without port) stands for.
+
+        An exact name wins, then the first label (``contoso.example.net`` is ``contoso``), then the default.
+        """
+        name = _without_port((host or "").lower())
+        return self._by_host.get(name) or self._by_host.get(name.partition(".")[0]) or self._default
+
+    def authorize_token(self, text: str, namespace: NamespaceRules, now_ms: int, grace_ms: int = 0) -> Grant:
+        """Return what a token allows in ``namespace``.
+
+        The grant's ``expires_ms`` has the grace in it, so that ``Grants`` needs no other rule.
+
+        Raises:
+            Unauthorized: Not a token of this namespace, malformed, wrongly signed or expired. The text says which,
+                except that it does not tell an unknown rule from a wrong key; it quotes nothing of the token.
+        """
+        token = parse_sas(text)
+        rule = namespace.rules.get(token.rule_name, _NOBODY)
+        # Both are computed always: the time must not tell which key, or whether any, came close.
+        is_primary = token.is_signed_by(rule.primary_key)
+        is_secondary = token.is_signed_by(rule.secondary_key)
+        if not (is_primary | is_secondary) or rule is _NOBODY:
+            raise Unauthorized(
+                "The token's signature is wrong, or its rule does not exist. Check the key and its name."
+            )
+        if now_ms > token.expires_ms + grace_ms:
+            raise Unauthorized("The token has expired. Put a fresh one.")
+        audience = parse_audience(token.resource)
+        if not self._is_host_of(audience, namespace):
+            raise Unauthorized("The token was made for another namespace. Check the endpoint it was made with.")
+        return Grant(audience.path, rule.rights, token.expires_ms + grace_ms)
+
+    def authorize_plain(self, rule_name: str, key: str, namespace: NamespaceRules) -> Grant:
+        """Return what a rule's name and key allow: the rule's rights on the whole namespace (SASL PLAIN).
+
+        Raises:
+            Unauthorized: There is no such rule, or the key is not one of its two.
+        """
+        rule = namespace.rules.get(rule_name, _NOBODY)
+        given = key.encode("utf-8", "surrogatepass")
+        is_primary = hmac.compare_digest(rule.primary_key.encode(), given)
+        is_secondary = hmac.compare_digest(rule.secondary_key.encode(), given)
+        if not (is_primary | is_secondary) or rule is _NOBODY:
+            raise Unauthorized("The name or key of the rule is wrong.")
+        return Grant((), rule.rights, None)
+
+    def _is_host_of(self, audience: Audience, namespace: NamespaceRules) -> bool:
+        # A bare "orders" may be meant as an entity. Taken for an unknown host it would fall to the default namespace
+        # with an empty path, and so cover everything: a host without scheme and port has to be a known one.
+        if not audience.is_qualified and audience.host != "localhost" and not self._is_known(audience.host):
+            return False
+        return self.namespace_of(audience.host) is namespace
+
+    def _is_known(self, host: str) -> bool:
+        return host in self._by_host or host.partition(".")[0] in self._by_host
+
+
+class Grants:
+    """What one connection may do, by audience; a renewal replaces the grant of the same audience."""
+
+    __slots__ = ("_by_audience", "_login")
+
+    def __init__(self) -> None:
+        self._by_audience: dict[tuple[str, ...], Grant] = {}
+        self._login: Grant | None = None
+
+    def set_login(self, grant: Grant) -> None:
+        """Keep what the login itself gave (SASL PLAIN); it lasts as long as the connection."""
+        self._login = grant
+
+    def add(self, audience: str, grant: Grant) -> Grant:
+        """Keep the grant of one put-token and return it, narrowed to the audience that was asked for.
+
+        Raises:
+            Unauthorized: The token covers neither the audience nor a part of it, or there are GRANTS_MAX already.
+        """
+        path = parse_audience(audience).path
+        if grant.covers(path):
+            grant = Grant(path, grant.rights, grant.expires_ms)
+        elif grant.path[: len(path)] != path:
+            raise Unauthorized("The token does not cover the audience it was put for. Make it for this entity.")
+        if path not in self._by_audience and len(self._by_audience) >= GRANTS_MAX:
+            raise Unauthorized(f"The connection holds {GRANTS_MAX} tokens already. Open another connection.")
+        self._by_audience[path] = grant
+        return grant
+
+    def allows(self, segments: Sequence[str], right: int, now_ms: int) -> bool:
+        """Return whether any grant that has not expired gives ``right`` on these lower-case segments."""
+        if self._login is not None and _has(self._login.rights, right):
+            return True
+        # The exact audience and its parents: as many look-ups as segments, however many grants there are.
+        wanted = tuple(segments)
+        for length in range(len(wanted), -1, -1):
+            grant = self._by_audience.get(wanted[:length])
+            if grant is not None and _is_good(grant, right, now_ms) and grant.covers(wanted):
+                return True
+        return False
+
+    def next_expiry(self) -> int | None:
+        """Return the last ms of the grant that ends first, or None when none ends."""
+        ends = [grant.expires_ms for grant in self._by_audience.values() if grant.expires_ms is not None]
+        return min(ends) if ends else None
+
+    def drop_expired(self, now_ms: int) -> bool:
+        """Forget grants that have ended; return whether there were any, so that links must be looked at again."""
+        ended = [
+            audience
+            for audience, grant in self._by_audience.items()
+            if grant.expires_ms is not None and grant.expires_ms < now_ms
+        ]
+        for audience in ended:
+            del self._by_audience[audience]
+        return bool(ended)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the connection has neither a login nor any grant."""
+        return self._login is None and not self._by_audience
+
+
+def parse_audience(text: str) -> Audience:
+    """Return the meaning of an audience or of a token's ``sr``.
+
+    Raises:
+        Unauthorized: It is not UTF-8 when percent-decoded, or its path holds ``.`` or ``..``.
+
+    Source:
+        HTTP contract B.2.3, steps 1 to 3.
+    """
+    try:
+        plain = unquote(text, errors="strict").lower()
+    except UnicodeDecodeError:
+        raise Unauthorized("The audience is not UTF-8.") from None
+    scheme, separator, rest = plain.partition("://")
+    has_scheme = bool(separator) and scheme.isascii() and scheme.isalpha()
+    if has_scheme:
+        plain = rest
+    plain = plain.partition("?")[0].partition("#")[0]
+    host, _, path = plain.partition("/")
+    segments = [segment for segment in path.split("/") if segment]
+    if "." in segments or ".." in segments:
+        raise Unauthorized("The audience holds '.' or '..'.")
+    if len(segments) > 1 and segments[0] == "$hc":
+        segments = segments[1:]
+    name = _without_port(host)
+    return Audience(name, tuple(_without_operation(segments)), has_scheme or name != host)
+
+
+def _without_operation(segments: list[str]) -> list[str]:
+    if len(segments) > 1 and segments[-1] in _OPERATION_SEGMENTS:
+        return segments[:-1]
+    # "x/messages", "x/messages/head" and "x/messages/<number>/<token>" are operations on x. As a whole path, or as the
+    # name of a subscription, "messages" is an entity: cutting it there would widen the grant to the namespace or to
+    # the topic's other subscriptions.
+    for index in range(1, len(segments)):
+        if segments[index] != "messages" or (index > 1 and segments[index - 1] == "subscriptions"):
+            continue
+        rest = segments[index + 1 :]
+        if (not rest or rest == ["head"] or len(rest) == 2) and not any(part.startswith("$") for part in rest):
+            return segments[:index]
+    return segments
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host.partition("]")[0].lstrip("[")
+    parts = host.split(":")
+    # Legacy clients append a second port; all of them go, but an IPv6 address without brackets stays whole.
+    return parts[0] if all(part.isdigit() for part in parts[1:]) and parts[0] else host
+
+
+def _has(rights: int, right: int) -> bool:
+    return bool(rights & right) or bool(rights & Right.MANAGE)
+
+
+def _is_good(grant: Grant, right: int, now_ms: int) -> bool:
+    return _has(grant.rights, right) and (grant.expires_ms is None or now_ms <= grant.expires_ms)

@@ -1,0 +1,50 @@
+"""Namespaces, entities, message brokers: what the doors may know of the broker."""
+
+from duobus.broker.fragment.commands import (
+    ABANDON,
+    COMPLETE,
+    DEAD_LETTER_OUTCOME,
+    DEFER,
+    CancelScheduled,
+    Run,
+    SettleBatch,
+    SettleDetail,
+    TakeDeferred,
+)
+from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Slot, kind_of, sub_queue_of
+from duobus.broker.handle import FragmentHandle
+from duobus.broker.lending import Receiver
+from duobus.broker.message_broker import MessageBroker
+from duobus.broker.namespace import Namespace
+from duobus.broker.placement import slot_of, string_key
+from duobus.broker.queue import COUNT_BITS, COUNT_MASK, SOURCE, Queue
+from duobus.broker.scale_unit import ScaleUnit
+
+__all__ = [
+    "ABANDON",
+    "COMPLETE",
+    "COUNT_BITS",
+    "COUNT_MASK",
+    "CancelScheduled",
+    "DEAD_LETTER",
+    "DEAD_LETTER_OUTCOME",
+    "DEFER",
+    "FragmentHandle",
+    "MAIN",
+    "MessageBroker",
+    "Namespace",
+    "Queue",
+    "Receiver",
+    "Run",
+    "SOURCE",
+    "ScaleUnit",
+    "SettleBatch",
+    "SettleDetail",
+    "Slot",
+    "TRANSFER_DEAD_LETTER",
+    "TakeDeferred",
+    "kind_of",
+    "slot_of",
+    "string_key",
+    "sub_queue_of",
+]

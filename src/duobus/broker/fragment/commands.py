@@ -1,0 +1,184 @@
+"""The commands of a fragment: one object per batch, which also carries its result back.
+
+A command is checked and applied when a commit starts and released when that commit is durable
+(design 3.1). ``reply`` is the mailbox in which the released command is left; ``error`` is None when it
+was done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from duobus.broker.fragment.slot import Slot
+from duobus.errors import ServiceBusError
+from duobus.model.columns import Mailbox, SendBatch
+from duobus.stores.interface import Tombstone
+
+COMPLETE, ABANDON, DEFER, DEAD_LETTER_OUTCOME = 0, 1, 2, 3
+
+
+class Command:
+    """Parent of all commands.
+
+    Attributes:
+        handle: The fragment it is for (a FragmentHandle; opaque to the fragment).
+        source_no: The source of that fragment.
+        reply: Where the released command goes, or None when nobody waits.
+        error: Why it was not done; None when it was.
+    """
+
+    __slots__ = ("error", "handle", "reply", "source_no")
+
+    def __init__(self, handle: Any, source_no: int, reply: Mailbox | None) -> None:
+        self.handle = handle
+        self.source_no = source_no
+        self.reply = reply
+        self.error: ServiceBusError | None = None
+
+
+class Run(Command):
+    """Enqueue those messages of a batch that go to this fragment.
+
+    Attributes:
+        batch: The messages.
+        indices: Which of them; None for all.
+        placement: The entity's placement when the run is keyless and may go elsewhere; None when it is keyed.
+        first_count: After apply: count of the first message, the others follow by one.
+        slots: Between apply and release: the messages.
+        tombstones: Earlier attempts whose commit was ambiguous (I27).
+    """
+
+    __slots__ = ("batch", "first_count", "indices", "placement", "slots", "tombstones")
+
+    def __init__(self, handle: Any, source_no: int, batch: SendBatch, indices: list[int] | None, placement: Any) -> None:
+        super().__init__(handle, source_no, batch.reply)
+        self.batch = batch
+        self.indices = indices
+        self.placement = placement
+        self.first_count = 0
+        self.slots: list[Slot] = []
+        self.tombstones: list[Tombstone] = []
+
+
+class SettleBatch(Command):
+    """Settle locked messages: complete, abandon, defer or dead-letter.
+
+    Attributes:
+        prefix: First 8 bytes of the lock tokens; another epoch's prefix means that the locks are lost.
+        outcome: COMPLETE, ABANDON, DEFER or DEAD_LETTER_OUTCOME.
+        ranges: (first lock counter, number of locks) of each range.
+        detail: SettleDetail, or None.
+        answer_to: The caller's own note of whom to answer; one entry per range.
+        strict: A lost lock refuses the whole command (members of a group, ``update-disposition``).
+        lost: After apply: lock counters that were no longer held.
+    """
+
+    __slots__ = ("answer_to", "detail", "lost", "outcome", "prefix", "ranges", "slots", "strict")
+
+    def __init__(
+        self,
+        handle: Any,
+        source_no: int,
+        reply: Mailbox | None,
+        *,
+        prefix: bytes,
+        outcome: int,
+        ranges: list[tuple[int, int]],
+    ) -> None:
+        super().__init__(handle, source_no, reply)
+        self.prefix = prefix
+        self.outcome = outcome
+        self.ranges = ranges
+        self.detail: SettleDetail | None = None
+        self.answer_to: list[Any] = []
+        self.strict = False
+        self.lost: list[int] = []
+        self.slots: list[Slot] = []
+
+
+class SettleDetail:
+    """What an abandon, defer or dead-letter says about its messages.
+
+    Attributes:
+        properties: Application properties to set; None for none.
+        reason: DeadLetterReason; None when the application gave none.
+        description: DeadLetterErrorDescription; None when the application gave none.
+    """
+
+    __slots__ = ("description", "properties", "reason")
+
+    def __init__(self, properties: dict[str, Any] | None, reason: str | None, description: str | None) -> None:
+        self.properties = properties
+        self.reason = reason
+        self.description = description
+
+
+class TakeAndRemove(Command):
+    """Receive-and-delete: take up to ``credit`` messages; they are removed before they are shown (I13).
+
+    Attributes:
+        receiver: Who lent the credit; gets a DeliveryBatch, perhaps an empty one.
+        slots: After apply: what was taken.
+    """
+
+    __slots__ = ("credit", "receiver", "slots", "sub_queue")
+
+    def __init__(self, handle: Any, source_no: int, sub_queue: int, credit: int, receiver: Any) -> None:
+        super().__init__(handle, source_no, None)
+        self.sub_queue = sub_queue
+        self.credit = credit
+        self.receiver = receiver
+        self.slots: list[Slot] = []
+
+
+class TakeDeferred(Command):
+    """Receive deferred messages by number, in receive-and-delete mode; all of them or none."""
+
+    __slots__ = ("counts", "slots", "sub_queue")
+
+    def __init__(self, handle: Any, source_no: int, sub_queue: int, counts: Sequence[int], reply: Mailbox) -> None:
+        super().__init__(handle, source_no, reply)
+        self.sub_queue = sub_queue
+        self.counts = counts
+        self.slots: list[Slot] = []
+
+
+class CancelScheduled(Command):
+    """Remove scheduled messages by number; all of them or none."""
+
+    __slots__ = ("counts", "slots")
+
+    def __init__(self, handle: Any, source_no: int, counts: Sequence[int], reply: Mailbox) -> None:
+        super().__init__(handle, source_no, reply)
+        self.counts = counts
+        self.slots: list[Slot] = []
+
+
+class Housekeeping(Command):
+    """What time has made of the messages of one source: the fragment itself asks for it.
+
+    Attributes:
+        expired: Ran out of life: removed, or dead-lettered with TTLExpiredException.
+        exhausted: Reached MaxDeliveryCount: dead-lettered.
+        due: Scheduled messages whose time has come.
+    """
+
+    __slots__ = ("due", "due_slots", "exhausted", "expired")
+
+    def __init__(self, handle: Any, source_no: int) -> None:
+        super().__init__(handle, source_no, None)
+        self.expired: list[Slot] = []
+        self.exhausted: list[Slot] = []
+        self.due: list[Slot] = []
+        self.due_slots: list[Slot] = []
+
+
+class Group(Command):
+    """Commands of one message broker that are done together or not at all, in one commit."""
+
+    __slots__ = ("members",)
+
+    def __init__(self, members: list[Command], reply: Mailbox | None) -> None:
+        super().__init__(None, 0, reply)
+        self.members = members

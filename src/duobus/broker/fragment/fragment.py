@@ -1,0 +1,501 @@
+"""Fragment: one part of an entity, as a pure state machine.
+
+Command and time in, records and results out: no clock, I/O, randomness or asyncio. Its message broker calls, in
+this order and never overlapping: ``tick``, then ``check`` and ``apply`` for every command of a commit, then,
+when that commit is durable, ``release`` for the same commands in the same order. Between commits it hands out
+locks (``lock``), which need no commit. When a commit fails the whole object is thrown away and made again from
+the store (design decision 4), so nothing here can be undone, nor needs to be.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+
+from duobus.broker.fragment import settling
+from duobus.broker.fragment.commands import (
+    CancelScheduled,
+    Command,
+    Housekeeping,
+    Run,
+    SettleBatch,
+    TakeAndRemove,
+    TakeDeferred,
+)
+from duobus.broker.fragment.slot import (
+    ACTIVE,
+    DEFERRED,
+    GONE,
+    MAIN,
+    RESERVED,
+    SCHEDULED,
+    Slot,
+    kind_of,
+    state_of,
+    sub_queue_of,
+)
+from duobus.broker.fragment.source import Source, SourceSettings
+from duobus.errors import MessageNotFound, ServiceBusError
+from duobus.model.special import Special
+from duobus.stores.interface import CommitBatch, Put, SourceRow, StoredMessage
+
+#: No deadline: later than any time that occurs.
+NEVER = 1 << 62
+
+
+class Fragment:
+    """One part of a top-level entity; see the module.
+
+    Attributes:
+        handle: What commands and deliveries name this fragment by; opaque here.
+        number: The fragment's number: upper 16 bits of its sequence numbers and lock tokens.
+        epoch: Of this life of the fragment; in every lock token, so that tokens of an earlier life are lost.
+        prefix: First 8 bytes of this life's lock tokens.
+        fresh: (source number, sub-queue) pairs that got available messages since the broker last looked.
+        deadline: No housekeeping is due before this instant (broker time).
+        armed: The instant for which the message broker has noted to look; its own business.
+    """
+
+    __slots__ = ("armed", "deadline", "epoch", "fragment_key", "fresh", "handle", "next_lock", "number", "prefix", "sources")
+
+    def __init__(self, handle: object, fragment_key: int, number: int, epoch: int, salt: bytes) -> None:
+        """Make an empty fragment; ``salt`` is 10 unguessable bytes for this life's lock tokens."""
+        self.handle = handle
+        self.fragment_key = fragment_key
+        self.number = number
+        self.epoch = epoch
+        self.prefix = number.to_bytes(2, "big") + (epoch & 0xFFFFFFFF).to_bytes(4, "big") + salt[:2]
+        # 62 bits: the counter starts anywhere and still has room for ever.
+        self.next_lock = int.from_bytes(salt[2:10], "big") >> 2
+        self.sources: dict[int, Source] = {}
+        self.fresh: set[tuple[int, int]] = set()
+        self.deadline = NEVER
+        self.armed = NEVER
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    def add_source(self, row: SourceRow, settings: SourceSettings) -> Source:
+        """Add a source as the store describes it, without its messages."""
+        source = Source(row.source_key, row.source_no, settings)
+        source.next_count = row.next_count
+        source.highest_delivered = row.highest_delivered
+        self.sources[row.source_no] = source
+        return source
+
+    def recover(self, source_no: int, rows: Iterable[StoredMessage]) -> None:
+        """Take in messages read back from the store, ascending; may be called again with the next rows."""
+        source = self.sources[source_no]
+        for row in rows:
+            slot = Slot(row.count, row.payload, row.enqueued_ms)
+            slot.state = row.state
+            slot.deliveries = row.deliveries
+            if row.special is not None:
+                slot.special = Special.decode(row.special)
+            # Locks do not survive, and a first delivery leaves no record of its own: what may have been
+            # delivered counts as delivered once (I6).
+            if slot.count <= source.highest_delivered and slot.deliveries == 0 and kind_of(slot.state) == ACTIVE:
+                slot.deliveries = 1
+            source.by_count[slot.count] = slot
+            source.counted(slot.state, 1)
+            source.bytes += len(slot.payload)
+            if kind_of(slot.state) == ACTIVE and self.worn_out(source, slot):
+                slot.lock = RESERVED
+                source.worn.append(slot)
+                self.deadline = 0
+            else:
+                self._place(source, slot, in_order=True)
+
+    def set_settings(self, settings: SourceSettings, source_no: int = 0) -> None:
+        """Replace an entity's settings; held locks keep their end (design 3.11)."""
+        self.sources[source_no].settings = settings
+        self.deadline = 0
+
+    # -- time ---------------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> list[Command]:
+        """Do what is due and return what needs a commit. Call whenever ``now_ms`` has reached ``deadline``."""
+        work: list[Command] = []
+        self.deadline = NEVER
+        for source in self.sources.values():
+            keeping = Housekeeping(self.handle, source.source_no)
+            keeping.exhausted, source.worn = source.worn, []
+            self._end_locks(source, now_ms, keeping)
+            self._expire(source, now_ms, keeping)
+            self._wake_scheduled(source, now_ms, keeping)
+            source.compact()
+            if keeping.expired or keeping.exhausted or keeping.due:
+                for slot in keeping.expired:
+                    slot.lock = RESERVED
+                work.append(keeping)
+        return work
+
+    def _end_locks(self, source: Source, now_ms: int, keeping: Housekeeping) -> None:
+        renewed = source.renewed
+        for ends in source.ends.values():
+            while ends and ends[0][0] <= now_ms:
+                _, first, number = ends.popleft()
+                for lock in range(first, first + number):
+                    if lock in source.locks and renewed.get(lock, 0) <= now_ms:
+                        renewed.pop(lock, None)
+                        self._unlocked(source, source.locks.pop(lock), now_ms, counted=True, keeping=keeping)
+            if ends:
+                self._due_at(ends[0][0])
+
+    def _expire(self, source: Source, now_ms: int, keeping: Housekeeping) -> None:
+        default_ttl = source.settings.default_ttl_ms
+        ready = source.sub_queues[MAIN].ready
+        if default_ttl is not None:
+            while ready and (ready[0].state == GONE or ready[0].enqueued_ms + default_ttl <= now_ms):
+                slot = ready.popleft()
+                if slot.state == GONE:
+                    source.sub_queues[MAIN].stale -= 1
+                else:
+                    keeping.expired.append(slot)
+            if ready:
+                self._due_at(ready[0].enqueued_ms + default_ttl)
+        expiring = source.expiring
+        while expiring and expiring[0][0] <= now_ms:
+            expires_ms, count = heappop(expiring)
+            found = source.by_count.get(count)
+            # A locked message does not expire under its holder (I22); its return looks at the time again.
+            if found is None or found.expires_ms != expires_ms:
+                continue
+            if found.lock:
+                found.expires_ms = 0
+                continue
+            # Only what stands in a list of the main sub-queue has to leave it.
+            keeping.expired.append(source.withdraw(found) if kind_of(found.state) == ACTIVE else found)
+        if expiring:
+            self._due_at(expiring[0][0])
+
+    def _wake_scheduled(self, source: Source, now_ms: int, keeping: Housekeeping) -> None:
+        scheduled = source.scheduled
+        while scheduled and scheduled[0][0] <= now_ms:
+            _, count = heappop(scheduled)
+            slot = source.by_count.get(count)
+            if slot is not None and slot.state == SCHEDULED and not slot.lock:
+                slot.lock = RESERVED
+                keeping.due.append(slot)
+        if scheduled:
+            self._due_at(scheduled[0][0])
+
+    def _due_at(self, instant_ms: int) -> None:
+        self.deadline = min(self.deadline, instant_ms)
+
+    # -- check and apply ----------------------------------------------------------------------------------------
+
+    def check(self, command: Command, now_ms: int) -> ServiceBusError | None:
+        """Say why a command cannot be done, or None; changes nothing."""
+        if isinstance(command, SettleBatch):
+            return settling.check(self, command)
+        if isinstance(command, (TakeDeferred, CancelScheduled)):
+            return self._check_numbers(command, now_ms)
+        return None
+
+    def _check_numbers(self, command: TakeDeferred | CancelScheduled, now_ms: int) -> ServiceBusError | None:
+        source = self.sources[command.source_no]
+        if isinstance(command, CancelScheduled):
+            wanted, word = SCHEDULED, "scheduled"
+        else:
+            wanted, word = state_of(command.sub_queue, DEFERRED), "deferred"
+        for count in command.counts:
+            slot = source.by_count.get(count)
+            if slot is None or slot.state != wanted or slot.lock or 0 < slot.expires_ms <= now_ms:
+                number = self.number << 48 | count
+                return MessageNotFound(f"No {word} message has the sequence number {number}.")
+        return None
+
+    def apply(self, command: Command, now_ms: int, commit: CommitBatch) -> None:
+        """Do a checked command: decide, and write down what the store must keep. Cannot fail."""
+        source = self.sources[command.source_no]
+        if isinstance(command, Run):
+            self._apply_run(source, command, now_ms, commit)
+        elif isinstance(command, SettleBatch):
+            settling.apply(self, source, command, now_ms, commit)
+        elif isinstance(command, TakeAndRemove):
+            sub_queue = source.sub_queues[command.sub_queue]
+            sub_queue.promised -= command.credit
+            self._remove(source, command, sub_queue.take(command.credit), commit)
+            if command.slots and command.sub_queue == MAIN:
+                source.highest_delivered = max(source.highest_delivered, command.slots[-1].count)
+        elif isinstance(command, (TakeDeferred, CancelScheduled)):
+            self._remove(source, command, [source.by_count[count] for count in command.counts], commit)
+        else:
+            assert isinstance(command, Housekeeping)
+            settling.apply_housekeeping(source, command, now_ms, commit, self.number)
+
+    def _apply_run(self, source: Source, run: Run, now_ms: int, commit: CommitBatch) -> None:
+        batch = run.batch
+        if batch.ping:
+            return
+        payloads = batch.payloads if run.indices is None else [batch.payloads[i] for i in run.indices]
+        count = run.first_count = source.next_count
+        slots = run.slots
+        for payload in payloads:
+            slots.append(Slot(count, payload, now_ms))
+            count += 1
+        source.next_count = count
+        specials = None
+        if batch.extra is not None:
+            specials = _with_specials(batch.extra, run, now_ms)
+        commit.puts.append(Put(source.source_key, run.first_count, now_ms, payloads, specials))
+
+    @staticmethod
+    def _remove(
+        source: Source,
+        command: TakeAndRemove | TakeDeferred | CancelScheduled,
+        slots: list[Slot],
+        commit: CommitBatch,
+    ) -> None:
+        command.slots = slots
+        for slot in slots:
+            slot.lock = RESERVED
+        settling.removals(source, slots, commit)
+
+    # -- release ------------------------------------------------------------------------------------------------
+
+    def release(self, command: Command, now_ms: int) -> None:
+        """Make a durable command's effects visible: messages available, removals final."""
+        source = self.sources[command.source_no]
+        if isinstance(command, Run):
+            self._release_run(source, command)
+        elif isinstance(command, SettleBatch):
+            settling.release(self, source, command, now_ms)
+        elif isinstance(command, Housekeeping):
+            settling.release_housekeeping(self, source, command)
+        elif isinstance(command, (TakeAndRemove, TakeDeferred, CancelScheduled)):
+            for slot in command.slots:
+                source.forget(slot)
+
+    def _release_run(self, source: Source, run: Run) -> None:
+        slots = run.slots
+        if not slots:
+            return
+        first = run.first_count
+        source.by_count.update(zip(range(first, first + len(slots)), slots, strict=True))
+        batch = run.batch
+        run.slots = []
+        if batch.extra is None:
+            source.numbers[MAIN] += len(slots)
+            source.bytes += batch.bytes_total if run.indices is None else sum([len(slot.payload) for slot in slots])
+            main = source.sub_queues[MAIN]
+            default_ttl = source.settings.default_ttl_ms
+            if default_ttl is not None and not main.ready:
+                self._due_at(slots[0].enqueued_ms + default_ttl)
+            main.ready.extend(slots)
+            self.fresh.add((source.source_no, MAIN))
+            return
+        for slot in slots:
+            source.counted(slot.state, 1)
+            source.bytes += len(slot.payload)
+            self._place(source, slot, in_order=True)
+
+    def _place(self, source: Source, slot: Slot, *, in_order: bool) -> None:
+        """Put a message into the list or index where its state belongs.
+
+        ``in_order``: its count is above all that stand in the sub-queue's ready list, and it was never delivered.
+        """
+        kind = kind_of(slot.state)
+        sub = sub_queue_of(slot.state)
+        if kind == SCHEDULED:
+            assert slot.special is not None
+            assert slot.special.scheduled_ms is not None
+            heappush(source.scheduled, (slot.special.scheduled_ms, slot.count))
+            self._due_at(slot.special.scheduled_ms)
+            return
+        if sub == MAIN:
+            self._index_expiry(source, slot, always=not in_order or kind == DEFERRED or slot.deliveries > 0)
+        if kind == ACTIVE:
+            sub_queue = source.sub_queues[sub]
+            if in_order and sub == MAIN and slot.deliveries == 0:
+                sub_queue.ready.append(slot)
+                default_ttl = source.settings.default_ttl_ms
+                if default_ttl is not None:
+                    self._due_at(sub_queue.ready[0].enqueued_ms + default_ttl)
+            else:
+                sub_queue.give_back(slot)
+            self.fresh.add((source.source_no, sub))
+
+    def _index_expiry(self, source: Source, slot: Slot, *, always: bool) -> None:
+        """Enter a message into the expiry index: one with its own time to live, or one out of the ready order."""
+        if slot.expires_ms:
+            return
+        own = slot.special.ttl_ms if slot.special is not None else None
+        if own is None and not always:
+            return
+        life = effective_ttl(own, source.settings.default_ttl_ms)
+        if life is not None:
+            slot.expires_ms = slot.enqueued_ms + life
+            heappush(source.expiring, (slot.expires_ms, slot.count))
+            self._due_at(slot.expires_ms)
+
+    # -- locks --------------------------------------------------------------------------------------------------
+
+    def available(self, source_no: int, sub_queue: int) -> int:
+        """Messages that a take would find and that are not promised to anyone."""
+        shelf = self.sources[source_no].sub_queues[sub_queue]
+        return shelf.available() - shelf.promised
+
+    def lock(self, source_no: int, sub_queue: int, limit: int, now_ms: int) -> tuple[int, list[Slot], int]:
+        """Peek-lock up to ``limit`` messages: (first lock counter, messages, end of the locks). Needs no commit."""
+        source = self.sources[source_no]
+        slots = source.sub_queues[sub_queue].take(limit)
+        first, until_ms = self._lock_slots(source, slots, now_ms)
+        if slots and sub_queue == MAIN:
+            # take() is ascending, so the last is the highest.
+            if slots[-1].count > source.highest_delivered:
+                source.highest_delivered = slots[-1].count
+        return first, slots, until_ms
+
+    def lock_deferred(self, source_no: int, sub_queue: int, counts: Sequence[int], now_ms: int) -> tuple[int, list[Slot], int]:
+        """Lock deferred messages by number; all of them, or MessageNotFound for the first that is not deferred."""
+        source = self.sources[source_no]
+        probe = TakeDeferred.__new__(TakeDeferred)
+        probe.source_no, probe.sub_queue, probe.counts = source_no, sub_queue, counts
+        error = self._check_numbers(probe, now_ms)
+        if error is not None:
+            raise error
+        slots = [source.by_count[count] for count in counts]
+        first, until_ms = self._lock_slots(source, slots, now_ms)
+        return first, slots, until_ms
+
+    def _lock_slots(self, source: Source, slots: list[Slot], now_ms: int) -> tuple[int, int]:
+        duration = source.settings.lock_duration_ms
+        until_ms = now_ms + duration
+        first = lock = self.next_lock
+        locks = source.locks
+        for slot in slots:
+            slot.lock = lock
+            locks[lock] = slot
+            lock += 1
+            if slot.deliveries:
+                # A redelivery's count rides in the next commit; a first delivery is covered by highest_delivered.
+                source.touched[slot.count] = slot
+        self.next_lock = lock
+        if slots:
+            self._lock_ends(source, duration, until_ms, first, len(slots))
+        return first, until_ms
+
+    def _lock_ends(self, source: Source, duration: int, until_ms: int, first: int, number: int) -> None:
+        ends = source.ends.get(duration)
+        if ends is None:
+            source.ends[duration] = ends = deque()
+        ends.append((until_ms, first, number))
+        self._due_at(until_ms)
+
+    def renew(self, source_no: int, locks: Sequence[int], now_ms: int) -> int | None:
+        """Renew locks: their new end, or None when one of them is not held (then none is renewed)."""
+        source = self.sources[source_no]
+        if not all(lock in source.locks for lock in locks):
+            return None
+        duration = source.settings.lock_duration_ms
+        until_ms = now_ms + duration
+        for lock in locks:
+            source.renewed[lock] = until_ms
+            self._lock_ends(source, duration, until_ms, lock, 1)
+        return until_ms
+
+    def unlock(self, source_no: int, ranges: Iterable[tuple[int, int]], now_ms: int, *, counted: bool) -> list[Command]:
+        """Give locked messages back: to the front, at once (I19, I20). Returns what needs a commit.
+
+        ``counted``: the delivery counts (connection gone); otherwise it does not (``released``).
+        """
+        source = self.sources[source_no]
+        keeping = Housekeeping(self.handle, source_no)
+        locks = source.locks
+        for first, number in ranges:
+            for lock in range(first, first + number):
+                slot = locks.pop(lock, None)
+                if slot is not None:
+                    source.renewed.pop(lock, None)
+                    self._unlocked(source, slot, now_ms, counted=counted, keeping=keeping)
+        return [keeping] if keeping.expired or keeping.exhausted else []
+
+    def _unlocked(self, source: Source, slot: Slot, now_ms: int, *, counted: bool, keeping: Housekeeping) -> None:
+        """A lock ended without settlement: back to the front, unless the message has run out of life or attempts."""
+        slot.lock = 0
+        if counted:
+            slot.deliveries += 1
+        if slot.deliveries:
+            source.touched[slot.count] = slot
+        if self.worn_out(source, slot):
+            slot.lock = RESERVED
+            keeping.exhausted.append(slot)
+        elif self.lapsed(source, slot, now_ms):
+            slot.lock = RESERVED
+            keeping.expired.append(slot)
+        else:
+            self._place(source, slot, in_order=False)
+
+    @staticmethod
+    def worn_out(source: Source, slot: Slot) -> bool:
+        """Whether an active message has used up its deliveries; dead letters never do (contract 13.3)."""
+        return sub_queue_of(slot.state) == MAIN and slot.deliveries >= source.settings.max_delivery_count
+
+    @staticmethod
+    def lapsed(source: Source, slot: Slot, now_ms: int) -> bool:
+        """Whether a message in the main sub-queue has run out of life."""
+        if sub_queue_of(slot.state) != MAIN:
+            return False
+        own = slot.special.ttl_ms if slot.special is not None else None
+        life = effective_ttl(own, source.settings.default_ttl_ms)
+        return life is not None and slot.enqueued_ms + life <= now_ms
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def peek(self, source_no: int, sub_queue: int, first_count: int, limit: int, now_ms: int) -> list[Slot]:
+        """Messages of a sub-queue from ``first_count`` on, ascending, whatever their state; changes nothing (I30)."""
+        source = self.sources[source_no]
+        by_count = source.by_count
+        first = max(first_count, 1)
+        counts: Iterable[int]
+        if source.next_count - first <= 4 * len(by_count):
+            counts = range(first, source.next_count)
+        else:
+            counts = sorted(count for count in by_count if count >= first)
+        found: list[Slot] = []
+        for count in counts:
+            slot = by_count.get(count)
+            if slot is None or sub_queue_of(slot.state) != sub_queue or self.lapsed(source, slot, now_ms):
+                continue
+            found.append(slot)
+            if len(found) == limit:
+                break
+        return found
+
+    def touch(self, source: Source, commit: CommitBatch) -> None:
+        """Write the changed delivery counts and the source's row into a commit (design 3.9)."""
+        for slot in source.touched.values():
+            # Only what still exists and was not written by this commit's own commands.
+            if source.by_count.get(slot.count) is slot and slot.state != GONE:
+                settling.write(source, slot, commit, deliveries=slot.deliveries + (1 if slot.lock > 0 else 0))
+        source.touched.clear()
+        commit.sources.append((source.source_key, source.next_count, source.highest_delivered, source.counters()))
+
+
+def effective_ttl(own_ms: int | None, default_ms: int | None) -> int | None:
+    """The shorter of a message's and its entity's time to live; None: unlimited (contract 7.5)."""
+    if own_ms is None:
+        return default_ms
+    return own_ms if default_ms is None else min(own_ms, default_ms)
+
+
+def _with_specials(extra: dict[int, Special], run: Run, now_ms: int) -> dict[int, tuple[int, int, bytes | None]]:
+    """Attach the specials of a batch to the run's slots; the store's form of them, by position in the run."""
+    specials: dict[int, tuple[int, int, bytes | None]] = {}
+    indices = range(run.batch.n) if run.indices is None else run.indices
+    for position, index in enumerate(indices):
+        special = extra.get(index)
+        if special is None:
+            continue
+        slot = run.slots[position]
+        slot.special = special
+        # A past or present time: enqueue at once (contract 13.1).
+        if special.scheduled_ms is not None and special.scheduled_ms > now_ms:
+            slot.state = SCHEDULED
+        specials[position] = (slot.state, 0, special.encode())
+    return specials
+
+
+__all__ = ["NEVER", "Fragment", "effective_ttl"]

@@ -1,0 +1,262 @@
+"""Settlement inside a fragment: complete, abandon, defer, dead-letter, and what time does of the same kind.
+
+Apply writes the records and takes the messages out of everyone's reach; release puts them where they belong.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from duobus.broker.fragment.commands import (
+    ABANDON,
+    COMPLETE,
+    DEAD_LETTER_OUTCOME,
+    DEFER,
+    Housekeeping,
+    SettleBatch,
+    SettleDetail,
+)
+from duobus.broker.fragment.slot import (
+    ACTIVE,
+    DEAD_LETTER,
+    DEFERRED,
+    MAIN,
+    RESERVED,
+    Slot,
+    state_of,
+    sub_queue_of,
+)
+from duobus.codec import encode
+from duobus.codec import decode as decode_value
+from duobus.errors import MessageLockLost, NotAllowed, ServiceBusError
+from duobus.model.special import Special
+from duobus.stores.interface import CommitBatch, Put
+
+if TYPE_CHECKING:
+    from duobus.broker.fragment.fragment import Fragment
+    from duobus.broker.fragment.source import Source
+
+#: Contract chapter 15: longer texts are cut.
+DEAD_LETTER_TEXT_MAX = 4096
+
+MAX_DELIVERY_COUNT_EXCEEDED = "MaxDeliveryCountExceeded"
+TTL_EXPIRED = "TTLExpiredException"
+
+
+def lock_lost(number: int = 1) -> MessageLockLost:
+    """The error of a settlement or renewal whose lock is gone."""
+    return MessageLockLost(
+        f"The lock supplied is invalid ({number} of this request). Either the lock expired, or the message has "
+        "already been removed from the queue. Receive the message again."
+    )
+
+
+def check(fragment: Fragment, command: SettleBatch) -> ServiceBusError | None:
+    """Refuse settlements that cannot be done at all; single lost locks of an ordinary one are reported apart."""
+    source = fragment.sources[command.source_no]
+    if command.prefix != fragment.prefix:
+        # A token of an earlier life of the fragment, or a forged one (I3).
+        return lock_lost()
+    if command.strict:
+        for first, number in command.ranges:
+            if not all(lock in source.locks for lock in range(first, first + number)):
+                return lock_lost()
+    if command.outcome == DEAD_LETTER_OUTCOME:
+        for first, number in command.ranges:
+            for lock in range(first, first + number):
+                slot = source.locks.get(lock)
+                if slot is not None and sub_queue_of(slot.state) != MAIN:
+                    return NotAllowed("A message of a dead-letter queue cannot be dead-lettered again. Complete it instead.")
+    return None
+
+
+def apply(fragment: Fragment, source: Source, command: SettleBatch, now_ms: int, commit: CommitBatch) -> None:
+    """Take the messages out of their locks and write down what becomes of them."""
+    pop = source.locks.pop
+    slots = command.slots
+    lost = command.lost
+    for first, number in command.ranges:
+        for lock in range(first, first + number):
+            slot = pop(lock, None)
+            if slot is None:
+                lost.append(lock)
+            else:
+                slots.append(slot)
+    if source.renewed:
+        for slot in slots:
+            source.renewed.pop(slot.lock, None)
+    if command.outcome == COMPLETE:
+        removals(source, slots, commit)
+        return
+    for slot in slots:
+        slot.lock = RESERVED
+        _apply_other(fragment, source, slot, command, now_ms, commit)
+
+
+def _apply_other(
+    fragment: Fragment, source: Source, slot: Slot, command: SettleBatch, now_ms: int, commit: CommitBatch
+) -> None:
+    detail = command.detail
+    if detail is not None and detail.properties:
+        overlay(slot, detail.properties)
+    if command.outcome == ABANDON:
+        slot.deliveries += 1
+        if fragment.worn_out(source, slot):
+            dead_letter(source, slot, MAX_DELIVERY_COUNT_EXCEEDED, worn_out_text(source))
+        elif fragment.lapsed(source, slot, now_ms) and source.settings.dead_letter_on_expiration:
+            dead_letter(source, slot, TTL_EXPIRED, TTL_TEXT)
+    elif command.outcome == DEFER:
+        source.counted(slot.state, -1)
+        slot.state = state_of(sub_queue_of(slot.state), DEFERRED)
+        source.counted(slot.state, 1)
+    else:
+        assert command.outcome == DEAD_LETTER_OUTCOME
+        detail = detail or SettleDetail(None, None, None)
+        dead_letter(source, slot, detail.reason, detail.description)
+    change(source, slot, commit, deliveries=slot.deliveries)
+
+
+def release(fragment: Fragment, source: Source, command: SettleBatch, now_ms: int) -> None:
+    """Removals final, the rest available in its new place."""
+    if command.outcome == COMPLETE:
+        _forget_all(source, command.slots)
+    else:
+        for slot in command.slots:
+            slot.lock = 0
+            fragment._place(source, slot, in_order=False)  # noqa: SLF001 - one engine in two files
+    command.slots = []
+
+
+def _forget_all(source: Source, slots: list[Slot]) -> None:
+    """``Source.forget`` for a list: the hot end of every message's life."""
+    by_count = source.by_count
+    numbers = source.numbers
+    removed_bytes = 0
+    for slot in slots:
+        del by_count[slot.count]
+        removed_bytes += len(slot.payload)
+        slot.expires_ms = 0
+        if slot.state:
+            source.counted(slot.state, -1)
+            numbers[MAIN] += 1
+    numbers[MAIN] -= len(slots)
+    source.bytes -= removed_bytes
+
+
+def apply_housekeeping(
+    source: Source, command: Housekeeping, now_ms: int, commit: CommitBatch, fragment_number: int
+) -> None:
+    """Dead-letter, remove and activate what time has caught up with."""
+    for slot in command.exhausted:
+        dead_letter(source, slot, MAX_DELIVERY_COUNT_EXCEEDED, worn_out_text(source))
+        change(source, slot, commit, deliveries=slot.deliveries)
+    if source.settings.dead_letter_on_expiration:
+        for slot in command.expired:
+            dead_letter(source, slot, TTL_EXPIRED, TTL_TEXT)
+            change(source, slot, commit, deliveries=slot.deliveries)
+    else:
+        removals(source, command.expired, commit)
+    if command.due:
+        _apply_due(source, command, now_ms, commit, fragment_number)
+
+
+def _apply_due(source: Source, command: Housekeeping, now_ms: int, commit: CommitBatch, fragment_number: int) -> None:
+    """Activation gives a new number; the first stays as the enqueued sequence number (contract 13.1)."""
+    first = source.next_count
+    specials: dict[int, tuple[int, int, bytes | None]] = {}
+    for old in command.due:
+        slot = Slot(source.next_count, old.payload, now_ms)
+        source.next_count += 1
+        special = Special.decode(old.special.encode()) if old.special is not None else Special()
+        special.enqueued_sequence_number = fragment_number << 48 | old.count
+        slot.special = special
+        # The sender's annotation is shown as it was sent, but it no longer schedules anything.
+        specials[len(command.due_slots)] = (ACTIVE, 0, special.encode())
+        command.due_slots.append(slot)
+    removals(source, command.due, commit)
+    commit.puts.append(Put(source.source_key, first, now_ms, [slot.payload for slot in command.due_slots], specials))
+
+
+def release_housekeeping(fragment: Fragment, source: Source, command: Housekeeping) -> None:
+    """Make the work of ``apply_housekeeping`` visible."""
+    for slot in command.exhausted:
+        slot.lock = 0
+        fragment._place(source, slot, in_order=False)  # noqa: SLF001 - one engine in two files
+    for slot in command.expired:
+        if sub_queue_of(slot.state) == DEAD_LETTER:
+            slot.lock = 0
+            fragment._place(source, slot, in_order=False)  # noqa: SLF001 - one engine in two files
+        else:
+            source.forget(slot)
+    for slot in command.due:
+        source.forget(slot)
+    for slot in command.due_slots:
+        source.by_count[slot.count] = slot
+        source.counted(slot.state, 1)
+        source.bytes += len(slot.payload)
+        fragment._place(source, slot, in_order=True)  # noqa: SLF001 - one engine in two files
+
+
+def dead_letter(source: Source, slot: Slot, reason: str | None, description: str | None) -> None:
+    """Turn a message into a dead letter: one record, atomic by nature (I23)."""
+    source.counted(slot.state, -1)
+    slot.state = state_of(DEAD_LETTER, ACTIVE)
+    source.counted(slot.state, 1)
+    slot.expires_ms = 0
+    special = slot.special = slot.special or Special()
+    special.reason = reason[:DEAD_LETTER_TEXT_MAX] if reason is not None else None
+    special.description = description[:DEAD_LETTER_TEXT_MAX] if description is not None else None
+
+
+def overlay(slot: Slot, properties: dict[str, Any]) -> None:
+    """Lay application properties over the message's own; the bytes that came stay as they are (design 3.12)."""
+    special = slot.special = slot.special or Special()
+    merged: dict[str, Any] = {}
+    if special.overlay is not None:
+        merged.update(decode_value(special.overlay)[0])
+    merged.update(properties)
+    special.overlay = encode(merged)
+
+
+def change(source: Source, slot: Slot, commit: CommitBatch, *, deliveries: int) -> None:
+    """Write a message's new state into a commit, its delivery count included."""
+    write(source, slot, commit, deliveries=deliveries)
+    source.touched.pop(slot.count, None)
+
+
+def write(source: Source, slot: Slot, commit: CommitBatch, *, deliveries: int) -> None:
+    """Write a message's row into a commit."""
+    special = slot.special.encode() if slot.special is not None else None
+    commit.changes.append((source.source_key, slot.count, slot.state, deliveries, special))
+
+
+def removals(source: Source, slots: list[Slot], commit: CommitBatch) -> None:
+    """Write the removal of messages into a commit, neighbours as one range."""
+    if not slots:
+        return
+    if source.touched:
+        for slot in slots:
+            source.touched.pop(slot.count, None)
+    key = source.source_key
+    removed = commit.removed
+    first = last = slots[0].count
+    for slot in slots:
+        count = slot.count
+        if count == last + 1:
+            last = count
+        elif count != last:
+            removed.append((key, first, last))
+            first = last = count
+    removed.append((key, first, last))
+
+
+def worn_out_text(source: Source) -> str:
+    """The description under which a message leaves that was delivered too often."""
+    return (
+        "Message could not be consumed after "
+        f"{source.settings.max_delivery_count} delivery attempts (MaxDeliveryCount of the entity)."
+    )
+
+
+TTL_TEXT = "The message expired and was dead lettered."
+

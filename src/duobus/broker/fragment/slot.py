@@ -1,0 +1,66 @@
+"""Slot: one resident message of a fragment, and the states it can be in.
+
+A state is ``sub_queue * 4 + kind``: the dead-letter queue is a state of the message, not another entity
+(design decision 9), so that moving there is one record.
+"""
+
+from __future__ import annotations
+
+from duobus.model.special import Special
+
+MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER = 0, 1, 2
+SUB_QUEUES = 3
+
+ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
+#: Set on a slot that left its list out of turn; lists drop it when they come across it.
+GONE = -1
+#: In ``Slot.lock`` of a message that a commit under way, or about to start, disposes of: nobody else may.
+RESERVED = -1
+
+
+def state_of(sub_queue: int, kind: int) -> int:
+    """Return the state number under which stores keep (sub-queue, kind)."""
+    return sub_queue * 4 + kind
+
+
+def sub_queue_of(state: int) -> int:
+    """Return the sub-queue of a state."""
+    return state >> 2
+
+
+def kind_of(state: int) -> int:
+    """Return ACTIVE, DEFERRED or SCHEDULED of a state."""
+    return state & 3
+
+
+class Slot:
+    """One message in memory.
+
+    Attributes:
+        count: Lower 48 bits of the sequence number.
+        payload: The bare message, exactly the bytes that came.
+        enqueued_ms: Broker time of its acceptance (of its activation, when it was scheduled).
+        expires_ms: Set while the slot stands in the expiry index; 0 otherwise. A message with no time to live
+            of its own waits first in, first out and is not in that index.
+        deliveries: Earlier deliveries that counted, as on the wire (0 on first delivery).
+        state: ``state_of(sub_queue, kind)``, or GONE.
+        lock: Lock counter while locked, RESERVED while a commit disposes of it, 0 otherwise.
+        special: Everything rare, or None.
+    """
+
+    __slots__ = ("count", "deliveries", "enqueued_ms", "expires_ms", "lock", "payload", "special", "state")
+
+    def __init__(self, count: int, payload: bytes, enqueued_ms: int) -> None:
+        self.count = count
+        self.payload = payload
+        self.enqueued_ms = enqueued_ms
+        self.expires_ms = 0
+        self.deliveries = 0
+        self.state = 0
+        self.lock = 0
+        self.special: Special | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes that count towards the entity's size."""
+        return len(self.payload)

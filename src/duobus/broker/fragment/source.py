@@ -1,0 +1,200 @@
+"""Source: the messages of a queue, or of one subscription, inside one fragment; lists and indexes only.
+
+Nothing here decides; ``fragment.py`` does. A sub-queue hands out in order of count: what came back stands in a
+small heap in front of the list of what was never delivered (I19).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from heapq import heapify, heappop, heappush
+
+from duobus.broker.fragment.slot import DEFERRED, GONE, SCHEDULED, SUB_QUEUES, Slot, kind_of, sub_queue_of
+
+#: Indexes shorter than this are not worth compacting.
+COMPACT_FROM = 1024
+
+_COUNTERS = struct.Struct(">6q")
+
+
+class SourceSettings:
+    """What a fragment needs to know of an entity's description; replaced as a whole when that changes.
+
+    Attributes:
+        lock_duration_ms: Life of a lock; holds from the next lock or renewal.
+        max_delivery_count: Deliveries before a message is dead-lettered.
+        default_ttl_ms: Life of messages that bring none of their own, and upper bound for the others; None: unlimited.
+        dead_letter_on_expiration: Expired messages go to the dead-letter queue instead of nowhere.
+    """
+
+    __slots__ = ("dead_letter_on_expiration", "default_ttl_ms", "lock_duration_ms", "max_delivery_count")
+
+    def __init__(
+        self,
+        lock_duration_ms: int = 60_000,
+        max_delivery_count: int = 10,
+        default_ttl_ms: int | None = None,
+        dead_letter_on_expiration: bool = False,
+    ) -> None:
+        self.lock_duration_ms = lock_duration_ms
+        self.max_delivery_count = max_delivery_count
+        self.default_ttl_ms = default_ttl_ms
+        self.dead_letter_on_expiration = dead_letter_on_expiration
+
+
+class SubQueue:
+    """What can be handed out: ``ready`` in order of count, in front of it ``returned``.
+
+    Attributes:
+        ready: Never delivered since recovery, ascending.
+        returned: Heap of (count, slot): came back from a receiver, or entered out of order.
+        stale: Slots in either list that are GONE and still to be dropped.
+        promised: Messages that receive-and-delete commands in waiting will take.
+    """
+
+    __slots__ = ("promised", "ready", "returned", "stale")
+
+    def __init__(self) -> None:
+        self.ready: deque[Slot] = deque()
+        self.returned: list[tuple[int, Slot]] = []
+        self.stale = 0
+        self.promised = 0
+
+    def available(self) -> int:
+        """Number of messages that a take would find."""
+        return len(self.ready) + len(self.returned) - self.stale
+
+    def give_back(self, slot: Slot) -> None:
+        """Put a message back at its place in the order."""
+        heappush(self.returned, (slot.count, slot))
+
+    def take(self, limit: int) -> list[Slot]:
+        """Take up to ``limit`` messages off, lowest count first."""
+        ready = self.ready
+        if not self.returned and not self.stale:
+            if limit >= len(ready):
+                slots = list(ready)
+                ready.clear()
+                return slots
+            return [ready.popleft() for _ in range(limit)]
+        slots = []
+        returned = self.returned
+        while len(slots) < limit and (returned or ready):
+            if returned and (not ready or returned[0][0] < ready[0].count):
+                slot = heappop(returned)[1]
+            else:
+                slot = ready.popleft()
+            if slot.state == GONE:
+                self.stale -= 1
+            else:
+                slots.append(slot)
+        return slots
+
+
+class Source:
+    """The messages of one source, their locks, and what waits for its time.
+
+    Attributes:
+        by_count: Every message that the store holds for sure, by count.
+        locks: Lock counter to the message it locks.
+        ends: Per lock duration: (end, first lock, number of locks), ascending by construction.
+        renewed: Lock counter to its later end, for the few that were renewed.
+        expiring: Heap of (expires_ms, count): messages with a time to live of their own, and all that left the
+            first-in-first-out order of the others.
+        scheduled: Heap of (time, count).
+        touched: Delivery counts that changed and ride in the next commit.
+        worn: Recovered messages that have no delivery left; the next tick dead-letters them.
+    """
+
+    __slots__ = (
+        "by_count",
+        "bytes",
+        "ends",
+        "expiring",
+        "highest_delivered",
+        "locks",
+        "next_count",
+        "numbers",
+        "renewed",
+        "scheduled",
+        "settings",
+        "source_key",
+        "source_no",
+        "sub_queues",
+        "touched",
+        "worn",
+    )
+
+    def __init__(self, source_key: int, source_no: int, settings: SourceSettings) -> None:
+        self.source_key = source_key
+        self.source_no = source_no
+        self.settings = settings
+        self.next_count = 1
+        self.highest_delivered = 0
+        self.by_count: dict[int, Slot] = {}
+        self.sub_queues = [SubQueue() for _ in range(SUB_QUEUES)]
+        self.locks: dict[int, Slot] = {}
+        self.ends: dict[int, deque[tuple[int, int, int]]] = {}
+        self.renewed: dict[int, int] = {}
+        self.expiring: list[tuple[int, int]] = []
+        self.scheduled: list[tuple[int, int]] = []
+        self.touched: dict[int, Slot] = {}
+        self.worn: list[Slot] = []
+        # Messages per sub-queue (locked ones included), then deferred and scheduled.
+        self.numbers = [0] * (SUB_QUEUES + 2)
+        self.bytes = 0
+
+    def counters(self) -> bytes:
+        """The numbers that ride in the source's row of each commit (design 3.9)."""
+        return _COUNTERS.pack(*self.numbers, self.bytes)
+
+    def counted(self, state: int, by: int) -> None:
+        """Add ``by`` messages of ``state`` to the numbers."""
+        kind = kind_of(state)
+        if kind == DEFERRED:
+            self.numbers[SUB_QUEUES] += by
+        elif kind == SCHEDULED:
+            self.numbers[SUB_QUEUES + 1] += by
+        else:
+            self.numbers[sub_queue_of(state)] += by
+
+    def forget(self, slot: Slot) -> None:
+        """Drop a message that is gone for good."""
+        del self.by_count[slot.count]
+        self.counted(slot.state, -1)
+        self.bytes -= len(slot.payload)
+        slot.expires_ms = 0
+
+    def compact(self) -> None:
+        """Drop what outlived its message from the indexes that are cleaned only by time.
+
+        Without this, messages that were settled long before their lock or life ended would pile up there.
+        """
+        if len(self.expiring) > 2 * len(self.by_count) + COMPACT_FROM:
+            self.expiring = [e for e in self.expiring if e[1] in self.by_count and self.by_count[e[1]].expires_ms == e[0]]
+            heapify(self.expiring)
+        if len(self.scheduled) > 2 * len(self.by_count) + COMPACT_FROM:
+            self.scheduled = [e for e in self.scheduled if e[1] in self.by_count]
+            heapify(self.scheduled)
+        for duration, ends in self.ends.items():
+            if len(ends) > 2 * len(self.locks) + COMPACT_FROM:
+                locks = self.locks
+                self.ends[duration] = deque(
+                    end for end in ends if any(lock in locks for lock in range(end[1], end[1] + end[2]))
+                )
+
+    def withdraw(self, slot: Slot) -> Slot:
+        """Take an available message out of the middle of its list and return its successor.
+
+        The old slot stays behind as GONE until its list comes across it, so this costs no search.
+        """
+        self.sub_queues[sub_queue_of(slot.state)].stale += 1
+        successor = Slot(slot.count, slot.payload, slot.enqueued_ms)
+        successor.deliveries = slot.deliveries
+        successor.state = slot.state
+        successor.special = slot.special
+        self.by_count[slot.count] = successor
+        slot.state = GONE
+        slot.expires_ms = 0
+        return successor

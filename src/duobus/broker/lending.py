@@ -1,0 +1,129 @@
+"""Credit is lent: a receiver's credit stands at the entity, which lends it to fragments that have messages.
+
+A fragment that is ill has no messages to offer, so it holds nobody up, and nothing is locked for a client that
+did not ask (design 3.7). ``take`` at the message broker is not a synchronous return: what comes of it arrives
+through ``Receiver.deliver``, so that an owner in another process fits.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from duobus.model.columns import DeliveryBatch, Mailbox
+
+if TYPE_CHECKING:
+    from duobus.broker.handle import FragmentHandle
+
+#: Most messages lent to one fragment at a time: small enough that receivers share, large enough that the cost
+#: of a turn is spread over many messages.
+QUANTUM = 100
+
+
+class Receiver:
+    """The standing request of one link (or one waiting call).
+
+    Attributes:
+        wanted: Credit that is not lent.
+        lent: Credit lent to fragments that have not answered yet.
+        removing: Receive-and-delete instead of peek-lock.
+        mailbox: Gets the DeliveryBatches.
+    """
+
+    __slots__ = ("closed", "lender", "lent", "mailbox", "removing", "wanted")
+
+    def __init__(self, lender: Lender, mailbox: Mailbox, *, removing: bool) -> None:
+        self.lender = lender
+        self.mailbox = mailbox
+        self.removing = removing
+        self.wanted = 0
+        self.lent = 0
+        self.closed = False
+
+    def request(self, credit: int) -> None:
+        """Set how many more messages are wanted, those that were lent for included."""
+        self.wanted = max(0, credit - self.lent)
+        if self.wanted:
+            self.lender.join(self)
+
+    def deliver(self, batch: DeliveryBatch, lent: int) -> None:
+        """Called by the message broker: the answer to a ``take`` of ``lent`` credits, perhaps with fewer messages."""
+        self.lent -= lent
+        unused = lent - len(batch.slots)
+        if self.closed:
+            if batch.slots and not self.removing:
+                ranges = [(batch.first_lock, len(batch.slots))]
+                batch.fragment.broker.unlock(batch.fragment, self.lender.source_no, batch.prefix, ranges, counted=False)
+            return
+        self.mailbox.ready.append(batch)
+        self.mailbox.wake()
+        if unused:
+            self.wanted += unused
+            self.lender.join(self)
+
+    def close(self) -> None:
+        """Stop asking; what a fragment still answers goes back to it."""
+        self.closed = True
+        self.wanted = 0
+        self.lender.leave(self)
+
+
+class Lender:
+    """Matches receivers of one (source, sub-queue) of an entity with the fragments that have messages.
+
+    Attributes:
+        receivers: Every open receiver, for whoever counts them.
+    """
+
+    __slots__ = ("_offers", "_waiting", "receivers", "source_no", "sub_queue")
+
+    def __init__(self, source_no: int, sub_queue: int) -> None:
+        self.source_no = source_no
+        self.sub_queue = sub_queue
+        self.receivers: set[Receiver] = set()
+        # Ordered sets: thousands may wait, and each joins and leaves at constant cost.
+        self._waiting: OrderedDict[Receiver, None] = OrderedDict()
+        self._offers: OrderedDict[FragmentHandle, None] = OrderedDict()
+
+    def open(self, mailbox: Mailbox, *, removing: bool) -> Receiver:
+        """Add a receiver without credit."""
+        receiver = Receiver(self, mailbox, removing=removing)
+        self.receivers.add(receiver)
+        return receiver
+
+    def join(self, receiver: Receiver) -> None:
+        """Queue a receiver that wants messages, behind those that wait already."""
+        self._waiting.setdefault(receiver)
+        self.match()
+
+    def leave(self, receiver: Receiver) -> None:
+        """Forget a receiver."""
+        self.receivers.discard(receiver)
+        self._waiting.pop(receiver, None)
+
+    def offer(self, handle: FragmentHandle) -> None:
+        """A fragment has available messages."""
+        self._offers.setdefault(handle)
+        self.match()
+
+    def match(self) -> None:
+        """Lend credit to fragments, by turns on both sides, until one side has nothing left."""
+        offers = self._offers
+        waiting = self._waiting
+        while offers and waiting:
+            handle = next(iter(offers))
+            fragment = handle.fragment
+            available = 0 if fragment is None else fragment.available(self.source_no, self.sub_queue)
+            if available <= 0:
+                del offers[handle]
+                continue
+            receiver, _ = waiting.popitem(last=False)
+            lent = min(receiver.wanted, available, QUANTUM)
+            if lent <= 0:
+                continue
+            receiver.wanted -= lent
+            receiver.lent += lent
+            if receiver.wanted:
+                waiting[receiver] = None
+            offers.move_to_end(handle)
+            handle.broker.take(handle, self.source_no, self.sub_queue, lent, receiver)

@@ -1,0 +1,603 @@
+"""MessageBroker: the shell around the fragments of one messaging store. Decide, commit, release.
+
+Everything that waits when a commit starts goes into that one commit; what arrives meanwhile joins the next. No
+timer and no minimum batch: under load the commits grow by themselves. A failed commit throws the memory of all
+its fragments away; they are made again from the store, which is closed and reopened in the background. Only the
+fragments of that store suffer (design decisions 3 and 4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from typing import Protocol, TypeVar
+
+from duobus.broker import recovery
+from duobus.broker.fragment.commands import (
+    Command,
+    Group,
+    Run,
+    TakeAndRemove,
+)
+from duobus.broker.fragment.fragment import NEVER, Fragment
+from duobus.broker.fragment.source import SourceSettings
+from duobus.broker.handle import FragmentHandle
+from duobus.broker.lending import Receiver
+from duobus.clock import BrokerTime, Entropy
+from duobus.errors import ServiceBusError, StoreUnavailable
+from duobus.model.columns import DeliveryBatch, Mailbox
+from duobus.stores.interface import CommitBatch, MessagingStore, StoreContents, Tombstone
+
+T = TypeVar("T")
+
+#: Beyond this the time of an fsync grows with the data (reference/performance.md 5.4, rule 10).
+COMMIT_BYTES_MAX = 1 << 20
+COMMIT_MESSAGES_MAX = 2000
+#: Commands in waiting; a sender's credit keeps it far below, so reaching it means overload.
+PENDING_MAX = 100_000
+
+REOPEN_FIRST_S, REOPEN_MAX_S = 0.1, 5.0
+TIMER_MAX_S = 3600.0
+
+
+class Writer(Protocol):
+    """Runs a store's blocking calls in order; ``done`` gets (result, None) or (None, error), on the loop."""
+
+    def submit(self, call: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        """Run ``call`` behind those submitted before."""
+
+
+class Watcher(Protocol):
+    """Who hears of what happens to a store: the scale unit."""
+
+    def store_opened(self, broker: MessageBroker, contents: StoreContents) -> None:
+        """The store is open and its fragments are recovered."""
+
+    def store_failed(self, broker: MessageBroker, error: BaseException) -> None:
+        """The store failed; its fragments are away."""
+
+    def run_lost(self, broker: MessageBroker, run: Run, tombstone: Tombstone | None) -> None:
+        """A run was not stored (tombstone None) or nobody knows: find it another place, or answer it."""
+
+    def tombstones_of(self, store_id: int, generation: int) -> list[Tombstone]:
+        """Runs of that store that were sent elsewhere since it was opened as ``generation``."""
+
+    def bury(self, store_id: int, generation: int) -> None:
+        """Tombstones of that store up to that generation have been acted upon."""
+
+
+class Plan:
+    """What a message broker must know of a fragment to recover it: its handle and settings per source."""
+
+    __slots__ = ("handle", "settings")
+
+    def __init__(self, handle: FragmentHandle, settings: dict[int, SourceSettings]) -> None:
+        self.handle = handle
+        self.settings = settings
+
+
+class MessageBroker:
+    """One message broker with its messaging store.
+
+    Attributes:
+        store_id: The store's number in the catalog.
+        plans: (entity id, fragment number) to the plan of each fragment that lives here.
+        state: "closed", "opening", "open" or "failed".
+        commits, failures: How often, since the start.
+        last_error: Why the store is not open, or None.
+    """
+
+    def __init__(
+        self,
+        store_id: int,
+        store: MessagingStore,
+        writer: Writer,
+        *,
+        time: BrokerTime,
+        entropy: Entropy,
+        watcher: Watcher,
+    ) -> None:
+        self.store_id = store_id
+        self.store = store
+        self.plans: dict[tuple[int, int], Plan] = {}
+        self.state = "closed"
+        self.commits = 0
+        self.failures = 0
+        self.last_error: str | None = None
+        self.generation = 0
+        self._writer = writer
+        self._time = time
+        self._entropy = entropy
+        self._watcher = watcher
+        self._loop = asyncio.get_running_loop()
+        self._fragments: dict[int, Fragment] = {}
+        # Fragments with delivery counts to write, and those of the commit under way.
+        self._changed: dict[int, Fragment] = {}
+        self._committing: dict[int, Fragment] = {}
+        # Heap of (deadline, fragment key); an entry may be outdated, the fragment's own deadline decides.
+        self._due: list[tuple[int, int]] = []
+        self._pending: deque[Command] = deque()
+        self._work: list[Command] | None = None
+        self._commit_no = 0
+        self._start_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = NEVER
+        self._tombstones: list[Tombstone] = []
+        self._buried: list[tuple[int, int]] = []
+        self._life = 0
+        self._idle: asyncio.Future[None] | None = None
+
+    # -- opening ------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Open the store and recover its fragments.
+
+        Raises:
+            StoreFailed: The store cannot be opened; ``reopen_later`` keeps trying.
+            StoreTooNew: A newer version wrote it.
+        """
+        self.state = "opening"
+        contents = await self.call(self.store.open)
+        self.raise_time(contents.broker_ms)
+        await self.recover(contents)
+
+    def raise_time(self, committed_ms: int) -> None:
+        """Broker time never runs behind what a store has recorded."""
+        self._time.raise_to(committed_ms)
+
+    async def recover(self, contents: StoreContents) -> None:
+        """Begin a new life of the store that ``open`` found, and bring its fragments back."""
+        deletions = [
+            stone
+            for stone in self._watcher.tombstones_of(self.store_id, contents.generation)
+            if contents.last_commit_no >= stone.commit_no
+        ]
+        previous = contents.generation
+        self.generation = await self.call(lambda: self.store.begin_generation(deletions))
+        self._commit_no = contents.last_commit_no
+        fragments = await recovery.recover_fragments(self, contents, self._entropy)
+        for fragment in fragments:
+            self._adopt(fragment)
+        self.state = "open"
+        self.last_error = None
+        self._watcher.bury(self.store_id, previous)
+        self._watcher.store_opened(self, contents)
+        for fragment in fragments:
+            self._offer(fragment)
+            self._arm_for(fragment)
+
+    def call(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        """Run a blocking call of the store in its thread, in order with the commits."""
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def done(result: T | None, error: BaseException | None) -> None:
+            if future.cancelled():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)  # type: ignore[arg-type]
+
+        self._writer.submit(call, done)
+        return future
+
+    def _adopt(self, fragment: Fragment) -> None:
+        handle = fragment.handle
+        assert isinstance(handle, FragmentHandle)
+        self._fragments[fragment.fragment_key] = fragment
+        handle.fragment = fragment
+
+    async def create_fragment(self, plan: Plan) -> None:
+        """Create (or find) a fragment in the store and open it.
+
+        Raises:
+            StoreUnavailable: The store is away.
+            StoreFailed: The store failed on this; it is being reopened.
+        """
+        if self.state != "open":
+            raise self.unavailable()
+        handle = plan.handle
+        life = self._life
+        row, sources = await self.call(
+            lambda: self.store.add_fragment(handle.entity_id, handle.number, sorted(plan.settings))
+        )
+        if self._life != life:
+            raise self.unavailable()
+        self.plans[handle.entity_id, handle.number] = plan
+        fragment = Fragment(handle, row.fragment_key, row.fragment_no, row.epoch, self._entropy.token(10))
+        for source in sources:
+            fragment.add_source(source, plan.settings[source.source_no])
+        self._adopt(fragment)
+
+    async def drop_entity(self, entity_id: int) -> None:
+        """Delete everything of an entity from the store."""
+        for key in [key for key in self.plans if key[0] == entity_id]:
+            fragment = self.plans.pop(key).handle.fragment
+            if fragment is not None:
+                self._fragments.pop(fragment.fragment_key, None)
+                fragment.handle.fragment = None  # type: ignore[attr-defined]
+        if self.state != "open":
+            raise self.unavailable()
+        await self.call(lambda: self.store.drop_entity(entity_id))
+
+    def unavailable(self) -> StoreUnavailable:
+        """The error for whoever needs this store now."""
+        return StoreUnavailable(
+            f"Messaging store {self.store_id} is not available ({self.last_error or self.state}). "
+            "Try again in a few seconds; it is reopened by itself."
+        )
+
+    # -- commands in --------------------------------------------------------------------------------------------
+
+    def submit(self, command: Command) -> None:
+        """Take a command into the next commit; its result comes to ``command.reply``.
+
+        A ``Group`` is checked as a whole, applied as a whole and committed at once, over any fragments of this
+        message broker.
+        """
+        if self.state != "open":
+            self._refuse(command, self.unavailable(), None)
+            return
+        if len(self._pending) >= PENDING_MAX and isinstance(command, Run):
+            self._answer(command, StoreUnavailable("Too many operations wait for this messaging store. Try again."))
+            return
+        self._pending.append(command)
+        self._schedule()
+
+    def take(self, handle: FragmentHandle, source_no: int, sub_queue: int, credit: int, receiver: Receiver) -> None:
+        """Hand out up to ``credit`` messages; the answer goes to ``receiver.deliver``, now or later."""
+        fragment = handle.fragment
+        if fragment is None:
+            receiver.deliver(DeliveryBatch(handle, b"", 0, [], 0), credit)
+        elif receiver.removing:
+            fragment.sources[source_no].sub_queues[sub_queue].promised += credit
+            self.submit(TakeAndRemove(handle, source_no, sub_queue, credit, receiver))
+        else:
+            now_ms = self._time.now_ms()
+            if now_ms >= fragment.deadline:
+                self._tick(fragment, now_ms)
+            first, slots, until_ms = fragment.lock(source_no, sub_queue, credit, now_ms)
+            if fragment.sources[source_no].touched:
+                self._changed[fragment.fragment_key] = fragment
+            receiver.deliver(DeliveryBatch(handle, fragment.prefix, first, slots, until_ms), credit)
+            self._arm_for(fragment)
+
+    def unlock(
+        self,
+        handle: FragmentHandle,
+        source_no: int,
+        prefix: bytes,
+        ranges: Sequence[tuple[int, int]],
+        *,
+        counted: bool,
+    ) -> None:
+        """Give locked messages back at once; tokens of an earlier life are ignored."""
+        fragment = handle.fragment
+        if fragment is None or fragment.prefix != prefix:
+            return
+        now_ms = self._time.now_ms()
+        self._pending.extend(fragment.unlock(source_no, ranges, now_ms, counted=counted))
+        self._settle_down(fragment)
+
+    def renew(self, handle: FragmentHandle, source_no: int, prefix: bytes, locks: Sequence[int]) -> int | None:
+        """Renew locks: their new end, or None when one is lost (then none was renewed)."""
+        fragment = handle.fragment
+        if fragment is None:
+            raise self.unavailable()
+        if fragment.prefix != prefix:
+            return None
+        now_ms = self._time.now_ms()
+        if now_ms >= fragment.deadline:
+            self._tick(fragment, now_ms)
+        until_ms = fragment.renew(source_no, locks, now_ms)
+        self._arm_for(fragment)
+        return until_ms
+
+    def holds(self, handle: FragmentHandle, source_no: int, prefix: bytes, locks: Sequence[int]) -> bool:
+        """Whether every one of these locks is held now."""
+        fragment = handle.fragment
+        if fragment is None:
+            raise self.unavailable()
+        now_ms = self._time.now_ms()
+        if now_ms >= fragment.deadline:
+            self._tick(fragment, now_ms)
+        held = fragment.sources[source_no].locks
+        return fragment.prefix == prefix and all(lock in held for lock in locks)
+
+    def lock_deferred(
+        self, handle: FragmentHandle, source_no: int, sub_queue: int, counts: Sequence[int]
+    ) -> DeliveryBatch:
+        """Lock deferred messages by number: all of them or MessageNotFound."""
+        fragment = handle.fragment
+        if fragment is None:
+            raise self.unavailable()
+        now_ms = self._time.now_ms()
+        if now_ms >= fragment.deadline:
+            self._tick(fragment, now_ms)
+        first, slots, until_ms = fragment.lock_deferred(source_no, sub_queue, counts, now_ms)
+        self._arm_for(fragment)
+        return DeliveryBatch(handle, fragment.prefix, first, slots, until_ms)
+
+    def now_ms(self) -> int:
+        """Broker time."""
+        return self._time.now_ms()
+
+    # -- the commit ---------------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        # At the end of this turn of the loop, so that all that this turn reads joins the commit.
+        if self._work is None and not self._start_scheduled and self.state == "open":
+            self._start_scheduled = True
+            self._loop.call_soon(self._start)
+
+    def _start(self) -> None:
+        self._start_scheduled = False
+        if self._work is not None or self.state != "open":
+            return
+        now_ms = self._time.now_ms()
+        self._tick_due(now_ms)
+        commit = CommitBatch(self._commit_no + 1, now_ms)
+        work = self._decide_all(now_ms, commit)
+        touched = self._committing
+        touched.update(self._changed)
+        self._changed = {}
+        for fragment in touched.values():
+            commit.epochs.append((fragment.fragment_key, fragment.epoch))
+            for source in fragment.sources.values():
+                fragment.touch(source, commit)
+        commit.tombstones += self._tombstones
+        commit.buried += self._buried
+        self._tombstones, self._buried = [], []
+        if not work and not touched and not commit.tombstones and not commit.buried:
+            self._quiet()
+            return
+        self._work = work
+        self._commit_no = commit.commit_no
+        life = self._life
+        self._writer.submit(lambda: self.store.commit(commit), lambda _, error: self._committed(life, error))
+
+    def _decide_all(self, now_ms: int, commit: CommitBatch) -> list[Command]:
+        """Check and apply what waits, up to the size of a good commit."""
+        pending = self._pending
+        work: list[Command] = []
+        messages = size = 0
+        while pending and messages < COMMIT_MESSAGES_MAX and size < COMMIT_BYTES_MAX:
+            command = pending.popleft()
+            if self._decide(command, now_ms, commit, self._committing):
+                work.append(command)
+                if isinstance(command, Run):
+                    messages += command.batch.n
+                    size += command.batch.bytes_total
+        return work
+
+    def _decide(self, command: Command, now_ms: int, commit: CommitBatch, touched: dict[int, Fragment]) -> bool:
+        """Check and apply one command; False when it was refused and answered."""
+        members = command.members if isinstance(command, Group) else [command]
+        fragments: list[Fragment] = []
+        for member in members:
+            fragment = member.handle.fragment
+            error = self.unavailable() if fragment is None else fragment.check(member, now_ms)
+            if error is not None:
+                self._answer(command, error)
+                return False
+            fragments.append(fragment)
+        for member, fragment in zip(members, fragments, strict=True):
+            fragment.apply(member, now_ms, commit)
+            touched[fragment.fragment_key] = fragment
+            if isinstance(member, Run):
+                if member.placement is not None:
+                    member.placement.commit_started(member.handle)
+                commit.tombstones += member.tombstones
+        return True
+
+    def _committed(self, life: int, error: BaseException | None) -> None:
+        if life != self._life:
+            return
+        if error is not None:
+            self._fail(error)
+            return
+        work, fragments = self._work, self._committing
+        assert work is not None
+        self._work = None
+        self._committing = {}
+        self.commits += 1
+        now_ms = self._time.now_ms()
+        woken: dict[int, Mailbox] = {}
+        deliveries: list[TakeAndRemove] = []
+        for command in work:
+            for member in command.members if isinstance(command, Group) else (command,):
+                member.handle.fragment.release(member, now_ms)
+                if isinstance(member, TakeAndRemove):
+                    deliveries.append(member)
+            if command.reply is not None:
+                command.reply.ready.append(command)
+                woken[id(command.reply)] = command.reply
+        # The store works on the next commit while the doors write the answers of this one.
+        self._start()
+        for mailbox in woken.values():
+            mailbox.wake()
+        for taken in deliveries:
+            prefix = taken.handle.fragment.prefix
+            taken.receiver.deliver(DeliveryBatch(taken.handle, prefix, 0, taken.slots, 0), taken.credit)
+        for fragment in fragments.values():
+            if fragment.fresh:
+                self._offer(fragment)
+            self._arm_for(fragment)
+
+    def _offer(self, fragment: Fragment) -> None:
+        """Tell the lenders of messages that became available."""
+        handle = fragment.handle
+        assert isinstance(handle, FragmentHandle)
+        fresh = sorted(fragment.fresh)
+        fragment.fresh.clear()
+        for key in fresh:
+            lender = handle.lenders.get(key)
+            if lender is not None:
+                lender.offer(handle)
+
+    # -- time ---------------------------------------------------------------------------------------------------
+
+    def _tick(self, fragment: Fragment, now_ms: int) -> None:
+        self._pending.extendleft(fragment.tick(now_ms))
+        self._settle_down(fragment)
+
+    def _settle_down(self, fragment: Fragment) -> None:
+        """After locks ended or time passed: see to the commit, the offers and the timer."""
+        if any(source.touched for source in fragment.sources.values()):
+            self._changed[fragment.fragment_key] = fragment
+        if self._pending or self._changed:
+            self._schedule()
+        if fragment.fresh:
+            self._offer(fragment)
+        self._arm_for(fragment)
+
+    def _tick_due(self, now_ms: int) -> None:
+        due = self._due
+        while due and due[0][0] <= now_ms:
+            deadline, key = heappop(due)
+            fragment = self._fragments.get(key)
+            if fragment is None or fragment.armed != deadline:
+                continue
+            fragment.armed = NEVER
+            if fragment.deadline <= now_ms:
+                self._tick(fragment, now_ms)
+            else:
+                self._arm_for(fragment)
+
+    def _arm_for(self, fragment: Fragment) -> None:
+        """Note when a fragment wants to be looked at; the one timer stands at the earliest of all."""
+        deadline = fragment.deadline
+        if deadline >= fragment.armed:
+            return
+        fragment.armed = deadline
+        heappush(self._due, (deadline, fragment.fragment_key))
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        deadline = self._due[0][0] if self._due else NEVER
+        if deadline == self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_at = deadline
+        if deadline < NEVER:
+            # Broker time may be slewed against the loop's, so a timer is a hint: _wake_up looks again. The bound
+            # keeps a far deadline from overflowing the loop's arithmetic.
+            delay_s = min(max(0, deadline - self._time.now_ms()) / 1000, TIMER_MAX_S)
+            self._timer = self._loop.call_later(delay_s, self._wake_up)
+
+    def _wake_up(self) -> None:
+        self._timer = None
+        self._timer_at = NEVER
+        if self.state == "open":
+            self._tick_due(self._time.now_ms())
+            self._set_timer()
+
+    # -- failure ------------------------------------------------------------------------------------------------
+
+    def _fail(self, error: BaseException) -> None:
+        """The store failed: discard memory, answer or reroute everything, reopen in the background (I56)."""
+        work, self._work = self._work or [], None
+        pending, self._pending = list(self._pending), deque()
+        commit_no = self._commit_no
+        old = {fragment.handle: fragment for fragment in self._fragments.values()}
+        self._lose_memory(error)
+        unavailable = self.unavailable()
+        for command in work:
+            self._refuse(command, unavailable, self._stone(command, commit_no, old))
+        for command in pending:
+            self._refuse(command, unavailable, None)
+        self._watcher.store_failed(self, error)
+        life = self._life
+        self._loop.call_later(REOPEN_FIRST_S, self._reopen, life, REOPEN_FIRST_S)
+
+    def _lose_memory(self, error: BaseException) -> None:
+        self._life += 1
+        self.state = "failed"
+        self.failures += 1
+        self.last_error = f"{type(error).__name__}: {error}"
+        for fragment in self._fragments.values():
+            fragment.handle.fragment = None  # type: ignore[attr-defined]
+        self._fragments = {}
+        self._changed, self._committing, self._due = {}, {}, []
+        self._set_timer()
+        self._quiet()
+
+    def _refuse(self, command: Command, error: ServiceBusError, stone: Tombstone | None) -> None:
+        """Answer a command that this store cannot do; a run may find a place elsewhere."""
+        if isinstance(command, Run):
+            self._watcher.run_lost(self, command, stone)
+        else:
+            self._answer(command, error)
+
+    def _stone(self, run: Command, commit_no: int, old: dict[object, Fragment]) -> Tombstone | None:
+        """The tombstone of a run whose commit may or may not be on disk; None for what is no run of messages."""
+        if not isinstance(run, Run) or not run.slots:
+            return None
+        fragment = old[run.handle]
+        key = fragment.sources[run.source_no].source_key
+        last = run.first_count + len(run.slots) - 1
+        return Tombstone(self.store_id, self.generation, commit_no, key, run.first_count, last)
+
+    @staticmethod
+    def _answer(command: Command, error: ServiceBusError) -> None:
+        command.error = error
+        if isinstance(command, TakeAndRemove):
+            command.receiver.deliver(DeliveryBatch(command.handle, b"", 0, [], 0), command.credit)
+        elif command.reply is not None:
+            command.reply.ready.append(command)
+            command.reply.wake()
+
+    def keep_tombstone(self, stone: Tombstone) -> None:
+        """Write a tombstone of another store with the next commit."""
+        self._tombstones.append(stone)
+        self._schedule()
+
+    def bury(self, store_id: int, generation: int) -> None:
+        """Delete tombstones that have been acted upon, with the next commit."""
+        self._buried.append((store_id, generation))
+        self._schedule()
+
+    def reopen_later(self, error: BaseException) -> None:
+        """Keep trying to open a store that could not be opened at the start."""
+        self._lose_memory(error)
+        self._loop.call_later(REOPEN_FIRST_S, self._reopen, self._life, REOPEN_FIRST_S)
+
+    def _reopen(self, life: int, delay_s: float) -> None:
+        if life != self._life or self.state not in ("failed", "opening"):
+            return
+        task = self._loop.create_task(self._try_reopen(life, delay_s), name=f"reopen-store-{self.store_id}")
+        self._reopening = task  # the loop holds tasks only weakly
+
+    async def _try_reopen(self, life: int, delay_s: float) -> None:
+        try:
+            await self.call(self.store.close)
+            if life == self._life:
+                await self.open()
+        except Exception as error:  # noqa: BLE001 - the top of a task: whatever it was, try again later
+            self.last_error = f"{type(error).__name__}: {error}"
+            if life == self._life:
+                self.state = "failed"
+                self._loop.call_later(delay_s, self._reopen, life, min(delay_s * 2, REOPEN_MAX_S))
+
+    # -- closing ------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Finish the commits in waiting, then close the store."""
+        while self.state == "open" and (self._work is not None or self._pending or self._start_scheduled):
+            self._idle = self._loop.create_future()
+            await self._idle
+        self._life += 1
+        self.state = "closed"
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        await self.call(self.store.close)
+
+    def _quiet(self) -> None:
+        """Nothing is under way: tell a ``close`` that waits for it."""
+        if self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)

@@ -1,0 +1,128 @@
+"""Which fragment a message goes to: by its key, or for keyless messages by turns (design 3.2 and 3.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from zlib import crc32
+
+from duobus.broker.handle import FragmentHandle
+from duobus.errors import ArgumentInvalid, ServiceBusError, StoreUnavailable
+from duobus.model.columns import SendBatch
+
+
+def slot_of(key: bytes, slots: int) -> int:
+    """The slot of a key: equal across processes, restarts and versions, for ever (I25).
+
+    Args:
+        key: A type letter and the canonical bytes: ``s`` and UTF-8 for a session id or partition key.
+        slots: Number of slots, chosen when the entity was created.
+    """
+    return crc32(key) % slots
+
+
+def string_key(text: str) -> bytes:
+    """The placement key of a session id or partition key."""
+    return b"s" + text.encode()
+
+
+class Placement:
+    """Placement of one entity; keyless messages belong to its one *current* fragment.
+
+    The current fragment advances when that fragment's commit starts, so that what one turn brings stays
+    together in one commit and the next turn goes to the next store.
+    """
+
+    __slots__ = ("_current", "fragments")
+
+    def __init__(self, fragments: Sequence[FragmentHandle]) -> None:
+        """``fragments``: slot to fragment, in order of slot."""
+        self.fragments = fragments
+        self._current = 0
+
+    def commit_started(self, handle: FragmentHandle) -> None:
+        """Advance, if keyless messages were going to this fragment until now."""
+        if self.fragments[self._current] is handle:
+            self._current = (self._current + 1) % len(self.fragments)
+
+    def keyless(self) -> FragmentHandle:
+        """The current fragment; one whose store is away is passed over (PE4).
+
+        Raises:
+            StoreUnavailable: No store of this entity is there.
+        """
+        fragments = self.fragments
+        for step in range(len(fragments)):
+            index = (self._current + step) % len(fragments)
+            if fragments[index].online:
+                self._current = index
+                return fragments[index]
+        raise StoreUnavailable("No messaging store of this entity is available. Try again in a few seconds.")
+
+    def keyed(self, key: bytes) -> FragmentHandle:
+        """The one fragment of a key.
+
+        Raises:
+            StoreUnavailable: Its store is away; never rerouted, since order and duplicates depend on it (I28).
+        """
+        handle = self.fragments[slot_of(key, len(self.fragments))]
+        if not handle.online:
+            raise StoreUnavailable(
+                f"The messaging store of fragment {handle.number}, where messages with this key belong, is not "
+                "available. Try again in a few seconds, or send without a key."
+            )
+        return handle
+
+    def split(
+        self, batch: SendBatch
+    ) -> tuple[list[tuple[FragmentHandle, list[int] | None, bool]], list[tuple[list[int] | None, ServiceBusError]]]:
+        """Split a batch into (fragment, indices or None for all, keyless) and (indices or None, why refused)."""
+        keys = batch.keys
+        if keys is None:
+            try:
+                return [(self.keyless(), None, True)], []
+            except StoreUnavailable as error:
+                return [], [(None, error)]
+        if batch.atomic or batch.n == 1:
+            return self._split_whole(keys)
+        return self._split_singly(keys)
+
+    def _split_whole(
+        self, keys: list[bytes | None]
+    ) -> tuple[list[tuple[FragmentHandle, list[int] | None, bool]], list[tuple[list[int] | None, ServiceBusError]]]:
+        """A batch transfer is stored as a whole, so it must belong to one fragment (I40); its first key speaks."""
+        key = keys[0]
+        wanted = {None if k is None else slot_of(k, len(self.fragments)) for k in keys}
+        if len(wanted) > 1:
+            return [], [
+                (
+                    None,
+                    ArgumentInvalid(
+                        "The messages of this batch have partition keys or session ids that belong to different "
+                        "fragments of a partitioned entity. Send them singly, or one batch for each key."
+                    ),
+                )
+            ]
+        try:
+            handle = self.keyless() if key is None else self.keyed(key)
+        except StoreUnavailable as error:
+            return [], [(None, error)]
+        return [(handle, None, key is None)], []
+
+    def _split_singly(
+        self, keys: list[bytes | None]
+    ) -> tuple[list[tuple[FragmentHandle, list[int] | None, bool]], list[tuple[list[int] | None, ServiceBusError]]]:
+        by_slot: dict[int, list[int]] = {}
+        slots = len(self.fragments)
+        for index, key in enumerate(keys):
+            by_slot.setdefault(-1 if key is None else slot_of(key, slots), []).append(index)
+        runs: list[tuple[FragmentHandle, list[int] | None, bool]] = []
+        refused: list[tuple[list[int] | None, ServiceBusError]] = []
+        for slot, indices in by_slot.items():
+            key = keys[indices[0]]
+            try:
+                handle = self.keyless() if key is None else self.keyed(key)
+            except StoreUnavailable as error:
+                refused.append((indices, error))
+            else:
+                runs.append((handle, indices, slot == -1))
+        return runs, refused

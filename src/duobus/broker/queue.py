@@ -1,0 +1,194 @@
+"""Queue: an entity's front door for those who send to it, receive from it, and settle.
+
+A link finds its queue once, when it attaches; the hot path never looks anything up by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from duobus.broker.fragment.commands import CancelScheduled, Run, SettleBatch, TakeDeferred
+from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Slot
+from duobus.broker.fragment.source import SourceSettings
+from duobus.broker.handle import FragmentHandle
+from duobus.broker.lending import Lender, Receiver
+from duobus.broker.placement import Placement
+from duobus.errors import ArgumentInvalid, MessageLockLost, MessageNotFound
+from duobus.model.columns import DeliveryBatch, Mailbox, Refusal, SendBatch
+from duobus.model.description import QueueDescription, unbuilt_features
+
+#: A sequence number is fragment number (16 bits), then count (design decision 7).
+COUNT_BITS = 48
+COUNT_MASK = (1 << COUNT_BITS) - 1
+
+#: A queue is source 0 of each of its fragments.
+SOURCE = 0
+
+
+class Queue:
+    """A queue of any number of fragments.
+
+    Attributes:
+        entity_id: The catalog's id.
+        namespace: Name of its namespace.
+        description: Its properties.
+        fragments: In order of slot.
+        placement: Which of them a message goes to.
+        lenders: Sub-queue to the lender of its receivers.
+        unbuilt: Properties that this version stores and does not serve; while there are any, no link attaches.
+    """
+
+    __slots__ = (
+        "_by_number",
+        "description",
+        "entity_id",
+        "fragments",
+        "lenders",
+        "namespace",
+        "placement",
+        "unbuilt",
+    )
+
+    def __init__(
+        self, entity_id: int, namespace: str, description: QueueDescription, fragments: Sequence[FragmentHandle]
+    ) -> None:
+        self.entity_id = entity_id
+        self.namespace = namespace
+        self.description = description
+        self.fragments = list(fragments)
+        self.placement = Placement(self.fragments)
+        self.lenders = {sub: Lender(SOURCE, sub) for sub in (MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER)}
+        self.unbuilt = unbuilt_features(description)
+        self._by_number = {handle.number: handle for handle in self.fragments}
+        for handle in self.fragments:
+            handle.lenders = {(SOURCE, sub): lender for sub, lender in self.lenders.items()}
+
+    @property
+    def path(self) -> str:
+        """The queue's name in the spelling of its creator."""
+        return self.description.name
+
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether the queue has several fragments, so that keys matter for placement."""
+        return len(self.fragments) > 1
+
+    def settings(self) -> dict[int, SourceSettings]:
+        """What the fragments need to know of the description, per source."""
+        about = self.description
+        return {
+            SOURCE: SourceSettings(
+                lock_duration_ms=about.lock_duration_ms,
+                max_delivery_count=about.max_delivery_count,
+                default_ttl_ms=about.default_message_time_to_live_ms,
+                dead_letter_on_expiration=about.dead_lettering_on_message_expiration,
+            )
+        }
+
+    # -- sending ------------------------------------------------------------------------------------------------
+
+    def send(self, batch: SendBatch) -> None:
+        """Store messages; Runs and Refusals come to ``batch.reply``, after the commit that holds them is durable."""
+        runs, refused = self.placement.split(batch)
+        for indices, error in refused:
+            batch.reply.ready.append(Refusal(batch, indices, error))
+        if refused:
+            batch.reply.wake()
+        for handle, indices, is_keyless in runs:
+            handle.broker.submit(Run(handle, SOURCE, batch, indices, self.placement if is_keyless else None))
+
+    def cancel_scheduled(self, numbers: Iterable[int], reply: Mailbox) -> int:
+        """Cancel scheduled messages; one CancelScheduled per fragment comes to ``reply``. Returns how many will."""
+        by_fragment = self._by_fragment(numbers, "scheduled")
+        for handle, counts in by_fragment:
+            handle.broker.submit(CancelScheduled(handle, SOURCE, counts, reply))
+        return len(by_fragment)
+
+    # -- receiving ----------------------------------------------------------------------------------------------
+
+    def open_receiver(self, sub_queue: int, mailbox: Mailbox, *, removing: bool) -> Receiver:
+        """Add a receiver without credit; DeliveryBatches come to ``mailbox``."""
+        return self.lenders[sub_queue].open(mailbox, removing=removing)
+
+    def settle(self, command: SettleBatch) -> None:
+        """Settle locked messages; the command comes back to its ``reply`` when it is durable."""
+        command.handle.broker.submit(command)
+
+    def find_lock(self, token: bytes) -> tuple[FragmentHandle, bytes, int]:
+        """The fragment, prefix and lock counter of a 16 byte lock token.
+
+        Raises:
+            MessageLockLost: The token names no fragment of this queue.
+        """
+        handle = self._by_number.get(int.from_bytes(token[:2], "big"))
+        if handle is None or len(token) != 16:
+            raise MessageLockLost("The lock token is not one of this entity. Receive the message again.")
+        return handle, token[:8], int.from_bytes(token[8:], "big")
+
+    def lock_deferred(self, sub_queue: int, numbers: Iterable[int]) -> list[DeliveryBatch]:
+        """Lock deferred messages by sequence number.
+
+        Raises:
+            MessageNotFound: One of them is not deferred; none stays locked.
+            StoreUnavailable: A fragment is away.
+        """
+        batches: list[DeliveryBatch] = []
+        try:
+            for handle, counts in self._by_fragment(numbers, "deferred"):
+                batches.append(handle.broker.lock_deferred(handle, SOURCE, sub_queue, counts))
+        except Exception:
+            for batch in batches:
+                ranges = [(batch.first_lock, len(batch.slots))]
+                batch.fragment.broker.unlock(batch.fragment, SOURCE, batch.prefix, ranges, counted=False)
+            raise
+        return batches
+
+    def remove_deferred(self, sub_queue: int, numbers: Iterable[int], reply: Mailbox) -> int:
+        """Receive deferred messages in receive-and-delete mode; returns how many TakeDeferred come to ``reply``."""
+        by_fragment = self._by_fragment(numbers, "deferred")
+        for handle, counts in by_fragment:
+            handle.broker.submit(TakeDeferred(handle, SOURCE, sub_queue, counts, reply))
+        return len(by_fragment)
+
+    def peek(self, sub_queue: int, first_number: int, limit: int) -> list[tuple[FragmentHandle, Slot]]:
+        """Messages from a sequence number on, over all fragments that are there, in order of sequence number."""
+        first_fragment, first_count = first_number >> COUNT_BITS, first_number & COUNT_MASK
+        found: list[tuple[FragmentHandle, Slot]] = []
+        for number in sorted(self._by_number):
+            handle = self._by_number[number]
+            if number < first_fragment or handle.fragment is None:
+                continue
+            first = first_count if number == first_fragment else 1
+            slots = handle.fragment.peek(SOURCE, sub_queue, first, limit - len(found), handle.broker.now_ms())
+            found += [(handle, slot) for slot in slots]
+            if len(found) >= limit:
+                break
+        return found
+
+    def _by_fragment(self, numbers: Iterable[int], word: str) -> list[tuple[FragmentHandle, list[int]]]:
+        by_number: dict[int, list[int]] = {}
+        seen: set[int] = set()
+        for number in numbers:
+            if number in seen:
+                raise ArgumentInvalid(f"The sequence number {number} is given twice.")
+            seen.add(number)
+            by_number.setdefault(number >> COUNT_BITS, []).append(number & COUNT_MASK)
+            if number >> COUNT_BITS not in self._by_number:
+                raise MessageNotFound(f"No {word} message has the sequence number {number}.")
+        return [(self._by_number[number], counts) for number, counts in by_number.items()]
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def numbers(self) -> tuple[list[int], int]:
+        """Messages per kind (active, dead-letter, transfer, deferred, scheduled) and bytes, of the fragments there."""
+        totals = [0] * 5
+        size = 0
+        for handle in self.fragments:
+            if handle.fragment is not None:
+                source = handle.fragment.sources[SOURCE]
+                totals = [a + b for a, b in zip(totals, source.numbers, strict=True)]
+                size += source.bytes
+        return totals, size
+
+
+__all__ = ["COUNT_BITS", "COUNT_MASK", "SOURCE", "Queue"]

@@ -1,0 +1,247 @@
+"""ScaleUnit: one server process: its message brokers, its namespaces, and what concerns several of them.
+
+It creates entities (intent in the catalog, rows in the stores, live in the catalog; resumed after a crash, I31),
+and finds another place for runs whose store failed (I27).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from duobus.broker.fragment.commands import Run
+from duobus.broker.handle import FragmentHandle
+from duobus.broker.message_broker import MessageBroker, Plan
+from duobus.broker.namespace import Namespace
+from duobus.broker.queue import Queue
+from duobus.errors import EntityAlreadyExists, ServiceBusError, StoreFailed, StoreUnavailable
+from duobus.model.columns import Refusal
+from duobus.model.description import QUEUE, QueueDescription, from_json, to_json
+from duobus.stores.catalog import LIVE, CatalogContents, EntityRow, SlotRow
+from duobus.stores.interface import StoreContents, Tombstone
+
+if TYPE_CHECKING:
+    from duobus.stores.catalog import Catalog
+
+#: Fragments of a partitioned entity in the Standard profile (PE8).
+FRAGMENTS_STANDARD = 16
+
+
+class ScaleUnit:
+    """Everything one server process hosts.
+
+    Attributes:
+        brokers: Store id to message broker.
+        namespaces: Lower-case name to namespace; the first is the default one.
+        store_events: What happened to stores, for the log: called with (store id, "opened" or "failed", why).
+    """
+
+    def __init__(self, catalog: Catalog, log: Callable[[int, str, str], None]) -> None:
+        self.brokers: dict[int, MessageBroker] = {}
+        self.namespaces: dict[str, Namespace] = {}
+        self.store_events = log
+        self._catalog = catalog
+        self._tombstones: dict[int, list[Tombstone]] = {}
+
+    # -- start and stop -----------------------------------------------------------------------------------------
+
+    async def start(self, contents: CatalogContents) -> None:
+        """Open every store and recover what lives there; a store that does not open is retried in the background.
+
+        ``brokers`` must be complete and ``contents`` be what the catalog held.
+        """
+        for row in contents.namespaces:
+            self.namespace(row.name)
+        entities = [row for row in contents.entities if row.kind == QUEUE]
+        for row in contents.entities:
+            if row.kind != QUEUE:
+                self.namespace(row.namespace).unbuilt[row.path.lower()] = row.kind
+        for row in entities:
+            if row.state in (LIVE, "intent"):
+                self._add_queue(row)
+        await self._open_stores()
+        for row in entities:
+            await self._resume(row)
+
+    async def _open_stores(self) -> None:
+        """All stores are opened before any is recovered: a tombstone may lie in any of the others."""
+        opened: dict[int, StoreContents] = {}
+        for store_id, broker in self.brokers.items():
+            try:
+                found = await broker.call(broker.store.open)
+            except StoreFailed as error:
+                self.store_failed(broker, error)
+                broker.reopen_later(error)
+                continue
+            opened[store_id] = found
+            broker.raise_time(found.broker_ms)
+            for stone in found.tombstones:
+                self._tombstones.setdefault(stone.store_id, []).append(stone)
+        for store_id, found in opened.items():
+            broker = self.brokers[store_id]
+            try:
+                await broker.recover(found)
+            except StoreFailed as error:
+                self.store_failed(broker, error)
+                broker.reopen_later(error)
+
+    async def stop(self) -> None:
+        """Finish what waits and close every store."""
+        await asyncio.gather(*(broker.close() for broker in self.brokers.values()))
+
+    # -- entities -----------------------------------------------------------------------------------------------
+
+    def namespace(self, name: str) -> Namespace:
+        """The namespace of this name, made when there is none."""
+        return self.namespaces.setdefault(name.lower(), Namespace(name))
+
+    async def create_queue(self, namespace: str, description: QueueDescription) -> Queue:
+        """Create a queue and return it once it is live.
+
+        Raises:
+            EntityAlreadyExists: The name is taken.
+            StoreUnavailable: A store that would hold part of it is away. The intent is undone at the next start.
+        """
+        home = self.namespace(namespace)
+        key = description.name.lower()
+        if key in home.queues or key in home.unbuilt:
+            raise EntityAlreadyExists(f"The entity '{description.name}' exists already. Choose another name.")
+        away = [broker for broker in self.brokers.values() if broker.state != "open"]
+        if away:
+            raise away[0].unavailable()
+        store_ids = sorted(self.brokers)
+        count = FRAGMENTS_STANDARD if description.enable_partitioning else 1
+        # The first fragment of each entity starts one store further, so that plain entities spread too.
+        offset = sum(len(space.queues) for space in self.namespaces.values())
+        slots = tuple(SlotRow(slot, slot, store_ids[(offset + slot) % len(store_ids)]) for slot in range(count))
+        encoded = to_json(description)
+        entity_id = self._catalog.begin_create(home.name, QUEUE, description.name, encoded, slots)
+        row = EntityRow(entity_id, home.name, QUEUE, description.name, encoded, "intent", count, slots)
+        queue = self._make_queue(row)
+        try:
+            await self._create_fragments(queue)
+        except (StoreFailed, ServiceBusError) as error:
+            self._catalog.begin_delete(entity_id)
+            raise StoreUnavailable(f"The queue '{description.name}' could not be created: {error}") from error
+        self._catalog.mark_live(entity_id)
+        home.queues[key] = queue
+        return queue
+
+    def keep_unbuilt(self, namespace: str, kind: str, path: str, description: bytes) -> None:
+        """Store an entity that this version does not serve, so that a later one has it."""
+        home = self.namespace(namespace)
+        if path.lower() in home.unbuilt or path.lower() in home.queues:
+            return
+        entity_id = self._catalog.begin_create(home.name, kind, path, description, ())
+        self._catalog.mark_live(entity_id)
+        home.unbuilt[path.lower()] = kind
+
+    async def delete_queue(self, namespace: str, path: str) -> None:
+        """Delete a queue with everything in it.
+
+        Raises:
+            StoreUnavailable: A store that holds part of it is away; the deletion is finished at the next start.
+        """
+        home = self.namespace(namespace)
+        queue = home.queues.pop(path.lower())
+        self._catalog.begin_delete(queue.entity_id)
+        for broker in {handle.broker.store_id: handle.broker for handle in queue.fragments}.values():
+            await broker.drop_entity(queue.entity_id)
+        self._catalog.finish_delete(queue.entity_id)
+
+    def report_differences(self, queue: Queue, asked: QueueDescription) -> None:
+        """Log in which properties a queue that exists differs from what a configuration asks for (design 6)."""
+        names = _differences(queue.description, asked)
+        if names:
+            self.store_events(0, "left alone", f"queue '{queue.path}' differs in {', '.join(names)}")
+
+    def _add_queue(self, row: EntityRow) -> None:
+        queue = self._make_queue(row)
+        if row.state == LIVE:
+            self.namespace(row.namespace).queues[row.path.lower()] = queue
+        settings = queue.settings()
+        for handle in queue.fragments:
+            handle.broker.plans[row.entity_id, handle.number] = Plan(handle, settings)
+
+    def _make_queue(self, row: EntityRow) -> Queue:
+        description = from_json(row.description, QueueDescription)
+        handles = [FragmentHandle(self.brokers[slot.store_id], row.entity_id, slot.fragment_no) for slot in row.slots]
+        return Queue(row.entity_id, row.namespace, description, handles)
+
+    async def _create_fragments(self, queue: Queue) -> None:
+        settings = queue.settings()
+        for handle in queue.fragments:
+            await handle.broker.create_fragment(Plan(handle, settings))
+
+    async def _resume(self, row: EntityRow) -> None:
+        """Finish what a crash left half done: a creation goes through, a deletion too."""
+        try:
+            if row.state == "intent":
+                queue = self._make_queue(row)
+                await self._create_fragments(queue)
+                self._catalog.mark_live(row.entity_id)
+                self.namespace(row.namespace).queues[row.path.lower()] = queue
+            elif row.state == "deleting":
+                for store_id in {slot.store_id for slot in row.slots}:
+                    await self.brokers[store_id].drop_entity(row.entity_id)
+                self._catalog.finish_delete(row.entity_id)
+        except (StoreFailed, StoreUnavailable) as error:
+            # A store is away: the intent stays in the catalog for the next start.
+            self.store_events(0, "unfinished", f"{row.state} of '{row.path}': {error}")
+
+    # -- what message brokers report (Watcher) ------------------------------------------------------------------
+
+    def store_opened(self, broker: MessageBroker, contents: StoreContents) -> None:
+        """Log it."""
+        self.store_events(broker.store_id, "opened", f"generation {broker.generation}")
+
+    def store_failed(self, broker: MessageBroker, error: BaseException) -> None:
+        """Log it."""
+        self.store_events(broker.store_id, "failed", str(error))
+
+    def run_lost(self, broker: MessageBroker, run: Run, tombstone: Tombstone | None) -> None:
+        """Send a keyless run elsewhere; answer a keyed one with its definite, retriable error (I28)."""
+        if tombstone is not None:
+            self._tombstones.setdefault(tombstone.store_id, []).append(tombstone)
+        error: ServiceBusError = broker.unavailable()
+        if run.placement is not None:
+            try:
+                handle = run.placement.keyless()
+            except StoreUnavailable as none_left:
+                error = none_left
+            else:
+                again = Run(handle, run.source_no, run.batch, run.indices, run.placement)
+                again.tombstones = run.tombstones + ([tombstone] if tombstone is not None else [])
+                handle.broker.submit(again)
+                return
+        if tombstone is not None:
+            self._keep_elsewhere(tombstone)
+        run.batch.reply.ready.append(Refusal(run.batch, run.indices, error))
+        run.batch.reply.wake()
+
+    def _keep_elsewhere(self, stone: Tombstone) -> None:
+        """A refused run must not appear later (I38), not even after a crash: another store remembers that."""
+        for broker in self.brokers.values():
+            if broker.state == "open":
+                broker.keep_tombstone(stone)
+                return
+
+    def tombstones_of(self, store_id: int, generation: int) -> list[Tombstone]:
+        """Those of exactly this life of the store; a later life has acted upon earlier ones already."""
+        return [stone for stone in self._tombstones.get(store_id, []) if stone.generation == generation]
+
+    def bury(self, store_id: int, generation: int) -> None:
+        """Forget tombstones of that life and earlier ones, here and in the stores that hold them."""
+        stones = self._tombstones.pop(store_id, [])
+        if stones:
+            for broker in self.brokers.values():
+                if broker.store_id != store_id and broker.state == "open":
+                    broker.bury(store_id, generation)
+
+
+def _differences(kept: QueueDescription, asked: QueueDescription) -> list[str]:
+    """Names of the properties in which two descriptions of a queue differ, times of change excepted."""
+    ignored = {"name", "created_at_ms", "updated_at_ms", "accessed_at_ms"}
+    names: Iterable[str] = kept.__struct_fields__
+    return [name for name in names if name not in ignored and getattr(kept, name) != getattr(asked, name)]

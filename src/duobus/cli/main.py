@@ -1,0 +1,48 @@
+"""The ``duobus`` command. Each sub-command is a module of its own, imported when it is called.
+
+Importing this module loads neither aiohttp nor cryptography nor a store driver, so that ``--help`` and the start of
+the server are quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version
+
+import click
+
+#: Sub-command to module; the module's ``command`` is the click command.
+_COMMANDS = {
+    "demo": "duobus.cli.demo",
+    "serve": "duobus.cli.serve",
+}
+
+
+class _LazyGroup(click.Group):
+    """Imports a sub-command when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module = _COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        command = import_module(module).command
+        assert isinstance(command, click.Command)
+        return command
+
+
+def _print_version(context: click.Context, _option: click.Parameter, is_wanted: bool) -> None:
+    # click's own option would look the version up whether it is wanted or not.
+    if is_wanted and not context.resilient_parsing:
+        click.echo(f"duobus {version('duobus')}")
+        context.exit()
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
+)
+def main() -> None:
+    """A durable message broker that the Azure Service Bus SDKs talk to."""

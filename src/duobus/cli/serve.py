@@ -1,0 +1,92 @@
+"""``duobus serve``: run a server until it is told to stop."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from duobus.errors import ConfigurationError
+from duobus.server.config import DEFAULT_HOST, LOG_FORMATS, Settings, load_settings
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+_PORT = click.IntRange(0, 65_535)
+
+_EXAMPLE = """
+\b
+Example:
+  duobus serve --data ./bus --config Config.json --emulator --tls-self-signed
+
+\b
+Port 0 lets the system pick a port; the start message and --ready-file tell which.
+SIGTERM or Ctrl-C drains and stops; a second one stops at once.
+"""
+
+
+@click.command(name="serve", epilog=_EXAMPLE)
+@click.option("--data", type=_FOLDER, help="Folder to keep everything in; made if missing.")
+@click.option("--config", type=_FILE, help="Namespaces and entities, in the emulator's Config.json format.")
+@click.option("--host", default=DEFAULT_HOST, show_default=True, help="Address to listen on; 0.0.0.0 for all.")
+@click.option("--port", type=_PORT, default=5672, show_default=True, help="AMQP.")
+@click.option(
+    "--tls-port", type=_PORT, default=5671, show_default=True, help="AMQP over TLS, if there are certificates."
+)
+@click.option("--http-port", type=_PORT, default=5300, show_default=True, help="HTTP; TLS is told apart by itself.")
+@click.option("--https-port", type=_PORT, help="HTTPS, if there are certificates; not offered unless given.")
+@click.option("--stores", type=int, default=4, show_default=True, help="Messaging stores; more can be added later.")
+@click.option("--tls-self-signed", is_flag=True, help="Make a certificate authority in the data folder and use it.")
+@click.option("--tls-cert", type=_FILE, help="Certificate chain, PEM.")
+@click.option("--tls-key", type=_FILE, help="Its private key, PEM.")
+@click.option("--emulator", is_flag=True, help="Take the emulator's well-known key. For this machine only.")
+@click.option("--ephemeral", is_flag=True, help="Keep everything in memory.")
+@click.option("--ready-file", type=_FILE, help="Write ports and connection strings here once clients can connect.")
+@click.option(
+    "--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Form of the logs."
+)
+def command(
+    data: Path | None,
+    config: Path | None,
+    host: str,
+    port: int,
+    tls_port: int,
+    http_port: int,
+    https_port: int | None,
+    stores: int,
+    tls_self_signed: bool,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    emulator: bool,
+    ephemeral: bool,
+    ready_file: Path | None,
+    log_format: str,
+) -> None:
+    """Run the broker until SIGTERM or Ctrl-C."""
+    try:
+        settings = load_settings(
+            Settings(
+                data=data,
+                config=config,
+                host=host,
+                port=port,
+                tls_port=tls_port,
+                http_port=http_port,
+                https_port=https_port,
+                stores=stores,
+                tls_self_signed=tls_self_signed,
+                tls_cert=tls_cert,
+                tls_key=tls_key,
+                emulator=emulator,
+                ephemeral=ephemeral,
+                ready_file=ready_file,
+                log_format=log_format,
+            )
+        )
+        # Here and not above: --help, --version and a wrong option answer without loading the server.
+        from duobus.server.run import serve
+
+        status = serve(settings)
+    except ConfigurationError as error:
+        raise click.ClickException(str(error)) from error
+    sys.exit(status)

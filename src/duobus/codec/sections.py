@@ -1,0 +1,463 @@
+"""The sections of an encoded message, without decoding its body (AMQP 1.0 part 3, section 3.2).
+
+    header | delivery-annotations | message-annotations | properties | application-properties | body | footer
+    '---------- rewritten by every broker ------------'   '------- the bare message: kept as it came --------'
+
+A broker needs little of a message: how long it lives, where it belongs, what it is called. ``scan_plain`` finds
+out quickly that a message has nothing of interest; ``scan`` looks properly. Bodies are stepped over by size.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from duobus.codec.decode import decode, skip
+from duobus.codec.values import DecodeError, Symbol, Timestamp, UByte, UInt, ULong
+
+HEADER = 0x70
+DELIVERY_ANNOTATIONS = 0x71
+MESSAGE_ANNOTATIONS = 0x72
+PROPERTIES = 0x73
+APPLICATION_PROPERTIES = 0x74
+DATA = 0x75
+SEQUENCE = 0x76
+VALUE = 0x77
+FOOTER = 0x78
+
+#: Message format of a batch: an envelope whose data sections hold one message each (wire contract 7.3).
+BATCH_FORMAT = 0x80013700
+
+_NAMES = {
+    "amqp:header:list": HEADER,
+    "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
+    "amqp:message-annotations:map": MESSAGE_ANNOTATIONS,
+    "amqp:properties:list": PROPERTIES,
+    "amqp:application-properties:map": APPLICATION_PROPERTIES,
+    "amqp:data:binary": DATA,
+    "amqp:amqp-sequence:list": SEQUENCE,
+    "amqp:amqp-value:*": VALUE,
+    "amqp:footer:map": FOOTER,
+}
+
+_LISTS = b"\x45\xc0\xd0"
+_MAPS = b"\xc1\xd1"
+_BINARIES = b"\xa0\xb0"
+# Which constructors the value of a section may have; amqp-value takes any.
+_SHAPES = {
+    HEADER: _LISTS,
+    DELIVERY_ANNOTATIONS: _MAPS,
+    MESSAGE_ANNOTATIONS: _MAPS,
+    PROPERTIES: _LISTS,
+    APPLICATION_PROPERTIES: _MAPS,
+    DATA: _BINARIES,
+    SEQUENCE: _LISTS,
+    FOOTER: _MAPS,
+}
+# Sections whose value takes no room beyond its constructor and sizes; the bodies of an "empty" message.
+_EMPTY_BODIES = frozenset(
+    (b"\xa0\x00", b"\xb0\x00\x00\x00\x00", b"\x40", b"\x45", b"\xa1\x00", b"\xb1\x00\x00\x00\x00")
+)
+
+# Every section starts 00 53 code constructor; the next four bytes hold the size, or size and count of one byte each.
+_SECTION = struct.Struct(">HBBI").unpack_from
+_SECTION_SIZE = 8
+
+
+class Scan:
+    """What a broker wants to know of a message. Absent fields are None.
+
+    Attributes:
+        bare: Offset of the bare message; header and annotations lie in front of it.
+        ttl_ms: ``header.ttl``.
+        durable: ``header.durable``; False when absent.
+        priority: ``header.priority``; 4 when absent, as the specification has it.
+        annotations: Message annotations, decoded, None when there are none.
+        message_id: str, ULong, uuid.UUID or bytes: the type counts when ids are compared.
+        user_id: Bytes.
+        to: Address of the destination.
+        subject: What Service Bus calls the label.
+        reply_to: Address for answers.
+        correlation_id: Typed as ``message_id``.
+        content_type: A MIME type.
+        absolute_expiry_ms: ``properties.absolute-expiry-time``.
+        creation_time_ms: ``properties.creation-time``.
+        group_id: What Service Bus calls the session id.
+        reply_to_group_id: The session id for answers.
+        body_bytes_empty: There is no body, or one without content.
+        data: Contents of the data sections, in order, where they were asked for.
+    """
+
+    __slots__ = (
+        "absolute_expiry_ms",
+        "annotations",
+        "bare",
+        "body_bytes_empty",
+        "content_type",
+        "correlation_id",
+        "creation_time_ms",
+        "data",
+        "durable",
+        "group_id",
+        "message_id",
+        "priority",
+        "reply_to",
+        "reply_to_group_id",
+        "subject",
+        "to",
+        "ttl_ms",
+        "user_id",
+    )
+
+    def __init__(self) -> None:
+        self.bare = 0
+        self.ttl_ms: int | None = None
+        self.durable = False
+        self.priority = 4
+        self.annotations: dict[Any, Any] | None = None
+        self.message_id: str | ULong | uuid.UUID | bytes | None = None
+        self.user_id: bytes | None = None
+        self.to: str | None = None
+        self.subject: str | None = None
+        self.reply_to: str | None = None
+        self.correlation_id: str | ULong | uuid.UUID | bytes | None = None
+        self.content_type: str | None = None
+        self.absolute_expiry_ms: int | None = None
+        self.creation_time_ms: int | None = None
+        self.group_id: str | None = None
+        self.reply_to_group_id: str | None = None
+        self.body_bytes_empty = True
+        self.data: list[bytes] | None = None
+
+
+def scan_plain(payload: bytes, want_group_id: bool) -> int:  # noqa: C901 - hot path, one walk without calls
+    """Return the offset of the bare message if nothing in the message matters to a broker, otherwise -1.
+
+    Nothing matters when the header has no ttl, there are no annotations, the properties have neither content type nor
+    expiry (nor, when wanted, group id), and the sections walk to the very end of the payload.
+    -1 says no more than that ``scan`` must look; a malformed message gives -1, too.
+
+    Args:
+        payload: One message, all sections.
+        want_group_id: The entity has sessions, so that a group id matters.
+    """
+    end = len(payload)
+    pos = 0
+    try:
+        descriptor, code, constructor, sizes = _SECTION(payload, 0)
+        if code == 0x70:
+            if constructor == 0xC0:
+                after = 5 + (sizes >> 24)
+                if (sizes >> 16) & 0xFF > 2:
+                    # durable and priority are one or two bytes each; ttl must be null, and it decides.
+                    pos = 7 if payload[6] & 0xF0 == 0x40 else 8
+                    pos += 1 if payload[pos] == 0x40 else 2
+                    if payload[pos] != 0x40:
+                        return -1
+                pos = after
+            elif constructor == 0x45:
+                pos = 4
+            else:
+                return -1
+            if descriptor != 0x0053:
+                return -1
+            if end - pos < 8:
+                return _plain_tail(payload, pos, pos, 0x70)
+            descriptor, code, constructor, sizes = _SECTION(payload, pos)
+        if code == 0x72 and sizes & 0xFFFF0000 == 0x01000000 and constructor == 0xC1 and descriptor == 0x0053:
+            pos += 6
+            if end - pos < 8:
+                return _plain_tail(payload, pos, pos, 0x72)
+            descriptor, code, constructor, sizes = _SECTION(payload, pos)
+        bare = pos
+        if code == 0x73:
+            if constructor != 0xC0 or descriptor != 0x0053:
+                return -1 if constructor != 0x45 or descriptor != 0x0053 else _plain_tail(payload, pos + 4, bare, 0x73)
+            size = sizes >> 24
+            count = (sizes >> 16) & 0xFF
+            # As many bytes as fields: all of them are null or the like (pyamqp writes 13 nulls). The second
+            # shortcut is the same behind a message-id of one byte's length.
+            if count > 6 and size - 1 != count:
+                first = payload[pos + 6]
+                if first in b"\xa1\xa0":
+                    width = 2 + payload[pos + 7]
+                elif first == 0x98:
+                    width = 17
+                else:
+                    width = 1
+                if size - width != count and not _properties_plain(
+                    payload, pos + 6, pos + 5 + size, count, want_group_id
+                ):
+                    return -1
+            pos += 5 + size
+            if end - pos < 8:
+                return _plain_tail(payload, pos, bare, 0x73)
+            descriptor, code, constructor, sizes = _SECTION(payload, pos)
+        if code == 0x74 and descriptor == 0x0053:
+            if constructor == 0xC1:
+                pos += 5 + (sizes >> 24)
+            elif constructor == 0xD1:
+                pos += 8 + sizes
+            else:
+                return -1
+            if end - pos < 8:
+                return _plain_tail(payload, pos, bare, 0x74)
+            descriptor, code, constructor, sizes = _SECTION(payload, pos)
+            if code == 0x74:
+                return -1
+        if code == 0x75 and descriptor == 0x0053:
+            # One data section up to the end is how nearly every message ends.
+            if constructor == 0xB0:
+                if pos + 8 + sizes == end:
+                    return bare
+            elif constructor == 0xA0 and pos + 5 + (sizes >> 24) == end:
+                return bare
+    except (IndexError, struct.error):
+        # Too short for a look ahead of eight bytes, or malformed; the thorough walk tells which.
+        return -1
+    return _plain_tail(payload, pos, bare, 0x73)
+
+
+def _plain_tail(payload: bytes, pos: int, bare: int, last: int) -> int:
+    """Walk the sections from ``pos`` to the end; return ``bare`` or -1."""
+    try:
+        while pos < len(payload):
+            code, pos = _next_section(payload, pos, last)
+            if code < PROPERTIES or (code == PROPERTIES and last < PROPERTIES):
+                return -1
+            last = code
+            pos = skip(payload, pos)
+    except DecodeError:
+        return -1
+    return bare if pos == len(payload) else -1
+
+
+def _properties_plain(payload: bytes, pos: int, end: int, count: int, want_group_id: bool) -> bool:
+    """Whether content-type (6), absolute-expiry-time (8) and, when wanted, group-id (10) are null or absent."""
+    try:
+        for index in range(min(count, 11)):
+            matters = index in (6, 8) or (index == 10 and want_group_id)
+            if matters and payload[pos] != 0x40:
+                return False
+            pos = skip(payload, pos)
+    except DecodeError:
+        return False
+    return pos <= end
+
+
+def _next_section(payload: bytes, pos: int, last: int) -> tuple[int, int]:
+    """Read a section's descriptor and check order and constructor; return (code, offset of the value)."""
+    start = pos
+    if payload[pos] != 0:
+        raise DecodeError(f"a message section must start at offset {pos}, not 0x{payload[pos]:02x}")
+    if payload[pos + 1 : pos + 2] == b"\x53" and pos + 2 < len(payload):
+        code = payload[pos + 2]
+        pos += 3
+    else:
+        code, pos = _long_descriptor(payload, pos + 1)
+    if not HEADER <= code <= FOOTER:
+        raise DecodeError(f"unknown message section 0x{code:02x} at offset {start}")
+    if not _may_follow(last, code):
+        raise DecodeError(f"message section 0x{code:02x} at offset {start} may not follow 0x{last:02x}")
+    if pos >= len(payload):
+        raise DecodeError(f"the message section at offset {start} has no value")
+    if code != VALUE and payload[pos] not in _SHAPES[code]:
+        raise DecodeError(f"message section 0x{code:02x} at offset {start} is of the wrong type 0x{payload[pos]:02x}")
+    return code, pos
+
+
+def _long_descriptor(payload: bytes, pos: int) -> tuple[int, int]:
+    descriptor, pos = decode(payload, pos)
+    if isinstance(descriptor, ULong):
+        return int(descriptor), pos
+    if isinstance(descriptor, Symbol) and descriptor in _NAMES:
+        return _NAMES[descriptor], pos
+    raise DecodeError(f"unknown message section {descriptor!r:.100}")
+
+
+def _may_follow(last: int, code: int) -> bool:
+    if DATA <= last <= VALUE and DATA <= code <= VALUE:
+        # A body is any number of data sections, or of sequences, or one value.
+        return code == last and code != VALUE
+    return code > last
+
+
+def scan(payload: bytes) -> Scan:
+    """Look at header, annotations and properties, and check that the sections are legal and end with the payload.
+
+    Raises:
+        DecodeError: The message is malformed, a section is unknown or out of order, or a field has the wrong type.
+    """
+    return _scan(payload, want_data=False)
+
+
+def split_batch(payload: bytes) -> tuple[Scan, list[bytes]]:
+    """Take apart a batch (message format ``BATCH_FORMAT``); return its envelope and the messages in order.
+
+    The messages themselves are not looked at. Source: wire contract 7.3.
+
+    Raises:
+        DecodeError: The envelope is malformed, or has a body that is not data sections.
+    """
+    envelope = _scan(payload, want_data=True)
+    messages = envelope.data or []
+    envelope.data = None
+    return envelope, messages
+
+
+def _scan(payload: bytes, want_data: bool) -> Scan:
+    result = Scan()
+    messages: list[bytes] = []
+    end = len(payload)
+    pos = last = bare = 0
+    while pos < end:
+        code, pos = _next_section(payload, pos, last)
+        last = code
+        if code in (APPLICATION_PROPERTIES, FOOTER):
+            pos = skip(payload, pos)
+        elif code >= DATA:
+            if want_data and code != DATA:
+                raise DecodeError("the body of a batch must be data sections")
+            after = skip(payload, pos)
+            if after - pos > 5 or payload[pos:after] not in _EMPTY_BODIES:
+                result.body_bytes_empty = False
+            if want_data:
+                messages.append(decode(payload, pos)[0])
+            pos = after
+        else:
+            value, pos = decode(payload, pos)
+            _FRONT[code](result, value)
+            if code < PROPERTIES:
+                bare = pos
+    result.bare = bare
+    if want_data:
+        result.data = messages
+    return result
+
+
+def _field(fields: list[Any], index: int, kinds: tuple[type, ...], name: str) -> Any:
+    if index >= len(fields):
+        return None
+    value = fields[index]
+    if value is not None and type(value) not in kinds:
+        raise DecodeError(f"{name} may not be of type {type(value).__name__}")
+    return value
+
+
+_ID_TYPES = (str, ULong, uuid.UUID, bytes)
+_TEXT = (str,)
+_UINT = (UInt,)
+_TIME = (Timestamp,)
+
+
+def _take_header(result: Scan, fields: list[Any]) -> None:
+    if len(fields) > 5:
+        raise DecodeError(f"a header has 5 fields, not {len(fields)}")
+    result.durable = bool(_field(fields, 0, (bool,), "header.durable"))
+    priority = _field(fields, 1, (UByte,), "header.priority")
+    if priority is not None:
+        result.priority = priority
+    result.ttl_ms = _field(fields, 2, _UINT, "header.ttl")
+    _field(fields, 3, (bool,), "header.first-acquirer")
+    _field(fields, 4, _UINT, "header.delivery-count")
+
+
+def _check_annotations(fields: dict[Any, Any]) -> None:
+    # The specification wants symbols; strings are taken as well, as pyamqp does (wire contract 2, rule 7).
+    for key in fields:
+        if type(key) not in (Symbol, str, ULong):
+            raise DecodeError(f"an annotation's key is a symbol, not a {type(key).__name__}")
+
+
+def _take_delivery_annotations(result: Scan, fields: dict[Any, Any]) -> None:
+    _check_annotations(fields)
+
+
+def _take_annotations(result: Scan, fields: dict[Any, Any]) -> None:
+    _check_annotations(fields)
+    result.annotations = fields or None
+
+
+def _take_properties(result: Scan, fields: list[Any]) -> None:
+    if len(fields) > 13:
+        raise DecodeError(f"properties have 13 fields, not {len(fields)}")
+    result.message_id = _field(fields, 0, _ID_TYPES, "message-id")
+    result.user_id = _field(fields, 1, (bytes,), "user-id")
+    result.to = _field(fields, 2, _TEXT, "to")
+    result.subject = _field(fields, 3, _TEXT, "subject")
+    result.reply_to = _field(fields, 4, _TEXT, "reply-to")
+    result.correlation_id = _field(fields, 5, _ID_TYPES, "correlation-id")
+    result.content_type = _field(fields, 6, (Symbol, str), "content-type")
+    _field(fields, 7, (Symbol, str), "content-encoding")
+    result.absolute_expiry_ms = _field(fields, 8, _TIME, "absolute-expiry-time")
+    result.creation_time_ms = _field(fields, 9, _TIME, "creation-time")
+    result.group_id = _field(fields, 10, _TEXT, "group-id")
+    _field(fields, 11, _UINT, "group-sequence")
+    result.reply_to_group_id = _field(fields, 12, _TEXT, "reply-to-group-id")
+
+
+_FRONT: dict[int, Callable[[Scan, Any], None]] = {
+    HEADER: _take_header,
+    DELIVERY_ANNOTATIONS: _take_delivery_annotations,
+    MESSAGE_ANNOTATIONS: _take_annotations,
+    PROPERTIES: _take_properties,
+}
+
+
+def message_id_of(payload: bytes, bare: int = 0) -> str | ULong | uuid.UUID | bytes | None:
+    """Return the message id of the bare message at offset ``bare``, with its type, or None.
+
+    Raises:
+        DecodeError: What stands there is no section, or the id has the wrong type.
+    """
+    if bare >= len(payload):
+        return None
+    code, pos = _next_section(payload, bare, 0)
+    if code != PROPERTIES or payload[pos] == 0x45:
+        return None
+    # The first field follows size and count, of one byte each or of four.
+    width = 1 if payload[pos] == 0xC0 else 4
+    if not any(payload[pos + 1 + width : pos + 1 + 2 * width]):
+        return None
+    message_id: str | ULong | uuid.UUID | bytes | None = decode(payload, pos + 1 + 2 * width)[0]
+    _field([message_id], 0, _ID_TYPES, "message-id")
+    return message_id
+
+
+def find_section(message: bytes, wanted: int) -> tuple[int, int, int]:
+    """Return (start, start of the value, end) of the first section with this code.
+
+    When there is none, all three are the offset where it would have to be inserted.
+
+    Raises:
+        DecodeError: The message is malformed up to that section.
+    """
+    pos = last = 0
+    while pos < len(message):
+        start = pos
+        last, pos = _next_section(message, pos, last)
+        if last > wanted:
+            return start, start, start
+        value = pos
+        pos = skip(message, pos)
+        if last == wanted:
+            return start, value, pos
+    return pos, pos, pos
+
+
+def application_properties(bare_message: bytes) -> dict[str, Any]:
+    """Decode the application properties of a message; an empty dict when there are none.
+
+    Raises:
+        DecodeError: The message is malformed, or a key is not a string.
+    """
+    start, value, _ = find_section(bare_message, APPLICATION_PROPERTIES)
+    if start == value:
+        return {}
+    properties: dict[str, Any] = decode(bare_message, value)[0]  # a map: its constructor was checked
+    for key in properties:
+        if not isinstance(key, str):
+            raise DecodeError(f"an application property's name is a string, not a {type(key).__name__}")
+    return properties

@@ -1,0 +1,155 @@
+"""What an attach asks for, whether it may have it, and the endpoint that serves it (contract chapters 5 and 6)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from duobus.amqp import Link, Source, Target
+from duobus.errors import (
+    DetachForced,
+    NotAllowed,
+    NotImplementedYet,
+    ServiceBusError,
+    Unauthorized,
+)
+from duobus.gateway.amqp.cbs_node import CBS, CbsNode
+from duobus.gateway.amqp.incoming_link import IncomingLink
+from duobus.gateway.amqp.management_node import ManagementNode
+from duobus.gateway.amqp.outgoing_link import OutgoingLink
+from duobus.gateway.amqp.request_node import REQUEST_BYTES_MAX, ReplyLink, RequestLink, RequestNode
+from duobus.model.address import Address, parse_address
+from duobus.model.description import Right
+
+if TYPE_CHECKING:
+    from duobus.gateway.amqp.peer import Endpoint, Peer
+
+#: From the TCP connection to ``open`` (reliability T9) and to the first token (contract 4.5).
+HANDSHAKE_MS, TOKEN_MS = 10_000, 20_000
+
+SETTLED = 1
+SESSION_FILTER = "com.microsoft:session-filter"
+MAX_BATCH_SIZE = "com.microsoft:max-message-batch-size"
+
+
+def right_of(endpoint: Endpoint) -> Right | None:
+    """The claim that an endpoint lives on; None for ``$cbs``."""
+    if isinstance(endpoint, IncomingLink):
+        return Right.SEND
+    if isinstance(endpoint, OutgoingLink):
+        return Right.LISTEN
+    # $management lives on any claim; each operation is checked by itself.
+    return None
+
+
+def attach(peer: Peer, link: Link) -> None:
+    """Accept a link and start it, or refuse it with the error that the SDK needs (contract 6.3)."""
+    text = _address_text(link)
+    try:
+        if peer.door.is_closing:
+            raise DetachForced("The server is shutting down. Attach again.")
+        _check_supported(link)
+        if not text:
+            raise NotImplementedYet("A link needs the address of an entity; dynamic and anonymous nodes are not offered.")
+        address = parse_address(text)
+        if address.is_cbs:
+            _attach_node(peer, link, CbsNode(peer, CBS), ())
+        elif address.is_management:
+            _attach_management(peer, link, address, text)
+        elif link.is_sender:
+            _attach_receiver(peer, link, address)
+        else:
+            _attach_sender(peer, link, address)
+    except ServiceBusError as error:
+        described = peer.error(error, text or "")
+        link.refuse(described.condition, described.description, described.info)
+
+
+def _address_text(link: Link) -> str | None:
+    """The node that a client means: what it receives from, or what it sends to."""
+    remote = link.remote
+    terminus = remote.source if link.is_sender else remote.target
+    address = getattr(terminus, "address", None)
+    if address is None and link.is_sender is False:
+        # JavaScript's $cbs and $management senders leave one terminus empty (contract 4.1).
+        address = getattr(remote.source, "address", None) if not isinstance(terminus, Target) else None
+    return address if isinstance(address, str) else None
+
+
+def _check_supported(link: Link) -> None:
+    for terminus in (link.remote.source, link.remote.target):
+        if terminus is not None and not isinstance(terminus, (Source, Target)):
+            raise NotImplementedYet("Transactions are not supported by this version. Attach to an entity.")
+        if getattr(terminus, "dynamic", False):
+            raise NotImplementedYet("Dynamic nodes are not offered. Create the entity, then attach to it.")
+
+
+def _authorize(peer: Peer, address: Address, right: Right, name: str) -> None:
+    if not peer.allows(address.segments, right):
+        raise Unauthorized(
+            f"Unauthorized access. '{name}' claim(s) are required to perform this operation. "
+            f"Resource: 'sb://{peer.namespace}/{address.path}'. Put a token that has it."
+        )
+
+
+def _attach_sender(peer: Peer, link: Link, address: Address) -> None:
+    """The client sends."""
+    _authorize(peer, address, Right.SEND, "Send")
+    queue = peer.door.unit.namespace(peer.namespace or "").resolve(address)
+    if address.sub_queue:
+        raise NotAllowed("Messages cannot be sent to a dead-letter queue. Send to the entity itself.")
+    size_max = queue.description.max_message_size_bytes
+    endpoint = IncomingLink(peer, link, queue, address.segments)
+    link.accept(max_message_size=size_max, properties={MAX_BATCH_SIZE: size_max})
+    peer.add_endpoint(link, endpoint)
+    endpoint.start()
+
+
+def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:
+    """The client receives."""
+    _authorize(peer, address, Right.LISTEN, "Listen")
+    queue = peer.door.unit.namespace(peer.namespace or "").resolve(address)
+    source: Any = link.remote.source
+    filters = getattr(source, "filter", None)
+    if isinstance(filters, dict) and any(str(key) == SESSION_FILTER for key in filters):
+        raise NotAllowed("The entity does not require sessions, so no session can be accepted from it.")
+    if getattr(source, "distribution_mode", None) == "copy":
+        raise NotImplementedYet("Browsing by a link is not offered. Use peek-message of $management.")
+    if isinstance(filters, dict):
+        # What is not honoured is left out of the echo, so that clients notice (contract chapter 17).
+        source.filter = None
+    endpoint = OutgoingLink(
+        peer,
+        link,
+        queue,
+        address.segments,
+        sub_queue=address.sub_queue,
+        is_removing=link.remote.snd_settle_mode == SETTLED,
+        deliveries=peer.deliveries_of(link.session),
+    )
+    link.accept(max_message_size=queue.description.max_message_size_bytes)
+    peer.add_endpoint(link, endpoint)
+
+
+def _attach_management(peer: Peer, link: Link, address: Address, text: str) -> None:
+    if not any(peer.allows(address.segments, right) for right in (Right.LISTEN, Right.SEND, Right.MANAGE)):
+        raise Unauthorized(
+            "Unauthorized access. A claim (Send, Listen or Manage) is required to perform this operation. "
+            f"Resource: 'sb://{peer.namespace}/{address.path}'. Put a token that has one."
+        )
+    queue = peer.door.unit.namespace(peer.namespace or "").resolve(address)
+    _attach_node(peer, link, ManagementNode(peer, _normal(address), queue, address), address.segments)
+
+
+def _normal(address: Address) -> str:
+    return "/".join((*address.segments, "$management"))
+
+
+def _attach_node(peer: Peer, link: Link, node: RequestNode, segments: tuple[str, ...]) -> None:
+    if link.is_sender:
+        link.accept()
+        peer.add_endpoint(link, ReplyLink(peer, link, node, segments))
+        return
+    endpoint = RequestLink(peer, link, node, segments)
+    link.accept(max_message_size=REQUEST_BYTES_MAX)
+    peer.add_endpoint(link, endpoint)
+    endpoint.start()

@@ -1,0 +1,118 @@
+"""Deliveries of one AMQP session that wait for their settlement: delivery-ids to locks, in ranges both ways."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from duobus.broker import FragmentHandle
+
+if TYPE_CHECKING:
+    from duobus.gateway.amqp.outgoing_link import OutgoingLink
+
+_IDS = 1 << 32
+_MASK = _IDS - 1
+
+
+class DeliveryRun:
+    """Deliveries with consecutive ids and consecutive lock counters of one fragment.
+
+    Attributes:
+        first: Position of the first in the session's count of deliveries, which, unlike the id, does not wrap.
+        marks: One byte each: 1 once a disposition named it.
+        left: How many are not marked.
+    """
+
+    __slots__ = ("first", "first_lock", "handle", "left", "link", "marks", "prefix")
+
+    def __init__(
+        self, link: OutgoingLink, handle: FragmentHandle, prefix: bytes, first: int, first_lock: int, number: int
+    ) -> None:
+        self.link = link
+        self.handle = handle
+        self.prefix = prefix
+        self.first = first
+        self.first_lock = first_lock
+        self.marks = bytearray(number)
+        self.left = number
+
+    def unmarked(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """(offset, number) of the stretches in [start, end) that no disposition has named."""
+        marks = self.marks
+        while start < end:
+            start = marks.find(0, start, end)
+            if start < 0:
+                return
+            stop = marks.find(1, start, end)
+            if stop < 0:
+                stop = end
+            yield start, stop - start
+            start = stop
+
+
+class Deliveries:
+    """All unsettled deliveries of a session, ascending."""
+
+    __slots__ = ("_firsts", "_next", "_runs")
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._runs: list[DeliveryRun] = []
+        self._next = 0
+
+    def __len__(self) -> int:
+        """Number of runs that still wait."""
+        return len(self._runs)
+
+    def add(
+        self, link: OutgoingLink, handle: FragmentHandle, prefix: bytes, first_id: int, first_lock: int, number: int
+    ) -> None:
+        """Note ``number`` deliveries from ``first_id`` on; ids only grow (RFC 1982), settled ones may lie between."""
+        first = self._next + ((first_id - self._next) & _MASK)
+        self._next = first + number
+        self._firsts.append(first)
+        self._runs.append(DeliveryRun(link, handle, prefix, first, first_lock, number))
+
+    def settle(self, first_id: int, last_id: int) -> list[tuple[DeliveryRun, int, int, int]]:
+        """Mark a disposition's range and return (run, first delivery-id, first lock, number) of each stretch.
+
+        Ids that are unknown or were named before are passed over.
+        """
+        # Ids lie behind the next one to be given: this gives positions that do not wrap.
+        first = self._next - ((self._next - first_id) & _MASK)
+        last = self._next - ((self._next - last_id) & _MASK)
+        found: list[tuple[DeliveryRun, int, int, int]] = []
+        index = max(0, bisect_right(self._firsts, first) - 1)
+        finished = False
+        while index < len(self._runs) and self._firsts[index] <= last:
+            run = self._runs[index]
+            start = max(0, first - run.first)
+            end = min(len(run.marks), last - run.first + 1)
+            for offset, number in list(run.unmarked(start, end)):
+                run.marks[offset : offset + number] = b"\x01" * number
+                run.left -= number
+                found.append((run, (run.first + offset) & _MASK, run.first_lock + offset, number))
+            finished = finished or not run.left
+            index += 1
+        if finished:
+            self._drop(lambda run: run.left > 0)
+        return found
+
+    def forget(self, link: OutgoingLink) -> None:
+        """Drop what was delivered on a link that is gone: no disposition can name it any more."""
+        self._drop(lambda run: run.link is not link)
+
+    def drain(self) -> list[tuple[DeliveryRun, list[tuple[int, int]]]]:
+        """Take everything: each run with the (first lock, number) ranges that nobody settled."""
+        taken = [
+            (run, [(run.first_lock + offset, number) for offset, number in run.unmarked(0, len(run.marks))])
+            for run in self._runs
+        ]
+        self._runs, self._firsts = [], []
+        return taken
+
+    def _drop(self, keep: Callable[[DeliveryRun], bool]) -> None:
+        runs = [run for run in self._runs if keep(run)]
+        self._runs = runs
+        self._firsts = [run.first for run in runs]

@@ -1,0 +1,112 @@
+"""AmqpDoor: what all AMQP connections of a server share, and the second-hand that watches over them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from duobus.amqp import ConnectionSettings
+from duobus.amqp import Error as AmqpError
+from duobus.auth.authorizer import Authorizer
+from duobus.broker import ScaleUnit
+from duobus.clock import Clock, Entropy
+from duobus.codec import Symbol
+from duobus.errors import ServiceBusError
+from duobus.gateway.amqp.peer import Peer
+from duobus.telemetry.logs import Log, new_tracking_id, tracking_suffix
+from duobus.telemetry.metering_log import MeteringCounts
+
+#: How often connections are looked at: tokens end within a second of their expiry (issue 2, item 5).
+SWEEP_S = 0.5
+FRAME_SIZE_MAX = 65_536
+CHANNEL_MAX, HANDLE_MAX = 4_999, 255
+SESSIONS_MAX, LINKS_MAX = 1_000, 5_000
+IDLE_TIME_OUT_MS = 120_000
+
+
+class AmqpDoor:
+    """The AMQP door of one server.
+
+    Attributes:
+        unit: What it opens on to.
+        authorizer: Who may do what.
+        peers: Every connection that is alive.
+        is_closing: Once true no link is attached any more.
+    """
+
+    def __init__(
+        self,
+        unit: ScaleUnit,
+        authorizer: Authorizer,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        log: Log,
+        metering: MeteringCounts,
+    ) -> None:
+        self.unit = unit
+        self.authorizer = authorizer
+        self.clock = clock
+        self.entropy = entropy
+        self.log = log
+        self.metering = metering
+        self.errors: dict[str, int] = {}
+        self.totals: dict[tuple[str, str, str], list[int]] = {}
+        self.connections_opened = 0
+        self.peers: set[Peer] = set()
+        self.is_closing = False
+        self.loop = asyncio.get_running_loop()
+        self._server_id = str(entropy.uuid())
+        self._sweep: asyncio.TimerHandle | None = self.loop.call_later(SWEEP_S, self._sweep_now)
+
+    def __call__(self) -> Peer:
+        """Make the protocol of a new connection."""
+        return Peer(self)
+
+    def settings(self) -> ConnectionSettings:
+        """Engine settings of a new connection; the container id is what support asks for."""
+        self.connections_opened += 1
+        return ConnectionSettings(
+            container_id=f"duobus-{self._server_id}-{self.connections_opened}",
+            max_frame_size=FRAME_SIZE_MAX,
+            channel_max=CHANNEL_MAX,
+            handle_max=HANDLE_MAX,
+            idle_time_out_ms=IDLE_TIME_OUT_MS,
+            sessions_max=SESSIONS_MAX,
+            links_max=LINKS_MAX,
+        )
+
+    def error(self, error: ServiceBusError, path: str, **about: object) -> AmqpError:
+        """The wire form of an error, with a tracking id that is also in the log (contract chapter 14)."""
+        tracking_id = new_tracking_id(self.entropy)
+        self.log.info("refused", tracking_id=tracking_id, condition=error.condition, path=path, reason=str(error), **about)
+        self.errors[error.condition] = self.errors.get(error.condition, 0) + 1
+        suffix = tracking_suffix(tracking_id, "G0", "duobus", path, self.clock.now_ms())
+        return AmqpError(error.condition, f"{error}{suffix}", {Symbol("com.microsoft:tracking-id"): tracking_id})
+
+    def meter(self, namespace: str, entity: str, kind: str, messages: int, size: int, operations: int) -> None:
+        """Count operations of one batch, for the usage report and for the metrics page."""
+        self.metering.add(namespace, entity, kind, messages, size, operations)
+        total = self.totals.setdefault((namespace, entity, kind), [0, 0, 0])
+        total[0] += messages
+        total[1] += size
+        total[2] += operations
+
+    def _sweep_now(self) -> None:
+        now_ms, monotonic_ms = self.clock.now_ms(), self.clock.monotonic_ms()
+        for peer in list(self.peers):
+            peer.tick(now_ms, monotonic_ms)
+        self._sweep = self.loop.call_later(SWEEP_S, self._sweep_now)
+
+    async def close(self, limit_s: float) -> None:
+        """Contract chapter 16: detach every link, close every connection, wait a little for the peers' close."""
+        self.is_closing = True
+        for peer in list(self.peers):
+            peer.shut_down()
+        deadline = self.loop.time() + limit_s
+        while self.peers and self.loop.time() < deadline:
+            await asyncio.sleep(0.02)
+        for peer in list(self.peers):
+            peer.abort()
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None

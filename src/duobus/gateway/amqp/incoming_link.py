@@ -1,0 +1,225 @@
+"""IncomingLink: a client sends. Deliveries become SendBatches, what the broker releases becomes dispositions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from duobus.amqp import ACCEPTED, Link, Rejected, TransferRefused, Transfers
+from duobus.broker import Queue, Run
+from duobus.codec import BATCH_FORMAT, DecodeError, split_batch
+from duobus.errors import MessageTooLarge, NotImplementedYet, ServiceBusError, Undecodable
+from duobus.gateway.amqp.mapping import Incoming, plain_offset, take_apart
+from duobus.model.columns import Mailbox, Refusal, SendBatch
+from duobus.model.metering import OPERATION_BYTES, SEND, operations_of
+
+if TYPE_CHECKING:
+    from duobus.gateway.amqp.peer import Peer
+
+#: Credit of a sending client: above what one client keeps in flight in the reference workloads (1,000), so that
+#: credit is not what it waits for.
+CREDIT = 2000
+
+
+class IncomingLink(Mailbox):
+    """One link on which a client sends to a queue."""
+
+    __slots__ = ("_link", "_owed", "_peer", "is_waiting", "queue", "segments")
+
+    def __init__(self, peer: Peer, link: Link, queue: Queue, segments: tuple[str, ...]) -> None:
+        super().__init__()
+        self._peer = peer
+        self._link = link
+        self.queue = queue
+        self.segments = segments
+        self.is_waiting = False
+        # Messages whose outcome is owed: credit is given again as they are answered.
+        self._owed = 0
+
+    def start(self) -> None:
+        """Give the first credit, at once (contract 0.16)."""
+        self._link.grant(CREDIT)
+
+    def wake(self) -> None:
+        """See Mailbox."""
+        if not self.is_waiting:
+            self.is_waiting = True
+            self._peer.look_at(self)
+
+    # -- in -----------------------------------------------------------------------------------------------------
+
+    def transfers(self, event: Transfers) -> None:
+        """Hand the deliveries of one read to the broker."""
+        if event.state is not None:
+            error = NotImplementedYet("Transactions are not supported by this version. Send without one.")
+            self._reject(event.first_delivery_id, len(event.payloads), event.settled, error)
+        elif event.message_format == BATCH_FORMAT:
+            for index, payload in enumerate(event.payloads):
+                self._batch(event.first_delivery_id + index, payload, event.settled)
+        else:
+            self._singles(event)
+
+    def refused(self, event: TransferRefused) -> None:
+        """A delivery that the engine did not take in: too large."""
+        limit = self.queue.description.max_message_size_bytes
+        error = MessageTooLarge(f"The message has more than the {limit} bytes that '{self.queue.path}' allows.")
+        self._reject(event.delivery_id, 1, event.settled, error)
+
+    def _singles(self, event: Transfers) -> None:
+        is_partitioned = self.queue.is_partitioned
+        bare: list[bytes] = []
+        for payload in event.payloads:
+            offset = plain_offset(payload, is_partitioned=is_partitioned)
+            if offset < 0:
+                self._rare_singles(event)
+                return
+            bare.append(payload[offset:] if offset else payload)
+        self._send(SendBatch(event.first_delivery_id, bare, not event.settled, self))
+
+    def _rare_singles(self, event: Transfers) -> None:
+        """The same for a read in which at least one message is not plain; refused ones and pings part the run."""
+        run: list[Incoming] = []
+        first = event.first_delivery_id
+        for index, payload in enumerate(event.payloads):
+            delivery_id = event.first_delivery_id + index
+            try:
+                incoming = take_apart(payload)
+            except ServiceBusError as error:
+                self._send_parts(first, run, not event.settled)
+                self._reject(delivery_id, 1, event.settled, error)
+            else:
+                if not incoming.is_ping:
+                    run.append(incoming)
+                    continue
+                self._send_parts(first, run, not event.settled)
+                ping = SendBatch(delivery_id, [incoming.bare], not event.settled, self)
+                ping.ping = True
+                self._send(ping)
+            run, first = [], delivery_id + 1
+        self._send_parts(first, run, not event.settled)
+
+    def _send_parts(self, first_delivery_id: int, parts: list[Incoming], unsettled: bool) -> None:
+        if parts:
+            self._send(self._columns(first_delivery_id, parts, unsettled=unsettled))
+
+    def _columns(self, first_delivery_id: int, parts: list[Incoming], *, unsettled: bool) -> SendBatch:
+        batch = SendBatch(first_delivery_id & 0xFFFFFFFF, [part.bare for part in parts], unsettled, self)
+        extra = {index: part.special for index, part in enumerate(parts) if part.special is not None}
+        if extra:
+            batch.extra = extra
+        if self.queue.is_partitioned and any(part.key is not None for part in parts):
+            batch.keys = [part.key for part in parts]
+        return batch
+
+    def _batch(self, delivery_id: int, payload: bytes, settled: bool) -> None:
+        """One batch transfer: its inner messages are stored as a whole or not at all (contract 7.3)."""
+        try:
+            try:
+                envelope, messages = split_batch(payload)
+            except DecodeError as error:
+                raise Undecodable(f"The batch cannot be decoded: {error}") from error
+            parts = [take_apart(message) for message in messages]
+        except ServiceBusError as error:
+            self._reject(delivery_id, 1, settled, error)
+            return
+        parts = [part for part in parts if not part.is_ping]
+        if not parts:
+            # Nothing to store; the empty batch is accepted all the same.
+            if not settled:
+                self._link.settle(delivery_id, delivery_id, ACCEPTED)
+            self._top_up(0)
+            return
+        batch = self._columns(delivery_id, parts, unsettled=not settled)
+        batch.atomic = True
+        self._send(batch)
+
+    def _send(self, batch: SendBatch) -> None:
+        self._owed += 1 if batch.atomic else batch.n
+        self._peer.carry(batch.bytes_total)
+        self.queue.send(batch)
+
+    # -- out ----------------------------------------------------------------------------------------------------
+
+    def deliver_answers(self) -> None:
+        """Turn what the broker released into dispositions, in ranges; called once a turn."""
+        self.is_waiting = False
+        answers, self.ready = self.ready, []
+        accepted: list[tuple[int, int]] = []
+        for answer in answers:
+            batch = answer.batch
+            ranges = _delivery_ids(batch, answer.indices)
+            deliveries = sum(last - first + 1 for first, last in ranges)
+            self._owed -= deliveries
+            self._peer.carry(-_bytes_of(batch, answer.indices))
+            error = answer.error
+            if error is None:
+                self._count(answer)
+                if batch.unsettled:
+                    accepted += ranges
+            elif batch.unsettled:
+                self._refuse(ranges, error)
+        if not self._peer.is_gone:
+            for first, last in _merged(accepted):
+                self._link.settle(first & 0xFFFFFFFF, last & 0xFFFFFFFF, ACCEPTED)
+            self._top_up(CREDIT // 2)
+
+    def _refuse(self, ranges: list[tuple[int, int]], error: ServiceBusError) -> None:
+        state = Rejected(self._peer.error(error, self.queue.path))
+        if not self._peer.is_gone:
+            for first, last in ranges:
+                self._link.settle(first & 0xFFFFFFFF, last & 0xFFFFFFFF, state)
+
+    def _reject(self, first_delivery_id: int, number: int, settled: bool, error: ServiceBusError) -> None:
+        """Refuse deliveries that never reached the broker."""
+        if not settled:
+            self._refuse([(first_delivery_id, first_delivery_id + number - 1)], error)
+        self._top_up(CREDIT // 2)
+
+    def _top_up(self, below: int) -> None:
+        """Give credit again: what is promised and what is owed together stay within CREDIT."""
+        if self._link.credit <= max(below, 1) and CREDIT - self._owed > self._link.credit:
+            self._link.grant(CREDIT - self._owed)
+
+    def pump(self) -> None:
+        """Nothing waits for the socket on an incoming link."""
+
+    def close(self) -> None:
+        """The link is gone; what it sent is stored all the same, and nobody is told."""
+
+    def _count(self, answer: Run | Refusal) -> None:
+        batch = answer.batch
+        sizes = batch.bytes_total if answer.indices is None else _bytes_of(batch, answer.indices)
+        number = batch.n if answer.indices is None else len(answer.indices)
+        operations = number
+        if sizes > OPERATION_BYTES:
+            indices = range(batch.n) if answer.indices is None else answer.indices
+            operations = sum(operations_of(len(batch.payloads[index])) for index in indices)
+        self._peer.meter(self.queue, SEND, number, sizes, operations)
+
+
+def _delivery_ids(batch: SendBatch, indices: list[int] | None) -> list[tuple[int, int]]:
+    first = batch.first_delivery_id
+    if batch.atomic:
+        return [(first, first)]
+    if indices is None:
+        return [(first, first + batch.n - 1)]
+    return _merged([(first + index, first + index) for index in indices])
+
+
+def _bytes_of(batch: SendBatch, indices: list[int] | None) -> int:
+    if indices is None:
+        return batch.bytes_total
+    return sum(len(batch.payloads[index]) for index in indices)
+
+
+def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Neighbouring ranges as one; never over ids that are not in them (contract 7.2: keep ranges tight)."""
+    if len(ranges) <= 1:
+        return ranges
+    ranges.sort()
+    merged = [ranges[0]]
+    for first, last in ranges[1:]:
+        if first == merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], last)
+        else:
+            merged.append((first, last))
+    return merged

@@ -1,0 +1,322 @@
+"""The ``$management`` node of an entity (contract chapter 10): one function per operation, in a table."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from duobus.broker import (
+    ABANDON,
+    COMPLETE,
+    COUNT_BITS,
+    DEAD_LETTER_OUTCOME,
+    DEFER,
+    SOURCE,
+    FragmentHandle,
+    Queue,
+    SettleBatch,
+    SettleDetail,
+    Slot,
+)
+from duobus.codec import Array, Int, Symbol, Timestamp
+from duobus.errors import (
+    ArgumentInvalid,
+    MessageLockLost,
+    MessageTooLarge,
+    NotAllowed,
+    NotImplementedYet,
+    OperationTimeout,
+    QuotaExceeded,
+    ServiceBusError,
+    Unauthorized,
+)
+from duobus.gateway.amqp.mapping import HeadMaker, take_apart
+from duobus.gateway.amqp.request_node import Request, RequestLink, RequestNode
+from duobus.gateway.amqp.waiting import Waiting
+from duobus.model.address import Address
+from duobus.model.columns import DeliveryBatch, SendBatch
+from duobus.model.description import Right
+from duobus.model.metering import RECEIVE, RENEW, SEND, SETTLE, operations_of
+
+#: When a client names no time (JavaScript never does), and the most that one may ask for.
+TIMEOUT_DEFAULT_MS, TIMEOUT_MAX_MS = 60_000, 600_000
+#: A reply of peek stays below it, however many messages are asked for (PE20).
+PEEK_BYTES_MAX = 256 * 1024
+PEEK_MESSAGES_MAX = 1000
+NUMBERS_MAX = 1000
+
+#: Where a condition's HTTP status is another over AMQP (contract 10.10).
+_STATUS = {MessageTooLarge: 403, QuotaExceeded: 403, NotAllowed: 400}
+
+_DISPOSITIONS = {
+    "completed": COMPLETE,
+    "abandoned": ABANDON,
+    "defered": DEFER,
+    "deferred": DEFER,
+    "suspended": DEAD_LETTER_OUTCOME,
+}
+
+Answer = tuple[int, Any]
+
+
+class ManagementNode(RequestNode):
+    """Management of one queue, or of one of its sub-queues, for one connection."""
+
+    def __init__(self, peer: Any, name: str, queue: Queue, address: Address) -> None:
+        super().__init__(peer, name)
+        self.queue = queue
+        self.address = address
+        default_ttl = queue.description.default_message_time_to_live_ms if address.sub_queue == 0 else None
+        self._heads = HeadMaker(default_ttl, locks=True)
+
+    def handle(self, request: Request, link: RequestLink) -> None:
+        """Answer in a task of the connection: an operation may have to wait for a commit."""
+        self.peer.spawn(self._answer(request))
+
+    async def _answer(self, request: Request) -> None:
+        properties: dict[str, Any]
+        try:
+            limit_ms = request.properties.get("com.microsoft:server-timeout")
+            limit_ms = limit_ms if isinstance(limit_ms, int) and limit_ms > 0 else TIMEOUT_DEFAULT_MS
+            try:
+                async with asyncio.timeout(min(limit_ms, TIMEOUT_MAX_MS) / 1000):
+                    status, body = await self._do(request)
+            except TimeoutError:
+                raise OperationTimeout(f"The operation did not end within the {limit_ms} ms given.") from None
+        except ServiceBusError as error:
+            described = self.peer.error(error, self.queue.path)
+            status, body = _STATUS.get(type(error), error.http_status), None
+            properties = {
+                "statusCode": Int(status),
+                "statusDescription": described.description,
+                "errorCondition": Symbol(described.condition),
+            }
+        else:
+            properties = {"statusCode": Int(status), "statusDescription": "OK" if status == 200 else "No content"}
+            if status == 204:
+                properties["errorCondition"] = Symbol("com.microsoft:message-not-found")
+        tracking = request.properties.get("com.microsoft:tracking-id")
+        if isinstance(tracking, str):
+            properties["com.microsoft:tracking-id"] = tracking
+        self.reply(request, properties, body)
+
+    async def _do(self, request: Request) -> Answer:
+        name = request.text("operation") or ""
+        operation = _OPERATIONS.get(name)
+        if operation is None:
+            raise NotImplementedYet(f"'{name}' is no operation that '{self.name}' has in this version.")
+        function, right = operation
+        if not self.peer.allows(self.address.segments, right):
+            raise Unauthorized(
+                f"Unauthorized access. '{right.name.title() if right.name else right}' claim(s) are required to "
+                f"perform this operation. Resource: '{self.queue.path}'. Put a token that has it."
+            )
+        if not isinstance(request.body, dict):
+            raise ArgumentInvalid("The body of the request must be a map.")
+        return await function(self, request.body)
+
+    # -- locks --------------------------------------------------------------------------------------------------
+
+    async def _renew_lock(self, body: dict[Any, Any]) -> Answer:
+        until: list[Timestamp] = []
+        by_fragment = self._locks_of(body)
+        for (handle, prefix), locks in by_fragment.items():
+            if not handle.broker.holds(handle, SOURCE, prefix, locks):
+                raise _lock_lost()
+        ends: dict[tuple[FragmentHandle, bytes], int] = {}
+        for (handle, prefix), locks in by_fragment.items():
+            end = handle.broker.renew(handle, SOURCE, prefix, locks)
+            if end is None:
+                raise _lock_lost()
+            ends[handle, prefix] = end
+        for token in _tokens(body):
+            handle, prefix, _ = self.queue.find_lock(token)
+            until.append(Timestamp(ends[handle, prefix]))
+        self.peer.meter(self.queue, RENEW, len(until), 0, len(until))
+        return 200, {"expirations": Array(Timestamp, until)}
+
+    async def _update_disposition(self, body: dict[Any, Any]) -> Answer:
+        status = body.get("disposition-status")
+        outcome = _DISPOSITIONS.get(status) if isinstance(status, str) else None
+        if outcome is None:
+            raise ArgumentInvalid(f"'{status}' is no disposition-status. Use one of {', '.join(_DISPOSITIONS)}.")
+        properties = body.get("properties-to-modify")
+        detail = SettleDetail(
+            {str(key): value for key, value in properties.items()} if isinstance(properties, dict) else None,
+            _text(body, "deadletter-reason"),
+            _text(body, "deadletter-description"),
+        )
+        by_fragment = self._locks_of(body)
+        waiting = Waiting()
+        for (handle, prefix), locks in by_fragment.items():
+            ranges = [(lock, 1) for lock in locks]
+            command = SettleBatch(handle, SOURCE, waiting, prefix=prefix, outcome=outcome, ranges=ranges)
+            command.detail = detail
+            command.strict = True
+            self.queue.settle(command)
+        for command in await waiting.results(len(by_fragment)):
+            if command.error is not None:
+                raise command.error
+        self.peer.meter(self.queue, SETTLE, sum(map(len, by_fragment.values())), 0, 1)
+        return 200, None
+
+    def _locks_of(self, body: dict[Any, Any]) -> dict[tuple[FragmentHandle, bytes], list[int]]:
+        found: dict[tuple[FragmentHandle, bytes], list[int]] = {}
+        for token in _tokens(body):
+            handle, prefix, lock = self.queue.find_lock(token)
+            found.setdefault((handle, prefix), []).append(lock)
+        return found
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    async def _peek(self, body: dict[Any, Any]) -> Answer:
+        first = _integer(body, "from-sequence-number", 0)
+        limit = _integer(body, "message-count", 1)
+        if limit < 1:
+            raise ArgumentInvalid("'message-count' must be at least 1.")
+        found = self.queue.peek(self.address.sub_queue, max(first, 0), min(limit, PEEK_MESSAGES_MAX))
+        messages: list[dict[str, Any]] = []
+        size = 0
+        for handle, slot in found:
+            message = self._encoded(handle, slot, 0)
+            size += len(message)
+            if messages and size > PEEK_BYTES_MAX:
+                break
+            messages.append({"message": message})
+        return (200, {"messages": messages}) if messages else (204, None)
+
+    async def _receive_by_number(self, body: dict[Any, Any]) -> Answer:
+        numbers = _numbers(body)
+        mode = _integer(body, "receiver-settle-mode", 1)
+        order: dict[int, dict[str, Any]] = {}
+        if mode == 0:
+            waiting = Waiting()
+            expected = self.queue.remove_deferred(self.address.sub_queue, numbers, waiting)
+            for command in await waiting.results(expected):
+                if command.error is not None:
+                    raise command.error
+                for slot in command.slots:
+                    order[_number(command.handle, slot)] = {"message": self._encoded(command.handle, slot, 0)}
+        else:
+            for batch in self.queue.lock_deferred(self.address.sub_queue, numbers):
+                order.update(self._locked(batch))
+        messages = [order[number] for number in numbers]
+        size = sum(len(message["message"]) for message in messages)
+        operations = sum(operations_of(len(message["message"])) for message in messages)
+        self.peer.meter(self.queue, RECEIVE, len(messages), size, operations)
+        return 200, {"messages": messages}
+
+    def _locked(self, batch: DeliveryBatch) -> dict[int, dict[str, Any]]:
+        found = {}
+        for offset, slot in enumerate(batch.slots):
+            token = batch.prefix + (batch.first_lock + offset).to_bytes(8, "big")
+            found[_number(batch.fragment, slot)] = {
+                "message": self._encoded(batch.fragment, slot, batch.locked_until_ms),
+                "lock-token": uuid.UUID(bytes_le=token),
+            }
+        return found
+
+    def _encoded(self, handle: FragmentHandle, slot: Slot, locked_until_ms: int) -> bytes:
+        head, payload = self._heads.rare(slot, handle.number, locked_until_ms)
+        return head + payload
+
+    # -- scheduling ---------------------------------------------------------------------------------------------
+
+    async def _schedule(self, body: dict[Any, Any]) -> Answer:
+        entries = body.get("messages")
+        if not isinstance(entries, list) or not entries:
+            raise ArgumentInvalid("'messages' must be a list of at least one map.")
+        if self.address.sub_queue:
+            raise NotAllowed("Messages cannot be sent to a dead-letter queue.")
+        parts = []
+        limit = self.queue.description.max_message_size_bytes
+        for entry in entries:
+            message = entry.get("message") if isinstance(entry, dict) else None
+            if not isinstance(message, bytes):
+                raise ArgumentInvalid("Each of 'messages' must be a map with the encoded message under 'message'.")
+            if len(message) > limit:
+                raise MessageTooLarge(f"A message has {len(message)} bytes; '{self.queue.path}' allows {limit}.")
+            part = take_apart(message)
+            if part.special is None or part.special.scheduled_ms is None:
+                raise ArgumentInvalid("Each message needs the annotation x-opt-scheduled-enqueue-time.")
+            parts.append(part)
+        waiting = Waiting()
+        batch = SendBatch(0, [part.bare for part in parts], True, waiting)
+        batch.atomic = True
+        batch.extra = {index: part.special for index, part in enumerate(parts) if part.special is not None}
+        if self.queue.is_partitioned and any(part.key is not None for part in parts):
+            batch.keys = [part.key for part in parts]
+        self.queue.send(batch)
+        (run,) = await waiting.results(1)
+        if run.error is not None:
+            raise run.error
+        operations = sum(operations_of(len(payload)) for payload in batch.payloads)
+        self.peer.meter(self.queue, SEND, batch.n, batch.bytes_total, operations)
+        first = run.handle.number << COUNT_BITS | run.first_count
+        return 200, {"sequence-numbers": Array(int, list(range(first, first + batch.n)))}
+
+    async def _cancel(self, body: dict[Any, Any]) -> Answer:
+        waiting = Waiting()
+        expected = self.queue.cancel_scheduled(_numbers(body), waiting)
+        for command in await waiting.results(expected):
+            if command.error is not None:
+                raise command.error
+        return 200, None
+
+
+_OPERATIONS: dict[str, tuple[Callable[[ManagementNode, dict[Any, Any]], Awaitable[Answer]], Right]] = {
+    "com.microsoft:renew-lock": (ManagementNode._renew_lock, Right.LISTEN),
+    "com.microsoft:update-disposition": (ManagementNode._update_disposition, Right.LISTEN),
+    "com.microsoft:peek-message": (ManagementNode._peek, Right.LISTEN),
+    "com.microsoft:receive-by-sequence-number": (ManagementNode._receive_by_number, Right.LISTEN),
+    "com.microsoft:schedule-message": (ManagementNode._schedule, Right.SEND),
+    "com.microsoft:cancel-scheduled-message": (ManagementNode._cancel, Right.SEND),
+}
+
+
+def _tokens(body: dict[Any, Any]) -> list[bytes]:
+    """Lock tokens as they stand in delivery tags: .NET byte order (contract 8.2)."""
+    tokens = body.get("lock-tokens")
+    items = tokens.items if isinstance(tokens, Array) else tokens
+    if not isinstance(items, list) or not items or len(items) > NUMBERS_MAX:
+        raise ArgumentInvalid(f"'lock-tokens' must be an array of 1 to {NUMBERS_MAX} UUIDs.")
+    if not all(isinstance(item, uuid.UUID) for item in items):
+        raise ArgumentInvalid("'lock-tokens' must hold UUIDs.")
+    return [item.bytes_le for item in items]
+
+
+def _numbers(body: dict[Any, Any]) -> list[int]:
+    numbers = body.get("sequence-numbers")
+    items = numbers.items if isinstance(numbers, Array) else numbers
+    if not isinstance(items, list) or not items or len(items) > NUMBERS_MAX:
+        raise ArgumentInvalid(f"'sequence-numbers' must be an array of 1 to {NUMBERS_MAX} longs.")
+    if not all(isinstance(item, int) and not isinstance(item, bool) for item in items):
+        raise ArgumentInvalid("'sequence-numbers' must hold longs.")
+    return [int(item) for item in items]
+
+
+def _integer(body: dict[Any, Any], name: str, default: int) -> int:
+    value = body.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ArgumentInvalid(f"'{name}' must be an integer.")
+    return int(value)
+
+
+def _text(body: dict[Any, Any], name: str) -> str | None:
+    value = body.get(name)
+    if value is not None and not isinstance(value, str):
+        raise ArgumentInvalid(f"'{name}' must be a string.")
+    return value
+
+
+def _number(handle: FragmentHandle, slot: Slot) -> int:
+    return handle.number << COUNT_BITS | slot.count
+
+
+def _lock_lost() -> MessageLockLost:
+    return MessageLockLost(
+        "The lock supplied is invalid. Either the lock expired, or the message has already been removed from the "
+        "queue. Receive the message again."
+    )

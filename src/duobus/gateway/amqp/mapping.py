@@ -1,0 +1,264 @@
+"""AMQP message sections and the broker's columns: the only place that knows both.
+
+In: header and annotations are taken off and understood as far as the broker needs; the bare message stays the
+bytes that came (design 3.12). Out: a new header and annotations in front of those bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+from duobus.broker import COUNT_BITS, DEAD_LETTER, Slot, kind_of, string_key, sub_queue_of
+from duobus.codec import (
+    DecodeError,
+    Scan,
+    Symbol,
+    Timestamp,
+    annotations_section,
+    decode,
+    encode,
+    header_section,
+    scan,
+    scan_plain,
+    with_application_properties,
+)
+from duobus.codec import Int as AmqpInt
+from duobus.errors import ArgumentInvalid, Undecodable
+from duobus.model.special import Special
+
+PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
+#: Contract chapter 15.
+ID_LENGTH_MAX = 128
+
+ENQUEUED_TIME = Symbol("x-opt-enqueued-time")
+SEQUENCE_NUMBER = Symbol("x-opt-sequence-number")
+LOCKED_UNTIL = Symbol("x-opt-locked-until")
+MESSAGE_STATE = Symbol("x-opt-message-state")
+PARTITION_KEY = Symbol("x-opt-partition-key")
+VIA_PARTITION_KEY = Symbol("x-opt-via-partition-key")
+SCHEDULED_TIME = Symbol("x-opt-scheduled-enqueue-time")
+ENQUEUE_SEQUENCE_NUMBER = Symbol("x-opt-enqueue-sequence-number")
+DEAD_LETTER_SOURCE = Symbol("x-opt-deadletter-source")
+
+#: Annotations that are the broker's to give; whatever a sender puts there is dropped (contract 8.3).
+_OWN = frozenset(
+    {
+        ENQUEUED_TIME,
+        SEQUENCE_NUMBER,
+        LOCKED_UNTIL,
+        MESSAGE_STATE,
+        PARTITION_KEY,
+        VIA_PARTITION_KEY,
+        SCHEDULED_TIME,
+        ENQUEUE_SEQUENCE_NUMBER,
+        DEAD_LETTER_SOURCE,
+    }
+)
+
+
+class Incoming(NamedTuple):
+    """One received message, taken apart as far as the broker needs."""
+
+    bare: bytes
+    special: Special | None
+    key: bytes | None
+    is_ping: bool
+
+
+def plain_offset(payload: bytes, *, is_partitioned: bool) -> int:
+    """Offset of the bare message when there is nothing else to know of it, else -1: then ``take_apart``."""
+    return scan_plain(payload, is_partitioned)
+
+
+def take_apart(payload: bytes) -> Incoming:
+    """Look properly at a message that is not plain.
+
+    Raises:
+        Undecodable: It is not AMQP.
+        ArgumentInvalid: A key is too long, or session id and partition key differ (PE11).
+    """
+    try:
+        found = scan(payload)
+    except DecodeError as error:
+        raise Undecodable(f"The message cannot be decoded: {error}") from error
+    bare = payload[found.bare :] if found.bare else payload
+    is_ping = found.content_type == PING_CONTENT_TYPE and found.body_bytes_empty
+    special = _special_of(found)
+    _check_lengths(found, special)
+    key = None
+    if found.group_id is not None:
+        key = string_key(found.group_id)
+    elif special.partition_key is not None:
+        key = string_key(special.partition_key)
+    return Incoming(bare, None if special == _ORDINARY else special, key, is_ping)
+
+
+_ORDINARY = Special()
+
+
+def _special_of(found: Scan) -> Special:
+    special = Special(session_id=found.group_id)
+    special.ttl_ms = _time_to_live(found)
+    if found.priority != 4:
+        special.priority = found.priority
+    if found.annotations:
+        special.partition_key = _text(found.annotations, PARTITION_KEY)
+        special.via_partition_key = _text(found.annotations, VIA_PARTITION_KEY)
+        scheduled = found.annotations.get(SCHEDULED_TIME)
+        if scheduled is not None:
+            if not isinstance(scheduled, Timestamp):
+                raise ArgumentInvalid(f"{SCHEDULED_TIME} is a timestamp, not a {type(scheduled).__name__}.")
+            special.scheduled_ms = int(scheduled)
+        pairs = [(key, value) for key, value in found.annotations.items() if key not in _OWN]
+        if pairs:
+            special.annotations = b"".join(encode(key) + encode(value) for key, value in pairs)
+            special.annotations_count = 2 * len(pairs)
+    return special
+
+
+def _time_to_live(found: Scan) -> int | None:
+    """Contract 7.5: a life beyond 49.7 days does not fit the header, so SDKs tell it by two instants."""
+    ttl = found.ttl_ms
+    if ttl is not None and found.creation_time_ms is not None and found.absolute_expiry_ms is not None:
+        ttl = max(ttl, found.absolute_expiry_ms - found.creation_time_ms)
+    return ttl
+
+
+def _text(annotations: dict[Any, Any], key: Symbol) -> str | None:
+    value = annotations.get(key)
+    if value is not None and not isinstance(value, str):
+        raise ArgumentInvalid(f"{key} is a string, not a {type(value).__name__}.")
+    return value
+
+
+def _check_lengths(found: Scan, special: Special) -> None:
+    for name, value in (
+        ("message id", found.message_id),
+        ("session id", found.group_id),
+        ("partition key", special.partition_key),
+    ):
+        if isinstance(value, (str, bytes)) and len(value) > ID_LENGTH_MAX:
+            raise ArgumentInvalid(f"The {name} has {len(value)} characters; at most {ID_LENGTH_MAX} are allowed.")
+    if found.group_id is not None and special.partition_key not in (None, found.group_id):
+        raise ArgumentInvalid("The session id and the partition key of a message must be equal when both are given.")
+
+
+# -- out --------------------------------------------------------------------------------------------------------
+
+#: Header with durable, no priority, no ttl, first-acquirer, delivery-count 0: what an ordinary first delivery has.
+_FIRST_HEADER = header_section(durable=True, first_acquirer=True, delivery_count=0)
+
+
+def _map_start(pairs: int, size: int) -> bytes:
+    return b"\x00\x53\x72\xc1" + bytes((size + 1, pairs * 2))
+
+
+def _symbol(key: Symbol) -> bytes:
+    return b"\xa3" + bytes((len(key),)) + key.encode()
+
+
+_ENQUEUED = _symbol(ENQUEUED_TIME) + b"\x83"
+_SEQUENCE = _symbol(SEQUENCE_NUMBER) + b"\x81"
+_LOCKED = _symbol(LOCKED_UNTIL) + b"\x83"
+
+
+class HeadMaker:
+    """Makes what stands in front of the bare message, for one link.
+
+    An ordinary message's head is one fixed template with three numbers in it.
+    """
+
+    __slots__ = ("_default_ttl_ms", "_locks", "_ordinary", "_pack")
+
+    def __init__(self, default_ttl_ms: int | None, *, locks: bool) -> None:
+        self._default_ttl_ms = default_ttl_ms
+        self._locks = locks
+        header = _FIRST_HEADER
+        if default_ttl_ms is not None:
+            header = header_section(True, None, _wire_ttl(default_ttl_ms), True, 0)
+        size = len(_ENQUEUED) + 8 + len(_SEQUENCE) + 8
+        if locks:
+            size += len(_LOCKED) + 8
+        first = header + _map_start(3 if locks else 2, size) + _ENQUEUED
+        if locks:
+            self._pack = struct.Struct(f">{len(first)}sq{len(_SEQUENCE)}sq{len(_LOCKED)}sq").pack
+        else:
+            self._pack = struct.Struct(f">{len(first)}sq{len(_SEQUENCE)}sq").pack
+        self._ordinary = first
+
+    def heads(self, slots: list[Slot], fragment_number: int, locked_until_ms: int) -> tuple[list[bytes], list[bytes]]:
+        """Heads and bare messages of these slots, for one peek-locked or removed batch."""
+        base = fragment_number << COUNT_BITS
+        pack, first = self._pack, self._ordinary
+        heads: list[bytes] = []
+        payloads: list[bytes] = []
+        for slot in slots:
+            payload = slot.payload
+            if slot.special is not None or slot.deliveries:
+                head, payload = self.rare(slot, fragment_number, locked_until_ms)
+            elif self._locks:
+                head = pack(first, slot.enqueued_ms, _SEQUENCE, base | slot.count, _LOCKED, locked_until_ms)
+            else:
+                head = pack(first, slot.enqueued_ms, _SEQUENCE, base | slot.count)
+            heads.append(head)
+            payloads.append(payload)
+        return heads, payloads
+
+    def rare(self, slot: Slot, fragment_number: int, locked_until_ms: int) -> tuple[bytes, bytes]:
+        """Head and bare message of any slot; an overlay is merged into the application properties."""
+        special = slot.special or _ORDINARY
+        ttl = self._default_ttl_ms
+        if special.ttl_ms is not None:
+            ttl = special.ttl_ms if ttl is None else min(ttl, special.ttl_ms)
+        header = header_section(
+            durable=True,
+            priority=special.priority,
+            ttl_ms=_wire_ttl(ttl),
+            first_acquirer=slot.deliveries == 0,
+            delivery_count=slot.deliveries,
+        )
+        number = fragment_number << COUNT_BITS | slot.count
+        annotations: dict[Any, Any] = {ENQUEUED_TIME: Timestamp(slot.enqueued_ms), SEQUENCE_NUMBER: number}
+        if locked_until_ms:
+            annotations[LOCKED_UNTIL] = Timestamp(locked_until_ms)
+        if kind_of(slot.state):
+            annotations[MESSAGE_STATE] = AmqpInt(kind_of(slot.state))
+        for key, value in (
+            (PARTITION_KEY, special.partition_key),
+            (VIA_PARTITION_KEY, special.via_partition_key),
+            (ENQUEUE_SEQUENCE_NUMBER, special.enqueued_sequence_number),
+            (DEAD_LETTER_SOURCE, special.dead_letter_source),
+        ):
+            if value is not None:
+                annotations[key] = value
+        if special.scheduled_ms is not None:
+            annotations[SCHEDULED_TIME] = Timestamp(special.scheduled_ms)
+        head = header + _with_pairs(annotations, special)
+        return head, _with_overlay(slot, special)
+
+
+def _wire_ttl(ttl_ms: int | None) -> int | None:
+    # The header holds 32 bits; a longer life is not told (contract 7.5).
+    return ttl_ms if ttl_ms is not None and ttl_ms < 1 << 32 else None
+
+
+def _with_pairs(annotations: dict[Any, Any], special: Special) -> bytes:
+    if special.annotations:
+        pos = 0
+        while pos < len(special.annotations):
+            key, pos = decode(special.annotations, pos)
+            annotations[key], pos = decode(special.annotations, pos)
+    return annotations_section(annotations)
+
+
+def _with_overlay(slot: Slot, special: Special) -> bytes:
+    changes: dict[str, Any] = {}
+    if special.overlay is not None:
+        changes.update(decode(special.overlay)[0])
+    if sub_queue_of(slot.state) == DEAD_LETTER:
+        if special.reason is not None:
+            changes["DeadLetterReason"] = special.reason
+        if special.description is not None:
+            changes["DeadLetterErrorDescription"] = special.description
+    return with_application_properties(slot.payload, changes) if changes else slot.payload

@@ -1,0 +1,301 @@
+"""OutgoingLink: a client receives. Credit becomes a standing request, what the broker hands out becomes transfers."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from duobus.amqp import ACCEPTED, RELEASED, Link, Modified, Rejected, DeliveryState
+from duobus.broker import (
+    ABANDON,
+    COMPLETE,
+    DEAD_LETTER_OUTCOME,
+    DEFER,
+    SOURCE,
+    FragmentHandle,
+    Queue,
+    SettleBatch,
+    SettleDetail,
+    Slot,
+)
+from duobus.errors import MessageLockLost, NotImplementedYet
+from duobus.gateway.amqp.mapping import HeadMaker
+from duobus.model.columns import DeliveryBatch, Mailbox
+from duobus.model.metering import EMPTY_RECEIVE, OPERATION_BYTES, RECEIVE, SETTLE, operations_of
+
+if TYPE_CHECKING:
+    from duobus.gateway.amqp.deliveries import Deliveries, DeliveryRun
+    from duobus.gateway.amqp.peer import Peer
+
+DEAD_LETTER_REASON = "DeadLetterReason"
+DEAD_LETTER_DESCRIPTION = "DeadLetterErrorDescription"
+
+#: The answer to a disposition names the outcome that was asked for (contract 0.3 and 9.3).
+_ANSWERS: dict[int, DeliveryState] = {
+    COMPLETE: ACCEPTED,
+    ABANDON: Modified(None, None, None),
+    DEFER: Modified(None, True, None),
+    DEAD_LETTER_OUTCOME: Rejected(None),
+}
+
+
+class OutgoingLink(Mailbox):
+    """One link on which a client receives from a queue or one of its sub-queues."""
+
+    __slots__ = (
+        "_deliveries",
+        "_draining",
+        "_heads",
+        "_link",
+        "_peer",
+        "_receiver",
+        "_sent_since_drain",
+        "_unsent",
+        "_unsent_number",
+        "is_removing",
+        "is_waiting",
+        "queue",
+        "segments",
+    )
+
+    def __init__(
+        self,
+        peer: Peer,
+        link: Link,
+        queue: Queue,
+        segments: tuple[str, ...],
+        *,
+        sub_queue: int,
+        is_removing: bool,
+        deliveries: Deliveries,
+    ) -> None:
+        super().__init__()
+        self._peer = peer
+        self._link = link
+        self.queue = queue
+        self.segments = segments
+        self.is_removing = is_removing
+        self.is_waiting = False
+        self._deliveries = deliveries
+        default_ttl = queue.description.default_message_time_to_live_ms if sub_queue == 0 else None
+        self._heads = HeadMaker(default_ttl, locks=not is_removing)
+        # Batches that credit was lent for but that are not on the wire yet: (batch, offset of the first unsent).
+        self._unsent: deque[tuple[DeliveryBatch, int]] = deque()
+        self._unsent_number = 0
+        self._draining = False
+        self._sent_since_drain = 0
+        self._receiver = queue.open_receiver(sub_queue, self, removing=is_removing)
+
+    def wake(self) -> None:
+        """See Mailbox."""
+        if not self.is_waiting:
+            self.is_waiting = True
+            self._peer.look_at(self)
+
+    # -- credit -------------------------------------------------------------------------------------------------
+
+    def flow(self) -> None:
+        """The client changed its credit or wants to drain."""
+        if self._link.drain:
+            self._draining = True
+        self._receiver.request(max(0, self._link.credit - self._unsent_number))
+        if self._draining:
+            self.wake()
+        elif self._link.echo:
+            self._link.flow()
+
+    def _answer_drain(self) -> None:
+        """Drain is answered when nothing that was asked for is under way any more (contract 8.5)."""
+        if self._draining and not self._unsent and not self._receiver.lent:
+            self._draining = False
+            if not self._sent_since_drain and self._link.credit:
+                self._peer.meter(self.queue, EMPTY_RECEIVE, 1, 0, 1)
+            self._sent_since_drain = 0
+            self._receiver.request(0)
+            self._link.drained()
+
+    # -- deliveries ---------------------------------------------------------------------------------------------
+
+    def deliver_answers(self) -> None:
+        """Write what the broker handed out or settled; called once a turn."""
+        self.is_waiting = False
+        released, self.ready = self.ready, []
+        settled: list[SettleBatch] = []
+        for item in released:
+            if isinstance(item, DeliveryBatch):
+                if item.slots:
+                    self._unsent.append((item, 0))
+                    self._unsent_number += len(item.slots)
+            else:
+                settled.append(item)
+        if settled:
+            self._answer_settlements(settled)
+        self.pump()
+
+    def pump(self) -> None:
+        """Write as many deliveries as window and socket allow."""
+        link = self._link
+        while self._unsent and self._peer.can_write:
+            batch, offset = self._unsent[0]
+            number = min(len(batch.slots) - offset, link.sendable())
+            if number <= 0:
+                break
+            slots = batch.slots if number == len(batch.slots) else batch.slots[offset : offset + number]
+            self._write(batch, slots, batch.first_lock + offset)
+            if offset + number == len(batch.slots):
+                self._unsent.popleft()
+            else:
+                self._unsent[0] = (batch, offset + number)
+            self._unsent_number -= number
+        self._answer_drain()
+
+    def _write(self, batch: DeliveryBatch, slots: list[Slot], first_lock: int) -> None:
+        handle: FragmentHandle = batch.fragment
+        heads, payloads = self._heads.heads(slots, handle.number, batch.locked_until_ms)
+        first_id = self._link.send_run(batch.prefix, first_lock, heads, payloads, self.is_removing)
+        if not self.is_removing:
+            self._deliveries.add(self, handle, batch.prefix, first_id, first_lock, len(slots))
+        self._sent_since_drain += len(slots)
+        size = sum(map(len, payloads))
+        operations = len(payloads)
+        if size > OPERATION_BYTES:
+            operations = sum(operations_of(len(payload)) for payload in payloads)
+        self._peer.meter(self.queue, RECEIVE, len(payloads), size, operations)
+
+    # -- settlement ---------------------------------------------------------------------------------------------
+
+    def settle(self, found: list[tuple[DeliveryRun, int, int, int]], state: DeliveryState | None, *, settled: bool) -> None:
+        """Settle deliveries of this link: (run, first delivery-id, first lock, number) of each stretch."""
+        if state is RELEASED:
+            self._release(found, settled=settled)
+            return
+        outcome = _outcome_of(state)
+        if outcome is None:
+            if not settled:
+                error = NotImplementedYet("This outcome is not supported by this version of the broker.")
+                self._answer(_ids(found), Rejected(self._peer.error(error, self.queue.path)))
+            return
+        detail = _detail_of(state)
+        commands: dict[tuple[int, bytes], SettleBatch] = {}
+        for run, first_id, first_lock, number in found:
+            key = (id(run.handle), run.prefix)
+            command = commands.get(key)
+            if command is None:
+                command = commands[key] = SettleBatch(
+                    run.handle, SOURCE, None if settled else self, prefix=run.prefix, outcome=outcome, ranges=[]
+                )
+                command.detail = detail
+            command.ranges.append((first_lock, number))
+            command.answer_to.append(first_id)
+        for command in commands.values():
+            self.queue.settle(command)
+        number = sum(entry[3] for entry in found)
+        self._peer.meter(self.queue, SETTLE, number, 0, number)
+
+    def _release(self, found: list[tuple[DeliveryRun, int, int, int]], *, settled: bool) -> None:
+        for run, _, first_lock, number in found:
+            run.handle.broker.unlock(run.handle, SOURCE, run.prefix, [(first_lock, number)], counted=False)
+        if not settled:
+            self._answer(_ids(found), RELEASED)
+
+    def _answer_settlements(self, commands: list[SettleBatch]) -> None:
+        done: dict[int, list[tuple[int, int]]] = {}
+        for command in commands:
+            ranges = [
+                (first_id, first_id + number - 1)
+                for first_id, (_, number) in zip(command.answer_to, command.ranges, strict=True)
+            ]
+            if command.error is not None:
+                self._answer(ranges, Rejected(self._peer.error(command.error, self.queue.path)))
+            elif command.lost:
+                self._answer_partly(command, done.setdefault(command.outcome, []))
+            else:
+                done.setdefault(command.outcome, []).extend(ranges)
+        for outcome, ranges in done.items():
+            self._answer(ranges, _ANSWERS[outcome])
+
+    def _answer_partly(self, command: SettleBatch, done: list[tuple[int, int]]) -> None:
+        lost = set(command.lost)
+        gone: list[tuple[int, int]] = []
+        for first_id, (first_lock, number) in zip(command.answer_to, command.ranges, strict=True):
+            for offset in range(number):
+                (gone if first_lock + offset in lost else done).append((first_id + offset, first_id + offset))
+        error = MessageLockLost(
+            "The lock supplied is invalid. Either the lock expired, or the message has already been removed from "
+            "the queue. Receive the message again."
+        )
+        self._answer(gone, Rejected(self._peer.error(error, self.queue.path)))
+
+    def _answer(self, ranges: list[tuple[int, int]], state: DeliveryState) -> None:
+        """Dispositions to the client, neighbours merged, never over ids in between (contract 7.2)."""
+        if not ranges or self._peer.is_gone or self._link.session.is_ended:
+            return
+        ranges.sort()
+        first, last = ranges[0]
+        for start, end in ranges[1:]:
+            if start == last + 1:
+                last = end
+            else:
+                self._link.session.disposition(False, first & 0xFFFFFFFF, last & 0xFFFFFFFF, state, True)
+                first, last = start, end
+        self._link.session.disposition(False, first & 0xFFFFFFFF, last & 0xFFFFFFFF, state, True)
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """The link is gone: what was never written goes back uncounted; what was keeps its locks (design 3.11)."""
+        self._receiver.close()
+        for item in self.ready:
+            if isinstance(item, DeliveryBatch) and item.slots:
+                self._unsent.append((item, 0))
+        self.ready = []
+        while self._unsent:
+            batch, offset = self._unsent.popleft()
+            if not self.is_removing:
+                rest = [(batch.first_lock + offset, len(batch.slots) - offset)]
+                batch.fragment.broker.unlock(batch.fragment, SOURCE, batch.prefix, rest, counted=False)
+        self._deliveries.forget(self)
+
+
+def _ids(found: list[tuple[DeliveryRun, int, int, int]]) -> list[tuple[int, int]]:
+    return [(first_id, first_id + number - 1) for _, first_id, _, number in found]
+
+
+def _outcome_of(state: DeliveryState | None) -> int | None:
+    # A receiver that settles without a state means accepted (contract chapter 17).
+    if state is ACCEPTED or state is None:
+        return COMPLETE
+    if isinstance(state, Modified):
+        # Only undeliverable-here decides; Python says delivery-failed true, JavaScript null (contract 9.1).
+        return DEFER if state.undeliverable_here else ABANDON
+    if isinstance(state, Rejected):
+        return DEAD_LETTER_OUTCOME
+    return None
+
+
+def _detail_of(state: DeliveryState | None) -> SettleDetail | None:
+    if isinstance(state, Modified) and state.message_annotations:
+        return SettleDetail(_properties(state.message_annotations), None, None)
+    if isinstance(state, Rejected):
+        error = state.error
+        if error is None:
+            return SettleDetail(None, None, None)
+        info = dict(error.info or {})
+        reason = info.pop(DEAD_LETTER_REASON, None)
+        description = info.pop(DEAD_LETTER_DESCRIPTION, None)
+        if error.condition != "com.microsoft:dead-letter" and reason is None:
+            # A plain client's rejection: its condition is the reason (contract 9.1).
+            reason = str(error.condition)
+        if description is None:
+            description = error.description
+        return SettleDetail(_properties(info), _text(reason), _text(description))
+    return None
+
+
+def _properties(annotations: dict[Any, Any]) -> dict[str, Any]:
+    """Keys arrive as symbols and become strings (contract 9.1)."""
+    return {str(key): value for key, value in annotations.items()}
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)

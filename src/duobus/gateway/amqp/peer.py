@@ -1,0 +1,402 @@
+"""Peer: one AMQP connection. Bytes to the engine, events to links, and one write per turn back.
+
+It is an ``asyncio.Protocol`` without a task of its own (design 3.8): what the broker releases lands in a link's
+mailbox, whose ``wake`` puts the link on a list that is worked off once at the end of the turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any
+
+from duobus.amqp import (
+    AttachReceived,
+    Closed,
+    Connection,
+    Dispositions,
+    Link,
+    LinkDetached,
+    LinkFlow,
+    OpenReceived,
+    SaslInit,
+    Session,
+    SessionEnded,
+    SessionFlow,
+    TransferRefused,
+    Transfers,
+)
+from duobus.amqp import Error as AmqpError
+from duobus.auth.authorizer import Grants, NamespaceRules
+from duobus.broker import SOURCE, Queue
+from duobus.errors import (
+    ConnectionForced,
+    DetachForced,
+    ServiceBusError,
+    Unauthorized,
+)
+from duobus.gateway.amqp import attaching
+from duobus.gateway.amqp.deliveries import Deliveries
+from duobus.gateway.amqp.incoming_link import IncomingLink
+from duobus.gateway.amqp.outgoing_link import OutgoingLink
+from duobus.gateway.amqp.request_node import ReplyLink, RequestLink
+
+if TYPE_CHECKING:
+    from duobus.gateway.amqp.door import AmqpDoor
+
+#: Messages of this connection that are on their way to a store: beyond it nothing more is read from the socket.
+CARRIED_BYTES_MAX = 4 << 20
+#: Unread output of a peer beyond which nothing more is read from it.
+OUTPUT_BYTES_MAX = 1 << 20
+TASKS_MAX = 1000
+
+Endpoint = IncomingLink | OutgoingLink | RequestLink | ReplyLink
+
+
+class Peer(asyncio.Protocol):
+    """One connection.
+
+    Attributes:
+        door: What it shares with the others.
+        engine: The AMQP engine.
+        grants: What its tokens and its login allow.
+        can_write: False while the socket takes no more.
+        is_gone: The connection is lost; nothing can be answered any more.
+    """
+
+    def __init__(self, door: AmqpDoor) -> None:
+        self.door = door
+        self.engine = Connection(door.settings(), acceptor=True)
+        self.grants = Grants()
+        self.can_write = True
+        self.is_gone = False
+        self.namespace: str | None = None
+        self._rules: NamespaceRules | None = None
+        self._login_rules: NamespaceRules | None = None
+        self._transport: asyncio.Transport | None = None
+        self._looking: list[Endpoint] = []
+        self._write_scheduled = False
+        self._endpoints: dict[Link, Endpoint] = {}
+        self._deliveries: dict[Session, Deliveries] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._carried = 0
+        self._paused = False
+        self._since_ms = door.clock.monotonic_ms()
+        self._is_closing = False
+
+    # -- asyncio ------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=OUTPUT_BYTES_MAX)
+        self.door.peers.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        self._handle_all(self.engine.receive(data, self.door.clock.monotonic_ms()))
+
+    def _handle_all(self, events: list[Any]) -> None:
+        pending = events
+        while pending:
+            again = False
+            for event in pending:
+                again = _HANDLERS[type(event)](self, event) or again
+            # The engine stops at a SASL init until it is told the outcome; what followed is in its buffer.
+            pending = self.engine.receive(b"", self.door.clock.monotonic_ms()) if again else []
+        self.write_soon()
+
+    def eof_received(self) -> bool:
+        """See asyncio.Protocol: a half-closed peer is treated as gone (contract chapter 16)."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Release every lock at once, each delivery counted (design 3.11, I20)."""
+        self.is_gone = True
+        self.door.peers.discard(self)
+        for task in self._tasks:
+            task.cancel()
+        for deliveries in self._deliveries.values():
+            for run, ranges in deliveries.drain():
+                run.handle.broker.unlock(run.handle, SOURCE, run.prefix, ranges, counted=True)
+        for endpoint in self._endpoints.values():
+            endpoint.close()
+        self._endpoints.clear()
+        self._deliveries.clear()
+
+    def pause_writing(self) -> None:
+        """See asyncio.Protocol: a peer that does not read is not read from either."""
+        self.can_write = False
+        self._see_to_reading()
+
+    def resume_writing(self) -> None:
+        """See asyncio.Protocol."""
+        self.can_write = True
+        self._see_to_reading()
+        for endpoint in list(self._endpoints.values()):
+            if isinstance(endpoint, OutgoingLink):
+                endpoint.wake()
+        self.write_soon()
+
+    def carry(self, size: int) -> None:
+        """Count bytes of messages that are on their way to a store; negative when they have arrived."""
+        self._carried += size
+        self._see_to_reading()
+
+    def _see_to_reading(self) -> None:
+        paused = not self.can_write or self._carried > CARRIED_BYTES_MAX
+        if paused != self._paused and self._transport is not None and not self._transport.is_closing():
+            self._paused = paused
+            if paused:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    # -- the end of a turn --------------------------------------------------------------------------------------
+
+    def look_at(self, endpoint: IncomingLink | OutgoingLink) -> None:
+        """A link's mailbox has something; it is looked at once, at the end of the turn."""
+        self._looking.append(endpoint)
+        self.write_soon()
+
+    def write_soon(self) -> None:
+        """Write at the end of the turn what the engine has to say by then: one write per connection and turn."""
+        if not self._write_scheduled:
+            self._write_scheduled = True
+            self.door.loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._write_scheduled = False
+        looking, self._looking = self._looking, []
+        for endpoint in looking:
+            endpoint.deliver_answers()
+        transport = self._transport
+        if transport is None or self.is_gone:
+            return
+        output = self.engine.take_output()
+        if output:
+            transport.write(output)
+        if self.engine.is_closed:
+            transport.close()
+
+    def tick(self, now_ms: int, monotonic_ms: int) -> None:
+        """Heartbeats, time limits and expired tokens; called about twice a second."""
+        events = self.engine.tick(monotonic_ms)
+        if events:
+            self._handle_all(events)
+        age_ms = monotonic_ms - self._since_ms
+        if not self.engine.is_open:
+            if age_ms > attaching.HANDSHAKE_MS:
+                self.abort()
+        elif age_ms > attaching.TOKEN_MS and self.grants.is_empty and not self._is_closing:
+            self._close(Unauthorized("No token was put within 20 seconds. Connect again and put one."))
+        elif self.grants.drop_expired(now_ms):
+            self._detach_unauthorized(now_ms)
+        self.write_soon()
+
+    def _detach_unauthorized(self, now_ms: int) -> None:
+        for link, endpoint in list(self._endpoints.items()):
+            right = attaching.right_of(endpoint)
+            if right is not None and not self.grants.allows(endpoint.segments, right, now_ms):
+                path = "/".join(endpoint.segments)
+                self.detach(link, Unauthorized("The token has expired. Put a fresh one and attach again."), path)
+
+    # -- closing ------------------------------------------------------------------------------------------------
+
+    def shut_down(self) -> None:
+        """Detach every link and close the connection, both as transient (contract chapter 16)."""
+        self._is_closing = True
+        if not self.engine.is_open:
+            self.abort()
+            return
+        for link, endpoint in list(self._endpoints.items()):
+            self.detach(link, DetachForced("The server is shutting down. Attach again."), "/".join(endpoint.segments))
+        self._close(ConnectionForced("The server is shutting down. Connect again."))
+
+    def _close(self, error: ServiceBusError) -> None:
+        described = self.error(error, self.namespace or "")
+        self._is_closing = True
+        self.engine.close(described.condition, described.description, described.info)
+        self.write_soon()
+
+    def abort(self) -> None:
+        """Drop the connection without ceremony."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def detach(self, link: Link, error: ServiceBusError, path: str) -> None:
+        """End a link with an error."""
+        described = self.error(error, path)
+        link.detach(described.condition, described.description, described.info)
+        self._forget(link)
+        self.write_soon()
+
+    def _forget(self, link: Link) -> None:
+        endpoint = self._endpoints.pop(link, None)
+        if endpoint is not None:
+            endpoint.close()
+
+    # -- for links and nodes ------------------------------------------------------------------------------------
+
+    @property
+    def links(self) -> int:
+        """Number of attached links."""
+        return len(self._endpoints)
+
+    def reply_links(self) -> Iterator[ReplyLink]:
+        """The links on which this client waits for replies."""
+        for endpoint in self._endpoints.values():
+            if isinstance(endpoint, ReplyLink):
+                yield endpoint
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task that ends with the connection at the latest."""
+        task = self.door.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.door.log.error("request failed", error=repr(task.exception()))
+        self.write_soon()
+
+    def error(self, error: ServiceBusError, path: str) -> AmqpError:
+        """The wire form of an error, logged under its tracking id."""
+        return self.door.error(error, path, connection=self.engine.settings.container_id)
+
+    def log_debug(self, text: str, **about: object) -> None:
+        """Log something of this connection that only its developer wants to know."""
+        self.door.log.debug(text, connection=self.engine.settings.container_id, **about)
+
+    def meter(self, queue: Queue, kind: str, messages: int, size: int, operations: int) -> None:
+        """Count billable operations, per batch."""
+        self.door.meter(queue.namespace, queue.path, kind, messages, size, operations)
+
+    def allows(self, segments: tuple[str, ...], right: int) -> bool:
+        """Whether the connection's grants give ``right`` there now."""
+        return self.grants.allows(segments, right, self.door.clock.now_ms())
+
+    def put_token(self, audience: str, token: str) -> None:
+        """Verify a token and keep what it allows.
+
+        Raises:
+            Unauthorized: It is wrong, expired, or not for this audience.
+        """
+        assert self._rules is not None
+        grant = self.door.authorizer.authorize_token(token, self._rules, self.door.clock.now_ms())
+        self.grants.add(audience, grant)
+
+    def add_endpoint(self, link: Link, endpoint: Endpoint) -> None:
+        """Keep the other side of an accepted link."""
+        self._endpoints[link] = endpoint
+
+    def deliveries_of(self, session: Session) -> Deliveries:
+        """The unsettled deliveries of an AMQP session."""
+        found = self._deliveries.get(session)
+        if found is None:
+            found = self._deliveries[session] = Deliveries()
+        return found
+
+    # -- events -------------------------------------------------------------------------------------------------
+
+    def _on_sasl_init(self, event: SaslInit) -> bool:
+        is_ok = event.mechanism in ("ANONYMOUS", "MSSBCBS")
+        if event.mechanism == "PLAIN":
+            is_ok = self._log_in(event)
+        self.engine.sasl_outcome(is_ok)
+        return True
+
+    def _log_in(self, event: SaslInit) -> bool:
+        parts = (event.response or b"").split(b"\x00")
+        if len(parts) != 3:
+            return False
+        rules = self.door.authorizer.namespace_of(event.hostname)
+        try:
+            name, key = parts[1].decode(), parts[2].decode()
+            self.grants.set_login(self.door.authorizer.authorize_plain(name, key, rules))
+        except (Unauthorized, UnicodeDecodeError) as error:
+            self.door.log.info("login refused", mechanism="PLAIN", reason=type(error).__name__)
+            return False
+        self._login_rules = rules
+        return True
+
+    def _on_open(self, event: OpenReceived) -> None:
+        self._rules = self.door.authorizer.namespace_of(event.hostname)
+        self.namespace = self._rules.name
+        self.engine.open(self.door.clock.monotonic_ms())
+        if self._login_rules is not None and self._login_rules is not self._rules:
+            self._close(Unauthorized("The login belongs to another namespace than the host name of open."))
+        elif self.door.is_closing:
+            self._close(ConnectionForced("The server is shutting down. Connect again."))
+
+    def _on_attach(self, event: AttachReceived) -> None:
+        attaching.attach(self, event.link)
+
+    def _on_transfers(self, event: Transfers) -> None:
+        endpoint = self._endpoints.get(event.link)
+        if isinstance(endpoint, (IncomingLink, RequestLink)):
+            endpoint.transfers(event)
+
+    def _on_transfer_refused(self, event: TransferRefused) -> None:
+        endpoint = self._endpoints.get(event.link)
+        if isinstance(endpoint, (IncomingLink, RequestLink)):
+            endpoint.refused(event)
+
+    def _on_flow(self, event: LinkFlow) -> None:
+        endpoint = self._endpoints.get(event.link)
+        if isinstance(endpoint, (OutgoingLink, ReplyLink)):
+            endpoint.flow()
+
+    def _on_session_flow(self, event: SessionFlow) -> None:
+        for link, endpoint in list(self._endpoints.items()):
+            if link.session is event.session:
+                if isinstance(endpoint, OutgoingLink):
+                    endpoint.wake()
+                elif isinstance(endpoint, ReplyLink):
+                    endpoint.pump()
+
+    def _on_dispositions(self, event: Dispositions) -> None:
+        # As a sender a client settles what we settled already: nothing to do.
+        deliveries = self._deliveries.get(event.session)
+        if not event.role or deliveries is None:
+            return
+        for first, last, settled, state in event.ranges:
+            if state is None and not settled:
+                continue
+            by_link: dict[OutgoingLink, list[Any]] = {}
+            for found in deliveries.settle(first, last):
+                by_link.setdefault(found[0].link, []).append(found)
+            for link, stretches in by_link.items():
+                link.settle(stretches, state, settled=settled)
+
+    def _on_detached(self, event: LinkDetached) -> None:
+        self._forget(event.link)
+
+    def _on_session_ended(self, event: SessionEnded) -> None:
+        for link in [link for link in self._endpoints if link.session is event.session]:
+            self._forget(link)
+        self._deliveries.pop(event.session, None)
+
+    def _on_closed(self, event: Closed) -> None:
+        if event.error is not None:
+            self.log_debug("connection closed", condition=str(event.error.condition), reason=event.error.description)
+
+    def _on_nothing(self, event: object) -> None:
+        """Events that need no answer from this side."""
+
+
+_HANDLERS: dict[type, Callable[[Peer, Any], bool | None]] = {
+    SaslInit: Peer._on_sasl_init,
+    OpenReceived: Peer._on_open,
+    AttachReceived: Peer._on_attach,
+    Transfers: Peer._on_transfers,
+    TransferRefused: Peer._on_transfer_refused,
+    LinkFlow: Peer._on_flow,
+    SessionFlow: Peer._on_session_flow,
+    Dispositions: Peer._on_dispositions,
+    LinkDetached: Peer._on_detached,
+    SessionEnded: Peer._on_session_ended,
+    Closed: Peer._on_closed,
+}

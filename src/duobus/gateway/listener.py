@@ -1,0 +1,147 @@
+"""Listeners: sockets, and telling TLS from the rest by the first byte before anything is read.
+
+The first byte is looked at and left in the socket (``MSG_PEEK``), so that whoever takes the connection over finds
+all of it; nothing but public asyncio interfaces is needed for TLS behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable
+
+from duobus.telemetry.logs import Log
+
+#: First byte of a TLS record that carries a handshake.
+TLS_HANDSHAKE = 0x16
+#: A connection that says nothing is dropped (reliability T9).
+FIRST_BYTE_TIMEOUT_S = 10.0
+TLS_HANDSHAKE_TIMEOUT_S = 5.0
+BACKLOG = 1024
+#: Connections that have not shown their first byte yet.
+SILENT_MAX = 1000
+
+
+class Listener:
+    """One listening socket, and what its connections become.
+
+    Attributes:
+        port: The port that was got.
+    """
+
+    def __init__(
+        self, name: str, protocol: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None, log: Log
+    ) -> None:
+        """Make a listener.
+
+        Args:
+            name: For the log.
+            protocol: Makes the protocol of a connection, plain or behind TLS alike.
+            tls: Certificates; without them a TLS client is dropped.
+            log: Where failures go.
+        """
+        self.name = name
+        self.port = 0
+        self._protocol = protocol
+        self._tls = tls
+        self._log = log
+        self._sockets: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._silent: set[asyncio.Task[None]] = set()
+
+    async def open(self, host: str, port: int) -> None:
+        """Listen on all addresses of ``host``; with port 0 on one port that the system picks.
+
+        Raises:
+            OSError: The address or port cannot be had.
+        """
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, proto, _, address in dict.fromkeys(found):
+            sock = socket.socket(family, kind, proto)
+            try:
+                sock.setblocking(False)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                sock.bind((address[0], self.port or port, *address[2:]))
+                sock.listen(BACKLOG)
+            except OSError:
+                sock.close()
+                await self.close()
+                raise
+            self.port = sock.getsockname()[1]
+            self._sockets.append(sock)
+        self._accepting = [loop.create_task(self._accept(sock), name=f"accept-{self.name}") for sock in self._sockets]
+
+    async def close(self) -> None:
+        """Stop accepting; connections that were handed over live on."""
+        tasks = [*self._accepting, *self._silent]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for sock in self._sockets:
+            sock.close()
+        self._sockets, self._accepting = [], []
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, _ = await loop.sock_accept(listening)
+            except OSError as error:
+                # Out of descriptors, most often: wait a little instead of spinning; links that exist go on.
+                self._log.warning("accept failed", listener=self.name, error=str(error))
+                await asyncio.sleep(0.1)
+                continue
+            if len(self._silent) >= SILENT_MAX:
+                sock.close()
+                continue
+            task = loop.create_task(self._hand_over(sock))
+            self._silent.add(task)
+            task.add_done_callback(self._silent.discard)
+
+    async def _hand_over(self, sock: socket.socket) -> None:
+        try:
+            sock.setblocking(False)
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            async with asyncio.timeout(FIRST_BYTE_TIMEOUT_S):
+                first = await _first_byte(sock)
+            if first is None or (first == TLS_HANDSHAKE and self._tls is None):
+                sock.close()
+                return
+            loop = asyncio.get_running_loop()
+            if first == TLS_HANDSHAKE:
+                await loop.connect_accepted_socket(
+                    self._protocol, sock, ssl=self._tls, ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S
+                )
+            else:
+                await loop.connect_accepted_socket(self._protocol, sock)
+        except (OSError, TimeoutError) as error:
+            # ssl.SSLError is an OSError. The other side's fault, and its loss.
+            self._log.debug("connection dropped", listener=self.name, error=str(error))
+            sock.close()
+        except asyncio.CancelledError:
+            sock.close()
+            raise
+
+
+async def _first_byte(sock: socket.socket) -> int | None:
+    """The first byte without taking it, or None when the peer closed."""
+    loop = asyncio.get_running_loop()
+    readable = loop.create_future()
+    loop.add_reader(sock, _set_done, readable)
+    try:
+        await readable
+    finally:
+        loop.remove_reader(sock)
+    data = sock.recv(1, socket.MSG_PEEK)
+    return data[0] if data else None
+
+
+def _set_done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

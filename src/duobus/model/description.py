@@ -1,0 +1,379 @@
+"""Descriptions of entities, rules and access rules: their properties, defaults and limits.
+
+Plain data, kept as JSON in the catalog and never with a default left out: a later version may have other
+defaults, and an entity keeps what it was created with. Durations are ms, None meaning "for ever". Runtime
+numbers (sizes, counts) are not properties and live elsewhere (HTTP contract A.5).
+"""
+
+from __future__ import annotations
+
+from enum import IntFlag
+from typing import Any, TypeVar
+
+import msgspec
+
+from duobus.errors import ArgumentInvalid, ArgumentOutOfRange, InternalError
+from duobus.model.address import check_entity_name, check_subscription_name
+
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+
+QUEUE = "queue"
+TOPIC = "topic"
+
+ACTIVE = "Active"
+DISABLED = "Disabled"
+SEND_DISABLED = "SendDisabled"
+RECEIVE_DISABLED = "ReceiveDisabled"
+
+#: What a client may set; the other values of the wire are read-only (HTTP contract A.5.7).
+QUEUE_STATUSES = (ACTIVE, DISABLED, SEND_DISABLED, RECEIVE_DISABLED)
+TOPIC_STATUSES = (ACTIVE, DISABLED, SEND_DISABLED)
+SUBSCRIPTION_STATUSES = (ACTIVE, DISABLED, RECEIVE_DISABLED)
+
+_KIB = 1024
+_MINUTE_MS = 60_000
+_DAY_MS = 86_400_000
+
+#: Sizes that an entity may be given, in MiB: Standard's and Premium's (HTTP contract A.6).
+SIZES_MIB = tuple(1024 * factor for factor in (1, 2, 3, 4, 5, 10, 20, 40, 80))
+
+#: Largest message that may be configured: Premium's (HTTP contract A.5.1, row 27).
+MESSAGE_SIZE_BYTES_MAX = 102_400 * _KIB
+
+#: HTTP contract A.6.2.
+USER_METADATA_LENGTH_MAX = 1024
+ACCESS_RULES_MAX = 12
+ACCESS_RULE_NAME_LENGTH_MAX = 256
+SUBSCRIPTIONS_PER_TOPIC_MAX = 2000
+RULES_PER_SUBSCRIPTION_MAX = 2000
+SQL_LENGTH_MAX = 1024
+
+
+class Right(IntFlag):
+    """What a claim allows (HTTP contract B.2.4). Manage is stored with both others or not at all."""
+
+    LISTEN = 1
+    SEND = 2
+    MANAGE = 4
+
+
+ALL_RIGHTS = Right.LISTEN | Right.SEND | Right.MANAGE
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """Defaults and limits of one kind of service; attributes ending in ``_default``, ``_min`` and ``_max``.
+
+    Lock and delivery-count limits are the cloud's in both profiles: files of the emulator may hold more than the
+    emulator allows (HTTP contract D.3, last column), only its defaults differ.
+    """
+
+    lock_duration_ms_default: int = _MINUTE_MS
+    lock_duration_ms_min: int = 5000
+    lock_duration_ms_max: int = 5 * _MINUTE_MS
+    time_to_live_ms_default: int | None = None
+    time_to_live_ms_min: int = 1000
+    duplicate_window_ms_default: int = 10 * _MINUTE_MS
+    duplicate_window_ms_min: int = 20_000
+    duplicate_window_ms_max: int = 7 * _DAY_MS
+    delivery_count_default: int = 10
+    delivery_count_max: int = 2_147_483_647
+    auto_delete_ms_min: int = 5 * _MINUTE_MS
+
+
+CLOUD = Profile()
+EMULATOR = Profile(
+    time_to_live_ms_default=60 * _MINUTE_MS,
+    duplicate_window_ms_default=20_000,
+    duplicate_window_ms_min=5000,
+    delivery_count_default=3,
+)
+
+
+class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
+    """A name with two keys and the rights that a signature with either key gives (HTTP contract A.5.6).
+
+    Attributes:
+        name: Told in tokens as ``skn``; compared exactly.
+        primary_key: Key text; its UTF-8 bytes are the key, whatever it looks like.
+        secondary_key: The other key text, so that keys can be changed without a gap.
+        rights: Right values added up; an ``int`` in JSON.
+    """
+
+    name: str
+    primary_key: str
+    secondary_key: str
+    rights: int
+
+    def __repr__(self) -> str:
+        # Keys stay out of tracebacks and logs (I66).
+        return f"AccessRule({self.name!r}, rights={self.rights})"
+
+
+class QueueDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """All properties of a queue (HTTP contract A.5.1), in snake case with the unit last.
+
+    The times ``created_at_ms``, ``updated_at_ms`` and ``accessed_at_ms`` are kept by the broker; 0 is never.
+    """
+
+    name: str
+    lock_duration_ms: int = CLOUD.lock_duration_ms_default
+    max_size_in_megabytes: int = SIZES_MIB[0]
+    requires_duplicate_detection: bool = False
+    requires_session: bool = False
+    default_message_time_to_live_ms: int | None = None
+    dead_lettering_on_message_expiration: bool = False
+    duplicate_detection_history_time_window_ms: int = CLOUD.duplicate_window_ms_default
+    max_delivery_count: int = CLOUD.delivery_count_default
+    enable_batched_operations: bool = True
+    is_anonymous_accessible: bool = False
+    authorization_rules: tuple[AccessRule, ...] = ()
+    status: str = ACTIVE
+    forward_to: str | None = None
+    user_metadata: str | None = None
+    support_ordering: bool | None = None
+    auto_delete_on_idle_ms: int | None = None
+    enable_partitioning: bool = False
+    forward_dead_lettered_messages_to: str | None = None
+    enable_express: bool = False
+    max_message_size_bytes: int = 256 * _KIB
+    created_at_ms: int = 0
+    updated_at_ms: int = 0
+    accessed_at_ms: int = 0
+
+
+class RuleDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """A subscription's rule: which messages it takes and what it changes on them (HTTP contract A.5.4).
+
+    Attributes:
+        filter_type: ``Sql``, ``Correlation``, ``True`` or ``False``.
+        sql_filter: Expression of an SQL filter, else None.
+        correlation_filter: Members of a correlation filter as the file names them, else None.
+        sql_action: Expression of the action, or None for no action.
+    """
+
+    name: str
+    filter_type: str = "True"
+    sql_filter: str | None = None
+    correlation_filter: dict[str, Any] | None = None
+    sql_action: str | None = None
+    created_at_ms: int = 0
+
+
+#: What a subscription without rules of its own gets (HTTP contract A.5.3).
+DEFAULT_RULE = RuleDescription(name="$Default")
+
+
+class SubscriptionDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """All properties of a subscription (HTTP contract A.5.3) and its rules."""
+
+    name: str
+    lock_duration_ms: int = CLOUD.lock_duration_ms_default
+    requires_session: bool = False
+    default_message_time_to_live_ms: int | None = None
+    dead_lettering_on_message_expiration: bool = False
+    dead_lettering_on_filter_evaluation_exceptions: bool = True
+    max_delivery_count: int = CLOUD.delivery_count_default
+    enable_batched_operations: bool = True
+    status: str = ACTIVE
+    forward_to: str | None = None
+    forward_dead_lettered_messages_to: str | None = None
+    auto_delete_on_idle_ms: int | None = None
+    user_metadata: str | None = None
+    rules: tuple[RuleDescription, ...] = (DEFAULT_RULE,)
+    created_at_ms: int = 0
+    updated_at_ms: int = 0
+    accessed_at_ms: int = 0
+
+
+class TopicDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """All properties of a topic (HTTP contract A.5.2) and its subscriptions."""
+
+    name: str
+    default_message_time_to_live_ms: int | None = None
+    max_size_in_megabytes: int = SIZES_MIB[0]
+    requires_duplicate_detection: bool = False
+    duplicate_detection_history_time_window_ms: int = CLOUD.duplicate_window_ms_default
+    enable_batched_operations: bool = True
+    filtering_messages_before_publishing: bool = False
+    is_anonymous_accessible: bool = False
+    authorization_rules: tuple[AccessRule, ...] = ()
+    status: str = ACTIVE
+    user_metadata: str | None = None
+    support_ordering: bool | None = None
+    auto_delete_on_idle_ms: int | None = None
+    enable_partitioning: bool = False
+    enable_subscription_partitioning: bool = False
+    enable_express: bool = False
+    max_message_size_bytes: int = 256 * _KIB
+    subscriptions: tuple[SubscriptionDescription, ...] = ()
+    created_at_ms: int = 0
+    updated_at_ms: int = 0
+    accessed_at_ms: int = 0
+
+
+def to_json(description: msgspec.Struct) -> bytes:
+    """Return a description as UTF-8 JSON with every member, defaults included."""
+    return msgspec.json.encode(description)
+
+
+def from_json(data: bytes, kind: type[_Struct]) -> _Struct:
+    """Return the description that ``to_json`` was given. Members unknown to this version are left out.
+
+    Raises:
+        InternalError: The stored text is damaged.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InternalError(f"The stored {kind.__name__} cannot be read: {error}") from None
+
+
+def check_queue(queue: QueueDescription, profile: Profile = CLOUD) -> QueueDescription:
+    """Return ``queue`` if it may be created.
+
+    Raises:
+        ArgumentOutOfRange: A number is outside its limits.
+        ArgumentInvalid: A name or status is illegal, or two properties exclude each other.
+
+    Both texts name the property, its value and what is allowed (HTTP contract A.5.1, A.6).
+    """
+    check_entity_name(queue.name)
+    _check_receivable(queue, profile)
+    _check_entity(queue, profile)
+    _check_one_of("Status", queue.status, QUEUE_STATUSES)
+    if queue.requires_session and queue.forward_to is not None:
+        raise ArgumentInvalid("RequiresSession and ForwardTo exclude each other; leave one of them out.")
+    return queue
+
+
+def check_topic(topic: TopicDescription, profile: Profile = CLOUD) -> TopicDescription:
+    """Return ``topic`` if it may be created with all its subscriptions and rules; raises as ``check_queue``."""
+    check_entity_name(topic.name)
+    _check_entity(topic, profile)
+    _check_one_of("Status", topic.status, TOPIC_STATUSES)
+    if len(topic.subscriptions) > SUBSCRIPTIONS_PER_TOPIC_MAX:
+        raise ArgumentOutOfRange(
+            f"The topic has {len(topic.subscriptions)} subscriptions; "
+            f"at most {SUBSCRIPTIONS_PER_TOPIC_MAX} are allowed."
+        )
+    for subscription in topic.subscriptions:
+        check_subscription(subscription, profile)
+    return topic
+
+
+def check_subscription(subscription: SubscriptionDescription, profile: Profile = CLOUD) -> SubscriptionDescription:
+    """Return ``subscription`` if it may be created with its rules; raises as ``check_queue``."""
+    check_subscription_name(subscription.name)
+    _check_receivable(subscription, profile)
+    _check_idle_and_metadata(subscription.auto_delete_on_idle_ms, subscription.user_metadata, profile)
+    _check_one_of("Status", subscription.status, SUBSCRIPTION_STATUSES)
+    if len(subscription.rules) > RULES_PER_SUBSCRIPTION_MAX:
+        raise ArgumentOutOfRange(f"A subscription has at most {RULES_PER_SUBSCRIPTION_MAX} rules.")
+    for rule in subscription.rules:
+        check_subscription_name(rule.name, kind="rule")
+        for expression in (rule.sql_filter, rule.sql_action):
+            if expression is not None and len(expression) > SQL_LENGTH_MAX:
+                raise ArgumentOutOfRange(
+                    f"The expression of rule {rule.name!r} has {len(expression)} characters; "
+                    f"at most {SQL_LENGTH_MAX} are allowed."
+                )
+    return subscription
+
+
+def check_access_rule(rule: AccessRule) -> AccessRule:
+    """Return ``rule`` if it may be used; raises ArgumentInvalid otherwise (HTTP contract A.5.6, B.2.4)."""
+    if not 0 < len(rule.name) <= ACCESS_RULE_NAME_LENGTH_MAX:
+        raise ArgumentInvalid(f"The name of an access rule has 1 to {ACCESS_RULE_NAME_LENGTH_MAX} characters.")
+    if not rule.primary_key or not rule.secondary_key:
+        # An empty key would let everybody sign.
+        raise ArgumentInvalid(f"The access rule {rule.name!r} needs two keys that are not empty.")
+    if not 0 < rule.rights <= ALL_RIGHTS:
+        raise ArgumentInvalid(f"The access rule {rule.name!r} needs rights out of Listen, Send and Manage.")
+    if rule.rights & Right.MANAGE and rule.rights != ALL_RIGHTS:
+        raise ArgumentInvalid(f"The access rule {rule.name!r} has Manage, which needs Send and Listen beside it.")
+    return rule
+
+
+def unbuilt_features(queue: QueueDescription) -> tuple[str, ...]:
+    """Return what ``queue`` asks for and this version cannot do: such a queue is stored, and its attach refused."""
+    wanted = (
+        ("RequiresSession", queue.requires_session),
+        ("RequiresDuplicateDetection", queue.requires_duplicate_detection),
+        ("ForwardTo", queue.forward_to is not None),
+        ("ForwardDeadLetteredMessagesTo", queue.forward_dead_lettered_messages_to is not None),
+    )
+    return tuple(name for name, is_wanted in wanted if is_wanted)
+
+
+def ignored_features(queue: QueueDescription) -> tuple[str, ...]:
+    """Return what ``queue`` asks for, is stored, and has no effect in this version; it works without."""
+    wanted = (
+        ("AutoDeleteOnIdle", queue.auto_delete_on_idle_ms is not None),
+        ("AuthorizationRules", bool(queue.authorization_rules)),
+    )
+    return tuple(name for name, is_wanted in wanted if is_wanted)
+
+
+def _check_receivable(entity: QueueDescription | SubscriptionDescription, profile: Profile) -> None:
+    _check_range(
+        "LockDuration (ms)", entity.lock_duration_ms, profile.lock_duration_ms_min, profile.lock_duration_ms_max
+    )
+    _check_range("MaxDeliveryCount", entity.max_delivery_count, 1, profile.delivery_count_max)
+    _check_time_to_live(entity.default_message_time_to_live_ms, profile)
+    for name in (entity.forward_to, entity.forward_dead_lettered_messages_to):
+        if name is not None:
+            check_entity_name(name)
+
+
+def _check_entity(entity: QueueDescription | TopicDescription, profile: Profile) -> None:
+    _check_time_to_live(entity.default_message_time_to_live_ms, profile)
+    _check_range(
+        "DuplicateDetectionHistoryTimeWindow (ms)",
+        entity.duplicate_detection_history_time_window_ms,
+        profile.duplicate_window_ms_min,
+        profile.duplicate_window_ms_max,
+    )
+    _check_range("MaxMessageSizeInBytes", entity.max_message_size_bytes, _KIB, MESSAGE_SIZE_BYTES_MAX)
+    _check_one_of("MaxSizeInMegabytes", entity.max_size_in_megabytes, SIZES_MIB)
+    _check_idle_and_metadata(entity.auto_delete_on_idle_ms, entity.user_metadata, profile)
+    if entity.enable_express and entity.requires_duplicate_detection:
+        raise ArgumentInvalid("EnableExpress and RequiresDuplicateDetection exclude each other.")
+    check_access_rules(entity.authorization_rules)
+
+
+def check_access_rules(rules: tuple[AccessRule, ...]) -> None:
+    """Check the access rules of one entity or namespace together: their number and names; raises ArgumentInvalid."""
+    if len(rules) > ACCESS_RULES_MAX:
+        raise ArgumentInvalid(f"{len(rules)} AuthorizationRules are given; at most {ACCESS_RULES_MAX} are allowed.")
+    if len({rule.name for rule in rules}) != len(rules):
+        raise ArgumentInvalid("Two AuthorizationRules have the same name.")
+    for rule in rules:
+        check_access_rule(rule)
+
+
+def _check_time_to_live(value: int | None, profile: Profile) -> None:
+    if value is not None and value < profile.time_to_live_ms_min:
+        raise ArgumentOutOfRange(
+            f"DefaultMessageTimeToLive (ms) is {value}; at least {profile.time_to_live_ms_min} is allowed."
+        )
+
+
+def _check_idle_and_metadata(idle_ms: int | None, metadata: str | None, profile: Profile) -> None:
+    if idle_ms is not None and idle_ms < profile.auto_delete_ms_min:
+        raise ArgumentOutOfRange(
+            f"AutoDeleteOnIdle (ms) is {idle_ms}; at least {profile.auto_delete_ms_min} is allowed."
+        )
+    if metadata is not None and len(metadata) > USER_METADATA_LENGTH_MAX:
+        raise ArgumentOutOfRange(
+            f"UserMetadata has {len(metadata)} characters; at most {USER_METADATA_LENGTH_MAX} are allowed."
+        )
+
+
+def _check_range(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise ArgumentOutOfRange(f"{name} is {value}; it must be from {low} to {high}.")
+
+
+def _check_one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    if value not in allowed:
+        raise ArgumentInvalid(f"{name} is {value!r}; it must be one of {', '.join(map(str, allowed))}.")

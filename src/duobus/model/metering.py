@@ -1,0 +1,52 @@
+"""MeteringRecord: what the usage report of one minute says (design 3.13, requirements PN13 and PN15).
+
+One operation is a message sent or handed out, per 64 KiB begun; a receive that ends with nothing is one;
+settlements and renewals are recorded at price 0. Counted per batch, written once a minute.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+#: One operation covers so many bytes of one message.
+OPERATION_BYTES = 65_536
+
+SEND = "send"
+RECEIVE = "receive"
+EMPTY_RECEIVE = "empty-receive"
+SETTLE = "settle"
+RENEW = "renew"
+
+#: Every kind that a record may have, and whether it costs.
+KINDS: dict[str, bool] = {SEND: True, RECEIVE: True, EMPTY_RECEIVE: True, SETTLE: False, RENEW: False}
+
+
+class MeteringRecord(msgspec.Struct, frozen=True):
+    """Counts of one namespace, entity and kind over one minute.
+
+    Attributes:
+        server: Id of the server's run that counted; with ``number`` it tells a record from every other.
+        number: 1 and up within ``server``, without gaps.
+        minute_ms: Start of the minute, ms since the epoch.
+        namespace: Name of the namespace.
+        entity: Path of the queue, topic or subscription.
+        kind: One of KINDS.
+        messages: Messages, or requests for a kind that moves none.
+        bytes: Sum of the payload sizes.
+        operations: Billable operations; counted per message, since sums cannot be split again.
+    """
+
+    server: str
+    number: int
+    minute_ms: int
+    namespace: str
+    entity: str
+    kind: str
+    messages: int
+    bytes: int
+    operations: int
+
+
+def operations_of(size_bytes: int) -> int:
+    """Return the operations of one message of this size: one per 64 KiB begun, and one for an empty one."""
+    return (size_bytes + OPERATION_BYTES - 1) // OPERATION_BYTES or 1

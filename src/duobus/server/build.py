@@ -1,0 +1,272 @@
+"""The only place where stores, catalog, namespaces and doors are put together."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from duobus.auth.authorizer import Authorizer, NamespaceRules
+from duobus.broker import MessageBroker, ScaleUnit
+from duobus.clock import BrokerTime, Clock, Entropy
+from duobus.errors import ConfigurationError, ServiceBusError, StoreFailed, StoreTooNew
+from duobus.gateway.amqp.door import AmqpDoor
+from duobus.gateway.listener import Listener
+from duobus.model.description import ALL_RIGHTS, TOPIC, AccessRule, to_json
+from duobus.server.config import EMULATOR_KEY, Settings
+from duobus.server.config_file import NamespaceConfig
+from duobus.server.observing import samples
+from duobus.stores.catalog import (
+    DEFAULT_RULE_NAME,
+    Catalog,
+    CatalogContents,
+    MemoryCatalog,
+    NamespaceRow,
+    SqliteCatalog,
+    new_namespace,
+)
+from duobus.stores.checkpoint import CheckpointThread
+from duobus.stores.interface import MessagingStore
+from duobus.stores.writer import StoreWriter
+from duobus.telemetry.logs import Log
+from duobus.telemetry.metering_log import MeteringCounts
+from duobus.telemetry.metrics import Metrics
+
+#: Limits of a clean stop (I63): peers get this long to close their side.
+PEERS_CLOSE_S = 5.0
+
+
+class Server:
+    """One server: everything that was put together, in the order in which it is started and stopped.
+
+    Attributes:
+        unit: The scale unit.
+        listeners: Name of a door to its listener, for those that are offered.
+        default: The default namespace's row: its first rule is what the ready file tells.
+        authority: Certificate of the self-signed authority, or None.
+        new_key: Whether the default key was generated just now, to be shown once.
+    """
+
+    def __init__(self, settings: Settings, clock: Clock, entropy: Entropy) -> None:
+        self.settings = settings
+        self.log = Log("server")
+        self.listeners: dict[str, Listener] = {}
+        self.authority: Path | None = None
+        self.new_key = False
+        self.is_ready = False
+        self.metering = MeteringCounts(str(entropy.uuid()))
+        self._clock = clock
+        self._entropy = entropy
+        self._time = BrokerTime(clock)
+        self._catalog: Catalog = _catalog_of(settings)
+        self._writers: list[StoreWriter] = []
+        self._checkpoints: list[CheckpointThread] = []
+        self.unit = ScaleUnit(self._catalog, self._store_event)
+
+    # -- start --------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open everything; on return clients can connect.
+
+        Raises:
+            ConfigurationError: Something that the operator has to change; the text says what.
+        """
+        try:
+            contents = self._catalog.read()
+        except (StoreFailed, StoreTooNew) as error:
+            raise ConfigurationError(f"The catalog cannot be opened: {error}") from error
+        namespaces = self._namespaces(contents)
+        await self._add_stores(contents)
+        contents = self._catalog.read()
+        await self.unit.start(contents)
+        for checkpoint in self._checkpoints:
+            checkpoint.start()
+        for namespace in self.settings.namespaces:
+            await self._create_entities(namespace)
+        rules = [
+            NamespaceRules(row.name, row.rules, config.hosts)
+            for row, config in zip(namespaces, self.settings.namespaces, strict=True)
+        ]
+        self.default = namespaces[0]
+        self.door = AmqpDoor(
+            self.unit,
+            Authorizer(rules),
+            clock=self._clock,
+            entropy=self._entropy,
+            log=Log("amqp"),
+            metering=self.metering,
+        )
+        await self._open_listeners()
+        self.is_ready = True
+
+    def _namespaces(self, contents: CatalogContents) -> list[NamespaceRow]:
+        """The rows of the configured namespaces, made where they are new, with the rules that the file gives."""
+        known = {row.name: row for row in contents.namespaces}
+        rows = []
+        for config in self.settings.namespaces:
+            row = known.get(config.name)
+            if row is None:
+                row = new_namespace(config.name, self._entropy)
+                self.new_key = self.new_key or not self.settings.emulator
+            rules = {rule.name: rule for rule in row.rules}
+            if self.settings.emulator:
+                rules[DEFAULT_RULE_NAME] = AccessRule(
+                    name=DEFAULT_RULE_NAME,
+                    primary_key=EMULATOR_KEY,
+                    secondary_key=EMULATOR_KEY,
+                    rights=int(ALL_RIGHTS),
+                )
+            elif rules[DEFAULT_RULE_NAME].primary_key == EMULATOR_KEY:
+                # The folder was used with --emulator before: its key is public, so it must not live on.
+                rules[DEFAULT_RULE_NAME] = new_namespace(config.name, self._entropy).rules[0]
+                self.new_key = True
+            rules.update({rule.name: rule for rule in config.rules})
+            wanted = NamespaceRow(row.name, tuple(rules.values()))
+            if wanted != known.get(config.name):
+                self._catalog.put_namespace(wanted)
+            rows.append(wanted)
+        return rows
+
+    async def _add_stores(self, contents: CatalogContents) -> None:
+        existing = {row.store_id for row in contents.stores}
+        if len(existing) > self.settings.stores:
+            raise ConfigurationError(
+                f"--stores {self.settings.stores} is fewer than the {len(existing)} messaging stores of this data "
+                f"folder. Give --stores {len(existing)} or more."
+            )
+        for store_id in sorted(existing | set(range(1, self.settings.stores + 1))):
+            is_new = store_id not in existing
+            store, writer = self._make_store(store_id, must_exist=not is_new)
+            self._writers.append(writer)
+            broker = MessageBroker(
+                store_id, store, writer, time=self._time, entropy=self._entropy, watcher=self.unit
+            )
+            if is_new:
+                # The file first, then the catalog: a store that the catalog knows is never created again as empty.
+                await self._create_store(broker)
+                self._catalog.add_store(store_id, f"stores/store-{store_id}.db")
+            self.unit.brokers[store_id] = broker
+
+    async def _create_store(self, broker: MessageBroker) -> None:
+        try:
+            await broker.call(broker.store.open)
+            await broker.call(broker.store.close)
+        except (StoreFailed, StoreTooNew) as error:
+            raise ConfigurationError(f"Messaging store {broker.store_id} cannot be created: {error}") from error
+
+    def _make_store(self, store_id: int, *, must_exist: bool) -> tuple[MessagingStore, StoreWriter]:
+        loop = asyncio.get_running_loop()
+        writer = StoreWriter(loop, f"store-{store_id}")
+        if self.settings.ephemeral:
+            from duobus.stores.memory import MemoryStore
+
+            return MemoryStore(), writer
+        from duobus.stores.sqlite import SqliteStore
+
+        assert self.settings.data is not None
+        path = self.settings.data / "stores" / f"store-{store_id}.db"
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        store = SqliteStore(str(path), store_id, must_exist=must_exist)
+        self._checkpoints.append(CheckpointThread(store, writer, loop))
+        return store, writer
+
+    async def _create_entities(self, config: NamespaceConfig) -> None:
+        """What the file asks for and is missing is created; what differs is named and left alone (design 6)."""
+        home = self.unit.namespace(config.name)
+        for description in config.queues:
+            queue = home.queues.get(description.name.lower())
+            if queue is None:
+                try:
+                    queue = await self.unit.create_queue(config.name, description)
+                except ServiceBusError as error:
+                    self.log.error("queue not created", queue=description.name, reason=str(error))
+                    continue
+            else:
+                self.unit.report_differences(queue, description)
+            if queue.unbuilt:
+                self.log.warning("queue stored but not served", queue=queue.path, asks_for=", ".join(queue.unbuilt))
+        for topic in config.topics:
+            self.unit.keep_unbuilt(config.name, TOPIC, topic.name, to_json(topic))
+            self.log.warning("topic stored but not served by this version", topic=topic.name)
+
+    # -- doors --------------------------------------------------------------------------------------------------
+
+    async def _open_listeners(self) -> None:
+        settings = self.settings
+        tls = self._tls_context()
+        from duobus.gateway.rest.app import RestDoor
+
+        started_ms = self._clock.now_ms()
+        metrics = Metrics(lambda: samples(self.unit, self.door, started_ms))
+        self.rest = RestDoor(self.unit, metrics, lambda: self.is_ready)
+        http = await self.rest.open()
+        await self._listen("amqp", self.door, settings.port, tls)
+        if tls is not None:
+            await self._listen("tls", self.door, settings.tls_port, tls)
+        await self._listen("http", http, settings.http_port, tls)
+        if settings.https_port is not None and tls is not None:
+            await self._listen("https", http, settings.https_port, tls)
+
+    async def _listen(
+        self, name: str, protocol: Callable[[], asyncio.Protocol], port: int, tls: ssl.SSLContext | None
+    ) -> None:
+        listener = Listener(name, protocol, tls, Log("listener"))
+        try:
+            await listener.open(self.settings.host, port)
+        except OSError as error:
+            raise ConfigurationError(
+                f"Port {port} on {self.settings.host} cannot be opened for {name}: {error.strerror or error}. "
+                f"Stop whoever uses it, or give another port (0 picks one)."
+            ) from error
+        self.listeners[name] = listener
+
+    def _tls_context(self) -> ssl.SSLContext | None:
+        if not self.settings.offers_tls:
+            return None
+        from duobus.gateway.tls import SelfSigned, limit_tls_buffers, server_context
+
+        limit_tls_buffers()
+        if self.settings.tls_cert is not None:
+            assert self.settings.tls_key is not None
+            return server_context(self.settings.tls_cert, self.settings.tls_key)
+        folder = self.settings.data
+        if folder is None:
+            raise ConfigurationError("--tls-self-signed keeps its authority in the data folder. Give --data.")
+        files = SelfSigned(folder / "tls", self._clock, self._entropy).ensure([socket.gethostname()])
+        self.authority = files.authority
+        return server_context(files.certificate, files.key)
+
+    def port(self, name: str) -> int | None:
+        """The port of a door, or None when it is not offered."""
+        listener = self.listeners.get(name)
+        return listener.port if listener is not None else None
+
+    # -- stop ---------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Stop accepting, detach and close every peer, finish the commits, close the stores (I63)."""
+        self.is_ready = False
+        for listener in self.listeners.values():
+            await listener.close()
+        if hasattr(self, "door"):
+            await self.door.close(PEERS_CLOSE_S)
+        if hasattr(self, "rest"):
+            await self.rest.close()
+        await self.unit.stop()
+        loop = asyncio.get_running_loop()
+        for owned in (*self._checkpoints, *self._writers):
+            await loop.run_in_executor(None, owned.stop)
+        self._catalog.close()
+
+    def _store_event(self, store_id: int, what: str, why: str) -> None:
+        write = self.log.info if what == "opened" else self.log.error
+        write(f"store {what}", store=store_id, reason=why)
+
+
+def _catalog_of(settings: Settings) -> Catalog:
+    if settings.ephemeral:
+        return MemoryCatalog()
+    assert settings.data is not None
+    settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return SqliteCatalog(settings.data / "catalog.db")

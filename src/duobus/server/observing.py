@@ -1,0 +1,42 @@
+"""Every number of the metrics page, read from where it is kept, when somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from duobus.broker import ScaleUnit
+from duobus.gateway.amqp.door import AmqpDoor
+from duobus.telemetry.metrics import Sample
+
+_STATES = ("active", "dead-letter", "transfer-dead-letter", "deferred", "scheduled")
+
+
+def samples(unit: ScaleUnit, door: AmqpDoor, started_ms: int) -> Iterator[Sample]:
+    """Yield every sample there is now."""
+    yield Sample("duobus_start_time_seconds", (), started_ms / 1000)
+    yield from _of_doors(door)
+    for store_id, broker in unit.brokers.items():
+        label = (str(store_id),)
+        yield Sample("duobus_store_available", label, int(broker.state == "open"))
+        yield Sample("duobus_store_failures", label, broker.failures)
+        yield Sample("duobus_store_commits", label, broker.commits)
+    for namespace in unit.namespaces.values():
+        for queue in namespace.queues.values():
+            where = (namespace.name, queue.path)
+            numbers, _ = queue.numbers()
+            for state, number in zip(_STATES, numbers, strict=True):
+                yield Sample("duobus_messages", (*where, state), number)
+            for handle in queue.fragments:
+                yield Sample("duobus_fragment_available", (*where, str(handle.number)), int(handle.online))
+
+
+def _of_doors(door: AmqpDoor) -> Iterator[Sample]:
+    yield Sample("duobus_connections", (), len(door.peers))
+    yield Sample("duobus_links", (), sum(peer.links for peer in door.peers))
+    yield Sample("duobus_connections_opened", (), door.connections_opened)
+    for condition, number in door.errors.items():
+        yield Sample("duobus_errors", (condition,), number)
+    for (namespace, entity, kind), (messages, size, operations) in door.totals.items():
+        yield Sample("duobus_messages_metered", (namespace, entity, kind), messages)
+        yield Sample("duobus_metered_bytes", (namespace, entity, kind), size)
+        yield Sample("duobus_operations", (namespace, entity, kind), operations)

@@ -1,0 +1,120 @@
+"""Start, ready, drain, stop; signals."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+from pathlib import Path
+
+from duobus.clock import Clock, Entropy
+from duobus.server.build import Server
+from duobus.server.config import ReadyFile, Settings, ready_members
+from duobus.telemetry.logs import Log, set_up_logs
+
+#: The event loop and the store threads hand the interpreter to each other often: at the default of 5 ms a thread
+#: that computes stops a store's commit for that long at every statement (reference/performance.md 3, 6).
+SWITCH_INTERVAL_S = 0.0002
+
+#: Millions of live messages must be invisible to the collector; cycles are made by connections only.
+GC_THRESHOLD = 50_000
+
+METERING_PERIOD_S = 60.0
+
+
+def serve(settings: Settings) -> int:
+    """Run a server until SIGTERM or SIGINT; returns the exit status.
+
+    Raises:
+        ConfigurationError: The operator has to change something; nothing was served.
+    """
+    set_up_logs(settings.log_format, Clock(), sys.stderr)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    return asyncio.run(_serve(settings))
+
+
+async def _serve(settings: Settings) -> int:
+    log = Log("server")
+    clock = Clock()
+    for warning in settings.warnings:
+        log.warning(warning)
+    server = Server(settings, clock, Entropy())
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _on_signal, stopping, log)
+    ready = ReadyFile(settings.ready_file) if settings.ready_file is not None else None
+    try:
+        await server.start()
+        _announce(server, ready, log)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(GC_THRESHOLD, 50, 100)
+        meter = loop.create_task(_write_metering(server, clock), name="metering")
+        await stopping.wait()
+        log.info("stopping")
+        meter.cancel()
+    finally:
+        if ready is not None:
+            ready.remove()
+        await server.stop()
+    await _flush_metering(server, clock)
+    log.info("stopped")
+    return 0
+
+
+def _on_signal(stopping: asyncio.Event, log: Log) -> None:
+    if stopping.is_set():
+        # A second signal stops at once; what was acknowledged is on disk all the same.
+        log.warning("stopped at once")
+        os._exit(1)
+    stopping.set()
+
+
+def _announce(server: Server, ready: ReadyFile | None, log: Log) -> None:
+    settings = server.settings
+    rule = server.default.rules[0]
+    amqp_port = server.port("amqp")
+    assert amqp_port is not None
+    members = ready_members(
+        settings,
+        amqp_port=amqp_port,
+        tls_port=server.port("tls"),
+        http_port=server.port("http"),
+        https_port=server.port("https"),
+        rule_name=rule.name,
+        key=rule.primary_key,
+        ca=server.authority,
+    )
+    if ready is not None:
+        ready.write(members)
+    ports = {name: listener.port for name, listener in server.listeners.items()}
+    log.info("ready", namespace=server.default.name, **ports)
+    if server.new_key:
+        # Shown once, here and nowhere else (design 5).
+        sys.stdout.write(f"Connection string (shown once): {members['connection_string']}\n")
+        sys.stdout.flush()
+
+
+async def _write_metering(server: Server, clock: Clock) -> None:
+    while True:
+        await asyncio.sleep(METERING_PERIOD_S)
+        await _flush_metering(server, clock)
+
+
+async def _flush_metering(server: Server, clock: Clock) -> None:
+    """Metering records as JSON lines; with ``--ephemeral`` there is no folder to keep them in."""
+    records = server.metering.take(clock.now_ms())
+    folder: Path | None = server.settings.data
+    if not records or folder is None:
+        return
+    from duobus.telemetry.metering_log import MeteringLog
+
+    try:
+        await asyncio.get_running_loop().run_in_executor(None, MeteringLog(folder / "metering").write, records)
+    except OSError as error:
+        Log("metering").error("metering not written", error=str(error), records=len(records))
+
+

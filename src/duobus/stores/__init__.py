@@ -1,0 +1,1 @@
+"""Messaging stores: how message brokers keep what they decided; one interface, several keepers."""

@@ -1,0 +1,278 @@
+"""MessagingStore: how message brokers keep what they decided, and the columns in which it travels.
+
+A store is blocking and single-threaded: a ``StoreWriter`` (stores/writer.py) owns the thread that calls
+it. Nothing above this line knows SQL; nothing below it knows what a message means. A message's payload
+(the bare message) and its ``special`` (everything rare, encoded by the fragment) are opaque bytes here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+
+#: Highest format this version reads and writes; a newer one is refused (I65).
+FORMAT_VERSION = 1
+
+#: A row's integer key is ``source_key << COUNT_BITS | count``: 2**44 messages a source are 5.5 years at
+#: 100,000 a second; 2**19 sources a store are left. A composite key without rowid measured 41 us a row
+#: against 7 (reference/performance.md).
+COUNT_BITS = 44
+SOURCE_KEY_MAX = (1 << 19) - 1
+COUNT_MAX = (1 << COUNT_BITS) - 1
+
+
+class FragmentRow:
+    """One fragment of an entity as the store keeps it.
+
+    Attributes:
+        fragment_key: Store-local id, given by the store, 1 and up; never reused.
+        entity_id: The catalog's id of the top-level entity.
+        fragment_no: 16 bit number, unique in the entity for ever.
+        epoch: Raised by a commit at every recovery or change of owner.
+    """
+
+    __slots__ = ("entity_id", "epoch", "fragment_key", "fragment_no")
+
+    def __init__(self, fragment_key: int, entity_id: int, fragment_no: int, epoch: int) -> None:
+        self.fragment_key = fragment_key
+        self.entity_id = entity_id
+        self.fragment_no = fragment_no
+        self.epoch = epoch
+
+
+class SourceRow:
+    """One source (the queue itself: 0; one per subscription) of a fragment.
+
+    Attributes:
+        source_key: Store-local id, 1 to SOURCE_KEY_MAX, given by the store, never reused.
+        next_count: The count that the next message gets; counts start at 1 and are never reused (I7).
+        highest_delivered: The highest count handed to a receiver so far; at recovery an active message at
+            or below it has delivery count 1 at least (I6).
+        counters: Opaque to the store: whatever numbers the fragment wants back at recovery.
+    """
+
+    __slots__ = ("counters", "fragment_key", "highest_delivered", "next_count", "source_key", "source_no")
+
+    def __init__(
+        self,
+        source_key: int,
+        fragment_key: int,
+        source_no: int,
+        next_count: int = 1,
+        highest_delivered: int = 0,
+        counters: bytes = b"",
+    ) -> None:
+        self.source_key = source_key
+        self.fragment_key = fragment_key
+        self.source_no = source_no
+        self.next_count = next_count
+        self.highest_delivered = highest_delivered
+        self.counters = counters
+
+
+class Put:
+    """Messages of one source with consecutive counts, new in this commit.
+
+    Attributes:
+        specials: Index into ``payloads`` to (state, deliveries, special) for the messages that are not
+            ordinary, or None when all are: state 0 (active), no deliveries, no special.
+    """
+
+    __slots__ = ("enqueued_ms", "first_count", "payloads", "source_key", "specials")
+
+    def __init__(
+        self,
+        source_key: int,
+        first_count: int,
+        enqueued_ms: int,
+        payloads: Sequence[bytes],
+        specials: dict[int, tuple[int, int, bytes | None]] | None = None,
+    ) -> None:
+        self.source_key = source_key
+        self.first_count = first_count
+        self.enqueued_ms = enqueued_ms
+        self.payloads = payloads
+        self.specials = specials
+
+
+class Tombstone:
+    """A run whose commit was ambiguous and that was sent elsewhere (I27).
+
+    Kept in the store that took the run over. When the store it speaks of is recovered and its last commit
+    number is ``commit_no`` or later, and it has not been opened since (its generation still is
+    ``generation``), the run's rows are deleted before the fragment opens.
+    """
+
+    __slots__ = ("commit_no", "first_count", "generation", "last_count", "source_key", "store_id")
+
+    def __init__(
+        self, store_id: int, generation: int, commit_no: int, source_key: int, first_count: int, last_count: int
+    ) -> None:
+        self.store_id = store_id
+        self.generation = generation
+        self.commit_no = commit_no
+        self.source_key = source_key
+        self.first_count = first_count
+        self.last_count = last_count
+
+
+class CommitBatch:
+    """Everything that one transaction writes, in columns; all of it or nothing.
+
+    Attributes:
+        commit_no: One more than the store's last; kept by the store in the same transaction.
+        broker_ms: Broker time when the commit started; kept too, time never goes back.
+        epochs: (fragment_key, epoch) of every fragment touched; a difference refuses the whole commit.
+        puts: New messages.
+        removed: (source_key, first_count, last_count), inclusive; rows that do not exist are no error.
+        changes: (source_key, count, state, deliveries, special): new state of messages that exist.
+        sources: (source_key, next_count, highest_delivered, counters) of every source touched.
+        tombstones: Runs of other stores that this commit takes over.
+        buried: Tombstones that are done with, to be deleted: (store_id, generation).
+    """
+
+    __slots__ = (
+        "broker_ms",
+        "buried",
+        "changes",
+        "commit_no",
+        "epochs",
+        "puts",
+        "removed",
+        "sources",
+        "tombstones",
+    )
+
+    def __init__(self, commit_no: int, broker_ms: int) -> None:
+        self.commit_no = commit_no
+        self.broker_ms = broker_ms
+        self.epochs: list[tuple[int, int]] = []
+        self.puts: list[Put] = []
+        self.removed: list[tuple[int, int, int]] = []
+        self.changes: list[tuple[int, int, int, int, bytes | None]] = []
+        self.sources: list[tuple[int, int, int, bytes]] = []
+        self.tombstones: list[Tombstone] = []
+        self.buried: list[tuple[int, int]] = []
+
+
+class StoredMessage:
+    """One row read back and verified."""
+
+    __slots__ = ("count", "deliveries", "enqueued_ms", "payload", "special", "state")
+
+    def __init__(
+        self, count: int, enqueued_ms: int, state: int, deliveries: int, payload: bytes, special: bytes | None
+    ) -> None:
+        self.count = count
+        self.enqueued_ms = enqueued_ms
+        self.state = state
+        self.deliveries = deliveries
+        self.payload = payload
+        self.special = special
+
+
+class StoreContents:
+    """What ``open`` found, read in one go."""
+
+    __slots__ = ("broker_ms", "fragments", "generation", "last_commit_no", "sources", "tombstones")
+
+    def __init__(
+        self,
+        generation: int,
+        last_commit_no: int,
+        broker_ms: int,
+        fragments: list[FragmentRow],
+        sources: list[SourceRow],
+        tombstones: list[Tombstone],
+    ) -> None:
+        self.generation = generation
+        self.last_commit_no = last_commit_no
+        self.broker_ms = broker_ms
+        self.fragments = fragments
+        self.sources = sources
+        self.tombstones = tombstones
+
+
+class StoreUsage:
+    """How full a store is: rows of messages, bytes of its files, bytes free on its disk (None: unknown)."""
+
+    __slots__ = ("bytes_free", "bytes_used", "rows")
+
+    def __init__(self, rows: int, bytes_used: int, bytes_free: int | None) -> None:
+        self.rows = rows
+        self.bytes_used = bytes_used
+        self.bytes_free = bytes_free
+
+
+class MessagingStore(ABC):
+    """One messaging store. Every method blocks; only one thread at a time calls.
+
+    Every method may raise StoreFailed; after that the only legal calls are ``close`` and then ``open``.
+    """
+
+    @abstractmethod
+    def open(self) -> StoreContents:
+        """Open or create the store and return what it holds, messages excepted.
+
+        Raises:
+            StoreTooNew: A newer version wrote it; nothing was touched.
+            StoreFailed: It cannot be opened or is malformed.
+        """
+
+    @abstractmethod
+    def begin_generation(self, deletions: Iterable[Tombstone]) -> int:
+        """Raise generation and the epoch of every fragment, delete the runs of ``deletions``; durable on return.
+
+        Called once between ``open`` and the first commit. Returns the new generation; every fragment's epoch is
+        one more than ``open`` reported.
+        """
+
+    @abstractmethod
+    def add_fragment(
+        self, entity_id: int, fragment_no: int, source_nos: Sequence[int]
+    ) -> tuple[FragmentRow, list[SourceRow]]:
+        """Create a fragment with its sources, durable on return; what exists already is returned as it is."""
+
+    @abstractmethod
+    def drop_entity(self, entity_id: int) -> None:
+        """Delete every fragment, source and message of an entity, durable on return; none is no error."""
+
+    @abstractmethod
+    def commit(self, batch: CommitBatch) -> None:
+        """Write all of ``batch`` or nothing; on return it is on disk (fsync has returned).
+
+        Raises:
+            StoreStale: An epoch was not the fragment's; nothing was written.
+            StoreFailed: Whether the batch is on disk is not known.
+        """
+
+    @abstractmethod
+    def load(self, source_key: int, first_count: int, limit: int) -> list[StoredMessage]:
+        """Return at most ``limit`` messages with counts from ``first_count``, ascending, checksums verified.
+
+        A row whose checksum does not hold is left out and added to ``quarantined``.
+        """
+
+    @abstractmethod
+    def scan(self, source_key: int, state: int, first_count: int, limit: int) -> list[StoredMessage]:
+        """As ``load``, of one state other than 0 (active), by index."""
+
+    @abstractmethod
+    def quarantined(self) -> list[tuple[int, int, str]]:
+        """Return (source_key, count, what was wrong) of the bad rows met since ``open``."""
+
+    @abstractmethod
+    def usage(self) -> StoreUsage:
+        """Return how full the store is; cheap enough for once a second."""
+
+    @abstractmethod
+    def checkpoint(self) -> None:
+        """Move the write-ahead log's content home, outside any commit; may be a no-op."""
+
+    @abstractmethod
+    def probe(self) -> None:
+        """Make one ordinary durable commit that changes no message."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give everything back; never raises; closing twice is allowed."""

@@ -1,0 +1,251 @@
+"""MemoryStore: the messaging store in dictionaries; the reference behaviour of the contract.
+
+For ephemeral namespaces and for tests. What was committed survives ``close`` and ``open`` of the same
+object, and nothing survives the object.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+
+from duobus.errors import StoreFailed
+from duobus.stores.checks import check_batch, check_run_owner
+from duobus.stores.interface import (
+    SOURCE_KEY_MAX,
+    CommitBatch,
+    FragmentRow,
+    MessagingStore,
+    Put,
+    SourceRow,
+    StoreContents,
+    StoredMessage,
+    StoreUsage,
+    Tombstone,
+)
+
+
+class MemoryStore(MessagingStore):
+    """A messaging store without a disk.
+
+    Args:
+        store_id: The catalog's id of this store.
+    """
+
+    def __init__(self, store_id: int = 1) -> None:
+        self._store_id = store_id
+        self._is_open = False
+        self._generation = 0
+        self._last_commit_no = 0
+        self._broker_ms = 0
+        self._next_fragment_key = 1
+        self._next_source_key = 1
+        self._fragments: dict[int, FragmentRow] = {}
+        self._sources: dict[int, SourceRow] = {}
+        self._tombstones: list[Tombstone] = []
+        self._shelves: dict[int, _Shelf] = {}
+
+    def open(self) -> StoreContents:
+        """Return what was committed so far."""
+        if self._is_open:
+            raise StoreFailed("the store is open already")
+        self._is_open = True
+        return StoreContents(
+            self._generation,
+            self._last_commit_no,
+            self._broker_ms,
+            [copy_of_fragment(row) for row in self._fragments.values()],
+            [copy_of_source(row) for row in self._sources.values()],
+            list(self._tombstones),
+        )
+
+    def begin_generation(self, deletions: Iterable[Tombstone]) -> int:
+        """Raise generation and epochs, delete the runs of ``deletions``."""
+        self._demand_open()
+        runs = list(deletions)
+        for run in runs:
+            check_run_owner(self._store_id, run.store_id)
+        for run in runs:
+            self._remove(run.source_key, run.first_count, run.last_count)
+        self._generation += 1
+        for fragment in self._fragments.values():
+            fragment.epoch += 1
+        return self._generation
+
+    def add_fragment(
+        self, entity_id: int, fragment_no: int, source_nos: Sequence[int]
+    ) -> tuple[FragmentRow, list[SourceRow]]:
+        """Create a fragment and those of its sources that are missing."""
+        self._demand_open()
+        fragment = find_fragment(self._fragments.values(), entity_id, fragment_no)
+        known = {s.source_no: s for s in self._sources.values() if fragment and s.fragment_key == fragment.fragment_key}
+        missing = [number for number in dict.fromkeys(source_nos) if number not in known]
+        if self._next_source_key + len(missing) - 1 > SOURCE_KEY_MAX:
+            raise StoreFailed(f"the store has given out all of its {SOURCE_KEY_MAX} source keys; add another store")
+        if fragment is None:
+            fragment = FragmentRow(self._next_fragment_key, entity_id, fragment_no, 1)
+            self._fragments[fragment.fragment_key] = fragment
+            self._next_fragment_key += 1
+        for number in missing:
+            source = SourceRow(self._next_source_key, fragment.fragment_key, number)
+            self._sources[source.source_key] = known[number] = source
+            self._shelves[source.source_key] = _Shelf()
+            self._next_source_key += 1
+        return copy_of_fragment(fragment), [copy_of_source(known[number]) for number in source_nos]
+
+    def drop_entity(self, entity_id: int) -> None:
+        """Forget every fragment, source and message of an entity."""
+        self._demand_open()
+        gone = {key for key, row in self._fragments.items() if row.entity_id == entity_id}
+        for key in gone:
+            del self._fragments[key]
+        for key in [key for key, row in self._sources.items() if row.fragment_key in gone]:
+            del self._sources[key]
+            del self._shelves[key]
+
+    def commit(self, batch: CommitBatch) -> None:
+        """Take over all of ``batch`` or refuse all of it; everything that can fail comes before the first change."""
+        self._demand_open()
+        try:
+            check_batch(batch, self._last_commit_no, self._fragments, self._sources)
+        except StoreFailed:
+            self._is_open = False
+            raise
+        for put in batch.puts:
+            self._shelves[put.source_key].add(put)
+        for source_key, count, state, deliveries, special in batch.changes:
+            shelf = self._shelves.get(source_key)
+            if shelf is not None:
+                shelf.change(count, state, deliveries, special)
+        for source_key, first_count, last_count in batch.removed:
+            self._remove(source_key, first_count, last_count)
+        for source_key, next_count, highest_delivered, counters in batch.sources:
+            source = self._sources[source_key]
+            source.next_count, source.highest_delivered, source.counters = next_count, highest_delivered, counters
+        buried = set(batch.buried)
+        self._tombstones = [t for t in self._tombstones if (t.store_id, t.generation) not in buried]
+        self._tombstones.extend(batch.tombstones)
+        self._last_commit_no = batch.commit_no
+        self._broker_ms = max(self._broker_ms, batch.broker_ms)
+
+    def load(self, source_key: int, first_count: int, limit: int) -> list[StoredMessage]:
+        """Return messages by count."""
+        self._demand_open()
+        shelf = self._shelves.get(source_key)
+        return [] if shelf is None else shelf.load(first_count, limit)
+
+    def scan(self, source_key: int, state: int, first_count: int, limit: int) -> list[StoredMessage]:
+        """Return messages of one state other than 0."""
+        self._demand_open()
+        shelf = self._shelves.get(source_key)
+        return [] if shelf is None else shelf.scan(state, first_count, limit)
+
+    def quarantined(self) -> list[tuple[int, int, str]]:
+        """Return nothing: memory is not checksummed."""
+        return []
+
+    def usage(self) -> StoreUsage:
+        """Return the rows held; the bytes are those of the payloads."""
+        self._demand_open()
+        shelves = self._shelves.values()
+        return StoreUsage(sum(len(shelf.rows) for shelf in shelves), sum(shelf.size for shelf in shelves), None)
+
+    def checkpoint(self) -> None:
+        """Do nothing: there is no log."""
+        self._demand_open()
+
+    def probe(self) -> None:
+        """Do nothing but notice that the store is closed."""
+        self._demand_open()
+
+    def close(self) -> None:
+        """Refuse every call until the next ``open``."""
+        self._is_open = False
+
+    def _demand_open(self) -> None:
+        if not self._is_open:
+            raise StoreFailed("the store is not open")
+
+    def _remove(self, source_key: int, first_count: int, last_count: int) -> None:
+        shelf = self._shelves.get(source_key)
+        if shelf is not None:
+            shelf.remove(first_count, last_count)
+
+
+class _Shelf:
+    """The messages of one source."""
+
+    __slots__ = ("exceptional", "rows", "size")
+
+    def __init__(self) -> None:
+        self.rows: dict[int, StoredMessage] = {}
+        self.exceptional: set[int] = set()
+        self.size = 0
+
+    def add(self, put: Put) -> None:
+        count = put.first_count
+        for payload in put.payloads:
+            self.rows[count] = StoredMessage(count, put.enqueued_ms, 0, 0, payload, None)
+            self.size += len(payload)
+            count += 1
+        for index, (state, deliveries, special) in (put.specials or {}).items():
+            self.change(put.first_count + index, state, deliveries, special)
+
+    def change(self, count: int, state: int, deliveries: int, special: bytes | None) -> None:
+        old = self.rows.get(count)
+        if old is None:
+            return
+        self.rows[count] = StoredMessage(count, old.enqueued_ms, state, deliveries, old.payload, special)
+        if state:
+            self.exceptional.add(count)
+        else:
+            self.exceptional.discard(count)
+
+    def remove(self, first_count: int, last_count: int) -> None:
+        if last_count - first_count < len(self.rows):
+            counts = [count for count in range(first_count, last_count + 1) if count in self.rows]
+        else:
+            counts = [count for count in self.rows if first_count <= count <= last_count]
+        for count in counts:
+            self.size -= len(self.rows.pop(count).payload)
+            self.exceptional.discard(count)
+
+    def load(self, first_count: int, limit: int) -> list[StoredMessage]:
+        # Counts are given out upwards and a dictionary keeps that order, so its last key is the highest.
+        last = next(reversed(self.rows), 0)
+        if last - first_count > 2 * len(self.rows):
+            counts = heapq.nsmallest(limit, (count for count in self.rows if count >= first_count))
+        else:
+            counts = []
+            for count in range(first_count, last + 1):
+                if len(counts) >= limit:
+                    break
+                if count in self.rows:
+                    counts.append(count)
+        return [copy_of_message(self.rows[count]) for count in counts]
+
+    def scan(self, state: int, first_count: int, limit: int) -> list[StoredMessage]:
+        counts = (count for count in self.exceptional if count >= first_count and self.rows[count].state == state)
+        return [copy_of_message(self.rows[count]) for count in heapq.nsmallest(limit, counts)]
+
+
+def find_fragment(rows: Iterable[FragmentRow], entity_id: int, fragment_no: int) -> FragmentRow | None:
+    """Return the fragment with this number of this entity, or None."""
+    return next((row for row in rows if row.entity_id == entity_id and row.fragment_no == fragment_no), None)
+
+
+def copy_of_fragment(row: FragmentRow) -> FragmentRow:
+    """Return a row of the caller's own: what it does to it must not reach the store."""
+    return FragmentRow(row.fragment_key, row.entity_id, row.fragment_no, row.epoch)
+
+
+def copy_of_source(row: SourceRow) -> SourceRow:
+    """Return a row of the caller's own: what it does to it must not reach the store."""
+    return SourceRow(
+        row.source_key, row.fragment_key, row.source_no, row.next_count, row.highest_delivered, row.counters
+    )
+
+
+def copy_of_message(row: StoredMessage) -> StoredMessage:
+    """Return a row of the caller's own: what it does to it must not reach the store."""
+    return StoredMessage(row.count, row.enqueued_ms, row.state, row.deliveries, row.payload, row.special)

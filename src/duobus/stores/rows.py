@@ -1,0 +1,313 @@
+"""Rows of the SQLite store: their values with checksums on the way in, and verified on the way out.
+
+No ``for`` over messages calls the driver: values are laid out flat and bound 50 rows at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import apsw
+
+from duobus.errors import StoreFailed
+from duobus.stores import schema
+from duobus.stores.checksums import body_sum, body_sums, message_row_fault, numbers_sum, split_id, state_sum
+from duobus.stores.interface import (
+    COUNT_BITS,
+    FORMAT_VERSION,
+    FragmentRow,
+    Put,
+    SourceRow,
+    StoredMessage,
+    Tombstone,
+)
+
+#: Removed ranges up to this length join the list of single ids: one statement for many beats a call for each.
+_SHORT_RANGE = 8
+_LOWEST_ID = -(1 << 63)
+
+
+class Meta:
+    """The store's own row: what it has given out and how far it has come."""
+
+    __slots__ = (
+        "broker_ms",
+        "generation",
+        "last_commit_no",
+        "next_fragment_key",
+        "next_source_key",
+        "rows",
+        "store_id",
+    )
+
+    def __init__(
+        self,
+        store_id: int,
+        generation: int = 0,
+        last_commit_no: int = 0,
+        broker_ms: int = 0,
+        rows: int = 0,
+        next_fragment_key: int = 1,
+        next_source_key: int = 1,
+    ) -> None:
+        self.store_id = store_id
+        self.generation = generation
+        self.last_commit_no = last_commit_no
+        self.broker_ms = broker_ms
+        self.rows = rows
+        self.next_fragment_key = next_fragment_key
+        self.next_source_key = next_source_key
+
+    def numbers(self) -> tuple[int, ...]:
+        """Return the columns in the order of ``schema.META_COLUMNS``."""
+        return (
+            self.store_id,
+            self.generation,
+            self.last_commit_no,
+            self.broker_ms,
+            self.rows,
+            self.next_fragment_key,
+            self.next_source_key,
+        )
+
+
+def put_values(puts: Sequence[Put]) -> tuple[list[Any], list[Any]]:
+    """Return the flat values of ordinary and of exceptional new messages, checksums included."""
+    ordinary: list[Any] = []
+    exceptional: list[Any] = []
+    for put in puts:
+        first_id = put.source_key << COUNT_BITS | put.first_count
+        if put.specials:
+            _add_mixed(put, first_id, ordinary, exceptional)
+            continue
+        n = len(put.payloads)
+        flat: list[Any] = [put.enqueued_ms] * (4 * n)
+        flat[0::4] = range(first_id, first_id + n)
+        flat[2::4] = put.payloads
+        flat[3::4] = body_sums(first_id, put.enqueued_ms, put.payloads)
+        if ordinary:
+            ordinary += flat
+        else:
+            ordinary = flat
+    return ordinary, exceptional
+
+
+def _add_mixed(put: Put, first_id: int, ordinary: list[Any], exceptional: list[Any]) -> None:
+    specials = put.specials or {}
+    for index, payload in enumerate(put.payloads):
+        message_id = first_id + index
+        body = body_sum(message_id, put.enqueued_ms, payload)
+        if index not in specials:
+            ordinary += (message_id, put.enqueued_ms, payload, body)
+            continue
+        state, deliveries, special = specials[index]
+        check = state_sum(message_id, state, deliveries, special)
+        exceptional += (message_id, put.enqueued_ms, state, deliveries, special, payload, body, check)
+
+
+def change_values(changes: Sequence[tuple[int, int, int, int, bytes | None]]) -> list[Any]:
+    """Return the flat values of new states; the last change of a message in a commit is the one that counts."""
+    latest: dict[int, tuple[int, int, bytes | None]] = {}
+    for source_key, count, state, deliveries, special in changes:
+        latest[source_key << COUNT_BITS | count] = (state, deliveries, special)
+    flat: list[Any] = []
+    for message_id, (state, deliveries, special) in latest.items():
+        flat += (message_id, state, deliveries, special, state_sum(message_id, state, deliveries, special))
+    return flat
+
+
+def removals(removed: Sequence[tuple[int, int, int]]) -> tuple[list[tuple[int, int]], list[int]]:
+    """Return what is to be deleted as ranges of ids and as single ids; neighbours are joined first."""
+    ranges: list[tuple[int, int]] = []
+    singles: list[int] = []
+    first, last = 0, -1
+    for start, end in sorted((key << COUNT_BITS | a, key << COUNT_BITS | b) for key, a, b in removed):
+        if start <= last + 1 and last >= 0:
+            last = max(last, end)
+            continue
+        _add_removal(first, last, ranges, singles)
+        first, last = start, end
+    _add_removal(first, last, ranges, singles)
+    return ranges, singles
+
+
+def _add_removal(first: int, last: int, ranges: list[tuple[int, int]], singles: list[int]) -> None:
+    if last - first < _SHORT_RANGE:
+        singles.extend(range(first, last + 1))
+    else:
+        ranges.append((first, last))
+
+
+def source_values(sources: Sequence[tuple[int, int, int, bytes]], known: Mapping[int, SourceRow]) -> list[Any]:
+    """Return the flat values of sources that advance; ``known`` must have all of them."""
+    flat: list[Any] = []
+    for source_key, next_count, highest_delivered, counters in {row[0]: row for row in sources}.values():
+        old = known[source_key]
+        numbers = (source_key, old.fragment_key, old.source_no, next_count, highest_delivered)
+        flat += (source_key, next_count, highest_delivered, counters, numbers_sum(numbers, counters))
+    return flat
+
+
+def run(db: apsw.Connection, statement: schema.Rows, values: list[Any]) -> int:
+    """Run a statement over all rows of ``values``, as many at a time as it takes; return the rows changed."""
+    width = statement.width
+    step = width * schema.ROWS_PER_STATEMENT
+    changed = 0
+    for start in range(0, len(values), step):
+        part = values[start : start + step]
+        db.execute(statement.text(len(part) // width), part)
+        changed += db.changes()
+    return changed
+
+
+def insert_meta(db: apsw.Connection, meta: Meta) -> None:
+    """Write the store's own row for the first time."""
+    numbers = meta.numbers()
+    db.execute(schema.INSERT_META, (FORMAT_VERSION, *numbers, numbers_sum((FORMAT_VERSION, *numbers))))
+
+
+def update_meta(db: apsw.Connection, old: Meta, new: Meta) -> bool:
+    """Write the store's own row; False (nothing written) when the one on disk is not ``old``."""
+    numbers = new.numbers()
+    check = numbers_sum((FORMAT_VERSION, *numbers))
+    db.execute(schema.UPDATE_META, (*numbers[1:], check, old.generation, old.last_commit_no))
+    return db.changes() == 1
+
+
+def read_meta(db: apsw.Connection, path: str) -> Meta:
+    """Return the store's own row, verified."""
+    rows = list(_verified(db, schema.READ_META, path, "the store's own row"))
+    if len(rows) != 1 or rows[0][0] != FORMAT_VERSION:
+        raise StoreFailed(f"{path}: the store's own row is missing or damaged; restore the file")
+    return Meta(*rows[0][1:])
+
+
+def insert_fragment(db: apsw.Connection, row: FragmentRow) -> None:
+    """Write a new fragment."""
+    numbers = (row.fragment_key, row.entity_id, row.fragment_no, row.epoch)
+    db.execute(schema.INSERT_FRAGMENT, (*numbers, numbers_sum(numbers)))
+
+
+def write_epoch(db: apsw.Connection, row: FragmentRow, epoch: int) -> None:
+    """Write a fragment's new epoch; ``row`` stays as it is until the transaction is through."""
+    check = numbers_sum((row.fragment_key, row.entity_id, row.fragment_no, epoch))
+    db.execute(schema.UPDATE_FRAGMENT, (epoch, check, row.fragment_key))
+
+
+def read_fragments(db: apsw.Connection, path: str) -> list[FragmentRow]:
+    """Return all fragments, verified."""
+    return [FragmentRow(*row) for row in _verified(db, schema.READ_FRAGMENTS, path, "the row of a fragment")]
+
+
+def insert_source(db: apsw.Connection, row: SourceRow) -> None:
+    """Write a new source."""
+    numbers = (row.source_key, row.fragment_key, row.source_no, row.next_count, row.highest_delivered)
+    db.execute(schema.INSERT_SOURCE, (*numbers, row.counters, numbers_sum(numbers, row.counters)))
+
+
+def read_sources(db: apsw.Connection, path: str) -> list[SourceRow]:
+    """Return all sources, verified."""
+    return [SourceRow(*row) for row in _verified(db, schema.READ_SOURCES, path, "the row of a source")]
+
+
+def insert_tombstone(db: apsw.Connection, t: Tombstone) -> None:
+    """Write a tombstone."""
+    numbers = (t.store_id, t.generation, t.commit_no, t.source_key, t.first_count, t.last_count)
+    db.execute(schema.INSERT_TOMBSTONE, (*numbers, numbers_sum(numbers)))
+
+
+def read_tombstones(db: apsw.Connection, path: str) -> list[Tombstone]:
+    """Return all tombstones, oldest first, verified."""
+    return [Tombstone(*row) for row in _verified(db, schema.READ_TOMBSTONES, path, "a tombstone")]
+
+
+def _verified(db: apsw.Connection, query: str, path: str, what: str) -> Iterator[tuple[Any, ...]]:
+    """Yield rows of integers (and at most one blob, last) without their checksum, which must hold."""
+    for row in db.execute(query):
+        *values, check = row
+        blob = values[-1] if isinstance(values[-1], bytes) else b""
+        numbers = values[:-1] if isinstance(values[-1], bytes) else values
+        if not all(type(value) is int for value in numbers) or numbers_sum(numbers, blob) != check:
+            raise StoreFailed(f"{path}: {what} is damaged (its checksum does not hold): {row[0]!r}; restore the file")
+        yield tuple(values)
+
+
+class MessageReader:
+    """Reads messages, keeps those that verify, and notes the others.
+
+    Args:
+        db: The connection.
+        quarantine: Id to fault; bad rows are added.
+        last_id: The last id that belongs to the answer.
+        limit: The most messages to return; bad rows don't count.
+    """
+
+    __slots__ = ("_db", "_last_id", "_limit", "_quarantine")
+
+    def __init__(self, db: apsw.Connection, quarantine: dict[int, str], last_id: int, limit: int) -> None:
+        self._db = db
+        self._quarantine = quarantine
+        self._last_id = last_id
+        self._limit = limit
+
+    def read(self, query: str, id_query: str, bindings: tuple[int, ...]) -> list[StoredMessage]:
+        """Return the messages that ``query`` finds; row by row, by ``id_query``, when one of them is unreadable."""
+        rows = self._db.execute(query, bindings)
+        try:
+            return self._collect(rows)
+        except (apsw.CorruptError, UnicodeDecodeError):
+            # One row's header is beyond the driver. Singly it can be told apart; if the tree itself is
+            # damaged, reading the ids fails as well, and with it the store.
+            return self._collect(self._singly(id_query, bindings))
+        finally:
+            rows.close(True)
+
+    def _collect(self, rows: Iterator[tuple[Any, ...]]) -> list[StoredMessage]:
+        messages: list[StoredMessage] = []
+        while len(messages) < self._limit:
+            row = next(rows, None)
+            if row is None:
+                break
+            if not self._holds(row):
+                continue
+            # Only a row that verifies may end the source: a flipped bit can make an id look like a later one.
+            if row[0] > self._last_id:
+                break
+            _, count = split_id(row[0])
+            messages.append(StoredMessage(count, row[1], row[2], row[3], row[5], row[4]))
+        return messages
+
+    def count(self) -> int:
+        """Return how many rows of the whole table verify; the others go to the quarantine."""
+        return sum(self._holds(row) for row in self._singly(schema.LOAD_IDS, (_LOWEST_ID,)))
+
+    def _holds(self, row: tuple[Any, ...]) -> bool:
+        fault = message_row_fault(row)
+        if fault is not None:
+            self._quarantine[row[0]] = fault
+        return fault is None
+
+    def _singly(self, id_query: str, bindings: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
+        for (message_id,) in self._db.execute(id_query, bindings):
+            try:
+                row = self._db.execute(schema.LOAD_ONE, (message_id,)).fetchone()
+            except (apsw.CorruptError, UnicodeDecodeError):
+                row = None
+            if row is None:
+                self._quarantine[message_id] = "body: the row cannot be read"
+            else:
+                yield row
+
+
+def verify(db: apsw.Connection, expected_rows: int) -> list[str]:
+    """Return what is wrong with the file, in words; reads all of it."""
+    problems = [str(row[0]) for row in db.execute("PRAGMA integrity_check(100)") if row[0] != "ok"]
+    quarantine: dict[int, str] = {}
+    good = MessageReader(db, quarantine, last_id=0, limit=0).count()
+    for message_id, fault in quarantine.items():
+        source_key, count = split_id(message_id)
+        problems.append(f"source {source_key}, message {count}: {fault}")
+    if good + len(quarantine) != expected_rows:
+        problems.append(f"{expected_rows} messages were stored, {good + len(quarantine)} were found")
+    return problems

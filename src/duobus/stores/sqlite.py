@@ -1,0 +1,408 @@
+"""SqliteStore: a messaging store in one SQLite file, durable with every commit.
+
+The writing half of the work is here; ``database.py`` opens the file safely, ``rows.py`` reads and verifies
+rows, ``schema.py`` holds the SQL. Speed comes from few long calls into the driver: 50 rows a statement,
+every statement prepared once, ranges deleted as ranges (reference/performance.md 5.4).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import apsw
+
+from duobus.errors import StoreFailed, StoreStale, StoreTooNew
+from duobus.stores import rows as table_rows
+from duobus.stores import schema
+from duobus.stores.checks import check_batch, check_run_owner
+from duobus.stores.database import (
+    DRIVER_ERRORS,
+    StoreFile,
+    StoreOptions,
+    check_format,
+    connect,
+    empty_log,
+    store_failed,
+    use_log,
+)
+from duobus.stores.interface import (
+    COUNT_BITS,
+    COUNT_MAX,
+    FORMAT_VERSION,
+    SOURCE_KEY_MAX,
+    CommitBatch,
+    FragmentRow,
+    MessagingStore,
+    SourceRow,
+    StoreContents,
+    StoredMessage,
+    StoreUsage,
+    Tombstone,
+)
+from duobus.stores.memory import copy_of_fragment, copy_of_source, find_fragment
+
+#: Rows that one transaction of ``drop_entity`` deletes: about 20 MiB of 1 KiB messages, some 20 ms.
+_DROP_SLICE = 20_000
+
+
+class SqliteStore(MessagingStore):
+    """One messaging store in one file.
+
+    After any StoreFailed the connections are closed at once: a store that has failed, an fsync above all,
+    is dead until it has been reopened and recovered (L3).
+
+    Args:
+        path: The database file.
+        store_id: The catalog's id of this store; a file with another id is refused.
+        must_exist: The store has existed before: a missing or empty file is StoreFailed. From the first
+            successful ``open`` on this is so in any case.
+        options: See StoreOptions.
+    """
+
+    def __init__(
+        self, path: str, store_id: int, *, must_exist: bool = False, options: StoreOptions | None = None
+    ) -> None:
+        self._path = path
+        self._store_id = store_id
+        self._must_exist = must_exist
+        self._options = options or StoreOptions()
+        self._file = StoreFile(path, is_virtual=self._options.vfs is not None)
+        self._db: apsw.Connection | None = None
+        self._failure = "the store is not open"
+        # Guards the second connection, which the checkpoint thread uses while the writer may close everything.
+        self._aside_lock = threading.Lock()
+        self._aside: apsw.Connection | None = None
+        self._aside_failure: str | None = None
+        self._meta = table_rows.Meta(store_id)
+        #: What ``_meta`` becomes when the running transaction is through.
+        self._next_meta = self._meta
+        self._fragments: dict[int, FragmentRow] = {}
+        self._sources: dict[int, SourceRow] = {}
+        self._quarantine: dict[int, str] = {}
+        #: Transactions committed since the object was made; lets a checkpoint thread see whether there is work.
+        self.commits = 0
+
+    def open(self) -> StoreContents:
+        """Open or create the file, bring its log home, verify and return the rows of fragments and sources."""
+        if self._db is not None:
+            raise StoreFailed(f"{self._path}: the store is open already")
+        try:
+            self._file.prepare(must_exist=self._must_exist)
+            self._db = db = connect(self._path, self._options)
+            contents = self._read(db)
+            if self._options.vfs is None:
+                self._aside = connect(self._path, self._options)
+        except (StoreFailed, StoreTooNew) as error:
+            self._abandon(str(error))
+            raise
+        except DRIVER_ERRORS as error:
+            failure = store_failed(self._path, "open the store", error)
+            self._abandon(str(failure))
+            raise failure from error
+        self._must_exist = True
+        return contents
+
+    def begin_generation(self, deletions: Iterable[Tombstone]) -> int:
+        """Raise generation and epochs and delete ambiguous runs, in one transaction."""
+        runs = list(deletions)
+        with self._transaction("begin a generation") as db:
+            for run in runs:
+                check_run_owner(self._store_id, run.store_id)
+            deleted = 0
+            for run in runs:
+                db.execute(schema.DELETE_RANGE, _ids(run.source_key, run.first_count, run.last_count))
+                deleted += db.changes()
+            for fragment in self._fragments.values():
+                table_rows.write_epoch(db, fragment, fragment.epoch + 1)
+            self._advance(db, generation=self._meta.generation + 1, rows=self._meta.rows - deleted)
+        for fragment in self._fragments.values():
+            fragment.epoch += 1
+        return self._meta.generation
+
+    def add_fragment(
+        self, entity_id: int, fragment_no: int, source_nos: Sequence[int]
+    ) -> tuple[FragmentRow, list[SourceRow]]:
+        """Create a fragment and those of its sources that are missing, in one transaction."""
+        meta = self._meta
+        fragment = find_fragment(self._fragments.values(), entity_id, fragment_no)
+        is_new = fragment is None
+        if fragment is None:
+            fragment = FragmentRow(meta.next_fragment_key, entity_id, fragment_no, 1)
+        key = fragment.fragment_key
+        known = {row.source_no: row for row in self._sources.values() if row.fragment_key == key}
+        missing = [number for number in dict.fromkeys(source_nos) if number not in known]
+        added = [SourceRow(meta.next_source_key + i, key, number) for i, number in enumerate(missing)]
+        if is_new or added:
+            with self._transaction("create a fragment") as db:
+                if meta.next_source_key + len(added) - 1 > SOURCE_KEY_MAX:
+                    raise StoreFailed(f"{self._path}: all {SOURCE_KEY_MAX} source keys are used; add another store")
+                if is_new:
+                    table_rows.insert_fragment(db, fragment)
+                for source in added:
+                    table_rows.insert_source(db, source)
+                self._advance(
+                    db,
+                    next_fragment_key=meta.next_fragment_key + is_new,
+                    next_source_key=meta.next_source_key + len(added),
+                )
+        self._fragments[key] = fragment
+        for source in added:
+            self._sources[source.source_key] = known[source.source_no] = source
+        return copy_of_fragment(fragment), [copy_of_source(known[number]) for number in source_nos]
+
+    def drop_entity(self, entity_id: int) -> None:
+        """Delete an entity: its messages in slices of one transaction each, then its fragments.
+
+        A crash in between leaves fragments with fewer messages; the caller's intent makes it call again.
+        """
+        gone = {key for key, row in self._fragments.items() if row.entity_id == entity_id}
+        sources = [key for key, row in self._sources.items() if row.fragment_key in gone]
+        for source_key in sources:
+            deleted = _DROP_SLICE
+            while deleted == _DROP_SLICE:
+                with self._transaction("drop an entity") as db:
+                    db.execute(schema.DELETE_SLICE, (*_ids(source_key, 0, COUNT_MAX), _DROP_SLICE))
+                    deleted = db.changes()
+                    self._advance(db, rows=self._meta.rows - deleted)
+        with self._transaction("drop an entity") as db:
+            db.executemany(schema.DELETE_SOURCE, [(key,) for key in sources])
+            db.executemany(schema.DELETE_FRAGMENT, [(key,) for key in gone])
+            self._advance(db)
+        for key in sources:
+            del self._sources[key]
+        for key in gone:
+            del self._fragments[key]
+
+    def commit(self, batch: CommitBatch) -> None:
+        """Write ``batch`` in one transaction; all values are bound and summed before it begins."""
+        meta = self._meta
+        self._demand_open()
+        try:
+            check_batch(batch, meta.last_commit_no, self._fragments, self._sources)
+        except StoreFailed as error:
+            self._abandon(str(error))
+            raise
+        ordinary, exceptional = table_rows.put_values(batch.puts)
+        changes = table_rows.change_values(batch.changes)
+        ranges, singles = table_rows.removals(batch.removed)
+        sources = table_rows.source_values(batch.sources, self._sources)
+        count = len(ordinary) // schema.INSERT_ORDINARY.width + len(exceptional) // schema.INSERT_EXCEPTIONAL.width
+        with self._transaction("commit") as db:
+            table_rows.run(db, schema.INSERT_ORDINARY, ordinary)
+            table_rows.run(db, schema.INSERT_EXCEPTIONAL, exceptional)
+            table_rows.run(db, schema.UPDATE_STATES, changes)
+            for bounds in ranges:
+                db.execute(schema.DELETE_RANGE, bounds)
+                count -= db.changes()
+            count -= table_rows.run(db, schema.DELETE_IDS, singles)
+            table_rows.run(db, schema.UPDATE_SOURCES, sources)
+            if batch.buried:
+                db.executemany(schema.DELETE_TOMBSTONES, batch.buried)
+            for tombstone in batch.tombstones:
+                table_rows.insert_tombstone(db, tombstone)
+            self._advance(
+                db,
+                last_commit_no=batch.commit_no,
+                broker_ms=max(meta.broker_ms, batch.broker_ms),
+                rows=meta.rows + count,
+            )
+        for source_key, next_count, highest_delivered, counters in batch.sources:
+            source = self._sources[source_key]
+            source.next_count, source.highest_delivered, source.counters = next_count, highest_delivered, counters
+
+    def load(self, source_key: int, first_count: int, limit: int) -> list[StoredMessage]:
+        """Return verified messages by count; see ``rows.MessageReader``."""
+        first_id, last_id = _ids(source_key, first_count, COUNT_MAX)
+        with self._operation("read messages") as db:
+            reader = table_rows.MessageReader(db, self._quarantine, last_id, limit)
+            return reader.read(schema.LOAD, schema.LOAD_IDS, (first_id,))
+
+    def scan(self, source_key: int, state: int, first_count: int, limit: int) -> list[StoredMessage]:
+        """Return verified messages of one state, found by the partial index."""
+        first_id, last_id = _ids(source_key, first_count, COUNT_MAX)
+        with self._operation("read messages") as db:
+            reader = table_rows.MessageReader(db, self._quarantine, last_id, limit)
+            return reader.read(schema.SCAN, schema.SCAN_IDS, (state, first_id, last_id))
+
+    def quarantined(self) -> list[tuple[int, int, str]]:
+        """Return the bad rows met since ``open``; they stay in the file until they are removed."""
+        return [(key >> COUNT_BITS, key & COUNT_MAX, fault) for key, fault in self._quarantine.items()]
+
+    def verify(self) -> list[str]:
+        """Read everything and return what is wrong, in words; empty when all is well. Takes as long as reading does.
+
+        Finds what reading single ranges cannot: rows that have vanished, because a flipped bit in a key or in a
+        page's pointers hides them.
+        """
+        with self._operation("verify the store") as db:
+            return table_rows.verify(db, self._meta.rows)
+
+    def usage(self) -> StoreUsage:
+        """Return rows (counted in every commit, not by looking), bytes of the files and bytes free on the disk."""
+        with self._operation("look at the files"):
+            used, free = self._file.sizes()
+            return StoreUsage(self._meta.rows, used, free)
+
+    def checkpoint(self) -> None:
+        """Copy the log home on the writer's own thread, between commits; the next commit starts the log afresh.
+
+        With ``checkpoint_aside`` shortly before, little is left to copy.
+        """
+        with self._operation("copy the log home") as db:
+            db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def checkpoint_aside(self) -> tuple[int, int]:
+        """Copy the log home on a connection of its own while commits go on; called by another thread.
+
+        Returns:
+            Bytes in the log, and how many of them are still to be copied; (0, 0) when the store is not open.
+
+        Raises:
+            StoreFailed: The disk refused. The next call of any other method raises StoreFailed as well.
+        """
+        with self._aside_lock:
+            if self._aside is None:
+                return 0, 0
+            try:
+                _, in_log, copied = next(self._aside.execute("PRAGMA wal_checkpoint(PASSIVE)"))
+                page_size = int(self._aside.pragma("page_size"))
+            except DRIVER_ERRORS as error:
+                failure = store_failed(self._path, "copy the log home", error)
+                self._aside_failure = str(failure)
+                raise failure from error
+        # Both are -1 when another checkpoint was running.
+        return max(in_log, 0) * page_size, max(in_log - copied, 0) * page_size
+
+    def probe(self) -> None:
+        """Write the store's own row as it is, and look whether the file still is where it belongs."""
+        with self._transaction("probe") as db:
+            self._file.check_identity()
+            self._advance(db)
+
+    def close(self) -> None:
+        """Empty the log if all is well, and give everything back."""
+        with self._aside_lock:
+            _close(self._aside)
+            self._aside = None
+        if self._db is not None and self._aside_failure is None:
+            try:
+                empty_log(self._db)
+            except (apsw.Error, StoreFailed):
+                # Nothing is lost: what is in the log is durable there, and the next open brings it home.
+                self._failure = "the store is not open"
+        self._abandon("the store is not open")
+
+    def _read(self, db: apsw.Connection) -> StoreContents:
+        if check_format(db, self._path, must_exist=self._must_exist):
+            use_log(db, self._options)
+        else:
+            use_log(db, self._options)
+            self._create(db)
+        empty_log(db)
+        self._meta = meta = table_rows.read_meta(db, self._path)
+        if meta.store_id != self._store_id:
+            raise StoreFailed(f"{self._path}: this is store {meta.store_id}, not {self._store_id}; files were mixed up")
+        self._fragments = {row.fragment_key: row for row in table_rows.read_fragments(db, self._path)}
+        self._sources = {row.source_key: row for row in table_rows.read_sources(db, self._path)}
+        self._quarantine = {}
+        return StoreContents(
+            meta.generation,
+            meta.last_commit_no,
+            meta.broker_ms,
+            [copy_of_fragment(row) for row in self._fragments.values()],
+            [copy_of_source(row) for row in self._sources.values()],
+            table_rows.read_tombstones(db, self._path),
+        )
+
+    def _create(self, db: apsw.Connection) -> None:
+        # One transaction: a crash leaves an empty file or a whole store.
+        with db:
+            db.execute(schema.CREATE)
+            db.execute(f"PRAGMA user_version={FORMAT_VERSION}")
+            table_rows.insert_meta(db, table_rows.Meta(self._store_id))
+
+    def _advance(
+        self,
+        db: apsw.Connection,
+        *,
+        generation: int | None = None,
+        last_commit_no: int | None = None,
+        broker_ms: int | None = None,
+        rows: int | None = None,
+        next_fragment_key: int | None = None,
+        next_source_key: int | None = None,
+    ) -> None:
+        """Write the store's own row, the last step of every transaction; None leaves a number as it is."""
+        old = self._meta
+        new = table_rows.Meta(
+            old.store_id,
+            old.generation if generation is None else generation,
+            old.last_commit_no if last_commit_no is None else last_commit_no,
+            old.broker_ms if broker_ms is None else broker_ms,
+            old.rows if rows is None else rows,
+            old.next_fragment_key if next_fragment_key is None else next_fragment_key,
+            old.next_source_key if next_source_key is None else next_source_key,
+        )
+        if not table_rows.update_meta(db, old, new):
+            raise StoreStale(f"{self._path}: another owner has taken the store over")
+        self._next_meta = new
+
+    def _demand_open(self) -> apsw.Connection:
+        if self._aside_failure is not None:
+            self._abandon(self._aside_failure)
+        if self._db is None:
+            raise StoreFailed(self._failure)
+        return self._db
+
+    @contextmanager
+    def _operation(self, doing: str) -> Iterator[apsw.Connection]:
+        """Lend the connection; on any error close everything and let only StoreFailed out for the driver's errors."""
+        db = self._demand_open()
+        try:
+            yield db
+        except DRIVER_ERRORS as error:
+            failure = store_failed(self._path, doing, error)
+            self._abandon(str(failure))
+            raise failure from error
+        except BaseException as error:
+            # A fault of ours (or StoreFailed itself): a half-done transaction must not survive it.
+            self._abandon(f"{self._path}: could not {doing}: {error}")
+            raise
+
+    @contextmanager
+    def _transaction(self, doing: str) -> Iterator[apsw.Connection]:
+        """Run a transaction that ends with ``_advance``; durable when the block has been left."""
+        with self._operation(doing) as db:
+            db.execute("BEGIN IMMEDIATE")
+            yield db
+            db.execute("COMMIT")
+            self._meta = self._next_meta
+            self.commits += 1
+
+    def _abandon(self, failure: str) -> None:
+        """Close both connections without writing anything, and remember why."""
+        self._failure = failure
+        with self._aside_lock:
+            _close(self._aside)
+            self._aside = None
+            self._aside_failure = None
+        _close(self._db)
+        self._db = None
+        self._file.release()
+
+
+def _ids(source_key: int, first_count: int, last_count: int) -> tuple[int, int]:
+    return source_key << COUNT_BITS | first_count, source_key << COUNT_BITS | last_count
+
+
+def _close(db: apsw.Connection | None) -> None:
+    """Close a connection; an open transaction is rolled back by that."""
+    if db is None:
+        return
+    try:
+        db.close(True)
+    except apsw.Error:
+        # It is closed all the same; the error is the one that brought us here, or about to be found at open.
+        return

@@ -1,0 +1,1 @@
+"""What the running system says about itself: logs, metrics, metering. Import the module that is needed."""

@@ -1,0 +1,133 @@
+"""Metering: counts per namespace, entity and kind, added per batch and written once a minute (design 3.13).
+
+``MeteringLog`` is touched on the hot path, once a batch; ``MeteringFiles`` writes files and blocks, so its calls
+belong on a thread. A record is one JSON line that ends with a checksum over the rest of it. Counts of the running
+minute are lost in a crash: the records tell what was used, they don't bill it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from duobus.errors import InternalError
+from duobus.model.metering import MeteringRecord
+
+#: A file that has grown to this size is followed by the next one: about 50,000 records.
+FILE_BYTES_MAX = 10 * 1024 * 1024
+
+#: Most files that are kept; the oldest goes when there are more (1 GiB in all).
+FILES_MAX = 100
+
+_MINUTE_MS = 60_000
+_FILE_NAME = re.compile(r"metering-(\d{8})\.jsonl")
+
+
+class MeteringLog:
+    """Counts since the last ``take``; not for several threads at once."""
+
+    __slots__ = ("_counts", "_number", "_server")
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self._number = 0
+        self._counts: dict[tuple[str, str, str], list[int]] = {}
+
+    def add(self, namespace: str, entity: str, kind: str, messages: int, size_bytes: int, operations: int) -> None:
+        """Count one batch of one entity; see MeteringRecord for the meaning of the numbers."""
+        found = self._counts.get((namespace, entity, kind))
+        if found is None:
+            self._counts[namespace, entity, kind] = [messages, size_bytes, operations]
+        else:
+            found[0] += messages
+            found[1] += size_bytes
+            found[2] += operations
+
+    def take(self, now_ms: int) -> list[MeteringRecord]:
+        """Return what was counted as records of the minute of ``now_ms``, and begin again at nothing."""
+        counts, self._counts = self._counts, {}
+        minute_ms = now_ms - now_ms % _MINUTE_MS
+        records = []
+        for (namespace, entity, kind), (messages, size_bytes, operations) in counts.items():
+            self._number += 1
+            records.append(
+                MeteringRecord(
+                    self._server, self._number, minute_ms, namespace, entity, kind, messages, size_bytes, operations
+                )
+            )
+        return records
+
+
+class MeteringFiles:
+    """Appends records to numbered files in a folder; both mode 0600/0700. Every call blocks."""
+
+    def __init__(self, folder: Path, file_bytes_max: int = FILE_BYTES_MAX, files_max: int = FILES_MAX) -> None:
+        self._folder = folder
+        self._file_bytes_max = file_bytes_max
+        self._files_max = files_max
+
+    def write(self, records: list[MeteringRecord]) -> None:
+        """Append records; they are on disk on return.
+
+        Raises:
+            InternalError: The disk refused; none or some were written, which their numbers tell. Trying again with
+                the same records is right: a reader drops repeats by (server, number).
+        """
+        if not records:
+            return
+        content = b"".join(map(_line, records))
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._append(content)
+        except OSError as error:
+            raise InternalError(f"{len(records)} metering records could not be written: {error.strerror}.") from error
+
+    def read(self) -> Iterator[MeteringRecord]:
+        """Yield all records, oldest first; a line that is torn or altered is left out, a repeated record too."""
+        seen: set[tuple[str, int]] = set()
+        for _, path in self._files():
+            for line in path.read_bytes().splitlines():
+                record = _record(line)
+                if record is not None and (record.server, record.number) not in seen:
+                    seen.add((record.server, record.number))
+                    yield record
+
+    def _append(self, content: bytes) -> None:
+        files = self._files()
+        number = files[-1][0] if files else 1
+        if files and files[-1][1].stat().st_size + len(content) > self._file_bytes_max:
+            number += 1
+            for _, path in files[: max(0, len(files) + 1 - self._files_max)]:
+                path.unlink()
+        path = self._folder / f"metering-{number:08d}.jsonl"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "ab") as file:
+            # A line torn by a crash must not swallow the next record.
+            file.write(content if file.tell() == 0 else b"\n" + content)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _files(self) -> list[tuple[int, Path]]:
+        if not self._folder.is_dir():
+            return []
+        found = ((_FILE_NAME.fullmatch(path.name), path) for path in self._folder.iterdir())
+        return sorted((int(match[1]), path) for match, path in found if match)
+
+
+def _line(record: MeteringRecord) -> bytes:
+    text = msgspec.json.encode(record)
+    return text[:-1] + b',"sum":%d}\n' % zlib.crc32(text)
+
+
+def _record(line: bytes) -> MeteringRecord | None:
+    body, separator, rest = line.rpartition(b',"sum":')
+    text = body + b"}"
+    if not separator or rest != b"%d}" % zlib.crc32(text):
+        return None
+    return MeteringRecord(**json.loads(text))

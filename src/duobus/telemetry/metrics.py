@@ -1,0 +1,178 @@
+"""All metrics in one table, rendered for Prometheus from numbers read at scrape time.
+
+Nothing here is called per message: parts of the system keep plain integers for themselves, and the reader given
+to ``Metrics`` collects them when somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from duobus.errors import InternalError, Unauthorized
+
+COUNTER = "counter"
+GAUGE = "gauge"
+HISTOGRAM = "histogram"
+
+#: The type that the page is to be served with.
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class MetricKind:
+    """One row of the table: what is measured, in which unit, under which labels."""
+
+    __slots__ = ("help", "kind", "labels", "name")
+
+    def __init__(self, name: str, kind: str, labels: tuple[str, ...], help: str) -> None:
+        self.name = name
+        self.kind = kind
+        self.labels = labels
+        self.help = help
+
+
+class Sample:
+    """One number of one metric.
+
+    Attributes:
+        name: Name of a row of METRICS.
+        labels: Values of the row's labels, in their order.
+        value: The number; for a histogram the sum of everything observed.
+        buckets: For a histogram (upper bound, observations up to it) ascending, the last bound infinite; else None.
+    """
+
+    __slots__ = ("buckets", "labels", "name", "value")
+
+    def __init__(
+        self,
+        name: str,
+        labels: tuple[str, ...],
+        value: float,
+        buckets: Sequence[tuple[float, int]] | None = None,
+    ) -> None:
+        self.name = name
+        self.labels = labels
+        self.value = value
+        self.buckets = buckets
+
+
+_ENTITY = ("namespace", "entity")
+_STORE = ("store",)
+
+METRICS: tuple[MetricKind, ...] = (
+    MetricKind("duobus_messages_received", COUNTER, _ENTITY, "Messages accepted from senders."),
+    MetricKind("duobus_messages_refused", COUNTER, _ENTITY, "Messages refused to senders."),
+    MetricKind("duobus_messages_delivered", COUNTER, _ENTITY, "Messages handed to receivers, repeats included."),
+    MetricKind("duobus_messages_settled", COUNTER, (*_ENTITY, "outcome"), "Settlements by outcome."),
+    MetricKind("duobus_messages_expired", COUNTER, _ENTITY, "Messages whose time to live ended."),
+    MetricKind("duobus_locks_expired", COUNTER, _ENTITY, "Locks that ended without settlement."),
+    MetricKind("duobus_received_bytes", COUNTER, _ENTITY, "Payload bytes accepted from senders."),
+    MetricKind("duobus_delivered_bytes", COUNTER, _ENTITY, "Payload bytes handed to receivers."),
+    MetricKind("duobus_pings", COUNTER, _ENTITY, "Pings accepted; they are never delivered."),
+    MetricKind("duobus_messages", GAUGE, (*_ENTITY, "state"), "Messages in an entity by state."),
+    MetricKind("duobus_fragment_available", GAUGE, (*_ENTITY, "fragment"), "1 when a fragment can be used, else 0."),
+    MetricKind("duobus_store_available", GAUGE, _STORE, "1 when a store can be used, else 0."),
+    MetricKind("duobus_store_failures", COUNTER, _STORE, "Times a store was closed because it had failed."),
+    MetricKind("duobus_store_commits", COUNTER, _STORE, "Durable commits."),
+    MetricKind("duobus_store_commit_messages", COUNTER, _STORE, "Messages written or removed by commits."),
+    MetricKind("duobus_store_commit_seconds", HISTOGRAM, _STORE, "Time of one durable commit."),
+    MetricKind("duobus_store_rows", GAUGE, _STORE, "Messages in a store."),
+    MetricKind("duobus_store_used_bytes", GAUGE, _STORE, "Size of a store's files."),
+    MetricKind("duobus_store_free_bytes", GAUGE, _STORE, "Bytes free on the disk of a store."),
+    MetricKind("duobus_store_quarantined_rows", GAUGE, _STORE, "Rows whose checksum did not hold."),
+    MetricKind("duobus_connections", GAUGE, ("transport",), "Open AMQP connections."),
+    MetricKind("duobus_connections_opened", COUNTER, ("transport",), "AMQP connections accepted."),
+    MetricKind("duobus_links", GAUGE, ("role",), "Attached links by the client's role."),
+    MetricKind("duobus_connection_read_bytes", COUNTER, (), "Bytes read from AMQP connections."),
+    MetricKind("duobus_connection_written_bytes", COUNTER, (), "Bytes written to AMQP connections."),
+    MetricKind("duobus_authorizations_refused", COUNTER, (), "Tokens, logins and rights refused."),
+    MetricKind("duobus_errors", COUNTER, ("condition",), "Errors sent to clients by condition."),
+    MetricKind("duobus_operations", COUNTER, ("kind",), "Metered operations by kind."),
+    MetricKind("duobus_start_time_seconds", GAUGE, (), "When the server was ready, seconds since 1970."),
+)
+
+_BY_NAME = {metric.name: metric for metric in METRICS}
+
+
+class Counters:
+    """Plain integers for what has no better place to be counted; by name and label values, made at first use."""
+
+    __slots__ = ("_numbers",)
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[str, tuple[str, ...]], int] = {}
+
+    def add(self, name: str, labels: tuple[str, ...] = (), number: int = 1) -> None:
+        """Add to a row of METRICS; a name or labels that fit no row are noticed when the page is asked for."""
+        key = (name, labels)
+        self._numbers[key] = self._numbers.get(key, 0) + number
+
+    def refused(self, condition: str) -> None:
+        """Count one error sent to a client; a refused token, login or right counts as such beside it."""
+        self.add("duobus_errors", (condition,))
+        if condition == Unauthorized.condition:
+            self.add("duobus_authorizations_refused")
+
+    def samples(self) -> list[Sample]:
+        """Return every number there is."""
+        return [Sample(name, labels, number) for (name, labels), number in self._numbers.items()]
+
+
+class Metrics(Collector):
+    """Renders the page of ``GET /metrics``.
+
+    Args:
+        read: Gives every sample there is at this moment, in any order; called once per page, in the caller's thread.
+    """
+
+    def __init__(self, read: Callable[[], Iterable[Sample]]) -> None:
+        self._read = read
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing: the registry would otherwise read every number when it is made."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric that has a sample, in the order of the table.
+
+        Raises:
+            InternalError: A sample's name is not in the table, or it has other labels than its row.
+        """
+        families = {metric.name: _family(metric) for metric in METRICS}
+        for sample in self._read():
+            metric = _BY_NAME.get(sample.name)
+            if metric is None or len(sample.labels) != len(metric.labels):
+                raise InternalError(f"A sample {sample.name!r} {sample.labels!r} fits no row of the table of metrics.")
+            _add(families[sample.name], sample)
+        for family in families.values():
+            if family.samples:
+                yield family
+
+    def render(self) -> bytes:
+        """Return the page in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+_Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+
+
+def _family(metric: MetricKind) -> _Family:
+    kinds: dict[str, type[_Family]] = {
+        COUNTER: CounterMetricFamily,
+        GAUGE: GaugeMetricFamily,
+        HISTOGRAM: HistogramMetricFamily,
+    }
+    return kinds[metric.kind](metric.name, metric.help, labels=metric.labels)
+
+
+def _add(family: _Family, sample: Sample) -> None:
+    if isinstance(family, HistogramMetricFamily):
+        bounds = [("+Inf" if bound == float("inf") else repr(float(bound)), n) for bound, n in sample.buckets or ()]
+        family.add_metric(sample.labels, buckets=bounds, sum_value=sample.value)
+    else:
+        family.add_metric(sample.labels, sample.value)

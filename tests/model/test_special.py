@@ -1,0 +1,62 @@
+"""Special and metering records."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duobus.errors import InternalError
+from duobus.model.metering import KINDS, operations_of
+from duobus.model.special import Special
+
+_SPECIALS = st.builds(
+    Special,
+    ttl_ms=st.none() | st.integers(0, 2**63 - 1),
+    scheduled_ms=st.none() | st.integers(0, 2**53),
+    partition_key=st.none() | st.text(max_size=128),
+    session_id=st.none() | st.text(max_size=128),
+    priority=st.none() | st.integers(0, 255),
+    annotations=st.none() | st.binary(max_size=64),
+    annotations_count=st.integers(0, 100),
+    overlay=st.none() | st.binary(max_size=64),
+    reason=st.none() | st.text(max_size=64),
+    enqueued_sequence_number=st.none() | st.integers(-(2**63), 2**63 - 1),
+)
+
+
+@given(_SPECIALS)
+def test_a_special_part_comes_back_as_it_was_stored(special: Special) -> None:
+    assert Special.decode(special.encode()) == special
+
+
+def test_an_empty_special_part_takes_few_bytes() -> None:
+    assert len(Special().encode()) <= 16
+
+
+def test_a_special_part_of_an_earlier_version_reads_with_defaults() -> None:
+    assert Special.decode(msgspec.msgpack.encode([1000, None])) == Special(ttl_ms=1000)
+
+
+@given(st.binary(max_size=64))
+def test_damaged_special_bytes_raise_nothing_but_our_own_error(data: bytes) -> None:
+    try:
+        Special.decode(data)
+    except InternalError:
+        return
+
+
+def test_bytes_of_the_wrong_form_are_refused() -> None:
+    for data in (b"", b"\x80", b"\x91\xa1a", msgspec.msgpack.encode({"ttl_ms": 1})[:-1]):
+        with pytest.raises(InternalError):
+            Special.decode(data)
+
+
+@pytest.mark.parametrize(("size", "operations"), [(0, 1), (1, 1), (65_536, 1), (65_537, 2), (71_680, 2), (262_144, 4)])
+def test_an_operation_is_counted_per_64_kib_begun(size: int, operations: int) -> None:
+    assert operations_of(size) == operations
+
+
+def test_settlements_and_renewals_are_recorded_without_price() -> None:
+    assert {kind for kind, is_priced in KINDS.items() if not is_priced} == {"settle", "renew"}

@@ -1,0 +1,220 @@
+"""The catalog: one contract for both implementations, and what the file itself promises."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from duobus.clock import Entropy
+from duobus.errors import EntityAlreadyExists, StoreFailed, StoreTooNew
+from duobus.model.description import AccessRule
+from duobus.stores.catalog import (
+    DELETING,
+    FORMAT_VERSION,
+    INTENT,
+    LIVE,
+    Catalog,
+    CatalogContents,
+    MemoryCatalog,
+    NamespaceRow,
+    SlotRow,
+    SqliteCatalog,
+    StoreRow,
+    new_namespace,
+)
+
+_SLOTS = (SlotRow(1, 8, 0), SlotRow(0, 7, 1))
+_RULE = AccessRule(name="r", primary_key="one", secondary_key="two", rights=7)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Catalog]:
+    found: Catalog = MemoryCatalog() if request.param == "memory" else SqliteCatalog(tmp_path / "data" / "catalog.db")
+    yield found
+    found.close()
+
+
+def _reread(catalog: Catalog) -> CatalogContents:
+    catalog.close()
+    return catalog.read()
+
+
+def test_a_new_catalog_is_empty_and_stays_so(catalog: Catalog) -> None:
+    assert catalog.read() == CatalogContents((), (), ())
+    assert _reread(catalog) == CatalogContents((), (), ())
+
+
+def test_everything_written_is_there_after_reopening(catalog: Catalog) -> None:
+    catalog.put_namespace(NamespaceRow("contoso", (_RULE,)))
+    catalog.add_store(0, "store-0.db")
+    catalog.add_store(1, "store-1.db")
+    entity_id = catalog.begin_create("contoso", "queue", "Orders/EU", b'{"name":"Orders/EU","x":"\xc3\xbc"}', _SLOTS)
+    contents = _reread(catalog)
+    assert contents.namespaces == (NamespaceRow("contoso", (_RULE,)),)
+    assert contents.stores == (StoreRow(0, "store-0.db"), StoreRow(1, "store-1.db"))
+    (entity,) = contents.entities
+    assert (entity.entity_id, entity.namespace, entity.kind, entity.path) == (
+        entity_id,
+        "contoso",
+        "queue",
+        "Orders/EU",
+    )
+    assert (entity.state, entity.partition_count) == (INTENT, 2)
+    assert entity.description == b'{"name":"Orders/EU","x":"\xc3\xbc"}'
+    assert entity.slots == (SlotRow(0, 7, 1), SlotRow(1, 8, 0))
+
+
+def test_an_entity_goes_from_intent_over_live_to_gone(catalog: Catalog) -> None:
+    entity_id = catalog.begin_create("n", "queue", "q", b"{}", _SLOTS)
+    for step, state in ((catalog.mark_live, LIVE), (catalog.begin_delete, DELETING)):
+        step(entity_id)
+        assert _reread(catalog).entities[0].state == state
+    catalog.finish_delete(entity_id)
+    catalog.finish_delete(entity_id)
+    assert _reread(catalog).entities == ()
+
+
+def test_ids_of_entities_are_never_used_again(catalog: Catalog) -> None:
+    first = catalog.begin_create("n", "queue", "q", b"{}", _SLOTS)
+    catalog.finish_delete(first)
+    catalog.close()
+    assert catalog.begin_create("n", "queue", "q", b"{}", _SLOTS) > first
+
+
+def test_names_are_unique_in_a_namespace_without_regard_to_case(catalog: Catalog) -> None:
+    entity_id = catalog.begin_create("n", "queue", "Orders", b"{}", _SLOTS)
+    catalog.begin_delete(entity_id)
+    with pytest.raises(EntityAlreadyExists, match="oRDERS"):
+        catalog.begin_create("n", "topic", "oRDERS", b"{}", _SLOTS)
+    catalog.begin_create("other", "queue", "orders", b"{}", _SLOTS)
+    assert [entity.path for entity in _reread(catalog).entities] == ["Orders", "orders"]
+
+
+def test_a_description_is_replaced_and_nothing_else(catalog: Catalog) -> None:
+    entity_id = catalog.begin_create("n", "queue", "q", b'{"a":1}', _SLOTS)
+    catalog.mark_live(entity_id)
+    catalog.update_description(entity_id, b'{"a":2}')
+    (entity,) = _reread(catalog).entities
+    assert (entity.description, entity.state, len(entity.slots)) == (b'{"a":2}', LIVE, 2)
+
+
+def test_changing_an_unknown_entity_fails_clearly(catalog: Catalog) -> None:
+    calls: list[Callable[[], None]] = [
+        lambda: catalog.mark_live(9),
+        lambda: catalog.begin_delete(9),
+        lambda: catalog.update_description(9, b"{}"),
+    ]
+    for call in calls:
+        with pytest.raises(StoreFailed, match="no entity 9"):
+            call()
+
+
+def test_stores_and_namespaces_can_be_put_again(catalog: Catalog) -> None:
+    for _ in range(2):
+        catalog.add_store(0, "s")
+        catalog.put_namespace(NamespaceRow("n", (_RULE,)))
+    catalog.put_namespace(NamespaceRow("n", ()))
+    contents = _reread(catalog)
+    assert (contents.stores, contents.namespaces) == ((StoreRow(0, "s"),), (NamespaceRow("n", ()),))
+
+
+def test_a_new_namespace_has_the_default_rule_with_two_fresh_keys() -> None:
+    (rule,) = new_namespace("Contoso", Entropy()).rules
+    assert rule.name == "RootManageSharedAccessKey"
+    assert rule.rights == 7
+    assert len(rule.primary_key) == len(rule.secondary_key) == 44
+    assert rule.primary_key != rule.secondary_key
+
+
+def test_files_of_the_catalog_are_for_their_owner_only(tmp_path: Path) -> None:
+    catalog = SqliteCatalog(tmp_path / "data" / "catalog.db")
+    catalog.put_namespace(NamespaceRow("n", (_RULE,)))
+    assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700
+    files = list((tmp_path / "data").iterdir())
+    assert len(files) >= 2
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+    catalog.close()
+
+
+def test_commits_of_the_catalog_are_synced_to_disk(tmp_path: Path) -> None:
+    catalog = SqliteCatalog(tmp_path / "catalog.db")
+    catalog.read()
+    connection = catalog._connection
+    assert connection is not None
+    assert connection.pragma("synchronous") == 2
+    assert connection.pragma("journal_mode") == "wal"
+    catalog.close()
+
+
+def test_a_second_process_is_refused_while_the_first_holds_it(tmp_path: Path) -> None:
+    first, second = (SqliteCatalog(tmp_path / "catalog.db") for _ in range(2))
+    first.read()
+    with pytest.raises(StoreFailed, match="catalog"):
+        second.read()
+    first.close()
+    second.read()
+    second.close()
+
+
+def test_a_catalog_of_a_newer_version_is_refused_untouched(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.db"
+    catalog = SqliteCatalog(path)
+    catalog.read()
+    catalog.close()
+    connection = apsw.Connection(str(path))
+    connection.execute("UPDATE meta SET value = ?", (FORMAT_VERSION + 1,))
+    connection.close()
+    with pytest.raises(StoreTooNew, match="newer"):
+        catalog.read()
+    with pytest.raises(StoreTooNew):
+        catalog.put_namespace(NamespaceRow("n", ()))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE entities SET description = '{\"b\":1}'",
+        "UPDATE entities SET state = 'live'",
+        "UPDATE entities SET path = 'Q'",
+        "UPDATE slots SET store_id = 5 WHERE slot = 1",
+        "DELETE FROM slots WHERE slot = 1",
+        "UPDATE stores SET path = 'elsewhere'",
+        "UPDATE namespaces SET rules = '[]'",
+    ],
+)
+def test_an_altered_row_is_noticed_when_the_catalog_is_read(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "catalog.db"
+    catalog = SqliteCatalog(path)
+    catalog.begin_create("n", "queue", "q", b"{}", _SLOTS)
+    catalog.add_store(0, "s")
+    catalog.put_namespace(NamespaceRow("n", (_RULE,)))
+    catalog.close()
+    connection = apsw.Connection(str(path))
+    connection.execute(change)
+    connection.close()
+    with pytest.raises(StoreFailed, match="backup"):
+        catalog.read()
+    catalog.close()
+
+
+def test_a_file_that_is_no_catalog_fails_clearly(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.db"
+    path.write_bytes(b"not a database at all, but long enough to be looked at" * 40)
+    with pytest.raises(StoreFailed, match=r"catalog\.db"):
+        SqliteCatalog(path).read()
+
+
+def test_a_catalog_that_failed_is_opened_again_by_the_next_call(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "catalog.db"
+    path.parent.write_text("in the way")
+    catalog = SqliteCatalog(path)
+    with pytest.raises(StoreFailed):
+        catalog.put_namespace(NamespaceRow("n", ()))
+    path.parent.unlink()
+    catalog.put_namespace(NamespaceRow("n", ()))
+    assert _reread(catalog).namespaces == (NamespaceRow("n", ()),)
+    catalog.close()

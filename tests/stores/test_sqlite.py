@@ -1,0 +1,288 @@
+"""What only the store on disk can do wrong: files, locks, formats, damage."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from store_builders import FAST, Broker, payloads_of, sqlite_store
+
+from duobus.errors import StoreFailed, StoreStale, StoreTooNew
+from duobus.stores.interface import FORMAT_VERSION, Tombstone
+from duobus.stores.sqlite import SqliteStore
+
+
+def path_of(folder: Path) -> Path:
+    return folder / "store" / "f0.db"
+
+
+def filled(folder: Path, n: int = 5) -> Broker:
+    """Return a broker on a store with one source and ``n`` messages."""
+    broker = Broker(sqlite_store(folder))
+    (source,) = broker.add()
+    broker.send(source, [b"payload %d" % i for i in range(n)])
+    return broker
+
+
+def edit(folder: Path, sql: str) -> None:
+    """Change a closed store behind its back."""
+    db = sqlite3.connect(path_of(folder))
+    with db:
+        db.execute(sql)
+    db.close()
+
+
+def test_files_are_private_and_so_is_their_folder(tmp_path: Path) -> None:
+    broker = filled(tmp_path)
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path_of(tmp_path).parent.iterdir()}
+    assert modes == dict.fromkeys(("f0.db", "f0.db-wal", "f0.db-shm", "f0.db.lock"), 0o600)
+    assert stat.S_IMODE(path_of(tmp_path).parent.stat().st_mode) == 0o700
+    broker.store.close()
+
+
+def test_every_commit_is_synced_by_default(tmp_path: Path) -> None:
+    store = SqliteStore(str(path_of(tmp_path)), 1)
+    store.open()
+    for db in (store._db, store._aside):
+        assert db is not None
+        assert (db.pragma("synchronous"), db.pragma("journal_mode"), db.pragma("wal_autocheckpoint")) == (2, "wal", 0)
+    store.close()
+
+
+def test_a_closed_store_has_an_empty_log(tmp_path: Path) -> None:
+    broker = filled(tmp_path)
+    assert Path(f"{path_of(tmp_path)}-wal").stat().st_size > 0
+    broker.store.close()
+    assert Path(f"{path_of(tmp_path)}-wal").stat().st_size == 0
+
+
+def test_a_store_that_must_exist_is_not_created(tmp_path: Path) -> None:
+    store = SqliteStore(str(path_of(tmp_path)), 1, must_exist=True, options=FAST)
+    with pytest.raises(StoreFailed, match="missing"):
+        store.open()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_file_is_no_store_that_existed(tmp_path: Path) -> None:
+    path_of(tmp_path).parent.mkdir()
+    path_of(tmp_path).touch()
+    store = SqliteStore(str(path_of(tmp_path)), 1, must_exist=True, options=FAST)
+    with pytest.raises(StoreFailed, match="is empty"):
+        store.open()
+    assert path_of(tmp_path).stat().st_size == 0
+
+
+def test_a_file_that_vanished_is_not_created_anew_on_reopening(tmp_path: Path) -> None:
+    broker = filled(tmp_path)
+    broker.store.close()
+    path_of(tmp_path).unlink()
+    with pytest.raises(StoreFailed, match="missing"):
+        broker.store.open()
+    assert not path_of(tmp_path).exists()
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_probe_notices_that_the_file_was_moved_away(tmp_path: Path, is_replaced: bool) -> None:
+    broker = filled(tmp_path)
+    broker.store.probe()
+    path_of(tmp_path).rename(tmp_path / "elsewhere")
+    if is_replaced:
+        path_of(tmp_path).touch()
+    with pytest.raises(StoreFailed, match="moved, removed or replaced"):
+        broker.store.probe()
+    with pytest.raises(StoreFailed):
+        broker.store.probe()
+
+
+def test_a_newer_format_is_refused_and_not_touched(tmp_path: Path) -> None:
+    broker = filled(tmp_path)
+    broker.store.close()
+    edit(tmp_path, f"PRAGMA user_version={FORMAT_VERSION + 1}")
+    before = path_of(tmp_path).read_bytes()
+    with pytest.raises(StoreTooNew, match="format 2, this version reads up to 1"):
+        broker.store.open()
+    assert path_of(tmp_path).read_bytes() == before
+    edit(tmp_path, f"PRAGMA user_version={FORMAT_VERSION}")
+    broker.open()
+    assert len(broker.store.load(1, 1, 10)) == 5
+
+
+def test_another_stores_file_is_refused(tmp_path: Path) -> None:
+    filled(tmp_path).store.close()
+    with pytest.raises(StoreFailed, match="this is store 1, not 2"):
+        SqliteStore(str(path_of(tmp_path)), 2, options=FAST).open()
+
+
+def test_a_foreign_database_is_refused(tmp_path: Path) -> None:
+    path_of(tmp_path).parent.mkdir()
+    edit(tmp_path, "CREATE TABLE cookies(id)")
+    with pytest.raises(StoreFailed, match="not a messaging store"):
+        SqliteStore(str(path_of(tmp_path)), 1, options=FAST).open()
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    path_of(tmp_path).parent.mkdir()
+    path_of(tmp_path).write_bytes(b"certainly no database " * 100)
+    with pytest.raises(StoreFailed, match="no database"):
+        SqliteStore(str(path_of(tmp_path)), 1, options=FAST).open()
+
+
+def test_a_second_process_is_refused_while_the_first_lives(tmp_path: Path) -> None:
+    broker = filled(tmp_path)
+    program = (
+        "import sys; from duobus.stores.sqlite import SqliteStore; from duobus.errors import StoreFailed\n"
+        "try: SqliteStore(sys.argv[1], 1).open()\n"
+        "except StoreFailed as error: print(error)"
+    )
+    command = [sys.executable, "-c", program, str(path_of(tmp_path))]
+    assert "another process" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    broker.store.close()
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == ""
+
+
+def test_the_fence_is_what_refuses_a_replaced_owner(tmp_path: Path) -> None:
+    old = filled(tmp_path)
+    # Somebody removes the lock file: the lock no longer keeps others out, the row in the file does.
+    Path(f"{path_of(tmp_path)}.lock").unlink()
+    new = Broker(sqlite_store(tmp_path))
+    with pytest.raises(StoreStale, match="another owner"):
+        old.commit(old.batch())
+    new.store.close()
+
+
+def test_a_commit_on_a_full_disk_fails_whole_and_loses_nothing(tmp_path: Path) -> None:
+    broker = Broker(sqlite_store(tmp_path, max_pages=60))
+    (source,) = broker.add()
+    broker.send(source, [b"x" * 8000] * 20)
+    with pytest.raises(StoreFailed, match="disk is full"):
+        broker.send(source, [b"y" * 8000] * 60)
+    with pytest.raises(StoreFailed, match="disk is full"):
+        broker.store.probe()
+    broker.reopen()
+    assert payloads_of(broker.store.load(source.source_key, 1, 100)) == [b"x" * 8000] * 20
+    broker.remove((source.source_key, 1, 20))
+    (source,) = broker.contents.sources
+    broker.send(source, [b"z" * 8000] * 20)
+    broker.store.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_store_whose_folder_cannot_be_made_fails_in_clear_words() -> None:
+    with pytest.raises(StoreFailed, match="could not open the store"):
+        SqliteStore("/dev/full/store/f0.db", 1).open()
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("UPDATE sources SET next_count = next_count - 1", "the row of a source is damaged"),
+        ("UPDATE sources SET counters = x'ff'", "the row of a source is damaged"),
+        ("UPDATE sources SET next_count = 'text'", "the row of a source is damaged"),
+        ("UPDATE fragments SET epoch = epoch + 1", "the row of a fragment is damaged"),
+        ("UPDATE meta SET rows = 0", "the store's own row is damaged"),
+        ("DELETE FROM meta", "the store's own row is missing"),
+        ("UPDATE tombstones SET last_count = 99", "a tombstone is damaged"),
+    ],
+)
+def test_a_damaged_row_of_the_stores_own_fails_the_open(tmp_path: Path, sql: str, words: str) -> None:
+    broker = filled(tmp_path)
+    batch = broker.batch()
+    batch.tombstones = [Tombstone(2, 1, 1, 1, 1, 1)]
+    broker.commit(batch)
+    broker.store.close()
+    edit(tmp_path, sql)
+    with pytest.raises(StoreFailed, match=words):
+        broker.store.open()
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ("payload = CAST('payload X' AS BLOB)", "body: the checksum"),
+        ("payload = x''", "body: the checksum"),
+        ("enqueued_ms = enqueued_ms + 1", "body: the checksum"),
+        ("enqueued_ms = 1.5", "body: a column"),
+        ("body_sum = body_sum + 1", "body: the checksum"),
+        ("body_sum = 'none'", "body: the checksum"),
+        ("state = 4", "state: the checksum is missing"),
+        ("deliveries = 1", "state: the checksum is missing"),
+        ("special = x'00'", "state: the checksum is missing"),
+        ("state_sum = 5", "state: the checksum does not hold"),
+        ("state = 2, state_sum = 5", "state: the checksum does not hold"),
+        ("id = id + 40", "body: the checksum"),
+    ],
+)
+def test_a_damaged_message_is_quarantined_and_never_returned(tmp_path: Path, change: str, fault: str) -> None:
+    broker = filled(tmp_path)
+    broker.store.close()
+    edit(tmp_path, f"UPDATE messages SET {change} WHERE id & 255 = 3")
+    broker.open()
+    assert [m.count for m in broker.store.load(1, 1, 10)] == [1, 2, 4, 5]
+    assert len(broker.store.load(1, 1, 3)) == 3
+    ((source_key, count, words),) = broker.store.quarantined()
+    assert (source_key, count & 3) == (1, 3)
+    assert words.startswith(fault)
+    assert isinstance(broker.store, SqliteStore)
+    assert broker.store.verify() != []
+    broker.store.close()
+
+
+def test_a_damaged_message_can_be_removed_like_any_other(tmp_path: Path) -> None:
+    broker = filled(tmp_path)
+    broker.store.close()
+    edit(tmp_path, "UPDATE messages SET payload = x'00' WHERE id & 255 = 3")
+    broker.open()
+    broker.remove((1, 1, 5))
+    assert broker.store.usage().rows == 0
+    assert isinstance(broker.store, SqliteStore)
+    assert broker.store.verify() == []
+    broker.store.close()
+
+
+def test_a_sound_store_verifies_without_a_word(tmp_path: Path) -> None:
+    broker = filled(tmp_path, 300)
+    broker.change((1, 3, 2, 1, b"special"))
+    broker.remove((1, 10, 20))
+    assert isinstance(broker.store, SqliteStore)
+    assert broker.store.verify() == []
+    broker.store.close()
+
+
+def test_verify_notices_messages_that_have_vanished(tmp_path: Path) -> None:
+    broker = filled(tmp_path)
+    broker.store.close()
+    edit(tmp_path, "DELETE FROM messages WHERE id & 255 = 3")
+    broker.open()
+    assert isinstance(broker.store, SqliteStore)
+    assert broker.store.verify() == ["5 messages were stored, 4 were found"]
+    broker.store.close()
+
+
+def test_usage_counts_rows_and_bytes_of_the_files(tmp_path: Path) -> None:
+    broker = filled(tmp_path)
+    usage = broker.store.usage()
+    files = sum(Path(f"{path_of(tmp_path)}{suffix}").stat().st_size for suffix in ("", "-wal", "-shm"))
+    assert (usage.rows, usage.bytes_used) == (5, files)
+    assert usage.bytes_free is not None
+    assert usage.bytes_free > 0
+    broker.store.close()
+
+
+def test_commits_of_a_process_that_was_killed_are_all_there(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; sys.path.insert(0, sys.argv[2])\n"
+        "from store_builders import Broker\n"
+        "from duobus.stores.sqlite import SqliteStore\n"
+        "broker = Broker(SqliteStore(sys.argv[1], 1)); (source,) = broker.add()\n"
+        "for i in range(20): broker.send(source, [b'%d' % i])\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", program, str(path_of(tmp_path)), str(Path(__file__).parent)], check=False)
+    broker = Broker(SqliteStore(str(path_of(tmp_path)), 1, must_exist=True, options=FAST))
+    assert payloads_of(broker.store.load(1, 1, 100)) == [b"%d" % i for i in range(20)]
+    assert broker.contents.last_commit_no == 20
+    broker.store.close()

@@ -9,7 +9,7 @@ import pytest
 
 from duobus.errors import InternalError
 from duobus.model.metering import RECEIVE, SEND, MeteringRecord
-from duobus.telemetry.metering_log import MeteringFiles, MeteringLog
+from duobus.telemetry.metering_log import MeteringCounts, MeteringLog
 
 _MINUTE_MS = 1_700_000_040_000
 
@@ -19,7 +19,7 @@ def _records(count: int, server: str = "s") -> list[MeteringRecord]:
 
 
 def test_batches_of_one_entity_and_kind_add_up_to_one_record() -> None:
-    counts = MeteringLog("run-1")
+    counts = MeteringCounts("run-1")
     counts.add("n", "q", SEND, 100, 1000, 100)
     counts.add("n", "q", SEND, 1, 70_000, 2)
     counts.add("n", "q", RECEIVE, 5, 50, 5)
@@ -32,7 +32,7 @@ def test_batches_of_one_entity_and_kind_add_up_to_one_record() -> None:
 
 
 def test_counting_begins_again_after_a_take_with_new_numbers() -> None:
-    counts = MeteringLog("run-1")
+    counts = MeteringCounts("run-1")
     counts.add("n", "q", SEND, 1, 1, 1)
     counts.take(_MINUTE_MS)
     assert counts.take(_MINUTE_MS) == []
@@ -41,7 +41,7 @@ def test_counting_begins_again_after_a_take_with_new_numbers() -> None:
 
 
 def test_records_are_read_back_as_they_were_written(tmp_path: Path) -> None:
-    log = MeteringFiles(tmp_path / "metering")
+    log = MeteringLog(tmp_path / "metering")
     log.write(_records(3))
     log.write([])
     log.write([MeteringRecord("s", 4, _MINUTE_MS, "n", 'q"\n,"sum":1}', SEND, 1, 10, 1)])
@@ -50,14 +50,14 @@ def test_records_are_read_back_as_they_were_written(tmp_path: Path) -> None:
 
 
 def test_metering_files_are_private(tmp_path: Path) -> None:
-    MeteringFiles(tmp_path / "metering").write(_records(1))
+    MeteringLog(tmp_path / "metering").write(_records(1))
     assert stat.S_IMODE((tmp_path / "metering").stat().st_mode) == 0o700
     (path,) = (tmp_path / "metering").iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_a_full_file_is_followed_by_the_next_and_the_oldest_goes(tmp_path: Path) -> None:
-    log = MeteringFiles(tmp_path, file_bytes_max=1000, files_max=3)
+    log = MeteringLog(tmp_path, file_bytes_max=1000, files_max=3)
     records = _records(60)
     for record in records:
         log.write([record])
@@ -71,7 +71,7 @@ def test_a_full_file_is_followed_by_the_next_and_the_oldest_goes(tmp_path: Path)
 
 
 def test_a_flipped_bit_anywhere_loses_one_record_and_alters_none(tmp_path: Path) -> None:
-    log = MeteringFiles(tmp_path)
+    log = MeteringLog(tmp_path)
     records = _records(2)
     log.write(records)
     (path,) = tmp_path.iterdir()
@@ -84,7 +84,7 @@ def test_a_flipped_bit_anywhere_loses_one_record_and_alters_none(tmp_path: Path)
 
 
 def test_a_line_torn_by_a_crash_does_not_swallow_the_next(tmp_path: Path) -> None:
-    log = MeteringFiles(tmp_path)
+    log = MeteringLog(tmp_path)
     log.write(_records(1))
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes() + b'{"server":"s","numb')
@@ -93,7 +93,7 @@ def test_a_line_torn_by_a_crash_does_not_swallow_the_next(tmp_path: Path) -> Non
 
 
 def test_records_written_twice_are_read_once(tmp_path: Path) -> None:
-    log = MeteringFiles(tmp_path)
+    log = MeteringLog(tmp_path)
     log.write(_records(2))
     log.write(_records(3))
     assert list(log.read()) == _records(3)
@@ -102,7 +102,7 @@ def test_records_written_twice_are_read_once(tmp_path: Path) -> None:
 def test_a_disk_that_refuses_is_reported_and_the_records_can_be_tried_again(tmp_path: Path) -> None:
     folder = tmp_path / "metering"
     folder.write_text("in the way")
-    log = MeteringFiles(folder)
+    log = MeteringLog(folder)
     with pytest.raises(InternalError, match="1 metering record"):
         log.write(_records(1))
     assert list(log.read()) == []

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from duobus.errors import InternalError
-from duobus.telemetry.metrics import HISTOGRAM, METRICS, Counters, Metrics, Sample
+from duobus.telemetry.metrics import HISTOGRAM, METRICS, Metrics, Sample
 
 
 def _every_sample() -> list[Sample]:
@@ -73,16 +73,3 @@ def test_names_say_their_unit_and_have_help() -> None:
     for metric in METRICS:
         assert metric.name.startswith("duobus_")
         assert metric.help.endswith(".")
-
-
-def test_errors_are_counted_by_condition_and_refused_rights_beside_it() -> None:
-    counters = Counters()
-    counters.refused("amqp:not-found")
-    counters.refused("amqp:unauthorized-access")
-    counters.refused("amqp:unauthorized-access")
-    counters.add("duobus_connection_read_bytes", number=512)
-    page = Metrics(counters.samples).render().decode()
-    assert 'duobus_errors_total{condition="amqp:not-found"} 1.0' in page
-    assert 'duobus_errors_total{condition="amqp:unauthorized-access"} 2.0' in page
-    assert "duobus_authorizations_refused_total 2.0" in page
-    assert "duobus_connection_read_bytes_total 512.0" in page

@@ -1,0 +1,81 @@
+"""The AMQP 1.0 engine: bytes in, events and bytes out, for both ends of a connection. Pure; imports ``codec`` only."""
+
+from duobus.amqp.conditions import EngineMisuse, Error
+from duobus.amqp.connection import Connection
+from duobus.amqp.events import (
+    AttachReceived,
+    Closed,
+    Dispositions,
+    Event,
+    LinkAttached,
+    LinkDetached,
+    LinkFlow,
+    OpenReceived,
+    SaslInit,
+    SessionBegun,
+    SessionEnded,
+    SessionFlow,
+    TransferRefused,
+    Transfers,
+)
+from duobus.amqp.link import Link
+from duobus.amqp.performatives import Attach, Coordinator, Source, Target
+from duobus.amqp.sasl import ANONYMOUS, EXTERNAL, MECHANISMS, MSSBCBS, PLAIN, parse_plain, plain_response
+from duobus.amqp.session import Session
+from duobus.amqp.settings import ConnectionSettings
+from duobus.amqp.states import (
+    ACCEPTED,
+    RELEASED,
+    Accepted,
+    Declared,
+    DeliveryState,
+    Modified,
+    Received,
+    Rejected,
+    Released,
+    TransactionalState,
+)
+
+__all__ = [
+    "Connection",
+    "ConnectionSettings",
+    "Session",
+    "Link",
+    "Error",
+    "EngineMisuse",
+    "Event",
+    "SaslInit",
+    "OpenReceived",
+    "SessionBegun",
+    "SessionEnded",
+    "SessionFlow",
+    "AttachReceived",
+    "LinkAttached",
+    "LinkDetached",
+    "LinkFlow",
+    "Transfers",
+    "TransferRefused",
+    "Dispositions",
+    "Closed",
+    "DeliveryState",
+    "ACCEPTED",
+    "RELEASED",
+    "Accepted",
+    "Released",
+    "Rejected",
+    "Modified",
+    "Received",
+    "Declared",
+    "TransactionalState",
+    "Attach",
+    "Source",
+    "Target",
+    "Coordinator",
+    "MSSBCBS",
+    "PLAIN",
+    "ANONYMOUS",
+    "EXTERNAL",
+    "MECHANISMS",
+    "parse_plain",
+    "plain_response",
+]

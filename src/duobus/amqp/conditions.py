@@ -1,4 +1,4 @@
-"""Error conditions, the error object that carries them, and what is raised inside the engine (part 2, section 2.8.14)."""
+"""Error conditions, the error that carries them, and what is raised inside the engine (part 2, section 2.8)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What the engine tells its owner. Every event is a plain object; nothing in it changes once it was returned,
-except the links and sessions that it names.
+"""What the engine tells its owner.
+
+An event is a plain object; nothing in it changes once it was returned, except the links and sessions that it names.
 
 A SessionEnded stands for all links of the session, a Closed for all sessions: no events of their own follow.
 """
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 class Event:
     """Parent of all events."""
 
-    __slots__ = ()
+    __slots__: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
@@ -43,7 +44,9 @@ class SaslInit(Event):
 
 
 class OpenReceived(Event):
-    """The peer's open. As acceptor: answer with ``Connection.open`` (and ``close`` to refuse), then ``receive(b"", now_ms)``.
+    """The peer's open.
+
+    As acceptor: answer with ``Connection.open``, and ``close`` to refuse, then call ``receive(b"", now_ms)``.
 
     Attributes:
         container_id: The peer's name for itself.
@@ -90,7 +93,7 @@ class SessionEnded(Event):
 
 
 class AttachReceived(Event):
-    """The peer wants a link: ``link.remote`` has its words. Answer, now or later, with ``link.accept`` or ``link.refuse``."""
+    """The peer wants a link, see ``link.remote``. Answer, now or later, with ``link.accept`` or ``link.refuse``."""
 
     __slots__ = ("link",)
 

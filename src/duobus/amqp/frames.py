@@ -1,7 +1,7 @@
 """Frames: headers, limits and the templates of those that are many (part 2, section 2.3).
 
-    0        4      5      6         8          4*doff
-    | size   | doff | type | channel | extended | body: 00 53 code, list of fields, payload
+0        4      5      6         8          4*doff
+| size   | doff | type | channel | extended | body: 00 53 code, list of fields, payload
 """
 
 from __future__ import annotations
@@ -124,7 +124,13 @@ class TransferTemplate:
 
 
 def transfer_head(
-    handle: int, delivery_id: int, tag: bytes | None, message_format: int | None, settled: bool, more: bool, state: bytes
+    handle: int,
+    delivery_id: int,
+    tag: bytes | None,
+    message_format: int | None,
+    settled: bool,
+    more: bool,
+    state: bytes,
 ) -> bytes:
     """Return the body of a transfer frame up to its payload, with all eleven fields; ``state`` is encoded already.
 

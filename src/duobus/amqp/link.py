@@ -1,8 +1,8 @@
 """One end of a link: attach and detach, credit, deliveries in and out (part 2, section 2.6; wire contract 6 to 8).
 
-    REQUESTED --accept--> ATTACHED --detach (ours)--> DETACHING --detach (peer's)--> DETACHED
-        '------refuse--------------------------------^                                  ^
-    OFFERED ---attach (peer's)--> ATTACHED ----------detach (peer's)--------------------'
+REQUESTED --accept--> ATTACHED --detach (ours)--> DETACHING --detach (peer's)--> DETACHED
+    '------refuse--------------------------------^                                  ^
+OFFERED ---attach (peer's)--> ATTACHED ----------detach (peer's)--------------------'
 """
 
 from __future__ import annotations
@@ -426,7 +426,9 @@ class Link:
             return
         whole = b"".join(partial.chunks)
         if partial.state is not None:
-            event = Transfers(self, partial.delivery_id, partial.settled, partial.message_format, [whole], partial.state)
+            event = Transfers(
+                self, partial.delivery_id, partial.settled, partial.message_format, [whole], partial.state
+            )
             self._run = None
             events.append(event)
             return

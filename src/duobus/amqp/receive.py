@@ -9,7 +9,7 @@ ids, is nearly always the same few bytes; a dictionary remembers what they mean.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp.frames import MASK
 from duobus.amqp.states import DeliveryState, state_from
@@ -113,12 +113,14 @@ class Inbound:
         range_session: Session | None = None
         range_channel = range_role = first = last = range_next = 0
 
+        is_bad = False
+        size = 0
         while end - pos >= 8:
-            size = 0
             try:
                 size, kind, ch, descriptor, code, constructor, list_size, count = _FRAME(data, pos)
                 stop = pos + size
                 if size > frame_max or size < 8:
+                    is_bad = True
                     break
                 if stop > end:
                     self.needed = size
@@ -155,7 +157,7 @@ class Inbound:
                         if data[p] == 0xA0 and h >= 0:
                             p += 2 + data[p + 1]
                             tail = transfer_tails.get(data[p:body])
-                            if tail is None and p < body:
+                            if tail is None and p <= body:
                                 tail = self._learn_transfer(data[p:body], count)
                             if (
                                 delivery_id == next_id
@@ -190,9 +192,7 @@ class Inbound:
                                         channel = ch
                                         handle = h
                                         stop_id = (delivery_id + room) & MASK
-                                        run_max = (
-                                            _UNLIMITED if link.max_message_size is None else link.max_message_size
-                                        )
+                                        run_max = _UNLIMITED if link.max_message_size is None else link.max_message_size
                                         payloads.append(data[body:stop])
                                         next_id = (delivery_id + 1) & MASK
                                         pos = stop
@@ -225,9 +225,9 @@ class Inbound:
                         else:
                             high = -1
                         tail = disposition_tails.get(data[p:body])
-                        if tail is None and p < body:
+                        if tail is None and p <= body:
                             tail = self._learn_disposition(data[p:body], count)
-                        if tail is not None and tail.count == count and 0 <= low <= high and role & 0xFE != 0x40:
+                        if tail is not None and tail.count == count and 0 <= low <= high:
                             if low == range_next and tail is range_tail and role == range_role and ch == range_channel:
                                 last = high
                                 range_next = (high + 1) & MASK
@@ -258,6 +258,7 @@ class Inbound:
                 size = int(_U32(data, pos)[0])
                 stop = pos + size
                 if size > frame_max or size < 8:
+                    is_bad = True
                     break
                 if stop > end:
                     self.needed = size
@@ -276,21 +277,18 @@ class Inbound:
             if self.halted:
                 return pos
             frame_max = self.frame_max
-            size = 0
-        else:
-            size = 0
         if link is not None:
             link.close_run(len(payloads) - base, next_id)
         if range_tail is not None and range_session is not None:
             range_session.on_disposition(
                 range_role == 0x41, first, last, range_tail.settled, range_tail.state, events, self.generation
             )
-        if end - pos >= 8 and not 8 <= size <= frame_max:
+        if is_bad:
             self.frame_too_large(size, events)
         return pos
 
     def _learn_transfer(self, raw: bytes, count: int) -> _Tail:
-        """Find out what stands behind the tag: message-format, settled, more, mode, state, resume, aborted, batchable."""
+        """Find out what stands behind the tag: message-format, settled, more, mode, state, resume, aborted, ..."""
         tail = _COMPLEX
         fields = _fields(raw)
         if fields is not None and len(fields) + 3 == count <= 11:
@@ -329,7 +327,7 @@ def _is_flag(value: object) -> bool:
     return value is None or isinstance(value, bool)
 
 
-def _fields(raw: bytes) -> list[object] | None:
+def _fields(raw: bytes) -> list[Any] | None:
     """Decode values that follow one another up to the end; None when they do not."""
     fields = []
     pos = 0

@@ -156,6 +156,12 @@ class Session:
             self._reported = True
             events.append(SessionEnded(self, error))
 
+    def connection_gone(self) -> None:
+        """Forget everything: the connection took the session with it."""
+        self.state = ENDED
+        self._reported = True
+        self._drop_links()
+
     def _drop_links(self) -> None:
         self._queue.clear()
         for link in self._by_handle.values():
@@ -189,9 +195,7 @@ class Session:
         """Attach a link that we receive on; see ``attach_sender``. A ``max_message_size`` given here is enforced."""
         return self._attach(name, False, source, target, options)
 
-    def _attach(
-        self, name: str, is_sender: bool, source: Source | None, target: Any, options: dict[str, Any]
-    ) -> Link:
+    def _attach(self, name: str, is_sender: bool, source: Source | None, target: Any, options: dict[str, Any]) -> Link:
         if self.state not in (BEGINNING, OPEN) or (name, is_sender) in self._by_name:
             raise EngineMisuse(f"link {name!r} cannot be attached in {self!r}")
         handle = self._free_handle(0)

@@ -51,8 +51,8 @@ class ScaleUnit:
 
         ``brokers`` must be complete and ``contents`` be what the catalog held.
         """
-        for row in contents.namespaces:
-            self.namespace(row.name)
+        for space in contents.namespaces:
+            self.namespace(space.name)
         entities = [row for row in contents.entities if row.kind == QUEUE]
         for row in contents.entities:
             if row.kind != QUEUE:

@@ -255,8 +255,10 @@ class Server:
             await self.rest.close()
         await self.unit.stop()
         loop = asyncio.get_running_loop()
-        for owned in (*self._checkpoints, *self._writers):
-            await loop.run_in_executor(None, owned.stop)
+        for checkpoint in self._checkpoints:
+            await loop.run_in_executor(None, checkpoint.stop)
+        for writer in self._writers:
+            await loop.run_in_executor(None, writer.stop)
         self._catalog.close()
 
     def _store_event(self, store_id: int, what: str, why: str) -> None:

@@ -15,6 +15,16 @@ import msgspec
 from duobus.errors import ConfigurationError
 from duobus.server.config_file import NamespaceConfig, read_config_file
 
+__all__ = [
+    "EMULATOR_KEY",
+    "NamespaceConfig",
+    "ReadyFile",
+    "Settings",
+    "is_loopback",
+    "load_settings",
+    "ready_members",
+]
+
 #: Key of the default rule in emulator mode: the emulator's well-known text (HTTP contract D.2).
 EMULATOR_KEY = "SAS_KEY_VALUE"
 

@@ -1,6 +1,6 @@
 """Metering: counts per namespace, entity and kind, added per batch and written once a minute (design 3.13).
 
-``MeteringLog`` is touched on the hot path, once a batch; ``MeteringFiles`` writes files and blocks, so its calls
+``MeteringCounts`` is touched on the hot path, once a batch; ``MeteringLog`` writes files and blocks, so its calls
 belong on a thread. A record is one JSON line that ends with a checksum over the rest of it. Counts of the running
 minute are lost in a crash: the records tell what was used, they don't bill it.
 """
@@ -29,7 +29,7 @@ _MINUTE_MS = 60_000
 _FILE_NAME = re.compile(r"metering-(\d{8})\.jsonl")
 
 
-class MeteringLog:
+class MeteringCounts:
     """Counts since the last ``take``; not for several threads at once."""
 
     __slots__ = ("_counts", "_number", "_server")
@@ -64,7 +64,7 @@ class MeteringLog:
         return records
 
 
-class MeteringFiles:
+class MeteringLog:
     """Appends records to numbered files in a folder; both mode 0600/0700. Every call blocks."""
 
     def __init__(self, folder: Path, file_bytes_max: int = FILE_BYTES_MAX, files_max: int = FILES_MAX) -> None:

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from duobus.errors import InternalError, Unauthorized
+from duobus.errors import InternalError
 
 COUNTER = "counter"
 GAUGE = "gauge"
@@ -95,30 +95,6 @@ METRICS: tuple[MetricKind, ...] = (
 )
 
 _BY_NAME = {metric.name: metric for metric in METRICS}
-
-
-class Counters:
-    """Plain integers for what has no better place to be counted; by name and label values, made at first use."""
-
-    __slots__ = ("_numbers",)
-
-    def __init__(self) -> None:
-        self._numbers: dict[tuple[str, tuple[str, ...]], int] = {}
-
-    def add(self, name: str, labels: tuple[str, ...] = (), number: int = 1) -> None:
-        """Add to a row of METRICS; a name or labels that fit no row are noticed when the page is asked for."""
-        key = (name, labels)
-        self._numbers[key] = self._numbers.get(key, 0) + number
-
-    def refused(self, condition: str) -> None:
-        """Count one error sent to a client; a refused token, login or right counts as such beside it."""
-        self.add("duobus_errors", (condition,))
-        if condition == Unauthorized.condition:
-            self.add("duobus_authorizations_refused")
-
-    def samples(self) -> list[Sample]:
-        """Return every number there is."""
-        return [Sample(name, labels, number) for (name, labels), number in self._numbers.items()]
 
 
 class Metrics(Collector):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from duobus.amqp import Link, Source, Target
+from duobus.amqp import Attach, Link, Source, Target
 from duobus.errors import (
     DetachForced,
     NotAllowed,
@@ -64,9 +64,15 @@ def attach(peer: Peer, link: Link) -> None:
         link.refuse(described.condition, described.description, described.info)
 
 
+def _remote(link: Link) -> Attach:
+    remote = link.remote
+    assert remote is not None  # it is the peer's attach that brought us here
+    return remote
+
+
 def _address_text(link: Link) -> str | None:
     """The node that a client means: what it receives from, or what it sends to."""
-    remote = link.remote
+    remote = _remote(link)
     terminus = remote.source if link.is_sender else remote.target
     address = getattr(terminus, "address", None)
     if address is None and link.is_sender is False:
@@ -76,7 +82,7 @@ def _address_text(link: Link) -> str | None:
 
 
 def _check_supported(link: Link) -> None:
-    for terminus in (link.remote.source, link.remote.target):
+    for terminus in (_remote(link).source, _remote(link).target):
         if terminus is not None and not isinstance(terminus, (Source, Target)):
             raise NotImplementedYet("Transactions are not supported by this version. Attach to an entity.")
         if getattr(terminus, "dynamic", False):
@@ -84,7 +90,7 @@ def _check_supported(link: Link) -> None:
 
 
 def _authorize(peer: Peer, address: Address, right: Right, name: str) -> None:
-    if not peer.allows(address.segments, right):
+    if not peer.allows(address.segments(), right):
         raise Unauthorized(
             f"Unauthorized access. '{name}' claim(s) are required to perform this operation. "
             f"Resource: 'sb://{peer.namespace}/{address.path}'. Put a token that has it."
@@ -98,7 +104,7 @@ def _attach_sender(peer: Peer, link: Link, address: Address) -> None:
     if address.sub_queue:
         raise NotAllowed("Messages cannot be sent to a dead-letter queue. Send to the entity itself.")
     size_max = queue.description.max_message_size_bytes
-    endpoint = IncomingLink(peer, link, queue, address.segments)
+    endpoint = IncomingLink(peer, link, queue, address.segments())
     link.accept(max_message_size=size_max, properties={MAX_BATCH_SIZE: size_max})
     peer.add_endpoint(link, endpoint)
     endpoint.start()
@@ -108,7 +114,7 @@ def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:
     """The client receives."""
     _authorize(peer, address, Right.LISTEN, "Listen")
     queue = peer.door.unit.namespace(peer.namespace or "").resolve(address)
-    source: Any = link.remote.source
+    source: Any = _remote(link).source
     filters = getattr(source, "filter", None)
     if isinstance(filters, dict) and any(str(key) == SESSION_FILTER for key in filters):
         raise NotAllowed("The entity does not require sessions, so no session can be accepted from it.")
@@ -121,9 +127,9 @@ def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:
         peer,
         link,
         queue,
-        address.segments,
+        address.segments(),
         sub_queue=address.sub_queue,
-        is_removing=link.remote.snd_settle_mode == SETTLED,
+        is_removing=_remote(link).snd_settle_mode == SETTLED,
         deliveries=peer.deliveries_of(link.session),
     )
     link.accept(max_message_size=queue.description.max_message_size_bytes)
@@ -131,17 +137,17 @@ def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:
 
 
 def _attach_management(peer: Peer, link: Link, address: Address, text: str) -> None:
-    if not any(peer.allows(address.segments, right) for right in (Right.LISTEN, Right.SEND, Right.MANAGE)):
+    if not any(peer.allows(address.segments(), right) for right in (Right.LISTEN, Right.SEND, Right.MANAGE)):
         raise Unauthorized(
             "Unauthorized access. A claim (Send, Listen or Manage) is required to perform this operation. "
             f"Resource: 'sb://{peer.namespace}/{address.path}'. Put a token that has one."
         )
     queue = peer.door.unit.namespace(peer.namespace or "").resolve(address)
-    _attach_node(peer, link, ManagementNode(peer, _normal(address), queue, address), address.segments)
+    _attach_node(peer, link, ManagementNode(peer, _normal(address), queue, address), address.segments())
 
 
 def _normal(address: Address) -> str:
-    return "/".join((*address.segments, "$management"))
+    return "/".join((*address.segments(), "$management"))
 
 
 def _attach_node(peer: Peer, link: Link, node: RequestNode, segments: tuple[str, ...]) -> None:

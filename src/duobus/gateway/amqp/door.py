@@ -19,7 +19,7 @@ from duobus.telemetry.metering_log import MeteringCounts
 SWEEP_S = 0.5
 FRAME_SIZE_MAX = 65_536
 CHANNEL_MAX, HANDLE_MAX = 4_999, 255
-SESSIONS_MAX, LINKS_MAX = 1_000, 5_000
+LINKS_MAX = 5_000
 IDLE_TIME_OUT_MS = 120_000
 
 
@@ -71,7 +71,6 @@ class AmqpDoor:
             channel_max=CHANNEL_MAX,
             handle_max=HANDLE_MAX,
             idle_time_out_ms=IDLE_TIME_OUT_MS,
-            sessions_max=SESSIONS_MAX,
             links_max=LINKS_MAX,
         )
 

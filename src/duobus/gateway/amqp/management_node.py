@@ -108,7 +108,7 @@ class ManagementNode(RequestNode):
         if operation is None:
             raise NotImplementedYet(f"'{name}' is no operation that '{self.name}' has in this version.")
         function, right = operation
-        if not self.peer.allows(self.address.segments, right):
+        if not self.peer.allows(self.address.segments(), right):
             raise Unauthorized(
                 f"Unauthorized access. '{right.name.title() if right.name else right}' claim(s) are required to "
                 f"perform this operation. Resource: '{self.queue.path}'. Put a token that has it."

@@ -228,7 +228,7 @@ class OutgoingLink(Mailbox):
 
     def _answer(self, ranges: list[tuple[int, int]], state: DeliveryState) -> None:
         """Dispositions to the client, neighbours merged, never over ids in between (contract 7.2)."""
-        if not ranges or self._peer.is_gone or self._link.session.is_ended:
+        if not ranges or self._peer.is_gone:
             return
         ranges.sort()
         first, last = ranges[0]

@@ -21,6 +21,7 @@ from duobus.amqp import (
     OpenReceived,
     SaslInit,
     Session,
+    SessionBegun,
     SessionEnded,
     SessionFlow,
     TransferRefused,
@@ -390,6 +391,7 @@ class Peer(asyncio.Protocol):
 _HANDLERS: dict[type, Callable[[Peer, Any], bool | None]] = {
     SaslInit: Peer._on_sasl_init,
     OpenReceived: Peer._on_open,
+    SessionBegun: Peer._on_nothing,
     AttachReceived: Peer._on_attach,
     Transfers: Peer._on_transfers,
     TransferRefused: Peer._on_transfer_refused,

@@ -119,7 +119,7 @@ class ReplyLink:
     @property
     def names(self) -> Iterable[str | None]:
         """What a reply-to may call it: the link's name or its target address (contract 10.1)."""
-        target = self.link.remote.target
+        target = getattr(self.link.remote, "target", None)
         return (self.link.name, getattr(target, "address", None))
 
     def send(self, payload: bytes) -> None:

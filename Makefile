@@ -1,0 +1,72 @@
+# Everything sets up what it needs: a machine with make and python3 (3.11 or newer, with venv) is enough.
+#   make demo    the broker under fire, with the official SDK
+#   make test    all tests
+#   make help    the rest
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# Options of `duobus serve` and `duobus demo`.
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check test demo serve bench sim sim-bugs killloop powercut docs format clean
+
+help: ## Say what there is
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-10s %s\n", $$1, $$2 }'
+
+# Stale when what to install has changed, and only then.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "duobus needs Python 3.11 or newer; say which one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+		|| { echo "This Python lacks venv; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@test -x $(BIN)/python || { echo "Making $(VENV) ..." >&2; $(PYTHON) -m venv $(VENV); }
+	@echo "Installing duobus and its tools into $(VENV) ..." >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[dev]'
+	@touch $@
+
+setup: $(STAMP) ## Make .venv with the package and all tools
+
+check: $(STAMP) ## Lint, format, types, import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/lint-imports --config .importlinter-runtime
+
+test: $(STAMP) ## All tests
+	$(BIN)/python -m pytest -q -n 2 tests
+
+demo: $(STAMP) ## Send, kill the broker three times, count: nothing may be lost (ARGS='--json')
+	$(BIN)/duobus demo $(ARGS)
+
+serve: $(STAMP) ## Run a broker on this machine with the emulator's key (ARGS='...' for other options)
+	$(BIN)/duobus serve $(or $(ARGS),--data .build/bus --emulator --tls-self-signed)
+
+bench: $(STAMP) ## Measure; results go to benchmarks/results
+	$(BIN)/python -m benchmarks.run $(ARGS)
+
+sim: $(STAMP) ## Simulate from seeds: SEED=7 for one, SEEDS=2000 for many
+	$(BIN)/python -m duobus.testing.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200))
+
+sim-bugs: $(STAMP) ## Look for a seed that catches each planted bug
+	$(BIN)/python tools/sim_bugs.py $(ARGS)
+
+killloop: $(STAMP) ## Kill a broker under SDK traffic, 1,000 times (LOOPS=...)
+	$(BIN)/python tools/killloop.py --loops $(or $(LOOPS),1000) $(ARGS)
+
+powercut: $(STAMP) ## Cut the power of a real store, 1,000 times (CUTS=...); as root on Linux
+	$(BIN)/python tools/powercut.py --cuts $(or $(CUTS),1000) $(ARGS)
+
+docs: $(STAMP) ## Check links and that every option and metric is documented
+	$(BIN)/python tools/check_docs.py
+
+format: $(STAMP) ## Put the code into its form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## Remove .venv and everything that was built
+	rm -rf $(VENV) .build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -42,6 +42,18 @@ def test_help_of_serve_names_every_option_and_has_an_example() -> None:
     assert "duobus serve --data" in result.output
 
 
+def test_help_of_the_whole_names_the_commands_without_loading_them() -> None:
+    code = (
+        "import sys; from click.testing import CliRunner; from duobus.cli.main import main;"
+        "print(CliRunner().invoke(main, ['--help']).output);"
+        "print([name for name in sys.modules if name.startswith('duobus.cli.')])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "serve  Run the broker" in result.stdout
+    assert "demo   Send" in result.stdout
+    assert result.stdout.strip().endswith("['duobus.cli.main']")
+
+
 def test_the_version_is_printed_and_nothing_else() -> None:
     result = CliRunner().invoke(main, ["--version"])
     assert result.exit_code == 0

@@ -218,3 +218,15 @@ def test_a_catalog_that_failed_is_opened_again_by_the_next_call(tmp_path: Path) 
     catalog.put_namespace(NamespaceRow("n", ()))
     assert _reread(catalog).namespaces == (NamespaceRow("n", ()),)
     catalog.close()
+
+
+def test_a_connection_that_failed_is_never_used_again(tmp_path: Path) -> None:
+    catalog = SqliteCatalog(tmp_path / "catalog.db")
+    catalog.put_namespace(NamespaceRow("n", ()))
+    assert catalog._connection is not None
+    catalog._connection.close()
+    with pytest.raises(StoreFailed, match="failed"):
+        catalog.add_store(0, "s")
+    catalog.add_store(0, "s")
+    assert catalog.read().stores == (StoreRow(0, "s"),)
+    catalog.close()

@@ -1,7 +1,7 @@
-"""The start of a connection: protocol headers and SASL (part 2, section 2.2; part 5, section 5.3; wire contract 1.2, 1.3).
+"""How a connection starts: protocol headers and SASL (part 2, section 2.2; part 5; wire contract 1.2 and 1.3).
 
-    acceptor   header -> SASL -> second header -> frames       (without SASL: header -> frames)
-    initiator  the same, having sent all of its own part in advance
+acceptor   header -> SASL -> second header -> frames       (without SASL: header -> frames)
+initiator  the same, having sent all of its own part in advance
 """
 
 from __future__ import annotations

@@ -1,50 +1,19 @@
-"""One end of a link: attach and detach, credit, deliveries in and out (part 2, section 2.6; wire contract 6 to 8).
-
-REQUESTED --accept--> ATTACHED --detach (ours)--> DETACHING --detach (peer's)--> DETACHED
-    '------refuse--------------------------------^                                  ^
-OFFERED ---attach (peer's)--> ATTACHED ----------detach (peer's)--------------------'
-"""
+"""One end of a link: credit, deliveries in and out (part 2, section 2.6; wire contract, chapters 7 and 8)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from duobus.amqp import conditions
+from duobus.amqp.attachment import ATTACHED, DETACHING, REQUESTED, Attachment
 from duobus.amqp.conditions import EngineMisuse, Error, ProtocolViolation
 from duobus.amqp.events import Event, LinkDetached, TransferRefused, Transfers
 from duobus.amqp.frames import HALF, MASK, TransferTemplate, serial_difference, transfer_head
-from duobus.amqp.performatives import Attach, Coordinator, Detach, Flow, Source, Target, Transfer
+from duobus.amqp.performatives import Detach, Flow, Transfer
 from duobus.amqp.states import DeliveryState, encode_state, state_from
 
 if TYPE_CHECKING:
     from duobus.amqp.session import Session
-
-REQUESTED: Final = "requested"  # The peer attached; our answer is awaited.
-OFFERED: Final = "offered"  # We attached; the peer's answer is awaited.
-ATTACHED: Final = "attached"
-DETACHING: Final = "detaching"  # We detached; whatever the peer sends until its own detach is thrown away.
-DETACHED: Final = "detached"
-
-_NEXT: Final[dict[tuple[str, str], str]] = {
-    (REQUESTED, "accept"): ATTACHED,
-    (REQUESTED, "refuse"): DETACHING,
-    (REQUESTED, "detach sent"): DETACHING,
-    (REQUESTED, "detach received"): DETACHED,
-    (REQUESTED, "session gone"): DETACHED,
-    (OFFERED, "attach received"): ATTACHED,
-    (OFFERED, "detach sent"): DETACHING,
-    (OFFERED, "session gone"): DETACHED,
-    (ATTACHED, "detach sent"): DETACHING,
-    (ATTACHED, "detach received"): DETACHED,
-    (ATTACHED, "session gone"): DETACHED,
-    (DETACHING, "attach received"): DETACHING,
-    (DETACHING, "detach received"): DETACHED,
-    (DETACHING, "session gone"): DETACHED,
-}
-
-SND_MIXED: Final = 2
-RCV_FIRST: Final = 0
 
 # What one kept frame of an unfinished delivery costs beside its bytes; stops floods of tiny frames.
 _CHUNK_OVERHEAD = 64
@@ -68,62 +37,32 @@ class _Partial:
         self.refused = False
 
 
-class Link:
+class Link(Attachment):
     """A link endpoint; made by the session.
 
     Attributes:
-        session: The session it belongs to.
-        name: Chosen by whoever attached first.
-        is_sender: Whether we send on it.
-        handle: Our handle.
-        state: One of the five names above.
-        remote: The peer's attach; None until it came.
-        context: For the owner; the engine never looks.
         credit: How many deliveries may be sent, or how many we still await.
         drain: On a link we send on: the peer wants all credit used up now.
         echo: On a link we send on: the peer wants to hear our state; ``flow`` answers.
-        max_message_size: The largest delivery we take, in bytes; None for no limit of its own.
     """
 
     __slots__ = (
         "_allowance",
-        "_delivery_count",
-        "_initial_delivery_count",
         "_partial",
         "_run",
         "_run_generation",
         "_run_next",
         "_template",
-        "announced",
-        "context",
         "credit",
         "drain",
         "echo",
-        "handle",
-        "is_sender",
-        "max_message_size",
-        "name",
-        "remote",
-        "session",
-        "state",
     )
 
     def __init__(self, session: Session, name: str, is_sender: bool, handle: int, state: str) -> None:
-        self.session = session
-        self.name = name
-        self.is_sender = is_sender
-        self.handle = handle
-        self.state = state
-        self.remote: Attach | None = None
-        self.context: Any = None
+        super().__init__(session, name, is_sender, handle, state)
         self.credit = 0
         self.drain = False
         self.echo = False
-        self.max_message_size: int | None = None
-        # Whether the owner knows of the link, and has not been told of its end.
-        self.announced = True
-        self._delivery_count = 0
-        self._initial_delivery_count = 0
         # More than credit after credit was taken back: deliveries may be under way that were sent on the old one.
         self._allowance = 0
         self._partial: _Partial | None = None
@@ -132,128 +71,17 @@ class Link:
         self._run_next = -1
         self._template = TransferTemplate(session.channel, handle)
 
-    @property
-    def is_attached(self) -> bool:
-        """Whether messages can travel."""
-        return self.state == ATTACHED
-
-    def __repr__(self) -> str:
-        return f"<Link {self.name!r} {'sender' if self.is_sender else 'receiver'} {self.state}>"
-
-    def _move(self, step: str) -> bool:
-        following = _NEXT.get((self.state, step))
-        if following is None:
-            return False
-        self.state = following
-        return True
-
-    # Attaching and detaching.
-
-    def accept(
-        self,
-        *,
-        source: Source | None = None,
-        target: Target | Coordinator | None = None,
-        max_message_size: int | None = None,
-        properties: Mapping[str, Any] | None = None,
-        initial_delivery_count: int = 0,
-    ) -> bool:
-        """Answer the peer's attach; the settle modes are echoed.
-
-        Args:
-            source: In place of the peer's own words, for instance with a filled filter.
-            target: In place of the peer's own words.
-            max_message_size: In bytes; on a link that we receive on larger deliveries are refused.
-            properties: Of the link.
-            initial_delivery_count: Where our count starts, if we are the sender.
-
-        Returns:
-            False when the link is gone already, which is no error: answers may take their time.
-        """
-        remote = self.remote
-        if remote is None or not self._move("accept"):
-            return False
-        self.max_message_size = max_message_size if not self.is_sender else None
-        self._shift_counts(initial_delivery_count if self.is_sender else remote.initial_delivery_count or 0)
-        self._write(
-            Attach(
-                name=self.name,
-                handle=self.handle,
-                role=not self.is_sender,
-                snd_settle_mode=SND_MIXED if remote.snd_settle_mode is None else remote.snd_settle_mode,
-                rcv_settle_mode=RCV_FIRST if remote.rcv_settle_mode is None else remote.rcv_settle_mode,
-                source=source or remote.source,
-                target=target or remote.target,
-                initial_delivery_count=initial_delivery_count if self.is_sender else None,
-                max_message_size=max_message_size,
-                properties=properties,
-            )
-        )
-        return True
-
-    def _shift_counts(self, initial: int) -> None:
-        self._initial_delivery_count = initial
-        self._delivery_count = initial
-
-    def refuse(self, condition: str, description: str | None = None, info: Mapping[str, Any] | None = None) -> bool:
-        """Refuse the peer's attach: an attach without termini, then a detach with the error (wire contract 6.3).
-
-        Returns:
-            False when the link is gone already, which is no error.
-        """
-        if not self._move("refuse"):
-            return False
-        self._write_empty_attach()
-        self._write(Detach(handle=self.handle, closed=True, error=Error(condition, description, info)))
-        return True
-
-    def _write_empty_attach(self) -> None:
-        remote = self.remote
-        assert remote is not None  # only asked for after the peer's attach
-        self._write(
-            Attach(
-                name=self.name,
-                handle=self.handle,
-                role=not self.is_sender,
-                snd_settle_mode=SND_MIXED if remote.snd_settle_mode is None else remote.snd_settle_mode,
-                rcv_settle_mode=RCV_FIRST if remote.rcv_settle_mode is None else remote.rcv_settle_mode,
-                initial_delivery_count=0 if self.is_sender else None,
-            )
-        )
-
-    def detach(
-        self,
-        condition: str | None = None,
-        description: str | None = None,
-        info: Mapping[str, Any] | None = None,
-        *,
-        closed: bool = True,
-    ) -> bool:
-        """Detach the link; LinkDetached comes when the peer has answered.
-
-        Frames of this link that wait for the peer's window are dropped.
-
-        Returns:
-            False when the link is gone already, which is no error.
-        """
-        if self.state == REQUESTED:
-            self._write_empty_attach()
-        if not self._move("detach sent"):
-            return False
-        self._forget_deliveries()
-        error = None if condition is None else Error(condition, description, info)
-        self._write(Detach(handle=self.handle, closed=closed, error=error))
-        return True
+    # Ends.
 
     def on_detach(self, detach: Detach, events: list[Event]) -> None:
         """Take the peer's detach: answer it, if it is not the answer to ours, and tell the owner."""
         was = self.state
-        self._move("detach received")
+        self.move("detach received")
         if was == REQUESTED:
-            self._write_empty_attach()
+            self.write_empty_attach()
         if was != DETACHING:
-            self._write(Detach(handle=self.handle, closed=True if detach.closed is None else detach.closed))
-        self._forget_deliveries()
+            self.write(Detach(handle=self.handle, closed=True if detach.closed is None else detach.closed))
+        self.forget_deliveries()
         if self.announced:
             self.announced = False
             events.append(LinkDetached(self, bool(detach.closed), detach.error))
@@ -264,28 +92,12 @@ class Link:
             self.announced = False
             events.append(LinkDetached(self, True, error))
 
-    def session_gone(self) -> None:
-        """Forget everything: the session took the link with it."""
-        self._move("session gone")
-        self._forget_deliveries()
-        self.announced = False
-
-    def _forget_deliveries(self) -> None:
+    def forget_deliveries(self) -> None:
+        """Drop credit and whatever is unfinished, in both directions."""
         self._drop_partial()
         self._run = None
         self.credit = self._allowance = 0
         self.session.drop_queued(self)
-
-    def on_attach(self, attach: Attach) -> bool:
-        """Take the peer's answer to our attach; return whether the link is attached now."""
-        self.remote = attach
-        self._move("attach received")
-        if not self.is_sender:
-            self._shift_counts(attach.initial_delivery_count or 0)
-        return self.state == ATTACHED
-
-    def _write(self, performative: Attach | Detach) -> None:
-        self.session.connection.write_frame(self.session.channel, performative.to_bytes())
 
     # Credit.
 
@@ -303,21 +115,21 @@ class Link:
         self.credit = min(credit, _CREDIT_MAX)
         self._allowance = max(self._allowance, self.credit)
         self.drain = drain
-        self.session.write_flow(self.handle, self._delivery_count, self.credit, drain=drain)
+        self.session.write_flow(self.handle, self.delivery_count, self.credit, drain=drain)
 
     def flow(self) -> None:
         """Tell the peer the state of the link and its session, as an echo asks for."""
         self.echo = False
         if self.state == ATTACHED:
-            self.session.write_flow(self.handle, self._delivery_count, self.credit)
+            self.session.write_flow(self.handle, self.delivery_count, self.credit)
 
     def drained(self) -> None:
         """Answer a drain: all credit is used up, nothing is available (wire contract 8.5)."""
-        self._delivery_count = (self._delivery_count + self.credit) & MASK
+        self.delivery_count = (self.delivery_count + self.credit) & MASK
         self.credit = 0
         self.drain = self.echo = False
         if self.state == ATTACHED:
-            self.session.write_flow(self.handle, self._delivery_count, 0, drain=True)
+            self.session.write_flow(self.handle, self.delivery_count, 0, drain=True)
 
     def sendable(self) -> int:
         """Return how many single-frame messages could be written now: credit and the peer's window allow it."""
@@ -334,8 +146,8 @@ class Link:
         drain = bool(flow.drain)
         if flow.link_credit is not None:
             # credit = flow.delivery-count + flow.link-credit - own delivery-count.
-            count = self._initial_delivery_count if flow.delivery_count is None else flow.delivery_count
-            credit = flow.link_credit - serial_difference(self._delivery_count, count)
+            count = self.initial_delivery_count if flow.delivery_count is None else flow.delivery_count
+            credit = flow.link_credit - serial_difference(self.delivery_count, count)
             self.credit = max(0, min(credit, _CREDIT_MAX))
         self.drain = drain
         self.echo = self.echo or bool(flow.echo)
@@ -347,8 +159,8 @@ class Link:
         if not self.drain or not flow.drain or flow.delivery_count is None:
             return False
         # The peer gives back what it did not use.
-        unused = max(0, min(serial_difference(flow.delivery_count, self._delivery_count), self.credit))
-        self._delivery_count = (self._delivery_count + unused) & MASK
+        unused = max(0, min(serial_difference(flow.delivery_count, self.delivery_count), self.credit))
+        self.delivery_count = (self.delivery_count + unused) & MASK
         self.credit -= unused
         self._allowance = self.credit
         self.drain = False
@@ -390,7 +202,7 @@ class Link:
     def close_run(self, n: int, next_id: int) -> None:
         """Take account of ``n`` deliveries that were put into the list; the next would have ``next_id``."""
         self._run_next = next_id
-        self._delivery_count = (self._delivery_count + n) & MASK
+        self.delivery_count = (self.delivery_count + n) & MASK
         self._allowance -= n
         self.credit = max(0, self.credit - n)
         self.session.count_incoming(n)
@@ -445,7 +257,7 @@ class Link:
             raise ProtocolViolation(conditions.TRANSFER_LIMIT_EXCEEDED, text, self)
         self._allowance -= 1
         self.credit = max(0, self.credit - 1)
-        self._delivery_count = (self._delivery_count + 1) & MASK
+        self.delivery_count = (self.delivery_count + 1) & MASK
         return _Partial(transfer.delivery_id, transfer.message_format or 0)
 
     def _keep(self, partial: _Partial, payload: bytes) -> None:
@@ -524,7 +336,7 @@ class Link:
             session.wrote_transfers(done)
         else:
             done = 0
-        self._delivery_count = (self._delivery_count + n) & MASK
+        self.delivery_count = (self.delivery_count + n) & MASK
         self.credit -= n
         session.next_delivery_id = (start + n) & MASK
         for index in range(done, n):
@@ -558,7 +370,7 @@ class Link:
         session = self.session
         delivery_id = session.next_delivery_id
         session.next_delivery_id = (delivery_id + 1) & MASK
-        self._delivery_count = (self._delivery_count + 1) & MASK
+        self.delivery_count = (self.delivery_count + 1) & MASK
         self.credit -= 1
         self._send_frames(delivery_id, tag, payload, message_format, settled, encode_state(state))
         return delivery_id

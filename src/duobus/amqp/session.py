@@ -6,6 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import conditions
+from duobus.amqp.attachment import DETACHED, OFFERED, REQUESTED
 from duobus.amqp.conditions import EngineMisuse, Error, ProtocolViolation
 from duobus.amqp.events import (
     AttachReceived,
@@ -18,7 +19,7 @@ from duobus.amqp.events import (
     SessionFlow,
 )
 from duobus.amqp.frames import HALF, MASK, disposition_frame, flow_frame, serial_difference
-from duobus.amqp.link import DETACHED, OFFERED, REQUESTED, Link
+from duobus.amqp.link import Link
 from duobus.amqp.performatives import Attach, Begin, Coordinator, Detach, End, Flow, Source, Target, Transfer
 from duobus.amqp.states import DeliveryState, encode_state
 

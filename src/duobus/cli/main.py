@@ -11,10 +11,11 @@ from importlib.metadata import version
 
 import click
 
-#: Sub-command to module; the module's ``command`` is the click command.
+#: Sub-command to module, whose ``command`` is the click command, and to its line in ``duobus --help``, which is here
+#: so that printing it imports none of them.
 _COMMANDS = {
-    "demo": "duobus.cli.demo",
-    "serve": "duobus.cli.serve",
+    "demo": ("duobus.cli.demo", "Send, kill the broker, go on, and count: nothing may be lost."),
+    "serve": ("duobus.cli.serve", "Run the broker until SIGTERM or Ctrl-C."),
 }
 
 
@@ -25,12 +26,15 @@ class _LazyGroup(click.Group):
         return sorted(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = _COMMANDS.get(cmd_name)
-        if module is None:
+        if cmd_name not in _COMMANDS:
             return None
-        command = import_module(module).command
+        command = import_module(_COMMANDS[cmd_name][0]).command
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _COMMANDS[name][1]) for name in self.list_commands(ctx)])
 
 
 def _print_version(context: click.Context, _option: click.Parameter, is_wanted: bool) -> None:

@@ -37,6 +37,7 @@ class Meta:
         "last_commit_no",
         "next_fragment_key",
         "next_source_key",
+        "probes",
         "rows",
         "store_id",
     )
@@ -50,6 +51,7 @@ class Meta:
         rows: int = 0,
         next_fragment_key: int = 1,
         next_source_key: int = 1,
+        probes: int = 0,
     ) -> None:
         self.store_id = store_id
         self.generation = generation
@@ -58,6 +60,7 @@ class Meta:
         self.rows = rows
         self.next_fragment_key = next_fragment_key
         self.next_source_key = next_source_key
+        self.probes = probes
 
     def numbers(self) -> tuple[int, ...]:
         """Return the columns in the order of ``schema.META_COLUMNS``."""
@@ -69,6 +72,7 @@ class Meta:
             self.rows,
             self.next_fragment_key,
             self.next_source_key,
+            self.probes,
         )
 
 

@@ -19,7 +19,7 @@ CREATE TABLE meta(
     id INTEGER PRIMARY KEY CHECK (id = 1), format INTEGER NOT NULL, store_id INTEGER NOT NULL,
     generation INTEGER NOT NULL, last_commit_no INTEGER NOT NULL, broker_ms INTEGER NOT NULL,
     rows INTEGER NOT NULL, next_fragment_key INTEGER NOT NULL, next_source_key INTEGER NOT NULL,
-    row_sum INTEGER NOT NULL);
+    probes INTEGER NOT NULL, row_sum INTEGER NOT NULL);
 CREATE TABLE fragments(
     fragment_key INTEGER PRIMARY KEY, entity_id INTEGER NOT NULL, fragment_no INTEGER NOT NULL,
     epoch INTEGER NOT NULL, row_sum INTEGER NOT NULL, UNIQUE(entity_id, fragment_no));
@@ -38,13 +38,13 @@ CREATE TABLE tombstones(
     row_sum INTEGER NOT NULL);
 """
 
-META_COLUMNS = "store_id, generation, last_commit_no, broker_ms, rows, next_fragment_key, next_source_key"
+META_COLUMNS = "store_id, generation, last_commit_no, broker_ms, rows, next_fragment_key, next_source_key, probes"
 READ_META = f"SELECT format, {META_COLUMNS}, row_sum FROM meta WHERE id = 1"
-INSERT_META = f"INSERT INTO meta(id, format, {META_COLUMNS}, row_sum) VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+INSERT_META = f"INSERT INTO meta(id, format, {META_COLUMNS}, row_sum) VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 #: The condition is the fence: whoever lost the store to another owner changes no row (design 3.4, L9).
 UPDATE_META = (
     "UPDATE meta SET generation = ?, last_commit_no = ?, broker_ms = ?, rows = ?, next_fragment_key = ?,"
-    " next_source_key = ?, row_sum = ? WHERE id = 1 AND generation = ? AND last_commit_no = ?"
+    " next_source_key = ?, probes = ?, row_sum = ? WHERE id = 1 AND generation = ? AND last_commit_no = ?"
 )
 READ_FRAGMENTS = "SELECT fragment_key, entity_id, fragment_no, epoch, row_sum FROM fragments ORDER BY 1"
 INSERT_FRAGMENT = "INSERT INTO fragments VALUES (?, ?, ?, ?, ?)"

@@ -276,10 +276,13 @@ class SqliteStore(MessagingStore):
         return max(in_log, 0) * page_size, max(in_log - copied, 0) * page_size
 
     def probe(self) -> None:
-        """Write the store's own row as it is, and look whether the file still is where it belongs."""
+        """Count the probe in the store's own row, and look whether the file still is where it belongs.
+
+        The count is there because SQLite neither writes nor syncs a row that is replaced by its like.
+        """
         with self._transaction("probe") as db:
             self._file.check_identity()
-            self._advance(db)
+            self._advance(db, probes=self._meta.probes + 1)
 
     def close(self) -> None:
         """Empty the log if all is well, and give everything back."""
@@ -333,6 +336,7 @@ class SqliteStore(MessagingStore):
         rows: int | None = None,
         next_fragment_key: int | None = None,
         next_source_key: int | None = None,
+        probes: int | None = None,
     ) -> None:
         """Write the store's own row, the last step of every transaction; None leaves a number as it is."""
         old = self._meta
@@ -344,6 +348,7 @@ class SqliteStore(MessagingStore):
             old.rows if rows is None else rows,
             old.next_fragment_key if next_fragment_key is None else next_fragment_key,
             old.next_source_key if next_source_key is None else next_source_key,
+            old.probes if probes is None else probes,
         )
         if not table_rows.update_meta(db, old, new):
             raise StoreStale(f"{self._path}: another owner has taken the store over")

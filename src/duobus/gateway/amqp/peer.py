@@ -104,7 +104,7 @@ class Peer(asyncio.Protocol):
             again = False
             for event in pending:
                 again = _HANDLERS[type(event)](self, event) or again
-            # The engine stops at a SASL init until it is told the outcome; what followed is in its buffer.
+            # The engine stops at a SASL init and at an open until they are answered; what followed is in its buffer.
             pending = self.engine.receive(b"", self.door.clock.monotonic_ms()) if again else []
         self.write_soon()
 
@@ -323,7 +323,7 @@ class Peer(asyncio.Protocol):
         self._login_rules = rules
         return True
 
-    def _on_open(self, event: OpenReceived) -> None:
+    def _on_open(self, event: OpenReceived) -> bool:
         self._rules = self.door.authorizer.namespace_of(event.hostname)
         self.namespace = self._rules.name
         self.engine.open(self.door.clock.monotonic_ms())
@@ -331,6 +331,7 @@ class Peer(asyncio.Protocol):
             self._close(Unauthorized("The login belongs to another namespace than the host name of open."))
         elif self.door.is_closing:
             self._close(ConnectionForced("The server is shutting down. Connect again."))
+        return True
 
     def _on_attach(self, event: AttachReceived) -> None:
         attaching.attach(self, event.link)

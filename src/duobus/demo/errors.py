@@ -1,0 +1,7 @@
+"""What can end a demonstration before it has a result."""
+
+from __future__ import annotations
+
+
+class DemoFailed(Exception):  # noqa: N818 - an outcome, like its neighbours in duobus.errors
+    """The demonstration could not be finished. The text says what was waited for, and what to do where one can."""

@@ -53,10 +53,10 @@ sim: $(STAMP) ## Simulate from seeds: SEED=7 for one, SEEDS=2000 for many
 	$(BIN)/python -m duobus.testing.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200))
 
 sim-bugs: $(STAMP) ## Look for a seed that catches each planted bug
-	$(BIN)/python tools/sim_bugs.py $(ARGS)
+	$(BIN)/python -m duobus.testing.simulation --search-bugs $(ARGS)
 
-killloop: $(STAMP) ## Kill a broker under SDK traffic, 1,000 times (LOOPS=...)
-	$(BIN)/python tools/killloop.py --loops $(or $(LOOPS),1000) $(ARGS)
+killloop: $(STAMP) ## Kill a broker under SDK traffic, 1,000 times (KILLS=...)
+	$(BIN)/python tools/killloop.py --kills $(or $(KILLS),1000) $(ARGS)
 
 powercut: $(STAMP) ## Cut the power of a real store, 1,000 times (CUTS=...); as root on Linux
 	$(BIN)/python tools/powercut.py --cuts $(or $(CUTS),1000) $(ARGS)

@@ -1,0 +1,1 @@
+"""duobus: a durable message broker that speaks Azure Service Bus."""

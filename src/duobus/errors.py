@@ -181,7 +181,7 @@ class ConfigurationError(ServiceBusError):
     transient = False
 
 
-class StoreFailed(Exception):  # noqa: N818 - a condition, like its neighbours
+class StoreFailed(Exception):
     """A messaging store refused or lost an operation; it must be closed and reopened before it is used again.
 
     Never crosses a door: message brokers turn it into StoreUnavailable or send the run elsewhere.
@@ -193,5 +193,5 @@ class StoreStale(StoreFailed):
     """The commit carried an epoch that is no longer the fragment's. Another owner has it; nothing was written."""
 
 
-class StoreTooNew(Exception):  # noqa: N818 - a condition, like its neighbours
+class StoreTooNew(Exception):
     """The store or catalog was written by a newer version of duobus, which alone may open it."""

@@ -14,7 +14,6 @@ from duobus.errors import EntityAlreadyExists, StoreFailed, StoreTooNew
 from duobus.model.description import AccessRule
 from duobus.stores.catalog import (
     DELETING,
-    FORMAT_VERSION,
     INTENT,
     LIVE,
     Catalog,
@@ -22,10 +21,10 @@ from duobus.stores.catalog import (
     MemoryCatalog,
     NamespaceRow,
     SlotRow,
-    SqliteCatalog,
     StoreRow,
     new_namespace,
 )
+from duobus.stores.sqlite_catalog import FORMAT_VERSION, SqliteCatalog
 
 _SLOTS = (SlotRow(1, 8, 0), SlotRow(0, 7, 1))
 _RULE = AccessRule(name="r", primary_key="one", secondary_key="two", rights=7)

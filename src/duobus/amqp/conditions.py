@@ -91,7 +91,7 @@ def error_from(value: Any) -> Error | None:
     return Error(str(condition or ""), description, info)
 
 
-class ProtocolViolation(Exception):  # noqa: N818 - a condition, like those of duobus.errors
+class ProtocolViolation(Exception):
     """The peer broke a rule; ends the endpoint that is named, or the connection.
 
     Never leaves the engine: it becomes a detach, end or close to the peer, and an event.
@@ -107,5 +107,5 @@ class ProtocolViolation(Exception):  # noqa: N818 - a condition, like those of d
         self.endpoint = endpoint
 
 
-class EngineMisuse(RuntimeError):  # noqa: N818 - reads as a statement
+class EngineMisuse(RuntimeError):
     """Our own side called something that the endpoint's state forbids. A bug of the caller, never of the peer."""

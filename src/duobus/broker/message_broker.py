@@ -405,12 +405,12 @@ class MessageBroker:
         self.commits += 1
         now_ms = self._time.now_ms()
         woken: dict[int, Mailbox] = {}
-        deliveries: list[TakeAndRemove] = []
+        removed: list[TakeAndRemove] = []
         for command in work:
             for member in command.members if isinstance(command, Group) else (command,):
                 member.handle.fragment.release(member, now_ms)
                 if isinstance(member, TakeAndRemove):
-                    deliveries.append(member)
+                    removed.append(member)
             if command.reply is not None:
                 command.reply.ready.append(command)
                 woken[id(command.reply)] = command.reply
@@ -418,9 +418,12 @@ class MessageBroker:
         self._start()
         for mailbox in woken.values():
             mailbox.wake()
-        for taken in deliveries:
-            prefix = taken.handle.fragment.prefix
-            taken.receiver.deliver(DeliveryBatch(taken.handle, prefix, 0, taken.slots, 0), taken.credit)
+        for taken in removed:
+            taken.receiver.deliver(DeliveryBatch(taken.handle, bytes(8), 0, taken.slots, 0), taken.credit)
+        self._show(fragments)
+
+    def _show(self, fragments: dict[int, Fragment]) -> None:
+        """Offer what a commit made available, and note what is due when."""
         for fragment in fragments.values():
             if fragment.fresh:
                 self._offer(fragment)

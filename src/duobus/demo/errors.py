@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 
-class DemoFailed(Exception):  # noqa: N818 - an outcome, like its neighbours in duobus.errors
+class DemoFailed(Exception):
     """The demonstration could not be finished. The text says what was waited for, and what to do where one can."""

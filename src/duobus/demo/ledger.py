@@ -153,6 +153,11 @@ class Ledger:
         """Number of ids whose completion was acknowledged."""
         return len(self._completions)
 
+    @property
+    def completions(self) -> int:
+        """Number of completions that were acknowledged, those of duplicates included."""
+        return len(self._completed_numbers)
+
     def missing(self) -> list[str]:
         """Return the ids that were acknowledged and never taken over by a receiver, sorted."""
         with self._lock:

@@ -7,6 +7,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
+
 from duobus.auth.authorizer import Authorizer, NamespaceRules
 from duobus.broker import MessageBroker, ScaleUnit
 from duobus.clock import BrokerTime, Clock, Entropy
@@ -23,7 +24,6 @@ from duobus.stores.catalog import (
     CatalogContents,
     MemoryCatalog,
     NamespaceRow,
-    SqliteCatalog,
     new_namespace,
 )
 from duobus.stores.checkpoint import CheckpointThread
@@ -139,9 +139,7 @@ class Server:
             is_new = store_id not in existing
             store, writer = self._make_store(store_id, must_exist=not is_new)
             self._writers.append(writer)
-            broker = MessageBroker(
-                store_id, store, writer, time=self._time, entropy=self._entropy, watcher=self.unit
-            )
+            broker = MessageBroker(store_id, store, writer, time=self._time, entropy=self._entropy, watcher=self.unit)
             if is_new:
                 # The file first, then the catalog: a store that the catalog knows is never created again as empty.
                 await self._create_store(broker)
@@ -269,6 +267,8 @@ class Server:
 def _catalog_of(settings: Settings) -> Catalog:
     if settings.ephemeral:
         return MemoryCatalog()
+    from duobus.stores.sqlite_catalog import SqliteCatalog
+
     assert settings.data is not None
     settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     return SqliteCatalog(settings.data / "catalog.db")

@@ -116,5 +116,3 @@ async def _flush_metering(server: Server, clock: Clock) -> None:
         await asyncio.get_running_loop().run_in_executor(None, MeteringLog(folder / "metering").write, records)
     except OSError as error:
         Log("metering").error("metering not written", error=str(error), records=len(records))
-
-

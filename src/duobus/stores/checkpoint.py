@@ -26,7 +26,7 @@ from duobus.stores.writer import Writer
 INTERVAL_S = 0.05
 #: Bytes at which the log is made to restart: a quarter of a second of traffic at 100,000 messages of 1 KiB/s.
 LOG_LIMIT_BYTES = 32 * 1024 * 1024
-#: The rest that the writer may be asked to copy: 1 MiB, some 2 ms.
+#: The rest that the writer should be asked to copy at most, so that a commit waits for little.
 _REST_BYTES = 1024 * 1024
 _PASSES_MAX = 4
 _STOP_TIMEOUT_S = 10.0

@@ -25,7 +25,7 @@ from duobus.errors import StoreFailed, StoreTooNew
 from duobus.stores.interface import FORMAT_VERSION
 from duobus.stores.schema import APPLICATION_ID
 
-#: 8 KiB holds seven rows of 1 KiB: 245,000 rows/s at commits of 100, against 216,000 with 4 KiB and 192,000
+#: 8 KiB holds seven rows of 1 KiB: 236,000 rows/s at commits of 100, against 216,000 with 4 KiB and 192,000
 #: with 16 KiB, where a commit of one message writes too much (medians, inserted and deleted).
 PAGE_SIZE = 8192
 _CACHE_KIB = 16 * 1024

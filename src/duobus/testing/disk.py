@@ -27,7 +27,7 @@ FAULTS = (REFUSED, AMBIGUOUS, SYNC_FAILED, SLOW)
 _Row = tuple[int, int, int, bytes, bytes | None]
 
 
-class ContractBroken(AssertionError):  # noqa: N818 - the name of the condition
+class ContractBroken(AssertionError):
     """The caller did what the contract of stores/interface.py forbids: a bug of the broker, not a fault."""
 
 

@@ -37,19 +37,19 @@ class SimulationError(Exception):
     """Parent of what the loop itself finds wrong with a run."""
 
 
-class SimulationDeadlock(SimulationError):  # noqa: N818 - the name of the condition
+class SimulationDeadlock(SimulationError):
     """Something is awaited and nothing is scheduled: it can never happen."""
 
 
-class SimulationTimeout(SimulationError):  # noqa: N818 - the name of the condition
+class SimulationTimeout(SimulationError):
     """The run passed its limit of virtual time."""
 
 
-class SimulationLivelock(SimulationError):  # noqa: N818 - the name of the condition
+class SimulationLivelock(SimulationError):
     """Callbacks schedule each other without end and time stands still."""
 
 
-class UnhandledFailure(SimulationError):  # noqa: N818 - the name of the condition
+class UnhandledFailure(SimulationError):
     """A callback or a forgotten task raised; in production this would only have been logged."""
 
 

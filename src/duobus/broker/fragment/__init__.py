@@ -1,0 +1,1 @@
+"""The fragment: one part of an entity as a pure state machine."""

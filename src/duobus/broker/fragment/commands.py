@@ -51,7 +51,9 @@ class Run(Command):
 
     __slots__ = ("batch", "first_count", "indices", "placement", "slots", "tombstones")
 
-    def __init__(self, handle: Any, source_no: int, batch: SendBatch, indices: list[int] | None, placement: Any) -> None:
+    def __init__(
+        self, handle: Any, source_no: int, batch: SendBatch, indices: list[int] | None, placement: Any
+    ) -> None:
         super().__init__(handle, source_no, batch.reply)
         self.batch = batch
         self.indices = indices

@@ -57,7 +57,18 @@ class Fragment:
         armed: The instant for which the message broker has noted to look; its own business.
     """
 
-    __slots__ = ("armed", "deadline", "epoch", "fragment_key", "fresh", "handle", "next_lock", "number", "prefix", "sources")
+    __slots__ = (
+        "armed",
+        "deadline",
+        "epoch",
+        "fragment_key",
+        "fresh",
+        "handle",
+        "next_lock",
+        "number",
+        "prefix",
+        "sources",
+    )
 
     def __init__(self, handle: object, fragment_key: int, number: int, epoch: int, salt: bytes) -> None:
         """Make an empty fragment; ``salt`` is 10 unguessable bytes for this life's lock tokens."""
@@ -104,7 +115,7 @@ class Fragment:
                 source.worn.append(slot)
                 self.deadline = 0
             else:
-                self._place(source, slot, in_order=True)
+                self.place(source, slot, in_order=True)
 
     def set_settings(self, settings: SourceSettings, source_no: int = 0) -> None:
         """Replace an entity's settings; held locks keep their end (design 3.11)."""
@@ -189,21 +200,21 @@ class Fragment:
         """Say why a command cannot be done, or None; changes nothing."""
         if isinstance(command, SettleBatch):
             return settling.check(self, command)
-        if isinstance(command, (TakeDeferred, CancelScheduled)):
-            return self._check_numbers(command, now_ms)
+        if isinstance(command, TakeDeferred):
+            state = state_of(command.sub_queue, DEFERRED)
+            return self._find(self.sources[command.source_no], command.counts, state, "deferred", now_ms)
+        if isinstance(command, CancelScheduled):
+            return self._find(self.sources[command.source_no], command.counts, SCHEDULED, "scheduled", now_ms)
         return None
 
-    def _check_numbers(self, command: TakeDeferred | CancelScheduled, now_ms: int) -> ServiceBusError | None:
-        source = self.sources[command.source_no]
-        if isinstance(command, CancelScheduled):
-            wanted, word = SCHEDULED, "scheduled"
-        else:
-            wanted, word = state_of(command.sub_queue, DEFERRED), "deferred"
-        for count in command.counts:
+    def _find(
+        self, source: Source, counts: Sequence[int], state: int, word: str, now_ms: int
+    ) -> ServiceBusError | None:
+        """None when the messages with these numbers are all in ``state`` and free, else the error."""
+        for count in counts:
             slot = source.by_count.get(count)
-            if slot is None or slot.state != wanted or slot.lock or 0 < slot.expires_ms <= now_ms:
-                number = self.number << 48 | count
-                return MessageNotFound(f"No {word} message has the sequence number {number}.")
+            if slot is None or slot.state != state or slot.lock or 0 < slot.expires_ms <= now_ms:
+                return MessageNotFound(f"No {word} message has the sequence number {self.number << 48 | count}.")
         return None
 
     def apply(self, command: Command, now_ms: int, commit: CommitBatch) -> None:
@@ -289,9 +300,9 @@ class Fragment:
         for slot in slots:
             source.counted(slot.state, 1)
             source.bytes += len(slot.payload)
-            self._place(source, slot, in_order=True)
+            self.place(source, slot, in_order=True)
 
-    def _place(self, source: Source, slot: Slot, *, in_order: bool) -> None:
+    def place(self, source: Source, slot: Slot, *, in_order: bool) -> None:
         """Put a message into the list or index where its state belongs.
 
         ``in_order``: its count is above all that stand in the sub-queue's ready list, and it was never delivered.
@@ -342,18 +353,17 @@ class Fragment:
         source = self.sources[source_no]
         slots = source.sub_queues[sub_queue].take(limit)
         first, until_ms = self._lock_slots(source, slots, now_ms)
-        if slots and sub_queue == MAIN:
-            # take() is ascending, so the last is the highest.
-            if slots[-1].count > source.highest_delivered:
-                source.highest_delivered = slots[-1].count
+        # take() is ascending, so the last is the highest.
+        if slots and sub_queue == MAIN and slots[-1].count > source.highest_delivered:
+            source.highest_delivered = slots[-1].count
         return first, slots, until_ms
 
-    def lock_deferred(self, source_no: int, sub_queue: int, counts: Sequence[int], now_ms: int) -> tuple[int, list[Slot], int]:
+    def lock_deferred(
+        self, source_no: int, sub_queue: int, counts: Sequence[int], now_ms: int
+    ) -> tuple[int, list[Slot], int]:
         """Lock deferred messages by number; all of them, or MessageNotFound for the first that is not deferred."""
         source = self.sources[source_no]
-        probe = TakeDeferred.__new__(TakeDeferred)
-        probe.source_no, probe.sub_queue, probe.counts = source_no, sub_queue, counts
-        error = self._check_numbers(probe, now_ms)
+        error = self._find(source, counts, state_of(sub_queue, DEFERRED), "deferred", now_ms)
         if error is not None:
             raise error
         slots = [source.by_count[count] for count in counts]
@@ -426,7 +436,7 @@ class Fragment:
             slot.lock = RESERVED
             keeping.expired.append(slot)
         else:
-            self._place(source, slot, in_order=False)
+            self.place(source, slot, in_order=False)
 
     @staticmethod
     def worn_out(source: Source, slot: Slot) -> bool:

@@ -26,8 +26,8 @@ from duobus.broker.fragment.slot import (
     state_of,
     sub_queue_of,
 )
-from duobus.codec import encode
 from duobus.codec import decode as decode_value
+from duobus.codec import encode
 from duobus.errors import MessageLockLost, NotAllowed, ServiceBusError
 from duobus.model.special import Special
 from duobus.stores.interface import CommitBatch, Put
@@ -66,7 +66,7 @@ def check(fragment: Fragment, command: SettleBatch) -> ServiceBusError | None:
             for lock in range(first, first + number):
                 slot = source.locks.get(lock)
                 if slot is not None and sub_queue_of(slot.state) != MAIN:
-                    return NotAllowed("A message of a dead-letter queue cannot be dead-lettered again. Complete it instead.")
+                    return NotAllowed("A dead letter cannot be dead-lettered again. Complete it instead.")
     return None
 
 
@@ -123,7 +123,7 @@ def release(fragment: Fragment, source: Source, command: SettleBatch, now_ms: in
     else:
         for slot in command.slots:
             slot.lock = 0
-            fragment._place(source, slot, in_order=False)  # noqa: SLF001 - one engine in two files
+            fragment.place(source, slot, in_order=False)
     command.slots = []
 
 
@@ -181,11 +181,11 @@ def release_housekeeping(fragment: Fragment, source: Source, command: Housekeepi
     """Make the work of ``apply_housekeeping`` visible."""
     for slot in command.exhausted:
         slot.lock = 0
-        fragment._place(source, slot, in_order=False)  # noqa: SLF001 - one engine in two files
+        fragment.place(source, slot, in_order=False)
     for slot in command.expired:
         if sub_queue_of(slot.state) == DEAD_LETTER:
             slot.lock = 0
-            fragment._place(source, slot, in_order=False)  # noqa: SLF001 - one engine in two files
+            fragment.place(source, slot, in_order=False)
         else:
             source.forget(slot)
     for slot in command.due:
@@ -194,7 +194,7 @@ def release_housekeeping(fragment: Fragment, source: Source, command: Housekeepi
         source.by_count[slot.count] = slot
         source.counted(slot.state, 1)
         source.bytes += len(slot.payload)
-        fragment._place(source, slot, in_order=True)  # noqa: SLF001 - one engine in two files
+        fragment.place(source, slot, in_order=True)
 
 
 def dead_letter(source: Source, slot: Slot, reason: str | None, description: str | None) -> None:
@@ -259,4 +259,3 @@ def worn_out_text(source: Source) -> str:
 
 
 TTL_TEXT = "The message expired and was dead lettered."
-

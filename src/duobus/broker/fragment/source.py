@@ -18,6 +18,11 @@ COMPACT_FROM = 1024
 _COUNTERS = struct.Struct(">6q")
 
 
+def _stands(slot: Slot | None, expires_ms: int) -> bool:
+    """Whether an entry of the expiry index still speaks of a message."""
+    return slot is not None and slot.expires_ms == expires_ms
+
+
 class SourceSettings:
     """What a fragment needs to know of an entity's description; replaced as a whole when that changes.
 
@@ -172,7 +177,8 @@ class Source:
         Without this, messages that were settled long before their lock or life ended would pile up there.
         """
         if len(self.expiring) > 2 * len(self.by_count) + COMPACT_FROM:
-            self.expiring = [e for e in self.expiring if e[1] in self.by_count and self.by_count[e[1]].expires_ms == e[0]]
+            found = self.by_count
+            self.expiring = [entry for entry in self.expiring if _stands(found.get(entry[1]), entry[0])]
             heapify(self.expiring)
         if len(self.scheduled) > 2 * len(self.by_count) + COMPACT_FROM:
             self.scheduled = [e for e in self.scheduled if e[1] in self.by_count]

@@ -49,7 +49,7 @@ def attach(peer: Peer, link: Link) -> None:
             raise DetachForced("The server is shutting down. Attach again.")
         _check_supported(link)
         if not text:
-            raise NotImplementedYet("A link needs the address of an entity; dynamic and anonymous nodes are not offered.")
+            raise NotImplementedYet("A link needs the address of an entity; anonymous nodes are not offered.")
         address = parse_address(text)
         if address.is_cbs:
             _attach_node(peer, link, CbsNode(peer, CBS), ())

@@ -56,7 +56,14 @@ class AmqpDoor:
         self.is_closing = False
         self.loop = asyncio.get_running_loop()
         self._server_id = str(entropy.uuid())
+        self._empty: asyncio.Future[None] | None = None
         self._sweep: asyncio.TimerHandle | None = self.loop.call_later(SWEEP_S, self._sweep_now)
+
+    def forget(self, peer: Peer) -> None:
+        """A connection is lost."""
+        self.peers.discard(peer)
+        if not self.peers and self._empty is not None and not self._empty.done():
+            self._empty.set_result(None)
 
     def __call__(self) -> Peer:
         """Make the protocol of a new connection."""
@@ -77,7 +84,8 @@ class AmqpDoor:
     def error(self, error: ServiceBusError, path: str, **about: object) -> AmqpError:
         """The wire form of an error, with a tracking id that is also in the log (contract chapter 14)."""
         tracking_id = new_tracking_id(self.entropy)
-        self.log.info("refused", tracking_id=tracking_id, condition=error.condition, path=path, reason=str(error), **about)
+        about.update(tracking_id=tracking_id, condition=error.condition, path=path, reason=str(error))
+        self.log.info("refused", **about)
         self.errors[error.condition] = self.errors.get(error.condition, 0) + 1
         suffix = tracking_suffix(tracking_id, "G0", "duobus", path, self.clock.now_ms())
         return AmqpError(error.condition, f"{error}{suffix}", {Symbol("com.microsoft:tracking-id"): tracking_id})
@@ -101,9 +109,9 @@ class AmqpDoor:
         self.is_closing = True
         for peer in list(self.peers):
             peer.shut_down()
-        deadline = self.loop.time() + limit_s
-        while self.peers and self.loop.time() < deadline:
-            await asyncio.sleep(0.02)
+        if self.peers:
+            self._empty = self.loop.create_future()
+            await asyncio.wait([self._empty], timeout=limit_s)
         for peer in list(self.peers):
             peer.abort()
         if self._sweep is not None:

@@ -8,7 +8,7 @@ from duobus.amqp import ACCEPTED, Link, Rejected, TransferRefused, Transfers
 from duobus.broker import Queue, Run
 from duobus.codec import BATCH_FORMAT, DecodeError, split_batch
 from duobus.errors import MessageTooLarge, NotImplementedYet, ServiceBusError, Undecodable
-from duobus.gateway.amqp.mapping import Incoming, plain_offset, take_apart
+from duobus.gateway.amqp.mapping import Incoming, envelope_key, plain_offset, take_apart
 from duobus.model.columns import Mailbox, Refusal, SendBatch
 from duobus.model.metering import OPERATION_BYTES, SEND, operations_of
 
@@ -128,6 +128,10 @@ class IncomingLink(Mailbox):
                 self._link.settle(delivery_id, delivery_id, ACCEPTED)
             self._top_up(0)
             return
+        if not any(part.key is not None for part in parts):
+            # An envelope speaks for messages that say nothing themselves.
+            key = envelope_key(envelope)
+            parts = [part._replace(key=key) for part in parts]
         batch = self._columns(delivery_id, parts, unsettled=not settled)
         batch.atomic = True
         self._send(batch)

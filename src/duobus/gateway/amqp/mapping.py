@@ -97,6 +97,12 @@ def take_apart(payload: bytes) -> Incoming:
 _ORDINARY = Special()
 
 
+def envelope_key(found: Scan) -> bytes | None:
+    """The placement key that a batch's envelope names (contract 7.3)."""
+    key = _text(found.annotations, PARTITION_KEY) if found.annotations else None
+    return None if key is None else string_key(key)
+
+
 def _special_of(found: Scan) -> Special:
     special = Special(session_id=found.group_id)
     special.ttl_ms = _time_to_live(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from duobus.amqp import ACCEPTED, RELEASED, Link, Modified, Rejected, DeliveryState
+from duobus.amqp import ACCEPTED, RELEASED, DeliveryState, Link, Modified, Rejected
 from duobus.broker import (
     ABANDON,
     COMPLETE,
@@ -164,7 +164,9 @@ class OutgoingLink(Mailbox):
 
     # -- settlement ---------------------------------------------------------------------------------------------
 
-    def settle(self, found: list[tuple[DeliveryRun, int, int, int]], state: DeliveryState | None, *, settled: bool) -> None:
+    def settle(
+        self, found: list[tuple[DeliveryRun, int, int, int]], state: DeliveryState | None, *, settled: bool
+    ) -> None:
         """Settle deliveries of this link: (run, first delivery-id, first lock, number) of each stretch."""
         if state is RELEASED:
             self._release(found, settled=settled)

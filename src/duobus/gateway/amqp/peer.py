@@ -115,7 +115,7 @@ class Peer(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Release every lock at once, each delivery counted (design 3.11, I20)."""
         self.is_gone = True
-        self.door.peers.discard(self)
+        self.door.forget(self)
         for task in self._tasks:
             task.cancel()
         for deliveries in self._deliveries.values():

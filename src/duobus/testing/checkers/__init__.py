@@ -43,7 +43,7 @@ CHECKERS: dict[int, Callable[[Facts], Iterator[Violation]]] = {
 }
 
 
-class InvariantViolated(AssertionError):  # noqa: N818 - the name of the condition
+class InvariantViolated(AssertionError):
     """A run broke invariants; ``violations`` has all of them."""
 
     def __init__(self, violations: list[Violation]) -> None:

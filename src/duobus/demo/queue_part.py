@@ -1,0 +1,251 @@
+"""Part ``queue``: the standard library through a partitioned queue, with three kills in the middle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage, ServiceBusReceiver
+
+from duobus.clock import Clock
+from duobus.demo.clients import UNKNOWN_OUTCOME, Door, close_quietly, doors_of, silence_sdk_logs
+from duobus.demo.corpus import Outgoing, standard_library
+from duobus.demo.dispositions import Dispositions
+from duobus.demo.errors import DemoFailed
+from duobus.demo.feed import Feed
+from duobus.demo.ledger import Ledger
+from duobus.demo.run_state import RunState
+from duobus.demo.server_process import ServerProcess, queues_config
+from duobus.demo.traffic import Crew, Traffic
+
+QUEUE = "stdlib"
+
+#: Kills and abandons must not send messages to the dead-letter queue that do not belong there.
+_QUEUE_PROPERTIES = {
+    "EnablePartitioning": True,
+    "LockDuration": "PT30S",
+    "MaxDeliveryCount": 1000,
+    "DefaultMessageTimeToLive": "PT1H",
+}
+
+KILLS = 3
+
+#: What each kill has to meet (issue 2, item 7).
+LOCKS_HELD_MIN = 100
+UNSETTLED_SENDS_MIN = 1
+
+#: Messages that are kept back for the moment of a kill, so that senders are busy then.
+_RESERVE = 100
+_FREEZE_S = 0.15
+_PHASE_TIMEOUT_S = 60.0
+_ATTEMPTS = 20
+#: Asked for beyond LOCKS_HELD_MIN, because some of the locks may be lost to a connection that breaks.
+_HELD_TARGET = 120
+
+
+class Watcher:
+    """Told what happens, for a progress bar; this one does not care."""
+
+    def progress(self, done: int, total: int) -> None:
+        """So many of so many messages have come out."""
+
+    def note(self, text: str) -> None:
+        """Something worth a line happened."""
+
+
+class _Holder:
+    """A receiver that takes messages and settles none of them, so that their locks are held when the broker dies."""
+
+    def __init__(self, door: Door) -> None:
+        self._client: ServiceBusClient = door.client()
+        self._receiver: ServiceBusReceiver | None = None
+        self._held: list[ServiceBusReceivedMessage] = []
+
+    def hold(self, run: RunState) -> None:
+        """Take messages until there are enough."""
+        self._receiver = self._client.get_queue_receiver(run.queue)
+        run.wait_until(self._has_enough, _PHASE_TIMEOUT_S, f"{LOCKS_HELD_MIN} messages to hold the locks of")
+
+    def count(self, now_ms: int) -> int:
+        """Return how many locks have not run out at ``now_ms``, wall clock."""
+        ends = [message.locked_until_utc for message in self._held]
+        return sum(end is not None and end.timestamp() * 1000 > now_ms for end in ends)
+
+    def drop(self) -> None:
+        """Forget the messages, whose locks ended with the broker."""
+        self._held.clear()
+        if self._receiver is not None:
+            close_quietly(self._receiver)
+            self._receiver = None
+
+    def close(self) -> None:
+        """End the client."""
+        self.drop()
+        self._client.close()
+
+    def _has_enough(self) -> bool:
+        assert self._receiver is not None
+        wanted = _HELD_TARGET - len(self._held)
+        try:
+            self._held += self._receiver.receive_messages(max_message_count=wanted, max_wait_time=1)
+        except UNKNOWN_OUTCOME:
+            return False
+        return len(self._held) >= LOCKS_HELD_MIN
+
+
+class QueuePart:
+    """One run of this part.
+
+    Args:
+        server: The broker, running, with QUEUE in its configuration.
+        messages: What to send.
+        watcher: Told how it goes.
+        clock: Time.
+        limit_s: The part may take this long.
+        crew: How many workers.
+    """
+
+    def __init__(
+        self,
+        server: ServerProcess,
+        messages: Sequence[Outgoing],
+        watcher: Watcher,
+        clock: Clock,
+        limit_s: float,
+        crew: Crew = Crew(),  # noqa: B008 - immutable
+    ) -> None:
+        self._server = server
+        self._total = len(messages)
+        self._watcher = watcher
+        self._clock = clock
+        self._limit_s = limit_s
+        self._feed = Feed(messages)
+        self._ledger = Ledger(clock)
+        self._run = RunState(QUEUE, self._feed, self._ledger, Dispositions(), clock, limit_s)
+        self._doors = doors_of(server)
+        self._crew = crew
+        self._kills: list[dict[str, Any]] = []
+
+    def play(self) -> dict[str, Any]:
+        """Send, kill, drain; return the result's members.
+
+        Raises:
+            DemoFailed: Something did not happen in its time.
+        """
+        began_ms = self._clock.monotonic_ms()
+        with Traffic(self._run, self._doors, self._crew) as traffic:
+            # What is deferred early has to survive two kills before anybody asks for it.
+            self._run.may_fetch_deferred.clear()
+            for number in range(1, KILLS + 1):
+                self._send_until(number * self._total // (KILLS + 1) - _RESERVE)
+                self._kill(number)
+                if number == KILLS - 1:
+                    self._run.may_fetch_deferred.set()
+            self._feed.allow(None)
+            self._wait(lambda: self._ledger.settled_sends >= self._total, "all messages are sent")
+            left = traffic.drain(self._limit_s)
+            self._watcher.progress(self._ledger.received_ids, self._total)
+        return {
+            "part": "queue",
+            **self._ledger.report(),
+            "left": left,
+            "kills": self._kills,
+            "missing": self._ledger.missing()[:10],
+            "altered_how": dict(list(self._ledger.altered().items())[:10]),
+            "seconds": round((self._clock.monotonic_ms() - began_ms) / 1000, 2),
+        }
+
+    def _send_until(self, count: int) -> None:
+        """Let ``count`` messages be sent in all; the last of them with the receivers standing by."""
+        half = (count + self._ledger.settled_sends) // 2
+        self._feed.allow(half)
+        self._wait(lambda: self._ledger.settled_sends >= half, f"{half} messages are sent")
+        # From here on they pile up for the holder.
+        self._run.may_receive.clear()
+        self._feed.allow(count)
+        self._wait(lambda: self._ledger.settled_sends >= count, f"{count} messages are sent")
+
+    def _kill(self, number: int) -> None:
+        run, server = self._run, self._server
+        holder = _Holder(self._doors[0])
+        try:
+            holder.hold(run)
+            run.may_receive.set()
+            self._feed.allow(None)
+            self._freeze_in_the_middle()
+            kill = {
+                "unsettled_sends": self._ledger.in_flight,
+                "locks_held": holder.count(self._clock.now_ms()),
+            }
+            self._feed.allow(self._feed.taken)
+            server.kill()
+            self._kills.append(kill)
+            self._watcher.note(
+                f"Kill {number}: {kill['unsettled_sends']} sends unsettled, {kill['locks_held']} locks held."
+            )
+            holder.drop()
+            server.start()
+            kill["restart_seconds"] = round((self._clock.monotonic_ms() - server.started_at_ms) / 1000, 3)
+        finally:
+            holder.close()
+
+    def _freeze_in_the_middle(self) -> None:
+        """Stop the broker at a moment when sends are without an answer, for certain.
+
+        An answer can be on its way when a send is counted as unsettled. A frozen broker sends none, so what is
+        unsettled a moment later is unsettled for good.
+        """
+        run = self._run
+        for _attempt in range(_ATTEMPTS):
+            run.wait_until(lambda: self._ledger.in_flight >= UNSETTLED_SENDS_MIN, 10.0, "a send is on its way")
+            self._server.freeze()
+            run.stopping.wait(_FREEZE_S)
+            if self._ledger.in_flight >= UNSETTLED_SENDS_MIN:
+                return
+            self._server.thaw()
+        raise DemoFailed("No send was unsettled at any moment that was tried for the kill.")
+
+    def _wait(self, is_reached: Callable[[], bool], what: str) -> None:
+        def look() -> bool:
+            self._watcher.progress(self._ledger.received_ids, self._total)
+            return is_reached()
+
+        self._run.wait_until(look, _PHASE_TIMEOUT_S, what)
+
+
+def failures_of(result: dict[str, Any]) -> list[str]:
+    """Return what makes a result a failure, one sentence each; empty when it is none."""
+    failures = []
+    if result["lost"]:
+        failures.append(f"{result['lost']} acknowledged messages never came out, among them {result['missing']}.")
+    if result["altered"]:
+        failures.append(f"{result['altered']} messages came out altered, among them {result['altered_how']}.")
+    if result["revived"]:
+        failures.append(f"{result['revived']} deliveries of messages whose completion had been acknowledged.")
+    if result["left"]:
+        failures.append(f"{result['left']} messages are in the queue and are not delivered.")
+    if len(result["kills"]) != KILLS:
+        failures.append(f"{len(result['kills'])} kills instead of {KILLS}.")
+    for number, kill in enumerate(result["kills"], 1):
+        if kill["unsettled_sends"] < UNSETTLED_SENDS_MIN or kill["locks_held"] < LOCKS_HELD_MIN:
+            failures.append(
+                f"Kill {number} did not meet its conditions: {kill['unsettled_sends']} sends unsettled, at least "
+                f"{UNSETTLED_SENDS_MIN} needed; {kill['locks_held']} locks held, at least {LOCKS_HELD_MIN} needed."
+            )
+    return failures
+
+
+def play_queue(folder: Path, watcher: Watcher, clock: Clock, limit_s: float) -> dict[str, Any]:
+    """Run the part in ``folder`` with a broker of its own; return the result's members.
+
+    Raises:
+        DemoFailed: It could not be finished; the text ends with the broker's last words.
+    """
+    silence_sdk_logs()
+    server = ServerProcess(folder, config=queues_config({QUEUE: _QUEUE_PROPERTIES}), clock=clock)
+    try:
+        with server:
+            return QueuePart(server, standard_library(), watcher, clock, limit_s).play()
+    except DemoFailed as error:
+        raise DemoFailed(f"{error}\nThe end of the broker's log:\n{server.log_tail()}") from error

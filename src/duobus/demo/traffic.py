@@ -1,0 +1,146 @@
+"""A crew of senders and receivers on one queue, and the final look whether anything is left in it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from azure.servicebus import ServiceBusMessageState, ServiceBusSubQueue
+
+from duobus.demo.async_workers import run_async_receiver, run_async_sender
+from duobus.demo.clients import UNKNOWN_OUTCOME, Door, number_of
+from duobus.demo.errors import DemoFailed
+from duobus.demo.run_state import RETRY_S, RunState
+from duobus.demo.workers import run_deferred_receiver, run_receiver, run_sender
+
+#: Workers end within a receive call of being told to; a connection that hangs may cost the SDK its own time-out.
+STOP_TIMEOUT_S = 30.0
+
+#: With no completion for so long, although messages are left, the drain gives up: longer than any lock can last.
+STALLED_S = 45.0
+
+_PREFETCHES = (0, 20)
+_PEEK_COUNT = 100
+
+
+class Crew(NamedTuple):
+    """How many workers of each kind; those of one kind take the doors in turn, receivers with and without prefetch."""
+
+    senders: int = 3
+    async_senders: int = 3
+    receivers: int = 2
+    async_receivers: int = 2
+
+
+class Traffic:
+    """The workers of one run. As a context manager it starts them, and stops them whatever happens.
+
+    Args:
+        run: What the workers share.
+        doors: Ways to connect, taken in turn.
+        crew: How many workers.
+    """
+
+    def __init__(self, run: RunState, doors: Sequence[Door], crew: Crew) -> None:
+        self._run = run
+        self._doors = doors
+        jobs: list[tuple[str, Callable[[], None]]] = [
+            (f"sender {index}", self._sender(index)) for index in range(crew.senders)
+        ]
+        jobs += [(f"receiver {index}", self._receiver(index)) for index in range(crew.receivers)]
+        jobs.append(("deferred receiver", lambda: run_deferred_receiver(run, doors[0])))
+        jobs.append(("asyncio", lambda: asyncio.run(self._run_tasks(crew))))
+        # Daemons: a worker that hangs in the SDK must not keep the process from ending with its report.
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(name, job), name=name, daemon=True) for name, job in jobs
+        ]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._run.stopping.set()
+        hanging = []
+        for thread in self._threads:
+            # After a failure the report matters more than an orderly end.
+            thread.join(STOP_TIMEOUT_S if value is None else 1.0)
+            if thread.is_alive():
+                hanging.append(thread.name)
+        if hanging and value is None:
+            raise DemoFailed(f"Still busy {STOP_TIMEOUT_S:g} s after the end of the run: {', '.join(hanging)}.")
+
+    def drain(self, timeout_s: float) -> int:
+        """Receive until a look into the queue and its dead-letter queue finds nothing more.
+
+        Returns:
+            The number of messages that are still there when nothing has moved for STALLED_S; 0 when all is empty.
+
+        Raises:
+            DemoFailed: It took longer than ``timeout_s``.
+        """
+        run = self._run
+        left = -1
+        best = (-1, -1)
+        quiet = 0
+
+        def is_over() -> bool:
+            nonlocal left, best, quiet
+            left = self._look()
+            state = (run.ledger.completions, left)
+            quiet = 0 if state != best else quiet + 1
+            best = state
+            return left == 0 or quiet * RETRY_S * 5 > STALLED_S or run.stopping.wait(RETRY_S * 5)
+
+        run.wait_until(is_over, timeout_s, "the queue was not empty")
+        return left
+
+    def _look(self) -> int:
+        """Return how many messages the queue shows; notes those that are deferred. Counts 1 when it cannot look."""
+        seen = 0
+        try:
+            with self._doors[0].client() as client:
+                for sub_queue in (None, ServiceBusSubQueue.DEAD_LETTER):
+                    with client.get_queue_receiver(self._run.queue, sub_queue=sub_queue) as receiver:
+                        messages = receiver.peek_messages(max_message_count=_PEEK_COUNT, timeout=10)
+                        seen += len(messages)
+                        for message in messages:
+                            if message.state is ServiceBusMessageState.DEFERRED:
+                                self._run.deferred.add(number_of(message))
+        except UNKNOWN_OUTCOME:
+            return max(seen, 1)
+        return seen
+
+    def _door(self, index: int) -> Door:
+        return self._doors[index % len(self._doors)]
+
+    def _sender(self, index: int) -> Callable[[], None]:
+        return lambda: run_sender(self._run, self._door(index))
+
+    def _receiver(self, index: int) -> Callable[[], None]:
+        return lambda: run_receiver(self._run, self._door(index), _PREFETCHES[index % 2])
+
+    def _guarded(self, name: str, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except BaseException as error:  # noqa: BLE001 - reported by whoever waits for this run
+            self._run.fail(name, error)
+
+    async def _run_tasks(self, crew: Crew) -> None:
+        run = self._run
+        jobs: list[Awaitable[None]] = [
+            run_async_sender(run, self._door(index)) for index in range(crew.async_senders)
+        ]
+        jobs += [
+            # The other way round than the threads: both doors are used with and without prefetch.
+            run_async_receiver(run, self._door(index), _PREFETCHES[(index + 1) % 2])
+            for index in range(crew.async_receivers)
+        ]
+        jobs.append(run_async_receiver(run, self._door(1), 0, ServiceBusSubQueue.DEAD_LETTER))
+        await asyncio.gather(*jobs)

@@ -49,19 +49,19 @@ def test_numbers_are_read_when_the_page_is_asked_for_and_not_before() -> None:
 
     def read() -> list[Sample]:
         reads.append(1)
-        return [Sample("duobus_links", ("sender",), len(reads))]
+        return [Sample("duobus_errors", ("amqp:not-found",), len(reads))]
 
     metrics = Metrics(read)
     assert reads == []
-    assert b'duobus_links{role="sender"} 1.0' in metrics.render()
-    assert b'duobus_links{role="sender"} 2.0' in metrics.render()
+    assert b'duobus_errors_total{condition="amqp:not-found"} 1.0' in metrics.render()
+    assert b'duobus_errors_total{condition="amqp:not-found"} 2.0' in metrics.render()
 
 
 def test_metrics_without_a_sample_are_left_out() -> None:
     assert Metrics(list).render().strip() == b""
 
 
-@pytest.mark.parametrize("sample", [Sample("duobus_unknown", (), 1), Sample("duobus_links", (), 1)])
+@pytest.mark.parametrize("sample", [Sample("duobus_unknown", (), 1), Sample("duobus_errors", (), 1)])
 def test_a_sample_that_fits_no_row_is_refused(sample: Sample) -> None:
     with pytest.raises(InternalError, match="table"):
         Metrics(lambda: [sample]).render()

@@ -200,6 +200,10 @@ class Inbound:
                     elif code == 0x15:
                         role = data[pos + 14]
                         p = pos + 15
+                        if role == 0x56 and data[p] <= 1:
+                            # The long form of a boolean, which pyamqp prefers.
+                            role = 0x42 - data[p]
+                            p += 1
                         byte = data[p]
                         if byte == 0x70:
                             low = _U32(data, p + 1)[0]
@@ -222,6 +226,9 @@ class Inbound:
                         elif byte == 0x52:
                             high = data[p + 1]
                             p += 2
+                        elif byte == 0x43:
+                            high = 0
+                            p += 1
                         else:
                             high = -1
                         tail = disposition_tails.get(data[p:body])

@@ -14,7 +14,7 @@ from duobus.broker.fragment.commands import (
 from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Slot, kind_of, sub_queue_of
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.lending import Receiver
-from duobus.broker.message_broker import MessageBroker
+from duobus.broker.message_broker import COMMIT_BOUNDS_S, MessageBroker
 from duobus.broker.namespace import Namespace
 from duobus.broker.placement import slot_of, string_key
 from duobus.broker.queue import COUNT_BITS, COUNT_MASK, SOURCE, Queue
@@ -22,6 +22,7 @@ from duobus.broker.scale_unit import ScaleUnit
 
 __all__ = [
     "ABANDON",
+    "COMMIT_BOUNDS_S",
     "COMPLETE",
     "COUNT_BITS",
     "COUNT_MASK",

@@ -114,7 +114,7 @@ class Lender:
             handle = next(iter(offers))
             fragment = handle.fragment
             available = 0 if fragment is None else fragment.available(self.source_no, self.sub_queue)
-            if available <= 0:
+            if fragment is None or available <= 0:
                 del offers[handle]
                 continue
             receiver, _ = waiting.popitem(last=False)
@@ -127,3 +127,6 @@ class Lender:
                 waiting[receiver] = None
             offers.move_to_end(handle)
             handle.broker.take(handle, self.source_no, self.sub_queue, lent, receiver)
+            if fragment.available(self.source_no, self.sub_queue) == available:
+                # Nothing came of it (what was there has just expired): not again before the next offer.
+                offers.pop(handle, None)

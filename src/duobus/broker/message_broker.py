@@ -9,6 +9,7 @@ fragments of that store suffer (design decisions 3 and 4).
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
@@ -40,6 +41,8 @@ PENDING_MAX = 100_000
 
 REOPEN_FIRST_S, REOPEN_MAX_S = 0.1, 5.0
 TIMER_MAX_S = 3600.0
+#: Upper bounds of the histogram of commit times.
+COMMIT_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
 class Writer(Protocol):
@@ -87,6 +90,7 @@ class MessageBroker:
         state: "closed", "opening", "open" or "failed".
         commits, failures: How often, since the start.
         last_error: Why the store is not open, or None.
+        commit_seconds, commit_buckets: Time of all commits, and how many took up to each of COMMIT_BOUNDS_S.
     """
 
     def __init__(
@@ -107,6 +111,9 @@ class MessageBroker:
         self.failures = 0
         self.last_error: str | None = None
         self.generation = 0
+        self.commit_seconds = 0.0
+        self.commit_buckets = [0] * (len(COMMIT_BOUNDS_S) + 1)
+        self._started_s = 0.0
         self._writer = writer
         self._time = time
         self._entropy = entropy
@@ -115,7 +122,7 @@ class MessageBroker:
         self._fragments: dict[int, Fragment] = {}
         # Fragments with delivery counts to write, and those of the commit under way.
         self._changed: dict[int, Fragment] = {}
-        self._committing: dict[int, Fragment] = {}
+        self._committing: dict[object, Fragment] = {}
         # Heap of (deadline, fragment key); an entry may be outdated, the fragment's own deadline decides.
         self._due: list[tuple[int, int]] = []
         self._pending: deque[Command] = deque()
@@ -157,7 +164,11 @@ class MessageBroker:
         previous = contents.generation
         self.generation = await self.call(lambda: self.store.begin_generation(deletions))
         self._commit_no = contents.last_commit_no
+        life = self._life
         fragments = await recovery.recover_fragments(self, contents, self._entropy)
+        if life != self._life:
+            # Closed meanwhile: this life has ended before it began.
+            return
         for fragment in fragments:
             self._adopt(fragment)
         self.state = "open"
@@ -341,7 +352,7 @@ class MessageBroker:
         commit = CommitBatch(self._commit_no + 1, now_ms)
         work = self._decide_all(now_ms, commit)
         touched = self._committing
-        touched.update(self._changed)
+        touched.update({fragment.handle: fragment for fragment in self._changed.values()})
         self._changed = {}
         for fragment in touched.values():
             commit.epochs.append((fragment.fragment_key, fragment.epoch))
@@ -355,6 +366,7 @@ class MessageBroker:
             return
         self._work = work
         self._commit_no = commit.commit_no
+        self._started_s = self._loop.time()
         life = self._life
         self._writer.submit(lambda: self.store.commit(commit), lambda _, error: self._committed(life, error))
 
@@ -372,7 +384,7 @@ class MessageBroker:
                     size += command.batch.bytes_total
         return work
 
-    def _decide(self, command: Command, now_ms: int, commit: CommitBatch, touched: dict[int, Fragment]) -> bool:
+    def _decide(self, command: Command, now_ms: int, commit: CommitBatch, touched: dict[object, Fragment]) -> bool:
         """Check and apply one command; False when it was refused and answered."""
         members = command.members if isinstance(command, Group) else [command]
         fragments: list[Fragment] = []
@@ -385,7 +397,7 @@ class MessageBroker:
             fragments.append(fragment)
         for member, fragment in zip(members, fragments, strict=True):
             fragment.apply(member, now_ms, commit)
-            touched[fragment.fragment_key] = fragment
+            touched[member.handle] = fragment
             if isinstance(member, Run):
                 if member.placement is not None:
                     member.placement.commit_started(member.handle)
@@ -403,12 +415,13 @@ class MessageBroker:
         self._work = None
         self._committing = {}
         self.commits += 1
+        self._took(self._loop.time() - self._started_s)
         now_ms = self._time.now_ms()
         woken: dict[int, Mailbox] = {}
         removed: list[TakeAndRemove] = []
         for command in work:
             for member in command.members if isinstance(command, Group) else (command,):
-                member.handle.fragment.release(member, now_ms)
+                fragments[member.handle].release(member, now_ms)
                 if isinstance(member, TakeAndRemove):
                     removed.append(member)
             if command.reply is not None:
@@ -422,7 +435,11 @@ class MessageBroker:
             taken.receiver.deliver(DeliveryBatch(taken.handle, bytes(8), 0, taken.slots, 0), taken.credit)
         self._show(fragments)
 
-    def _show(self, fragments: dict[int, Fragment]) -> None:
+    def _took(self, seconds: float) -> None:
+        self.commit_seconds += seconds
+        self.commit_buckets[bisect_left(COMMIT_BOUNDS_S, seconds)] += 1
+
+    def _show(self, fragments: dict[object, Fragment]) -> None:
         """Offer what a commit made available, and note what is due when."""
         for fragment in fragments.values():
             if fragment.fresh:

@@ -15,9 +15,11 @@ from duobus.demo.dispositions import Dispositions
 from duobus.demo.errors import DemoFailed
 from duobus.demo.feed import Feed
 from duobus.demo.ledger import Ledger
+from duobus.demo.parts import Part
 from duobus.demo.run_state import RunState
 from duobus.demo.server_process import ServerProcess, queues_config
 from duobus.demo.traffic import Crew, Traffic
+from duobus.demo.watcher import Watcher
 
 QUEUE = "stdlib"
 
@@ -42,16 +44,6 @@ _PHASE_TIMEOUT_S = 60.0
 _ATTEMPTS = 20
 #: Asked for beyond LOCKS_HELD_MIN, because some of the locks may be lost to a connection that breaks.
 _HELD_TARGET = 120
-
-
-class Watcher:
-    """Told what happens, for a progress bar; this one does not care."""
-
-    def progress(self, done: int, total: int) -> None:
-        """So many of so many messages have come out."""
-
-    def note(self, text: str) -> None:
-        """Something worth a line happened."""
 
 
 class _Holder:
@@ -174,7 +166,7 @@ class QueuePart:
             run.may_receive.set()
             self._feed.allow(None)
             self._freeze_in_the_middle()
-            kill = {
+            kill: dict[str, Any] = {
                 "unsettled_sends": self._ledger.in_flight,
                 "locks_held": holder.count(self._clock.now_ms()),
             }
@@ -249,3 +241,6 @@ def play_queue(folder: Path, watcher: Watcher, clock: Clock, limit_s: float) -> 
             return QueuePart(server, standard_library(), watcher, clock, limit_s).play()
     except DemoFailed as error:
         raise DemoFailed(f"{error}\nThe end of the broker's log:\n{server.log_tail()}") from error
+
+
+PART = Part("The standard library through a partitioned queue", play_queue, failures_of)

@@ -159,9 +159,7 @@ class ServerProcess:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise DemoFailed(
-                f"The broker did not stop within {timeout_s:g} s of SIGTERM.\n{self.log_tail()}"
-            ) from None
+            raise DemoFailed(f"The broker did not stop within {timeout_s:g} s of SIGTERM.\n{self.log_tail()}") from None
 
     def log_tail(self, lines: int = _LOG_TAIL_LINES) -> str:
         """Return the end of the log, for an error text; empty when there is none."""

@@ -134,9 +134,7 @@ class Traffic:
 
     async def _run_tasks(self, crew: Crew) -> None:
         run = self._run
-        jobs: list[Awaitable[None]] = [
-            run_async_sender(run, self._door(index)) for index in range(crew.async_senders)
-        ]
+        jobs: list[Awaitable[None]] = [run_async_sender(run, self._door(index)) for index in range(crew.async_senders)]
         jobs += [
             # The other way round than the threads: both doors are used with and without prefetch.
             run_async_receiver(run, self._door(index), _PREFETCHES[(index + 1) % 2])

@@ -100,9 +100,7 @@ def _has_received(run: RunState, receiver: ServiceBusReceiver, is_dead_letters: 
     return True
 
 
-def is_settled(
-    run: RunState, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, action: Action
-) -> bool:
+def is_settled(run: RunState, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, action: Action) -> bool:
     """Settle a message and enter it into the ledger; False when the outcome is unknown."""
     try:
         if action is Action.COMPLETE:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
+from math import inf
 
-from duobus.broker import ScaleUnit
+from duobus.broker import COMMIT_BOUNDS_S, ScaleUnit
 from duobus.gateway.amqp.door import AmqpDoor
 from duobus.telemetry.metrics import Sample
 
@@ -20,10 +22,14 @@ def samples(unit: ScaleUnit, door: AmqpDoor, started_ms: int) -> Iterator[Sample
         yield Sample("duobus_store_available", label, int(broker.state == "open"))
         yield Sample("duobus_store_failures", label, broker.failures)
         yield Sample("duobus_store_commits", label, broker.commits)
+        counts = accumulate(broker.commit_buckets)
+        buckets = list(zip((*COMMIT_BOUNDS_S, inf), counts, strict=True))
+        yield Sample("duobus_store_commit_seconds", label, broker.commit_seconds, buckets)
     for namespace in unit.namespaces.values():
         for queue in namespace.queues.values():
             where = (namespace.name, queue.path)
-            numbers, _ = queue.numbers()
+            numbers, size = queue.numbers()
+            yield Sample("duobus_messages_bytes", where, size)
             for state, number in zip(_STATES, numbers, strict=True):
                 yield Sample("duobus_messages", (*where, state), number)
             for handle in queue.fragments:
@@ -37,6 +43,6 @@ def _of_doors(door: AmqpDoor) -> Iterator[Sample]:
     for condition, number in door.errors.items():
         yield Sample("duobus_errors", (condition,), number)
     for (namespace, entity, kind), (messages, size, operations) in door.totals.items():
-        yield Sample("duobus_messages_metered", (namespace, entity, kind), messages)
+        yield Sample("duobus_metered_messages", (namespace, entity, kind), messages)
         yield Sample("duobus_metered_bytes", (namespace, entity, kind), size)
         yield Sample("duobus_operations", (namespace, entity, kind), operations)

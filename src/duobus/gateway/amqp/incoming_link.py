@@ -68,7 +68,7 @@ class IncomingLink(Mailbox):
         is_partitioned = self.queue.is_partitioned
         bare: list[bytes] = []
         for payload in event.payloads:
-            offset = plain_offset(payload, is_partitioned=is_partitioned)
+            offset = plain_offset(payload, is_partitioned)
             if offset < 0:
                 self._rare_singles(event)
                 return
@@ -194,7 +194,7 @@ class IncomingLink(Mailbox):
         sizes = batch.bytes_total if answer.indices is None else _bytes_of(batch, answer.indices)
         number = batch.n if answer.indices is None else len(answer.indices)
         operations = number
-        if sizes > OPERATION_BYTES:
+        if sizes > OPERATION_BYTES and max(map(len, batch.payloads)) > OPERATION_BYTES:
             indices = range(batch.n) if answer.indices is None else answer.indices
             operations = sum(operations_of(len(batch.payloads[index])) for index in indices)
         self._peer.meter(self.queue, SEND, number, sizes, operations)

@@ -66,9 +66,9 @@ class Incoming(NamedTuple):
     is_ping: bool
 
 
-def plain_offset(payload: bytes, *, is_partitioned: bool) -> int:
-    """Offset of the bare message when there is nothing else to know of it, else -1: then ``take_apart``."""
-    return scan_plain(payload, is_partitioned)
+#: ``plain_offset(payload, is_partitioned)``: offset of the bare message when there is nothing else to know of it,
+#: else -1: then ``take_apart``. The codec's own function, without a call in between on the hot path.
+plain_offset = scan_plain
 
 
 def take_apart(payload: bytes) -> Incoming:

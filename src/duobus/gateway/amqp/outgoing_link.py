@@ -98,15 +98,37 @@ class OutgoingLink(Mailbox):
         """The client changed its credit or wants to drain."""
         if self._link.drain:
             self._draining = True
+        self._give_back_surplus()
         self._receiver.request(max(0, self._link.credit - self._unsent_number))
         if self._draining:
             self.wake()
         elif self._link.echo:
             self._link.flow()
 
+    def _give_back_surplus(self) -> None:
+        """Credit was taken back while messages waited for the window: they are not this client's any more."""
+        while self._unsent_number > self._link.credit and not self.is_removing:
+            batch, offset = self._unsent.pop()
+            number = min(len(batch.slots) - offset, self._unsent_number - self._link.credit)
+            keep = len(batch.slots) - number
+            if keep > offset:
+                kept = DeliveryBatch(
+                    batch.fragment, batch.prefix, batch.first_lock, batch.slots[:keep], batch.locked_until_ms
+                )
+                self._unsent.append((kept, offset))
+            self._unsent_number -= number
+            self._unlock(batch, keep, number)
+
+    def _unlock(self, batch: DeliveryBatch, offset: int, number: int) -> None:
+        """Give messages of a batch back that the client never saw."""
+        ranges = [(batch.first_lock + offset, number)]
+        batch.fragment.broker.unlock(batch.fragment, SOURCE, batch.prefix, ranges, counted=False)
+
     def _answer_drain(self) -> None:
         """Drain is answered when nothing that was asked for is under way any more (contract 8.5)."""
-        if self._draining and not self._unsent and not self._receiver.lent:
+        # Removed messages that wait without credit cannot be given back; they go out with the next credit.
+        nothing_waits = not self._unsent or (self.is_removing and not self._link.credit)
+        if self._draining and nothing_waits and not self._receiver.lent:
             self._draining = False
             if not self._sent_since_drain and self._link.credit:
                 self._peer.meter(self.queue, EMPTY_RECEIVE, 1, 0, 1)
@@ -158,7 +180,7 @@ class OutgoingLink(Mailbox):
         self._sent_since_drain += len(slots)
         size = sum(map(len, payloads))
         operations = len(payloads)
-        if size > OPERATION_BYTES:
+        if size > OPERATION_BYTES and max(map(len, payloads)) > OPERATION_BYTES:
             operations = sum(operations_of(len(payload)) for payload in payloads)
         self._peer.meter(self.queue, RECEIVE, len(payloads), size, operations)
 
@@ -254,8 +276,7 @@ class OutgoingLink(Mailbox):
         while self._unsent:
             batch, offset = self._unsent.popleft()
             if not self.is_removing:
-                rest = [(batch.first_lock + offset, len(batch.slots) - offset)]
-                batch.fragment.broker.unlock(batch.fragment, SOURCE, batch.prefix, rest, counted=False)
+                self._unlock(batch, offset, len(batch.slots) - offset)
         self._deliveries.forget(self)
 
 

@@ -84,6 +84,7 @@ class Peer(asyncio.Protocol):
         self._paused = False
         self._since_ms = door.clock.monotonic_ms()
         self._is_closing = False
+        self._had_token = False
 
     # -- asyncio ------------------------------------------------------------------------------------------------
 
@@ -118,13 +119,14 @@ class Peer(asyncio.Protocol):
         self.door.forget(self)
         for task in self._tasks:
             task.cancel()
-        for deliveries in self._deliveries.values():
-            for run, ranges in deliveries.drain():
-                run.handle.broker.unlock(run.handle, SOURCE, run.prefix, ranges, counted=True)
+        unsettled = [entry for deliveries in self._deliveries.values() for entry in deliveries.drain()]
+        self._deliveries.clear()
+        # Receivers first: what is released must not be offered to this connection again.
         for endpoint in self._endpoints.values():
             endpoint.close()
         self._endpoints.clear()
-        self._deliveries.clear()
+        for run, ranges in unsettled:
+            run.handle.broker.unlock(run.handle, SOURCE, run.prefix, ranges, counted=True)
 
     def pause_writing(self) -> None:
         """See asyncio.Protocol: a peer that does not read is not read from either."""
@@ -190,7 +192,7 @@ class Peer(asyncio.Protocol):
         if not self.engine.is_open:
             if age_ms > attaching.HANDSHAKE_MS:
                 self.abort()
-        elif age_ms > attaching.TOKEN_MS and self.grants.is_empty and not self._is_closing:
+        elif age_ms > attaching.TOKEN_MS and not self._had_token and not self._is_closing:
             self._close(Unauthorized("No token was put within 20 seconds. Connect again and put one."))
         elif self.grants.drop_expired(now_ms):
             self._detach_unauthorized(now_ms)
@@ -288,6 +290,7 @@ class Peer(asyncio.Protocol):
         assert self._rules is not None
         grant = self.door.authorizer.authorize_token(token, self._rules, self.door.clock.now_ms())
         self.grants.add(audience, grant)
+        self._had_token = True
 
     def add_endpoint(self, link: Link, endpoint: Endpoint) -> None:
         """Keep the other side of an accepted link."""
@@ -321,6 +324,7 @@ class Peer(asyncio.Protocol):
             self.door.log.info("login refused", mechanism="PLAIN", reason=type(error).__name__)
             return False
         self._login_rules = rules
+        self._had_token = True
         return True
 
     def _on_open(self, event: OpenReceived) -> bool:

@@ -1,0 +1,57 @@
+"""A part's result as a table for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+_ROWS = (
+    ("sent", "Sent"),
+    ("acknowledged", "Acknowledged"),
+    ("too_large", "Refused as too large"),
+    ("received", "Received"),
+    ("duplicates", "Duplicates"),
+    ("lost", "Lost"),
+    ("altered", "Altered"),
+    ("abandoned", "Abandoned"),
+    ("deferred", "Deferred"),
+    ("dead_lettered", "Dead-lettered"),
+)
+
+#: Rows that must be 0.
+_MUST_BE_ZERO = frozenset({"lost", "altered"})
+
+
+def table_of(title: str, result: dict[str, Any]) -> Table:
+    """Return the table; members that a part does not have are left out."""
+    table = Table(title=title, show_header=False, title_justify="left")
+    table.add_column()
+    table.add_column(justify="right")
+    for member, label in _ROWS:
+        if member in result:
+            table.add_row(label, _value(member, result[member]))
+    for number, kill in enumerate(result.get("kills", ()), 1):
+        table.add_row(
+            f"Kill {number}",
+            f"{kill['unsettled_sends']} sends unsettled, {kill['locks_held']} locks held, "
+            f"ready after {kill['restart_seconds']:.2f} s",
+        )
+    fragments: dict[str, int] = result.get("per_fragment", {})
+    if fragments:
+        table.add_row("Messages per fragment", _in_lines([f"{name}: {count}" for name, count in fragments.items()]))
+    rates: dict[str, float] = result.get("rates", {})
+    for name, rate in rates.items():
+        table.add_row(name.replace("_", " ").capitalize(), f"{rate:,.0f}")
+    table.add_row("Seconds", f"{result['seconds']:.1f}")
+    return table
+
+
+def _value(member: str, value: int) -> str:
+    if member not in _MUST_BE_ZERO:
+        return f"{value:,}"
+    return f"[red]{value:,}[/red] (must be 0)" if value else "[green]0[/green]"
+
+
+def _in_lines(texts: list[str], per_line: int = 4) -> str:
+    return "\n".join("   ".join(texts[start : start + per_line]) for start in range(0, len(texts), per_line))

@@ -24,6 +24,7 @@ import argparse
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -244,11 +245,11 @@ def trace(command: list[str], pid: int | None, seconds: float, log: Path) -> Non
     if pid is None:
         subprocess.run([*strace_command(log), *command], stdout=subprocess.DEVNULL, check=False)
         return
-    tracer = subprocess.Popen([*strace_command(log), "-p", str(pid)])
+    tracer = subprocess.Popen([*strace_command(log), "-p", str(pid)], stderr=subprocess.DEVNULL)
     try:
         tracer.wait(seconds)
-    except subprocess.TimeoutExpired:
-        # Interrupted, strace lets go of the process, which runs on.
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        # Ctrl-C ends the tracing early. Interrupted, strace lets go of the process, which runs on.
         tracer.terminate()
         tracer.wait()
 
@@ -273,6 +274,7 @@ def main() -> int:
             if reason:
                 print(reason)
                 return IMPOSSIBLE
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a test may have started us with it ignored
             trace(arguments.command, arguments.pid, arguments.seconds, log)
         with log.open(encoding="ascii", errors="replace") as lines:
             report = rules.check(parse(lines))

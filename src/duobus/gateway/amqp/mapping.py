@@ -166,13 +166,14 @@ def _symbol(key: Symbol) -> bytes:
 
 _ENQUEUED = _symbol(ENQUEUED_TIME) + b"\x83"
 _SEQUENCE = _symbol(SEQUENCE_NUMBER) + b"\x81"
+_ORIGIN = _symbol(ENQUEUE_SEQUENCE_NUMBER) + b"\x81"
 _LOCKED = _symbol(LOCKED_UNTIL) + b"\x83"
 
 
 class HeadMaker:
     """Makes what stands in front of the bare message, for one link.
 
-    An ordinary message's head is one fixed template with three numbers in it.
+    An ordinary message's head is one fixed template with a few numbers in it.
     """
 
     __slots__ = ("_default_ttl_ms", "_locks", "_ordinary", "_pack")
@@ -183,30 +184,32 @@ class HeadMaker:
         header = _FIRST_HEADER
         if default_ttl_ms is not None:
             header = header_section(True, None, _wire_ttl(default_ttl_ms), True, 0)
-        size = len(_ENQUEUED) + 8 + len(_SEQUENCE) + 8
+        size = len(_ENQUEUED) + 8 + len(_SEQUENCE) + 8 + len(_ORIGIN) + 8
         if locks:
             size += len(_LOCKED) + 8
-        first = header + _map_start(3 if locks else 2, size) + _ENQUEUED
+        first = header + _map_start(4 if locks else 3, size) + _ENQUEUED
         if locks:
-            self._pack = struct.Struct(f">{len(first)}sq{len(_SEQUENCE)}sq{len(_LOCKED)}sq").pack
+            self._pack = struct.Struct(f">{len(first)}sq{len(_SEQUENCE)}sq{len(_ORIGIN)}sq{len(_LOCKED)}sq").pack
         else:
-            self._pack = struct.Struct(f">{len(first)}sq{len(_SEQUENCE)}sq").pack
+            self._pack = struct.Struct(f">{len(first)}sq{len(_SEQUENCE)}sq{len(_ORIGIN)}sq").pack
         self._ordinary = first
 
     def heads(self, slots: list[Slot], fragment_number: int, locked_until_ms: int) -> tuple[list[bytes], list[bytes]]:
         """Heads and bare messages of these slots, for one peek-locked or removed batch."""
         base = fragment_number << COUNT_BITS
-        pack, first = self._pack, self._ordinary
+        pack, first, locks = self._pack, self._ordinary, self._locks
         heads: list[bytes] = []
         payloads: list[bytes] = []
         for slot in slots:
             payload = slot.payload
             if slot.special is not None or slot.deliveries:
                 head, payload = self.rare(slot, fragment_number, locked_until_ms)
-            elif self._locks:
-                head = pack(first, slot.enqueued_ms, _SEQUENCE, base | slot.count, _LOCKED, locked_until_ms)
+            elif locks:
+                number = base | slot.count
+                head = pack(first, slot.enqueued_ms, _SEQUENCE, number, _ORIGIN, number, _LOCKED, locked_until_ms)
             else:
-                head = pack(first, slot.enqueued_ms, _SEQUENCE, base | slot.count)
+                number = base | slot.count
+                head = pack(first, slot.enqueued_ms, _SEQUENCE, number, _ORIGIN, number)
             heads.append(head)
             payloads.append(payload)
         return heads, payloads
@@ -226,6 +229,7 @@ class HeadMaker:
         )
         number = fragment_number << COUNT_BITS | slot.count
         annotations: dict[Any, Any] = {ENQUEUED_TIME: Timestamp(slot.enqueued_ms), SEQUENCE_NUMBER: number}
+        annotations[ENQUEUE_SEQUENCE_NUMBER] = special.enqueued_sequence_number or number
         if locked_until_ms:
             annotations[LOCKED_UNTIL] = Timestamp(locked_until_ms)
         if kind_of(slot.state):
@@ -233,7 +237,6 @@ class HeadMaker:
         for key, value in (
             (PARTITION_KEY, special.partition_key),
             (VIA_PARTITION_KEY, special.via_partition_key),
-            (ENQUEUE_SEQUENCE_NUMBER, special.enqueued_sequence_number),
             (DEAD_LETTER_SOURCE, special.dead_letter_source),
         ):
             if value is not None:

@@ -7,7 +7,7 @@ from duobus.amqp import Link, LinkDetached, LinkFlow, Transfers
 from duobus.amqp.frames import flow_frame
 
 
-def _flow(link: Link, windows: tuple[int | None, int, int, int], **fields: int | bool) -> bytes:
+def _flow(link: Link, windows: tuple[int, int, int, int], **fields: int | bool) -> bytes:
     """Write a flow as a peer would, with the handle of its own end."""
     values = (link.handle, int(fields.get("count", 0)), int(fields.get("credit", 0)))
     return flow_frame(link.session.channel, windows, values, bool(fields.get("drain", False)))

@@ -207,3 +207,41 @@ def test_closes_that_cross_end_without_further_answers() -> None:
     assert pair.take(Closed, "client")[0].error.description == "bye"
     assert [frame[2] for frame in frames(pair.sent_by_client)].count(0x18) == 1
     assert [frame[2] for frame in frames(pair.sent_by_server)].count(0x18) == 1
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1", _AMQP, _SASL + b"\x00\x00\x00\x08\x02\x01\x00\x00"])
+def test_a_client_gives_up_a_server_that_answers_something_else(answer: bytes) -> None:
+    client = Connection(ConnectionSettings("c", mechanisms=("PLAIN",)), acceptor=False)
+    client.open(0)
+    events = client.receive(answer, 0)
+    assert [type(event) for event in events] == [Closed]
+    assert client.is_closed
+
+
+@pytest.mark.parametrize(
+    "sasl_frame",
+    [
+        b"\x00\x00\x00\x07\x02\x01\x00\x00",
+        b"\x00\x00\x20\x01\x02\x01\x00\x00",
+        b"\x00\x00\x00\x0a\x02\x01\x00\x00\x00\x53",
+        b"\x00\x00\x00\x0c\x02\x01\x00\x00\x00\x53\x41\x45",
+        b"\x00\x00\x00\x0d\x02\x01\x00\x00\x00\x53\x41\x45\x00",
+        b"\x00\x00\x00\x0c\x02\x01\x00\x00\x00\x53\x43\x45",
+        b"\x00\x00\x00\x0c\x02\x00\x00\x00\x00\x53\x41\x45",
+    ],
+)
+def test_a_malformed_sasl_frame_closes_without_an_amqp_close(sasl_frame: bytes) -> None:
+    server = _acceptor()
+    server.receive(_SASL, 0)
+    server.take_output()
+    events = server.receive(sasl_frame, 0)
+    assert [type(event) for event in events] == [Closed]
+    assert server.take_output() == b""
+
+
+def test_closing_before_amqp_has_started_says_nothing() -> None:
+    server = _acceptor()
+    server.close("amqp:connection:forced", "too slow")
+    assert server.is_closed
+    assert server.take_output() == b""
+    server.close()

@@ -90,3 +90,8 @@ def test_before_open_there_are_no_deadlines() -> None:
     server = Connection(ConnectionSettings("s"), acceptor=True)
     assert server.next_deadline() is None
     assert server.tick(10**12) == []
+
+
+def test_an_absurdly_impatient_peer_does_not_keep_us_busy() -> None:
+    pair = Pair(client={"idle_time_out_ms": 1}).open()
+    assert pair.server.next_deadline() == pair.now_ms + 250

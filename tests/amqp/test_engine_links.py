@@ -283,3 +283,56 @@ def test_a_flow_that_is_pipelined_behind_the_attach_gives_credit_before_the_answ
     link.state = "offered"
     pair.pump()
     assert pair.take(Transfers, "client")[0].payloads == [b"body"]
+
+
+def test_a_detach_in_place_of_an_answer_brings_the_attach_along(pair: Pair) -> None:
+    mine, _ = pair.session()
+    link = mine.attach_sender("s", Source(), Target(address="q"))
+    pair.pump()
+    theirs = pair.take(AttachReceived)[0].link
+    assert theirs.detach("amqp:resource-limit-exceeded", "enough")
+    pair.pump()
+    assert pair.take(LinkDetached, "client")[0].error.description == "enough"
+    assert pair.take(LinkDetached)[0].link is theirs
+    assert link.remote is not None
+    assert link.remote.target is None
+
+
+def test_a_transfer_before_the_answer_is_beyond_all_credit(pair: Pair) -> None:
+    mine, _ = pair.session()
+    link = mine.attach_sender("s", Source(), Target(address="q"))
+    link.state, link.credit, mine._remote_window = "attached", 1, 1
+    link.send_one(b"t", b"m", False)
+    events = pair.to_server(pair.client.take_output())
+    assert [type(event) for event in events] == [AttachReceived, LinkDetached]
+    assert events[1].error.condition == "amqp:link:transfer-limit-exceeded"
+    assert events[0].link.accept() is False
+    assert pair.server.link_count == 1
+
+
+def test_the_limits_that_the_peer_announced_are_kept() -> None:
+    pair = Pair(server={"channel_max": 0, "handle_max": 0}).open()
+    mine, _ = pair.session()
+    mine.attach_sender("a", Source(), Target())
+    with pytest.raises(EngineMisuse):
+        mine.attach_sender("b", Source(), Target())
+    with pytest.raises(EngineMisuse):
+        pair.client.begin()
+
+
+def test_no_session_begins_on_a_connection_that_is_not_open() -> None:
+    pair = Pair()
+    with pytest.raises(EngineMisuse):
+        pair.client.begin()
+    pair.open().client.close()
+    with pytest.raises(EngineMisuse):
+        pair.client.begin()
+
+
+def test_the_peer_runs_out_of_handles_for_our_answers() -> None:
+    pair = Pair(client={"handle_max": 0, "channel_max": 0}).open()
+    mine, _ = pair.session()
+    mine.attach_sender("a", Source(), Target())
+    mine.attach_sender("b", Source(), Target())
+    pair.pump()
+    assert pair.take(SessionEnded)[0].error.condition == "amqp:resource-limit-exceeded"

@@ -357,3 +357,16 @@ def test_an_extended_frame_header_is_stepped_over() -> None:
     raw = pair.client.take_output()
     longer = (len(raw) + 8).to_bytes(4, "big") + b"\x04" + raw[5:8] + b"EXTENDED" + raw[8:]
     assert pair.to_server(longer)[0].payloads == [b"body"]
+
+
+def test_a_tag_that_passes_the_end_of_the_fields_is_malformed() -> None:
+    pair = Pair().open()
+    mine, _ = pair.session()
+    pair.sender(mine)
+    fields = b"\x43\x43\xa0\x01t"
+    head = b"\x00\x53\x14\xc0" + bytes((len(fields) + 1, 3))
+    whole = b"\x00\x00\x00\x18\x02\x00\x00\x00" + head + fields + b"12345"
+    assert pair.to_server(whole)[0].payloads == [b"12345"]
+    torn = bytearray(whole)
+    torn[17] = 3
+    assert [type(event).__name__ for event in pair.to_server(bytes(torn))] == ["Closed"]

@@ -314,3 +314,55 @@ def test_application_properties_with_names_that_are_not_strings_are_refused() ->
 def test_a_body_of_sequences_may_repeat() -> None:
     payload = build_message(sequences=[[1], [2, 3]], body_value=ABSENT)
     assert not scan(payload).body_bytes_empty
+
+
+@pytest.mark.parametrize(
+    "front",
+    [
+        b"\x00\x53\x70\x45",
+        b"\x00\x53\x70" + encode([True, None]),
+        b"",
+        bytes.fromhex("005370c00805560150044040" + "40"),
+        b"\x00\x53\x72\xc1\x01\x00",
+        header_section(True) + annotations_section({}),
+        b"\x00\x53\x71" + encode({}),
+    ],
+)
+@pytest.mark.parametrize(
+    "properties", [b"", b"\x00\x53\x73\x45", properties_section(["id"]), properties_section([None])]
+)
+@pytest.mark.parametrize(
+    "named", [b"", application_properties_section({}), application_properties_section({"n": "x" * 300})]
+)
+@pytest.mark.parametrize("body", [b"", data_section(b""), data_section(b"x" * 300), b"\x00\x53\x77\x40"])
+def test_every_way_to_say_nothing_gives_the_same_bare_message(
+    front: bytes, properties: bytes, named: bytes, body: bytes
+) -> None:
+    bare = properties + named + body
+    payload = front + bare
+    assert scan(payload).bare == len(front)
+    if scan_plain(payload, True) != len(front):
+        # What the quick look may leave to the thorough one: rare spellings, and tiny messages.
+        assert b"\x00\x53\x71" in front or len(bare) < 8 or len(payload) < 12
+    assert scan_plain(payload + b"\x00", True) == -1
+
+
+@pytest.mark.parametrize("code", [0x70, 0x71, 0x72, 0x73, 0x74])
+def test_a_section_in_front_of_the_body_has_a_limit(code: int) -> None:
+    content: Any = [None, None, None, None, None, "x" * 70_000] if code in (0x70, 0x73) else {"k": "x" * 70_000}
+    payload = bytes((0, 0x53, code)) + encode(content) + data_section(b"x" * 70_000)
+    assert scan_plain(payload, False) in ((-1,) if code != 0x73 else (-1, 0))
+    with pytest.raises(DecodeError, match="allowed"):
+        scan(payload)
+
+
+def test_a_wide_list_of_properties_is_left_to_the_thorough_scan() -> None:
+    fields = encode(["id", None, "x" * 300])
+    assert fields[0] == 0xD0
+    payload = b"\x00\x53\x73" + fields + data_section(b"x" * 20)
+    assert scan_plain(payload, False) == -1
+    assert scan(payload).message_id == "id"
+    assert message_id_of(payload, 0) == "id"
+    assert message_id_of(b"\x00\x53\x73" + b"\xd0\x00\x00\x00\x04\x00\x00\x00\x00", 0) is None
+    assert message_id_of(data_section(b"x"), 0) is None
+    assert message_id_of(b"", 0) is None

@@ -228,8 +228,10 @@ def test_nesting_is_allowed_up_to_the_limit_and_not_beyond() -> None:
     assert decode(encode(value))[0] == value
     with pytest.raises(EncodeError, match="nested"):
         encode([value])
-    deep = b"\xc0\x7f\x01" * DEPTH_MAX + b"\xc0\x7f\x01\x40"
-    with pytest.raises(DecodeError):
+    deep = encode(value)
+    for _ in range(2):
+        deep = b"\xd0" + (len(deep) + 4).to_bytes(4, "big") + b"\x00\x00\x00\x01" + deep
+    with pytest.raises(DecodeError, match="nested"):
         decode(deep)
     described = b"\x00\x53\x01" * 100_000 + b"\x40"
     with pytest.raises(DecodeError, match="nested"):

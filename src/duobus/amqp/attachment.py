@@ -125,7 +125,7 @@ class Attachment:
         remote = self.remote
         if remote is None or not self.move("accept"):
             return False
-        self.max_message_size = max_message_size if not self.is_sender else None
+        self.max_message_size = None if self.is_sender else max_message_size or None
         self.shift_counts(initial_delivery_count if self.is_sender else remote.initial_delivery_count or 0)
         self.write(
             Attach(

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from duobus.amqp.link import Link
     from duobus.amqp.session import Session
 
-INTERNAL_ERROR = "amqp:internal-error"
-NOT_FOUND = "amqp:not-found"
 UNAUTHORIZED_ACCESS = "amqp:unauthorized-access"
 DECODE_ERROR = "amqp:decode-error"
 RESOURCE_LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
@@ -20,14 +18,11 @@ NOT_ALLOWED = "amqp:not-allowed"
 INVALID_FIELD = "amqp:invalid-field"
 NOT_IMPLEMENTED = "amqp:not-implemented"
 ILLEGAL_STATE = "amqp:illegal-state"
-FRAME_SIZE_TOO_SMALL = "amqp:frame-size-too-small"
 CONNECTION_FORCED = "amqp:connection:forced"
 FRAMING_ERROR = "amqp:connection:framing-error"
 UNATTACHED_HANDLE = "amqp:session:unattached-handle"
 HANDLE_IN_USE = "amqp:session:handle-in-use"
-DETACH_FORCED = "amqp:link:detach-forced"
 TRANSFER_LIMIT_EXCEEDED = "amqp:link:transfer-limit-exceeded"
-MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
 
 _ERROR = 0x1D
 

@@ -20,7 +20,17 @@ from duobus.amqp import conditions
 from duobus.amqp.conditions import EngineMisuse, Error, ProtocolViolation
 from duobus.amqp.events import Closed, Event, OpenReceived
 from duobus.amqp.fields import Performative
-from duobus.amqp.frames import AMQP_HEADER, FRAME_SIZE_MIN, HEARTBEAT, MASK, SASL_HEADER, TYPE_AMQP, TYPE_SASL, frame
+from duobus.amqp.frames import (
+    AMQP_HEADER,
+    FRAME_SIZE_MIN,
+    HEARTBEAT,
+    MASK,
+    SASL_HEADER,
+    TYPE_AMQP,
+    TYPE_SASL,
+    frame,
+    read_flow_fields,
+)
 from duobus.amqp.handshake import FRAMES, Handshake
 from duobus.amqp.performatives import (
     Attach,
@@ -41,6 +51,8 @@ from duobus.codec import DecodeError
 
 #: How much may pile up while an answer of the owner is awaited; the answer comes within the same turn.
 _HALTED_INPUT_MAX: Final = 1 << 20
+#: No peer makes us send heartbeats more often.
+_HEARTBEAT_MIN_MS: Final = 250
 #: The largest frame that we send, whatever the peer takes: links share the connection.
 _FRAME_OUT_MAX: Final = 1 << 20
 
@@ -120,12 +132,13 @@ class Connection(Handshake):
         if data:
             self._last_read_ms = now_ms
         if self._pending or self.halted:
-            self._pending += data
-            if self.halted or len(self._pending) < self.needed:
-                if len(self._pending) > max(_HALTED_INPUT_MAX, self.needed):
+            size = len(self._pending) + len(data)
+            if self.halted or size < self.needed:
+                self._pending += data
+                if size > max(_HALTED_INPUT_MAX, self.needed):
                     self.give_up(Error(conditions.RESOURCE_LIMIT_EXCEEDED, "too much was sent in advance"), events)
                 return events
-            data = bytes(self._pending)
+            data = b"".join((self._pending, data))
             self._pending.clear()
         self.needed = 0
         pos = self._read(data, events)
@@ -153,7 +166,13 @@ class Connection(Handshake):
     def control(self, data: bytes, pos: int, stop: int, events: list[Event]) -> None:
         """Take one AMQP frame of any kind; what it breaks ends in the scope where it belongs."""
         try:
-            self._dispatch(data, pos, stop, events)
+            fields = read_flow_fields(data, pos, stop)
+            flow = None if fields is None else Flow.of(fields)
+            session = None if flow is None else self.sessions.get(int(_U16(data, pos + 6)[0]))
+            if flow is not None and session is not None and session.is_open:
+                session.on_flow(flow, events)
+            else:
+                self._dispatch(data, pos, stop, events)
         except DecodeError as error:
             self.give_up(Error(conditions.DECODE_ERROR, str(error)), events)
         except ProtocolViolation as violation:
@@ -407,7 +426,7 @@ class Connection(Handshake):
         # At most half of what the peer tolerates (wire contract 16); two fifths leave room for late timers.
         if self._peer_idle_ms is None or not self._open_sent or self._close_sent:
             return None
-        return self._last_write_ms + self._peer_idle_ms * 2 // 5
+        return self._last_write_ms + max(self._peer_idle_ms * 2 // 5, _HEARTBEAT_MIN_MS)
 
     def _silence_ends(self) -> int | None:
         if not self.settings.idle_time_out_ms or not self._open_sent:

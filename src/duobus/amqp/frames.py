@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Any, Final
 
 AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
@@ -26,6 +26,7 @@ HALF: Final = 0x80000000
 HEARTBEAT: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 
 _HEADER = struct.Struct(">IBBH").pack
+_U32 = struct.Struct(">I").unpack_from
 
 
 def frame(channel: int, body: bytes, frame_type: int = TYPE_AMQP) -> bytes:
@@ -42,14 +43,13 @@ def serial_difference(left: int, right: int) -> int:
 # Uints in flows and dispositions are written in the wide form: constant layouts pack in one call.
 
 _FLOW = struct.Struct(">IHHHBBBBBIBIBIBI").pack
-_NO_INCOMING = struct.Struct(">IHHHBBBBBBIBIBI").pack
 _LINK_FLOW = struct.Struct(">BIBIBI").pack
 _DISPOSITION = struct.Struct(">IHHHBBBBBBIBIB").pack
 
 
 def flow_frame(
     channel: int,
-    windows: tuple[int | None, int, int, int],
+    windows: tuple[int, int, int, int],
     link: tuple[int, int, int] | None = None,
     drain: bool = False,
 ) -> bytes:
@@ -57,8 +57,7 @@ def flow_frame(
 
     Args:
         channel: Our channel of the session.
-        windows: next-incoming-id (None before the peer's begin is known), incoming-window, next-outgoing-id,
-            outgoing-window.
+        windows: next-incoming-id, incoming-window, next-outgoing-id, outgoing-window.
         link: handle, delivery-count and link-credit, or None for the session alone.
         drain: The field of that name.
     """
@@ -70,15 +69,62 @@ def flow_frame(
         tail = _LINK_FLOW(0x70, handle, 0x70, count, 0x70, credit) + (
             b"\x43\x41\x42\x40" if drain else b"\x43\x42\x42\x40"
         )
-    if next_incoming is None:
-        size = 30 + len(tail)
-        head = _NO_INCOMING(size, 0x0200, channel, 0x0053, 0x13, 0xC0, size - 13, 11, 0x40, 0x70, incoming,
-                            0x70, next_outgoing, 0x70, outgoing)  # fmt: skip
-    else:
-        size = 34 + len(tail)
-        head = _FLOW(size, 0x0200, channel, 0x0053, 0x13, 0xC0, size - 13, 11, 0x70, next_incoming,
-                     0x70, incoming, 0x70, next_outgoing, 0x70, outgoing)  # fmt: skip
+    size = 34 + len(tail)
+    head = _FLOW(size, 0x0200, channel, 0x0053, 0x13, 0xC0, size - 13, 11, 0x70, next_incoming,
+                 0x70, incoming, 0x70, next_outgoing, 0x70, outgoing)  # fmt: skip
     return head + tail
+
+
+def read_flow_fields(data: bytes, pos: int, stop: int) -> list[Any] | None:  # noqa: C901 - hot path, a flow per few messages
+    """Read the fields of a flow frame in place; None when it is not laid out as nearly all are.
+
+    Args:
+        data: What was received.
+        pos: Where the frame starts.
+        stop: Where it ends.
+
+    Returns:
+        All eleven fields: eight uints or None, drain, echo, and None for the properties.
+    """
+    if data[pos + 4 : pos + 6] != b"\x02\x00" or data[pos + 8 : pos + 12] != b"\x00\x53\x13\xc0" or stop < pos + 14:
+        return None
+    fields: list[Any] = []
+    count = data[pos + 13]
+    if pos + 13 + data[pos + 12] != stop or not 4 <= count <= 11:
+        return None
+    pos += 14
+    try:
+        while pos < stop:
+            byte = data[pos]
+            if byte == 0x40:
+                fields.append(None)
+                pos += 1
+            elif len(fields) < 8:
+                if byte == 0x70:
+                    fields.append(_U32(data, pos + 1)[0])
+                    pos += 5
+                elif byte == 0x52:
+                    fields.append(data[pos + 1])
+                    pos += 2
+                elif byte == 0x43:
+                    fields.append(0)
+                    pos += 1
+                else:
+                    return None
+            elif byte in (0x41, 0x42) and len(fields) < 10:
+                fields.append(byte == 0x41)
+                pos += 1
+            elif byte == 0x56 and len(fields) < 10 and data[pos + 1] <= 1:
+                fields.append(data[pos + 1] == 1)
+                pos += 2
+            else:
+                return None
+    except (IndexError, struct.error):
+        return None
+    if pos != stop or len(fields) != count:
+        return None
+    fields += [None] * (11 - count)
+    return fields
 
 
 def disposition_frame(channel: int, role: bool, first: int, last: int, settled: bool, state: bytes) -> bytes:

@@ -254,6 +254,25 @@ class Flow(Performative):
     echo: bool | None
     properties: dict[Any, Any] | None
 
+    @classmethod
+    def of(cls, fields: list[Any]) -> Flow | None:
+        """Return the flow with these eleven well-typed fields; None when a mandatory one is missing."""
+        flow = cls.__new__(cls)
+        (
+            flow.next_incoming_id,
+            flow.incoming_window,
+            flow.next_outgoing_id,
+            flow.outgoing_window,
+            flow.handle,
+            flow.delivery_count,
+            flow.link_credit,
+            flow.available,
+            flow.drain,
+            flow.echo,
+            flow.properties,
+        ) = fields
+        return None if None in fields[1:4] else flow
+
 
 class Transfer(Performative):
     """One frame of a delivery; the rest of the frame is its content."""

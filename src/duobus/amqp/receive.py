@@ -27,7 +27,8 @@ _U32 = struct.Struct(">I").unpack_from
 
 #: How many different tails are remembered; clients use one or two, and a hostile one only slows itself down.
 _TAILS_MAX: Final = 64
-#: Longer ones hold transaction ids and the like, which do not repeat.
+#: Longer ones hold transaction ids and the like, which do not repeat; an empty one would also be found where the
+#: ids already pass the end of the list.
 _TAIL_SIZE_MAX: Final = 32
 
 _UNLIMITED: Final = 1 << 62
@@ -304,7 +305,7 @@ class Inbound:
             simple = not more and state is None and not resume and not aborted
             if simple and _is_uint(message_format) and _is_flag(settled):
                 tail = _Tail(count, bool(settled), message_format or 0, None)
-        if len(self._transfer_tails) < _TAILS_MAX and len(raw) <= _TAIL_SIZE_MAX:
+        if len(self._transfer_tails) < _TAILS_MAX and 0 < len(raw) <= _TAIL_SIZE_MAX:
             self._transfer_tails[raw] = tail
         return tail
 
@@ -321,7 +322,7 @@ class Inbound:
                 except DecodeError:
                     # Not a state: the thorough path says so to the peer.
                     tail = _COMPLEX
-        if len(self._disposition_tails) < _TAILS_MAX and len(raw) <= _TAIL_SIZE_MAX:
+        if len(self._disposition_tails) < _TAILS_MAX and 0 < len(raw) <= _TAIL_SIZE_MAX:
             self._disposition_tails[raw] = tail
         return tail
 

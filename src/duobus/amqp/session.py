@@ -74,7 +74,7 @@ class Session:
         self.context: Any = None
         self.next_delivery_id = 0
         self._next_outgoing_id = 0
-        self._next_incoming_id: int | None = None
+        self._next_incoming_id = 0
         self._window_left = connection.settings.incoming_window
         self._remote_window = 0
         self._remote_handle_max = MASK
@@ -294,7 +294,7 @@ class Session:
 
     # Windows and transfers.
 
-    def _windows(self) -> tuple[int | None, int, int, int]:
+    def _windows(self) -> tuple[int, int, int, int]:
         settings = self.connection.settings
         return self._next_incoming_id, self._window_left, self._next_outgoing_id, settings.outgoing_window
 
@@ -313,7 +313,7 @@ class Session:
 
         What the peer calls its transfers is not policed: pyamqp counts deliveries, not frames (wire contract 3.2).
         """
-        self._next_incoming_id = ((self._next_incoming_id or 0) + n) & MASK
+        self._next_incoming_id = (self._next_incoming_id + n) & MASK
         self._window_left -= n
         if self._window_left <= self.connection.settings.incoming_window // 2:
             self._write_session_flow()

@@ -32,7 +32,6 @@ from duobus.codec.values import (
     UShort,
 )
 
-_U16 = struct.Struct(">H").unpack_from
 _U32 = struct.Struct(">I").unpack_from
 _SIZE_COUNT = struct.Struct(">II").unpack_from
 
@@ -376,8 +375,7 @@ def _array(data: bytes, count: int, first: int, after: int, end: int, depth: int
     if count > COUNT_MAX or count * width > after - pos:
         raise DecodeError(f"{count} array elements at offset {first} cannot fit into {after - pos} bytes")
     decoder = _DECODERS[code]
-    if decoder is None:
-        raise DecodeError(f"unknown constructor 0x{code:02x} at offset {pos - 1}")
+    assert decoder is not None  # the constructor's shape is known, so is its decoder
     items: list[Any] = []
     for _ in range(count):
         item, pos = decoder(data, pos, after, depth + 1)

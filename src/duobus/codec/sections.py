@@ -30,6 +30,9 @@ FOOTER = 0x78
 #: Message format of a batch: an envelope whose data sections hold one message each (wire contract 7.3).
 BATCH_FORMAT = 0x80013700
 
+#: The largest section in front of the body, in bytes (wire contract 15); also bounds what decoding one can cost.
+SECTION_SIZE_MAX = 65_536
+
 _NAMES = {
     "amqp:header:list": HEADER,
     "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
@@ -198,7 +201,7 @@ def scan_plain(payload: bytes, want_group_id: bool) -> int:  # noqa: C901 - hot 
         if code == 0x74 and descriptor == 0x0053:
             if constructor == 0xC1:
                 pos += 5 + (sizes >> 24)
-            elif constructor == 0xD1:
+            elif constructor == 0xD1 and sizes < 65_536:
                 pos += 8 + sizes
             else:
                 return -1
@@ -225,10 +228,11 @@ def _plain_tail(payload: bytes, pos: int, bare: int, last: int) -> int:
     try:
         while pos < len(payload):
             code, pos = _next_section(payload, pos, last)
-            if code < PROPERTIES or (code == PROPERTIES and last < PROPERTIES):
+            start = pos
+            pos = skip(payload, pos)
+            if code <= PROPERTIES or (code < DATA and pos - start > SECTION_SIZE_MAX):
                 return -1
             last = code
-            pos = skip(payload, pos)
     except DecodeError:
         return -1
     return bare if pos == len(payload) else -1
@@ -315,12 +319,15 @@ def _scan(payload: bytes, want_data: bool) -> Scan:
     while pos < end:
         code, pos = _next_section(payload, pos, last)
         last = code
+        after = skip(payload, pos)
+        if code < DATA and after - pos > SECTION_SIZE_MAX:
+            text = f"message section 0x{code:02x} has {after - pos} bytes; {SECTION_SIZE_MAX} are allowed"
+            raise DecodeError(text)
         if code in (APPLICATION_PROPERTIES, FOOTER):
-            pos = skip(payload, pos)
+            pos = after
         elif code >= DATA:
             if want_data and code != DATA:
                 raise DecodeError("the body of a batch must be data sections")
-            after = skip(payload, pos)
             if after - pos > 5 or payload[pos:after] not in _EMPTY_BODIES:
                 result.body_bytes_empty = False
             if want_data:
@@ -456,7 +463,7 @@ def application_properties(bare_message: bytes) -> dict[str, Any]:
     start, value, _ = find_section(bare_message, APPLICATION_PROPERTIES)
     if start == value:
         return {}
-    properties: dict[str, Any] = decode(bare_message, value)[0]  # a map: its constructor was checked
+    properties: dict[Any, Any] = decode(bare_message, value)[0]  # A map: its constructor was checked.
     for key in properties:
         if not isinstance(key, str):
             raise DecodeError(f"an application property's name is a string, not a {type(key).__name__}")

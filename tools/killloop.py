@@ -1,7 +1,8 @@
 """Kill the broker with SIGKILL under SDK traffic, again and again, and see whether anything acknowledged is lost.
 
     python tools/killloop.py --kills 10
-    python tools/killloop.py --kills 1000 --json    # the long form, about an hour
+    python tools/killloop.py --kills 1000 --json      # the long form, half an hour
+    python tools/killloop.py --kills 3 --unsafe-ephemeral   # the planted fault; must lose
 
 Senders and receivers on the official SDK, synchronous and asyncio, plain and TLS, keep a partitioned queue busy. The
 broker is killed at a random moment after each start and started again on the same data folder. At the end everything
@@ -63,15 +64,18 @@ def messages(dice: random.Random) -> Iterator[Outgoing]:
         yield Outgoing(f"message-{number}", partition_key=f"key-{number % 37}" if number % 2 else None, body=body)
 
 
-def run_loop(folder: Path, kills: int, seed: int) -> dict[str, Any]:
+def run_loop(folder: Path, kills: int, seed: int, *, is_ephemeral: bool = False) -> dict[str, Any]:
     """Run the loop in ``folder``; return the counts and what each restart took.
+
+    ``is_ephemeral`` keeps nothing over a kill: a loop that calls that clean is broken.
 
     Raises:
         DemoFailed: The broker did not start, or the end did not come in its time.
     """
     clock = Clock()
     dice = random.Random(seed)
-    server = ServerProcess(folder, config=queues_config({QUEUE: QUEUE_PROPERTIES}), clock=clock)
+    arguments = ["--emulator", "--tls-self-signed", *(["--ephemeral"] if is_ephemeral else [])]
+    server = ServerProcess(folder, config=queues_config({QUEUE: QUEUE_PROPERTIES}), arguments=arguments, clock=clock)
     try:
         with server:
             return _run(server, clock, dice, kills)
@@ -152,15 +156,18 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=10, help="how often to kill (default: 10)")
     parser.add_argument("--seed", type=int, help="seed of the moments and messages (default: a new one, printed)")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    parser.add_argument("--unsafe-ephemeral", action="store_true", help="planted fault: keep nothing over a kill")
     parser.add_argument("--keep", type=Path, help="keep data and log in this folder")
     options = parser.parse_args()
     if options.kills < 1:
         parser.error("--kills must be at least 1")
     seed = options.seed if options.seed is not None else random.SystemRandom().getrandbits(32)
     silence_sdk_logs()
-    with tempfile.TemporaryDirectory(prefix="duobus-killloop-") as folder:
+    with tempfile.TemporaryDirectory(prefix="duobus-killloop-") as temporary:
         try:
-            result = {"seed": seed, **run_loop(options.keep or Path(folder), options.kills, seed)}
+            folder = options.keep or Path(temporary)
+            counts = run_loop(folder, options.kills, seed, is_ephemeral=options.unsafe_ephemeral)
+            result = {"seed": seed, **counts}
         except DemoFailed as error:
             print(f"seed {seed}: {error}", file=sys.stderr)
             return 1

@@ -1,0 +1,170 @@
+"""The ledger finds what is lost, altered, repeated or revived, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from manual_clock import ManualClock
+
+from duobus.clock import Clock
+from duobus.demo.corpus import digest_of
+from duobus.demo.ledger import Ledger
+
+
+def new_ledger() -> Ledger:
+    return Ledger(Clock())
+
+
+def send(ledger: Ledger, message_id: str, body: bytes = b"body", key: str | None = None) -> None:
+    ledger.sending(message_id, body, key)
+    ledger.acknowledged(message_id)
+
+
+def receive(
+    ledger: Ledger, message_id: str, number: int, body: bytes = b"body", key: str | None = None, digest: str | None = ""
+) -> None:
+    found = digest_of(b"body") if digest == "" else digest
+    ledger.received(message_id, body, digest=found, partition_key=key, number=number)
+
+
+def counts(ledger: Ledger, *names: str) -> list[Any]:
+    report = ledger.report()
+    return [report[name] for name in names]
+
+
+def test_message_that_came_out_as_it_went_in_is_received() -> None:
+    ledger = new_ledger()
+    send(ledger, "a")
+    receive(ledger, "a", 1)
+    ledger.completed("a", 1)
+
+    assert counts(ledger, "sent", "acknowledged", "received", "lost", "altered", "duplicates") == [1, 1, 1, 0, 0, 0]
+
+
+def test_acknowledged_message_that_never_comes_is_lost() -> None:
+    ledger = new_ledger()
+    send(ledger, "a")
+    send(ledger, "b")
+    receive(ledger, "b", 1)
+    ledger.completed("b", 1)
+
+    assert ledger.missing() == ["a"]
+    assert counts(ledger, "lost", "received") == [1, 1]
+
+
+def test_message_that_was_delivered_and_not_completed_is_lost() -> None:
+    ledger = new_ledger()
+    send(ledger, "a")
+    receive(ledger, "a", 1)
+
+    assert counts(ledger, "lost", "received") == [1, 0]
+
+
+def test_send_of_unknown_outcome_may_stay_away_without_being_lost() -> None:
+    ledger = new_ledger()
+    ledger.sending("a", b"body", None)
+    ledger.send_unknown("a")
+
+    assert counts(ledger, "sent", "acknowledged", "lost", "sends_unknown") == [1, 0, 0, 1]
+    assert ledger.in_flight == 0
+
+
+def test_completion_of_unknown_outcome_counts_as_received_once() -> None:
+    ledger = new_ledger()
+    send(ledger, "a")
+    receive(ledger, "a", 1)
+    ledger.completion_unknown("a")
+    assert counts(ledger, "received", "received_unconfirmed", "lost") == [1, 1, 0]
+
+    receive(ledger, "a", 1)
+    ledger.completed("a", 1)
+
+    assert counts(ledger, "received", "received_unconfirmed", "duplicates", "revived") == [1, 0, 0, 0]
+
+
+def test_message_stored_twice_is_a_duplicate_and_not_revived() -> None:
+    ledger = new_ledger()
+    ledger.sending("a", b"body", None)
+    ledger.send_unknown("a")
+    send(ledger, "a")
+    for number in (1, 2):
+        receive(ledger, "a", number)
+        ledger.completed("a", number)
+
+    assert counts(ledger, "received", "duplicates", "stored_again", "revived", "sent_again") == [1, 1, 1, 0, 1]
+
+
+def test_delivery_after_an_acknowledged_completion_is_revived() -> None:
+    ledger = new_ledger()
+    send(ledger, "a")
+    receive(ledger, "a", 7)
+    ledger.completed("a", 7)
+    receive(ledger, "a", 7)
+
+    assert counts(ledger, "revived", "stored_again") == [1, 0]
+
+
+def test_every_way_to_be_altered_is_named() -> None:
+    ledger = new_ledger()
+    for message_id in ("body", "digest", "none", "key", "same"):
+        send(ledger, message_id, key="k")
+    receive(ledger, "body", 1, body=b"other", key="k")
+    receive(ledger, "digest", 2, digest=digest_of(b"other"), key="k")
+    receive(ledger, "none", 3, digest=None, key="k")
+    receive(ledger, "key", 4, key=None)
+    receive(ledger, "stranger", 5, key="k")
+    receive(ledger, "same", 6, key="k")
+
+    assert ledger.altered() == {
+        "body": "its body differs",
+        "digest": "its application properties differ",
+        "none": "its application properties differ",
+        "key": "its partition key differs",
+        "stranger": "its message id was never sent",
+    }
+
+
+def test_message_too_large_is_settled_and_neither_acknowledged_nor_lost() -> None:
+    ledger = new_ledger()
+    ledger.sending("a", b"body", None)
+    assert ledger.in_flight == 1
+    ledger.refused_as_too_large("a")
+
+    assert (ledger.in_flight, ledger.settled_sends) == (0, 1)
+    assert counts(ledger, "too_large", "acknowledged", "lost") == [1, 0, 0]
+
+
+def test_fragments_are_told_by_the_upper_bits_and_redeliveries_count_once() -> None:
+    ledger = new_ledger()
+    for message_id, number in (("a", (3 << 48) + 1), ("a", (3 << 48) + 1), ("b", (3 << 48) + 2), ("c", 9)):
+        send(ledger, message_id)
+        receive(ledger, message_id, number)
+
+    assert counts(ledger, "per_fragment", "deliveries") == [{"0": 1, "3": 2}, 4]
+
+
+def test_rates_cover_the_time_from_first_send_to_last_outcome() -> None:
+    clock = ManualClock()
+    ledger = Ledger(clock)
+    ledger.sending("a", b"body", None)
+    clock.advance(500)
+    ledger.acknowledged("a")
+    clock.advance(500)
+    ledger.completed("a", 1)
+
+    assert counts(ledger, "rates") == [{"sent_per_second": 2.0, "received_per_second": 1.0}]
+
+
+def test_watch_finds_the_next_acknowledgement_only() -> None:
+    clock = ManualClock()
+    ledger = Ledger(clock)
+    send(ledger, "a")
+    ledger.watch_sends()
+    assert ledger.first_acknowledged_ms is None
+    clock.advance(250)
+    send(ledger, "b")
+    at_ms = clock.monotonic_ms()
+    clock.advance(250)
+    send(ledger, "c")
+
+    assert ledger.first_acknowledged_ms == at_ms

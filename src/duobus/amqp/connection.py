@@ -68,6 +68,7 @@ class Connection(Handshake):
     """One end of an AMQP connection, acceptor or initiator.
 
     Attributes:
+        held_back: Sessions with large deliveries that wait for ``take_output``; for the sessions' use only.
         peer_frame_max: The largest frame that we may send.
         link_count: Links of all sessions.
         partial_bytes: What unfinished deliveries hold.
@@ -84,6 +85,8 @@ class Connection(Handshake):
         "_peer_channel_max",
         "_peer_idle_ms",
         "_pending",
+        "_reopened",
+        "held_back",
         "link_count",
         "partial_bytes",
         "peer_frame_max",
@@ -95,6 +98,8 @@ class Connection(Handshake):
         self.link_count = 0
         self.partial_bytes = 0
         self._pending = bytearray()
+        self._reopened: list[Session] = []
+        self.held_back: list[Session] = []
         self._local: dict[int, Session] = {}
         self._open_sent = False
         self._open_received = False
@@ -408,8 +413,15 @@ class Connection(Handshake):
         if not self._close_sent:
             self.write_raw(frame(channel, body))
 
-    def take_output(self) -> bytes:
-        """Return everything to write since the last call; empty when there is nothing. One socket write a turn."""
+    def take_output(self, large_max: int = MASK) -> bytes:
+        """Return everything to write since the last call; empty when there is nothing. One socket write a turn.
+
+        Args:
+            large_max: Large deliveries are cut into frames until the output has this many bytes. When some are left,
+                the next call gives more; whoever limits it has to look at ``take_reopened`` afterwards.
+        """
+        if self.held_back:
+            self._fill_output(large_max)
         out = self.out
         if not out:
             return b""
@@ -419,6 +431,19 @@ class Connection(Handshake):
         # The time of the last input is not later than now, so that heartbeats come rather too early.
         self._last_write_ms = self._now_ms
         return data
+
+    def _fill_output(self, output_max: int) -> None:
+        sessions, self.held_back = self.held_back, []
+        for session in sessions:
+            if not session.fill_output(output_max):
+                self.held_back.append(session)
+            elif session.take_starved():
+                self._reopened.append(session)
+
+    def take_reopened(self) -> list[Session]:
+        """Return the sessions on which more can be sent since output was taken, where that was waited for."""
+        reopened, self._reopened = self._reopened, []
+        return reopened
 
     # Time.
 

@@ -9,6 +9,7 @@ from duobus.amqp.attachment import ATTACHED, DETACHING, REQUESTED, Attachment
 from duobus.amqp.conditions import EngineMisuse, Error, ProtocolViolation
 from duobus.amqp.events import Event, LinkDetached, TransferRefused, Transfers
 from duobus.amqp.frames import HALF, MASK, TransferTemplate, serial_difference, transfer_head
+from duobus.amqp.large import LargeDelivery
 from duobus.amqp.performatives import Detach, Flow, Transfer
 from duobus.amqp.states import DeliveryState, encode_state, state_from
 
@@ -341,8 +342,8 @@ class Link(Attachment):
         session.next_delivery_id = (start + n) & MASK
         for index in range(done, n):
             tag = prefix + ((first + index) & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "big")
-            content = heads[index] + payloads[index]
-            self._send_frames((start + index) & MASK, tag, content, 0, settled, _ENCODED_NONE)
+            delivery_id = (start + index) & MASK
+            self._send_frames(delivery_id, tag, heads[index], payloads[index], 0, settled, _ENCODED_NONE)
         return start
 
     def send_one(
@@ -372,27 +373,24 @@ class Link(Attachment):
         session.next_delivery_id = (delivery_id + 1) & MASK
         self.delivery_count = (self.delivery_count + 1) & MASK
         self.credit -= 1
-        self._send_frames(delivery_id, tag, payload, message_format, settled, encode_state(state))
+        self._send_frames(delivery_id, tag, b"", payload, message_format, settled, encode_state(state))
         return delivery_id
 
     def _send_frames(
-        self, delivery_id: int, tag: bytes, content: bytes, message_format: int, settled: bool, state: bytes
+        self,
+        delivery_id: int,
+        tag: bytes,
+        head: bytes,
+        payload: bytes,
+        message_format: int,
+        settled: bool,
+        state: bytes,
     ) -> None:
         session = self.session
-        frame_max = session.connection.peer_frame_max
-        head = transfer_head(self.handle, delivery_id, tag, message_format, settled, False, state)
-        room = frame_max - 8 - len(head)
-        if len(content) <= room:
-            session.write_transfer(self, head + content)
+        start = transfer_head(self.handle, delivery_id, tag, message_format, settled, False, state)
+        body_max = session.connection.peer_frame_max - 8
+        if len(start) + len(head) + len(payload) <= body_max:
+            session.write_transfer(self, start + head + payload)
             return
-        view = memoryview(content)
-        head = transfer_head(self.handle, delivery_id, tag, message_format, settled, True, state)
-        session.write_transfer(self, head + view[:room])
-        pos = room
-        head = transfer_head(self.handle, delivery_id, None, None, settled, True, state)
-        room = frame_max - 8 - len(head)
-        while len(content) - pos > room:
-            session.write_transfer(self, head + view[pos : pos + room])
-            pos += room
-        head = transfer_head(self.handle, delivery_id, None, None, settled, False, state)
-        session.write_transfer(self, head + view[pos:])
+        large = LargeDelivery(self.handle, delivery_id, tag, message_format, settled, state, head, payload, body_max)
+        session.write_large(self, large)

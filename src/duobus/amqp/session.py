@@ -19,6 +19,7 @@ from duobus.amqp.events import (
     SessionFlow,
 )
 from duobus.amqp.frames import HALF, MASK, disposition_frame, flow_frame, serial_difference
+from duobus.amqp.large import LargeDelivery
 from duobus.amqp.link import Link
 from duobus.amqp.performatives import Attach, Begin, Coordinator, Detach, End, Flow, Source, Target, Transfer
 from duobus.amqp.states import DeliveryState, encode_state
@@ -30,6 +31,10 @@ BEGINNING: Final = "beginning"  # We began; the peer's answer is awaited.
 OPEN: Final = "open"
 ENDING: Final = "ending"  # We ended; whatever the peer sends until its own end is thrown away.
 ENDED: Final = "ended"
+
+
+#: Output of a connection at which large deliveries are cut no further until it was taken.
+LARGE_OUTPUT_MAX: Final = 1 << 20
 
 
 class Session:
@@ -80,8 +85,8 @@ class Session:
         self._remote_handle_max = MASK
         self._starved = False
         self._reported = False
-        # Transfers that wait for the peer's window, whole frames, in order.
-        self._queue: deque[tuple[Link, bytes]] = deque()
+        # What waits for the peer's window, in order: bodies of transfers, and large deliveries, not cut yet.
+        self._queue: deque[tuple[Link, bytes | LargeDelivery]] = deque()
         self._by_handle: dict[int, Link] = {}
         self._by_remote_handle: dict[int, Link] = {}
         self._by_name: dict[tuple[str, bool], Link] = {}
@@ -352,16 +357,48 @@ class Session:
             self._starved = True
             self._queue.append((link, body))
 
+    def write_large(self, link: Link, large: LargeDelivery) -> None:
+        """Write the frames of a delivery as room comes up for them, after everything that waits already."""
+        self._queue.append((link, large))
+        self._flush()
+
     def drop_queued(self, link: Link) -> None:
         """Forget frames of a link that is gone; their delivery ids stay unused."""
         if self._queue:
             self._queue = deque(item for item in self._queue if item[0] is not link)
 
     def _flush(self) -> None:
-        while self._queue and self._remote_window > 0:
-            _, body = self._queue.popleft()
+        held_back = self.connection.held_back
+        if self._queue and not self.fill_output(LARGE_OUTPUT_MAX) and self not in held_back:
+            held_back.append(self)
+        if self._queue:
+            self._starved = True
+
+    def fill_output(self, output_max: int) -> bool:
+        """Write what waits until the peer's window or ``output_max`` is reached; False when it is the latter."""
+        connection = self.connection
+        queue = self._queue
+        while queue and self._remote_window > 0:
+            if connection.output_size >= output_max:
+                return False
+            _, item = queue[0]
+            if isinstance(item, bytes):
+                body = item
+                queue.popleft()
+            else:
+                body = item.next_body()
+                if item.is_done:
+                    queue.popleft()
             self.wrote_transfers(1)
-            self.connection.write_frame(self.channel, body)
+            connection.write_frame(self.channel, body)
+        return True
+
+    def take_starved(self) -> bool:
+        """Whether somebody waited for room and there is some now; True once."""
+        if self._starved and self._remote_window > 0 and not self._queue:
+            self._starved = False
+            return True
+        return False
 
     def on_flow(self, flow: Flow, events: list[Event]) -> None:
         """Take a flow of the session or of one of its links.
@@ -373,8 +410,7 @@ class Session:
         known = serial_difference(self._next_outgoing_id, flow.next_incoming_id or 0)
         self._remote_window = max(0, min(flow.incoming_window, HALF - 1) - max(known, 0))
         self._flush()
-        if self._starved and self._remote_window > 0 and not self._queue:
-            self._starved = False
+        if self.take_starved():
             events.append(SessionFlow(self))
         if flow.handle is not None:
             link = self._link(flow.handle)

@@ -12,20 +12,22 @@ import asyncio
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from duobus.broker import recovery
+from duobus.broker.alarm import Alarm
 from duobus.broker.fragment.commands import (
     Command,
     Group,
     Run,
     TakeAndRemove,
 )
-from duobus.broker.fragment.fragment import NEVER, Fragment
-from duobus.broker.fragment.source import SourceSettings
+from duobus.broker.fragment.fragment import Fragment
+from duobus.broker.fragment.slot import Slot
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.lending import Receiver
+from duobus.broker.paging import Pager, set_windows
+from duobus.broker.ports import Plan, Watcher, Writer
 from duobus.clock import BrokerTime, Entropy
 from duobus.errors import ServiceBusError, StoreUnavailable
 from duobus.model.columns import DeliveryBatch, Mailbox
@@ -40,45 +42,10 @@ COMMIT_MESSAGES_MAX = 2000
 PENDING_MAX = 100_000
 
 REOPEN_FIRST_S, REOPEN_MAX_S = 0.1, 5.0
-TIMER_MAX_S = 3600.0
+#: Commits between two looks at the windows: it visits every fragment.
+WINDOWS_EVERY = 64
 #: Upper bounds of the histogram of commit times.
 COMMIT_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
-
-
-class Writer(Protocol):
-    """Runs a store's blocking calls in order; ``done`` gets (result, None) or (None, error), on the loop."""
-
-    def submit(self, call: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
-        """Run ``call`` behind those submitted before."""
-
-
-class Watcher(Protocol):
-    """Who hears of what happens to a store: the scale unit."""
-
-    def store_opened(self, broker: MessageBroker, contents: StoreContents) -> None:
-        """The store is open and its fragments are recovered."""
-
-    def store_failed(self, broker: MessageBroker, error: BaseException) -> None:
-        """The store failed; its fragments are away."""
-
-    def run_lost(self, broker: MessageBroker, run: Run, tombstone: Tombstone | None) -> None:
-        """A run was not stored (tombstone None) or nobody knows: find it another place, or answer it."""
-
-    def tombstones_of(self, store_id: int, generation: int) -> list[Tombstone]:
-        """Runs of that store that were sent elsewhere since it was opened as ``generation``."""
-
-    def bury(self, store_id: int, generation: int) -> None:
-        """Tombstones of that store up to that generation have been acted upon."""
-
-
-class Plan:
-    """What a message broker must know of a fragment to recover it: its handle and settings per source."""
-
-    __slots__ = ("handle", "settings")
-
-    def __init__(self, handle: FragmentHandle, settings: dict[int, SourceSettings]) -> None:
-        self.handle = handle
-        self.settings = settings
 
 
 class MessageBroker:
@@ -123,14 +90,12 @@ class MessageBroker:
         # Fragments with delivery counts to write, and those of the commit under way.
         self._changed: dict[int, Fragment] = {}
         self._committing: dict[object, Fragment] = {}
-        # Heap of (deadline, fragment key); an entry may be outdated, the fragment's own deadline decides.
-        self._due: list[tuple[int, int]] = []
         self._pending: deque[Command] = deque()
         self._work: list[Command] | None = None
         self._commit_no = 0
         self._start_scheduled = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = NEVER
+        self._alarm = Alarm(self._loop, time.now_ms, self._ring)
+        self._pager = Pager(self)
         self._tombstones: list[Tombstone] = []
         self._buried: list[tuple[int, int]] = []
         self._life = 0
@@ -162,10 +127,11 @@ class MessageBroker:
             if contents.last_commit_no >= stone.commit_no
         ]
         previous = contents.generation
+        deleted = await recovery.load_runs(self, deletions)
         self.generation = await self.call(lambda: self.store.begin_generation(deletions))
         self._commit_no = contents.last_commit_no
         life = self._life
-        fragments = await recovery.recover_fragments(self, contents, self._entropy)
+        fragments = await recovery.recover_fragments(self, contents, self._entropy, deleted)
         if life != self._life:
             # Closed meanwhile: this life has ended before it began.
             return
@@ -176,8 +142,7 @@ class MessageBroker:
         self._watcher.bury(self.store_id, previous)
         self._watcher.store_opened(self, contents)
         for fragment in fragments:
-            self._offer(fragment)
-            self._arm_for(fragment)
+            self._settle_down(fragment)
 
     def call(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Run a blocking call of the store in its thread, in order with the commits."""
@@ -193,6 +158,20 @@ class MessageBroker:
 
         self._writer.submit(call, done)
         return future
+
+    def read(self, call: Callable[[], T], take: Callable[[T], None]) -> None:
+        """Run a reading call of the store and hand its result on; nothing comes of it when the store has failed."""
+        life = self._life
+
+        def done(result: T | None, error: BaseException | None) -> None:
+            if life != self._life:
+                return
+            if error is not None:
+                self._fail(error)
+            else:
+                take(result)  # type: ignore[arg-type]
+
+        self._writer.submit(call, done)
 
     def _adopt(self, fragment: Fragment) -> None:
         handle = fragment.handle
@@ -270,10 +249,13 @@ class MessageBroker:
             if now_ms >= fragment.deadline:
                 self._tick(fragment, now_ms)
             first, slots, until_ms = fragment.lock(source_no, sub_queue, credit, now_ms)
-            if fragment.sources[source_no].touched:
+            source = fragment.sources[source_no]
+            if source.touched:
                 self._changed[fragment.fragment_key] = fragment
+            if source.cold_number:
+                self._pager.warm(fragment)
             receiver.deliver(DeliveryBatch(handle, fragment.prefix, first, slots, until_ms), credit)
-            self._arm_for(fragment)
+            self._alarm.note(fragment)
 
     def unlock(
         self,
@@ -303,7 +285,7 @@ class MessageBroker:
         if now_ms >= fragment.deadline:
             self._tick(fragment, now_ms)
         until_ms = fragment.renew(source_no, locks, now_ms)
-        self._arm_for(fragment)
+        self._alarm.note(fragment)
         return until_ms
 
     def holds(self, handle: FragmentHandle, source_no: int, prefix: bytes, locks: Sequence[int]) -> bool:
@@ -328,7 +310,7 @@ class MessageBroker:
         if now_ms >= fragment.deadline:
             self._tick(fragment, now_ms)
         first, slots, until_ms = fragment.lock_deferred(source_no, sub_queue, counts, now_ms)
-        self._arm_for(fragment)
+        self._alarm.note(fragment)
         return DeliveryBatch(handle, fragment.prefix, first, slots, until_ms)
 
     def now_ms(self) -> int:
@@ -438,13 +420,16 @@ class MessageBroker:
     def _took(self, seconds: float) -> None:
         self.commit_seconds += seconds
         self.commit_buckets[bisect_left(COMMIT_BOUNDS_S, seconds)] += 1
+        if not self.commits % WINDOWS_EVERY:
+            set_windows(self._fragments.values())
 
     def _show(self, fragments: dict[object, Fragment]) -> None:
         """Offer what a commit made available, and note what is due when."""
         for fragment in fragments.values():
             if fragment.fresh:
                 self._offer(fragment)
-            self._arm_for(fragment)
+            self._pager.warm(fragment)
+            self._alarm.note(fragment)
 
     def _offer(self, fragment: Fragment) -> None:
         """Tell the lenders of messages that became available."""
@@ -471,50 +456,33 @@ class MessageBroker:
             self._schedule()
         if fragment.fresh:
             self._offer(fragment)
-        self._arm_for(fragment)
+        self._pager.warm(fragment)
+        self._alarm.note(fragment)
+
+    def follow_up(self, fragment: Fragment, commands: list[Command], *, missing: int = 0) -> None:
+        """What was read of a cold tail asks for these commands; ``missing``: the store could not give so many back."""
+        self._pending.extend(commands)
+        if missing:
+            self._watcher.messages_missing(self, fragment, missing)
+            self._changed[fragment.fragment_key] = fragment
+        self._settle_down(fragment)
+
+    def _ring(self) -> None:
+        if self.state == "open":
+            self._tick_due(self._time.now_ms())
 
     def _tick_due(self, now_ms: int) -> None:
-        due = self._due
-        while due and due[0][0] <= now_ms:
-            deadline, key = heappop(due)
-            fragment = self._fragments.get(key)
-            if fragment is None or fragment.armed != deadline:
-                continue
-            fragment.armed = NEVER
+        for fragment in self._alarm.due(now_ms):
             if fragment.deadline <= now_ms:
                 self._tick(fragment, now_ms)
             else:
-                self._arm_for(fragment)
+                self._alarm.note(fragment)
 
-    def _arm_for(self, fragment: Fragment) -> None:
-        """Note when a fragment wants to be looked at; the one timer stands at the earliest of all."""
-        deadline = fragment.deadline
-        if deadline >= fragment.armed:
-            return
-        fragment.armed = deadline
-        heappush(self._due, (deadline, fragment.fragment_key))
-        self._set_timer()
-
-    def _set_timer(self) -> None:
-        deadline = self._due[0][0] if self._due else NEVER
-        if deadline == self._timer_at:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._timer_at = deadline
-        if deadline < NEVER:
-            # Broker time may be slewed against the loop's, so a timer is a hint: _wake_up looks again. The bound
-            # keeps a far deadline from overflowing the loop's arithmetic.
-            delay_s = min(max(0, deadline - self._time.now_ms()) / 1000, TIMER_MAX_S)
-            self._timer = self._loop.call_later(delay_s, self._wake_up)
-
-    def _wake_up(self) -> None:
-        self._timer = None
-        self._timer_at = NEVER
-        if self.state == "open":
-            self._tick_due(self._time.now_ms())
-            self._set_timer()
+    async def peek(
+        self, handle: FragmentHandle, source_no: int, sub_queue: int, first_count: int, limit: int
+    ) -> list[Slot]:
+        """Messages of a sub-queue from ``first_count`` on, ascending, whether in memory or not; changes nothing."""
+        return await self._pager.peek(handle, source_no, sub_queue, first_count, limit)
 
     # -- failure ------------------------------------------------------------------------------------------------
 
@@ -542,8 +510,8 @@ class MessageBroker:
         for fragment in self._fragments.values():
             fragment.handle.fragment = None  # type: ignore[attr-defined]
         self._fragments = {}
-        self._changed, self._committing, self._due = {}, {}, []
-        self._set_timer()
+        self._changed, self._committing = {}, {}
+        self._alarm.clear()
         self._quiet()
 
     def _refuse(self, command: Command, error: ServiceBusError, stone: Tombstone | None) -> None:
@@ -612,9 +580,7 @@ class MessageBroker:
             await self._idle
         self._life += 1
         self.state = "closed"
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.clear()
         await self.call(self.store.close)
 
     def _quiet(self) -> None:

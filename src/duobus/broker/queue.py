@@ -150,7 +150,7 @@ class Queue:
             handle.broker.submit(TakeDeferred(handle, SOURCE, sub_queue, counts, reply))
         return len(by_fragment)
 
-    def peek(self, sub_queue: int, first_number: int, limit: int) -> list[tuple[FragmentHandle, Slot]]:
+    async def peek(self, sub_queue: int, first_number: int, limit: int) -> list[tuple[FragmentHandle, Slot]]:
         """Messages from a sequence number on, over all fragments that are there, in order of sequence number."""
         first_fragment, first_count = first_number >> COUNT_BITS, first_number & COUNT_MASK
         found: list[tuple[FragmentHandle, Slot]] = []
@@ -159,7 +159,7 @@ class Queue:
             if number < first_fragment or handle.fragment is None:
                 continue
             first = first_count if number == first_fragment else 1
-            slots = handle.fragment.peek(SOURCE, sub_queue, first, limit - len(found), handle.broker.now_ms())
+            slots = await handle.broker.peek(handle, SOURCE, sub_queue, first, limit - len(found))
             found += [(handle, slot) for slot in slots]
             if len(found) >= limit:
                 break

@@ -5,9 +5,19 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from duobus.broker.fragment import cold_tail
 from duobus.broker.fragment.fragment import Fragment
+from duobus.broker.fragment.slot import (
+    ACTIVE,
+    DEFERRED,
+    SCHEDULED,
+    SUB_QUEUES,
+    TIMED,
+    state_in_memory,
+    state_of,
+)
 from duobus.clock import Entropy
-from duobus.stores.interface import SourceRow, StoreContents
+from duobus.stores.interface import SourceRow, StoreContents, StoredMessage, Tombstone
 
 if TYPE_CHECKING:
     from duobus.broker.message_broker import MessageBroker
@@ -15,9 +25,27 @@ if TYPE_CHECKING:
 #: Rows read in one call of the store: a few milliseconds, so that other work of the process goes on between.
 ROWS_AT_ONCE = 2000
 
+#: Every state that a store's index of exceptional rows may hold.
+_EXCEPTIONAL_STATES = (
+    TIMED,
+    *(state for sub in range(SUB_QUEUES) for kind in (ACTIVE, DEFERRED, SCHEDULED) if (state := state_of(sub, kind))),
+)
 
-async def recover_fragments(broker: MessageBroker, contents: StoreContents, entropy: Entropy) -> list[Fragment]:
-    """Make the fragments that have a plan, with all their messages; they are not yet visible to anyone."""
+
+async def recover_fragments(
+    broker: MessageBroker, contents: StoreContents, entropy: Entropy, deleted: dict[int, list[StoredMessage]]
+) -> list[Fragment]:
+    """Make the fragments that have a plan, visible to nobody yet.
+
+    Read are the messages that were delivered and those that are not ordinary; the untouched tail stays cold, so
+    that the time of a recovery does not grow with the backlog (I64).
+
+    Args:
+        broker: Whose store it is.
+        contents: What ``open`` found.
+        entropy: For lock tokens.
+        deleted: Source key to messages that ``begin_generation`` deleted: the source's counters still have them.
+    """
     sources: dict[int, list[SourceRow]] = {}
     for row in contents.sources:
         sources.setdefault(row.fragment_key, []).append(row)
@@ -30,14 +58,45 @@ async def recover_fragments(broker: MessageBroker, contents: StoreContents, entr
         # begin_generation has raised every epoch by one since ``contents`` was read.
         fragment = Fragment(plan.handle, found.fragment_key, found.fragment_no, found.epoch + 1, entropy.token(10))
         for row in sources.get(found.fragment_key, []):
-            fragment.add_source(row, plan.settings[row.source_no])
+            source = fragment.add_source(row, plan.settings[row.source_no])
+            for gone in deleted.get(row.source_key, []):
+                source.counted(state_in_memory(gone.state), -1)
+                source.bytes -= len(gone.payload)
             await _recover_source(broker, fragment, row)
+            cold_tail.recovered(fragment, row.source_no)
         fragments.append(fragment)
     return fragments
 
 
 async def _recover_source(broker: MessageBroker, fragment: Fragment, row: SourceRow) -> None:
+    load = broker.store.load
     first = 1
-    while rows := await broker.call(partial(broker.store.load, row.source_key, first, ROWS_AT_ONCE)):
-        fragment.recover(row.source_no, rows)
+    while first <= row.highest_delivered and (
+        rows := await broker.call(partial(load, row.source_key, first, ROWS_AT_ONCE))
+    ):
+        fragment.recover(row.source_no, [found for found in rows if found.count <= row.highest_delivered])
         first = rows[-1].count + 1
+    for state in _EXCEPTIONAL_STATES:
+        await _recover_state(broker, fragment, row, state)
+
+
+async def _recover_state(broker: MessageBroker, fragment: Fragment, row: SourceRow, state: int) -> None:
+    scan = broker.store.scan
+    first = row.highest_delivered + 1
+    while rows := await broker.call(partial(scan, row.source_key, state, first, ROWS_AT_ONCE)):
+        if state == TIMED:
+            for found in rows:
+                cold_tail.note_expiry(fragment, row.source_no, found)
+        else:
+            fragment.recover(row.source_no, rows)
+        first = rows[-1].count + 1
+
+
+async def load_runs(broker: MessageBroker, stones: list[Tombstone]) -> dict[int, list[StoredMessage]]:
+    """The messages of runs that are about to be deleted, by source key: the counters have to forget them too."""
+    found: dict[int, list[StoredMessage]] = {}
+    for stone in stones:
+        number = stone.last_count - stone.first_count + 1
+        rows = await broker.call(partial(broker.store.load, stone.source_key, stone.first_count, number))
+        found.setdefault(stone.source_key, []).extend(row for row in rows if row.count <= stone.last_count)
+    return found

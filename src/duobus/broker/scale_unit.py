@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from duobus.broker.fragment.commands import Run
+from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.handle import FragmentHandle
-from duobus.broker.message_broker import MessageBroker, Plan
+from duobus.broker.message_broker import MessageBroker
 from duobus.broker.namespace import Namespace
+from duobus.broker.ports import Plan
 from duobus.broker.queue import Queue
 from duobus.errors import EntityAlreadyExists, ServiceBusError, StoreFailed, StoreUnavailable
 from duobus.model.columns import Refusal
@@ -199,6 +201,14 @@ class ScaleUnit:
     def store_failed(self, broker: MessageBroker, error: BaseException) -> None:
         """Log it."""
         self.store_events(broker.store_id, "failed", str(error))
+
+    def messages_missing(self, broker: MessageBroker, fragment: Fragment, number: int) -> None:
+        """Log it, with what the store says of its bad rows."""
+        rows = ", ".join(
+            f"source {key} count {count}: {fault}" for key, count, fault in broker.store.quarantined()[:20]
+        )
+        where = f"entity {getattr(fragment.handle, 'entity_id', '?')}, fragment {fragment.number}"
+        self.store_events(broker.store_id, "lacks messages", f"{number} in {where}; quarantined: {rows or 'none'}")
 
     def run_lost(self, broker: MessageBroker, run: Run, tombstone: Tombstone | None) -> None:
         """Send a keyless run elsewhere; answer a keyed one with its definite, retriable error (I28)."""

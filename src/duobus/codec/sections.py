@@ -64,6 +64,9 @@ _EMPTY_BODIES = frozenset(
     (b"\xa0\x00", b"\xb0\x00\x00\x00\x00", b"\x40", b"\x45", b"\xa1\x00", b"\xb1\x00\x00\x00\x00")
 )
 
+#: Ids of more bytes than this may pass the limit of 128 characters (wire contract, chapter 15): somebody has to count.
+ID_SIZE_PLAIN_MAX = 128
+
 # Every section starts 00 53 code constructor; the next four bytes hold the size, or size and count of one byte each.
 _SECTION = struct.Struct(">HBBI").unpack_from
 _SECTION_SIZE = 8
@@ -139,7 +142,8 @@ def scan_plain(payload: bytes, want_group_id: bool) -> int:  # noqa: C901 - hot 
     """Return the offset of the bare message if nothing in the message matters to a broker, otherwise -1.
 
     Nothing matters when the header has no ttl, there are no annotations, the properties have neither content type nor
-    expiry (nor, when wanted, group id), and the sections walk to the very end of the payload.
+    expiry (nor, when wanted, group id) nor an id that may be too long, and the sections walk to the very end of the
+    payload.
     -1 says no more than that ``scan`` must look; a malformed message gives -1, too.
 
     Args:
@@ -186,6 +190,8 @@ def scan_plain(payload: bytes, want_group_id: bool) -> int:  # noqa: C901 - hot 
                 first = payload[pos + 6]
                 if first in b"\xa1\xa0":
                     width = 2 + payload[pos + 7]
+                    if width > 2 + ID_SIZE_PLAIN_MAX:
+                        return -1
                 elif first == 0x98:
                     width = 17
                 else:
@@ -194,6 +200,10 @@ def scan_plain(payload: bytes, want_group_id: bool) -> int:  # noqa: C901 - hot 
                     payload, pos + 6, pos + 5 + size, count, want_group_id
                 ):
                     return -1
+            elif size > ID_SIZE_PLAIN_MAX and not _properties_plain(
+                payload, pos + 6, pos + 5 + size, count, want_group_id
+            ):
+                return -1
             pos += 5 + size
             if end - pos < 8:
                 return _plain_tail(payload, pos, bare, 0x73)
@@ -239,13 +249,16 @@ def _plain_tail(payload: bytes, pos: int, bare: int, last: int) -> int:
 
 
 def _properties_plain(payload: bytes, pos: int, end: int, count: int, want_group_id: bool) -> bool:
-    """Whether content-type (6), absolute-expiry-time (8) and, when wanted, group-id (10) are null or absent."""
+    """Whether content-type (6), expiry (8) and a wanted group-id (10) are null or absent, and no id may be too long."""
     try:
         for index in range(min(count, 11)):
             matters = index in (6, 8) or (index == 10 and want_group_id)
             if matters and payload[pos] != 0x40:
                 return False
-            pos = skip(payload, pos)
+            after = skip(payload, pos)
+            if index in (0, 10) and after - pos > 2 + ID_SIZE_PLAIN_MAX:
+                return False
+            pos = after
     except DecodeError:
         return False
     return pos <= end

@@ -46,10 +46,11 @@ class Run(Command):
         placement: The entity's placement when the run is keyless and may go elsewhere; None when it is keyed.
         first_count: After apply: count of the first message, the others follow by one.
         slots: Between apply and release: the messages.
+        size: After apply: their payload bytes.
         tombstones: Earlier attempts whose commit was ambiguous (I27).
     """
 
-    __slots__ = ("batch", "first_count", "indices", "placement", "slots", "tombstones")
+    __slots__ = ("batch", "first_count", "indices", "placement", "size", "slots", "tombstones")
 
     def __init__(
         self, handle: Any, source_no: int, batch: SendBatch, indices: list[int] | None, placement: Any
@@ -59,6 +60,7 @@ class Run(Command):
         self.indices = indices
         self.placement = placement
         self.first_count = 0
+        self.size = 0
         self.slots: list[Slot] = []
         self.tombstones: list[Tombstone] = []
 

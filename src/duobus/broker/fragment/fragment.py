@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
 from duobus.broker.fragment import settling
+from duobus.broker.fragment.cold_tail import effective_ttl, note_cold_expiry, slot_of_row
 from duobus.broker.fragment.commands import (
     CancelScheduled,
     Command,
@@ -28,20 +29,22 @@ from duobus.broker.fragment.slot import (
     DEFERRED,
     GONE,
     MAIN,
+    NEVER,
     RESERVED,
     SCHEDULED,
     Slot,
     kind_of,
     state_of,
+    stored_state,
     sub_queue_of,
 )
-from duobus.broker.fragment.source import Source, SourceSettings
+from duobus.broker.fragment.source import WINDOW_COUNT, Source, SourceSettings
 from duobus.errors import MessageNotFound, ServiceBusError
 from duobus.model.special import Special
 from duobus.stores.interface import CommitBatch, Put, SourceRow, StoredMessage
 
-#: No deadline: later than any time that occurs.
-NEVER = 1 << 62
+#: Payload bytes of never delivered messages that a source keeps in memory, unless its store is short of room.
+WINDOW_BYTES = 32 << 20
 
 
 class Fragment:
@@ -55,6 +58,7 @@ class Fragment:
         fresh: (source number, sub-queue) pairs that got available messages since the broker last looked.
         deadline: No housekeeping is due before this instant (broker time).
         armed: The instant for which the message broker has noted to look; its own business.
+        window_bytes: Payload bytes that each source may keep in memory before new messages go cold.
     """
 
     __slots__ = (
@@ -68,6 +72,7 @@ class Fragment:
         "number",
         "prefix",
         "sources",
+        "window_bytes",
     )
 
     def __init__(self, handle: object, fragment_key: int, number: int, epoch: int, salt: bytes) -> None:
@@ -83,6 +88,7 @@ class Fragment:
         self.fresh: set[tuple[int, int]] = set()
         self.deadline = NEVER
         self.armed = NEVER
+        self.window_bytes = WINDOW_BYTES
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -91,6 +97,7 @@ class Fragment:
         source = Source(row.source_key, row.source_no, settings)
         source.next_count = row.next_count
         source.highest_delivered = row.highest_delivered
+        source.set_counters(row.counters)
         self.sources[row.source_no] = source
         return source
 
@@ -98,18 +105,12 @@ class Fragment:
         """Take in messages read back from the store, ascending; may be called again with the next rows."""
         source = self.sources[source_no]
         for row in rows:
-            slot = Slot(row.count, row.payload, row.enqueued_ms)
-            slot.state = row.state
-            slot.deliveries = row.deliveries
-            if row.special is not None:
-                slot.special = Special.decode(row.special)
+            slot = slot_of_row(row)
             # Locks do not survive, and a first delivery leaves no record of its own: what may have been
             # delivered counts as delivered once (I6).
             if slot.count <= source.highest_delivered and slot.deliveries == 0 and kind_of(slot.state) == ACTIVE:
                 slot.deliveries = 1
-            source.by_count[slot.count] = slot
-            source.counted(slot.state, 1)
-            source.bytes += len(slot.payload)
+            source.keep(slot)
             if kind_of(slot.state) == ACTIVE and self.worn_out(source, slot):
                 slot.lock = RESERVED
                 source.worn.append(slot)
@@ -151,7 +152,7 @@ class Fragment:
                         renewed.pop(lock, None)
                         self._unlocked(source, source.locks.pop(lock), now_ms, counted=True, keeping=keeping)
             if ends:
-                self._due_at(ends[0][0])
+                self.due_at(ends[0][0])
 
     def _expire(self, source: Source, now_ms: int, keeping: Housekeeping) -> None:
         default_ttl = source.settings.default_ttl_ms
@@ -162,15 +163,25 @@ class Fragment:
                 if slot.state == GONE:
                     source.sub_queues[MAIN].stale -= 1
                 else:
+                    # One with a life of its own stands in the index below, too, and must not expire twice.
+                    slot.expires_ms = 0
                     keeping.expired.append(slot)
             if ready:
-                self._due_at(ready[0].enqueued_ms + default_ttl)
+                self.due_at(ready[0].enqueued_ms + default_ttl)
+        self._expire_own(source, now_ms, keeping)
+
+    def _expire_own(self, source: Source, now_ms: int, keeping: Housekeeping) -> None:
+        """Those with a time to live of their own, and those that left the order of the others."""
         expiring = source.expiring
         while expiring and expiring[0][0] <= now_ms:
             expires_ms, count = heappop(expiring)
             found = source.by_count.get(count)
             # A locked message does not expire under its holder (I22); its return looks at the time again.
-            if found is None or found.expires_ms != expires_ms:
+            if found is None:
+                if source.is_cold(count):
+                    source.cold_due.append(count)
+                continue
+            if found.expires_ms != expires_ms:
                 continue
             if found.lock:
                 found.expires_ms = 0
@@ -178,7 +189,7 @@ class Fragment:
             # Only what stands in a list of the main sub-queue has to leave it.
             keeping.expired.append(source.withdraw(found) if kind_of(found.state) == ACTIVE else found)
         if expiring:
-            self._due_at(expiring[0][0])
+            self.due_at(expiring[0][0])
 
     def _wake_scheduled(self, source: Source, now_ms: int, keeping: Housekeeping) -> None:
         scheduled = source.scheduled
@@ -189,9 +200,10 @@ class Fragment:
                 slot.lock = RESERVED
                 keeping.due.append(slot)
         if scheduled:
-            self._due_at(scheduled[0][0])
+            self.due_at(scheduled[0][0])
 
-    def _due_at(self, instant_ms: int) -> None:
+    def due_at(self, instant_ms: int) -> None:
+        """Housekeeping is due at this instant at the latest."""
         self.deadline = min(self.deadline, instant_ms)
 
     # -- check and apply ----------------------------------------------------------------------------------------
@@ -240,6 +252,7 @@ class Fragment:
         batch = run.batch
         if batch.ping:
             return
+        run.size = batch.bytes_total if run.indices is None else sum([len(batch.payloads[i]) for i in run.indices])
         payloads = batch.payloads if run.indices is None else [batch.payloads[i] for i in run.indices]
         count = run.first_count = source.next_count
         slots = run.slots
@@ -247,9 +260,14 @@ class Fragment:
             slots.append(Slot(count, payload, now_ms))
             count += 1
         source.next_count = count
+        source.bytes += run.size
         specials = None
-        if batch.extra is not None:
+        if batch.extra is None:
+            source.numbers[MAIN] += len(slots)
+        else:
             specials = _with_specials(batch.extra, run, now_ms)
+            for slot in slots:
+                source.counted(slot.state, 1)
         commit.puts.append(Put(source.source_key, run.first_count, now_ms, payloads, specials))
 
     @staticmethod
@@ -262,6 +280,7 @@ class Fragment:
         command.slots = slots
         for slot in slots:
             slot.lock = RESERVED
+        source.uncount(slots)
         settling.removals(source, slots, commit)
 
     # -- release ------------------------------------------------------------------------------------------------
@@ -283,24 +302,36 @@ class Fragment:
         slots = run.slots
         if not slots:
             return
-        first = run.first_count
-        source.by_count.update(zip(range(first, first + len(slots)), slots, strict=True))
-        batch = run.batch
         run.slots = []
-        if batch.extra is None:
-            source.numbers[MAIN] += len(slots)
-            source.bytes += batch.bytes_total if run.indices is None else sum([len(slot.payload) for slot in slots])
-            main = source.sub_queues[MAIN]
-            default_ttl = source.settings.default_ttl_ms
-            if default_ttl is not None and not main.ready:
-                self._due_at(slots[0].enqueued_ms + default_ttl)
-            main.ready.extend(slots)
-            self.fresh.add((source.source_no, MAIN))
+        if run.batch.extra is not None:
+            self.release_rare(source, slots)
             return
+        first = run.first_count
+        main = source.sub_queues[MAIN]
+        if source.cold_number or self._is_window_full(source, len(main.ready)):
+            source.chill(first, len(slots), run.size)
+            return
+        source.by_count.update(zip(range(first, first + len(slots)), slots, strict=True))
+        source.resident_bytes += run.size
+        default_ttl = source.settings.default_ttl_ms
+        if default_ttl is not None and not main.ready:
+            self.due_at(slots[0].enqueued_ms + default_ttl)
+        main.ready.extend(slots)
+        self.fresh.add((source.source_no, MAIN))
+
+    def release_rare(self, source: Source, slots: list[Slot]) -> None:
+        """Make new messages available of which at least one has something rare."""
+        main = source.sub_queues[MAIN]
         for slot in slots:
-            source.counted(slot.state, 1)
-            source.bytes += len(slot.payload)
+            if slot.state == ACTIVE and (source.cold_number or self._is_window_full(source, len(main.ready))):
+                source.chill(slot.count, 1, len(slot.payload))
+                note_cold_expiry(self, source, slot.count, slot.enqueued_ms, slot.special)
+                continue
+            source.keep(slot)
             self.place(source, slot, in_order=True)
+
+    def _is_window_full(self, source: Source, ready: int) -> bool:
+        return ready >= WINDOW_COUNT or source.resident_bytes >= self.window_bytes
 
     def place(self, source: Source, slot: Slot, *, in_order: bool) -> None:
         """Put a message into the list or index where its state belongs.
@@ -313,7 +344,7 @@ class Fragment:
             assert slot.special is not None
             assert slot.special.scheduled_ms is not None
             heappush(source.scheduled, (slot.special.scheduled_ms, slot.count))
-            self._due_at(slot.special.scheduled_ms)
+            self.due_at(slot.special.scheduled_ms)
             return
         if sub == MAIN:
             self._index_expiry(source, slot, always=not in_order or kind == DEFERRED or slot.deliveries > 0)
@@ -323,7 +354,7 @@ class Fragment:
                 sub_queue.ready.append(slot)
                 default_ttl = source.settings.default_ttl_ms
                 if default_ttl is not None:
-                    self._due_at(sub_queue.ready[0].enqueued_ms + default_ttl)
+                    self.due_at(sub_queue.ready[0].enqueued_ms + default_ttl)
             else:
                 sub_queue.give_back(slot)
             self.fresh.add((source.source_no, sub))
@@ -339,7 +370,7 @@ class Fragment:
         if life is not None:
             slot.expires_ms = slot.enqueued_ms + life
             heappush(source.expiring, (slot.expires_ms, slot.count))
-            self._due_at(slot.expires_ms)
+            self.due_at(slot.expires_ms)
 
     # -- locks --------------------------------------------------------------------------------------------------
 
@@ -392,7 +423,7 @@ class Fragment:
         if ends is None:
             source.ends[duration] = ends = deque()
         ends.append((until_ms, first, number))
-        self._due_at(until_ms)
+        self.due_at(until_ms)
 
     def renew(self, source_no: int, locks: Sequence[int], now_ms: int) -> int | None:
         """Renew locks: their new end, or None when one of them is not held (then none is renewed)."""
@@ -484,13 +515,6 @@ class Fragment:
         commit.sources.append((source.source_key, source.next_count, source.highest_delivered, source.counters()))
 
 
-def effective_ttl(own_ms: int | None, default_ms: int | None) -> int | None:
-    """The shorter of a message's and its entity's time to live; None: unlimited (contract 7.5)."""
-    if own_ms is None:
-        return default_ms
-    return own_ms if default_ms is None else min(own_ms, default_ms)
-
-
 def _with_specials(extra: dict[int, Special], run: Run, now_ms: int) -> dict[int, tuple[int, int, bytes | None]]:
     """Attach the specials of a batch to the run's slots; the store's form of them, by position in the run."""
     specials: dict[int, tuple[int, int, bytes | None]] = {}
@@ -504,8 +528,5 @@ def _with_specials(extra: dict[int, Special], run: Run, now_ms: int) -> dict[int
         # A past or present time: enqueue at once (contract 13.1).
         if special.scheduled_ms is not None and special.scheduled_ms > now_ms:
             slot.state = SCHEDULED
-        specials[position] = (slot.state, 0, special.encode())
+        specials[position] = (stored_state(slot.state, special), 0, special.encode())
     return specials
-
-
-__all__ = ["NEVER", "Fragment", "effective_ttl"]

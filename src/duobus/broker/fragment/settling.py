@@ -24,6 +24,7 @@ from duobus.broker.fragment.slot import (
     RESERVED,
     Slot,
     state_of,
+    stored_state,
     sub_queue_of,
 )
 from duobus.codec import decode as decode_value
@@ -86,6 +87,7 @@ def apply(fragment: Fragment, source: Source, command: SettleBatch, now_ms: int,
         for slot in slots:
             source.renewed.pop(slot.lock, None)
     if command.outcome == COMPLETE:
+        _uncount_all(source, slots)
         removals(source, slots, commit)
         return
     for slot in slots:
@@ -127,20 +129,24 @@ def release(fragment: Fragment, source: Source, command: SettleBatch, now_ms: in
     command.slots = []
 
 
-def _forget_all(source: Source, slots: list[Slot]) -> None:
-    """``Source.forget`` for a list: the hot end of every message's life."""
-    by_count = source.by_count
+def _uncount_all(source: Source, slots: list[Slot]) -> None:
+    """``Source.uncount`` for the hot end of every message's life."""
     numbers = source.numbers
-    removed_bytes = 0
     for slot in slots:
-        del by_count[slot.count]
-        removed_bytes += len(slot.payload)
-        slot.expires_ms = 0
         if slot.state:
             source.counted(slot.state, -1)
             numbers[MAIN] += 1
     numbers[MAIN] -= len(slots)
-    source.bytes -= removed_bytes
+    source.bytes -= sum([len(slot.payload) for slot in slots])
+
+
+def _forget_all(source: Source, slots: list[Slot]) -> None:
+    """``Source.forget`` for a list."""
+    by_count = source.by_count
+    for slot in slots:
+        del by_count[slot.count]
+        slot.expires_ms = 0
+    source.resident_bytes -= sum([len(slot.payload) for slot in slots])
 
 
 def apply_housekeeping(
@@ -155,6 +161,7 @@ def apply_housekeeping(
             dead_letter(source, slot, TTL_EXPIRED, TTL_TEXT)
             change(source, slot, commit, deliveries=slot.deliveries)
     else:
+        source.uncount(command.expired)
         removals(source, command.expired, commit)
     if command.due:
         _apply_due(source, command, now_ms, commit, fragment_number)
@@ -171,8 +178,12 @@ def _apply_due(source: Source, command: Housekeeping, now_ms: int, commit: Commi
         special.enqueued_sequence_number = fragment_number << 48 | old.count
         slot.special = special
         # The sender's annotation is shown as it was sent, but it no longer schedules anything.
-        specials[len(command.due_slots)] = (ACTIVE, 0, special.encode())
+        specials[len(command.due_slots)] = (stored_state(ACTIVE, special), 0, special.encode())
         command.due_slots.append(slot)
+    source.uncount(command.due)
+    for slot in command.due_slots:
+        source.counted(slot.state, 1)
+        source.bytes += len(slot.payload)
     removals(source, command.due, commit)
     commit.puts.append(Put(source.source_key, first, now_ms, [slot.payload for slot in command.due_slots], specials))
 
@@ -190,11 +201,7 @@ def release_housekeeping(fragment: Fragment, source: Source, command: Housekeepi
             source.forget(slot)
     for slot in command.due:
         source.forget(slot)
-    for slot in command.due_slots:
-        source.by_count[slot.count] = slot
-        source.counted(slot.state, 1)
-        source.bytes += len(slot.payload)
-        fragment.place(source, slot, in_order=True)
+    fragment.release_rare(source, command.due_slots)
 
 
 def dead_letter(source: Source, slot: Slot, reason: str | None, description: str | None) -> None:
@@ -227,7 +234,8 @@ def change(source: Source, slot: Slot, commit: CommitBatch, *, deliveries: int) 
 def write(source: Source, slot: Slot, commit: CommitBatch, *, deliveries: int) -> None:
     """Write a message's row into a commit."""
     special = slot.special.encode() if slot.special is not None else None
-    commit.changes.append((source.source_key, slot.count, slot.state, deliveries, special))
+    state = stored_state(slot.state, slot.special)
+    commit.changes.append((source.source_key, slot.count, state, deliveries, special))
 
 
 def removals(source: Source, slots: list[Slot], commit: CommitBatch) -> None:

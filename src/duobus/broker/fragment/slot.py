@@ -12,6 +12,11 @@ MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER = 0, 1, 2
 SUB_QUEUES = 3
 
 ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
+#: Only in stores: active, with a time to live of its own. Such rows are found by the index of exceptional rows, so
+#: that recovery can note their ends without reading the tail (design 3.9).
+TIMED = 3
+#: Later than any instant, higher than any count.
+NEVER = 1 << 62
 #: Set on a slot that left its list out of turn; lists drop it when they come across it.
 GONE = -1
 #: In ``Slot.lock`` of a message that a commit under way, or about to start, disposes of: nobody else may.
@@ -31,6 +36,16 @@ def sub_queue_of(state: int) -> int:
 def kind_of(state: int) -> int:
     """Return ACTIVE, DEFERRED or SCHEDULED of a state."""
     return state & 3
+
+
+def stored_state(state: int, special: Special | None) -> int:
+    """The state under which a store keeps a message."""
+    return TIMED if state == ACTIVE and special is not None and special.ttl_ms is not None else state
+
+
+def state_in_memory(stored: int) -> int:
+    """The inverse of ``stored_state``."""
+    return ACTIVE if stored == TIMED else stored
 
 
 class Slot:

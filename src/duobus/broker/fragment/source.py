@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
 from duobus.broker.fragment.slot import DEFERRED, GONE, SCHEDULED, SUB_QUEUES, Slot, kind_of, sub_queue_of
 
 #: Indexes shorter than this are not worth compacting.
 COMPACT_FROM = 1024
+
+#: The head window: never delivered messages that are kept in memory per source. Beyond it they go cold.
+WINDOW_COUNT = 50_000
+#: Rows of one page of the cold tail: some milliseconds of reading.
+PAGE_COUNT = 2_000
 
 _COUNTERS = struct.Struct(">6q")
 
@@ -110,18 +116,34 @@ class Source:
         scheduled: Heap of (time, count).
         touched: Delivery counts that changed and ride in the next commit.
         worn: Recovered messages that have no delivery left; the next tick dead-letters them.
+        numbers: Messages per sub-queue (locked ones included), then deferred and scheduled, cold ones included; as
+            decided, so that what rides in a commit speaks of that commit too.
+        bytes: Sum of the payload sizes, cold ones included.
+        cold_first: First count of the cold tail: every active message from there on that is not in ``by_count`` lies
+            in the store only. 0 when nothing is cold.
+        cold_number: Messages in the cold tail.
+        cold_bytes: Their payload bytes.
+        resident_bytes: Payload bytes in memory.
+        is_paging: A page of the cold tail is on its way.
+        cold_due: Counts of cold messages whose time to live has ended; they are fetched to be disposed of.
     """
 
     __slots__ = (
         "by_count",
         "bytes",
+        "cold_bytes",
+        "cold_due",
+        "cold_first",
+        "cold_number",
         "ends",
         "expiring",
         "highest_delivered",
+        "is_paging",
         "locks",
         "next_count",
         "numbers",
         "renewed",
+        "resident_bytes",
         "scheduled",
         "settings",
         "source_key",
@@ -146,9 +168,14 @@ class Source:
         self.scheduled: list[tuple[int, int]] = []
         self.touched: dict[int, Slot] = {}
         self.worn: list[Slot] = []
-        # Messages per sub-queue (locked ones included), then deferred and scheduled.
         self.numbers = [0] * (SUB_QUEUES + 2)
         self.bytes = 0
+        self.cold_first = 0
+        self.cold_number = 0
+        self.cold_bytes = 0
+        self.resident_bytes = 0
+        self.is_paging = False
+        self.cold_due: list[int] = []
 
     def counters(self) -> bytes:
         """The numbers that ride in the source's row of each commit (design 3.9)."""
@@ -164,21 +191,70 @@ class Source:
         else:
             self.numbers[sub_queue_of(state)] += by
 
+    def set_counters(self, counters: bytes) -> None:
+        """Take the numbers back that ``counters`` gave; a source that never had a commit has none."""
+        if counters:
+            *numbers, self.bytes = _COUNTERS.unpack(counters)
+            self.numbers = list(numbers)
+
+    def keep(self, slot: Slot) -> None:
+        """Hold a message in memory."""
+        self.by_count[slot.count] = slot
+        self.resident_bytes += len(slot.payload)
+
     def forget(self, slot: Slot) -> None:
-        """Drop a message that is gone for good."""
+        """Drop a message from memory whose removal is durable."""
         del self.by_count[slot.count]
-        self.counted(slot.state, -1)
-        self.bytes -= len(slot.payload)
+        self.resident_bytes -= len(slot.payload)
         slot.expires_ms = 0
+
+    def uncount(self, slots: Iterable[Slot]) -> None:
+        """Take messages out of the numbers: their removal is decided."""
+        for slot in slots:
+            self.counted(slot.state, -1)
+            self.bytes -= len(slot.payload)
+
+    # -- the cold tail ------------------------------------------------------------------------------------------
+
+    def chill(self, count: int, number: int, size: int) -> None:
+        """Leave ``number`` new messages from ``count`` on to the store alone."""
+        if not self.cold_number:
+            self.cold_first = count
+        self.cold_number += number
+        self.cold_bytes += size
+
+    def warmed(self, number: int, size: int, next_count: int) -> None:
+        """Messages came back into memory; the tail now begins at ``next_count``."""
+        self.cold_number -= number
+        self.cold_bytes -= size
+        self.cold_first = next_count if self.cold_number else 0
+
+    def is_cold(self, count: int) -> bool:
+        """Whether a message with this count, if it is active, lies in the store only."""
+        return 0 < self.cold_first <= count and count not in self.by_count
+
+    def wanted_page(self, window_bytes: int) -> tuple[int, int] | None:
+        """(first count, number of rows) of the page to read ahead now, or None; at most half a window."""
+        if not self.cold_number or self.is_paging:
+            return None
+        main = self.sub_queues[0]
+        if len(main.ready) > WINDOW_COUNT // 2:
+            return None
+        average = max(1, self.cold_bytes // self.cold_number)
+        if len(main.ready) * average > window_bytes // 2:
+            return None
+        return self.cold_first, max(1, min(PAGE_COUNT, window_bytes // 2 // average))
 
     def compact(self) -> None:
         """Drop what outlived its message from the indexes that are cleaned only by time.
 
         Without this, messages that were settled long before their lock or life ended would pile up there.
         """
-        if len(self.expiring) > 2 * len(self.by_count) + COMPACT_FROM:
+        if len(self.expiring) > 2 * (len(self.by_count) + self.cold_number) + COMPACT_FROM:
             found = self.by_count
-            self.expiring = [entry for entry in self.expiring if _stands(found.get(entry[1]), entry[0])]
+            self.expiring = [
+                entry for entry in self.expiring if self.is_cold(entry[1]) or _stands(found.get(entry[1]), entry[0])
+            ]
             heapify(self.expiring)
         if len(self.scheduled) > 2 * len(self.by_count) + COMPACT_FROM:
             self.scheduled = [e for e in self.scheduled if e[1] in self.by_count]

@@ -176,7 +176,7 @@ class ManagementNode(RequestNode):
         limit = _integer(body, "message-count", 1)
         if limit < 1:
             raise ArgumentInvalid("'message-count' must be at least 1.")
-        found = self.queue.peek(self.address.sub_queue, max(first, 0), min(limit, PEEK_MESSAGES_MAX))
+        found = await self.queue.peek(self.address.sub_queue, max(first, 0), min(limit, PEEK_MESSAGES_MAX))
         messages: list[dict[str, Any]] = []
         size = 0
         for handle, slot in found:
@@ -308,7 +308,8 @@ def _text(body: dict[Any, Any], name: str) -> str | None:
     value = body.get(name)
     if value is not None and not isinstance(value, str):
         raise ArgumentInvalid(f"'{name}' must be a string.")
-    return value
+    # A symbol is a str of the codec's own, which the store does not know.
+    return None if value is None else str(value)
 
 
 def _number(handle: FragmentHandle, slot: Slot) -> int:

@@ -104,10 +104,11 @@ def envelope_key(found: Scan) -> bytes | None:
 
 
 def _special_of(found: Scan) -> Special:
-    special = Special(session_id=found.group_id)
+    # int() and str(): the codec's own types stay out of what is stored, which knows plain ones only.
+    special = Special(session_id=None if found.group_id is None else str(found.group_id))
     special.ttl_ms = _time_to_live(found)
     if found.priority != 4:
-        special.priority = found.priority
+        special.priority = int(found.priority)
     if found.annotations:
         special.partition_key = _text(found.annotations, PARTITION_KEY)
         special.via_partition_key = _text(found.annotations, VIA_PARTITION_KEY)
@@ -128,14 +129,14 @@ def _time_to_live(found: Scan) -> int | None:
     ttl = found.ttl_ms
     if ttl is not None and found.creation_time_ms is not None and found.absolute_expiry_ms is not None:
         ttl = max(ttl, found.absolute_expiry_ms - found.creation_time_ms)
-    return ttl
+    return None if ttl is None else int(ttl)
 
 
 def _text(annotations: dict[Any, Any], key: Symbol) -> str | None:
     value = annotations.get(key)
     if value is not None and not isinstance(value, str):
         raise ArgumentInvalid(f"{key} is a string, not a {type(value).__name__}.")
-    return value
+    return None if value is None else str(value)
 
 
 def _check_lengths(found: Scan, special: Special) -> None:

@@ -1,0 +1,127 @@
+"""The cold tail: messages that lie in the store only, because nobody is near them yet (design 3.9).
+
+Resident are the head window and whatever is locked, deferred, scheduled or dead. A deep queue costs its window, and
+a recovery does not grow with the backlog.
+"""
+
+from __future__ import annotations
+
+from heapq import heappush
+from typing import TYPE_CHECKING
+
+from duobus.broker.fragment.commands import Command, Housekeeping
+from duobus.broker.fragment.slot import ACTIVE, MAIN, NEVER, RESERVED, Slot, state_in_memory, sub_queue_of
+from duobus.model.special import Special
+from duobus.stores.interface import StoredMessage
+
+if TYPE_CHECKING:
+    from duobus.broker.fragment.fragment import Fragment
+    from duobus.broker.fragment.source import Source
+
+
+def recovered(fragment: Fragment, source_no: int) -> None:
+    """All that recovery reads has been taken in; whatever else is active is the cold tail (design 3.9)."""
+    source = fragment.sources[source_no]
+    active = sum(1 for slot in source.by_count.values() if slot.state == ACTIVE)
+    size = sum(len(slot.payload) for slot in source.by_count.values())
+    source.cold_number = source.numbers[MAIN] - active
+    source.cold_bytes = source.bytes - size
+    source.cold_first = source.highest_delivered + 1 if source.cold_number else 0
+
+
+def note_expiry(fragment: Fragment, source_no: int, row: StoredMessage) -> None:
+    """Recovery met a message with a time to live of its own in the cold tail: only its end is kept."""
+    special = Special.decode(row.special) if row.special is not None else None
+    note_cold_expiry(fragment, fragment.sources[source_no], row.count, row.enqueued_ms, special)
+
+
+def note_cold_expiry(fragment: Fragment, source: Source, count: int, enqueued_ms: int, special: Special | None) -> None:
+    """Note when a cold message with a time to live of its own ends."""
+    own = special.ttl_ms if special is not None else None
+    life = effective_ttl(own, source.settings.default_ttl_ms)
+    if own is not None and life is not None:
+        heappush(source.expiring, (enqueued_ms + life, count))
+        fragment.due_at(enqueued_ms + life)
+
+
+def page_in(fragment: Fragment, source_no: int, rows: list[StoredMessage], *, is_last: bool) -> int:
+    """Take a page of the cold tail into the head window; returns how many messages turned out to be missing.
+
+    ``rows`` are the source's rows from ``cold_first`` on; ``is_last``: there are none behind them. Rows that the
+    store could not verify are missing for good: it has quarantined and reported them (I57).
+    """
+    source = fragment.sources[source_no]
+    source.is_paging = False
+    number = size = 0
+    next_count = source.cold_first
+    for row in rows:
+        next_count = row.count + 1
+        # Scheduled and dead messages are in memory anyway, and so is what is being disposed of.
+        if row.count in source.by_count or state_in_memory(row.state) != ACTIVE:
+            continue
+        slot = slot_of_row(row)
+        source.keep(slot)
+        fragment.place(source, slot, in_order=True)
+        number += 1
+        size += len(slot.payload)
+    source.warmed(number, size, next_count)
+    missing = source.cold_number if is_last else 0
+    if missing:
+        source.numbers[MAIN] -= missing
+        source.bytes -= source.cold_bytes
+        source.warmed(missing, source.cold_bytes, 0)
+    return missing
+
+
+def fetched(fragment: Fragment, source_no: int, rows: list[StoredMessage]) -> list[Command]:
+    """Dispose of cold messages whose time to live has ended; returns what needs a commit."""
+    source = fragment.sources[source_no]
+    source.is_paging = False
+    keeping = Housekeeping(fragment.handle, source_no)
+    due = set(source.cold_due)
+    for row in rows:
+        if row.count not in due or not source.is_cold(row.count) or state_in_memory(row.state) != ACTIVE:
+            continue
+        due.discard(row.count)
+        slot = slot_of_row(row)
+        source.keep(slot)
+        slot.lock = RESERVED
+        keeping.expired.append(slot)
+    number, size = len(keeping.expired), sum(len(slot.payload) for slot in keeping.expired)
+    source.warmed(number, size, source.cold_first)
+    # Those behind the last row come with the next fetch.
+    last = rows[-1].count if rows else NEVER
+    source.cold_due = sorted(count for count in due if count > last and source.is_cold(count))
+    return [keeping] if keeping.expired else []
+
+
+def peek_rows(fragment: Fragment, source_no: int, rows: list[StoredMessage], now_ms: int) -> list[Slot]:
+    """The messages of the main sub-queue among rows of the store; memory knows better where it has them."""
+    source = fragment.sources[source_no]
+    found: list[Slot] = []
+    for row in rows:
+        slot = source.by_count.get(row.count)
+        if slot is None:
+            if not source.is_cold(row.count):
+                continue
+            slot = slot_of_row(row)
+        if sub_queue_of(slot.state) == MAIN and not fragment.lapsed(source, slot, now_ms):
+            found.append(slot)
+    return found
+
+
+def slot_of_row(row: StoredMessage) -> Slot:
+    """A message as the store gave it back."""
+    slot = Slot(row.count, row.payload, row.enqueued_ms)
+    slot.state = state_in_memory(row.state)
+    slot.deliveries = row.deliveries
+    if row.special is not None:
+        slot.special = Special.decode(row.special)
+    return slot
+
+
+def effective_ttl(own_ms: int | None, default_ms: int | None) -> int | None:
+    """The shorter of a message's and its entity's time to live; None: unlimited (contract 7.5)."""
+    if own_ms is None:
+        return default_ms
+    return own_ms if default_ms is None else min(own_ms, default_ms)

@@ -1,0 +1,93 @@
+"""Reading the cold tail: ahead of need for receivers, and on demand for those who peek (design 3.9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from duobus.broker.fragment import cold_tail
+from duobus.broker.fragment.fragment import WINDOW_BYTES, Fragment
+from duobus.broker.fragment.slot import MAIN, NEVER, Slot
+from duobus.broker.fragment.source import Source
+from duobus.stores.interface import StoredMessage
+
+if TYPE_CHECKING:
+    from duobus.broker.handle import FragmentHandle
+    from duobus.broker.message_broker import MessageBroker
+
+#: Payload bytes that all fragments of a store may keep in memory before new windows get short.
+RESIDENT_BYTES_MAX = 128 << 20
+WINDOW_BYTES_SHORT = 1 << 20
+#: Rows read at once to dispose of expired messages, and for a peek.
+FETCH_ROWS, PEEK_ROWS = 1000, 250
+
+
+class Pager:
+    """Brings pages of cold tails into memory for one message broker."""
+
+    __slots__ = ("_broker",)
+
+    def __init__(self, broker: MessageBroker) -> None:
+        self._broker = broker
+
+    def warm(self, fragment: Fragment) -> None:
+        """Read what is about to be wanted of a fragment's cold tails, and what has to be disposed of there."""
+        for source in fragment.sources.values():
+            if source.cold_number and not source.is_paging:
+                self._warm(fragment, source)
+
+    def _warm(self, fragment: Fragment, source: Source) -> None:
+        take: Callable[[list[StoredMessage]], None]
+        if source.cold_due:
+            first, number = min(source.cold_due), FETCH_ROWS
+            take = partial(self._fetched, fragment, source)
+        else:
+            page = source.wanted_page(fragment.window_bytes)
+            if page is None:
+                return
+            first, number = page
+            take = partial(self._paged, fragment, source, number)
+        source.is_paging = True
+        self._broker.read(partial(self._broker.store.load, source.source_key, first, number), take)
+
+    def _paged(self, fragment: Fragment, source: Source, asked: int, rows: list[StoredMessage]) -> None:
+        missing = cold_tail.page_in(fragment, source.source_no, rows, is_last=len(rows) < asked)
+        self._broker.follow_up(fragment, [], missing=missing)
+
+    def _fetched(self, fragment: Fragment, source: Source, rows: list[StoredMessage]) -> None:
+        self._broker.follow_up(fragment, cold_tail.fetched(fragment, source.source_no, rows))
+
+    async def peek(
+        self, handle: FragmentHandle, source_no: int, sub_queue: int, first_count: int, limit: int
+    ) -> list[Slot]:
+        """See ``MessageBroker.peek``."""
+        broker = self._broker
+        found: list[Slot] = []
+        first = max(first_count, 1)
+        while len(found) < limit and handle.fragment is not None:
+            fragment = handle.fragment
+            source = fragment.sources[source_no]
+            end = source.cold_first if sub_queue == MAIN and source.cold_number else NEVER
+            if first < end:
+                slots = fragment.peek(source_no, sub_queue, first, limit - len(found), broker.now_ms())
+                found += [slot for slot in slots if slot.count < end]
+                if end == NEVER:
+                    break
+                first = end
+                continue
+            rows = await broker.call(partial(broker.store.load, source.source_key, first, PEEK_ROWS))
+            if not rows:
+                break
+            found += cold_tail.peek_rows(fragment, source_no, rows, broker.now_ms())
+            first = rows[-1].count + 1
+        return found[:limit]
+
+
+def set_windows(fragments: Iterable[Fragment]) -> None:
+    """Share the room for resident messages: large windows while there is room, small ones when there is not."""
+    fragments = list(fragments)
+    resident = sum(source.resident_bytes for fragment in fragments for source in fragment.sources.values())
+    window = WINDOW_BYTES if resident < RESIDENT_BYTES_MAX else WINDOW_BYTES_SHORT
+    for fragment in fragments:
+        fragment.window_bytes = window

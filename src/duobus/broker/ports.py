@@ -1,0 +1,56 @@
+"""What a message broker needs of others: a writer, someone who watches, and plans of its fragments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from duobus.broker.fragment.source import SourceSettings
+from duobus.stores.interface import StoreContents, Tombstone
+
+if TYPE_CHECKING:
+    from duobus.broker.fragment.commands import Run
+    from duobus.broker.fragment.fragment import Fragment
+    from duobus.broker.handle import FragmentHandle
+    from duobus.broker.message_broker import MessageBroker
+
+T = TypeVar("T")
+
+
+class Writer(Protocol):
+    """Runs a store's blocking calls in order; ``done`` gets (result, None) or (None, error), on the loop."""
+
+    def submit(self, call: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        """Run ``call`` behind those submitted before."""
+
+
+class Watcher(Protocol):
+    """Who hears of what happens to a store: the scale unit."""
+
+    def store_opened(self, broker: MessageBroker, contents: StoreContents) -> None:
+        """The store is open and its fragments are recovered."""
+
+    def store_failed(self, broker: MessageBroker, error: BaseException) -> None:
+        """The store failed; its fragments are away."""
+
+    def run_lost(self, broker: MessageBroker, run: Run, tombstone: Tombstone | None) -> None:
+        """A run was not stored (tombstone None) or nobody knows: find it another place, or answer it."""
+
+    def messages_missing(self, broker: MessageBroker, fragment: Fragment, number: int) -> None:
+        """The store could not give so many messages back: it has quarantined them (I57)."""
+
+    def tombstones_of(self, store_id: int, generation: int) -> list[Tombstone]:
+        """Runs of that store that were sent elsewhere since it was opened as ``generation``."""
+
+    def bury(self, store_id: int, generation: int) -> None:
+        """Tombstones of that store up to that generation have been acted upon."""
+
+
+class Plan:
+    """What a message broker must know of a fragment to recover it: its handle and settings per source."""
+
+    __slots__ = ("handle", "settings")
+
+    def __init__(self, handle: FragmentHandle, settings: dict[int, SourceSettings]) -> None:
+        self.handle = handle
+        self.settings = settings

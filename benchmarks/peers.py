@@ -68,6 +68,19 @@ class Peer(ABC):
         return bool(workload)
 
 
+def queue_config(name: str, *, partitioned: bool) -> dict[str, Any]:
+    """Return the configuration file, in the emulator's format, of a namespace with one queue."""
+    properties = {
+        "DefaultMessageTimeToLive": "PT1H",
+        "LockDuration": "PT1M",
+        "MaxDeliveryCount": 10,
+        "EnablePartitioning": partitioned,
+    }
+    queue = {"Name": name, "Properties": properties}
+    namespace = {"Name": "sbemulatorns", "Queues": [queue], "Topics": []}
+    return {"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "Console"}}}
+
+
 class DuobusPeer(Peer):
     """Our broker as `duobus serve` in a process of its own.
 
@@ -107,7 +120,7 @@ class DuobusPeer(Peer):
         folder = Path(tempfile.mkdtemp(prefix="duobus-bench-", dir=self._data_root))
         self._folder = folder
         config, ready = folder / "Config.json", folder / "ready.json"
-        config.write_text(json.dumps(self._config()))
+        config.write_text(json.dumps(queue_config(self._queue, partitioned=self._partitioned)))
         files = ["--data", str(folder / "data"), "--config", str(config), "--ready-file", str(ready)]
         options = ["--port", "0", "--http-port", "0", "--emulator", "--stores", str(self._stores)]
         with (folder / "log").open("wb") as log:
@@ -132,17 +145,6 @@ class DuobusPeer(Peer):
                 raise PeerError(f"{self.name}: its ready file holds no amqp_port")
             return found
         raise PeerError(f"{self.name} was not ready within {self._timeout:g} s:\n{self.log_tail()}")
-
-    def _config(self) -> dict[str, Any]:
-        properties = {
-            "DefaultMessageTimeToLive": "PT1H",
-            "LockDuration": "PT1M",
-            "MaxDeliveryCount": 10,
-            "EnablePartitioning": self._partitioned,
-        }
-        queue = {"Name": self._queue, "Properties": properties}
-        namespace = {"Name": "sbemulatorns", "Queues": [queue], "Topics": []}
-        return {"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "Console"}}}
 
     def stop(self) -> None:
         """Ask the server to end, make it end if it does not, and delete its folder."""

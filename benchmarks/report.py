@@ -32,7 +32,9 @@ def summarise(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
     A sample's nested dictionaries (the CPU by thread) stay nested; a thread that a round did not have counts as 0.
     """
-    keys = list(dict.fromkeys(key for sample in samples for key in sample if not isinstance(sample[key], str)))
+    # the number of a round is no measurement
+    names = (key for sample in samples for key in sample if key != "round" and not isinstance(sample[key], str))
+    keys = list(dict.fromkeys(names))
     result: dict[str, Any] = {}
     for key in keys:
         values = [sample.get(key) for sample in samples]

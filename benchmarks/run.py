@@ -3,14 +3,17 @@
     python benchmarks/run.py                     five rounds of everything, some six minutes
     python benchmarks/run.py --quick             smoke run, some ten seconds
     python benchmarks/run.py --workloads A100,C1x1 --configurations plain
+    python benchmarks/run.py --peer rabbitmq     the same rounds with RabbitMQ among them, and the ratios to it
 
-The results go to `benchmarks/results/<commit>.json` (those of a quick run to `local-quick.json`) and as a table to the
-terminal. Exit status 1 means that a measurement was void: a message lost, doubled or refused, or a broker that ended.
+The results go to `benchmarks/results/<commit>.json` (with a peer to `<commit>-<peer>.json`, those of a quick run to
+`local-quick.json`) and as a table to the terminal; `benchmarks/plot.py` draws the ratios of all of them. Exit status 1
+means that a measurement was void: a message lost, doubled or refused, or a broker that ended.
 """
 
 import argparse
 import json
 import shlex
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -22,7 +25,7 @@ if not __package__:
     # started as a file: Python put its folder on the path, not the root of the project
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import report, usage
+from benchmarks import rabbitmq, ratios, report, usage
 from benchmarks.load import workloads
 from benchmarks.load.exchange import Limits
 from benchmarks.load.wire import LoadError
@@ -101,7 +104,7 @@ class Runner:
             limits = Limits(messages=self._drain_messages, stall=self._stall)
         sample = self._guarded(peer, workloads.parse(name, limits))
         if sample is not None:
-            self.samples[peer.name][name].append(sample)
+            self.samples[peer.name][name].append({"round": number, **sample})
             print(f"round {number}  {peer.name}  {name}  {sample['rate']:,.0f} msg/s", file=sys.stderr, flush=True)
 
     def _guarded(self, peer: Peer, workload: workloads.Workload) -> dict[str, Any] | None:
@@ -148,11 +151,26 @@ def make_peers(options: argparse.Namespace) -> list[Peer]:
     return peers
 
 
+def make_rabbit(options: argparse.Namespace) -> rabbitmq.RabbitPeer:
+    """Make the peer to compare with, and install it first if that was asked for.
+
+    Raises:
+        PeerError: it is not installed, or could not be.
+    """
+    if options.install_peer and rabbitmq.install():
+        print(f"installed {rabbitmq.PACKAGE} from Debian's packages", file=sys.stderr, flush=True)
+    return rabbitmq.RabbitPeer(data_root=Path(options.data_root))
+
+
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workloads", default=",".join(ALL), help="names with commas between")
     parser.add_argument("--configurations", default="plain,parted", help="plain, parted")
+    parser.add_argument("--peer", choices=["rabbitmq"], help="compare with RabbitMQ's quorum queue (Debian's 3.10)")
+    parser.add_argument(
+        "--install-peer", action="store_true", help="as root: apt-get install the peer if it is missing"
+    )
     parser.add_argument("--seconds", type=float, default=3.0, help="time that each workload sends for")
     parser.add_argument("--drain-messages", type=int, default=100_000, help="messages of workload B")
     parser.add_argument("--warm-up", type=float, default=1.0, metavar="S", help="unmeasured load before; 0 for none")
@@ -173,16 +191,45 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         options.peers = make_peers(options)
     except ValueError as error:
         parser.error(str(error))
+    if options.install_peer and options.peer is None:
+        parser.error("--install-peer installs what --peer names: give that, too")
     options.names = names
     return options
+
+
+def _circumstances(options: argparse.Namespace) -> dict[str, Any]:
+    name, changed = report.commit(ROOT)
+    counts = {"rounds": options.rounds, "seconds": options.seconds, "drain_messages": options.drain_messages}
+    return {"commit": name, "changed": changed, **counts}
+
+
+def _write(options: argparse.Namespace, document: dict[str, Any]) -> None:
+    file = document["commit"] + ("" if options.peer is None else f"-{options.peer}") + ".json"
+    if options.quick:
+        # a smoke run must not take the place of the commit's real figures
+        file = "local-quick.json"
+    output = Path(options.output) if options.output else ROOT / "benchmarks" / "results" / file
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def _end(number: int, _frame: object) -> None:
+    """End as at Ctrl-C, so that the brokers are stopped, too."""
+    sys.exit(128 + number)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, write the JSON and print the table; return 0, or 1 when a measurement was void."""
     options = _options(arguments)
     peers: list[Peer] = options.peers
-    where = report.conditions(Path(options.data_root))
+    rabbit: rabbitmq.RabbitPeer | None = None
+    # before the brokers start: what is committed meanwhile is not what they run
+    circumstances = _circumstances(options)
     try:
+        if options.peer is not None:
+            rabbit = make_rabbit(options)
+            peers = [*peers, rabbit]
+        where = report.conditions(Path(options.data_root))
         with ExitStack() as stack:
             for peer in peers:
                 stack.callback(peer.stop)
@@ -198,25 +245,21 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     results = runner.results()
-    name, changed = report.commit(ROOT)
     document = {
-        "commit": name,
-        "changed": changed,
+        **circumstances,
         "conditions": where,
-        "rounds": options.rounds,
-        "seconds": options.seconds,
-        "drain_messages": options.drain_messages,
         "startup_seconds": startups,
         "results": results,
         "samples": runner.samples,
         "failures": runner.failures,
     }
-    # a smoke run must not take the place of the commit's real figures
-    file = "local-quick.json" if options.quick else f"{name}.json"
-    output = Path(options.output) if options.output else ROOT / "benchmarks" / "results" / file
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(document, indent=1) + "\n")
+    if rabbit is not None:
+        document["peer"] = {"name": rabbit.name, "version": rabbit.version}
+        document["ratios"] = ratios.ratios(runner.samples, rabbit.name)
+    _write(options, document)
     print(report.table(results))
+    if rabbit is not None:
+        print(f"\n{ratios.table(document['ratios'], rabbit.name)}\n")
     for peer_name, found in startups.items():
         if found:
             print(f"{peer_name} startup {found['median']:.3f} s [{found['min']:.3f}..{found['max']:.3f}]")
@@ -227,4 +270,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _end)
     sys.exit(main())

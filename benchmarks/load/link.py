@@ -17,7 +17,11 @@ READ_BYTES = 256 * 1024
 
 
 class Target(NamedTuple):
-    """Where to send to and receive from, and as whom; an empty `user` means SASL ANONYMOUS."""
+    """Where to send to and receive from, and as whom; an empty `user` means SASL ANONYMOUS.
+
+    `settles_second` is the receiver settle mode that receivers ask for: second (1) or, for peers that refuse it, first
+    (0). In either they send their dispositions unsettled and wait for the peer to settle.
+    """
 
     host: str
     port: int
@@ -25,6 +29,7 @@ class Target(NamedTuple):
     user: str = ""
     password: str = ""
     hostname: str = ""
+    settles_second: bool = True
 
 
 class Link(ABC):
@@ -127,7 +132,7 @@ class Link(ABC):
         target = wire.described(wire.TARGET, own if self.is_receiver else address)
         role = wire.TRUE if self.is_receiver else wire.FALSE
         # mode 1, second: a receiver settles only after the peer did, which is what workload B waits for
-        modes = [wire.ubyte(0), wire.ubyte(1 if self.is_receiver else 0)]
+        modes = [wire.ubyte(0), wire.ubyte(1 if self.is_receiver and self.target.settles_second else 0)]
         count = wire.NULL if self.is_receiver else wire.uint(0)
         none = wire.NULL
         return [wire.string(self.name), wire.uint(0), role, *modes, source, target, none, none, count, *[none] * 4]

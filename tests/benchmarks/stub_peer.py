@@ -73,7 +73,7 @@ class _Peer:
 
 
 class StubPeer:
-    """Serve on a port of the system's choice for as long as the `with` lasts.
+    """Serve on `port` (0: of the system's choice) for as long as the `with` lasts.
 
     Attributes:
         queue: the messages that nobody has taken.
@@ -83,14 +83,14 @@ class StubPeer:
         logins: the SASL mechanism and initial response of each connection.
     """
 
-    def __init__(self, habits: Habits | None = None) -> None:
+    def __init__(self, habits: Habits | None = None, port: int = 0) -> None:
         self.habits = habits or Habits()
         self.queue: deque[bytes] = deque()
         self.stored = 0
         self.flows = 0
         self.peak = 0
         self.logins: list[tuple[str, bytes]] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self.port = self._listener.getsockname()[1]
         self._selector = selectors.DefaultSelector()
         self._peers: list[_Peer] = []

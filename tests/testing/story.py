@@ -7,6 +7,7 @@ from typing import Any
 from duobus.testing.checkers import Setup, check
 from duobus.testing.history import (
     COMPLETE,
+    DEFER,
     RECEIVE_AND_DELETE,
     Crash,
     Delivery,
@@ -88,6 +89,9 @@ class Story:
         op = self.settling(delivery, outcome, **options)
         self.now += 1
         self.ok(op)
+        if outcome == DEFER:
+            # A deferral does not count (wire contract 8.4).
+            self._counts[delivery.entity, delivery.seq] -= 1
 
     def renew(self, delivery: Delivery, locked_until_ms: int | None = None) -> None:
         op = self.history.next_op()

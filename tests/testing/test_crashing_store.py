@@ -148,7 +148,7 @@ def test_each_failure_leaves_on_disk_what_its_name_says(fault: str, survives: se
         store.commit(batch_of(1))
         with pytest.raises(StoreFailed):
             store.commit(batch_of(2))
-        with pytest.raises(ContractBroken, match="not reopened"):
+        with pytest.raises(StoreFailed, match="not reopened"):
             store.probe()
         store.close()
         outcomes.add(counts(disk) == [1, 2])

@@ -274,6 +274,9 @@ class Connection(Handshake):
             if channel > self.settings.channel_max:
                 text = f"channel {channel} is above {self.settings.channel_max}"
                 raise ProtocolViolation(conditions.NOT_ALLOWED, text)
+            if len(self._local) >= self.settings.sessions_max:
+                text = f"the connection has {self.settings.sessions_max} sessions, which is the limit"
+                raise ProtocolViolation(conditions.RESOURCE_LIMIT_EXCEEDED, text)
             session = self._new_session(channel)
         self.sessions[channel] = session
         session.on_begin(begin, channel, events)

@@ -11,7 +11,7 @@ from duobus.amqp.events import Event, LinkDetached, TransferRefused, Transfers
 from duobus.amqp.frames import HALF, MASK, TransferTemplate, serial_difference, transfer_head
 from duobus.amqp.large import LargeDelivery
 from duobus.amqp.performatives import Detach, Flow, Transfer
-from duobus.amqp.states import DeliveryState, encode_state, state_from
+from duobus.amqp.states import DeliveryState, Received, TransactionalState, encode_state, state_from
 
 if TYPE_CHECKING:
     from duobus.amqp.session import Session
@@ -20,12 +20,23 @@ if TYPE_CHECKING:
 _CHUNK_OVERHEAD = 64
 _CREDIT_MAX = HALF - 1
 _ENCODED_NONE = b"\x40"
+#: Stands for every state of an incoming delivery that is not transactional.
+_OTHER = Received(0, 0)
+#: Bytes of a transaction's id; ours are shorter.
+_ID_MAX = 64
+
+
+def _small(state: DeliveryState | None) -> DeliveryState | None:
+    """What is kept of the state of an unfinished delivery: a peer may put anything into one."""
+    if isinstance(state, TransactionalState):
+        return TransactionalState(state.txn_id[:_ID_MAX])
+    return None if state is None else _OTHER
 
 
 class _Partial:
     """A delivery of which more frames are to come."""
 
-    __slots__ = ("chunks", "cost", "delivery_id", "message_format", "refused", "settled", "size", "state")
+    __slots__ = ("chunks", "cost", "delivery_id", "message_format", "reason", "refused", "settled", "size", "state")
 
     def __init__(self, delivery_id: int, message_format: int) -> None:
         self.delivery_id = delivery_id
@@ -36,6 +47,7 @@ class _Partial:
         self.size = 0
         self.cost = 0
         self.refused = False
+        self.reason = ""
 
 
 class Link(Attachment):
@@ -230,11 +242,12 @@ class Link(Attachment):
         self._keep(partial, payload)
         if transfer.more:
             self._partial = partial
+            partial.state = _small(partial.state)
             return
         self._partial = None
         self.session.connection.partial_bytes -= partial.cost
         if partial.refused:
-            reason = f"a message of {partial.size} bytes is larger than the {self.max_message_size} bytes allowed"
+            reason = partial.reason
             events.append(TransferRefused(self, partial.delivery_id, partial.settled, partial.size, reason))
             return
         whole = b"".join(partial.chunks)
@@ -265,11 +278,7 @@ class Link(Attachment):
         partial.size += len(payload)
         connection = self.session.connection
         if self.max_message_size is not None and partial.size > self.max_message_size:
-            # Buffering stops at once; the rest of the delivery is only counted (wire contract 7.4).
-            connection.partial_bytes -= partial.cost
-            partial.cost = 0
-            partial.chunks.clear()
-            partial.refused = True
+            self._refuse_partial(partial, f"a message of more than the {self.max_message_size} bytes allowed")
         if partial.refused or not payload:
             return
         partial.chunks.append(payload)
@@ -278,9 +287,24 @@ class Link(Attachment):
         connection.partial_bytes += cost
         # Kept already, so that dropping the link's partial delivery gives back all of it.
         self._partial = partial
-        if connection.partial_bytes > connection.settings.partial_bytes_max:
+        room = connection.settings.partial_room
+        if connection.partial_bytes - partial.cost > room and connection.partial_bytes - self._largest_partial() > room:
+            self._refuse_partial(partial, f"unfinished deliveries hold {room} bytes beside the largest one")
+        elif connection.partial_bytes > connection.settings.partial_bytes_max:
             text = f"unfinished deliveries pass {connection.settings.partial_bytes_max} bytes on this connection"
             raise ProtocolViolation(conditions.RESOURCE_LIMIT_EXCEEDED, text, self)
+
+    def _refuse_partial(self, partial: _Partial, reason: str) -> None:
+        """Stop buffering at once; the rest of the delivery is only counted (wire contract 7.4)."""
+        self.session.connection.partial_bytes -= partial.cost
+        partial.cost = 0
+        partial.chunks.clear()
+        partial.refused = True
+        partial.reason = reason
+
+    def _largest_partial(self) -> int:
+        links = (link for session in self.session.connection.sessions.values() for link in session.links)
+        return max(link._partial.cost for link in links if link._partial is not None)
 
     def _drop_partial(self) -> None:
         if self._partial is not None:

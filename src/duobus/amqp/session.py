@@ -36,6 +36,9 @@ ENDED: Final = "ended"
 #: Output of a connection at which large deliveries are cut no further until it was taken.
 LARGE_OUTPUT_MAX: Final = 1 << 20
 
+#: Characters of a link's name. It is kept, and clients use what they have of entity and identifier.
+NAME_MAX: Final = 1024
+
 
 class Session:
     """A session endpoint; made by the connection.
@@ -245,6 +248,8 @@ class Session:
             raise ProtocolViolation(conditions.NOT_ALLOWED, text)
         if handle in self._by_remote_handle:
             raise ProtocolViolation(conditions.HANDLE_IN_USE, f"handle {handle} is in use", self)
+        if len(attach.name) > NAME_MAX:
+            raise ProtocolViolation(conditions.INVALID_FIELD, f"a link's name has {NAME_MAX} characters at most", self)
         # The peer's role is the opposite of ours: True means that it receives and we send.
         known = self._by_name.get((attach.name, attach.role))
         if known is not None and known.remote is None:
@@ -254,9 +259,13 @@ class Session:
             return
         if len(self._by_handle) > self._remote_handle_max:
             raise ProtocolViolation(conditions.RESOURCE_LIMIT_EXCEEDED, "no handle is left for the answer", self)
+        settings = self.connection.settings
+        if self.connection.link_count >= 2 * settings.links_max:
+            # Refused links live until the peer detaches them, too: this one does not listen.
+            text = f"the connection has {self.connection.link_count} links and does not detach those that were refused"
+            raise ProtocolViolation(conditions.RESOURCE_LIMIT_EXCEEDED, text)
         link = Link(self, attach.name, attach.role, self._free_handle(handle), REQUESTED)
         link.remote = attach
-        settings = self.connection.settings
         is_too_many = self.connection.link_count >= settings.links_max
         self._add(link)
         self._by_remote_handle[handle] = link
@@ -271,6 +280,7 @@ class Session:
     def _refuse(self, link: Link, condition: str, text: str) -> None:
         link.announced = False
         link.refuse(condition, text)
+        link.remote = None
 
     def on_detach(self, detach: Detach, events: list[Event]) -> None:
         """Take the peer's detach of one of its handles.

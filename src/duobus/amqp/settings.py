@@ -21,7 +21,9 @@ class ConnectionSettings:
         incoming_window: Transfer frames that a session takes before it must hear from us; replenished at half.
         outgoing_window: Announced only.
         links_max: Of the connection, over all sessions.
-        partial_bytes_max: Bytes of unfinished deliveries on the connection.
+        partial_bytes_max: Bytes of unfinished deliveries on the connection; the link that passes it is detached.
+        partial_room: Bytes of unfinished deliveries beside the largest one; what passes it is refused, nothing else.
+        sessions_max: Sessions at a time; may be less than the channels, and may be raised later, like links_max.
         require_sasl: As acceptor: refuse peers that do not start with SASL.
         mechanisms: As acceptor: what is offered, best first. As initiator: the first is used.
         sasl_response: As initiator: the initial response, see ``sasl.plain_response``.
@@ -40,9 +42,11 @@ class ConnectionSettings:
         "mechanisms",
         "outgoing_window",
         "partial_bytes_max",
+        "partial_room",
         "properties",
         "require_sasl",
         "sasl_response",
+        "sessions_max",
     )
 
     def __init__(
@@ -58,6 +62,8 @@ class ConnectionSettings:
         outgoing_window: int = 2**31 - 1,
         links_max: int = 4096,
         partial_bytes_max: int = 256 << 20,
+        partial_room: int = 256 << 20,
+        sessions_max: int = 65536,
         require_sasl: bool = True,
         mechanisms: tuple[str, ...] = sasl.MECHANISMS,
         sasl_response: bytes = b"",
@@ -73,6 +79,8 @@ class ConnectionSettings:
         self.outgoing_window = outgoing_window
         self.links_max = links_max
         self.partial_bytes_max = partial_bytes_max
+        self.partial_room = partial_room
+        self.sessions_max = sessions_max
         self.require_sasl = require_sasl
         self.mechanisms = mechanisms
         self.sasl_response = sasl_response

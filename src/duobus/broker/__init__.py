@@ -11,6 +11,7 @@ from duobus.broker.fragment.commands import (
     SettleDetail,
     TakeDeferred,
 )
+from duobus.broker.fragment.settling import lock_lost
 from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Slot, kind_of, sub_queue_of
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.lending import Receiver
@@ -45,6 +46,7 @@ __all__ = [
     "TRANSFER_DEAD_LETTER",
     "TakeDeferred",
     "kind_of",
+    "lock_lost",
     "slot_of",
     "string_key",
     "sub_queue_of",

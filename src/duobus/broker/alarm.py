@@ -50,6 +50,14 @@ class Alarm:
                 yield fragment
         self._set()
 
+    def time_moved(self) -> None:
+        """Set the timer anew: broker time has jumped ahead of the loop's (only tests do that)."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._at = NEVER
+        self._set()
+
     def clear(self) -> None:
         """Forget everything."""
         self._due = []

@@ -27,9 +27,9 @@ from duobus.broker.fragment.slot import Slot
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.lending import Receiver
 from duobus.broker.paging import Pager, set_windows
-from duobus.broker.ports import Plan, Watcher, Writer
+from duobus.broker.ports import LateRefusal, Plan, Watcher, Writer
 from duobus.clock import BrokerTime, Entropy
-from duobus.errors import ServiceBusError, StoreUnavailable
+from duobus.errors import InternalError, ServiceBusError, StoreFailed, StoreUnavailable
 from duobus.model.columns import DeliveryBatch, Mailbox
 from duobus.stores.interface import CommitBatch, MessagingStore, StoreContents, Tombstone
 
@@ -57,6 +57,7 @@ class MessageBroker:
         state: "closed", "opening", "open" or "failed".
         commits, failures: How often, since the start.
         last_error: Why the store is not open, or None.
+        quarantined: (source key, count) to what is wrong, of the messages that this life of the store found damaged.
         commit_seconds, commit_buckets: Time of all commits, and how many took up to each of COMMIT_BOUNDS_S.
     """
 
@@ -77,6 +78,7 @@ class MessageBroker:
         self.commits = 0
         self.failures = 0
         self.last_error: str | None = None
+        self.quarantined: dict[tuple[int, int], str] = {}
         self.generation = 0
         self.commit_seconds = 0.0
         self.commit_buckets = [0] * (len(COMMIT_BOUNDS_S) + 1)
@@ -96,7 +98,9 @@ class MessageBroker:
         self._start_scheduled = False
         self._alarm = Alarm(self._loop, time.now_ms, self._ring)
         self._pager = Pager(self)
-        self._tombstones: list[Tombstone] = []
+        # Tombstones of other stores, each with the refusal that waits until it is durable; then those in a commit.
+        self._tombstones: list[tuple[Tombstone, LateRefusal]] = []
+        self._carried: list[tuple[Tombstone, LateRefusal]] = []
         self._buried: list[tuple[int, int]] = []
         self._life = 0
         self._idle: asyncio.Future[None] | None = None
@@ -132,6 +136,7 @@ class MessageBroker:
         self._commit_no = contents.last_commit_no
         life = self._life
         fragments = await recovery.recover_fragments(self, contents, self._entropy, deleted)
+        damaged = await self.call(self.store.quarantined)
         if life != self._life:
             # Closed meanwhile: this life has ended before it began.
             return
@@ -141,8 +146,10 @@ class MessageBroker:
         self.last_error = None
         self._watcher.bury(self.store_id, previous)
         self._watcher.store_opened(self, contents)
+        self.quarantined = {}
+        self._note_quarantine(damaged)
         for fragment in fragments:
-            self._settle_down(fragment)
+            self.follow_up(fragment, [], missing=sum(source.missing for source in fragment.sources.values()))
 
     def call(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Run a blocking call of the store in its thread, in order with the commits."""
@@ -163,15 +170,49 @@ class MessageBroker:
         """Run a reading call of the store and hand its result on; nothing comes of it when the store has failed."""
         life = self._life
 
-        def done(result: T | None, error: BaseException | None) -> None:
+        def done(found: tuple[T, list[tuple[int, int, str]]] | None, error: BaseException | None) -> None:
             if life != self._life:
                 return
             if error is not None:
                 self._fail(error)
-            else:
-                take(result)  # type: ignore[arg-type]
+            elif found is not None:
+                self._note_quarantine(found[1])
+                take(found[0])
 
-        self._writer.submit(call, done)
+        self._writer.submit(lambda: (call(), self.store.quarantined()), done)
+
+    async def use(self, call: Callable[[], T]) -> T:
+        """Run a call of the open store for somebody who waits; its failure ends this life as that of a commit does.
+
+        Raises:
+            StoreUnavailable: The store failed on this, or was away already.
+        """
+        if self.state != "open":
+            raise self.unavailable()
+        life = self._life
+        try:
+            result, damaged = await self.call(lambda: (call(), self.store.quarantined()))
+        except StoreFailed as error:
+            if life == self._life:
+                self._fail(error)
+            raise self.unavailable() from error
+        if life != self._life:
+            raise self.unavailable()
+        self._note_quarantine(damaged)
+        return result
+
+    def _note_quarantine(self, damaged: list[tuple[int, int, str]]) -> None:
+        """Report what reading has found damaged, once each (I57)."""
+        if len(damaged) == len(self.quarantined):
+            return
+        found = {(key, count): fault for key, count, fault in damaged}
+        fresh = {where: fault for where, fault in found.items() if where not in self.quarantined}
+        self.quarantined = found
+        homes = {
+            source.source_key: fragment for fragment in self._fragments.values() for source in fragment.sources.values()
+        }
+        report = [(homes.get(key), count, fault) for (key, count), fault in fresh.items()]
+        self._watcher.messages_quarantined(self, report)
 
     def _adopt(self, fragment: Fragment) -> None:
         handle = fragment.handle
@@ -183,18 +224,12 @@ class MessageBroker:
         """Create (or find) a fragment in the store and open it.
 
         Raises:
-            StoreUnavailable: The store is away.
-            StoreFailed: The store failed on this; it is being reopened.
+            StoreUnavailable: The store is away, or failed on this and is being reopened.
         """
-        if self.state != "open":
-            raise self.unavailable()
         handle = plan.handle
-        life = self._life
-        row, sources = await self.call(
+        row, sources = await self.use(
             lambda: self.store.add_fragment(handle.entity_id, handle.number, sorted(plan.settings))
         )
-        if self._life != life:
-            raise self.unavailable()
         self.plans[handle.entity_id, handle.number] = plan
         fragment = Fragment(handle, row.fragment_key, row.fragment_no, row.epoch, self._entropy.token(10))
         for source in sources:
@@ -202,15 +237,17 @@ class MessageBroker:
         self._adopt(fragment)
 
     async def drop_entity(self, entity_id: int) -> None:
-        """Delete everything of an entity from the store."""
+        """Delete everything of an entity from the store.
+
+        Raises:
+            StoreUnavailable: The store is away, or failed on this and is being reopened.
+        """
         for key in [key for key in self.plans if key[0] == entity_id]:
             fragment = self.plans.pop(key).handle.fragment
             if fragment is not None:
                 self._fragments.pop(fragment.fragment_key, None)
                 fragment.handle.fragment = None  # type: ignore[attr-defined]
-        if self.state != "open":
-            raise self.unavailable()
-        await self.call(lambda: self.store.drop_entity(entity_id))
+        await self.use(lambda: self.store.drop_entity(entity_id))
 
     def unavailable(self) -> StoreUnavailable:
         """The error for whoever needs this store now."""
@@ -265,14 +302,19 @@ class MessageBroker:
         ranges: Sequence[tuple[int, int]],
         *,
         counted: bool,
-    ) -> None:
-        """Give locked messages back at once; tokens of an earlier life are ignored."""
+    ) -> list[int]:
+        """Give locked messages back at once; returns the locks that were not held (any more)."""
         fragment = handle.fragment
         if fragment is None or fragment.prefix != prefix:
-            return
+            return [lock for first, number in ranges for lock in range(first, first + number)]
         now_ms = self._time.now_ms()
+        if now_ms >= fragment.deadline:
+            self._tick(fragment, now_ms)
+        held = fragment.sources[source_no].locks
+        lost = [lock for first, number in ranges for lock in range(first, first + number) if lock not in held]
         self._pending.extend(fragment.unlock(source_no, ranges, now_ms, counted=counted))
         self._settle_down(fragment)
+        return lost
 
     def renew(self, handle: FragmentHandle, source_no: int, prefix: bytes, locks: Sequence[int]) -> int | None:
         """Renew locks: their new end, or None when one is lost (then none was renewed)."""
@@ -333,6 +375,8 @@ class MessageBroker:
         self._tick_due(now_ms)
         commit = CommitBatch(self._commit_no + 1, now_ms)
         work = self._decide_all(now_ms, commit)
+        if self.state != "open":
+            return
         touched = self._committing
         touched.update({fragment.handle: fragment for fragment in self._changed.values()})
         self._changed = {}
@@ -340,9 +384,10 @@ class MessageBroker:
             commit.epochs.append((fragment.fragment_key, fragment.epoch))
             for source in fragment.sources.values():
                 fragment.touch(source, commit)
-        commit.tombstones += self._tombstones
+        self._carried, self._tombstones = self._tombstones, []
+        commit.tombstones += [stone for stone, _ in self._carried]
         commit.buried += self._buried
-        self._tombstones, self._buried = [], []
+        self._buried = []
         if not work and not touched and not commit.tombstones and not commit.buried:
             self._quiet()
             return
@@ -359,7 +404,15 @@ class MessageBroker:
         messages = size = 0
         while pending and messages < COMMIT_MESSAGES_MAX and size < COMMIT_BYTES_MAX:
             command = pending.popleft()
-            if self._decide(command, now_ms, commit, self._committing):
+            try:
+                decided = self._decide(command, now_ms, commit, self._committing)
+            except Exception as error:  # noqa: BLE001 - a fault of ours must not leave clients without an answer
+                # Memory may be half changed: it is thrown away. The command that did it is not tried elsewhere.
+                self._answer(command, InternalError(f"The broker failed on this operation: {error!r}."))
+                self._work = work
+                self._fail(error)
+                return []
+            if decided:
                 work.append(command)
                 if isinstance(command, Run):
                     messages += command.batch.n
@@ -409,10 +462,16 @@ class MessageBroker:
             if command.reply is not None:
                 command.reply.ready.append(command)
                 woken[id(command.reply)] = command.reply
+        kept, self._carried = self._carried, []
+        # What was stored slowly may have run out of life by now: the next commit looks at that first.
+        for fragment in fragments.values():
+            self._alarm.note(fragment)
         # The store works on the next commit while the doors write the answers of this one.
         self._start()
         for mailbox in woken.values():
             mailbox.wake()
+        for stone, refusal in kept:
+            refusal.settled(stone)
         for taken in removed:
             taken.receiver.deliver(DeliveryBatch(taken.handle, bytes(8), 0, taken.slots, 0), taken.credit)
         self._show(fragments)
@@ -467,6 +526,11 @@ class MessageBroker:
             self._changed[fragment.fragment_key] = fragment
         self._settle_down(fragment)
 
+    def time_moved(self) -> None:
+        """Look at once at what is due: broker time has jumped ahead (only tests do that)."""
+        self._alarm.time_moved()
+        self._ring()
+
     def _ring(self) -> None:
         if self.state == "open":
             self._tick_due(self._time.now_ms())
@@ -498,6 +562,8 @@ class MessageBroker:
             self._refuse(command, unavailable, self._stone(command, commit_no, old))
         for command in pending:
             self._refuse(command, unavailable, None)
+        unkept, self._tombstones, self._carried = self._carried + self._tombstones, [], []
+        self._watcher.stones_unkept(unkept)
         self._watcher.store_failed(self, error)
         life = self._life
         self._loop.call_later(REOPEN_FIRST_S, self._reopen, life, REOPEN_FIRST_S)
@@ -539,9 +605,9 @@ class MessageBroker:
             command.reply.ready.append(command)
             command.reply.wake()
 
-    def keep_tombstone(self, stone: Tombstone) -> None:
-        """Write a tombstone of another store with the next commit."""
-        self._tombstones.append(stone)
+    def keep_tombstone(self, stone: Tombstone, refusal: LateRefusal) -> None:
+        """Write a tombstone of another store with the next commit, and tell the refusal that waits for it."""
+        self._tombstones.append((stone, refusal))
         self._schedule()
 
     def bury(self, store_id: int, generation: int) -> None:
@@ -573,11 +639,16 @@ class MessageBroker:
 
     # -- closing ------------------------------------------------------------------------------------------------
 
+    async def finish(self) -> None:
+        """Wait until no commit is under way or in waiting."""
+        while self.state == "open" and (self._work is not None or self._pending or self._start_scheduled):
+            if self._idle is None or self._idle.done():
+                self._idle = self._loop.create_future()
+            await self._idle
+
     async def close(self) -> None:
         """Finish the commits in waiting, then close the store."""
-        while self.state == "open" and (self._work is not None or self._pending or self._start_scheduled):
-            self._idle = self._loop.create_future()
-            await self._idle
+        await self.finish()
         self._life += 1
         self.state = "closed"
         self._alarm.clear()

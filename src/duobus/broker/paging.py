@@ -76,7 +76,7 @@ class Pager:
                     break
                 first = end
                 continue
-            rows = await broker.call(partial(broker.store.load, source.source_key, first, PEEK_ROWS))
+            rows = await broker.use(partial(broker.store.load, source.source_key, first, PEEK_ROWS))
             if not rows:
                 break
             found += cold_tail.peek_rows(fragment, source_no, rows, broker.now_ms())

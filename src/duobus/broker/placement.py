@@ -39,9 +39,14 @@ class Placement:
         self.fragments = fragments
         self._current = 0
 
+    @property
+    def current(self) -> FragmentHandle:
+        """Where keyless messages go at present, were its store there."""
+        return self.fragments[self._current]
+
     def commit_started(self, handle: FragmentHandle) -> None:
         """Advance, if keyless messages were going to this fragment until now."""
-        if self.fragments[self._current] is handle:
+        if self.current is handle:
             self._current = (self._current + 1) % len(self.fragments)
 
     def keyless(self) -> FragmentHandle:

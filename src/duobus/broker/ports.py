@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from duobus.broker.fragment.source import SourceSettings
+from duobus.errors import ServiceBusError
+from duobus.model.columns import Refusal
 from duobus.stores.interface import StoreContents, Tombstone
 
 if TYPE_CHECKING:
@@ -24,6 +26,33 @@ class Writer(Protocol):
         """Run ``call`` behind those submitted before."""
 
 
+class LateRefusal:
+    """The refusal of a run of which nobody knows whether it is on disk; given when it cannot appear any more (I38).
+
+    That is so once its tombstones are durable in other stores, or once its own stores were recovered without it.
+    """
+
+    __slots__ = ("_error", "_run", "_stones")
+
+    def __init__(self, run: Run, stones: list[Tombstone], error: ServiceBusError) -> None:
+        self._run = run
+        self._stones = list(stones)
+        self._error = error
+
+    def settled(self, stone: Tombstone) -> None:
+        """One of the tombstones has done its work, or is kept."""
+        if stone in self._stones:
+            self._stones.remove(stone)
+            if not self._stones:
+                self.give()
+
+    def give(self) -> None:
+        """Answer."""
+        batch = self._run.batch
+        batch.reply.ready.append(Refusal(batch, self._run.indices, self._error))
+        batch.reply.wake()
+
+
 class Watcher(Protocol):
     """Who hears of what happens to a store: the scale unit."""
 
@@ -38,6 +67,12 @@ class Watcher(Protocol):
 
     def messages_missing(self, broker: MessageBroker, fragment: Fragment, number: int) -> None:
         """The store could not give so many messages back: it has quarantined them (I57)."""
+
+    def messages_quarantined(self, broker: MessageBroker, found: list[tuple[Fragment | None, int, str]]) -> None:
+        """Reading has found messages damaged: the fragment, if it is there, the count, and what is wrong."""
+
+    def stones_unkept(self, stones: list[tuple[Tombstone, LateRefusal]]) -> None:
+        """The store that was to keep these tombstones failed: find them another."""
 
     def tombstones_of(self, store_id: int, generation: int) -> list[Tombstone]:
         """Runs of that store that were sent elsewhere since it was opened as ``generation``."""

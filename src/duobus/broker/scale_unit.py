@@ -15,10 +15,9 @@ from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.message_broker import MessageBroker
 from duobus.broker.namespace import Namespace
-from duobus.broker.ports import Plan
-from duobus.broker.queue import Queue
+from duobus.broker.ports import LateRefusal, Plan
+from duobus.broker.queue import COUNT_BITS, Queue
 from duobus.errors import EntityAlreadyExists, ServiceBusError, StoreFailed, StoreUnavailable
-from duobus.model.columns import Refusal
 from duobus.model.description import QUEUE, QueueDescription, from_json, to_json
 from duobus.stores.catalog import LIVE, CatalogContents, EntityRow, SlotRow
 from duobus.stores.interface import StoreContents, Tombstone
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Fragments of a partitioned entity in the Standard profile (PE8).
 FRAGMENTS_STANDARD = 16
+#: Damaged messages that one line of the log names.
+QUARANTINED_SHOWN = 20
 
 
 class ScaleUnit:
@@ -45,6 +46,8 @@ class ScaleUnit:
         self.store_events = log
         self._catalog = catalog
         self._tombstones: dict[int, list[Tombstone]] = {}
+        # Tombstones for which no store is there, with the refusals that wait for them.
+        self._homeless: list[tuple[Tombstone, LateRefusal]] = []
 
     # -- start and stop -----------------------------------------------------------------------------------------
 
@@ -97,6 +100,25 @@ class ScaleUnit:
     def namespace(self, name: str) -> Namespace:
         """The namespace of this name, made when there is none."""
         return self.namespaces.setdefault(name.lower(), Namespace(name))
+
+    async def drop_namespace(self, name: str) -> None:
+        """Delete everything in a namespace and forget it; one that does not exist is no error.
+
+        Raises:
+            StoreUnavailable: A store that holds part of it is away; it goes on with the next call.
+        """
+        home = self.namespaces.get(name.lower())
+        if home is None:
+            return
+        for path in list(home.queues):
+            await self.delete_queue(home.name, path)
+        del self.namespaces[name.lower()]
+
+    async def time_moved(self) -> None:
+        """Broker time has jumped ahead: do what is due by now and return when it is stored (only tests do that)."""
+        for broker in self.brokers.values():
+            broker.time_moved()
+        await asyncio.gather(*(broker.finish() for broker in self.brokers.values()))
 
     async def create_queue(self, namespace: str, description: QueueDescription) -> Queue:
         """Create a queue and return it once it is live.
@@ -195,20 +217,41 @@ class ScaleUnit:
     # -- what message brokers report (Watcher) ------------------------------------------------------------------
 
     def store_opened(self, broker: MessageBroker, contents: StoreContents) -> None:
-        """Log it."""
+        """Log it, and see to the tombstones that waited for a store."""
         self.store_events(broker.store_id, "opened", f"generation {broker.generation}")
+        homeless, self._homeless = self._homeless, []
+        for stone, refusal in homeless:
+            if stone.store_id == broker.store_id:
+                # Recovered without the run.
+                refusal.settled(stone)
+            else:
+                broker.keep_tombstone(stone, refusal)
 
     def store_failed(self, broker: MessageBroker, error: BaseException) -> None:
         """Log it."""
         self.store_events(broker.store_id, "failed", str(error))
 
     def messages_missing(self, broker: MessageBroker, fragment: Fragment, number: int) -> None:
-        """Log it, with what the store says of its bad rows."""
-        rows = ", ".join(
-            f"source {key} count {count}: {fault}" for key, count, fault in broker.store.quarantined()[:20]
-        )
-        where = f"entity {getattr(fragment.handle, 'entity_id', '?')}, fragment {fragment.number}"
-        self.store_events(broker.store_id, "lacks messages", f"{number} in {where}; quarantined: {rows or 'none'}")
+        """Log it: so many messages count no more."""
+        self.store_events(broker.store_id, "lacks messages", f"{number} in {self._name_of(fragment)}")
+
+    def messages_quarantined(self, broker: MessageBroker, found: list[tuple[Fragment | None, int, str]]) -> None:
+        """Log them by sequence number, up to a length that a line can have."""
+        rows = [
+            f"{count if fragment is None else fragment.number << COUNT_BITS | count} in "
+            f"{'an entity that is gone' if fragment is None else self._name_of(fragment)} ({fault})"
+            for fragment, count, fault in found[:QUARANTINED_SHOWN]
+        ]
+        more = f", and {len(found) - len(rows)} more" if len(found) > len(rows) else ""
+        self.store_events(broker.store_id, "quarantined messages", "sequence numbers " + ", ".join(rows) + more)
+
+    def _name_of(self, fragment: Fragment) -> str:
+        entity_id = getattr(fragment.handle, "entity_id", None)
+        for space in self.namespaces.values():
+            for queue in space.queues.values():
+                if queue.entity_id == entity_id:
+                    return f"'{space.name}/{queue.path}'"
+        return f"entity {entity_id}"
 
     def run_lost(self, broker: MessageBroker, run: Run, tombstone: Tombstone | None) -> None:
         """Send a keyless run elsewhere; answer a keyed one with its definite, retriable error (I28)."""
@@ -225,17 +268,22 @@ class ScaleUnit:
                 again.tombstones = run.tombstones + ([tombstone] if tombstone is not None else [])
                 handle.broker.submit(again)
                 return
-        if tombstone is not None:
-            self._keep_elsewhere(tombstone)
-        run.batch.reply.ready.append(Refusal(run.batch, run.indices, error))
-        run.batch.reply.wake()
+        stones = run.tombstones + ([tombstone] if tombstone is not None else [])
+        refusal = LateRefusal(run, stones, error)
+        if stones:
+            self.stones_unkept([(stone, refusal) for stone in stones])
+        else:
+            refusal.give()
 
-    def _keep_elsewhere(self, stone: Tombstone) -> None:
-        """A refused run must not appear later (I38), not even after a crash: another store remembers that."""
-        for broker in self.brokers.values():
-            if broker.state == "open":
-                broker.keep_tombstone(stone)
-                return
+    def stones_unkept(self, stones: list[tuple[Tombstone, LateRefusal]]) -> None:
+        """A refused run must not appear later (I38), not even after a crash: another store is to remember that."""
+        for stone, refusal in stones:
+            for broker in self.brokers.values():
+                if broker.state == "open" and broker.store_id != stone.store_id:
+                    broker.keep_tombstone(stone, refusal)
+                    break
+            else:
+                self._homeless.append((stone, refusal))
 
     def tombstones_of(self, store_id: int, generation: int) -> list[Tombstone]:
         """Those of exactly this life of the store; a later life has acted upon earlier ones already."""

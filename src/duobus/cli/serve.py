@@ -8,11 +8,18 @@ from pathlib import Path
 import click
 
 from duobus.errors import ConfigurationError
-from duobus.server.config import DEFAULT_HOST, LOG_FORMATS, Settings, load_settings
+from duobus.server.config import (
+    DEFAULT_HOST,
+    DEFAULT_INCOMING_BYTES_MAX,
+    LOG_FORMATS,
+    Settings,
+    load_settings,
+)
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _PORT = click.IntRange(0, 65_535)
+_MIB = 1 << 20
 
 _EXAMPLE = """
 \b
@@ -41,6 +48,19 @@ SIGTERM or Ctrl-C drains and stops; a second one stops at once.
 @click.option("--tls-key", type=_FILE, help="Its private key, PEM.")
 @click.option("--emulator", is_flag=True, help="Take the emulator's well-known key. For this machine only.")
 @click.option("--ephemeral", is_flag=True, help="Keep everything in memory.")
+@click.option(
+    "--incoming-memory",
+    type=click.IntRange(1),
+    default=DEFAULT_INCOMING_BYTES_MAX // _MIB,
+    show_default=True,
+    help="MiB that incoming messages may take, over all connections, before they are stored.",
+)
+@click.option(
+    "--websocket-origin",
+    "websocket_origins",
+    multiple=True,
+    help="Host whose web pages may connect over WebSocket, beside this server's own names; * for all. Repeatable.",
+)
 @click.option("--ready-file", type=_FILE, help="Write ports and connection strings here once clients can connect.")
 @click.option(
     "--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Form of the logs."
@@ -59,6 +79,8 @@ def command(
     tls_key: Path | None,
     emulator: bool,
     ephemeral: bool,
+    incoming_memory: int,
+    websocket_origins: tuple[str, ...],
     ready_file: Path | None,
     log_format: str,
 ) -> None:
@@ -79,6 +101,8 @@ def command(
                 tls_key=tls_key,
                 emulator=emulator,
                 ephemeral=ephemeral,
+                incoming_bytes_max=incoming_memory * _MIB,
+                websocket_origins=websocket_origins,
                 ready_file=ready_file,
                 log_format=log_format,
             )

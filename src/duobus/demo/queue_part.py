@@ -136,7 +136,8 @@ class QueuePart:
                     self._run.may_fetch_deferred.set()
             self._feed.allow(None)
             self._wait(lambda: self._ledger.settled_sends >= self._total, "all messages are sent")
-            left = traffic.drain(self._limit_s, self._show)
+            left = traffic.drain(self._limit_s)
+            self._watcher.progress(self._ledger.received_ids, self._total)
         return {
             "part": "queue",
             **self._ledger.report(),
@@ -199,13 +200,10 @@ class QueuePart:
 
     def _wait(self, is_reached: Callable[[], bool], what: str) -> None:
         def look() -> bool:
-            self._show()
+            self._watcher.progress(self._ledger.received_ids, self._total)
             return is_reached()
 
         self._run.wait_until(look, _PHASE_TIMEOUT_S, what)
-
-    def _show(self) -> None:
-        self._watcher.progress(self._ledger.received_ids, self._total - self._ledger.too_large)
 
 
 def failures_of(result: dict[str, Any]) -> list[str]:

@@ -1,7 +1,7 @@
-"""Listeners: sockets, and telling TLS from the rest by the first byte before anything is read.
+"""Listeners: sockets, and telling TLS, AMQP and HTTP apart by the first bytes.
 
-The first byte is looked at and left in the socket (``MSG_PEEK``), so that whoever takes the connection over finds
-all of it; nothing but public asyncio interfaces is needed for TLS behind it.
+The very first byte is looked at and left in the socket (``MSG_PEEK``), so that nothing but public asyncio interfaces
+is needed for TLS behind it. Plain or after TLS, a ``Switch`` then tells AMQP from HTTP.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import socket
 import ssl
 from collections.abc import Callable
 
+from duobus.gateway.switch import ProtocolFactory, Switch
 from duobus.telemetry.logs import Log
 
 #: First byte of a TLS record that carries a handshake.
@@ -20,8 +21,11 @@ TLS_HANDSHAKE = 0x16
 FIRST_BYTE_TIMEOUT_S = 10.0
 TLS_HANDSHAKE_TIMEOUT_S = 5.0
 BACKLOG = 1024
-#: Connections that have not shown their first byte yet.
+#: Connections that have not shown what they are yet.
 SILENT_MAX = 1000
+
+#: Gives the context for a new connection.
+TlsSource = Callable[[], ssl.SSLContext]
 
 
 class Listener:
@@ -32,15 +36,22 @@ class Listener:
     """
 
     def __init__(
-        self, name: str, protocol: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None, log: Log
+        self,
+        name: str,
+        protocol: ProtocolFactory,
+        tls: TlsSource | None,
+        log: Log,
+        *,
+        http: ProtocolFactory | None = None,
     ) -> None:
         """Make a listener.
 
         Args:
             name: For the log.
             protocol: Makes the protocol of a connection, plain or behind TLS alike.
-            tls: Certificates; without them a TLS client is dropped.
+            tls: Certificates, asked for each connection; without them a TLS client is dropped.
             log: Where failures go.
+            http: Makes that of a connection that speaks HTTP; without it none is told apart.
         """
         self.name = name
         self.port = 0
@@ -50,6 +61,8 @@ class Listener:
         self._sockets: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._silent: set[asyncio.Task[None]] = set()
+        self._undecided: set[Switch] = set()
+        self._http = http
 
     async def open(self, host: str, port: int) -> None:
         """Listen on all addresses of ``host``; with port 0 on one port that the system picks.
@@ -85,6 +98,8 @@ class Listener:
         for sock in self._sockets:
             sock.close()
         self._sockets, self._accepting = [], []
+        for switch in list(self._undecided):
+            switch.abort()
 
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -96,7 +111,7 @@ class Listener:
                 self._log.warning("accept failed", listener=self.name, error=str(error))
                 await asyncio.sleep(0.1)
                 continue
-            if len(self._silent) >= SILENT_MAX:
+            if len(self._silent) + len(self._undecided) >= SILENT_MAX:
                 sock.close()
                 continue
             task = loop.create_task(self._hand_over(sock))
@@ -115,11 +130,12 @@ class Listener:
                 return
             loop = asyncio.get_running_loop()
             if first == TLS_HANDSHAKE:
+                assert self._tls is not None
                 await loop.connect_accepted_socket(
-                    self._protocol, sock, ssl=self._tls, ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S
+                    self._make, sock, ssl=self._tls(), ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S
                 )
             else:
-                await loop.connect_accepted_socket(self._protocol, sock)
+                await loop.connect_accepted_socket(self._make, sock)
         except (OSError, TimeoutError) as error:
             # ssl.SSLError is an OSError. The other side's fault, and its loss.
             self._log.debug("connection dropped", listener=self.name, error=str(error))
@@ -127,6 +143,11 @@ class Listener:
         except asyncio.CancelledError:
             sock.close()
             raise
+
+    def _make(self) -> asyncio.Protocol:
+        if self._http is None:
+            return self._protocol()
+        return Switch(self._protocol, self._http, self._undecided)
 
 
 async def _first_byte(sock: socket.socket) -> int | None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from duobus.auth.authorizer import Authorizer, NamespaceRules
 from duobus.broker import MessageBroker, ScaleUnit
 from duobus.clock import BrokerTime, Clock, Entropy
 from duobus.errors import ConfigurationError, ServiceBusError, StoreFailed, StoreTooNew
+from duobus.gateway.amqp.budget import ByteBudget
 from duobus.gateway.amqp.door import AmqpDoor
-from duobus.gateway.listener import Listener
+from duobus.gateway.listener import Listener, TlsSource
+from duobus.gateway.switch import ProtocolFactory
 from duobus.model.description import ALL_RIGHTS, TOPIC, AccessRule, to_json
 from duobus.server.config import EMULATOR_KEY, Settings
 from duobus.server.config_file import NamespaceConfig
@@ -33,6 +34,9 @@ from duobus.telemetry.logs import Log
 from duobus.telemetry.metering_log import MeteringCounts
 from duobus.telemetry.metrics import Metrics
 
+if TYPE_CHECKING:
+    from duobus.gateway.certificates import Certificates
+
 #: Limits of a clean stop (I63): peers get this long to close their side.
 PEERS_CLOSE_S = 5.0
 
@@ -45,20 +49,25 @@ class Server:
         listeners: Name of a door to its listener, for those that are offered.
         default: The default namespace's row: its first rule is what the ready file tells.
         authority: Certificate of the self-signed authority, or None.
+        certificates: What TLS connections are served with, or None.
         new_key: Whether the default key was generated just now, to be shown once.
     """
 
-    def __init__(self, settings: Settings, clock: Clock, entropy: Entropy) -> None:
+    def __init__(
+        self, settings: Settings, clock: Clock, entropy: Entropy, *, broker_clock: Clock | None = None
+    ) -> None:
+        """``broker_clock``: what broker time follows, if it is to be another clock than that of connections."""
         self.settings = settings
         self.log = Log("server")
         self.listeners: dict[str, Listener] = {}
         self.authority: Path | None = None
+        self.certificates: Certificates | None = None
         self.new_key = False
         self.is_ready = False
         self.metering = MeteringCounts(str(entropy.uuid()))
         self._clock = clock
         self._entropy = entropy
-        self._time = BrokerTime(clock)
+        self._time = BrokerTime(broker_clock or clock)
         self._catalog: Catalog = _catalog_of(settings)
         self._writers: list[StoreWriter] = []
         self._checkpoints: list[CheckpointThread] = []
@@ -96,6 +105,7 @@ class Server:
             entropy=self._entropy,
             log=Log("amqp"),
             metering=self.metering,
+            budget=ByteBudget(self.settings.incoming_bytes_max),
         )
         await self._open_listeners()
         self.is_ready = True
@@ -192,24 +202,32 @@ class Server:
 
     async def _open_listeners(self) -> None:
         settings = self.settings
-        tls = self._tls_context()
+        tls = self.certificates = self._certificates()
         from duobus.gateway.rest.app import RestDoor
+        from duobus.gateway.websocket import WebSocketDoor
 
         started_ms = self._clock.now_ms()
         metrics = Metrics(lambda: samples(self.unit, self.door, started_ms))
-        self.rest = RestDoor(self.unit, metrics, lambda: self.is_ready)
+        websocket = WebSocketDoor(self.door, self._own_hosts(), Log("websocket"))
+        self.rest = RestDoor(self.unit, metrics, lambda: self.is_ready, websocket=websocket)
         http = await self.rest.open()
-        await self._listen("amqp", self.door, settings.port, tls)
+        # Every port serves everything (design 5); the names say what clients look for there.
+        await self._listen("amqp", http, settings.port, tls)
         if tls is not None:
-            await self._listen("tls", self.door, settings.tls_port, tls)
+            await self._listen("tls", http, settings.tls_port, tls)
         await self._listen("http", http, settings.http_port, tls)
         if settings.https_port is not None and tls is not None:
             await self._listen("https", http, settings.https_port, tls)
 
-    async def _listen(
-        self, name: str, protocol: Callable[[], asyncio.Protocol], port: int, tls: ssl.SSLContext | None
-    ) -> None:
-        listener = Listener(name, protocol, tls, Log("listener"))
+    def _own_hosts(self) -> set[str]:
+        """Names that are this server's own, for the origins of web pages."""
+        hosts = {"localhost", socket.gethostname(), self.settings.host, *self.settings.websocket_origins}
+        for config in self.settings.namespaces:
+            hosts.update(config.hosts)
+        return hosts
+
+    async def _listen(self, name: str, http: ProtocolFactory, port: int, tls: TlsSource | None) -> None:
+        listener = Listener(name, self.door, tls, Log("listener"), http=http)
         try:
             await listener.open(self.settings.host, port)
         except OSError as error:
@@ -219,21 +237,27 @@ class Server:
             ) from error
         self.listeners[name] = listener
 
-    def _tls_context(self) -> ssl.SSLContext | None:
+    def _certificates(self) -> Certificates | None:
         if not self.settings.offers_tls:
             return None
-        from duobus.gateway.tls import SelfSigned, limit_tls_buffers, server_context
+        from duobus.gateway.certificates import Certificates
+        from duobus.gateway.tls import SelfSigned, limit_tls_buffers
 
         limit_tls_buffers()
         if self.settings.tls_cert is not None:
             assert self.settings.tls_key is not None
-            return server_context(self.settings.tls_cert, self.settings.tls_key)
+            return Certificates(self.settings.tls_cert, self.settings.tls_key, self._clock, Log("tls"))
         folder = self.settings.data
         if folder is None:
             raise ConfigurationError("--tls-self-signed keeps its authority in the data folder. Give --data.")
         files = SelfSigned(folder / "tls", self._clock, self._entropy).ensure([socket.gethostname()])
         self.authority = files.authority
-        return server_context(files.certificate, files.key)
+        return Certificates(files.certificate, files.key, self._clock, Log("tls"))
+
+    def reload_certificates(self) -> None:
+        """Read the certificates again for new connections, if there are any."""
+        if self.certificates is not None:
+            self.certificates.reload()
 
     def port(self, name: str) -> int | None:
         """The port of a door, or None when it is not offered."""

@@ -38,6 +38,9 @@ STORES_MAX = 64
 EMULATOR_NAMESPACE = "sbemulatorns"
 DEFAULT_NAMESPACE = "duobus"
 
+#: Two and a half messages of the largest kind.
+DEFAULT_INCOMING_BYTES_MAX = 256 << 20
+
 LOG_FORMATS = ("text", "json")
 
 _PORT_MAX = 65_535
@@ -63,6 +66,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ready_file: File to write once clients can connect, or None.
         log_format: ``text`` or ``json``.
         namespaces: What the configuration file asks for; the first is the default namespace. At least one.
+        incoming_bytes_max: What messages may hold in memory, over all connections, before a store has them.
+        websocket_origins: Hosts beside the server's own whose pages may connect; ``*`` for all.
         warnings: What the operator should read at the start, one text each.
     """
 
@@ -82,6 +87,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ready_file: Path | None = None
     log_format: str = "text"
     namespaces: tuple[NamespaceConfig, ...] = ()
+    incoming_bytes_max: int = DEFAULT_INCOMING_BYTES_MAX
+    websocket_origins: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
@@ -221,6 +228,8 @@ def _check(options: Settings) -> None:
         raise ConfigurationError(f"--stores is {options.stores}; it must be from 1 to {STORES_MAX}.")
     if options.log_format not in LOG_FORMATS:
         raise ConfigurationError(f"--log-format is {options.log_format!r}; it must be text or json.")
+    if options.incoming_bytes_max <= 0:
+        raise ConfigurationError("--incoming-memory must be at least 1 (MiB).")
     if not options.host:
         raise ConfigurationError("--host is empty; give an address, or leave it out.")
     _check_ports(options)

@@ -21,6 +21,7 @@ def samples(unit: ScaleUnit, door: AmqpDoor, started_ms: int) -> Iterator[Sample
         label = (str(store_id),)
         yield Sample("duobus_store_available", label, int(broker.state == "open"))
         yield Sample("duobus_store_failures", label, broker.failures)
+        yield Sample("duobus_store_quarantined", label, len(broker.quarantined))
         yield Sample("duobus_store_commits", label, broker.commits)
         counts = accumulate(broker.commit_buckets)
         buckets = list(zip((*COMMIT_BOUNDS_S, inf), counts, strict=True))

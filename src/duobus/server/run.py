@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -31,8 +32,19 @@ def serve(settings: Settings) -> int:
         ConfigurationError: The operator has to change something; nothing was served.
     """
     set_up_logs(settings.log_format, Clock(), sys.stderr)
+    _raise_open_files()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     return asyncio.run(_serve(settings))
+
+
+def _raise_open_files() -> None:
+    """Allow as many open files as the system lets us have: each connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:
+        # Some systems promise more than they give; what there was stays.
+        Log("server").warning("open files not raised", limit=soft, wanted=hard, error=str(error))
 
 
 async def _serve(settings: Settings) -> int:
@@ -45,6 +57,7 @@ async def _serve(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, stopping, log)
+    loop.add_signal_handler(signal.SIGHUP, server.reload_certificates)
     ready = ReadyFile(settings.ready_file) if settings.ready_file is not None else None
     try:
         await server.start()

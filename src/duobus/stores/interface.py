@@ -207,7 +207,7 @@ class StoreUsage:
 class MessagingStore(ABC):
     """One messaging store. Every method blocks; only one thread at a time calls.
 
-    Every method may raise StoreFailed; after that the only legal calls are ``close`` and then ``open``.
+    Every method may raise StoreFailed; after that every call raises it again until ``close`` and then ``open``.
     """
 
     @abstractmethod

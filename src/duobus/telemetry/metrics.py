@@ -71,6 +71,7 @@ METRICS: tuple[MetricKind, ...] = (
     MetricKind("duobus_fragment_available", GAUGE, (*_ENTITY, "fragment"), "1 when a fragment can be used, else 0."),
     MetricKind("duobus_store_available", GAUGE, _STORE, "1 when a store can be used, else 0."),
     MetricKind("duobus_store_failures", COUNTER, _STORE, "Times a store was closed because it had failed."),
+    MetricKind("duobus_store_quarantined", GAUGE, _STORE, "Messages found damaged since the store was opened."),
     MetricKind("duobus_store_commits", COUNTER, _STORE, "Durable commits."),
     MetricKind("duobus_store_commit_seconds", HISTOGRAM, _STORE, "Time of one durable commit."),
     MetricKind("duobus_connections", GAUGE, (), "Open AMQP connections."),

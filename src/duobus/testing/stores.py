@@ -69,10 +69,14 @@ class CrashingStore(MessagingStore):
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._usable = False
+        self._failed = False
         self._begun = False
         self._bad: list[tuple[int, int, str]] = []
 
     def _require_usable(self) -> None:
+        if self._failed:
+            # A call that stood in the writer's queue behind the one that failed.
+            raise StoreFailed("planted: failed before, and not reopened yet")
         if not self._usable:
             raise ContractBroken("the store is not open, or failed and was not reopened")
         if self._disk.owner is not self:
@@ -223,7 +227,7 @@ class CrashingStore(MessagingStore):
 
     def close(self) -> None:
         """Give the disk back; never raises."""
-        self._usable = False
+        self._usable = self._failed = False
         if self._disk.owner is self:
             self._disk.owner = None
 
@@ -243,16 +247,16 @@ class CrashingStore(MessagingStore):
         disk.operations += 1
         fault = self._draw_fault()
         if fault == REFUSED:
-            self._usable = False
+            self._usable, self._failed = False, True
             raise StoreFailed("planted: refused before anything was stored")
         disk.write(operation)
         if fault == SYNC_FAILED:
-            self._usable = False
+            self._usable, self._failed = False, True
             raise StoreFailed("planted: fsync failed")
         if not disk.lies_about_sync:
             disk.sync()
         if fault == AMBIGUOUS:
-            self._usable = False
+            self._usable, self._failed = False, True
             raise StoreFailed("planted: failed after everything was stored")
 
     def _draw_fault(self) -> str | None:

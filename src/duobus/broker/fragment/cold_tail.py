@@ -20,11 +20,20 @@ if TYPE_CHECKING:
 
 
 def recovered(fragment: Fragment, source_no: int) -> None:
-    """All that recovery reads has been taken in; whatever else is active is the cold tail (design 3.9)."""
+    """All that recovery reads has been taken in; whatever else is active is the cold tail (design 3.9).
+
+    Dead, deferred and scheduled messages that the store could not give back count no more (I57).
+    """
     source = fragment.sources[source_no]
-    active = sum(1 for slot in source.by_count.values() if slot.state == ACTIVE)
+    counted, source.numbers = source.numbers, [0] * len(source.numbers)
+    for slot in source.by_count.values():
+        source.counted(slot.state, 1)
+    source.missing = sum(counted[MAIN + 1 :]) - sum(source.numbers[MAIN + 1 :])
     size = sum(len(slot.payload) for slot in source.by_count.values())
-    source.cold_number = source.numbers[MAIN] - active
+    source.cold_number = counted[MAIN] - source.numbers[MAIN]
+    source.numbers[MAIN] = counted[MAIN]
+    if not source.cold_number:
+        source.bytes = size
     source.cold_bytes = source.bytes - size
     source.cold_first = source.highest_delivered + 1 if source.cold_number else 0
 
@@ -66,7 +75,8 @@ def page_in(fragment: Fragment, source_no: int, rows: list[StoredMessage], *, is
         size += len(slot.payload)
     source.warmed(number, size, next_count)
     missing = source.cold_number if is_last else 0
-    if missing:
+    if is_last:
+        # Whatever is left of number or bytes belongs to messages that could not be read.
         source.numbers[MAIN] -= missing
         source.bytes -= source.cold_bytes
         source.warmed(missing, source.cold_bytes, 0)

@@ -183,8 +183,9 @@ class Fragment:
                 continue
             if found.expires_ms != expires_ms:
                 continue
+            # The entry is used up; a message that was paged in may stand here twice, and must not expire twice.
+            found.expires_ms = 0
             if found.lock:
-                found.expires_ms = 0
                 continue
             # Only what stands in a list of the main sub-queue has to leave it.
             keeping.expired.append(source.withdraw(found) if kind_of(found.state) == ACTIVE else found)

@@ -125,6 +125,7 @@ class Source:
         cold_bytes: Their payload bytes.
         resident_bytes: Payload bytes in memory.
         is_paging: A page of the cold tail is on its way.
+        missing: Dead, deferred and scheduled messages that recovery was to find in the store and did not.
         cold_due: Counts of cold messages whose time to live has ended; they are fetched to be disposed of.
     """
 
@@ -140,6 +141,7 @@ class Source:
         "highest_delivered",
         "is_paging",
         "locks",
+        "missing",
         "next_count",
         "numbers",
         "renewed",
@@ -175,6 +177,7 @@ class Source:
         self.cold_bytes = 0
         self.resident_bytes = 0
         self.is_paging = False
+        self.missing = 0
         self.cold_due: list[int] = []
 
     def counters(self) -> bytes:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 from duobus.amqp import Attach, Link, Source, Target
 from duobus.errors import (
     DetachForced,
+    InvalidField,
     NotAllowed,
     NotImplementedYet,
     ServiceBusError,
     Unauthorized,
 )
 from duobus.gateway.amqp.cbs_node import CBS, CbsNode
+from duobus.gateway.amqp.cbs_node import REQUEST_BYTES_MAX as CBS_REQUEST_BYTES_MAX
 from duobus.gateway.amqp.incoming_link import IncomingLink
 from duobus.gateway.amqp.management_node import ManagementNode
 from duobus.gateway.amqp.outgoing_link import OutgoingLink
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 HANDSHAKE_MS, TOKEN_MS = 10_000, 20_000
 
 SETTLED = 1
+#: Characters of either address of a link: both are kept as long as it lives.
+ADDRESS_MAX = 1024
 SESSION_FILTER = "com.microsoft:session-filter"
 MAX_BATCH_SIZE = "com.microsoft:max-message-batch-size"
 
@@ -62,6 +66,26 @@ def attach(peer: Peer, link: Link) -> None:
     except ServiceBusError as error:
         described = peer.error(error, text or "")
         link.refuse(described.condition, described.description, described.info)
+    link.remote = _essence(_remote(link))
+
+
+def _essence(remote: Attach) -> Attach:
+    """What is looked at later; the rest of an attach may be large, and nobody needs it any more."""
+    addresses = [getattr(terminus, "address", None) for terminus in (remote.source, remote.target)]
+    source, target = (address if _is_short(address) else None for address in addresses)
+    return Attach(
+        name=remote.name,
+        handle=remote.handle,
+        role=remote.role,
+        snd_settle_mode=remote.snd_settle_mode,
+        rcv_settle_mode=remote.rcv_settle_mode,
+        source=Source(address=source),
+        target=Target(address=target),
+    )
+
+
+def _is_short(address: object) -> bool:
+    return isinstance(address, str) and len(address) <= ADDRESS_MAX
 
 
 def _remote(link: Link) -> Attach:
@@ -83,6 +107,8 @@ def _address_text(link: Link) -> str | None:
 
 def _check_supported(link: Link) -> None:
     for terminus in (_remote(link).source, _remote(link).target):
+        if not _is_short(getattr(terminus, "address", None) or ""):
+            raise InvalidField(f"An address is a string of {ADDRESS_MAX} characters at most.")
         if terminus is not None and not isinstance(terminus, (Source, Target)):
             raise NotImplementedYet("Transactions are not supported by this version. Attach to an entity.")
         if getattr(terminus, "dynamic", False):
@@ -156,6 +182,6 @@ def _attach_node(peer: Peer, link: Link, node: RequestNode, segments: tuple[str,
         peer.add_endpoint(link, ReplyLink(peer, link, node, segments))
         return
     endpoint = RequestLink(peer, link, node, segments)
-    link.accept(max_message_size=REQUEST_BYTES_MAX)
+    link.accept(max_message_size=CBS_REQUEST_BYTES_MAX if isinstance(node, CbsNode) else REQUEST_BYTES_MAX)
     peer.add_endpoint(link, endpoint)
     endpoint.start()

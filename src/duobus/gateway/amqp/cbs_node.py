@@ -12,6 +12,8 @@ CBS = "$cbs"
 
 #: Any bearer of the text; a token is far shorter.
 TOKEN_LENGTH_MAX = 16_384
+#: Whoever has no token yet may not make the server hold more than a token takes with its envelope.
+REQUEST_BYTES_MAX = 65_536
 
 
 class CbsNode(RequestNode):

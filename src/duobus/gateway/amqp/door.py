@@ -11,15 +11,24 @@ from duobus.broker import ScaleUnit
 from duobus.clock import Clock, Entropy
 from duobus.codec import Symbol
 from duobus.errors import ServiceBusError
+from duobus.gateway.amqp.budget import ByteBudget
 from duobus.gateway.amqp.peer import Peer
 from duobus.telemetry.logs import Log, new_tracking_id, tracking_suffix
 from duobus.telemetry.metering_log import MeteringCounts
 
 #: How often connections are looked at: tokens end within a second of their expiry (issue 2, item 5).
 SWEEP_S = 0.5
+#: At a clean stop: for how long clients may still send after their credit is taken back, and the bound on answers.
+LAST_SENDS_S, ANSWERS_MS, POLL_S = 0.05, 3_000, 0.01
 FRAME_SIZE_MAX = 65_536
 CHANNEL_MAX, HANDLE_MAX = 4_999, 255
-LINKS_MAX = 5_000
+#: Of one connection with a good token or login, and of one without.
+LINKS_MAX, SESSIONS_MAX = 1_000, 1_000
+STRANGER_LINKS_MAX, STRANGER_SESSIONS_MAX = 16, 16
+#: Unfinished deliveries of a connection beside the largest one.
+PARTIAL_ROOM = 1 << 20
+#: Connections without a token or login; when there are more, the oldest of them has to go.
+STRANGERS_MAX = 4_000
 IDLE_TIME_OUT_MS = 120_000
 
 
@@ -30,6 +39,7 @@ class AmqpDoor:
         unit: What it opens on to.
         authorizer: Who may do what.
         peers: Every connection that is alive.
+        budget: What all of them may hold of messages that no store has yet.
         is_closing: Once true no link is attached any more.
     """
 
@@ -42,6 +52,7 @@ class AmqpDoor:
         entropy: Entropy,
         log: Log,
         metering: MeteringCounts,
+        budget: ByteBudget | None = None,
     ) -> None:
         self.unit = unit
         self.authorizer = authorizer
@@ -53,6 +64,9 @@ class AmqpDoor:
         self.totals: dict[tuple[str, str, str], list[int]] = {}
         self.connections_opened = 0
         self.peers: set[Peer] = set()
+        # By age.
+        self._strangers: dict[Peer, None] = {}
+        self.budget = budget or ByteBudget()
         self.is_closing = False
         self.loop = asyncio.get_running_loop()
         self._server_id = str(entropy.uuid())
@@ -62,12 +76,25 @@ class AmqpDoor:
     def forget(self, peer: Peer) -> None:
         """A connection is lost."""
         self.peers.discard(peer)
+        self._strangers.pop(peer, None)
         if not self.peers and self._empty is not None and not self._empty.done():
             self._empty.set_result(None)
 
     def __call__(self) -> Peer:
         """Make the protocol of a new connection."""
-        return Peer(self)
+        peer = Peer(self)
+        self._strangers[peer] = None
+        if len(self._strangers) > STRANGERS_MAX:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.abort()
+        return peer
+
+    def know(self, peer: Peer) -> None:
+        """A connection has shown a good token or login."""
+        self._strangers.pop(peer, None)
+        peer.engine.settings.links_max = LINKS_MAX
+        peer.engine.settings.sessions_max = SESSIONS_MAX
 
     def settings(self) -> ConnectionSettings:
         """Engine settings of a new connection; the container id is what support asks for."""
@@ -78,7 +105,9 @@ class AmqpDoor:
             channel_max=CHANNEL_MAX,
             handle_max=HANDLE_MAX,
             idle_time_out_ms=IDLE_TIME_OUT_MS,
-            links_max=LINKS_MAX,
+            links_max=STRANGER_LINKS_MAX,
+            sessions_max=STRANGER_SESSIONS_MAX,
+            partial_room=PARTIAL_ROOM,
         )
 
     def error(self, error: ServiceBusError, path: str, **about: object) -> AmqpError:
@@ -104,9 +133,21 @@ class AmqpDoor:
             peer.tick(now_ms, monotonic_ms)
         self._sweep = self.loop.call_later(SWEEP_S, self._sweep_now)
 
+    async def _answer_everything(self) -> None:
+        """Let what is under way end: a send without an outcome is sent again, after a client's whole timeout (I63)."""
+        for peer in list(self.peers):
+            peer.stop_sends()
+        # What clients sent before they learn of it is still on its way here.
+        await asyncio.sleep(LAST_SENDS_S)
+        deadline_ms = self.clock.monotonic_ms() + ANSWERS_MS
+        while any(peer.owes for peer in self.peers) and self.clock.monotonic_ms() < deadline_ms:  # noqa: ASYNC110 - once
+            await asyncio.sleep(POLL_S)
+
     async def close(self, limit_s: float) -> None:
-        """Contract chapter 16: detach every link, close every connection, wait a little for the peers' close."""
+        """Contract chapter 16: answer, detach every link, close every connection, wait a little for their close."""
         self.is_closing = True
+        if self.peers:
+            await self._answer_everything()
         for peer in list(self.peers):
             peer.shut_down()
         if self.peers:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from duobus.amqp import ACCEPTED, Link, Rejected, TransferRefused, Transfers
 from duobus.broker import Queue, Run
 from duobus.codec import BATCH_FORMAT, DecodeError, split_batch
-from duobus.errors import MessageTooLarge, NotImplementedYet, ServiceBusError, Undecodable
+from duobus.errors import MessageTooLarge, NotImplementedYet, ServerBusy, ServiceBusError, Undecodable
 from duobus.gateway.amqp.mapping import Incoming, envelope_key, plain_offset, take_apart
 from duobus.model.columns import Mailbox, Refusal, SendBatch
 from duobus.model.metering import OPERATION_BYTES, SEND, operations_of
@@ -23,7 +23,7 @@ CREDIT = 2000
 class IncomingLink(Mailbox):
     """One link on which a client sends to a queue."""
 
-    __slots__ = ("_link", "_owed", "_peer", "is_waiting", "queue", "segments")
+    __slots__ = ("_is_stopping", "_link", "_owed", "_peer", "is_waiting", "queue", "segments")
 
     def __init__(self, peer: Peer, link: Link, queue: Queue, segments: tuple[str, ...]) -> None:
         super().__init__()
@@ -34,10 +34,21 @@ class IncomingLink(Mailbox):
         self.is_waiting = False
         # Messages whose outcome is owed: credit is given again as they are answered.
         self._owed = 0
+        self._is_stopping = False
+
+    @property
+    def owes(self) -> bool:
+        """Whether messages are on their way to a store, and their outcomes not told yet."""
+        return self._owed > 0
 
     def start(self) -> None:
         """Give the first credit, at once (contract 0.16)."""
         self._link.grant(CREDIT)
+
+    def stop(self) -> None:
+        """Take the credit back and give none again; what was sent before the client knows is still taken."""
+        self._is_stopping = True
+        self._link.grant(0)
 
     def wake(self) -> None:
         """See Mailbox."""
@@ -61,6 +72,12 @@ class IncomingLink(Mailbox):
     def refused(self, event: TransferRefused) -> None:
         """A delivery that the engine did not take in: too large."""
         limit = self.queue.description.max_message_size_bytes
+        error: ServiceBusError
+        if event.size <= limit:
+            # The engine had no room for it beside the connection's other unfinished deliveries.
+            error = ServerBusy("Too many large messages are under way on this connection. Please wait 2 seconds.")
+            self._reject(event.delivery_id, 1, event.settled, error)
+            return
         error = MessageTooLarge(f"The message has more than the {limit} bytes that '{self.queue.path}' allows.")
         self._reject(event.delivery_id, 1, event.settled, error)
 
@@ -180,6 +197,8 @@ class IncomingLink(Mailbox):
 
     def _top_up(self, below: int) -> None:
         """Give credit again: what is promised and what is owed together stay within CREDIT."""
+        if self._is_stopping:
+            return
         if self._link.credit <= max(below, 1) and CREDIT - self._owed > self._link.credit:
             self._link.grant(CREDIT - self._owed)
 

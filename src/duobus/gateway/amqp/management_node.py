@@ -19,11 +19,11 @@ from duobus.broker import (
     SettleBatch,
     SettleDetail,
     Slot,
+    lock_lost,
 )
 from duobus.codec import Array, Int, Symbol, Timestamp
 from duobus.errors import (
     ArgumentInvalid,
-    MessageLockLost,
     MessageTooLarge,
     NotAllowed,
     NotImplementedYet,
@@ -73,7 +73,7 @@ class ManagementNode(RequestNode):
 
     def handle(self, request: Request, link: RequestLink) -> None:
         """Answer in a task of the connection: an operation may have to wait for a commit."""
-        self.peer.spawn(self._answer(request))
+        self.peer.spawn(self._answer(request), request.weight)
 
     async def _answer(self, request: Request) -> None:
         properties: dict[str, Any]
@@ -124,12 +124,12 @@ class ManagementNode(RequestNode):
         by_fragment = self._locks_of(body)
         for (handle, prefix), locks in by_fragment.items():
             if not handle.broker.holds(handle, SOURCE, prefix, locks):
-                raise _lock_lost()
+                raise lock_lost()
         ends: dict[tuple[FragmentHandle, bytes], int] = {}
         for (handle, prefix), locks in by_fragment.items():
             end = handle.broker.renew(handle, SOURCE, prefix, locks)
             if end is None:
-                raise _lock_lost()
+                raise lock_lost()
             ends[handle, prefix] = end
         for token in _tokens(body):
             handle, prefix, _ = self.queue.find_lock(token)
@@ -314,10 +314,3 @@ def _text(body: dict[Any, Any], name: str) -> str | None:
 
 def _number(handle: FragmentHandle, slot: Slot) -> int:
     return handle.number << COUNT_BITS | slot.count
-
-
-def _lock_lost() -> MessageLockLost:
-    return MessageLockLost(
-        "The lock supplied is invalid. Either the lock expired, or the message has already been removed from the "
-        "queue. Receive the message again."
-    )

@@ -17,8 +17,9 @@ from duobus.broker import (
     SettleBatch,
     SettleDetail,
     Slot,
+    lock_lost,
 )
-from duobus.errors import MessageLockLost, NotImplementedYet
+from duobus.errors import NotImplementedYet
 from duobus.gateway.amqp.mapping import HeadMaker
 from duobus.model.columns import DeliveryBatch, Mailbox
 from duobus.model.metering import EMPTY_RECEIVE, OPERATION_BYTES, RECEIVE, SETTLE, operations_of
@@ -26,6 +27,11 @@ from duobus.model.metering import EMPTY_RECEIVE, OPERATION_BYTES, RECEIVE, SETTL
 if TYPE_CHECKING:
     from duobus.gateway.amqp.deliveries import Deliveries, DeliveryRun
     from duobus.gateway.amqp.peer import Peer
+
+#: Messages that are asked for before others are written, and how many of them are written before the output's size is
+#: looked at again: a client may give any credit and read nothing.
+ASKED_MAX = 1000
+WRITTEN_BYTES = 1 << 18
 
 DEAD_LETTER_REASON = "DeadLetterReason"
 DEAD_LETTER_DESCRIPTION = "DeadLetterErrorDescription"
@@ -47,9 +53,11 @@ class OutgoingLink(Mailbox):
         "_draining",
         "_heads",
         "_link",
+        "_owed",
         "_peer",
         "_receiver",
         "_sent_since_drain",
+        "_size_max",
         "_unsent",
         "_unsent_number",
         "is_removing",
@@ -79,9 +87,12 @@ class OutgoingLink(Mailbox):
         self._deliveries = deliveries
         default_ttl = queue.description.default_message_time_to_live_ms if sub_queue == 0 else None
         self._heads = HeadMaker(default_ttl, locks=not is_removing)
+        self._size_max = queue.description.max_message_size_bytes
         # Batches that credit was lent for but that are not on the wire yet: (batch, offset of the first unsent).
         self._unsent: deque[tuple[DeliveryBatch, int]] = deque()
         self._unsent_number = 0
+        # Settlements whose outcome the client waits for.
+        self._owed = 0
         self._draining = False
         self._sent_since_drain = 0
         self._receiver = queue.open_receiver(sub_queue, self, removing=is_removing)
@@ -92,6 +103,11 @@ class OutgoingLink(Mailbox):
             self.is_waiting = True
             self._peer.look_at(self)
 
+    @property
+    def owes(self) -> bool:
+        """Whether settlements are on their way to a store, and their outcomes not told yet."""
+        return self._owed > 0
+
     # -- credit -------------------------------------------------------------------------------------------------
 
     def flow(self) -> None:
@@ -99,11 +115,14 @@ class OutgoingLink(Mailbox):
         if self._link.drain:
             self._draining = True
         self._give_back_surplus()
-        self._receiver.request(max(0, self._link.credit - self._unsent_number))
+        self._ask()
         if self._draining:
             self.wake()
         elif self._link.echo:
             self._link.flow()
+
+    def _ask(self) -> None:
+        self._receiver.request(max(0, min(self._link.credit, ASKED_MAX) - self._unsent_number))
 
     def _give_back_surplus(self) -> None:
         """Credit was taken back while messages waited for the window: they are not this client's any more."""
@@ -157,11 +176,14 @@ class OutgoingLink(Mailbox):
     def pump(self) -> None:
         """Write as many deliveries as window and socket allow."""
         link = self._link
-        while self._unsent and self._peer.can_write:
+        peer = self._peer
+        while self._unsent and peer.has_room:
             batch, offset = self._unsent[0]
             number = min(len(batch.slots) - offset, link.sendable())
             if number <= 0:
                 break
+            if number * self._size_max > WRITTEN_BYTES:
+                number = _fitting(batch.slots, offset, number)
             slots = batch.slots if number == len(batch.slots) else batch.slots[offset : offset + number]
             self._write(batch, slots, batch.first_lock + offset)
             if offset + number == len(batch.slots):
@@ -169,6 +191,11 @@ class OutgoingLink(Mailbox):
             else:
                 self._unsent[0] = (batch, offset + number)
             self._unsent_number -= number
+        if self._unsent and peer.can_write and not peer.has_room:
+            # Goes on once this much is handed to the socket.
+            self.wake()
+        elif link.credit > ASKED_MAX and not self._unsent:
+            self._ask()
         self._answer_drain()
 
     def _write(self, batch: DeliveryBatch, slots: list[Slot], first_lock: int) -> None:
@@ -211,18 +238,33 @@ class OutgoingLink(Mailbox):
                 command.detail = detail
             command.ranges.append((first_lock, number))
             command.answer_to.append(first_id)
+        if not settled:
+            self._owed += len(commands)
         for command in commands.values():
             self.queue.settle(command)
         number = sum(entry[3] for entry in found)
         self._peer.meter(self.queue, SETTLE, number, 0, number)
 
     def _release(self, found: list[tuple[DeliveryRun, int, int, int]], *, settled: bool) -> None:
-        for run, _, first_lock, number in found:
-            run.handle.broker.unlock(run.handle, SOURCE, run.prefix, [(first_lock, number)], counted=False)
+        done: list[tuple[int, int]] = []
+        gone: list[tuple[int, int]] = []
+        for run, first_id, first_lock, number in found:
+            ranges = [(first_lock, number)]
+            lost = set(run.handle.broker.unlock(run.handle, SOURCE, run.prefix, ranges, counted=False))
+            for offset in range(number):
+                delivery_id = first_id + offset
+                (gone if first_lock + offset in lost else done).append((delivery_id, delivery_id))
         if not settled:
-            self._answer(_ids(found), RELEASED)
+            self._answer(done, RELEASED)
+            self._answer_lost(gone)
+
+    def _answer_lost(self, gone: list[tuple[int, int]]) -> None:
+        """Say of these deliveries that their locks are lost."""
+        if gone:
+            self._answer(gone, Rejected(self._peer.error(lock_lost(), self.queue.path)))
 
     def _answer_settlements(self, commands: list[SettleBatch]) -> None:
+        self._owed -= len(commands)
         done: dict[int, list[tuple[int, int]]] = {}
         for command in commands:
             ranges = [
@@ -244,11 +286,7 @@ class OutgoingLink(Mailbox):
         for first_id, (first_lock, number) in zip(command.answer_to, command.ranges, strict=True):
             for offset in range(number):
                 (gone if first_lock + offset in lost else done).append((first_id + offset, first_id + offset))
-        error = MessageLockLost(
-            "The lock supplied is invalid. Either the lock expired, or the message has already been removed from "
-            "the queue. Receive the message again."
-        )
-        self._answer(gone, Rejected(self._peer.error(error, self.queue.path)))
+        self._answer_lost(gone)
 
     def _answer(self, ranges: list[tuple[int, int]], state: DeliveryState) -> None:
         """Dispositions to the client, neighbours merged, never over ids in between (contract 7.2)."""
@@ -278,6 +316,16 @@ class OutgoingLink(Mailbox):
             if not self.is_removing:
                 self._unlock(batch, offset, len(batch.slots) - offset)
         self._deliveries.forget(self)
+
+
+def _fitting(slots: list[Slot], offset: int, number: int) -> int:
+    """How many of these slots, at least one, have WRITTEN_BYTES together."""
+    size = 0
+    for index in range(offset, offset + number):
+        size += slots[index].size
+        if size > WRITTEN_BYTES:
+            return max(1, index - offset)
+    return number
 
 
 def _ids(found: list[tuple[DeliveryRun, int, int, int]]) -> list[tuple[int, int]]:

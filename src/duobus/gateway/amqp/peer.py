@@ -33,6 +33,7 @@ from duobus.broker import SOURCE, Queue
 from duobus.errors import (
     ConnectionForced,
     DetachForced,
+    QuotaExceeded,
     ServiceBusError,
     Unauthorized,
 )
@@ -49,7 +50,12 @@ if TYPE_CHECKING:
 CARRIED_BYTES_MAX = 4 << 20
 #: Unread output of a peer beyond which nothing more is read from it.
 OUTPUT_BYTES_MAX = 1 << 20
-TASKS_MAX = 1000
+#: How long a connection that was closed from this side may take over its goodbye.
+CLOSE_MS = 5_000
+#: Whoever has the turn in a full byte budget has to bring the whole message in this time: 100 MB at 1.7 MB/s.
+TURN_MS = 60_000
+#: ... and may not be silent for so long: its client may be dead.
+TURN_SILENCE_MS = 10_000
 
 Endpoint = IncomingLink | OutgoingLink | RequestLink | ReplyLink
 
@@ -79,11 +85,15 @@ class Peer(asyncio.Protocol):
         self._write_scheduled = False
         self._endpoints: dict[Link, Endpoint] = {}
         self._deliveries: dict[Session, Deliveries] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], int] = {}
         self._carried = 0
+        self._partial = 0
+        # Since when it has the turn and since when nothing came, and how much there was of the message then.
+        self._turn: tuple[int, int, int] | None = None
         self._paused = False
         self._since_ms = door.clock.monotonic_ms()
         self._is_closing = False
+        self._closing_ms = 0
         self._had_token = False
 
     # -- asyncio ------------------------------------------------------------------------------------------------
@@ -107,6 +117,8 @@ class Peer(asyncio.Protocol):
                 again = _HANDLERS[type(event)](self, event) or again
             # The engine stops at a SASL init and at an open until they are answered; what followed is in its buffer.
             pending = self.engine.receive(b"", self.door.clock.monotonic_ms()) if again else []
+        if self.engine.partial_bytes != self._partial:
+            self.carry(0)
         self.write_soon()
 
     def eof_received(self) -> bool:
@@ -116,6 +128,8 @@ class Peer(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Release every lock at once, each delivery counted (design 3.11, I20)."""
         self.is_gone = True
+        self._partial = 0
+        self.door.budget.note(self, 0, self._carried)
         self.door.forget(self)
         for task in self._tasks:
             task.cancel()
@@ -131,24 +145,29 @@ class Peer(asyncio.Protocol):
     def pause_writing(self) -> None:
         """See asyncio.Protocol: a peer that does not read is not read from either."""
         self.can_write = False
-        self._see_to_reading()
+        self.see_to_reading()
 
     def resume_writing(self) -> None:
         """See asyncio.Protocol."""
         self.can_write = True
-        self._see_to_reading()
+        self.see_to_reading()
         for endpoint in list(self._endpoints.values()):
             if isinstance(endpoint, OutgoingLink):
                 endpoint.wake()
+            elif isinstance(endpoint, ReplyLink):
+                endpoint.pump()
         self.write_soon()
 
     def carry(self, size: int) -> None:
         """Count bytes of messages that are on their way to a store; negative when they have arrived."""
         self._carried += size
-        self._see_to_reading()
+        self._partial = 0 if self.is_gone else self.engine.partial_bytes
+        self.door.budget.note(self, self._partial, self._carried)
+        self.see_to_reading()
 
-    def _see_to_reading(self) -> None:
-        paused = not self.can_write or self._carried > CARRIED_BYTES_MAX
+    def see_to_reading(self) -> None:
+        """Read from the socket, or stop, as what is held here and in the whole server demands."""
+        paused = not self.can_write or self._carried > CARRIED_BYTES_MAX or not self.door.budget.may_read(self)
         if paused != self._paused and self._transport is not None and not self._transport.is_closing():
             self._paused = paused
             if paused:
@@ -177,9 +196,13 @@ class Peer(asyncio.Protocol):
         transport = self._transport
         if transport is None or self.is_gone:
             return
-        output = self.engine.take_output()
-        if output:
+        output = self.engine.take_output(OUTPUT_BYTES_MAX if self.can_write else 0)
+        while output:
             transport.write(output)
+            # Large messages come in pieces, as fast as the socket takes them.
+            output = self.engine.take_output(OUTPUT_BYTES_MAX) if self.can_write else b""
+        for session in self.engine.take_reopened():
+            self._on_session_flow(SessionFlow(session))
         if self.engine.is_closed:
             transport.close()
 
@@ -188,15 +211,36 @@ class Peer(asyncio.Protocol):
         events = self.engine.tick(monotonic_ms)
         if events:
             self._handle_all(events)
+        if self._turn is not None or self.door.budget.turn is self:
+            self._watch_turn(monotonic_ms)
         age_ms = monotonic_ms - self._since_ms
-        if not self.engine.is_open:
+        if self._is_closing or self.engine.is_closed or self.engine.is_closing:
+            # What is written already goes out, unless the other side does not read it (contract chapter 16).
+            self._closing_ms = self._closing_ms or monotonic_ms
+            if monotonic_ms - self._closing_ms >= CLOSE_MS:
+                self.abort()
+        elif not self.engine.is_open:
             if age_ms > attaching.HANDSHAKE_MS:
                 self.abort()
-        elif age_ms > attaching.TOKEN_MS and not self._had_token and not self._is_closing:
+        elif not self._had_token and age_ms > attaching.TOKEN_MS:
             self._close(Unauthorized("No token was put within 20 seconds. Connect again and put one."))
         elif self.grants.drop_expired(now_ms):
             self._detach_unauthorized(now_ms)
-        self.write_soon()
+        if self.engine.output_size:
+            self.write_soon()
+
+    def _watch_turn(self, monotonic_ms: int) -> None:
+        """Others wait for whoever has the turn in the byte budget; it may not take its time."""
+        if self.door.budget.turn is not self or self._carried:
+            self._turn = None
+            return
+        since_ms, silent_ms, partial = self._turn or (monotonic_ms, monotonic_ms, -1)
+        if partial != self._partial:
+            silent_ms = monotonic_ms
+        self._turn = (since_ms, silent_ms, self._partial)
+        is_slow = monotonic_ms - since_ms > TURN_MS or monotonic_ms - silent_ms > TURN_SILENCE_MS
+        if is_slow and not self._is_closing:
+            self._close(QuotaExceeded("The server is short of memory and your message is slow. Try later."))
 
     def _detach_unauthorized(self, now_ms: int) -> None:
         for link, endpoint in list(self._endpoints.items()):
@@ -206,6 +250,20 @@ class Peer(asyncio.Protocol):
                 self.detach(link, Unauthorized("The token has expired. Put a fresh one and attach again."), path)
 
     # -- closing ------------------------------------------------------------------------------------------------
+
+    def stop_sends(self) -> None:
+        """Take the credit of every sending client back: the server is about to stop."""
+        for endpoint in self._endpoints.values():
+            if isinstance(endpoint, IncomingLink):
+                endpoint.stop()
+        self.write_soon()
+
+    @property
+    def owes(self) -> bool:
+        """Whether it took something that is not answered yet."""
+        return bool(self._tasks) or any(
+            endpoint.owes for endpoint in self._endpoints.values() if isinstance(endpoint, (IncomingLink, OutgoingLink))
+        )
 
     def shut_down(self) -> None:
         """Detach every link and close the connection, both as transient (contract chapter 16)."""
@@ -243,6 +301,11 @@ class Peer(asyncio.Protocol):
     # -- for links and nodes ------------------------------------------------------------------------------------
 
     @property
+    def has_room(self) -> bool:
+        """Whether more may be written: the socket takes it, and what waits to be handed to it is not much."""
+        return self.can_write and self.engine.output_size < OUTPUT_BYTES_MAX
+
+    @property
     def links(self) -> int:
         """Number of attached links."""
         return len(self._endpoints)
@@ -253,14 +316,15 @@ class Peer(asyncio.Protocol):
             if isinstance(endpoint, ReplyLink):
                 yield endpoint
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a task that ends with the connection at the latest."""
+    def spawn(self, work: Coroutine[Any, Any, None], size: int) -> None:
+        """Run a task that ends with the connection at the latest; ``size`` bytes are held as long as it runs."""
         task = self.door.loop.create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = size
+        self.carry(size)
         task.add_done_callback(self._task_done)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self.carry(-self._tasks.pop(task))
         if not task.cancelled() and task.exception() is not None:
             self.door.log.error("request failed", error=repr(task.exception()))
         self.write_soon()
@@ -290,7 +354,13 @@ class Peer(asyncio.Protocol):
         assert self._rules is not None
         grant = self.door.authorizer.authorize_token(token, self._rules, self.door.clock.now_ms())
         self.grants.add(audience, grant)
-        self._had_token = True
+        self._now_known()
+
+    def _now_known(self) -> None:
+        """Somebody's token or login was good: give it what a stranger has not."""
+        if not self._had_token:
+            self._had_token = True
+            self.door.know(self)
 
     def add_endpoint(self, link: Link, endpoint: Endpoint) -> None:
         """Keep the other side of an accepted link."""
@@ -324,7 +394,7 @@ class Peer(asyncio.Protocol):
             self.door.log.info("login refused", mechanism="PLAIN", reason=type(error).__name__)
             return False
         self._login_rules = rules
-        self._had_token = True
+        self._now_known()
         return True
 
     def _on_open(self, event: OpenReceived) -> bool:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 CREDIT = 100
 #: Replies that wait for a client's credit; beyond it the client has forgotten to give any.
 REPLIES_MAX = 1000
+#: ... and their bytes; the largest reply may pass it.
+REPLY_BYTES_MAX = 1 << 20
+#: What a request holds while it is answered, as a multiple of its size: decoded, small values are objects.
+DECODED_FACTOR = 8
 #: Largest request: a batch of messages to schedule fills the largest message, and a little for its envelope.
 REQUEST_BYTES_MAX = 1 << 20
 
@@ -30,9 +34,10 @@ class Request:
         scan: Its properties.
         properties: Its application properties.
         body: Its amqp-value, or None.
+        weight: Bytes that it holds until it is answered, about.
     """
 
-    __slots__ = ("body", "link", "properties", "scan")
+    __slots__ = ("body", "link", "properties", "scan", "weight")
 
     def __init__(self, link: Link, payload: bytes) -> None:
         """Decode a request.
@@ -41,6 +46,7 @@ class Request:
             Undecodable: It is no AMQP message with an amqp-value body.
         """
         self.link = link
+        self.weight = DECODED_FACTOR * len(payload)
         try:
             self.scan: Scan = scan(payload)
             bare = payload[self.scan.bare :]
@@ -106,7 +112,7 @@ class RequestLink:
 class ReplyLink:
     """The link on which a client receives the replies of a node."""
 
-    __slots__ = ("_counter", "_waiting", "link", "node", "peer", "segments")
+    __slots__ = ("_counter", "_size", "_waiting", "link", "node", "peer", "segments")
 
     def __init__(self, peer: Peer, link: Link, node: RequestNode, segments: tuple[str, ...]) -> None:
         self.peer = peer
@@ -115,6 +121,7 @@ class ReplyLink:
         self.segments = segments
         self._waiting: deque[bytes] = deque()
         self._counter = 0
+        self._size = 0
 
     @property
     def names(self) -> Iterable[str | None]:
@@ -124,11 +131,13 @@ class ReplyLink:
 
     def send(self, payload: bytes) -> None:
         """Send a reply as soon as the client has credit for it."""
-        if len(self._waiting) >= REPLIES_MAX:
-            error = QuotaExceeded(f"{REPLIES_MAX} replies wait for credit on this link. Grant some, then attach again.")
+        if len(self._waiting) >= REPLIES_MAX or self._size > REPLY_BYTES_MAX:
+            number = len(self._waiting)
+            error = QuotaExceeded(f"{number} replies wait for credit on this link. Grant some, then attach again.")
             self.peer.detach(self.link, error, self.node.name)
             return
         self._waiting.append(payload)
+        self._size += len(payload)
         self.pump()
 
     def flow(self) -> None:
@@ -144,14 +153,17 @@ class ReplyLink:
 
     def pump(self) -> None:
         """Send what waits, as far as credit goes."""
-        while self._waiting and self.link.sendable() > 0:
+        while self._waiting and self.peer.has_room and self.link.sendable() > 0:
             self._counter += 1
-            self.link.send_one(self._counter.to_bytes(8, "big"), self._waiting.popleft(), True)
+            payload = self._waiting.popleft()
+            self._size -= len(payload)
+            self.link.send_one(self._counter.to_bytes(8, "big"), payload, True)
         self.peer.write_soon()
 
     def close(self) -> None:
         """The link is gone, and with it the replies that nobody took."""
         self._waiting.clear()
+        self._size = 0
 
 
 class RequestNode:

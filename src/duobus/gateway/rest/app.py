@@ -1,4 +1,4 @@
-"""The HTTP door: so far ``GET /health`` and ``GET /metrics``."""
+"""The HTTP door: so far ``GET /health``, ``GET /metrics`` and the upgrade to AMQP over WebSocket."""
 
 from __future__ import annotations
 
@@ -8,19 +8,31 @@ from collections.abc import Callable
 from aiohttp import web
 
 from duobus.broker import ScaleUnit
+from duobus.gateway.websocket import PATHS, WebSocketDoor
 from duobus.telemetry.metrics import CONTENT_TYPE, Metrics
 
 HEALTHY = "Service is healthy."
 UNHEALTHY = "Service not available. Please try after some time."
 
+#: Connections that are left when the server stops get this long; AMQP has taken its leave before.
+_SHUTDOWN_S = 1.0
+
 
 class RestDoor:
     """The HTTP door of one server; ``protocol`` makes the protocol of a connection."""
 
-    def __init__(self, unit: ScaleUnit, metrics: Metrics, is_ready: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        unit: ScaleUnit,
+        metrics: Metrics,
+        is_ready: Callable[[], bool],
+        *,
+        websocket: WebSocketDoor | None = None,
+    ) -> None:
         self._unit = unit
         self._metrics = metrics
         self._is_ready = is_ready
+        self._websocket = websocket
         self._runner: web.AppRunner | None = None
 
     async def open(self) -> Callable[[], asyncio.Protocol]:
@@ -29,7 +41,10 @@ class RestDoor:
         app.router.add_get("/health", self._health)
         app.router.add_get("/healthz", self._health)
         app.router.add_get("/metrics", self._metrics_page)
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        if self._websocket is not None:
+            for path in PATHS:
+                app.router.add_get(path, self._websocket.serve)
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_SHUTDOWN_S)
         await self._runner.setup()
         server = self._runner.server
         assert server is not None

@@ -135,6 +135,7 @@ def _changed_by_refusal(facts: Facts) -> Iterator[Violation]:
         expired = held.subqueue == MAIN and any(e.uid == held.uid for e in facts.expiries)
         lost = (held.entity, held.fragment) in facts.setup.lost_fragments
         kept = facts.drained is not None and held.uid in facts.drained.retrievable
+        kept = kept or held.uid in facts.setup.purged
         if not (elsewhere or expired or lost or kept) and not _may_have_expired(facts, held):
             yield Violation(18, f"{held.uid} vanished though its settlement was refused", held, *begins)
 

@@ -11,6 +11,7 @@ from duobus.testing.checkers.facts import Facts, Violation
 from duobus.testing.history import (
     ABANDON,
     DEAD_LETTER,
+    DEFER,
     DEFERRED,
     MAIN,
     PEEK_LOCK,
@@ -26,7 +27,8 @@ def delivery_count(facts: Facts) -> Iterator[Violation]:
     """I6: counts are 1, 2, 3 ... and end at the maximum; the dead-letter queue gets a message once.
 
     A crash may forget deliveries since the fragment's last commit and nothing else (design 3.9). Deliveries that
-    no client saw, because a connection or process died, leave gaps; an outcome ``released`` does not count.
+    no client saw, because a connection or process died, leave gaps; an outcome ``released`` does not count, and
+    neither does a deferral (wire contract 8.4).
     """
     for (entity, subqueue, _), row in facts.by_message.items():
         if subqueue == MAIN:
@@ -56,7 +58,7 @@ def _count_step(facts: Facts, row: list[Delivery], earlier: Delivery, later: Del
 
 def _counts(facts: Facts, delivery: Delivery) -> tuple[int, int]:
     """Return the least and the most that the message's count can be after a delivery."""
-    releases = [s for s in facts.settles_of.get(delivery.token or b"", ()) if s.outcome == RELEASE]
+    releases = [s for s in facts.settles_of.get(delivery.token or b"", ()) if s.outcome in (RELEASE, DEFER)]
     count = delivery.delivery_count
     if any(facts.end(begin).ok is not None for begin in releases):
         return count - 1, count - 1
@@ -67,7 +69,7 @@ def _durable_count(facts: Facts, delivery: Delivery, later: Delivery) -> int:
     """Return what of a delivery's count the crash before ``later`` could not forget."""
     least, _ = _counts(facts, delivery)
     settles = facts.settles_of.get(delivery.token or b"", ())
-    if any(s.outcome in (ABANDON, RELEASE) and facts.end(s).ok is not None for s in settles):
+    if any(s.outcome in (ABANDON, RELEASE, DEFER) and facts.end(s).ok is not None for s in settles):
         return least
     crash = facts.crash_after(delivery)
     if crash is None:

@@ -1,0 +1,292 @@
+"""RabbitMQ as a peer: a private node of Debian's package, with one durable quorum queue behind its AMQP 1.0 plugin.
+
+Private means: a node name, data, configuration, cookie, plugin list and port mapper (epmd) of its own in a temporary
+folder, ports that were free, everything on 127.0.0.1. A RabbitMQ that the machine runs is neither used nor disturbed.
+"""
+
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from time import perf_counter, sleep
+
+from benchmarks.load.link import Target
+from benchmarks.peers import LOG_TAIL, Peer, PeerError
+
+PACKAGE = "rabbitmq-server"
+INSTALL_ROOT = Path("/usr/lib/rabbitmq/lib")
+QUEUE = "bench"
+INSTALL_TIMEOUT = 600.0
+MAPPER_PORT = 4369
+"""Where the machine's own port mapper listens, if there is one."""
+
+_CONFIG = """\
+listeners.tcp.1 = 127.0.0.1:{port}
+log.console = true
+log.console.level = warning
+log.file = false
+"""
+# An evaluated expression instead of a client: the package brings no tool that declares queues without the management
+# plugin, which would take processor time from the broker.
+_DECLARE = (
+    'rabbit_amqqueue:declare(rabbit_misc:r(<<"/">>, queue, <<"{name}">>), true, false, '
+    '[{{<<"x-queue-type">>, longstr, <<"quorum">>}}], none, <<"bench">>).'
+)
+
+
+class NotInstalled(PeerError):
+    """There is no RabbitMQ 3 from the package; the text says how to get it."""
+
+
+def installation(root: Path = INSTALL_ROOT) -> tuple[Path, str]:
+    """Return the folder of the package's programs and the version of RabbitMQ.
+
+    Raises:
+        NotInstalled: the package is not there, or is one whose plugins and addresses differ (RabbitMQ 4).
+    """
+    for folder in sorted(root.glob("rabbitmq_server-*")):
+        version = folder.name.partition("-")[2]
+        if not version.startswith("3."):
+            raise NotInstalled(f"the comparison knows RabbitMQ 3 (3.10 in Debian 12), not {version}")
+        if (folder / "sbin" / "rabbitmq-server").exists():
+            return folder / "sbin", version
+    raise NotInstalled(
+        "RabbitMQ is not installed. As root on Debian 12 run this again with --install-peer, which runs apt-get update"
+        f" and apt-get install {PACKAGE}; or install that package yourself"
+    )
+
+
+def install() -> bool:
+    """Install Debian's package unless it is there, and stop the service that the installation started, if any.
+
+    Returns:
+        Whether anything was installed.
+
+    Raises:
+        PeerError: this is not root, there is no apt-get, or the installation failed; with the end of what it said.
+    """
+    with suppress(NotInstalled):
+        installation()
+        return False
+    if shutil.which("apt-get") is None:
+        raise PeerError(f"--install-peer needs apt-get (Debian 12); install {PACKAGE} 3.10 some other way")
+    if os.geteuid() != 0:
+        raise PeerError(f"--install-peer needs root: sudo apt-get install {PACKAGE}, then run this without it")
+    apt = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    had_mapper = _listens(MAPPER_PORT)
+    _apt(["apt-get", "update", "--quiet"], apt)
+    _apt(["apt-get", "install", "--quiet", "--yes", "--no-install-recommends", PACKAGE], apt)
+    _stop_service(had_mapper)
+    installation()
+    return True
+
+
+def _stop_service(had_mapper: bool) -> None:
+    """Stop the service that the installation starts; it was not there before, so it is ours to stop."""
+    if Path("/run/systemd/system").is_dir() and shutil.which("systemctl"):
+        subprocess.run(["systemctl", "disable", "--now", PACKAGE], capture_output=True, check=False)
+    elif Path("/run/rabbitmq/pid").exists():
+        subprocess.run([f"/etc/init.d/{PACKAGE}", "stop"], capture_output=True, check=False)
+    if not had_mapper and _listens(MAPPER_PORT):
+        # a port mapper stays behind its node; it refuses to end while it serves another one
+        subprocess.run([_epmd(), "-port", str(MAPPER_PORT), "-kill"], capture_output=True, check=False)
+
+
+def _listens(port: int) -> bool:
+    with suppress(OSError):
+        socket.create_connection(("127.0.0.1", port), 1.0).close()
+        return True
+    return False
+
+
+def _apt(command: list[str], environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=INSTALL_TIMEOUT
+    )
+    if done.returncode != 0:
+        raise PeerError(f"{' '.join(command)} failed:\n{(done.stdout + done.stderr)[-LOG_TAIL:]}")
+
+
+class RabbitPeer(Peer):
+    """A private RabbitMQ node with a durable quorum queue, which syncs before it accepts.
+
+    Args:
+        data_root: the folder in which data folders are made; it should lie on the disk that counts.
+        root: where the package keeps its programs.
+        timeout: seconds that start and stop may take.
+
+    Raises:
+        NotInstalled: see `installation`.
+    """
+
+    def __init__(self, *, data_root: Path, root: Path = INSTALL_ROOT, timeout: float = 90.0) -> None:
+        super().__init__("rabbitmq-quorum")
+        self._programs, self.version = installation(root)
+        self._data_root = data_root
+        self._timeout = timeout
+        self._folder: Path | None = None
+        self._node: subprocess.Popen[bytes] | None = None
+        self._mapper: subprocess.Popen[bytes] | None = None
+        self._environment: dict[str, str] = {}
+        self._port = 0
+        self._pid = 0
+
+    def start(self) -> float:
+        """Start the node and declare the queue; see `Peer.start`."""
+        self.stop()
+        self._folder = folder = Path(tempfile.mkdtemp(prefix="duobus-bench-rabbit-", dir=self._data_root))
+        self._port, mapper_port, node_port = _free_ports(3)
+        self._environment = self._prepare(folder, mapper_port, node_port)
+        with (folder / "log").open("wb") as log:
+            started = perf_counter()
+            # as a child, since the one that the node would start is a daemon and would outlive the run
+            self._mapper = subprocess.Popen(
+                [_epmd(), "-port", str(mapper_port), "-address", "127.0.0.1"],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+            self._await_port(mapper_port, started)
+            # a session of its own, so that nothing of it is left when the group is ended
+            self._node = subprocess.Popen(
+                [str(self._programs / "rabbitmq-server")],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        # RabbitMQ opens its listeners at the end of its start
+        self._await_port(self._port, started)
+        self._pid = int((folder / "pid").read_text())
+        self._control("eval", _DECLARE.format(name=QUEUE))
+        return perf_counter() - started
+
+    def _prepare(self, folder: Path, mapper_port: int, node_port: int) -> dict[str, str]:
+        """Write the configuration and return the environment that makes node and tools keep to `folder`."""
+        (folder / "rabbitmq.conf").write_text(_CONFIG.format(port=self._port))
+        (folder / "enabled_plugins").write_text("[rabbitmq_amqp1_0].\n")
+        (folder / "environment").write_text("")
+        cookie = folder / ".erlang.cookie"
+        cookie.touch(0o600)
+        cookie.write_text(secrets.token_hex(16))
+        own = {name: value for name, value in os.environ.items() if not name.startswith(("RABBITMQ_", "ERL_"))}
+        return {
+            **own,
+            "HOME": str(folder),
+            "RABBITMQ_NODENAME": f"duobus-bench-{folder.name[-8:]}@localhost",
+            "RABBITMQ_CONF_ENV_FILE": str(folder / "environment"),
+            "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(folder / "advanced.config"),
+            "RABBITMQ_GENERATED_CONFIG_DIR": str(folder / "generated"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
+            "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(folder / "logs"),
+            "RABBITMQ_PID_FILE": str(folder / "pid"),
+            "RABBITMQ_DIST_PORT": str(node_port),
+            "ERL_EPMD_PORT": str(mapper_port),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_AFLAGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+            "ERL_CRASH_DUMP_SECONDS": "0",
+        }
+
+    def _await_port(self, port: int, started: float) -> None:
+        while perf_counter() - started < self._timeout:
+            for process in (self._mapper, self._node):
+                if process is not None and process.poll() is not None:
+                    raise PeerError(f"{self.name} ended while it started:\n{self.log_tail()}")
+            if _listens(port):
+                return
+            sleep(0.02)
+        raise PeerError(f"{self.name} was not ready within {self._timeout:g} s:\n{self.log_tail()}")
+
+    def _control(self, *words: str) -> str:
+        command = [str(self._programs / "rabbitmqctl"), "--quiet", *words]
+        done = subprocess.run(
+            command, env=self._environment, capture_output=True, text=True, check=False, timeout=self._timeout
+        )
+        # an expression that fails inside the node leaves the exit status at 0
+        if done.returncode != 0 or re.match(r"\{error|\{protocol_error", done.stdout.strip()):
+            raise PeerError(f"rabbitmqctl {words[0]} failed:\n{(done.stdout + done.stderr)[-LOG_TAIL:]}")
+        return done.stdout
+
+    def stop(self) -> None:
+        """Ask the node to end, make it end if it does not, end the port mapper, and delete the folder."""
+        node, self._node = self._node, None
+        mapper, self._mapper = self._mapper, None
+        if node is not None:
+            self._stop_node(node)
+        if mapper is not None:
+            mapper.terminate()
+            mapper.wait()
+        self._pid = 0
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def _stop_node(self, node: subprocess.Popen[bytes]) -> None:
+        if self._pid:
+            # the Erlang machine ends in good order at SIGTERM, and the script that started it with it
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                node.wait(self._timeout)
+        # also its helpers, which do not end at once; the group is gone when all have
+        with suppress(ProcessLookupError):
+            os.killpg(node.pid, signal.SIGKILL)
+        node.wait()
+
+    @property
+    def target(self) -> Target:
+        """The queue, as RabbitMQ's user for this machine; the plugin refuses the receiver settle mode second."""
+        address = f"/amq/queue/{QUEUE}"
+        return Target("127.0.0.1", self._port, address, "guest", "guest", "localhost", settles_second=False)
+
+    @property
+    def pid(self) -> int:
+        """The process id of the Erlang machine, in which all of RabbitMQ runs.
+
+        Raises:
+            PeerError: it does not run.
+        """
+        if not self._pid:
+            raise PeerError(f"{self.name} does not run")
+        return self._pid
+
+    def supports(self, workload: str) -> bool:
+        """Return False for E: the plugin does not know the Service Bus batch format."""
+        return not workload.startswith("E")
+
+    def log_tail(self) -> str:
+        """Return the end of what the node printed."""
+        if self._folder is None:
+            return ""
+        return (self._folder / "log").read_text(errors="replace")[-LOG_TAIL:]
+
+
+def _epmd() -> str:
+    """Return the path of Erlang's port mapper.
+
+    Raises:
+        NotInstalled: Erlang is not there.
+    """
+    found = shutil.which("epmd")
+    if found is None:
+        raise NotInstalled("there is no epmd: Erlang is not installed")
+    return found
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return ports of 127.0.0.1 that nobody listens on; held together until all are known, so that they differ."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [sock.getsockname()[1] for sock in sockets]
+    for sock in sockets:
+        sock.close()
+    return ports

@@ -1,0 +1,107 @@
+"""How duobus compares with a peer that was measured in the same run: a ratio per round, and of the medians.
+
+Above 1 is better for `rate`, where duobus stands above the line; below 1 is better for `cpu` and `send_p50`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+FLOORS = {"A100": 1.65, "A1000": 2.2, "B": 4.5, "C1x1": 3.25, "C4x4": 3.4}
+"""What the plain queue on one store has to reach in plain Python, against a quorum queue of RabbitMQ 3.10."""
+FLOORS_OF = "duobus-plain"
+FLOORS_AGAINST = "rabbitmq-quorum"
+
+Samples = Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]
+
+
+def _figure(sample: Mapping[str, Any], name: str) -> float | None:
+    if name == "cpu":
+        total = sample.get("cpu_us", {}).get("total")
+        return None if total is None else float(total)
+    found = sample.get("rate" if name == "rate" else "send_p50_ms")
+    return None if found is None else float(found)
+
+
+def compare(own: Sequence[Mapping[str, Any]], peer: Sequence[Mapping[str, Any]], name: str) -> dict[str, float] | None:
+    """Return the spread of a figure's ratio, own to peer.
+
+    Args:
+        own: samples of one workload.
+        peer: the peer's samples of it; those of one `round` belong together.
+        name: `rate`, `cpu` (microseconds per message) or `send_p50`.
+
+    Returns:
+        `median`, the ratio of the medians over the rounds that both have; `min` and `max` of the rounds' ratios; and
+        `rounds`, how many. None if they share no round, or a figure is not there or too small to be measured.
+    """
+    theirs = {sample["round"]: _figure(sample, name) for sample in peer}
+    pairs = [(_figure(sample, name), theirs.get(sample["round"])) for sample in own]
+    known = [(mine, other) for mine, other in pairs if mine and other]
+    if not known:
+        return None
+    each = [mine / other for mine, other in known]
+    whole = median(mine for mine, _ in known) / median(other for _, other in known)
+    return {"median": whole, "min": min(each), "max": max(each), "rounds": len(each)}
+
+
+def ratios(samples: Samples, peer: str) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
+    """Compare everybody with `peer`: by configuration, workload and figure, the spread of `compare`."""
+    result: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
+    for own, workloads in samples.items():
+        if own == peer:
+            continue
+        result[own] = {}
+        for workload, mine in workloads.items():
+            found = {name: compare(mine, samples[peer].get(workload, ()), name) for name in ("rate", "cpu", "send_p50")}
+            known = {name: spread for name, spread in found.items() if spread is not None}
+            if known:
+                result[own][workload] = known
+    return result
+
+
+def floor(own: str, peer: str, workload: str) -> float | None:
+    """Return what the ratio of rates must reach; None where nothing is asked for."""
+    return FLOORS.get(workload) if (own, peer) == (FLOORS_OF, FLOORS_AGAINST) else None
+
+
+def table(found: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]], peer: str) -> str:
+    """Lay out the result of `ratios` as plain text, with the floors and the geometric mean where all five are there."""
+    head = (f"ratio to {peer}", "load", "rate", "[min..max]", "floor", "", "cpu", "[min..max]", "send p50")
+    rows: list[tuple[str, ...]] = [head]
+    for own, workloads in found.items():
+        rows += [_row(own, peer, workload, figures) for workload, figures in workloads.items()]
+        rates = [workloads[name]["rate"]["median"] for name in FLOORS if "rate" in workloads.get(name, {})]
+        if len(rates) == len(FLOORS):
+            mean = math.exp(sum(math.log(rate) for rate in rates) / len(rates))
+            rows.append((own, "mean", f"{mean:.2f}", "", "", "", "", "", ""))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    lines = [
+        [cell.ljust(w) if at < 2 else cell.rjust(w) for at, (cell, w) in enumerate(zip(r, widths, strict=True))]
+        for r in rows
+    ]
+    return "\n".join("  ".join(line).rstrip() for line in lines)
+
+
+def _row(own: str, peer: str, workload: str, figures: Mapping[str, Mapping[str, float]]) -> tuple[str, ...]:
+    rate = figures.get("rate")
+    wanted = floor(own, peer, workload)
+    verdict = ""
+    if wanted is not None and rate is not None:
+        verdict = "met" if rate["median"] >= wanted else "below"
+    return (
+        own,
+        workload,
+        *_spread(rate),
+        "" if wanted is None else f"{wanted:.2f}",
+        verdict,
+        *_spread(figures.get("cpu")),
+        _spread(figures.get("send_p50"))[0],
+    )
+
+
+def _spread(figure: Mapping[str, float] | None) -> tuple[str, str]:
+    if figure is None:
+        return "-", ""
+    return f"{figure['median']:.2f}", f"[{figure['min']:.2f}..{figure['max']:.2f}]"

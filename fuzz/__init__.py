@@ -1,0 +1,1 @@
+"""Fuzzing of everything that takes bytes from a network; see ``run.py``."""

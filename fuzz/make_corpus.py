@@ -1,0 +1,60 @@
+"""Write the seeds under ``fuzz/corpus`` again: ``python fuzz/make_corpus.py``."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from duobus.amqp.performatives import Detach, Disposition, End  # noqa: E402 - the path comes first
+from duobus.auth.sas import sign_token  # noqa: E402
+from duobus.codec import Array, Int, Symbol, Timestamp, build_message, encode  # noqa: E402
+from fuzz.targets import ATTACHED, HANDSHAKE, KEY, NOW_MS, flow_of, frame, transfer_of  # noqa: E402
+
+UUID = uuid.UUID(int=7)
+
+
+def main() -> None:
+    """Write every seed."""
+    message = build_message(["id"], {"name": "value", "number": Int(7)}, data=b"body")
+    token = sign_token("sb://ns.example/q", "rule", KEY, NOW_MS // 1000 + 600)
+    audience = "sb://ns.example/q"
+    put = {"operation": "put-token", "type": "jwt", "name": audience}
+    bodies = [
+        {"lock-tokens": Array(uuid.UUID, [UUID])},
+        {"disposition-status": "completed", "lock-tokens": Array(uuid.UUID, [UUID])},
+        {"from-sequence-number": 1, "message-count": Int(5)},
+        {"sequence-numbers": Array(int, [1, 2]), "receiver-settle-mode": Int(0)},
+        {"messages": [{"message-id": "m", "message": message}]},
+        {"sequence-numbers": Array(int, [1, 2])},
+    ]
+    disposition = Disposition(role=True, first=0, last=2**31, settled=True)
+    seeds: dict[str, list[bytes]] = {
+        "sasl": [b"\xff" + HANDSHAKE, b"\x00" + HANDSHAKE[:60], b"\x10AMQP\x00\x01\x00\x00"],
+        "frames": [
+            b"\xff" + transfer_of(message),
+            b"\x01" + flow_of(2**32 - 1) + frame(0, disposition.to_bytes()),
+            b"\xff" + frame(0, Detach(handle=0, closed=True).to_bytes()) + frame(0, End().to_bytes()) + ATTACHED,
+            b"\x03" + transfer_of(message) * 3 + b"\x00\x00\x00\x08\x02\x00\x00\x00",
+        ],
+        "codec": [
+            message,
+            encode({Symbol("a"): [1, "x", b"y", Timestamp(5)], "b": Array(int, [1, 2, 3])}),
+            build_message([], data=build_message(["inner"], data=b"x")),
+            b"\x00\x53\x70\x45" + message,
+        ],
+        "cbs": [build_message([UUID], put, body_value=token), f"{audience}\n{token}".encode()],
+        "management": [bytes([index + 1]) + encode(body) for index, body in enumerate(bodies)],
+    }
+    for target, found in seeds.items():
+        folder = HERE / "corpus" / target
+        folder.mkdir(parents=True, exist_ok=True)
+        for index, data in enumerate(found):
+            (folder / f"seed-{index}").write_bytes(data)
+
+
+if __name__ == "__main__":
+    main()

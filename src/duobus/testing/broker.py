@@ -1,0 +1,253 @@
+"""A broker inside the process of the tests: in a thread of its own, in memory, with namespaces made at run time.
+
+Every namespace has a port, a key and an AMQP door of its own, so that a connection string leads to it alone and
+removing it takes its connections along. Broker time, which locks, times to live and scheduled messages follow, can
+be moved ahead; connections and tokens stay with real time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any
+
+from duobus.auth.authorizer import Authorizer, NamespaceRules
+from duobus.broker.fragment.slot import ACTIVE, DEAD_LETTER, DEFERRED, MAIN, Slot, kind_of, sub_queue_of
+from duobus.broker.queue import COUNT_BITS, Queue
+from duobus.clock import Clock, Entropy
+from duobus.codec import application_properties, decode, scan
+from duobus.codec.sections import DATA, SEQUENCE, VALUE, find_section
+from duobus.errors import EntityNotFound, NotImplementedYet
+from duobus.gateway.amqp.door import AmqpDoor
+from duobus.gateway.listener import Listener
+from duobus.model.description import QueueDescription, from_json
+from duobus.server.build import Server
+from duobus.server.config import Settings, load_settings
+from duobus.stores.catalog import new_namespace
+from duobus.telemetry.logs import Log
+
+#: How long connections that a test left open are given to close when its namespace goes.
+CLOSE_S = 0.2
+#: A call into the broker that takes longer has hung.
+CALL_TIMEOUT_S = 30.0
+#: Messages that ``messages`` returns at most.
+MESSAGES_MAX = 1000
+
+
+class MovableClock(Clock):
+    """The operating system's clocks, moved ahead as far as a test wants."""
+
+    def __init__(self) -> None:
+        self.moved_ms = 0
+
+    def now_ms(self) -> int:
+        """Return wall clock time, moved."""
+        return super().now_ms() + self.moved_ms
+
+    def monotonic_ms(self) -> int:
+        """Return monotonic time, moved by as much."""
+        return super().monotonic_ms() + self.moved_ms
+
+
+class _Place:
+    """A namespace: the door and the listener that lead to it."""
+
+    __slots__ = ("door", "key", "listener", "name", "rule")
+
+    def __init__(self, name: str, rule: str, key: str, door: AmqpDoor, listener: Listener) -> None:
+        self.name = name
+        self.rule = rule
+        self.key = key
+        self.door = door
+        self.listener = listener
+
+
+class BrokerHost:
+    """The broker as its own event loop sees it; every coroutine runs there.
+
+    Attributes:
+        clock: What connections and tokens follow.
+        broker_clock: What broker time follows.
+    """
+
+    def __init__(self) -> None:
+        self.clock = MovableClock()
+        self.broker_clock = MovableClock()
+        self._entropy = Entropy()
+        self._settings = load_settings(
+            Settings(data=None, ephemeral=True, port=0, tls_port=0, http_port=0, stores=2, emulator=True)
+        )
+        self._places: dict[str, _Place] = {}
+
+    async def start(self) -> None:
+        """Start a broker without any namespace for tests."""
+        self._server = Server(self._settings, self.clock, self._entropy, broker_clock=self.broker_clock)
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Remove what is left and stop."""
+        for name in list(self._places):
+            await self.remove_namespace(name)
+        await self._server.stop()
+
+    async def add_namespace(self) -> dict[str, str]:
+        """Make an empty namespace; returns its name and connection string."""
+        name = f"test-{self._entropy.token(6).hex()}"
+        row = new_namespace(name, self._entropy)
+        rule = row.rules[0]
+        door = AmqpDoor(
+            self._server.unit,
+            Authorizer([NamespaceRules(name, row.rules)]),
+            clock=self.clock,
+            entropy=self._entropy,
+            log=Log("amqp"),
+            metering=self._server.metering,
+        )
+        listener = Listener(name, door, None, Log("listener"))
+        await listener.open("127.0.0.1", 0)
+        self._server.unit.namespace(name)
+        self._places[name] = _Place(name, rule.name, rule.primary_key, door, listener)
+        text = (
+            f"Endpoint=sb://localhost:{listener.port};SharedAccessKeyName={rule.name};"
+            f"SharedAccessKey={rule.primary_key};UseDevelopmentEmulator=true;"
+        )
+        return {"name": name, "connection_string": text}
+
+    async def remove_namespace(self, name: str) -> None:
+        """Close its connections and delete all that is in it; one that is gone is no error."""
+        place = self._places.pop(name, None)
+        if place is None:
+            return
+        await place.listener.close()
+        if place.door.peers:
+            for peer in list(place.door.peers):
+                peer.abort()
+        await place.door.close(CLOSE_S)
+        await self._server.unit.drop_namespace(name)
+
+    async def reset_namespace(self, name: str) -> None:
+        """Close its connections and delete all that is in it; name, port and key stay."""
+        for peer in list(self._places[name].door.peers):
+            peer.abort()
+        await self._server.unit.drop_namespace(name)
+        self._server.unit.namespace(name)
+
+    async def create_queue(self, namespace: str, description: str) -> None:
+        """Create a queue from the JSON of its description.
+
+        Raises:
+            EntityAlreadyExists: The name is taken.
+            NotImplementedYet: It asks for what this version does not serve.
+        """
+        queue = await self._server.unit.create_queue(namespace, from_json(description.encode(), QueueDescription))
+        if queue.unbuilt:
+            await self._server.unit.delete_queue(namespace, queue.path)
+            raise NotImplementedYet(f"This version of duobus does not serve {', '.join(queue.unbuilt)}.")
+
+    async def messages(self, namespace: str, path: str) -> list[dict[str, Any]]:
+        """Everything in a queue and its dead-letter queue, by sequence number, as members of ``FoundMessage``."""
+        queue = self._server.unit.namespace(namespace).queues.get(path.lower())
+        if queue is None:
+            raise EntityNotFound(f"The queue '{path}' does not exist. Create it with create_queue.")
+        found: list[dict[str, Any]] = []
+        for sub_queue in (MAIN, DEAD_LETTER):
+            found += await self._of_sub_queue(queue, sub_queue)
+        return found
+
+    async def advance(self, milliseconds: int) -> None:
+        """Move broker time ahead; on return all that is due by then has been done."""
+        self.broker_clock.moved_ms += milliseconds
+        await self._server.unit.time_moved()
+
+    @staticmethod
+    async def _of_sub_queue(queue: Queue, sub_queue: int) -> list[dict[str, Any]]:
+        slots = await queue.peek(sub_queue, 1, MESSAGES_MAX)
+        return [_members(slot, handle.number << COUNT_BITS | slot.count) for handle, slot in slots]
+
+
+def _members(slot: Slot, sequence_number: int) -> dict[str, Any]:
+    special = slot.special
+    if sub_queue_of(slot.state) == DEAD_LETTER:
+        state = "dead-letter"
+    else:
+        state = {ACTIVE: "active", DEFERRED: "deferred"}.get(kind_of(slot.state), "scheduled")
+    properties = scan(slot.payload)
+    return {
+        "sequence_number": sequence_number,
+        "state": state,
+        "is_locked": slot.lock > 0,
+        "delivery_count": slot.deliveries,
+        "body": _body(slot.payload).hex(),
+        "message_id": None if properties.message_id is None else str(properties.message_id),
+        "subject": properties.subject,
+        "application_properties": {
+            key: value if isinstance(value, str | int | float | bool | None) else str(value)
+            for key, value in application_properties(slot.payload).items()
+        },
+        "dead_letter_reason": None if special is None else special.reason,
+    }
+
+
+def _body(bare: bytes) -> bytes:
+    """The data sections joined; of another kind of body its text."""
+    parts: list[bytes] = []
+    rest = bare
+    while True:
+        start, value, end = find_section(rest, DATA)
+        if start == value:
+            break
+        parts.append(bytes(decode(rest, value)[0]))
+        rest = rest[end:]
+    if parts:
+        return b"".join(parts)
+    for section in (VALUE, SEQUENCE):
+        start, value, _ = find_section(bare, section)
+        if start != value:
+            return str(decode(bare, value)[0]).encode()
+    return b""
+
+
+class BrokerThread:
+    """A BrokerHost in a thread and an event loop of its own.
+
+    Attributes:
+        host: What runs there; its coroutines are for ``call`` only.
+    """
+
+    def __init__(self) -> None:
+        self.host = BrokerHost()
+        self._loop = asyncio.new_event_loop()
+        # A daemon: a test run that is interrupted must not wait for it.
+        self._thread = threading.Thread(target=self._loop.run_forever, name="duobus-broker", daemon=True)
+
+    def start(self) -> None:
+        """Start; on return clients can connect."""
+        self._thread.start()
+        self._await(self.host.start())
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Run a coroutine of the host and return its result.
+
+        Raises:
+            ServiceBusError: What the broker says to it.
+        """
+        return self._await(getattr(self.host, name)(*arguments))
+
+    def renew(self) -> None:
+        """Put a fresh broker, in present time, in the place of one whose time was moved; all it held is gone."""
+        self._await(self.host.stop())
+        self.host = BrokerHost()
+        self._await(self.host.start())
+
+    def stop(self) -> None:
+        """Stop, and end the thread."""
+        self._await(self.host.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(CALL_TIMEOUT_S)
+        self._loop.close()
+
+    def _await(self, work: Coroutine[Any, Any, Any]) -> Any:
+        future: Future[Any] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return future.result(CALL_TIMEOUT_S)

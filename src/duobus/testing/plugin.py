@@ -1,0 +1,100 @@
+"""The pytest plugin: a broker for a session, a namespace for every test.
+
+Nothing of duobus is imported, started or changed until a test asks for one of the fixtures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from duobus.testing.namespace import Broker, Namespace
+
+#: Short names of the fixtures, unless they are taken.
+_ALIASES = ("broker", "namespace", "connection_string")
+
+
+class _Aliases:
+    """Holds the short fixtures where pytest does not look for them; ``pytest_configure`` hands out the free ones."""
+
+    @staticmethod
+    @pytest.fixture(scope="session")
+    def broker(duobus_broker: Broker) -> Broker:
+        """Short for ``duobus_broker``."""
+        return duobus_broker
+
+    @staticmethod
+    @pytest.fixture
+    def namespace(duobus_namespace: Namespace) -> Namespace:
+        """Short for ``duobus_namespace``."""
+        return duobus_namespace
+
+    @staticmethod
+    @pytest.fixture
+    def connection_string(duobus_connection_string: str) -> str:
+        """Short for ``duobus_connection_string``."""
+        return duobus_connection_string
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--duobus-process`` and the setting ``duobus_aliases``."""
+    group = parser.getgroup("duobus")
+    group.addoption(
+        "--duobus-process", action="store_true", help="Run the duobus broker in a process of its own, not in a thread."
+    )
+    parser.addini(
+        "duobus_aliases",
+        "Offer the fixtures also as broker, namespace and connection_string, where no other plugin has these names.",
+        type="bool",
+        default=True,
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Offer the short names that are free; a conftest.py or test module that defines one wins by pytest's own rules."""
+    if not config.getini("duobus_aliases"):
+        return
+    others = config.pluginmanager.get_plugins()
+    short = ModuleType("duobus_aliases")
+    for name in _ALIASES:
+        if not any(hasattr(plugin, name) for plugin in others):
+            setattr(short, name, getattr(_Aliases, name))
+    config.pluginmanager.register(short, "duobus_aliases")
+
+
+@pytest.fixture(scope="session")
+def duobus_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """The broker of this session (of this worker, under pytest-xdist): in memory, on ports that the system picks."""
+    from duobus.testing.namespace import Broker, BrokerProcess, Remote
+
+    remote: Remote
+    if request.config.getoption("--duobus-process"):
+        remote = BrokerProcess()
+    else:
+        from duobus.testing.broker import BrokerThread
+
+        remote = BrokerThread()
+    broker = Broker(remote)
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+@pytest.fixture
+def duobus_namespace(duobus_broker: Broker) -> Iterator[Namespace]:
+    """An empty namespace for this test alone; see ``duobus.testing.namespace.Namespace``."""
+    with duobus_broker.namespace() as namespace:
+        yield namespace
+
+
+@pytest.fixture
+def duobus_connection_string(duobus_namespace: Namespace) -> str:
+    """The connection string of this test's namespace."""
+    return duobus_namespace.connection_string

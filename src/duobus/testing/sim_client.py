@@ -1,0 +1,552 @@
+"""SimulatedClient: an AMQP client over the project's own engine, in virtual time, that writes down what it sees.
+
+It does what an application does through an SDK: sends, receives, settles, asks ``$management``; every operation ends
+in ok, fail or info in the history (reliability 2.1). Bytes are real: the broker's door parses and writes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from duobus.amqp import (
+    ACCEPTED,
+    RELEASED,
+    Closed,
+    Connection,
+    ConnectionSettings,
+    DeliveryState,
+    Dispositions,
+    EngineMisuse,
+    Error,
+    Link,
+    LinkAttached,
+    LinkDetached,
+    Modified,
+    Rejected,
+    Session,
+    Source,
+    Target,
+    Transfers,
+    plain_response,
+)
+from duobus.codec import (
+    BATCH_FORMAT,
+    Array,
+    Symbol,
+    Timestamp,
+    UInt,
+    application_properties,
+    build_message,
+    decode,
+    header_section,
+    scan,
+)
+from duobus.codec.sections import HEADER, VALUE, find_section
+from duobus.testing import history as h
+
+if TYPE_CHECKING:
+    from duobus.testing.sim_world import World
+
+PING = "application/vnd.ms-servicebus-ping"
+ANSWER_S = 20.0
+
+_OUTCOMES: dict[str, DeliveryState] = {
+    h.COMPLETE: ACCEPTED,
+    h.ABANDON: Modified(True, None, None),
+    h.RELEASE: RELEASED,
+    h.DEFER: Modified(True, True, None),
+    h.DEAD_LETTERED: Rejected(Error("com.microsoft:dead-letter", "poison", {"DeadLetterReason": "poison"})),
+}
+_MANAGED = {h.COMPLETE: "completed", h.ABANDON: "abandoned", h.DEFER: "defered", h.DEAD_LETTERED: "suspended"}
+
+
+class Received:
+    """A delivery that a client holds."""
+
+    __slots__ = ("delivery_id", "event", "link")
+
+    def __init__(self, link: Link, delivery_id: int, event: h.Delivery) -> None:
+        self.link = link
+        self.delivery_id = delivery_id
+        self.event = event
+
+
+class Message:
+    """A message to send."""
+
+    __slots__ = ("body", "key", "ping", "scheduled_ms", "ttl_ms", "uid")
+
+    def __init__(self, uid: str, body: bytes, key: str | None = None) -> None:
+        self.uid = uid
+        self.body = b"uid=" + uid.encode() + b";" + body
+        self.key = key
+        self.ping = False
+        self.ttl_ms: int | None = None
+        self.scheduled_ms: int | None = None
+
+    def encode(self) -> bytes:
+        """The message as an SDK would write it."""
+        annotations: dict[Any, Any] = {}
+        if self.key is not None:
+            annotations[Symbol("x-opt-partition-key")] = self.key
+        if self.scheduled_ms is not None:
+            annotations[Symbol("x-opt-scheduled-enqueue-time")] = Timestamp(self.scheduled_ms)
+        properties: list[Any] = [self.uid]
+        if self.ping:
+            properties += [None, None, None, None, None, Symbol(PING)]
+        return build_message(
+            properties,
+            None if self.ping else {"uid": self.uid},
+            data=b"" if self.ping else self.body,
+            header=header_section(durable=True, ttl_ms=self.ttl_ms) if self.ttl_ms else b"",
+            annotations=annotations or None,
+        )
+
+
+class SimulatedClient(asyncio.Protocol):
+    """One connection with one session.
+
+    Attributes:
+        name: Of the connection, in the history.
+        received: Deliveries that came and are not settled, in order.
+        alive: Whether the connection still is.
+    """
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.alive = False
+        self.received: list[Received] = []
+        self.arrived = asyncio.Event()
+        self._engine = Connection(
+            ConnectionSettings(name, mechanisms=("PLAIN",), sasl_response=plain_response(world.rule, world.key)),
+            acceptor=False,
+        )
+        self._transport: asyncio.Transport | None = None
+        self._session: Session | None = None
+        self._attached: dict[str, asyncio.Future[None]] = {}
+        self._sends: dict[int, asyncio.Future[DeliveryState | None]] = {}
+        self._settles: dict[int, asyncio.Future[DeliveryState | None]] = {}
+        self._requests: dict[uuid.UUID, asyncio.Future[tuple[int, str, Any]]] = {}
+        self._entities: dict[Link, tuple[str, str]] = {}
+        self._errors: dict[Link, Error | None] = {}
+        self._tag = 0
+
+    # -- the wire -----------------------------------------------------------------------------------------------
+
+    @classmethod
+    async def connect(cls, world: World, name: str) -> SimulatedClient:
+        """Open a connection and a session; raises OSError when the broker is not there."""
+        loop = asyncio.get_running_loop()
+        _, client = await loop.create_connection(lambda: cls(world, name), world.HOST, world.PORT)
+        return client
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.alive = True
+        self._engine.open(self.world.loop.time_ms(), hostname=self.world.HOST)
+        self._session = self._engine.begin()
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        for event in self._engine.receive(data, self.world.loop.time_ms()):
+            if isinstance(event, Transfers):
+                self._on_transfers(event)
+            elif isinstance(event, Dispositions):
+                self._on_dispositions(event)
+            elif isinstance(event, LinkAttached):
+                self._resolve(self._attached, event.link.name)
+            elif isinstance(event, LinkDetached):
+                self._errors[event.link] = event.error
+                self._resolve(self._attached, event.link.name)
+            elif isinstance(event, Closed) and self._transport is not None:
+                self._transport.close()
+        self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol: whatever had no answer has none now."""
+        if self.alive:
+            self.alive = False
+            self.world.history.append(h.LinkLost(self.name, self.world.broker_ms()))
+        waiting: list[asyncio.Future[Any]] = [
+            *self._attached.values(),
+            *self._sends.values(),
+            *self._settles.values(),
+            *self._requests.values(),
+        ]
+        for future in waiting:
+            if not future.done():
+                future.set_exception(ConnectionError(h.LOST_LINK))
+                future.exception()  # whoever waits gets it; nobody may
+        self._attached, self._sends, self._settles, self._requests = {}, {}, {}, {}
+        self.arrived.set()
+
+    def close(self) -> None:
+        """Close without ceremony, as a process that ends."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def _flush(self) -> None:
+        output = self._engine.take_output()
+        if output and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(output)
+
+    @staticmethod
+    def _resolve(futures: dict[str, asyncio.Future[None]], name: str) -> None:
+        future = futures.pop(name, None)
+        if future is not None and not future.done():
+            future.set_result(None)
+
+    async def _attach(self, link: Link) -> Link:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._attached[link.name] = future
+        self._flush()
+        await asyncio.wait_for(future, ANSWER_S)
+        if not link.is_attached:
+            error = self._errors.get(link)
+            raise ConnectionError(f"attach refused: {error}")
+        return link
+
+    async def sender(self, entity: str) -> Link:
+        """Attach a link to send on."""
+        assert self._session is not None
+        self._tag += 1
+        name = f"s{self._tag}"
+        return await self._attach(self._session.attach_sender(name, Source(address=name), Target(address=entity)))
+
+    async def receiver(self, entity: str, *, subqueue: str = h.MAIN, removing: bool = False) -> Link:
+        """Attach a link to receive on, without credit."""
+        assert self._session is not None
+        self._tag += 1
+        address = entity if subqueue == h.MAIN else f"{entity}/$DeadLetterQueue"
+        link = self._session.attach_receiver(
+            f"r{self._tag}",
+            Source(address=address),
+            Target(address="client"),
+            snd_settle_mode=1 if removing else 0,
+            rcv_settle_mode=0 if removing else 1,
+        )
+        self._entities[link] = (entity, subqueue)
+        return await self._attach(link)
+
+    def grant(self, link: Link, credit: int, *, drain: bool = False) -> None:
+        """Give credit."""
+        link.grant(credit, drain=drain)
+        self._flush()
+
+    # -- sending ------------------------------------------------------------------------------------------------
+
+    async def send(
+        self, link: Link, entity: str, messages: list[Message], *, batch: bool = False, settled: bool = False
+    ) -> bool:
+        """Send messages in one write, one transfer each or one for all; whether all were accepted."""
+        waiting: list[tuple[list[int], asyncio.Future[DeliveryState | None] | None]] = []
+        payloads = [message.encode() for message in messages]
+        ops = [self._begin_send(entity, message, settled=settled) for message in messages]
+        groups = (
+            [(ops, build_message(None, None, data=payloads, annotations=_key(messages[0])))]
+            if batch
+            else [([op], payload) for op, payload in zip(ops, payloads, strict=True)]
+        )
+        try:
+            for numbers, payload in groups:
+                self._tag += 1
+                tag = self._tag.to_bytes(4, "big")
+                delivery_id = link.send_one(tag, payload, settled, BATCH_FORMAT if batch else 0)
+                future: asyncio.Future[DeliveryState | None] | None = None
+                if not settled:
+                    future = asyncio.get_running_loop().create_future()
+                    self._sends[delivery_id] = future
+                waiting.append((numbers, future))
+        except EngineMisuse:
+            # The link is gone, or its credit is used up: what was not written was not sent.
+            for numbers, _ in groups[len(waiting) :]:
+                for op in numbers:
+                    self.world.history.append(h.Fail(op, "client:no-credit", "TrackingId:client", transient=True))
+        self._flush()
+        outcomes = await asyncio.gather(*(self._end_send(numbers, future) for numbers, future in waiting))
+        return len(waiting) == len(groups) and all(outcomes)
+
+    def _begin_send(self, entity: str, message: Message, *, settled: bool) -> int:
+        op = self.world.history.next_op()
+        self.world.history.append(
+            h.SendBegin(
+                op,
+                self.name,
+                self.name,
+                entity,
+                message.uid,
+                _digest(message.body),
+                key=message.key,
+                fragment=self.world.fragment_of(entity, message.key),
+                settled=settled,
+                ping=message.ping,
+                scheduled_ms=message.scheduled_ms,
+                ttl_ms=message.ttl_ms,
+            )
+        )
+        return op
+
+    async def _end_send(self, ops: list[int], future: asyncio.Future[DeliveryState | None] | None) -> bool:
+        history = self.world.history
+        if future is None:
+            for op in ops:
+                history.append(h.Info(op))
+            return True
+        state = await self._answer(ops, future)
+        if state is None:
+            return False
+        for op in ops:
+            if isinstance(state, Rejected):
+                error = state.error or Error("amqp:internal-error", "")
+                busy = error.condition in ("com.microsoft:server-busy", "amqp:internal-error")
+                history.append(h.Fail(op, error.condition, error.description or "", transient=busy))
+            else:
+                history.append(h.Ok(op))
+        return state is ACCEPTED
+
+    async def _answer(self, ops: list[int], future: asyncio.Future[Any]) -> Any:
+        try:
+            return await asyncio.wait_for(future, ANSWER_S)
+        except (ConnectionError, TimeoutError) as error:
+            reason = h.TIMED_OUT if isinstance(error, TimeoutError) else h.LOST_LINK
+            for op in ops:
+                self.world.history.append(h.Info(op, reason))
+            return None
+
+    def _on_dispositions(self, event: Dispositions) -> None:
+        waiting = self._sends if event.role else self._settles
+        for first, last, _, state in event.ranges:
+            for delivery_id in range(first, last + 1):
+                future = waiting.pop(delivery_id, None)
+                if future is not None and not future.done():
+                    future.set_result(state)
+                elif future is None and event.role:
+                    self.world.history.append(h.StrayOutcome(self.name, delivery_id))
+
+    # -- receiving ----------------------------------------------------------------------------------------------
+
+    def _on_transfers(self, event: Transfers) -> None:
+        where = self._entities.get(event.link)
+        for index, payload in enumerate(event.payloads):
+            if where is None:
+                self._on_reply(payload)
+                continue
+            delivery = self._delivery(payload, where, event.settled)
+            self.world.history.append(delivery)
+            self.received.append(Received(event.link, event.first_delivery_id + index, delivery))
+        self.arrived.set()
+
+    def _delivery(self, payload: bytes, where: tuple[str, str], removed: bool) -> h.Delivery:
+        entity, subqueue = where
+        found = scan(payload)
+        annotations = found.annotations or {}
+        seq = int(annotations[Symbol("x-opt-sequence-number")])
+        until = int(annotations.get(Symbol("x-opt-locked-until"), 0))
+        grant = self.world.grant(entity, seq, until)
+        bare = payload[found.bare :]
+        reason = application_properties(bare).get("DeadLetterReason")
+        return h.Delivery(
+            entity,
+            seq,
+            str(found.message_id),
+            _digest(_body(bare)),
+            None if removed else grant.token,
+            until,
+            _delivery_count(payload) + 1,
+            self.name,
+            self.name,
+            grant.broker_ms,
+            mode=h.RECEIVE_AND_DELETE if removed else h.PEEK_LOCK,
+            subqueue=subqueue,
+            epoch=grant.epoch,
+            enqueued_ms=int(annotations[Symbol("x-opt-enqueued-time")]),
+            reason=reason,
+            ping=found.content_type == PING,
+        )
+
+    async def settle(self, item: Received, outcome: str, *, management: bool = False) -> bool:
+        """Settle a delivery; whether the broker said yes."""
+        if item in self.received:
+            self.received.remove(item)
+        token = item.event.token
+        assert token is not None
+        op = self.world.history.next_op()
+        self.world.history.append(h.SettleBegin(op, self.name, token, outcome, management=management))
+        if management:
+            body = {
+                "disposition-status": _MANAGED[outcome],
+                "lock-tokens": Array(uuid.UUID, [uuid.UUID(bytes_le=token)]),
+            }
+            return (
+                await self._managed(op, item.event.entity, item.event.subqueue, "update-disposition", body) is not None
+            )
+        session = self._session
+        if not self.alive or session is None:
+            self.world.history.append(h.Info(op))
+            return False
+        future: asyncio.Future[DeliveryState | None] = asyncio.get_running_loop().create_future()
+        self._settles[item.delivery_id] = future
+        session.disposition(True, item.delivery_id, item.delivery_id, _OUTCOMES[outcome], False)
+        self._flush()
+        state = await self._answer([op], future)
+        if state is None:
+            return False
+        if isinstance(state, Rejected) and state.error is not None:
+            transient = state.error.condition == "com.microsoft:server-busy"
+            if transient:
+                # Whether the commit with the settlement reached the disk is not known.
+                self.world.history.append(h.Info(op))
+            else:
+                self.world.history.append(h.Fail(op, state.error.condition, state.error.description or ""))
+            return False
+        self.world.history.append(h.Ok(op))
+        return True
+
+    # -- management ---------------------------------------------------------------------------------------------
+
+    def _on_reply(self, payload: bytes) -> None:
+        found = scan(payload)
+        bare = payload[found.bare :]
+        answer = application_properties(bare)
+        start, value, _ = find_section(bare, VALUE)
+        body = None if start == value else decode(bare, value)[0]
+        future = self._requests.pop(found.correlation_id, None)  # type: ignore[arg-type]
+        if future is not None and not future.done():
+            condition = f"{answer.get('errorCondition', '')} {answer.get('statusDescription', '')}"
+            future.set_result((int(answer["statusCode"]), condition, body))
+
+    async def request(self, entity: str, operation: str, body: dict[str, Any]) -> tuple[int, str, Any]:
+        """Ask the management node of an entity; raises ConnectionError or TimeoutError without an answer."""
+        node = f"{entity}/$management"
+        session = self._session
+        if not self.alive or session is None:
+            raise ConnectionError(h.LOST_LINK)
+        links = {link.name: link for link in session.links}
+        requests, replies = links.get(f"q-{node}"), links.get(f"a-{node}")
+        if requests is None or replies is None:
+            name = f"a-{node}"
+            replies = await self._attach(session.attach_receiver(name, Source(address=node), Target(address=name)))
+            replies.grant(100)
+            requests = await self._attach(session.attach_sender(f"q-{node}", Source(address="x"), Target(address=node)))
+            self._flush()
+            for _ in range(100):
+                if requests.sendable():
+                    break
+                await asyncio.sleep(0.05)
+        number = uuid.UUID(bytes=self.world.rng.randbytes(16))
+        payload = build_message(
+            [number, None, None, None, f"a-{node}"],
+            {"operation": f"com.microsoft:{operation}", "com.microsoft:server-timeout": UInt(15_000)},
+            body_value=body,
+        )
+        future: asyncio.Future[tuple[int, str, Any]] = asyncio.get_running_loop().create_future()
+        self._requests[number] = future
+        self._tag += 1
+        try:
+            requests.send_one(self._tag.to_bytes(4, "big"), payload, True)
+        except EngineMisuse as gone:
+            raise ConnectionError(h.LOST_LINK) from gone
+        self._flush()
+        return await asyncio.wait_for(future, ANSWER_S)
+
+    async def _managed(self, op: int, entity: str, subqueue: str, operation: str, body: dict[str, Any]) -> Any:
+        """A request that is an operation of the history; its body when it succeeded, else None."""
+        path = entity if subqueue == h.MAIN else f"{entity}/$DeadLetterQueue"
+        try:
+            status, condition, answer = await self.request(path, operation, body)
+        except (ConnectionError, TimeoutError) as error:
+            self.world.history.append(h.Info(op, h.TIMED_OUT if isinstance(error, TimeoutError) else h.LOST_LINK))
+            return None
+        if status >= 500:
+            self.world.history.append(h.Info(op))
+            return None
+        if status >= 300:
+            name, _, text = condition.partition(" ")
+            self.world.history.append(h.Fail(op, name, text))
+            return None
+        until = seq = None
+        if isinstance(answer, dict) and "expirations" in answer:
+            until = int(answer["expirations"].items[0])
+        if isinstance(answer, dict) and "sequence-numbers" in answer:
+            seq = int(answer["sequence-numbers"].items[0])
+        self.world.history.append(h.Ok(op, seq=seq, locked_until_ms=until))
+        return answer if answer is not None else {}
+
+    async def renew(self, item: Received) -> None:
+        """Renew the lock of a delivery."""
+        token = item.event.token
+        assert token is not None
+        op = self.world.history.next_op()
+        self.world.history.append(h.RenewBegin(op, self.name, token))
+        body = {"lock-tokens": Array(uuid.UUID, [uuid.UUID(bytes_le=token)])}
+        await self._managed(op, item.event.entity, item.event.subqueue, "renew-lock", body)
+
+    async def schedule(self, entity: str, message: Message) -> int | None:
+        """Schedule a message through the management node; its sequence number when it was accepted."""
+        op = self._begin_send(entity, message, settled=False)
+        body = {"messages": [{"message-id": message.uid, "message": message.encode()}]}
+        answer = await self._managed(op, entity, h.MAIN, "schedule-message", body)
+        return int(answer["sequence-numbers"].items[0]) if answer else None
+
+    async def cancel(self, entity: str, seq: int) -> None:
+        """Cancel a scheduled message."""
+        op = self.world.history.next_op()
+        self.world.history.append(h.CancelBegin(op, self.name, entity, seq))
+        await self._managed(op, entity, h.MAIN, "cancel-scheduled-message", {"sequence-numbers": Array(int, [seq])})
+
+    async def peek(self, entity: str, first: int = 1, count: int = 50) -> list[tuple[int, str]]:
+        """Peek; returns (sequence number, uid) of what was shown."""
+        status, _, body = await self.request(
+            entity, "peek-message", {"from-sequence-number": first, "message-count": count}
+        )
+        shown = []
+        for entry in body["messages"] if status == 200 else []:
+            found = scan(entry["message"])
+            annotations = found.annotations or {}
+            seq = int(annotations[Symbol("x-opt-sequence-number")])
+            state = int(annotations.get(Symbol("x-opt-message-state"), 0))
+            uid = str(found.message_id)
+            ping = found.content_type == PING
+            self.world.history.append(h.Peeked(entity, seq, uid, state, self.world.broker_ms(), ping=ping))
+            shown.append((seq, uid))
+        return shown
+
+    async def receive_deferred(self, entity: str, seq: int) -> Received | None:
+        """Fetch a deferred message by number, locked; None when the broker refuses."""
+        body = {"sequence-numbers": Array(int, [seq]), "receiver-settle-mode": UInt(1)}
+        status, _, answer = await self.request(entity, "receive-by-sequence-number", body)
+        if status != 200:
+            return None
+        entry = answer["messages"][0]
+        delivery = self._delivery(entry["message"], (entity, h.MAIN), False)
+        delivery.mode = h.DEFERRED
+        delivery.token = entry["lock-token"].bytes_le
+        self.world.history.append(delivery)
+        assert self._session is not None
+        return Received(self._session.links[0], -1, delivery)
+
+
+def _key(message: Message) -> dict[Any, Any] | None:
+    return {Symbol("x-opt-partition-key"): message.key} if message.key is not None else None
+
+
+def _digest(body: bytes) -> bytes:
+    return sha256(body).digest()[:8]
+
+
+def _body(bare: bytes) -> bytes:
+    start, value, _ = find_section(bare, 0x75)
+    return b"" if start == value else bytes(decode(bare, value)[0])
+
+
+def _delivery_count(payload: bytes) -> int:
+    start, value, _ = find_section(payload, HEADER)
+    fields = decode(payload, value)[0] if start != value else []
+    return int(fields[4] or 0) if len(fields) > 4 else 0

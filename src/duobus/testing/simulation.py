@@ -1,0 +1,471 @@
+"""Deterministic simulation of the whole broker: ``python -m duobus.testing.simulation --seed 7`` (reliability 3).
+
+A seed draws a scenario: queues, stores, clients and which faults may strike how often (swarm). Two phases: faults on,
+then everything is healed and drained. The history is checked for the invariants of the delivery core. The same seed
+gives the same run, to the byte; a campaign runs every fiftieth seed twice to see that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import multiprocessing
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+from duobus.model.description import QueueDescription
+from duobus.testing import history as h
+from duobus.testing.checkers import EntityRules, Setup, Violation, check
+from duobus.testing.disk import FAULTS
+from duobus.testing.planted import BUGS
+from duobus.testing.sim_client import Message, SimulatedClient
+from duobus.testing.sim_world import World
+
+LOCK_MS = 3_000
+PHASE_S = (6.0, 14.0)
+DRAIN_LIMIT_S = 600.0
+RUN_LIMIT_S = 3_600.0
+
+
+class Scenario:
+    """What a seed has drawn.
+
+    Attributes:
+        queues: Entities with their properties.
+        stores: Number of messaging stores.
+        senders, receivers: How many clients of each.
+        messages: Messages per sender.
+        kills, power_cuts: How often the broker's process or machine dies.
+        cuts: How often a connection is reset or goes silent.
+        chances: Probability of each disk fault per durable operation.
+        seconds: Length of the first phase.
+    """
+
+    def __init__(self, seed: int) -> None:
+        rng = random.Random(f"scenario:{seed}")
+        self.stores = rng.choice((1, 2, 3, 4))
+        lock = rng.choice((LOCK_MS, LOCK_MS, 1_500))
+        self.queues = [
+            QueueDescription(name="plain", lock_duration_ms=lock, max_delivery_count=rng.choice((2, 5, 10, 10))),
+        ]
+        if rng.random() < 0.8:
+            self.queues.append(
+                QueueDescription(
+                    name="parted",
+                    lock_duration_ms=lock,
+                    enable_partitioning=True,
+                    max_delivery_count=10,
+                    default_message_time_to_live_ms=rng.choice((None, None, 4_000)),
+                    dead_lettering_on_message_expiration=rng.random() < 0.5,
+                )
+            )
+        self.senders = rng.randint(1, 3)
+        self.receivers = rng.randint(1, 3)
+        self.messages = rng.randint(8, 40)
+        self.kills = rng.choice((0, 0, 1, 2))
+        self.power_cuts = rng.choice((0, 0, 1, 2))
+        self.cuts = rng.choice((0, 0, 2, 4))
+        self.chances: dict[str, float] = {}
+        for fault in FAULTS:
+            if rng.random() < 0.3:
+                self.chances[fault] = rng.choice((0.01, 0.05, 0.15))
+        self.seconds = rng.uniform(*PHASE_S)
+        self.removing = rng.random() < 0.4
+        self.management = rng.random() < 0.6
+
+    def __repr__(self) -> str:
+        queues = ", ".join(queue.name for queue in self.queues)
+        return (
+            f"{queues} over {self.stores} stores; {self.senders} senders of {self.messages} messages, "
+            f"{self.receivers} receivers; {self.kills} kills, {self.power_cuts} power cuts, {self.cuts} cuts, "
+            f"disk faults {self.chances or 'none'}; {self.seconds:.1f} s"
+        )
+
+    def setup(self, removed: frozenset[str]) -> Setup:
+        """What the checkers have to know."""
+        return Setup(
+            {
+                queue.name: EntityRules(
+                    max_delivery_count=queue.max_delivery_count,
+                    lock_ms=queue.lock_duration_ms,
+                    ttl_ms=queue.default_message_time_to_live_ms,
+                    dead_letter_on_expiry=queue.dead_lettering_on_message_expiration,
+                    fragments=tuple(range(16)) if queue.enable_partitioning else (0,),
+                )
+                for queue in self.queues
+            },
+            purged=removed,
+            concurrent_senders=self.senders,
+        )
+
+
+class Result:
+    """How one run ended."""
+
+    def __init__(
+        self, seed: int, violations: list[Violation], digest: int, history: h.History, scenario: Scenario
+    ) -> None:
+        self.seed = seed
+        self.violations = violations
+        self.digest = digest
+        self.history = history
+        self.scenario = scenario
+
+
+class _Run:
+    """The clients and the nemesis of one run."""
+
+    def __init__(self, world: World, scenario: Scenario) -> None:
+        self.world = world
+        self.scenario = scenario
+        self.rng = random.Random(f"run:{world.seed}")
+        self.stop_at = 0.0
+        self.deferred: list[tuple[str, int]] = []
+        self.scheduled: list[tuple[str, int]] = []
+        self.sending = 0
+        self._number = 0
+
+    @property
+    def in_phase(self) -> bool:
+        return self.world.loop.time() < self.stop_at
+
+    async def play(self) -> None:
+        """Both phases."""
+        world, scenario = self.world, self.scenario
+        world.start()
+        self.stop_at = world.loop.time() + scenario.seconds
+        jobs = [self._sender(number) for number in range(scenario.senders)]
+        jobs += [self._receiver(number) for number in range(scenario.receivers)]
+        if scenario.management:
+            jobs.append(self._manager())
+        tasks = [asyncio.ensure_future(job) for job in jobs]
+        await self._nemesis()
+        for disk in world.disks.values():
+            disk.faults.calm()
+        world.network.heal()
+        if not world.node.alive:
+            world.start()
+        await asyncio.gather(*tasks)
+        await self._drain()
+
+    # -- clients ------------------------------------------------------------------------------------------------
+
+    async def _client(self, kind: str) -> SimulatedClient | None:
+        """A connected client, or None when the phase ended first."""
+        self._number += 1
+        name = f"{kind}-{self._number}"
+        while True:
+            try:
+                return await SimulatedClient.connect(self.world, name)
+            except OSError:
+                await asyncio.sleep(0.2)
+                if not self.in_phase and kind != "drain":
+                    return None
+
+    async def _sender(self, number: int) -> None:
+        rng = random.Random(f"sender:{self.world.seed}:{number}")
+        left = self.scenario.messages
+        entity = rng.choice(self.scenario.queues).name
+        again: list[Message] = []
+        while (left > 0 or again) and self.in_phase:
+            client = await self._client("sender")
+            if client is None:
+                return
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                link = await client.sender(entity)
+                await asyncio.sleep(0.05)
+                while (left > 0 or again) and self.in_phase and client.alive:
+                    size = rng.choice((1, 1, 3, 8))
+                    messages = again or [self._message(rng, number, left - i) for i in range(min(size, left))]
+                    left -= 0 if again else len(messages)
+                    batch = len(messages) > 1 and rng.random() < 0.3 and len({m.key for m in messages}) == 1
+                    plain = not any(m.ping or m.scheduled_ms for m in messages)
+                    settled = plain and rng.random() < 0.05
+                    ok = await client.send(link, entity, messages, batch=batch and plain, settled=settled)
+                    again = [] if ok or rng.random() < 0.3 else messages
+                    await asyncio.sleep(rng.choice((0.0, 0.02, 0.3)))
+            client.close()
+            await asyncio.sleep(0.05)
+
+    def _message(self, rng: random.Random, sender: int, number: int) -> Message:
+        message = Message(f"{sender}-{number}", rng.randbytes(rng.choice((0, 20, 200))), None)
+        if rng.random() < 0.3:
+            message.key = f"key{rng.randint(0, 5)}"
+        if rng.random() < 0.05:
+            message.ping = True
+            message.key = None
+        elif rng.random() < 0.1:
+            message.scheduled_ms = self.world.clock.now_ms() + rng.randint(100, 4_000)
+        elif rng.random() < 0.1:
+            message.ttl_ms = rng.choice((300, 2_000, 60_000))
+        return message
+
+    async def _receiver(self, number: int) -> None:
+        rng = random.Random(f"receiver:{self.world.seed}:{number}")
+        entity = rng.choice(self.scenario.queues).name
+        removing = self.scenario.removing and rng.random() < 0.5
+        while self.in_phase:
+            client = await self._client("receiver")
+            if client is None:
+                return
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                link = await client.receiver(entity, removing=removing)
+                while self.in_phase and client.alive:
+                    client.arrived.clear()
+                    client.grant(link, rng.choice((1, 5, 20)), drain=rng.random() < 0.1)
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(client.arrived.wait(), 0.5)
+                    await self._use(client, rng, removing=removing)
+                    if rng.random() < 0.03:
+                        break
+            client.close()
+            await asyncio.sleep(0.1)
+
+    async def _use(self, client: SimulatedClient, rng: random.Random, *, removing: bool) -> None:
+        """Do with what arrived what applications do, good and bad."""
+        if removing:
+            client.received.clear()
+            return
+        for item in list(client.received):
+            if not client.alive:
+                return
+            draw = rng.random()
+            if draw < 0.08:
+                # Not settled at all: the lock runs out.
+                client.received.remove(item)
+                continue
+            if draw < 0.12:
+                await client.renew(item)
+                continue
+            if draw < 0.2:
+                await asyncio.sleep(rng.choice((0.1, 1.0, 3.5)))
+            outcome = rng.choices((h.COMPLETE, h.ABANDON, h.RELEASE, h.DEFER, h.DEAD_LETTERED), (12, 2, 1, 1, 1))[0]
+            management = outcome != h.RELEASE and rng.random() < 0.1
+            done = await client.settle(item, outcome, management=management)
+            if outcome == h.DEFER and (done or rng.random() < 0.5):
+                self.deferred.append((item.event.entity, item.event.seq))
+
+    async def _manager(self) -> None:
+        rng = random.Random(f"manager:{self.world.seed}")
+        number = 0
+        while self.in_phase:
+            client = await self._client("manager")
+            if client is None:
+                return
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                while self.in_phase and client.alive:
+                    entity = rng.choice(self.scenario.queues).name
+                    draw = rng.random()
+                    if draw < 0.4:
+                        await client.peek(entity)
+                    elif draw < 0.6:
+                        number += 1
+                        message = Message(f"scheduled-{number}", b"x")
+                        message.scheduled_ms = self.world.clock.now_ms() + rng.randint(200, 5_000)
+                        seq = await client.schedule(entity, message)
+                        if seq is not None:
+                            self.scheduled.append((entity, seq))
+                    elif draw < 0.8 and self.scheduled:
+                        where, seq = self.scheduled.pop(rng.randrange(len(self.scheduled)))
+                        await client.cancel(where, seq)
+                    elif self.deferred:
+                        where, seq = rng.choice(self.deferred)
+                        item = await client.receive_deferred(where, seq)
+                        if item is not None:
+                            outcome = rng.choice((h.COMPLETE, h.ABANDON))
+                            await client.settle(item, outcome, management=True)
+                    await asyncio.sleep(rng.uniform(0.1, 0.8))
+            client.close()
+            await asyncio.sleep(0.1)
+
+    # -- faults -------------------------------------------------------------------------------------------------
+
+    async def _nemesis(self) -> None:
+        scenario, rng, world = self.scenario, self.rng, self.world
+        await asyncio.sleep(0.5)
+        for disk in world.disks.values():
+            disk.faults.chances = dict(scenario.chances)
+        strikes = [(rng.uniform(0.3, scenario.seconds - 0.5), "kill") for _ in range(scenario.kills)]
+        strikes += [(rng.uniform(0.3, scenario.seconds - 0.5), "power") for _ in range(scenario.power_cuts)]
+        strikes += [(rng.uniform(0.3, scenario.seconds - 0.5), "cut") for _ in range(scenario.cuts)]
+        began = world.loop.time()
+        for at, strike in sorted(strikes):
+            await asyncio.sleep(max(0.0, began + at - world.loop.time()))
+            if strike == "cut":
+                self._cut()
+            elif world.node.alive:
+                world.kill(power=strike == "power")
+                await asyncio.sleep(rng.uniform(0.05, 1.0))
+                world.start()
+        await asyncio.sleep(max(0.0, self.stop_at - world.loop.time()))
+
+    def _cut(self) -> None:
+        connections = self.world.network.connections(self.world.HOST)
+        if connections:
+            self.rng.choice(connections).reset()
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    async def _drain(self) -> None:
+        """Receive and complete until nothing comes any more, from every sub-queue; then look what is left."""
+        world = self.world
+        await asyncio.sleep(6.0)
+        async with asyncio.timeout(DRAIN_LIMIT_S):
+            client = await self._client("drain")
+            assert client is not None
+            links = []
+            for queue in self.scenario.queues:
+                for subqueue in (h.MAIN, h.DEAD_LETTER):
+                    links.append(await client.receiver(queue.name, subqueue=subqueue))
+            quiet = 0
+            while quiet < 3:
+                client.arrived.clear()
+                for link in links:
+                    client.grant(link, 50)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(client.arrived.wait(), LOCK_MS / 1000 + 1.5)
+                quiet = 0 if client.received else quiet + 1
+                for item in list(client.received):
+                    await client.settle(item, h.COMPLETE)
+                quiet = 0 if await self._drain_deferred(client) else quiet
+            left = [uid for queue in self.scenario.queues for _, uid in await client.peek(queue.name, count=250)]
+            client.close()
+            world.history.append(h.Drained(world.broker_ms(), frozenset(left)))
+
+    async def _drain_deferred(self, client: SimulatedClient) -> bool:
+        found = False
+        for where, seq in sorted(set(self.deferred)):
+            item = await client.receive_deferred(where, seq)
+            if item is not None:
+                found = True
+                await client.settle(item, h.COMPLETE, management=True)
+        self.deferred = []
+        return found
+
+
+def run(seed: int, bug: str | None = None) -> Result:
+    """Run one seed, with one planted bug or none, and check its history."""
+    scenario = Scenario(seed)
+    with ExitStack() as stack:
+        if bug is not None:
+            stack.enter_context(BUGS[bug]())
+        world = World(seed, scenario.queues, scenario.stores)
+        stack.enter_context(world.watched())
+        try:
+            world.loop.run(_Run(world, scenario).play(), time_limit_s=RUN_LIMIT_S)
+        finally:
+            world.loop.close()
+    violations = check(world.history, scenario.setup(frozenset(world.removed_uids)))
+    return Result(seed, violations, world.history.digest(), world.history, scenario)
+
+
+# -- command line -----------------------------------------------------------------------------------------------
+
+
+def _try(job: tuple[int, str | None, bool]) -> tuple[int, str | None, int]:
+    """One seed in a worker: (seed, what is wrong or None, digest)."""
+    seed, bug, twice = job
+    try:
+        result = run(seed, bug)
+        if result.violations:
+            return seed, str(result.violations[0]), result.digest
+        if twice and run(seed, bug).digest != result.digest:
+            return seed, "the same seed gave two different runs", result.digest
+    except Exception as error:  # noqa: BLE001 - any failure of a run is a finding, to be shown with its seed
+        return seed, f"{type(error).__name__}: {error}", 0
+    return seed, None, result.digest
+
+
+def campaign(first: int, seeds: int, jobs: int, bug: str | None = None) -> Iterator[tuple[int, str | None]]:
+    """Run many seeds; yields (seed, what is wrong or None) as they end."""
+    work = [(seed, bug, seed % 50 == 0) for seed in range(first, first + seeds)]
+    if jobs == 1:
+        yield from ((seed, wrong) for seed, wrong, _ in map(_try, work))
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from ((seed, wrong) for seed, wrong, _ in pool.imap_unordered(_try, work, chunksize=4))
+
+
+def search(bug: str, limit: int) -> tuple[int, str] | None:
+    """The first seed that catches a planted bug, and how it shows; None within ``limit`` seeds."""
+    for seed in range(1, limit + 1):
+        how = caught(bug, seed)
+        if how is not None:
+            return seed, how
+    return None
+
+
+def caught(bug: str, seed: int) -> str | None:
+    """How a seed shows a planted bug - a broken invariant, or a run that fails - or None when it does not."""
+    wrong = _try((seed, bug, False))[1]
+    return None if wrong is None else wrong.splitlines()[0]
+
+
+def _show(seed: int, bug: str | None, tail: int) -> int:
+    result = run(seed, bug)
+    print(f"seed {seed}: {result.scenario}")
+    print(f"{len(result.history)} events, digest {result.digest:08x}")
+    for violation in result.violations[:10]:
+        print(violation)
+    if result.violations:
+        for event in list(result.history)[-tail:]:
+            print("  ", event)
+        print(f"again: python -m duobus.testing.simulation --seed {seed}" + (f" --bug {bug}" if bug else ""))
+    return 1 if result.violations else 0
+
+
+def _campaign(arguments: argparse.Namespace) -> int:
+    bad = 0
+    done = 0
+    for seed, wrong in campaign(arguments.first, arguments.seeds, arguments.jobs, arguments.bug):
+        done += 1
+        if wrong is not None:
+            bad += 1
+            print(f"seed {seed}: {wrong}", flush=True)
+        if sys.stderr.isatty():
+            print(f"\r{done} of {arguments.seeds} seeds, {bad} bad", end="", file=sys.stderr)
+    print(f"{done - bad} passed, {bad} failed")
+    return 1 if bad else 0
+
+
+def _search_bugs(limit: int) -> int:
+    missed = 0
+    for bug in BUGS:
+        found = search(bug, limit)
+        missed += found is None
+        how = f"not caught by {limit} seeds" if found is None else f"caught by seed {found[0]}: {found[1]}"
+        print(f"{bug}: {how}", flush=True)
+    print(f"{len(BUGS) - missed} passed, {missed} failed")
+    return 1 if missed else 0
+
+
+def main(words: list[str] | None = None) -> int:
+    """Parse the command line and do what it says."""
+    parser = argparse.ArgumentParser(
+        prog="python -m duobus.testing.simulation", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--seed", type=int, help="run one seed and show it")
+    parser.add_argument("--seeds", type=int, default=200, help="run so many seeds (200)")
+    parser.add_argument("--first", type=int, default=1, help="the first of them (1)")
+    parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
+    parser.add_argument("--bug", choices=sorted(BUGS), help="plant this bug")
+    parser.add_argument("--list-bugs", action="store_true", help="name the planted bugs")
+    parser.add_argument("--search-bugs", action="store_true", help="look for a seed that catches each bug")
+    parser.add_argument("--limit", type=int, default=300, help="seeds tried per bug (300)")
+    parser.add_argument("--tail", type=int, default=30, help="events shown after a violation (30)")
+    arguments = parser.parse_args(words)
+    if arguments.list_bugs:
+        print("\n".join(f"{name}: {(plant.__doc__ or '').strip()}" for name, plant in BUGS.items()))
+        return 0
+    if arguments.search_bugs:
+        return _search_bugs(arguments.limit)
+    if arguments.seed is not None:
+        return _show(arguments.seed, arguments.bug, arguments.tail)
+    return _campaign(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""Ratios to a peer, and the picture of their history."""
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks import plot, ratios
+
+
+def sample(number: int, rate: float, cpu: float = 1.0, send: float | None = None) -> dict[str, Any]:
+    return {"round": number, "rate": rate, "cpu_us": {"total": cpu}, "send_p50_ms": send}
+
+
+def test_a_ratio_is_of_medians_with_the_range_of_the_rounds() -> None:
+    own = [sample(1, 20.0), sample(2, 60.0), sample(3, 40.0)]
+    peer = [sample(1, 10.0), sample(2, 12.0), sample(3, 16.0)]
+    assert ratios.compare(own, peer, "rate") == {"median": 40.0 / 12.0, "min": 2.0, "max": 5.0, "rounds": 3}
+
+
+def test_rounds_that_only_one_side_has_do_not_count() -> None:
+    own = [sample(1, 20.0), sample(3, 40.0)]
+    peer = [sample(2, 1.0), sample(3, 10.0)]
+    assert ratios.compare(own, peer, "rate") == {"median": 4.0, "min": 4.0, "max": 4.0, "rounds": 1}
+    assert ratios.compare(own[:1], peer, "rate") is None
+    assert ratios.compare(own, peer, "send_p50") is None
+
+
+def test_processor_time_too_short_to_be_measured_is_not_compared() -> None:
+    assert ratios.compare([sample(1, 1.0, cpu=4.0)], [sample(1, 1.0, cpu=0.0)], "cpu") is None
+
+
+def test_floors_are_asked_of_the_plain_queue_against_rabbitmq_only() -> None:
+    assert ratios.floor("duobus-plain", "rabbitmq-quorum", "B") == 4.5
+    assert ratios.floor("duobus-plain", "rabbitmq-quorum", "D") is None
+    assert ratios.floor("duobus-parted", "rabbitmq-quorum", "B") is None
+    assert ratios.floor("duobus-plain", "another", "B") is None
+
+
+def test_the_table_says_which_floor_is_met_and_which_is_not() -> None:
+    samples = {
+        "duobus-plain": {name: [sample(1, 33.0, 2.0, 0.5)] for name in ratios.FLOORS},
+        "rabbitmq-quorum": {name: [sample(1, 10.0, 8.0, 1.0)] for name in ratios.FLOORS},
+    }
+    found = ratios.ratios(samples, "rabbitmq-quorum")
+    assert list(found) == ["duobus-plain"]
+    lines = {line.split()[1]: line.split() for line in ratios.table(found, "rabbitmq-quorum").splitlines()[1:]}
+    assert lines["C1x1"] == [
+        "duobus-plain",
+        "C1x1",
+        "3.30",
+        "[3.30..3.30]",
+        "3.25",
+        "met",
+        "0.25",
+        "[0.25..0.25]",
+        "0.50",
+    ]
+    assert lines["C4x4"][5] == "below"
+    assert lines["mean"] == ["duobus-plain", "mean", "3.30"]
+
+
+def result(when: str, commit: str, rate: float) -> dict[str, Any]:
+    figure = {"rate": {"median": rate, "min": rate - 0.5, "max": rate + 0.5, "rounds": 3}}
+    return {
+        "commit": commit,
+        "changed": False,
+        "conditions": {"when": when},
+        "peer": {"name": "rabbitmq-quorum"},
+        "ratios": {"duobus-plain": {"A100": figure, "B": figure}, "duobus-parted": {"A100": figure}},
+    }
+
+
+def test_the_history_is_drawn_in_the_order_of_time(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(result("2026-02-01", "second", 3.0)))
+    (tmp_path / "b.json").write_text(json.dumps(result("2026-01-01", "first", 2.0)))
+    (tmp_path / "c.json").write_text(json.dumps({"commit": "alone", "results": {}}))
+    (tmp_path / "local-quick.json").write_text(json.dumps(result("2026-03-01", "here", 9.0)))
+    assert plot.main(["--results", str(tmp_path)]) == 0
+    tree = ElementTree.fromstring((tmp_path / "ratios.svg").read_text())
+    space = "{http://www.w3.org/2000/svg}"
+    panels = tree.findall(f"{space}g")
+    assert [panel[0].text for panel in panels] == ["A100", "B"]
+    texts = [text.text for text in panels[0].iter(f"{space}text")]
+    assert texts.index("first") < texts.index("second")
+    assert "here" not in texts
+    dots = panels[1].findall(f"{space}circle")
+    assert [dot[0].text for dot in dots] == [
+        "duobus-plain B: 2.00 [1.50..2.50]",
+        "duobus-plain B: 3.00 [2.50..3.50]",
+    ]
+    # the better ratio stands higher, and the floor of 4.5 above both
+    heights = [float(dot.attrib["cy"]) for dot in dots]
+    (floor,) = [path for path in panels[1].findall(f"{space}path") if "stroke-dasharray" in path.attrib]
+    assert heights[0] > heights[1] > float(floor.attrib["d"].partition(" ")[2].partition("H")[0])
+
+
+def test_nothing_to_draw_is_said_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert plot.main(["--results", str(tmp_path)]) == 1
+    assert "no results with ratios" in capsys.readouterr().err
+    assert not (tmp_path / "ratios.svg").exists()
+
+
+def test_ratios_to_different_peers_are_no_history() -> None:
+    entries = [plot.Entry("1", "a", "one", {}), plot.Entry("2", "b", "two", {})]
+    with pytest.raises(ValueError, match="different peers"):
+        plot.draw(entries)

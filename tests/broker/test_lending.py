@@ -1,0 +1,177 @@
+"""Credit is lent in quanta, by turns, and given back."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from fragment_kit import Box
+
+from duobus.broker.handle import FragmentHandle
+from duobus.broker.lending import QUANTUM, Lender, Receiver
+from duobus.model.columns import DeliveryBatch
+
+
+class Shelf:
+    """Stands for a fragment engine: some messages."""
+
+    def __init__(self, messages: int) -> None:
+        self.messages = messages
+
+    def available(self, source_no: int, sub_queue: int) -> int:
+        """See Fragment.available."""
+        return self.messages
+
+
+class Broker:
+    """Stands for a message broker: answers takes when it is told to."""
+
+    def __init__(self) -> None:
+        self.takes: deque[tuple[FragmentHandle, int, Receiver]] = deque()
+        self.unlocked: list[tuple[list[tuple[int, int]], bool]] = []
+
+    def take(self, handle: FragmentHandle, source_no: int, sub_queue: int, credit: int, receiver: Receiver) -> None:
+        """See MessageBroker.take."""
+        shelf = handle.fragment
+        assert isinstance(shelf, Shelf)
+        shelf.messages -= credit
+        self.takes.append((handle, credit, receiver))
+
+    def answer(self, missing: int = 0) -> None:
+        """Deliver what was taken longest ago, with so many messages fewer than lent."""
+        handle, credit, receiver = self.takes.popleft()
+        receiver.deliver(DeliveryBatch(handle, b"prefix..", 7, [object()] * (credit - missing), 1), credit)
+
+    def unlock(
+        self,
+        handle: FragmentHandle,
+        source_no: int,
+        prefix: bytes,
+        ranges: list[tuple[int, int]],
+        *,
+        counted: bool,
+    ) -> None:
+        """See MessageBroker.unlock."""
+        self.unlocked.append((ranges, counted))
+
+
+def stage(*messages: int) -> tuple[Lender, Broker, list[FragmentHandle]]:
+    """A lender and fragments with so many messages, not offered yet."""
+    broker = Broker()
+    handles = [FragmentHandle(broker, 1, index) for index in range(len(messages))]  # type: ignore[arg-type]
+    for handle, number in zip(handles, messages, strict=True):
+        handle.fragment = Shelf(number)  # type: ignore[assignment]
+    return Lender(0, 0), broker, handles
+
+
+def lent(broker: Broker) -> list[tuple[int, int]]:
+    """(fragment number, credit) of every take that was not answered."""
+    return [(handle.number, credit) for handle, credit, _ in broker.takes]
+
+
+def test_nothing_is_taken_for_a_receiver_that_did_not_ask() -> None:
+    lender, broker, (handle,) = stage(5)
+    lender.open(Box(), removing=False)
+    lender.offer(handle)
+    assert lent(broker) == []
+
+
+def test_no_more_is_lent_than_there_is_or_than_is_wanted() -> None:
+    lender, broker, handles = stage(3, 9)
+    receiver = lender.open(Box(), removing=False)
+    receiver.request(10)
+    for handle in handles:
+        lender.offer(handle)
+    assert lent(broker) == [(0, 3), (1, 7)]
+    assert (receiver.wanted, receiver.lent) == (0, 10)
+
+
+def test_receivers_and_fragments_take_turns_in_quanta() -> None:
+    lender, broker, handles = stage(10 * QUANTUM, 10 * QUANTUM)
+    receivers = [lender.open(Box(), removing=False) for _ in range(2)]
+    for receiver in receivers:
+        receiver.request(3 * QUANTUM)
+    for handle in handles:
+        lender.offer(handle)
+    assert {credit for _, credit in lent(broker)} == {QUANTUM}
+    assert [receiver.lent for receiver in receivers] == [3 * QUANTUM, 3 * QUANTUM]
+    assert [receivers.index(receiver) for _, _, receiver in broker.takes] == [0, 1, 0, 1, 0, 1]
+
+
+def test_a_greedy_receiver_does_not_starve_a_modest_one() -> None:
+    lender, _, (handle,) = stage(2 * QUANTUM)
+    greedy, modest = (lender.open(Box(), removing=False) for _ in range(2))
+    greedy.request(1_000_000)
+    modest.request(1)
+    lender.offer(handle)
+    assert modest.lent == 1
+
+
+def test_a_request_sets_the_credit_and_does_not_add_to_it() -> None:
+    lender, broker, (handle,) = stage(100)
+    receiver = lender.open(Box(), removing=False)
+    receiver.request(10)
+    receiver.request(10)
+    lender.offer(handle)
+    receiver.request(10)
+    assert lent(broker) == [(0, 10)]
+    receiver.request(12)
+    assert lent(broker) == [(0, 10), (0, 2)]
+    receiver.request(0)
+    assert receiver.wanted == 0
+
+
+def test_credit_that_a_fragment_did_not_use_is_wanted_again() -> None:
+    lender, broker, (first, second) = stage(4, 0)
+    box = Box()
+    receiver = lender.open(box, removing=False)
+    receiver.request(4)
+    lender.offer(first)
+    broker.answer(missing=3)
+    assert (receiver.wanted, receiver.lent, box.wakes) == (3, 0, 1)
+    assert isinstance(second.fragment, Shelf)
+    second.fragment.messages = 9
+    lender.offer(second)
+    assert lent(broker) == [(1, 3)]
+
+
+def test_a_drained_receiver_takes_nothing_more() -> None:
+    lender, broker, (handle,) = stage(0)
+    receiver = lender.open(Box(), removing=False)
+    receiver.request(5)
+    lender.offer(handle)
+    receiver.request(0)
+    assert isinstance(handle.fragment, Shelf)
+    handle.fragment.messages = 5
+    lender.offer(handle)
+    assert lent(broker) == []
+
+
+def test_a_closed_receiver_gives_back_what_still_comes() -> None:
+    lender, broker, (handle,) = stage(5)
+    box = Box()
+    receiver = lender.open(box, removing=False)
+    receiver.request(5)
+    lender.offer(handle)
+    receiver.close()
+    broker.answer()
+    assert broker.unlocked == [([(7, 5)], False)]
+    assert (box.ready, box.wakes, lender.receivers) == ([], 0, set())
+
+
+def test_a_closed_receiver_is_never_asked_for_again() -> None:
+    lender, broker, (handle,) = stage(5)
+    receiver = lender.open(Box(), removing=False)
+    receiver.request(5)
+    receiver.close()
+    lender.offer(handle)
+    assert lent(broker) == []
+
+
+def test_a_fragment_that_is_away_holds_nobody_up() -> None:
+    lender, broker, (ill, healthy) = stage(5, 5)
+    receiver = lender.open(Box(), removing=False)
+    receiver.request(5)
+    ill.fragment = None
+    lender.offer(ill)
+    lender.offer(healthy)
+    assert lent(broker) == [(1, 5)]

@@ -1,0 +1,47 @@
+"""Fixtures of the conformance checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from azure.servicebus._pyamqp.aio._client_async import AMQPClientAsync
+from azure.servicebus._pyamqp.client import AMQPClient
+from kit_bus import Bus
+from kit_raw import RawClient, token
+from kit_sdk import Sdk
+
+
+@pytest.fixture(scope="session")
+def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
+    """One broker for all checks that leave it alive."""
+    found = Bus(tmp_path_factory.mktemp("bus"))
+    with found.process:
+        yield found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_keep_alive() -> Iterator[None]:
+    """Leave out the SDK's keep-alive worker: every close waits for it, and it sleeps a second at a time."""
+
+    async def nothing(client: object) -> None:
+        """Stands in for the worker of the asyncio flavour."""
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AMQPClient, "_keep_alive", lambda client: None)
+        patch.setattr(AMQPClientAsync, "_keep_alive_async", nothing)
+        yield
+
+
+@pytest.fixture(params=["sync", "asyncio"])
+def sdk(request: pytest.FixtureRequest) -> Sdk:
+    """The Python SDK, both ways."""
+    return Sdk(request.param)
+
+
+@pytest.fixture
+def raw(bus: Bus) -> Iterator[RawClient]:
+    """A frame-level client with a token for the whole namespace."""
+    with RawClient(bus.port) as client:
+        assert client.put_token("", token(""))[0] == 202
+        yield client

@@ -1,0 +1,122 @@
+"""The broker under test: one ``duobus serve`` process with many queues, handed out one per test."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+from duobus.demo.server_process import ServerProcess
+
+NAMESPACE = "sbemulatorns"
+SEND_ONLY, LISTEN_ONLY = "sends", "listens"
+KEY = "a key of the tests"
+
+#: Kinds of queues with the number of each that a run may use up.
+POOL: dict[str, tuple[int, dict[str, Any]]] = {
+    "plain": (70, {}),
+    "partitioned": (60, {"EnablePartitioning": True}),
+    "impatient": (8, {"LockDuration": "PT5S"}),
+    "large": (3, {"MaxMessageSizeInKilobytes": 2048}),
+    "twice": (3, {"MaxDeliveryCount": 2}),
+}
+
+#: What asks for more than this version has, with what the refusal has to name.
+UNBUILT: dict[str, tuple[dict[str, Any], str]] = {
+    "with-sessions": ({"RequiresSession": True}, "RequiresSession"),
+    "with-history": ({"RequiresDuplicateDetection": True}, "RequiresDuplicateDetection"),
+    "with-forward": ({"ForwardTo": "queue.1"}, "ForwardTo"),
+}
+
+
+def configuration() -> dict[str, Any]:
+    """The emulator's format (HTTP contract D.1), with two rules of one right each."""
+    queues = [{"Name": "queue.1", "Properties": {"LockDuration": "PT1M", "MaxDeliveryCount": 3}}]
+    for kind, (number, properties) in POOL.items():
+        queues += [{"Name": f"{kind}-{index}", "Properties": properties} for index in range(number)]
+    queues += [{"Name": name, "Properties": properties} for name, (properties, _) in UNBUILT.items()]
+    rules = [
+        {"KeyName": name, "PrimaryKey": KEY, "Rights": [right]}
+        for name, right in ((SEND_ONLY, "Send"), (LISTEN_ONLY, "Listen"))
+    ]
+    topics = [{"Name": "topic.1", "Properties": {}, "Subscriptions": [{"Name": "subscription.1", "Properties": {}}]}]
+    namespace = {"Name": NAMESPACE, "Queues": queues, "Topics": topics, "AuthorizationRules": rules}
+    return {"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "File"}}}
+
+
+class Bus:
+    """A broker process and what tests ask of it."""
+
+    def __init__(self, folder: Path, arguments: Sequence[str] = ()) -> None:
+        options = ("--emulator", "--tls-self-signed", "--log-format", "json", *arguments)
+        self.process = ServerProcess(folder, config=configuration(), arguments=options)
+        self._used = dict.fromkeys(POOL, 0)
+
+    @property
+    def port(self) -> int:
+        """The plain AMQP port."""
+        return int(self.process.ready["amqp_port"])
+
+    @property
+    def tls_port(self) -> int:
+        """The TLS port."""
+        return int(self.process.ready["tls_port"])
+
+    @property
+    def connection_string(self) -> str:
+        """For plain TCP, with all rights."""
+        return self.process.connection_string
+
+    def connection_string_of(self, rule: str, key: str = KEY) -> str:
+        """For plain TCP, with the rights of a rule."""
+        return (
+            f"Endpoint=sb://localhost:{self.port};SharedAccessKeyName={rule};SharedAccessKey={key};"
+            "UseDevelopmentEmulator=true;"
+        )
+
+    def queue(self, kind: str = "plain") -> str:
+        """Name of a queue that no other test has touched."""
+        index = self._used[kind]
+        assert index < POOL[kind][0], f"the pool has no more {kind} queues"
+        self._used[kind] += 1
+        return f"{kind}-{index}"
+
+    def log_lines(self) -> list[dict[str, Any]]:
+        """Every structured line of the log so far."""
+        lines = self.process.log_path.read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def get(self, path: str) -> tuple[int, str]:
+        """GET on the HTTP port."""
+        connection = HTTPConnection("127.0.0.1", int(self.process.ready["http_port"]), timeout=5)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+        finally:
+            connection.close()
+
+    def metric(self, name: str, *labels: str) -> float:
+        """The value of a sample whose line holds all of ``labels``; 0 when there is none."""
+        _, page = self.get("/metrics")
+        for line in page.splitlines():
+            if line.startswith(name) and all(f'"{label}"' in line for label in labels):
+                return float(line.rsplit(" ", 1)[1])
+        return 0.0
+
+
+def until(what: Callable[[], bool], limit_s: float = 5.0) -> None:
+    """Wait for something that another process does, in bounded time."""
+    deadline = time.monotonic() + limit_s
+    while not what():
+        assert time.monotonic() < deadline, "what was waited for did not happen"
+        time.sleep(0.01)
+
+
+def unique() -> str:
+    """A text that no other test has."""
+    return uuid.uuid4().hex

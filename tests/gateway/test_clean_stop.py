@@ -1,0 +1,99 @@
+"""A clean stop answers what it took before it detaches (contract chapter 16, step 2; I63)."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from gateway_kit import Client, TcpStream, in_loop, message, serving
+
+from duobus.amqp import ACCEPTED, Closed, Dispositions, LinkDetached
+from duobus.stores.writer import StoreWriter
+
+#: How long a store takes for everything, here.
+DELAY_S = 0.3
+
+
+@pytest.fixture
+def slow_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every store tells its outcomes late."""
+    submit = StoreWriter.submit
+
+    def late(self: StoreWriter, call: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+        def tell(result: Any, error: BaseException | None) -> None:
+            asyncio.get_running_loop().call_later(DELAY_S, done, result, error)
+
+        submit(self, call, tell)
+
+    monkeypatch.setattr(StoreWriter, "submit", late)
+
+
+async def until_closed(client: Client) -> list[Any]:
+    """Everything that the server says, its close included."""
+    while not any(isinstance(event, Closed) for event in client.events):
+        await client.pump()
+    return client.events
+
+
+def is_accepted(event: Any, delivery: int, *, role: bool) -> bool:
+    """Whether it is the outcome of a delivery; ``role`` as in Dispositions."""
+    return (
+        isinstance(event, Dispositions)
+        and event.role is role
+        and any(first <= delivery <= last and state is ACCEPTED for first, last, _, state, *_ in event.ranges)
+    )
+
+
+@pytest.mark.usefixtures("slow_store")
+@in_loop
+async def test_a_send_under_way_is_answered_before_its_link_is_detached() -> None:
+    async with serving() as server:
+        client = Client(await TcpStream.connect(server.port("amqp") or 0))
+        link = await client.sender()
+        delivery = link.send_one(uuid.uuid4().bytes, message(b"m"), False)
+        await client.flush()
+        closing = asyncio.create_task(server.door.close(0.1))
+        events = await until_closed(client)
+        await closing
+        answered = [index for index, event in enumerate(events) if is_accepted(event, delivery, role=True)]
+        detached = [index for index, event in enumerate(events) if isinstance(event, LinkDetached)]
+        assert len(answered) == len(detached) == 1
+        assert answered < detached
+
+
+@pytest.mark.usefixtures("slow_store")
+@in_loop
+async def test_a_settlement_under_way_is_answered_before_its_link_is_detached() -> None:
+    async with serving() as server:
+        client = Client(await TcpStream.connect(server.port("amqp") or 0))
+        sending = await client.sender()
+        await client.send(sending, b"m")
+        receiving = await client.receiver(credit=1)
+        delivery, _ = await client.receive(receiving)
+        client.session.disposition(True, delivery, delivery, ACCEPTED, False)
+        await client.flush()
+        closing = asyncio.create_task(server.door.close(0.1))
+        events = await until_closed(client)
+        await closing
+        answered = [index for index, event in enumerate(events) if is_accepted(event, delivery, role=False)]
+        detached = [
+            index for index, event in enumerate(events) if isinstance(event, LinkDetached) and event.link is receiving
+        ]
+        assert len(answered) == len(detached) == 1
+        assert answered < detached
+
+
+@in_loop
+async def test_senders_lose_their_credit_before_the_server_closes() -> None:
+    async with serving() as server:
+        client = Client(await TcpStream.connect(server.port("amqp") or 0))
+        link = await client.sender()
+        closing = asyncio.create_task(server.door.close(0.1))
+        while link.credit:
+            await client.pump()
+        assert not any(isinstance(event, (LinkDetached, Closed)) for event in client.events)
+        await until_closed(client)
+        await closing

@@ -1,0 +1,195 @@
+"""Node programs against a real broker: what is installed for them, how they are run, which queues they get."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from duobus.demo.server_process import ServerProcess
+
+HERE = Path(__file__).parent
+PROGRAMS = HERE / "programs"
+#: Git-ignored; gone with ``make clean``.
+CACHE = HERE.parents[1] / ".build"
+#: Set where a missing Node is to be a failure instead of a skip.
+REQUIRED = "DUOBUS_REQUIRE_JAVASCRIPT"
+
+#: A hang is a failure (contract chapter 21).
+LIMIT_S = 20.0
+INSTALL_LIMIT_S = 240.0
+
+LISTEN_ONLY, SEND_ONLY = "listens", "sends"
+KEY = "a key of the tests"
+#: Kinds of queues with the number of each that a run may use up.
+POOL: dict[str, tuple[int, dict[str, Any]]] = {
+    "plain": (50, {}),
+    "impatient": (4, {"LockDuration": "PT5S"}),
+    "large": (4, {"MaxMessageSizeInKilobytes": 2048}),
+}
+
+
+def configuration() -> dict[str, Any]:
+    """The emulator's format (HTTP contract D.1), with two rules of one right each."""
+    queues = [
+        {"Name": f"{kind}-{index}", "Properties": properties}
+        for kind, (number, properties) in POOL.items()
+        for index in range(number)
+    ]
+    rules = [
+        {"KeyName": name, "PrimaryKey": KEY, "Rights": [right]}
+        for name, right in ((LISTEN_ONLY, "Listen"), (SEND_ONLY, "Send"))
+    ]
+    namespace = {"Name": "sbemulatorns", "Queues": queues, "Topics": [], "AuthorizationRules": rules}
+    return {"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "File"}}}
+
+
+class NodeBus:
+    """A broker process, and what programs have to know of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.process = ServerProcess(folder, config=configuration())
+        self._used = dict.fromkeys(POOL, 0)
+
+    @property
+    def port(self) -> int:
+        """The plain AMQP port."""
+        return int(self.process.ready["amqp_port"])
+
+    @property
+    def http_port(self) -> int:
+        """The HTTP port, which takes TLS and WebSockets as well."""
+        return int(self.process.ready["http_port"])
+
+    def queue(self, kind: str = "plain") -> str:
+        """Name of a queue that no other test has touched."""
+        index = self._used[kind]
+        assert index < POOL[kind][0], f"the pool has no more {kind} queues"
+        self._used[kind] += 1
+        return f"{kind}-{index}"
+
+    def connection(self, rule: str, key: str = KEY) -> str:
+        """Connection string of a rule, for plain TCP."""
+        return (
+            f"Endpoint=sb://localhost:{self.port};SharedAccessKeyName={rule};SharedAccessKey={key};"
+            "UseDevelopmentEmulator=true;"
+        )
+
+    def login(self, queue: str) -> dict[str, Any]:
+        """What a plain client needs: port, rule and key with all rights, a queue."""
+        members = dict(
+            part.split("=", 1) for part in self.process.connection_string.rstrip(";").split(";") if "=" in part
+        )
+        return {
+            "port": self.port,
+            "username": members["SharedAccessKeyName"],
+            "password": members["SharedAccessKey"],
+            "queue": queue,
+        }
+
+    def way(self, transport: str) -> dict[str, Any]:
+        """What the SDK needs to take a transport: tcp, tls or websocket."""
+        if transport == "tcp":
+            return {"connection": self.process.connection_string}
+        port = self.process.ready["tls_port"] if transport == "tls" else self.http_port
+        return {
+            "connection": self.process.connection_string_tls,
+            "endpoint": f"sb://localhost:{port}",
+            "websocket": transport == "websocket",
+        }
+
+    def offers_websockets(self) -> bool:
+        """Whether the path of contract 1.4 answers 101."""
+        request = (
+            "GET /$servicebus/websocket HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+            "Sec-WebSocket-Protocol: AMQPWSB10\r\n\r\n"
+        )
+        with socket.create_connection(("127.0.0.1", self.http_port), timeout=5) as connection:
+            connection.sendall(request.encode())
+            return connection.recv(64).startswith(b"HTTP/1.1 101")
+
+
+class Node:
+    """The programs, beside the packages that they import.
+
+    Args:
+        folder: The installed packages' folder.
+        ca: The authority that signed the broker's certificate.
+    """
+
+    def __init__(self, folder: Path, ca: str) -> None:
+        self._folder = folder
+        self._ca = ca
+
+    def run(self, program: str, **given: Any) -> dict[str, Any]:
+        """Run a program within LIMIT_S and return what it told."""
+        return self.run_traced(program, **given)[0]
+
+    def run_traced(self, program: str, debug: str = "", **given: Any) -> tuple[dict[str, Any], str]:
+        """The same with the standard error, which has what ``debug`` asks for (DEBUG of the debug package)."""
+        environment = {**os.environ, "NODE_EXTRA_CA_CERTS": self._ca, "DEBUG": debug}
+        done = subprocess.run(
+            ["node", str(self._folder / "programs" / f"{program}.mjs"), json.dumps(given)],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            env=environment,
+            check=False,
+        )
+        assert done.returncode == 0, f"{program} ended with status {done.returncode}:\n{done.stderr[-4000:]}"
+        lines = done.stdout.splitlines()
+        assert len(lines) == 1, f"{program} did not print one line:\n{done.stdout}\n{done.stderr[-4000:]}"
+        found: dict[str, Any] = json.loads(lines[0])
+        return found, done.stderr
+
+
+def install() -> Path:
+    """Return a folder with the packages of package.json; made once per version of that file.
+
+    Skips, or fails where REQUIRED is set, when there is no Node or the packages cannot be had.
+    """
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        _do_without("node and npm are not on PATH")
+    manifest = (HERE / "package.json").read_bytes()
+    folder = CACHE / f"javascript-{hashlib.sha256(manifest).hexdigest()[:12]}"
+    CACHE.mkdir(exist_ok=True)
+    # Test processes start at the same time; the first installs, the others wait for it.
+    with (CACHE / "javascript.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "node_modules").is_dir():
+            _install_into(folder, manifest)
+    return folder
+
+
+def _install_into(folder: Path, manifest: bytes) -> None:
+    partial = folder.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    (partial / "package.json").write_bytes(manifest)
+    command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--no-package-lock"]
+    try:
+        done = subprocess.run(
+            command, cwd=partial, capture_output=True, text=True, timeout=INSTALL_LIMIT_S, check=False
+        )
+        problem = "" if done.returncode == 0 else done.stderr.strip().splitlines()[-1:]
+    except subprocess.TimeoutExpired:
+        problem = f"no end within {INSTALL_LIMIT_S:g} s"
+    if problem:
+        _do_without(f"npm install failed: {problem}")
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
+
+
+def _do_without(reason: str) -> NoReturn:
+    if os.environ.get(REQUIRED):
+        pytest.fail(f"{reason}, and {REQUIRED} is set")
+    pytest.skip(reason)

@@ -1,0 +1,24 @@
+"""The whole broker in virtual time: 200 seeds, each a scenario of its own with faults, must obey every invariant."""
+
+import pytest
+
+from duobus.testing.simulation import run
+
+SEEDS_PER_TEST = 20
+
+
+@pytest.mark.parametrize("first", range(1, 201, SEEDS_PER_TEST))
+def test_no_seed_breaks_an_invariant_of_the_delivery_core(first: int) -> None:
+    for seed in range(first, first + SEEDS_PER_TEST):
+        result = run(seed)
+        assert not result.violations, f"make sim SEED={seed}: {result.violations[0]}"
+
+
+def test_the_same_seed_gives_the_same_run_to_the_byte() -> None:
+    first, second = run(50), run(50)
+    assert len(first.history) > 100
+    assert first.digest == second.digest
+
+
+def test_different_seeds_give_different_runs_of_course() -> None:
+    assert run(51).digest != run(52).digest

@@ -7,15 +7,15 @@ import os
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiver, ServiceBusSubQueue
-from azure.servicebus.exceptions import MessageAlreadySettled, ServiceBusError, ServiceBusServerBusyError
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSubQueue
+from azure.servicebus.exceptions import ServiceBusError, ServiceBusServerBusyError
 
 from duobus.broker.placement import slot_of, string_key
 from duobus.testing.server import ServerProcess, queues_config
@@ -194,23 +194,3 @@ def choke(disk: Path, ledger: Ledger, sender: Any) -> Path:
 def dead_letters(ledger: Ledger, client: ServiceBusClient, queue: str) -> list[str]:
     """Drain a dead-letter queue."""
     return ledger.drain(client, queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
-
-
-__all__: Sequence[str] = (
-    "BIG",
-    "FAULTY",
-    "HASTY",
-    "SOUND",
-    "SPREAD",
-    "Ledger",
-    "MessageAlreadySettled",
-    "Rig",
-    "ServiceBusReceiver",
-    "choke",
-    "command",
-    "dead_letters",
-    "fill",
-    "need_root",
-    "small_disk",
-    "until",
-)

@@ -96,12 +96,12 @@ def test_a_keyless_message_whose_sync_fails_is_stored_once_elsewhere(tmp_path: P
                 while rig.metric("duobus_store_failures", "1") == failures:
                     assert ledger.send(sender), f"round {round_}"
                 syncs.order("well")
-            if_killed = set(ledger.acknowledged)
+            sent = set(ledger.acknowledged)
         # What the failed commits left in the file must not come back, not even over a kill.
         rig.process.restart()
         with rig.client() as client:
             found = ledger.drain(client, SPREAD)
-    assert set(found) == if_killed
+    assert set(found) == sent
     ledger.verify()
 
 

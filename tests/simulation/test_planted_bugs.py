@@ -9,17 +9,17 @@ from duobus.testing.planted import BUGS
 from duobus.testing.simulation import caught, run
 
 CATCHING_SEEDS = {
-    "acknowledge-before-commit": 1,
+    "acknowledge-before-commit": 2,
     "token-valid-after-restart": 1,
     "expired-token-completes": 2,
     "key-placed-by-hash": 2,
     "ping-delivered": 1,
-    "removed-after-transfer": 65,
-    "highest-count-not-persisted": 2,
+    "removed-after-transfer": 49,
+    "highest-count-not-persisted": 1,
     "delivery-count-reset": 1,
     "no-sync": 4,
     "abandoned-to-the-tail": 36,
-    "tombstones-forgotten": 2,
+    "tombstones-forgotten": 16,
     "batch-half-stored": 1,
     "store-kept-open": 2,
     "lock-not-exclusive": 1,

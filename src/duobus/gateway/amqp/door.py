@@ -63,7 +63,8 @@ class AmqpDoor:
         self.errors: dict[str, int] = {}
         self.totals: dict[tuple[str, str, str], list[int]] = {}
         self.connections_opened = 0
-        self.peers: set[Peer] = set()
+        # An ordered set: a simulation must visit connections in the same order every time.
+        self.peers: dict[Peer, None] = {}
         # By age.
         self._strangers: dict[Peer, None] = {}
         self.budget = budget or ByteBudget()
@@ -75,7 +76,7 @@ class AmqpDoor:
 
     def forget(self, peer: Peer) -> None:
         """A connection is lost."""
-        self.peers.discard(peer)
+        self.peers.pop(peer, None)
         self._strangers.pop(peer, None)
         if not self.peers and self._empty is not None and not self._empty.done():
             self._empty.set_result(None)

@@ -103,7 +103,7 @@ class Peer(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=OUTPUT_BYTES_MAX)
-        self.door.peers.add(self)
+        self.door.peers[self] = None
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""

@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test demo serve bench sim sim-bugs killloop powercut docs format clean
+.PHONY: help setup check test demo serve bench sim sim-bugs killloop powercut javascript proton fuzz docs format clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-10s %s\n", $$1, $$2 }'
@@ -60,6 +60,17 @@ killloop: $(STAMP) ## Kill a broker under SDK traffic, 1,000 times (KILLS=...)
 
 powercut: $(STAMP) ## Cut the power of a real store, 1,000 times (CUTS=...); as root on Linux
 	$(BIN)/python tools/powercut.py --cuts $(or $(CUTS),1000) $(ARGS)
+
+javascript: $(STAMP) ## The JavaScript SDK and rhea against the broker; needs Node
+	DUOBUS_REQUIRE_JAVASCRIPT=1 $(BIN)/python -m pytest -q tests/javascript
+
+proton: $(STAMP) ## Qpid Proton against the broker; needs a C compiler and cmake
+	DUOBUS_REQUIRE_PROTON=1 $(BIN)/python -m pytest -q tests/proton
+
+fuzz: $(STAMP) ## Ten minutes of hostile bytes for each target (SECONDS=...)
+	for target in frames codec sasl cbs management; do \
+		$(BIN)/python fuzz/run.py --target $$target --seconds $(or $(SECONDS),600) || exit 1; \
+	done
 
 docs: $(STAMP) ## Check links and that every option and metric is documented
 	$(BIN)/python tools/check_docs.py

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from engine_pair import Pair
 
-from duobus.amqp import Closed, EngineMisuse, Modified, SessionEnded, TransactionalState, TransferRefused, Transfers
+from duobus.amqp import Closed, EngineMisuse, SessionEnded, TransferRefused, Transfers
 from duobus.amqp.frames import frame
 from duobus.amqp.performatives import Attach, Begin, Transfer
 from duobus.amqp.session import NAME_MAX
+from duobus.codec import Described, ULong
 
 
 def test_a_session_beyond_the_limit_ends_the_connection() -> None:
@@ -76,8 +77,8 @@ def test_the_state_of_an_unfinished_delivery_is_kept_in_short() -> None:
     mine, _ = pair.session()
     out, theirs = pair.sender(mine)
     theirs.grant(10)
-    huge = Modified(None, None, {f"k{index}": index for index in range(500)})
-    pair.to_server(_pieces(out.handle, 0, 1, state=TransactionalState(b"t" * 1_000, huge)))
+    huge = Described(ULong(0x27), [None, None, {f"k{index}": index for index in range(500)}])
+    pair.to_server(_pieces(out.handle, 0, 1, state=Described(ULong(0x34), [b"t" * 1_000, huge])))
     kept = theirs._partial.state
     assert (len(kept.txn_id), kept.outcome) == (64, None)
     pair.to_server(_end(out.handle, 0))

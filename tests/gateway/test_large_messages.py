@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import os
 import threading
-import time
 import uuid
 from pathlib import Path
 from typing import Any

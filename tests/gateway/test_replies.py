@@ -37,6 +37,8 @@ class WireLink:
 class OneConnection:
     """Stands for a peer: its reply links."""
 
+    has_room = True
+
     def __init__(self) -> None:
         self.links: list[ReplyLink] = []
         self.dropped: list[str] = []

@@ -120,7 +120,7 @@ async def test_a_peer_that_never_reads_is_not_read_from_and_dropped_at_last(bus:
         await asyncio.sleep(0)
     wire.write(echo * 20_000)
     await asyncio.sleep(0.1)
-    assert peer.engine.output_size + peer._transport.get_write_buffer_size() < 2 * MIB  # type: ignore[union-attr]
+    assert peer.engine.output_size + peer._transport.get_write_buffer_size() < MIB + 65_536  # type: ignore[union-attr]
     await bus.push(220)
     for other in bus.wires[:1]:
         other.write(b"\x00\x00\x00\x08\x02\x00\x00\x00")
@@ -149,7 +149,7 @@ async def test_a_receiver_with_absurd_credit_that_reads_nothing_holds_little(bus
         await until(lambda: not peer.can_write)
         await asyncio.sleep(0.1)
         held = peer.engine.output_size + peer._transport.get_write_buffer_size()  # type: ignore[union-attr]
-        assert held < 2 * MIB + 65_536
+        assert held < MIB + 300_000
         # The rest is there for others.
         other = await Wire.known(bus)
         await other.link("q", 0, receives=True)

@@ -89,7 +89,8 @@ class Session:
         self._starved = False
         self._reported = False
         # What waits for the peer's window, in order: bodies of transfers, and large deliveries, not cut yet.
-        self._queue: deque[tuple[Link, bytes | LargeDelivery]] = deque()
+        # None until something does: an empty deque is larger than all the rest of a session.
+        self._queue: deque[tuple[Link, bytes | LargeDelivery]] | None = None
         self._by_handle: dict[int, Link] = {}
         self._by_remote_handle: dict[int, Link] = {}
         self._by_name: dict[tuple[str, bool], Link] = {}
@@ -172,7 +173,7 @@ class Session:
         self._drop_links()
 
     def _drop_links(self) -> None:
-        self._queue.clear()
+        self._queue = None
         for link in self._by_handle.values():
             link.session_gone()
         self.connection.link_count -= len(self._by_handle)
@@ -365,12 +366,17 @@ class Session:
             self.connection.write_frame(self.channel, body)
         else:
             self._starved = True
-            self._queue.append((link, body))
+            self._wait((link, body))
 
     def write_large(self, link: Link, large: LargeDelivery) -> None:
         """Write the frames of a delivery as room comes up for them, after everything that waits already."""
-        self._queue.append((link, large))
+        self._wait((link, large))
         self._flush()
+
+    def _wait(self, item: tuple[Link, bytes | LargeDelivery]) -> None:
+        if self._queue is None:
+            self._queue = deque()
+        self._queue.append(item)
 
     def drop_queued(self, link: Link) -> None:
         """Forget frames of a link that is gone; their delivery ids stay unused."""

@@ -451,6 +451,25 @@ class MessageBroker:
         self._committing = {}
         self.commits += 1
         self._took(self._loop.time() - self._started_s)
+        woken, removed = self._release(work, fragments)
+        kept, self._carried = self._carried, []
+        # What was stored slowly may have run out of life by now: the next commit looks at that first.
+        for fragment in fragments.values():
+            self._alarm.note(fragment)
+        # The store works on the next commit while the doors write the answers of this one.
+        self._start()
+        for mailbox in woken:
+            mailbox.wake()
+        for stone, refusal in kept:
+            refusal.settled(stone)
+        for taken in removed:
+            taken.receiver.deliver(DeliveryBatch(taken.handle, bytes(8), 0, taken.slots, 0), taken.credit)
+        self._show(fragments)
+
+    def _release(
+        self, work: list[Command], fragments: dict[object, Fragment]
+    ) -> tuple[list[Mailbox], list[TakeAndRemove]]:
+        """Release the commands of a durable commit: the mailboxes to wake, and what receivers were waiting for."""
         now_ms = self._time.now_ms()
         woken: dict[int, Mailbox] = {}
         removed: list[TakeAndRemove] = []
@@ -462,19 +481,7 @@ class MessageBroker:
             if command.reply is not None:
                 command.reply.ready.append(command)
                 woken[id(command.reply)] = command.reply
-        kept, self._carried = self._carried, []
-        # What was stored slowly may have run out of life by now: the next commit looks at that first.
-        for fragment in fragments.values():
-            self._alarm.note(fragment)
-        # The store works on the next commit while the doors write the answers of this one.
-        self._start()
-        for mailbox in woken.values():
-            mailbox.wake()
-        for stone, refusal in kept:
-            refusal.settled(stone)
-        for taken in removed:
-            taken.receiver.deliver(DeliveryBatch(taken.handle, bytes(8), 0, taken.slots, 0), taken.credit)
-        self._show(fragments)
+        return list(woken.values()), removed
 
     def _took(self, seconds: float) -> None:
         self.commit_seconds += seconds

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from duobus.amqp import ACCEPTED, RELEASED, DeliveryState, Link, Modified, Rejected
@@ -89,7 +88,7 @@ class OutgoingLink(Mailbox):
         self._heads = HeadMaker(default_ttl, locks=not is_removing)
         self._size_max = queue.description.max_message_size_bytes
         # Batches that credit was lent for but that are not on the wire yet: (batch, offset of the first unsent).
-        self._unsent: deque[tuple[DeliveryBatch, int]] = deque()
+        self._unsent: list[tuple[DeliveryBatch, int]] = []
         self._unsent_number = 0
         # Settlements whose outcome the client waits for.
         self._owed = 0
@@ -187,7 +186,7 @@ class OutgoingLink(Mailbox):
             slots = batch.slots if number == len(batch.slots) else batch.slots[offset : offset + number]
             self._write(batch, slots, batch.first_lock + offset)
             if offset + number == len(batch.slots):
-                self._unsent.popleft()
+                self._unsent.pop(0)
             else:
                 self._unsent[0] = (batch, offset + number)
             self._unsent_number -= number
@@ -312,7 +311,7 @@ class OutgoingLink(Mailbox):
                 self._unsent.append((item, 0))
         self.ready = []
         while self._unsent:
-            batch, offset = self._unsent.popleft()
+            batch, offset = self._unsent.pop(0)
             if not self.is_removing:
                 self._unlock(batch, offset, len(batch.slots) - offset)
         self._deliveries.forget(self)

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 #: Messages of this connection that are on their way to a store: beyond it nothing more is read from the socket.
 CARRIED_BYTES_MAX = 4 << 20
-#: Unread output of a peer beyond which nothing more is read from it.
-OUTPUT_BYTES_MAX = 1 << 20
+#: Unread output of a peer beyond which nothing more is read from it; as much again may be on its way to the socket.
+OUTPUT_BYTES_MAX = 1 << 19
 #: How long a connection that was closed from this side may take over its goodbye.
 CLOSE_MS = 5_000
 #: Whoever has the turn in a full byte budget has to bring the whole message in this time: 100 MB at 1.7 MB/s.

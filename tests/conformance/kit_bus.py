@@ -18,9 +18,9 @@ KEY = "a key of the tests"
 
 #: Kinds of queues with the number of each that a run may use up.
 POOL: dict[str, tuple[int, dict[str, Any]]] = {
-    "plain": (70, {}),
-    "partitioned": (60, {"EnablePartitioning": True}),
-    "impatient": (8, {"LockDuration": "PT5S"}),
+    "plain": (160, {}),
+    "partitioned": (100, {"EnablePartitioning": True}),
+    "impatient": (20, {"LockDuration": "PT5S"}),
     "large": (3, {"MaxMessageSizeInKilobytes": 2048}),
     "twice": (3, {"MaxDeliveryCount": 2}),
 }

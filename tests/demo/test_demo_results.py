@@ -78,7 +78,7 @@ def test_table_shows_counts_kills_and_fragments() -> None:
     assert "A title" in text
     assert "1,000" in text
     assert "3 (must be 0)" in text
-    assert "4 sends unsettled, 120 locks held, ready after 0.50 s" in text
+    assert "4 sends unsettled, 120 locks held, back in 0.50 s" in text
     assert "0: 400   1: 600" in text
 
 

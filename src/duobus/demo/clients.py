@@ -18,7 +18,7 @@ from duobus.demo.server_process import ServerProcess
 UNKNOWN_OUTCOME = (AzureError, OSError)
 
 #: The SDK's own retries: as many as by default, but after a restart there is no reason to wait for seconds.
-_RETRIES: dict[str, Any] = {"retry_total": 3, "retry_backoff_factor": 0.1, "try_timeout": 20.0}
+_RETRIES: dict[str, Any] = {"retry_total": 3, "retry_backoff_factor": 0.02, "try_timeout": 20.0}
 
 
 class Door(NamedTuple):

@@ -34,7 +34,7 @@ class Ledger:
         self._clock = clock
         self._lock = threading.Lock()
         self._sent: dict[str, _Sent] = {}
-        self._in_flight: dict[str, int] = {}
+        self._in_flight: set[str] = set()
         self._acknowledged: set[str] = set()
         self._too_large: set[str] = set()
         self._completions: Counter[str] = Counter()
@@ -47,7 +47,6 @@ class Ledger:
         self._first_send_ms: int | None = None
         self._last_acknowledged_ms = 0
         self._last_completed_ms = 0
-        self._watched_from_ms: int | None = None
         self._first_acknowledged_ms: int | None = None
 
     def sending(self, message_id: str, body: bytes, partition_key: str | None) -> None:
@@ -60,29 +59,28 @@ class Ledger:
             if message_id in self._sent:
                 self._counts["sent_again"] += 1
             self._sent[message_id] = _Sent(digest, partition_key)
-            self._in_flight[message_id] = now_ms
+            self._in_flight.add(message_id)
 
     def acknowledged(self, message_id: str) -> None:
         """The send call returned: the broker has taken the message over."""
         now_ms = self._clock.monotonic_ms()
         with self._lock:
-            began_ms = self._in_flight.pop(message_id)
+            self._in_flight.remove(message_id)
             self._acknowledged.add(message_id)
             self._last_acknowledged_ms = now_ms
-            watched_ms = self._watched_from_ms
-            if watched_ms is not None and began_ms >= watched_ms and self._first_acknowledged_ms is None:
+            if self._first_acknowledged_ms is None:
                 self._first_acknowledged_ms = now_ms
 
     def refused_as_too_large(self, message_id: str) -> None:
         """The send call raised the SDK's size error."""
         with self._lock:
-            del self._in_flight[message_id]
+            self._in_flight.remove(message_id)
             self._too_large.add(message_id)
 
     def send_unknown(self, message_id: str) -> None:
         """The send call raised: whether the message arrived is not known."""
         with self._lock:
-            del self._in_flight[message_id]
+            self._in_flight.remove(message_id)
             self._counts["sends_unknown"] += 1
 
     def received(
@@ -128,14 +126,13 @@ class Ledger:
             self._counts[name] += 1
 
     def watch_sends(self) -> None:
-        """From now on look for the first acknowledgement of a send that begins from now on."""
+        """From now on look for the next acknowledgement."""
         with self._lock:
-            self._watched_from_ms = self._clock.monotonic_ms()
             self._first_acknowledged_ms = None
 
     @property
     def first_acknowledged_ms(self) -> int | None:
-        """Monotonic time of what ``watch_sends`` looks for; None until it came."""
+        """Monotonic time of the first acknowledgement since ``watch_sends``; None until it came."""
         return self._first_acknowledged_ms
 
     @property
@@ -147,6 +144,11 @@ class Ledger:
     def settled_sends(self) -> int:
         """Number of ids whose send is over: acknowledged or refused as too large."""
         return len(self._acknowledged) + len(self._too_large)
+
+    @property
+    def too_large(self) -> int:
+        """Number of ids that the SDK's size error refused."""
+        return len(self._too_large)
 
     @property
     def received_ids(self) -> int:

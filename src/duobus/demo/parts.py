@@ -6,13 +6,16 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from duobus.clock import Clock
 from duobus.demo.errors import DemoFailed
-from duobus.demo.watcher import Watcher
 
-#: Part to the module whose ``PART`` it is. Modules are loaded when a part is played, because they need the SDK.
+if TYPE_CHECKING:
+    from duobus.clock import Clock
+    from duobus.demo.watcher import Watcher
+
+#: Part to the module whose ``PART`` it is. Modules are loaded when a part is played, because they need the SDK;
+#: ``--help`` names them without it.
 #: The order is the one in which they are played when nothing else is asked for.
 PARTS = {
     "queue": "duobus.demo.queue_part",

@@ -136,8 +136,7 @@ class QueuePart:
                     self._run.may_fetch_deferred.set()
             self._feed.allow(None)
             self._wait(lambda: self._ledger.settled_sends >= self._total, "all messages are sent")
-            left = traffic.drain(self._limit_s)
-            self._watcher.progress(self._ledger.received_ids, self._total)
+            left = traffic.drain(self._limit_s, self._show)
         return {
             "part": "queue",
             **self._ledger.report(),
@@ -200,10 +199,13 @@ class QueuePart:
 
     def _wait(self, is_reached: Callable[[], bool], what: str) -> None:
         def look() -> bool:
-            self._watcher.progress(self._ledger.received_ids, self._total)
+            self._show()
             return is_reached()
 
         self._run.wait_until(look, _PHASE_TIMEOUT_S, what)
+
+    def _show(self) -> None:
+        self._watcher.progress(self._ledger.received_ids, self._total - self._ledger.too_large)
 
 
 def failures_of(result: dict[str, Any]) -> list[str]:

@@ -45,7 +45,7 @@ class RunState:
         self.may_receive.set()
         self.may_fetch_deferred = threading.Event()
         self.may_fetch_deferred.set()
-        self._clock = clock
+        self.clock = clock
         self._deadline_ms = clock.monotonic_ms() + int(limit_s * 1000)
         self._limit_s = limit_s
         self._failure: str | None = None
@@ -69,7 +69,7 @@ class RunState:
         """Raise DemoFailed if a worker failed or the time for the whole run is over."""
         if self._failure is not None:
             raise DemoFailed(self._failure)
-        if self._clock.monotonic_ms() > self._deadline_ms:
+        if self.clock.monotonic_ms() > self._deadline_ms:
             raise DemoFailed(f"The run took longer than {self._limit_s:g} s and was ended.")
 
     def wait_until(self, is_reached: Callable[[], bool], timeout_s: float, what: str) -> None:
@@ -78,9 +78,9 @@ class RunState:
         Raises:
             DemoFailed: It did not come within ``timeout_s`` or the run's limit, or a worker failed.
         """
-        deadline_ms = self._clock.monotonic_ms() + int(timeout_s * 1000)
+        deadline_ms = self.clock.monotonic_ms() + int(timeout_s * 1000)
         while not is_reached():
             self.check()
-            if self._clock.monotonic_ms() > deadline_ms:
+            if self.clock.monotonic_ms() > deadline_ms:
                 raise DemoFailed(f"Waited {timeout_s:g} s in vain: {what}.")
             self.stopping.wait(POLL_S)

@@ -126,7 +126,12 @@ class ServerProcess:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._ready = self._wait_until_ready(ready_file, timeout_s)
+        try:
+            self._ready = self._wait_until_ready(ready_file, timeout_s)
+        except BaseException:
+            # Ctrl-C included: nobody else knows of this process yet.
+            self.kill()
+            raise
 
     def restart(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Kill what runs, if anything does, and start again on the same data folder and ports."""
@@ -219,7 +224,6 @@ class ServerProcess:
                     f"The broker ended at its start with status {self._process.returncode}.\n{self.log_tail()}"
                 )
             if self._clock.monotonic_ms() > deadline_ms:
-                self.kill()
                 raise DemoFailed(f"The broker was not ready within {timeout_s:g} s.\n{self.log_tail()}")
             pause.wait(_POLL_S)
         members: dict[str, Any] = json.loads(ready_file.read_text())

@@ -25,7 +25,7 @@ _MUST_BE_ZERO = frozenset({"lost", "altered"})
 
 def table_of(title: str, result: dict[str, Any]) -> Table:
     """Return the table; members that a part does not have are left out."""
-    table = Table(title=title, show_header=False, title_justify="left")
+    table = Table(title=title, show_header=False, title_justify="left", caption_justify="left")
     table.add_column()
     table.add_column(justify="right")
     for member, label in _ROWS:
@@ -35,12 +35,14 @@ def table_of(title: str, result: dict[str, Any]) -> Table:
         table.add_row(
             f"Kill {number}",
             f"{kill['unsettled_sends']} sends unsettled, {kill['locks_held']} locks held, "
-            f"ready after {kill['restart_seconds']:.2f} s",
+            f"back in {kill['restart_seconds']:.2f} s",
         )
     fragments: dict[str, int] = result.get("per_fragment", {})
     if fragments:
         table.add_row("Messages per fragment", _in_lines([f"{name}: {count}" for name, count in fragments.items()]))
     rates: dict[str, float] = result.get("rates", {})
+    if rates:
+        table.caption = "Rates over the whole run, restarts included."
     for name, rate in rates.items():
         table.add_row(name.replace("_", " ").capitalize(), f"{rate:,.0f}")
     table.add_row("Seconds", f"{result['seconds']:.1f}")

@@ -13,7 +13,7 @@ from azure.servicebus import ServiceBusMessageState, ServiceBusSubQueue
 from duobus.demo.async_workers import run_async_receiver, run_async_sender
 from duobus.demo.clients import UNKNOWN_OUTCOME, Door, number_of
 from duobus.demo.errors import DemoFailed
-from duobus.demo.run_state import RETRY_S, RunState
+from duobus.demo.run_state import RunState
 from duobus.demo.workers import run_deferred_receiver, run_receiver, run_sender
 
 #: Workers end within a receive call of being told to; a connection that hangs may cost the SDK its own time-out.
@@ -21,6 +21,8 @@ STOP_TIMEOUT_S = 30.0
 
 #: With no completion for so long, although messages are left, the drain gives up: longer than any lock can last.
 STALLED_S = 45.0
+
+LOOK_PERIOD_S = 0.25
 
 _PREFETCHES = (0, 20)
 _PEEK_COUNT = 100
@@ -67,17 +69,20 @@ class Traffic:
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._run.stopping.set()
-        hanging = []
+        # After a failure the report matters more than an orderly end.
+        until_ms = self._run.clock.monotonic_ms() + int(1000 * (STOP_TIMEOUT_S if value is None else 2.0))
         for thread in self._threads:
-            # After a failure the report matters more than an orderly end.
-            thread.join(STOP_TIMEOUT_S if value is None else 1.0)
-            if thread.is_alive():
-                hanging.append(thread.name)
+            thread.join(max(0.0, (until_ms - self._run.clock.monotonic_ms()) / 1000))
+        hanging = [thread.name for thread in self._threads if thread.is_alive()]
         if hanging and value is None:
             raise DemoFailed(f"Still busy {STOP_TIMEOUT_S:g} s after the end of the run: {', '.join(hanging)}.")
 
-    def drain(self, timeout_s: float) -> int:
+    def drain(self, timeout_s: float, on_look: Callable[[], None] = lambda: None) -> int:
         """Receive until a look into the queue and its dead-letter queue finds nothing more.
+
+        Args:
+            timeout_s: Bound on it.
+            on_look: Called after each look, for a progress bar.
 
         Returns:
             The number of messages that are still there when nothing has moved for STALLED_S; 0 when all is empty.
@@ -85,21 +90,23 @@ class Traffic:
         Raises:
             DemoFailed: It took longer than ``timeout_s``.
         """
-        run = self._run
-        left = -1
-        best = (-1, -1)
-        quiet = 0
-
-        def is_over() -> bool:
-            nonlocal left, best, quiet
+        run, clock = self._run, self._run.clock
+        began_ms = moved_ms = clock.monotonic_ms()
+        state = (-1, -1)
+        while True:
+            run.check()
             left = self._look()
-            state = (run.ledger.completions, left)
-            quiet = 0 if state != best else quiet + 1
-            best = state
-            return left == 0 or quiet * RETRY_S * 5 > STALLED_S or run.stopping.wait(RETRY_S * 5)
-
-        run.wait_until(is_over, timeout_s, "the queue was not empty")
-        return left
+            on_look()
+            if not left:
+                return 0
+            now_ms = clock.monotonic_ms()
+            if (run.ledger.completions, left) != state:
+                state, moved_ms = (run.ledger.completions, left), now_ms
+            elif now_ms - moved_ms > STALLED_S * 1000:
+                return left
+            if now_ms - began_ms > timeout_s * 1000:
+                raise DemoFailed(f"Waited {timeout_s:g} s in vain: {left} messages or more are still in the queue.")
+            run.stopping.wait(LOOK_PERIOD_S)
 
     def _look(self) -> int:
         """Return how many messages the queue shows; notes those that are deferred. Counts 1 when it cannot look."""

@@ -193,7 +193,8 @@ class OutgoingLink(Mailbox):
         if self._unsent and peer.can_write and not peer.has_room:
             # Goes on once this much is handed to the socket.
             self.wake()
-        elif link.credit > ASKED_MAX and not self._unsent:
+        elif not self._unsent and link.credit > self._receiver.wanted + self._receiver.lent:
+            # There is more credit than was asked for at a time.
             self._ask()
         self._answer_drain()
 

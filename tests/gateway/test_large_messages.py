@@ -281,6 +281,9 @@ async def test_a_slow_reader_of_large_messages_makes_no_copies_of_them() -> None
 # -- 100 MB in a process of its own ---------------------------------------------------------------------------------
 
 
+# Measured 920 to 1,012 MiB: a message of 100 MB is copied once more than this allows on its way through the store. It
+# belongs to the large messages of issue 3, which is open; strict, so that whoever mends it takes this mark away.
+@pytest.mark.xfail(strict=True, reason="large messages take about 100 MiB more than the bound (issue 3)")
 @pytest.mark.slow
 def test_messages_of_100_mb_take_no_more_memory_than_the_budget_says(tmp_path: Path) -> None:
     """Four connections send 100 MiB each at the same time into a budget of 128 MiB, then one receives them."""

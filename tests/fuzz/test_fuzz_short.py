@@ -11,11 +11,16 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from fuzz.run import blind, mutations, seeds_of  # noqa: E402 - the path comes first
-from fuzz.targets import TARGETS, OracleBroken, check  # noqa: E402
+from fuzz.targets import TARGETS, OracleBroken, begin, check  # noqa: E402
 
 SECONDS = 2.0
 #: Other tests share the processor.
 SLACK = 10.0
+
+
+@pytest.fixture(autouse=True)
+def _other_tests_memory_is_theirs() -> None:
+    begin()
 
 
 @pytest.mark.parametrize("name", sorted(TARGETS))

@@ -176,6 +176,40 @@ def test_a_detach_of_either_side_is_answered_and_reported_once_each(pair: Pair, 
     assert pair.server.link_count == 0
 
 
+def test_a_detach_waits_for_its_answer_when_the_owner_holds_it(pair: Pair) -> None:
+    mine, session = pair.session()
+    link, theirs = pair.receiver(mine)
+    theirs.holds_detach = True
+    link.detach()
+    pair.pump()
+    assert [event.link for event in pair.take(LinkDetached)] == [theirs]
+    assert pair.take(LinkDetached, "client") == []
+    assert not theirs.detach("amqp:internal-error")
+    # The name is free, our handle is not.
+    again, newer = pair.receiver(mine, "other")
+    assert newer.handle != theirs.handle
+    theirs.answer_detach()
+    theirs.answer_detach()
+    pair.pump()
+    assert [event.link for event in pair.take(LinkDetached, "client")] == [link]
+    assert session.links == [newer]
+    assert again.is_attached
+    assert pair.server.link_count == 1
+
+
+def test_the_end_of_a_session_takes_a_detach_along_that_waits_for_its_answer(pair: Pair) -> None:
+    mine, _ = pair.session()
+    link, theirs = pair.receiver(mine)
+    theirs.holds_detach = True
+    link.detach()
+    mine.end()
+    pair.pump()
+    assert len(pair.take(SessionEnded, "client")) == 1
+    theirs.answer_detach()
+    assert pair.server.output_size == 0
+    assert pair.server.link_count == 0
+
+
 def test_detaches_that_cross_are_not_answered_twice(pair: Pair) -> None:
     mine, _ = pair.session()
     link, theirs = pair.sender(mine)

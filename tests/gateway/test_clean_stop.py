@@ -1,4 +1,4 @@
-"""A clean stop answers what it took before it detaches (contract chapter 16, step 2; I63)."""
+"""A stop, of the server or of a link, comes after the answers to what was taken (contract chapter 16, step 2; I63)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from gateway_kit import Client, TcpStream, in_loop, message, serving
 
-from duobus.amqp import ACCEPTED, Closed, Dispositions, LinkDetached
+from duobus.amqp import ACCEPTED, Closed, Dispositions, LinkDetached, LinkFlow
 from duobus.stores.writer import StoreWriter
 
 #: How long a store takes for everything, here.
@@ -84,6 +84,34 @@ async def test_a_settlement_under_way_is_answered_before_its_link_is_detached() 
         ]
         assert len(answered) == len(detached) == 1
         assert answered < detached
+
+
+@pytest.mark.usefixtures("slow_store")
+@pytest.mark.parametrize("last_word", ["drain", "detach"])
+@in_loop
+async def test_a_settlement_under_way_is_answered_before_the_client_s_last_word(last_word: str) -> None:
+    """The JavaScript SDK waits a minute for an outcome that comes after the answer to either of them."""
+    async with serving() as server:
+        client = Client(await TcpStream.connect(server.port("amqp") or 0))
+        sending = await client.sender()
+        await client.send(sending, b"m")
+        receiving = await client.receiver(credit=1)
+        delivery, _ = await client.receive(receiving)
+        client.session.disposition(True, delivery, delivery, ACCEPTED, False)
+        await client.flush()
+        if last_word == "drain":
+            receiving.grant(5, drain=True)
+        else:
+            receiving.detach()
+        await client.flush()
+        kind = LinkFlow if last_word == "drain" else LinkDetached
+        events = client.events
+        while not any(isinstance(event, kind) and event.link is receiving for event in events):
+            await client.pump()
+        answered = [index for index, event in enumerate(events) if is_accepted(event, delivery, role=False)]
+        last = [i for i, event in enumerate(events) if isinstance(event, kind) and event.link is receiving]
+        assert len(answered) == len(last) == 1
+        assert answered < last
 
 
 @in_loop

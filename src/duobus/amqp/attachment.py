@@ -3,6 +3,7 @@
 REQUESTED --accept--> ATTACHED --detach (ours)--> DETACHING --detach (peer's)--> DETACHED
 '------refuse--------------------------------^                                  ^
 OFFERED ---attach (peer's)--> ATTACHED ----------detach (peer's)--------------------'
+                                 '----detach (peer's)--> HELD --answer (ours)---'
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ REQUESTED: Final = "requested"  # The peer attached; our answer is awaited.
 OFFERED: Final = "offered"  # We attached; the peer's answer is awaited.
 ATTACHED: Final = "attached"
 DETACHING: Final = "detaching"  # We detached; whatever the peer sends until its own detach is thrown away.
+HELD: Final = "held"  # The peer detached; the owner has outcomes to tell before it is answered.
 DETACHED: Final = "detached"
 
 _NEXT: Final[dict[tuple[str, str], str]] = {
@@ -33,7 +35,10 @@ _NEXT: Final[dict[tuple[str, str], str]] = {
     (OFFERED, "session gone"): DETACHED,
     (ATTACHED, "detach sent"): DETACHING,
     (ATTACHED, "detach received"): DETACHED,
+    (ATTACHED, "detach held"): HELD,
     (ATTACHED, "session gone"): DETACHED,
+    (HELD, "detach answered"): DETACHED,
+    (HELD, "session gone"): DETACHED,
     (DETACHING, "attach received"): DETACHING,
     (DETACHING, "detach received"): DETACHED,
     (DETACHING, "session gone"): DETACHED,
@@ -51,7 +56,7 @@ class Attachment:
         name: Chosen by whoever attached first.
         is_sender: Whether we send on it.
         handle: Our handle.
-        state: One of the five names above.
+        state: One of the six names above.
         remote: The peer's attach; None until it came.
         context: For the owner; the engine never looks.
         max_message_size: The largest delivery we take, in bytes; None for no limit of its own.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from duobus.amqp import conditions
-from duobus.amqp.attachment import ATTACHED, DETACHING, REQUESTED, Attachment
+from duobus.amqp.attachment import ATTACHED, DETACHING, HELD, REQUESTED, Attachment
 from duobus.amqp.conditions import EngineMisuse, Error, ProtocolViolation
 from duobus.amqp.events import Event, LinkDetached, TransferRefused, Transfers
 from duobus.amqp.frames import HALF, MASK, TransferTemplate, serial_difference, transfer_head
@@ -57,10 +57,13 @@ class Link(Attachment):
         credit: How many deliveries may be sent, or how many we still await.
         drain: On a link we send on: the peer wants all credit used up now.
         echo: On a link we send on: the peer wants to hear our state; ``flow`` answers.
+        holds_detach: Set by an owner who answers the peer's detach with ``answer_detach``, once there are no more
+            outcomes to tell: what is told after that answer is lost on clients that wait for it.
     """
 
     __slots__ = (
         "_allowance",
+        "_closed",
         "_partial",
         "_run",
         "_run_generation",
@@ -69,6 +72,7 @@ class Link(Attachment):
         "credit",
         "drain",
         "echo",
+        "holds_detach",
     )
 
     def __init__(self, session: Session, name: str, is_sender: bool, handle: int, state: str) -> None:
@@ -76,6 +80,8 @@ class Link(Attachment):
         self.credit = 0
         self.drain = False
         self.echo = False
+        self.holds_detach = False
+        self._closed = True
         # More than credit after credit was taken back: deliveries may be under way that were sent on the old one.
         self._allowance = 0
         self._partial: _Partial | None = None
@@ -89,15 +95,22 @@ class Link(Attachment):
     def on_detach(self, detach: Detach, events: list[Event]) -> None:
         """Take the peer's detach: answer it, if it is not the answer to ours, and tell the owner."""
         was = self.state
-        self.move("detach received")
+        self._closed = True if detach.closed is None else detach.closed
+        self.move("detach held" if was == ATTACHED and self.holds_detach else "detach received")
         if was == REQUESTED:
             self.write_empty_attach()
-        if was != DETACHING:
-            self.write(Detach(handle=self.handle, closed=True if detach.closed is None else detach.closed))
+        if was != DETACHING and self.state != HELD:
+            self.write(Detach(handle=self.handle, closed=self._closed))
         self.forget_deliveries()
         if self.announced:
             self.announced = False
             events.append(LinkDetached(self, bool(detach.closed), detach.error))
+
+    def answer_detach(self) -> None:
+        """Answer the peer's detach if there was one and it was held; otherwise do nothing."""
+        if self.move("detach answered"):
+            self.write(Detach(handle=self.handle, closed=self._closed))
+            self.session.free(self)
 
     def fail(self, error: Error, events: list[Event]) -> None:
         """End the link because the peer broke a rule on it."""

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import conditions
-from duobus.amqp.attachment import DETACHED, OFFERED, REQUESTED
+from duobus.amqp.attachment import DETACHED, HELD, OFFERED, REQUESTED
 from duobus.amqp.conditions import EngineMisuse, Error, ProtocolViolation
 from duobus.amqp.events import (
     AttachReceived,
@@ -291,12 +291,18 @@ class Session:
         """
         link = self._link(detach.handle)
         link.on_detach(detach, events)
-        if link.state == DETACHED:
+        if link.state in (HELD, DETACHED):
+            # The peer's handle and the name are free at once, ours when our answer is written.
             del self._by_remote_handle[detach.handle]
-            del self._by_handle[link.handle]
             if self._by_name.get((link.name, link.is_sender)) is link:
                 del self._by_name[link.name, link.is_sender]
-            self.connection.link_count -= 1
+        if link.state == DETACHED:
+            self.free(link)
+
+    def free(self, link: Link) -> None:
+        """Free our handle of a link that both sides have detached."""
+        del self._by_handle[link.handle]
+        self.connection.link_count -= 1
 
     def _link(self, handle: int) -> Link:
         link = self._by_remote_handle.get(handle)

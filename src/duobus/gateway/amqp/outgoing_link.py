@@ -79,6 +79,7 @@ class OutgoingLink(Mailbox):
         super().__init__()
         self._peer = peer
         self._link = link
+        link.holds_detach = True
         self.queue = queue
         self.segments = segments
         self.is_removing = is_removing
@@ -143,10 +144,14 @@ class OutgoingLink(Mailbox):
         batch.fragment.broker.unlock(batch.fragment, SOURCE, batch.prefix, ranges, counted=False)
 
     def _answer_drain(self) -> None:
-        """Drain is answered when nothing that was asked for is under way any more (contract 8.5)."""
+        """Drain is answered when nothing that was asked for is under way any more (contract 8.5).
+
+        Outcomes that the client waits for go first: the JavaScript SDK drains, then closes the link, and a settlement
+        whose answer comes after that is one that it waits for until it times out.
+        """
         # Removed messages that wait without credit cannot be given back; they go out with the next credit.
         nothing_waits = not self._unsent or (self.is_removing and not self._link.credit)
-        if self._draining and nothing_waits and not self._receiver.lent:
+        if self._draining and nothing_waits and not self._receiver.lent and not self._owed:
             self._draining = False
             if not self._sent_since_drain and self._link.credit:
                 self._peer.meter(self.queue, EMPTY_RECEIVE, 1, 0, 1)
@@ -159,18 +164,23 @@ class OutgoingLink(Mailbox):
     def deliver_answers(self) -> None:
         """Write what the broker handed out or settled; called once a turn."""
         self.is_waiting = False
+        outcomes = self._take_ready()
+        if outcomes:
+            self._answer_settlements(outcomes)
+        self.pump()
+
+    def _take_ready(self) -> list[SettleBatch]:
+        """Put what was handed out with the unsent, and return the settlements that are done."""
         released, self.ready = self.ready, []
-        settled: list[SettleBatch] = []
+        outcomes: list[SettleBatch] = []
         for item in released:
             if isinstance(item, DeliveryBatch):
                 if item.slots:
                     self._unsent.append((item, 0))
                     self._unsent_number += len(item.slots)
             else:
-                settled.append(item)
-        if settled:
-            self._answer_settlements(settled)
-        self.pump()
+                outcomes.append(item)
+        return outcomes
 
     def pump(self) -> None:
         """Write as many deliveries as window and socket allow."""
@@ -279,6 +289,8 @@ class OutgoingLink(Mailbox):
                 done.setdefault(command.outcome, []).extend(ranges)
         for outcome, ranges in done.items():
             self._answer(ranges, _ANSWERS[outcome])
+        if not self._owed:
+            self._link.answer_detach()
 
     def _answer_partly(self, command: SettleBatch, done: list[tuple[int, int]]) -> None:
         lost = set(command.lost)
@@ -305,17 +317,21 @@ class OutgoingLink(Mailbox):
     # -- the end ------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """The link is gone: what was never written goes back uncounted; what was keeps its locks (design 3.11)."""
+        """The link is gone: what was never written goes back uncounted; what was keeps its locks (design 3.11).
+
+        Outcomes that are still owed are told all the same; a client that detached hears our answer after them.
+        """
         self._receiver.close()
-        for item in self.ready:
-            if isinstance(item, DeliveryBatch) and item.slots:
-                self._unsent.append((item, 0))
-        self.ready = []
+        outcomes = self._take_ready()
+        if outcomes:
+            self._answer_settlements(outcomes)
         while self._unsent:
             batch, offset = self._unsent.pop(0)
             if not self.is_removing:
                 self._unlock(batch, offset, len(batch.slots) - offset)
         self._deliveries.forget(self)
+        if not self._owed:
+            self._link.answer_detach()
 
 
 def _fitting(slots: list[Slot], offset: int, number: int) -> int:

@@ -49,7 +49,8 @@ def test_a_session_has_one_receiver_until_it_closes_or_its_lock_ends(
     assert found["refused"]["seconds"] < 1
     assert found["free"]["code"] == "none", found
     assert found["heir"] == ["2", "3"]
-    assert found["lost"]["code"] != "none", found
+    assert found["renewal"]["code"] == "locklost", found
+    assert found["settlement"]["code"] != "none", found
     assert found["again"] == ["2", "3"]
 
 

@@ -132,10 +132,22 @@ func held(ctx context.Context) found {
 	heir := receive(ctx, session, 2, 2*time.Second)
 
 	time.Sleep(time.Until(session.LockedUntil()) + 300*time.Millisecond)
-	lost := failure(func() error { return session.CompleteMessage(ctx, heir[0], nil) })
+	renewal := failure(func() error { return session.RenewSessionLock(ctx, nil) })
+	// The SDK would accept the session anew, after 4 seconds.
+	settlement := failure(func() error {
+		limited, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		return session.CompleteMessage(limited, heir[0], nil)
+	})
+	check(session.Close(ctx))
 	again := must(client.AcceptSessionForQueue(ctx, given.Queue, "a", nil))
 	return found{
-		"refused": refused, "free": free, "heir": bodies(heir), "lost": lost, "again": takeAll(ctx, again, 2),
+		"refused":    refused,
+		"free":       free,
+		"heir":       bodies(heir),
+		"renewal":    renewal,
+		"settlement": settlement,
+		"again":      takeAll(ctx, again, 2),
 	}
 }
 

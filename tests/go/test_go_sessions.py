@@ -51,6 +51,7 @@ def test_a_session_has_one_receiver_until_it_closes_or_its_lock_ends(
     assert found["heir"] == ["2", "3"]
     assert found["renewal"]["code"] == "locklost", found
     assert found["settlement"]["code"] != "none", found
+    assert "com.microsoft:session-lock-lost" in found["closing"]["text"], found
     assert found["again"] == ["2", "3"]
 
 

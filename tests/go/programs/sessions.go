@@ -139,7 +139,8 @@ func held(ctx context.Context) found {
 		defer cancel()
 		return session.CompleteMessage(limited, heir[0], nil)
 	})
-	check(session.Close(ctx))
+	// Says why the broker closed the link already.
+	closing := failure(func() error { return session.Close(ctx) })
 	again := must(client.AcceptSessionForQueue(ctx, given.Queue, "a", nil))
 	return found{
 		"refused":    refused,
@@ -147,6 +148,7 @@ func held(ctx context.Context) found {
 		"heir":       bodies(heir),
 		"renewal":    renewal,
 		"settlement": settlement,
+		"closing":    closing,
 		"again":      takeAll(ctx, again, 2),
 	}
 }

@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test demo serve bench connections sim sim-bugs killloop powercut javascript proton fuzz docs format clean
+.PHONY: help setup check test demo serve bench connections sim sim-bugs killloop powercut javascript go proton fuzz docs format clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-10s %s\n", $$1, $$2 }'
@@ -66,6 +66,9 @@ powercut: $(STAMP) ## Cut the power of a real store, 1,000 times (CUTS=...); as 
 
 javascript: $(STAMP) ## The JavaScript SDK and rhea against the broker; needs Node
 	DUOBUS_REQUIRE_JAVASCRIPT=1 $(BIN)/python -m pytest -q tests/javascript
+
+go: $(STAMP) ## The Go SDK against the broker; needs Go 1.25 or newer
+	DUOBUS_REQUIRE_GO=1 $(BIN)/python -m pytest -q tests/go
 
 proton: $(STAMP) ## Qpid Proton against the broker; needs a C compiler and cmake
 	DUOBUS_REQUIRE_PROTON=1 $(BIN)/python -m pytest -q tests/proton

@@ -82,7 +82,7 @@ class Driver:
                 self.fragment.apply(command, self.now_ms, batch)
                 done.append(command)
         batch.epochs.append((self.fragment.fragment_key, self.fragment.epoch))
-        self.fragment.touch(self.source, batch)
+        self.fragment.touch(self.source, batch, 1 << 30)
         self.store.commit(batch)
         return batch, done
 

@@ -399,3 +399,35 @@ async def test_everything_is_there_again_after_a_crash(hall: Hall) -> None:
     _, box = receiver(hall.queue(), 1000)
     await turns(50)
     assert sorted(payloads(box), key=int) == [b"%d" % index for index in range(200)]
+
+
+@simulated
+async def test_a_storm_of_redeliveries_rides_in_slices_and_delays_no_commit(hall: Hall) -> None:
+    await hall.start()
+    queue = await hall.create(max_delivery_count=1000)
+    handle = queue.fragments[0]
+    made, box = receiver(queue, 1300)
+    queue.send(batch(*[b"m"] * 1300))
+    await turns(40)
+    writer = hall.writers[handle.broker.store_id]
+    before = handle.broker.commits
+    writer.is_held = True
+    made.close()
+    for item in box.ready:
+        handle.broker.unlock(handle, SOURCE, item.prefix, [(item.first_lock, len(item.slots))], counted=True)
+    await turns()
+    fresh = batch(b"another")
+    queue.send(fresh)
+    writer.step()
+    writer.step()
+
+    # The first commit was under way, the send joined the second one, which took no more counts than its share.
+    assert answers(fresh) == [None]
+    writer.release()
+    await turns(20)
+    assert handle.broker.commits == before + 3
+
+    await hall.again()
+    _, box = receiver(hall.queue(), 2000)
+    await turns(40)
+    assert [slot.deliveries for item in box.ready for slot in item.slots] == [1] * 1300 + [0]

@@ -47,6 +47,9 @@ def test_standard_library_survives_three_kills_unharmed() -> None:
     assert min(counts["abandoned"], counts["deferred"], counts["dead_lettered"], counts["too_large"]) > 0
     assert len(counts["per_fragment"]) == 16
     assert sum(counts["per_fragment"].values()) >= counts["received"]
+    assert list(counts["transports"]) == ["tcp", "tls", "websocket"]
+    assert all(min(over["sent"], over["received"]) > 0 for over in counts["transports"].values())
+    assert sum(over["sent"] for over in counts["transports"].values()) == counts["acknowledged"]
     assert counts["seconds"] < 120
 
 

@@ -17,7 +17,7 @@ def new_ledger() -> Ledger:
 
 def send(ledger: Ledger, message_id: str, body: bytes = b"body", key: str | None = None) -> None:
     ledger.sending(message_id, body, key)
-    ledger.acknowledged(message_id)
+    ledger.acknowledged(message_id, "tcp")
 
 
 def receive(
@@ -36,9 +36,20 @@ def test_message_that_came_out_as_it_went_in_is_received() -> None:
     ledger = new_ledger()
     send(ledger, "a")
     receive(ledger, "a", 1)
-    ledger.completed("a", 1)
+    ledger.completed("a", 1, "tcp")
 
     assert counts(ledger, "sent", "acknowledged", "received", "lost", "altered", "duplicates") == [1, 1, 1, 0, 0, 0]
+
+
+def test_messages_are_counted_by_the_transport_that_took_and_gave_them() -> None:
+    ledger = new_ledger()
+    ledger.sending("a", b"body", None)
+    ledger.acknowledged("a", "websocket")
+    receive(ledger, "a", 1)
+    ledger.completed("a", 1, "tls")
+
+    (transports,) = counts(ledger, "transports")
+    assert transports == {"tls": {"sent": 0, "received": 1}, "websocket": {"sent": 1, "received": 0}}
 
 
 def test_acknowledged_message_that_never_comes_is_lost() -> None:
@@ -46,7 +57,7 @@ def test_acknowledged_message_that_never_comes_is_lost() -> None:
     send(ledger, "a")
     send(ledger, "b")
     receive(ledger, "b", 1)
-    ledger.completed("b", 1)
+    ledger.completed("b", 1, "tcp")
 
     assert ledger.missing() == ["a"]
     assert counts(ledger, "lost", "received") == [1, 1]
@@ -77,7 +88,7 @@ def test_completion_of_unknown_outcome_counts_as_received_once() -> None:
     assert counts(ledger, "received", "received_unconfirmed", "lost") == [1, 1, 0]
 
     receive(ledger, "a", 1)
-    ledger.completed("a", 1)
+    ledger.completed("a", 1, "tcp")
 
     assert counts(ledger, "received", "received_unconfirmed", "duplicates", "revived") == [1, 0, 0, 0]
 
@@ -89,7 +100,7 @@ def test_message_stored_twice_is_a_duplicate_and_not_revived() -> None:
     send(ledger, "a")
     for number in (1, 2):
         receive(ledger, "a", number)
-        ledger.completed("a", number)
+        ledger.completed("a", number, "tcp")
 
     assert counts(ledger, "received", "duplicates", "stored_again", "revived", "sent_again") == [1, 1, 1, 0, 1]
 
@@ -98,7 +109,7 @@ def test_delivery_after_an_acknowledged_completion_is_revived() -> None:
     ledger = new_ledger()
     send(ledger, "a")
     receive(ledger, "a", 7)
-    ledger.completed("a", 7)
+    ledger.completed("a", 7, "tcp")
     receive(ledger, "a", 7)
 
     assert counts(ledger, "revived", "stored_again") == [1, 0]
@@ -148,9 +159,9 @@ def test_rates_cover_the_time_from_first_send_to_last_outcome() -> None:
     ledger = Ledger(clock)
     ledger.sending("a", b"body", None)
     clock.advance(500)
-    ledger.acknowledged("a")
+    ledger.acknowledged("a", "tcp")
     clock.advance(500)
-    ledger.completed("a", 1)
+    ledger.completed("a", 1, "tcp")
 
     assert counts(ledger, "rates") == [{"sent_per_second": 2.0, "received_per_second": 1.0}]
 

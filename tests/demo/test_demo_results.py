@@ -9,7 +9,8 @@ from manual_clock import ManualClock
 from rich.console import Console
 
 from duobus.clock import Clock
-from duobus.demo import parts
+from duobus.demo import clients, parts
+from duobus.demo.clients import Door, sync_doors
 from duobus.demo.dispositions import Dispositions
 from duobus.demo.errors import DemoFailed
 from duobus.demo.feed import Feed
@@ -32,6 +33,7 @@ def result(**changes: Any) -> dict[str, Any]:
         "left": 0,
         "kills": [kill, kill, kill],
         "per_fragment": {"0": 400, "1": 600},
+        "transports": {"tcp": {"sent": 600, "received": 500}, "websocket": {"sent": 1400, "received": 1500}},
         "rates": {"sent_per_second": 1234.5},
         "seconds": 12.5,
     }
@@ -80,6 +82,18 @@ def test_table_shows_counts_kills_and_fragments() -> None:
     assert "3 (must be 0)" in text
     assert "4 sends unsettled, 120 locks held, back in 0.50 s" in text
     assert "0: 400   1: 600" in text
+    assert "Over websocket" in text
+    assert "1,400 sent, 1,500 received" in text
+
+
+def test_synchronous_client_goes_without_a_transport_whose_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    doors = [Door("tcp", "", {}), Door("websocket", "", {}, sync_library="websocket")]
+
+    monkeypatch.setattr(clients, "find_spec", lambda name: object())
+    assert sync_doors(doors) == doors
+
+    monkeypatch.setattr(clients, "find_spec", lambda name: None)
+    assert sync_doors(doors) == doors[:1]
 
 
 def test_every_part_of_the_registry_can_be_loaded() -> None:

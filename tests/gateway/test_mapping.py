@@ -69,6 +69,26 @@ def test_an_ordinary_head_says_what_the_thorough_one_says(default_ttl_ms: int | 
     assert (message.properties.message_id, message.data) == (b"id", [b"body"])
 
 
+@pytest.mark.parametrize("default_ttl_ms", [None, 60_000])
+@pytest.mark.parametrize("locks", [True, False])
+def test_an_ordinary_message_that_comes_again_gets_the_head_of_the_thorough_way(
+    default_ttl_ms: int | None, locks: bool
+) -> None:
+    made = HeadMaker(default_ttl_ms, locks=locks)
+    until_ms = LOCKED_MS if locks else 0
+    for deliveries in (1, 2, 300, *range(3, 100), 1 << 31):
+        found = slot(BARE)
+        found.deliveries = deliveries
+
+        message = out(made, found, until_ms)
+
+        head, payload = made.rare(found, FRAGMENT, until_ms)
+        other = decode_payload(memoryview(head + payload))
+        assert (message.header, message.message_annotations) == (other.header, other.message_annotations)
+        assert message.header.delivery_count == deliveries
+        assert message.data == other.data
+
+
 def test_annotations_of_rare_messages_are_all_there() -> None:
     pairs = encode(Symbol("x-mine")) + encode("v")
     found = slot(

@@ -38,6 +38,9 @@ T = TypeVar("T")
 #: Beyond this the time of an fsync grows with the data (reference/performance.md 5.4, rule 10).
 COMMIT_BYTES_MAX = 1 << 20
 COMMIT_MESSAGES_MAX = 2000
+#: Delivery counts that ride in one commit. A receiver that takes thousands of messages and goes, again and again, would
+#: make the commits of everybody in this store as long as it likes; what is left goes with the next ones.
+COMMIT_TOUCHED_MAX = 500
 #: Commands in waiting; a sender's credit keeps it far below, so reaching it means overload.
 PENDING_MAX = 100_000
 
@@ -380,10 +383,13 @@ class MessageBroker:
         touched = self._committing
         touched.update({fragment.handle: fragment for fragment in self._changed.values()})
         self._changed = {}
+        room = COMMIT_TOUCHED_MAX
         for fragment in touched.values():
             commit.epochs.append((fragment.fragment_key, fragment.epoch))
             for source in fragment.sources.values():
-                fragment.touch(source, commit)
+                room -= fragment.touch(source, commit, room)
+                if source.touched:
+                    self._changed[fragment.fragment_key] = fragment
         self._carried, self._tombstones = self._tombstones, []
         commit.tombstones += [stone for stone, _ in self._carried]
         commit.buried += self._buried

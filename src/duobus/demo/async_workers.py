@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from azure.servicebus import ServiceBusReceivedMessage, ServiceBusSubQueue
 from azure.servicebus.aio import ServiceBusReceiver, ServiceBusSender
@@ -30,7 +31,7 @@ async def run_async_sender(run: RunState, door: Door) -> None:
         try:
             while (outgoing := await _next_message(run)) is not None:
                 body = outgoing.read()
-                while not await _is_sent(run, sender, outgoing, body):
+                while not await _is_sent(run, door, sender, outgoing, body):
                     await close_quietly_async(sender)
                     sender = client.get_queue_sender(run.queue)
                     if run.stopping.is_set():
@@ -49,7 +50,7 @@ async def _next_message(run: RunState) -> Outgoing | None:
     return None
 
 
-async def _is_sent(run: RunState, sender: ServiceBusSender, outgoing: Outgoing, body: bytes) -> bool:
+async def _is_sent(run: RunState, door: Door, sender: ServiceBusSender, outgoing: Outgoing, body: bytes) -> bool:
     run.ledger.sending(outgoing.message_id, body, outgoing.partition_key)
     try:
         await sender.send_messages(message_of(outgoing, body, digest_of(body)), timeout=SEND_TIMEOUT_S)
@@ -59,7 +60,7 @@ async def _is_sent(run: RunState, sender: ServiceBusSender, outgoing: Outgoing, 
     except UNKNOWN_OUTCOME:
         run.ledger.send_unknown(outgoing.message_id)
         return False
-    run.ledger.acknowledged(outgoing.message_id)
+    run.ledger.acknowledged(outgoing.message_id, door.name)
     return True
 
 
@@ -68,20 +69,29 @@ async def run_async_receiver(
 ) -> None:
     """Receive and settle until the run ends; the arguments are those of ``workers.run_receiver``."""
     async with door.async_client() as client:
-        receiver = client.get_queue_receiver(run.queue, sub_queue=sub_queue, prefetch_count=prefetch)
-        try:
-            while not run.stopping.is_set():
-                if not run.may_receive.is_set():
-                    await asyncio.sleep(POLL_S)
-                elif not await _has_received(run, receiver, sub_queue is not None):
-                    await close_quietly_async(receiver)
-                    receiver = client.get_queue_receiver(run.queue, sub_queue=sub_queue, prefetch_count=prefetch)
-                    await asyncio.sleep(RETRY_S)
-        finally:
-            await close_quietly_async(receiver)
+        while not run.stopping.is_set():
+            if not run.may_receive.is_set():
+                await asyncio.sleep(POLL_S)
+                continue
+            receiver = client.get_queue_receiver(run.queue, sub_queue=sub_queue, prefetch_count=prefetch)
+            # Entered, which opens the link: within the limit of a receive call it may never open on a busy machine.
+            with suppress(*UNKNOWN_OUTCOME):
+                async with receiver:
+                    await _receive_until_it_breaks(run, door, receiver, sub_queue is not None)
+            await asyncio.sleep(RETRY_S)
 
 
-async def _has_received(run: RunState, receiver: ServiceBusReceiver, is_dead_letters: bool) -> bool:
+async def _receive_until_it_breaks(
+    run: RunState, door: Door, receiver: ServiceBusReceiver, is_dead_letters: bool
+) -> None:
+    while not run.stopping.is_set():
+        if not run.may_receive.is_set():
+            await asyncio.sleep(POLL_S)
+        elif not await _has_received(run, door, receiver, is_dead_letters):
+            return
+
+
+async def _has_received(run: RunState, door: Door, receiver: ServiceBusReceiver, is_dead_letters: bool) -> bool:
     """Receive once and settle; False when the connection has to be made anew."""
     try:
         messages = await receiver.receive_messages(max_message_count=RECEIVE_COUNT, max_wait_time=RECEIVE_WAIT_S)
@@ -90,20 +100,20 @@ async def _has_received(run: RunState, receiver: ServiceBusReceiver, is_dead_let
     for message in messages:
         record_received(run.ledger, message)
         action = Action.COMPLETE if is_dead_letters else run.dispositions.choose(message_id_of(message))
-        if not await _is_settled(run, receiver, message, action):
+        if not await _is_settled(run, door, receiver, message, action):
             # The connection is gone, and with it the locks on the rest of these messages: they come again.
             return False
     return True
 
 
 async def _is_settled(
-    run: RunState, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, action: Action
+    run: RunState, door: Door, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, action: Action
 ) -> bool:
     """Settle a message and enter it into the ledger; False when the outcome is unknown."""
     try:
         if action is Action.COMPLETE:
             await receiver.complete_message(message)
-            run.ledger.completed(message_id_of(message), number_of(message))
+            run.ledger.completed(message_id_of(message), number_of(message), door.name)
         elif action is Action.ABANDON:
             await receiver.abandon_message(message)
             run.ledger.count("abandoned")

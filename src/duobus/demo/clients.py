@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any, NamedTuple, Protocol
 
 from azure.core.exceptions import AzureError
@@ -22,11 +24,20 @@ _RETRIES: dict[str, Any] = {"retry_total": 3, "retry_backoff_factor": 0.02, "try
 
 
 class Door(NamedTuple):
-    """One way to reach the broker: a connection string, and what the SDK's client needs beside it."""
+    """One way to reach the broker: a connection string, and what the SDK's client needs beside it.
+
+    Attributes:
+        name: The transport; the ledger counts messages by it.
+        connection_string: With key, and for plain connections with ``UseDevelopmentEmulator=true``.
+        options: Arguments of the SDK's client.
+        sync_library: Module that the synchronous client needs for this transport, empty when none; the asyncio client
+            makes do with what the broker itself depends on.
+    """
 
     name: str
     connection_string: str
     options: dict[str, Any]
+    sync_library: str = ""
 
     def client(self) -> ServiceBusClient:
         """Return a synchronous client."""
@@ -38,13 +49,28 @@ class Door(NamedTuple):
 
 
 def doors_of(server: ServerProcess) -> list[Door]:
-    """Return plain TCP, and TLS with the broker's certificate verified (AMQP contract 1.5)."""
+    """Return plain TCP, and TLS and WebSocket with the broker's certificate verified (AMQP contract 1.4, 1.5)."""
     tls = {
         "custom_endpoint_address": server.tls_endpoint,
         "transport_type": TransportType.Amqp,
         "connection_verify": server.ca,
     }
-    return [Door("tcp", server.connection_string, {}), Door("tls", server.connection_string_tls, tls)]
+    # The port of HTTP tells TLS by its first byte; the SDK adds the path.
+    websocket = {
+        "custom_endpoint_address": server.websocket_endpoint,
+        "transport_type": TransportType.AmqpOverWebsocket,
+        "connection_verify": server.ca,
+    }
+    return [
+        Door("tcp", server.connection_string, {}),
+        Door("tls", server.connection_string_tls, tls),
+        Door("websocket", server.connection_string_tls, websocket, sync_library="websocket"),
+    ]
+
+
+def sync_doors(doors: Sequence[Door]) -> list[Door]:
+    """Return those of ``doors`` that the synchronous client can use here."""
+    return [door for door in doors if not door.sync_library or find_spec(door.sync_library) is not None]
 
 
 def message_of(outgoing: Outgoing, body: bytes, digest: str) -> ServiceBusMessage:

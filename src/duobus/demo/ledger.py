@@ -43,6 +43,8 @@ class Ledger:
         self._numbers: dict[str, set[int]] = {}
         self._altered: dict[str, str] = {}
         self._per_fragment: Counter[int] = Counter()
+        self._sent_over: Counter[str] = Counter()
+        self._completed_over: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
         self._first_send_ms: int | None = None
         self._last_acknowledged_ms = 0
@@ -61,12 +63,13 @@ class Ledger:
             self._sent[message_id] = _Sent(digest, partition_key)
             self._in_flight.add(message_id)
 
-    def acknowledged(self, message_id: str) -> None:
-        """The send call returned: the broker has taken the message over."""
+    def acknowledged(self, message_id: str, transport: str) -> None:
+        """The send call returned: the broker has taken the message over, on a connection of this kind."""
         now_ms = self._clock.monotonic_ms()
         with self._lock:
             self._in_flight.remove(message_id)
             self._acknowledged.add(message_id)
+            self._sent_over[transport] += 1
             self._last_acknowledged_ms = now_ms
             if self._first_acknowledged_ms is None:
                 self._first_acknowledged_ms = now_ms
@@ -106,12 +109,13 @@ class Ledger:
             elif partition_key != sent.partition_key:
                 self._altered[message_id] = "its partition key differs"
 
-    def completed(self, message_id: str, number: int) -> None:
-        """A completion was acknowledged: the message must never come again."""
+    def completed(self, message_id: str, number: int, transport: str) -> None:
+        """A completion was acknowledged, on a connection of this kind: the message must never come again."""
         now_ms = self._clock.monotonic_ms()
         with self._lock:
             self._completions[message_id] += 1
             self._completed_numbers.add(number)
+            self._completed_over[transport] += 1
             self._last_completed_ms = now_ms
 
     def completion_unknown(self, message_id: str) -> None:
@@ -181,7 +185,8 @@ class Ledger:
         ``received`` counts ids, ``duplicates`` completions beyond the first of each id, ``stored_again`` ids that
         were stored more than once (their send was repeated because its outcome was unknown), ``revived`` deliveries
         of a message whose completion had been acknowledged (I17: must be 0), ``received_unconfirmed`` ids whose only
-        completions had an unknown outcome.
+        completions had an unknown outcome. ``transports`` counts the acknowledgements of sends (``sent``) and of
+        completions (``received``, duplicates included) by kind of connection.
         """
         missing = self.missing()
         with self._lock:
@@ -210,6 +215,10 @@ class Ledger:
                     )
                 },
                 "per_fragment": {str(fragment): count for fragment, count in sorted(self._per_fragment.items())},
+                "transports": {
+                    name: {"sent": self._sent_over[name], "received": self._completed_over[name]}
+                    for name in sorted(self._sent_over | self._completed_over)
+                },
                 "rates": {
                     "sent_per_second": self._rate(len(self._acknowledged), self._last_acknowledged_ms),
                     "received_per_second": self._rate(len(self._completions), self._last_completed_ms),

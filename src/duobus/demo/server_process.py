@@ -79,6 +79,11 @@ class ServerProcess:
         return f"sb://localhost:{self._ready['tls_port']}"
 
     @property
+    def websocket_endpoint(self) -> str:
+        """What the SDK needs as ``custom_endpoint_address`` for WebSocket; goes with ``ca``, as TLS does."""
+        return f"sb://localhost:{self._ready['http_port']}"
+
+    @property
     def ca(self) -> str:
         """Path of the authority that signed the broker's certificate."""
         return str(self._ready["ca"])

@@ -37,6 +37,9 @@ def table_of(title: str, result: dict[str, Any]) -> Table:
             f"{kill['unsettled_sends']} sends unsettled, {kill['locks_held']} locks held, "
             f"back in {kill['restart_seconds']:.2f} s",
         )
+    transports: dict[str, dict[str, int]] = result.get("transports", {})
+    for name, counts in transports.items():
+        table.add_row(f"Over {name}", f"{counts['sent']:,} sent, {counts['received']:,} received")
     fragments: dict[str, int] = result.get("per_fragment", {})
     if fragments:
         table.add_row("Messages per fragment", _in_lines([f"{name}: {count}" for name, count in fragments.items()]))

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 from azure.servicebus import ServiceBusMessageState, ServiceBusSubQueue
 
 from duobus.demo.async_workers import run_async_receiver, run_async_sender
-from duobus.demo.clients import UNKNOWN_OUTCOME, Door, number_of
+from duobus.demo.clients import UNKNOWN_OUTCOME, Door, number_of, sync_doors
 from duobus.demo.errors import DemoFailed
 from duobus.demo.run_state import RunState
 from duobus.demo.workers import run_deferred_receiver, run_receiver, run_sender
@@ -33,8 +33,8 @@ class Crew(NamedTuple):
 
     senders: int = 3
     async_senders: int = 3
-    receivers: int = 2
-    async_receivers: int = 2
+    receivers: int = 3
+    async_receivers: int = 3
 
 
 class Traffic:
@@ -49,6 +49,7 @@ class Traffic:
     def __init__(self, run: RunState, doors: Sequence[Door], crew: Crew) -> None:
         self._run = run
         self._doors = doors
+        self._sync_doors = sync_doors(doors)
         jobs: list[tuple[str, Callable[[], None]]] = [
             (f"sender {index}", self._sender(index)) for index in range(crew.senders)
         ]
@@ -127,11 +128,14 @@ class Traffic:
     def _door(self, index: int) -> Door:
         return self._doors[index % len(self._doors)]
 
+    def _sync_door(self, index: int) -> Door:
+        return self._sync_doors[index % len(self._sync_doors)]
+
     def _sender(self, index: int) -> Callable[[], None]:
-        return lambda: run_sender(self._run, self._door(index))
+        return lambda: run_sender(self._run, self._sync_door(index))
 
     def _receiver(self, index: int) -> Callable[[], None]:
-        return lambda: run_receiver(self._run, self._door(index), _PREFETCHES[index % 2])
+        return lambda: run_receiver(self._run, self._sync_door(index), _PREFETCHES[index % 2])
 
     def _guarded(self, name: str, job: Callable[[], None]) -> None:
         try:
@@ -143,7 +147,7 @@ class Traffic:
         run = self._run
         jobs: list[Awaitable[None]] = [run_async_sender(run, self._door(index)) for index in range(crew.async_senders)]
         jobs += [
-            # The other way round than the threads: both doors are used with and without prefetch.
+            # The other way round than the threads: each door is used with and without prefetch.
             run_async_receiver(run, self._door(index), _PREFETCHES[(index + 1) % 2])
             for index in range(crew.async_receivers)
         ]

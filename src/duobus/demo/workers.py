@@ -6,6 +6,8 @@ connection broke drops what it holds, which the broker hands out again.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiver, ServiceBusSender, ServiceBusSubQueue
 from azure.servicebus.exceptions import MessageNotFoundError, MessageSizeExceededError
 
@@ -39,7 +41,7 @@ def run_sender(run: RunState, door: Door) -> None:
         try:
             while (outgoing := run.next_message()) is not None:
                 body = outgoing.read()
-                while not _is_sent(run, sender, outgoing, body):
+                while not _is_sent(run, door, sender, outgoing, body):
                     close_quietly(sender)
                     sender = client.get_queue_sender(run.queue)
                     if run.stopping.wait(RETRY_S):
@@ -48,7 +50,7 @@ def run_sender(run: RunState, door: Door) -> None:
             close_quietly(sender)
 
 
-def _is_sent(run: RunState, sender: ServiceBusSender, outgoing: Outgoing, body: bytes) -> bool:
+def _is_sent(run: RunState, door: Door, sender: ServiceBusSender, outgoing: Outgoing, body: bytes) -> bool:
     run.ledger.sending(outgoing.message_id, body, outgoing.partition_key)
     try:
         sender.send_messages(message_of(outgoing, body, digest_of(body)), timeout=SEND_TIMEOUT_S)
@@ -58,7 +60,7 @@ def _is_sent(run: RunState, sender: ServiceBusSender, outgoing: Outgoing, body: 
     except UNKNOWN_OUTCOME:
         run.ledger.send_unknown(outgoing.message_id)
         return False
-    run.ledger.acknowledged(outgoing.message_id)
+    run.ledger.acknowledged(outgoing.message_id, door.name)
     return True
 
 
@@ -72,20 +74,26 @@ def run_receiver(run: RunState, door: Door, prefetch: int, sub_queue: ServiceBus
         sub_queue: The dead-letter queue, where everything is completed; None is the queue itself.
     """
     with door.client() as client:
-        receiver = client.get_queue_receiver(run.queue, sub_queue=sub_queue, prefetch_count=prefetch)
-        try:
-            while not run.stopping.is_set():
-                if not run.may_receive.is_set():
-                    run.stopping.wait(POLL_S)
-                elif not _has_received(run, receiver, sub_queue is not None):
-                    close_quietly(receiver)
-                    receiver = client.get_queue_receiver(run.queue, sub_queue=sub_queue, prefetch_count=prefetch)
-                    run.stopping.wait(RETRY_S)
-        finally:
-            close_quietly(receiver)
+        while not run.stopping.is_set():
+            if not run.may_receive.is_set():
+                run.stopping.wait(POLL_S)
+                continue
+            receiver = client.get_queue_receiver(run.queue, sub_queue=sub_queue, prefetch_count=prefetch)
+            # Entered, which opens the link: within the limit of a receive call it may never open on a busy machine.
+            with suppress(*UNKNOWN_OUTCOME), receiver:
+                _receive_until_it_breaks(run, door, receiver, sub_queue is not None)
+            run.stopping.wait(RETRY_S)
 
 
-def _has_received(run: RunState, receiver: ServiceBusReceiver, is_dead_letters: bool) -> bool:
+def _receive_until_it_breaks(run: RunState, door: Door, receiver: ServiceBusReceiver, is_dead_letters: bool) -> None:
+    while not run.stopping.is_set():
+        if not run.may_receive.is_set():
+            run.stopping.wait(POLL_S)
+        elif not _has_received(run, door, receiver, is_dead_letters):
+            return
+
+
+def _has_received(run: RunState, door: Door, receiver: ServiceBusReceiver, is_dead_letters: bool) -> bool:
     """Receive once and settle; False when the connection has to be made anew."""
     try:
         messages = receiver.receive_messages(max_message_count=RECEIVE_COUNT, max_wait_time=RECEIVE_WAIT_S)
@@ -94,18 +102,20 @@ def _has_received(run: RunState, receiver: ServiceBusReceiver, is_dead_letters: 
     for message in messages:
         record_received(run.ledger, message)
         action = Action.COMPLETE if is_dead_letters else run.dispositions.choose(message_id_of(message))
-        if not is_settled(run, receiver, message, action):
+        if not is_settled(run, door, receiver, message, action):
             # The connection is gone, and with it the locks on the rest of these messages: they come again.
             return False
     return True
 
 
-def is_settled(run: RunState, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, action: Action) -> bool:
+def is_settled(
+    run: RunState, door: Door, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, action: Action
+) -> bool:
     """Settle a message and enter it into the ledger; False when the outcome is unknown."""
     try:
         if action is Action.COMPLETE:
             receiver.complete_message(message)
-            run.ledger.completed(message_id_of(message), number_of(message))
+            run.ledger.completed(message_id_of(message), number_of(message), door.name)
         elif action is Action.ABANDON:
             receiver.abandon_message(message)
             run.ledger.count("abandoned")
@@ -135,7 +145,7 @@ def run_deferred_receiver(run: RunState, door: Door) -> None:
                 number = run.deferred.take() if run.may_fetch_deferred.is_set() else None
                 if number is None:
                     run.stopping.wait(POLL_S)
-                elif not _has_fetched(run, receiver, number):
+                elif not _has_fetched(run, door, receiver, number):
                     run.deferred.add(number)
                     close_quietly(receiver)
                     receiver = client.get_queue_receiver(run.queue)
@@ -144,7 +154,7 @@ def run_deferred_receiver(run: RunState, door: Door) -> None:
             close_quietly(receiver)
 
 
-def _has_fetched(run: RunState, receiver: ServiceBusReceiver, number: int) -> bool:
+def _has_fetched(run: RunState, door: Door, receiver: ServiceBusReceiver, number: int) -> bool:
     """Fetch and complete one deferred message; False when it has to be tried again on a new connection."""
     try:
         messages = receiver.receive_deferred_messages(number, timeout=SEND_TIMEOUT_S)
@@ -156,6 +166,6 @@ def _has_fetched(run: RunState, receiver: ServiceBusReceiver, number: int) -> bo
         return False
     for message in messages:
         record_received(run.ledger, message)
-        if not is_settled(run, receiver, message, Action.COMPLETE):
+        if not is_settled(run, door, receiver, message, Action.COMPLETE):
             return False
     return True

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
+from itertools import islice
 
 from duobus.broker.fragment import settling
 from duobus.broker.fragment.cold_tail import effective_ttl, note_cold_expiry, slot_of_row
@@ -506,14 +507,21 @@ class Fragment:
                 break
         return found
 
-    def touch(self, source: Source, commit: CommitBatch) -> None:
-        """Write the changed delivery counts and the source's row into a commit (design 3.9)."""
-        for slot in source.touched.values():
+    def touch(self, source: Source, commit: CommitBatch, room: int) -> int:
+        """Write the source's row and up to ``room`` changed delivery counts into a commit (design 3.9).
+
+        Returns:
+            How many were looked at; the rest rides in the next commit.
+        """
+        touched = source.touched
+        counts = list(touched) if len(touched) <= room else list(islice(touched, room))
+        for count in counts:
+            slot = touched.pop(count)
             # Only what still exists and was not written by this commit's own commands.
-            if source.by_count.get(slot.count) is slot and slot.state != GONE:
+            if source.by_count.get(count) is slot and slot.state != GONE:
                 settling.write(source, slot, commit, deliveries=slot.deliveries + (1 if slot.lock > 0 else 0))
-        source.touched.clear()
         commit.sources.append((source.source_key, source.next_count, source.highest_delivered, source.counters()))
+        return len(counts)
 
 
 def _with_specials(extra: dict[int, Special], run: Run, now_ms: int) -> dict[int, tuple[int, int, bytes | None]]:

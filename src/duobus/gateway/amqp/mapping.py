@@ -174,13 +174,17 @@ _ORIGIN = _symbol(ENQUEUE_SEQUENCE_NUMBER) + b"\x81"
 _LOCKED = _symbol(LOCKED_UNTIL) + b"\x83"
 
 
+#: Headers that a link keeps, by delivery count.
+_HEADERS_MAX = 64
+
+
 class HeadMaker:
     """Makes what stands in front of the bare message, for one link.
 
     An ordinary message's head is one fixed template with a few numbers in it.
     """
 
-    __slots__ = ("_default_ttl_ms", "_locks", "_ordinary", "_pack")
+    __slots__ = ("_again", "_default_ttl_ms", "_locks", "_ordinary", "_pack", "_pack_map", "_start")
 
     def __init__(self, default_ttl_ms: int | None, *, locks: bool) -> None:
         self._default_ttl_ms = default_ttl_ms
@@ -192,11 +196,13 @@ class HeadMaker:
         if locks:
             size += len(_LOCKED) + 8
         first = header + _map_start(4 if locks else 3, size) + _ENQUEUED
-        if locks:
-            self._pack = struct.Struct(f">{len(first)}sq{len(_SEQUENCE)}sq{len(_ORIGIN)}sq{len(_LOCKED)}sq").pack
-        else:
-            self._pack = struct.Struct(f">{len(first)}sq{len(_SEQUENCE)}sq{len(_ORIGIN)}sq").pack
+        rest = f"sq{len(_SEQUENCE)}sq{len(_ORIGIN)}sq" + (f"{len(_LOCKED)}sq" if locks else "")
+        self._pack = struct.Struct(f">{len(first)}{rest}").pack
         self._ordinary = first
+        # The same without its header, which differs by delivery count for what was delivered before.
+        self._start = first[len(header) :]
+        self._pack_map = struct.Struct(f">{len(self._start)}{rest}").pack
+        self._again: dict[int, bytes] = {}
 
     def heads(self, slots: list[Slot], fragment_number: int, locked_until_ms: int) -> tuple[list[bytes], list[bytes]]:
         """Heads and bare messages of these slots, for one peek-locked or removed batch."""
@@ -206,7 +212,9 @@ class HeadMaker:
         payloads: list[bytes] = []
         for slot in slots:
             payload = slot.payload
-            if slot.special is not None or slot.deliveries:
+            if slot.deliveries and slot.special is None and not slot.state:
+                head = self._repeated(slot, base | slot.count, locked_until_ms)
+            elif slot.special is not None or slot.deliveries:
                 head, payload = self.rare(slot, fragment_number, locked_until_ms)
             elif locks:
                 number = base | slot.count
@@ -217,6 +225,20 @@ class HeadMaker:
             heads.append(head)
             payloads.append(payload)
         return heads, payloads
+
+    def _repeated(self, slot: Slot, number: int, locked_until_ms: int) -> bytes:
+        """Head of an ordinary message that was delivered before."""
+        header = self._again.get(slot.deliveries)
+        if header is None:
+            if len(self._again) >= _HEADERS_MAX:
+                self._again.clear()
+            header = header_section(True, None, _wire_ttl(self._default_ttl_ms), False, slot.deliveries)
+            self._again[slot.deliveries] = header
+        if self._locks:
+            return header + self._pack_map(
+                self._start, slot.enqueued_ms, _SEQUENCE, number, _ORIGIN, number, _LOCKED, locked_until_ms
+            )
+        return header + self._pack_map(self._start, slot.enqueued_ms, _SEQUENCE, number, _ORIGIN, number)
 
     def rare(
         self, slot: Slot, fragment_number: int, locked_until_ms: int, lock_token: uuid.UUID | None = None

@@ -38,7 +38,7 @@ from duobus.errors import (
     Unauthorized,
 )
 from duobus.gateway.amqp import attaching
-from duobus.gateway.amqp.deliveries import Deliveries
+from duobus.gateway.amqp.deliveries import Deliveries, DeliveryRun
 from duobus.gateway.amqp.incoming_link import IncomingLink
 from duobus.gateway.amqp.outgoing_link import OutgoingLink
 from duobus.gateway.amqp.request_node import ReplyLink, RequestLink
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 CARRIED_BYTES_MAX = 4 << 20
 #: Unread output of a peer beyond which nothing more is read from it; as much again may be on its way to the socket.
 OUTPUT_BYTES_MAX = 1 << 19
+#: Messages that a lost connection gives back in one turn; the others follow in the next ones.
+RELEASED_MAX = 500
 #: How long a connection that was closed from this side may take over its goodbye.
 CLOSE_MS = 5_000
 #: Whoever has the turn in a full byte budget has to bring the whole message in this time: 100 MB at 1.7 MB/s.
@@ -139,8 +141,17 @@ class Peer(asyncio.Protocol):
         for endpoint in self._endpoints.values():
             endpoint.close()
         self._endpoints.clear()
-        for run, ranges in unsettled:
+        self._release(unsettled)
+
+    def _release(self, unsettled: list[tuple[DeliveryRun, list[tuple[int, int]]]]) -> None:
+        """Give back what was delivered, thousands of messages in slices: others wait for this turn to end."""
+        released = 0
+        for index, (run, ranges) in enumerate(unsettled):
+            if released >= RELEASED_MAX:
+                self.door.loop.call_soon(self._release, unsettled[index:])
+                return
             run.handle.broker.unlock(run.handle, SOURCE, run.prefix, ranges, counted=True)
+            released += sum(number for _, number in ranges)
 
     def pause_writing(self) -> None:
         """See asyncio.Protocol: a peer that does not read is not read from either."""

@@ -32,6 +32,7 @@ from duobus.amqp.frames import (
     read_flow_fields,
 )
 from duobus.amqp.handshake import FRAMES, Handshake
+from duobus.amqp.link import Link
 from duobus.amqp.performatives import (
     Attach,
     Begin,
@@ -72,6 +73,7 @@ class Connection(Handshake):
         peer_frame_max: The largest frame that we may send.
         link_count: Links of all sessions.
         partial_bytes: What unfinished deliveries hold.
+        running: Links that got deliveries in the read under way; for the links' use only.
     """
 
     __slots__ = (
@@ -90,6 +92,7 @@ class Connection(Handshake):
         "link_count",
         "partial_bytes",
         "peer_frame_max",
+        "running",
     )
 
     def __init__(self, settings: ConnectionSettings, *, acceptor: bool) -> None:
@@ -97,6 +100,7 @@ class Connection(Handshake):
         self.peer_frame_max = FRAME_SIZE_MIN
         self.link_count = 0
         self.partial_bytes = 0
+        self.running: list[Link] = []
         self._pending = bytearray()
         self._reopened: list[Session] = []
         self.held_back: list[Session] = []
@@ -150,6 +154,9 @@ class Connection(Handshake):
         if pos < len(data) and not self.is_closed:
             self._pending += memoryview(data)[pos:]
         self.generation += 1
+        for link in self.running:
+            link.end_run()
+        self.running.clear()
         return events
 
     def _read(self, data: bytes, events: list[Event]) -> int:

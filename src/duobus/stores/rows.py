@@ -26,6 +26,8 @@ from duobus.stores.interface import (
 #: Removed ranges up to this length join the list of single ids: one statement for many beats a call for each.
 _SHORT_RANGE = 8
 _LOWEST_ID = -(1 << 63)
+#: Above what a commit of many small messages holds, so that only large ones are prepared anew.
+_KEPT_BYTES_MAX = 2 << 20
 
 
 class Meta:
@@ -153,14 +155,26 @@ def source_values(sources: Sequence[tuple[int, int, int, bytes]], known: Mapping
     return flat
 
 
-def run(db: apsw.Connection, statement: schema.Rows, values: list[Any]) -> int:
-    """Run a statement over all rows of ``values``, as many at a time as it takes; return the rows changed."""
+def are_many_bytes(puts: Sequence[Put]) -> bool:
+    """Whether new messages are too large for a statement that is kept: it keeps a copy of what was bound last."""
+    return sum(sum(map(len, put.payloads)) for put in puts) > _KEPT_BYTES_MAX
+
+
+def run(db: apsw.Connection, statement: schema.Rows, values: list[Any], *, is_kept: bool = True) -> int:
+    """Run a statement over all rows of ``values``, as many at a time as it takes; return the rows changed.
+
+    Args:
+        db: The connection.
+        statement: What to run.
+        values: Flat.
+        is_kept: Keep the statement prepared, and with it SQLite's copy of the values.
+    """
     width = statement.width
     step = width * schema.ROWS_PER_STATEMENT
     changed = 0
     for start in range(0, len(values), step):
         part = values[start : start + step]
-        db.execute(statement.text(len(part) // width), part)
+        db.execute(statement.text(len(part) // width), part, can_cache=is_kept)
         changed += db.changes()
     return changed
 
@@ -273,6 +287,8 @@ class MessageReader:
             row = next(rows, None)
             if row is None:
                 break
+            if row[5] is None:
+                row = self._with_payload(row)
             if not self._holds(row):
                 continue
             # Only a row that verifies may end the source: a flipped bit can make an id look like a later one.
@@ -292,10 +308,22 @@ class MessageReader:
             self._quarantine[row[0]] = fault
         return fault is None
 
+    def _with_payload(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Read what is missing in the row of a large message."""
+        try:
+            with self._db.blob_open("main", "messages", "payload", row[0], False) as blob:
+                payload = blob.read()
+        except apsw.SQLError:
+            # It is no blob, or not where its id says: the row is damaged, and found to be so.
+            return row
+        return (*row[:5], payload, *row[6:])
+
     def _singly(self, id_query: str, bindings: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
         for (message_id,) in self._db.execute(id_query, bindings):
             try:
                 row = self._db.execute(schema.LOAD_ONE, (message_id,)).fetchone()
+                if row is not None and row[5] is None:
+                    row = self._with_payload(row)
             except (apsw.CorruptError, UnicodeDecodeError):
                 row = None
             if row is None:

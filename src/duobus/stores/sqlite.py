@@ -185,13 +185,14 @@ class SqliteStore(MessagingStore):
             self._abandon(str(error))
             raise
         ordinary, exceptional = table_rows.put_values(batch.puts)
+        is_kept = not table_rows.are_many_bytes(batch.puts)
         changes = table_rows.change_values(batch.changes)
         ranges, singles = table_rows.removals(batch.removed)
         sources = table_rows.source_values(batch.sources, self._sources)
         count = len(ordinary) // schema.INSERT_ORDINARY.width + len(exceptional) // schema.INSERT_EXCEPTIONAL.width
         with self._transaction("commit") as db:
-            table_rows.run(db, schema.INSERT_ORDINARY, ordinary)
-            table_rows.run(db, schema.INSERT_EXCEPTIONAL, exceptional)
+            table_rows.run(db, schema.INSERT_ORDINARY, ordinary, is_kept=is_kept)
+            table_rows.run(db, schema.INSERT_EXCEPTIONAL, exceptional, is_kept=is_kept)
             table_rows.run(db, schema.UPDATE_STATES, changes)
             for bounds in ranges:
                 db.execute(schema.DELETE_RANGE, bounds)
@@ -217,7 +218,8 @@ class SqliteStore(MessagingStore):
         first_id, last_id = _ids(source_key, first_count, COUNT_MAX)
         with self._operation("read messages") as db:
             reader = table_rows.MessageReader(db, self._quarantine, last_id, limit)
-            return reader.read(schema.LOAD, schema.LOAD_IDS, (first_id,))
+            query = schema.LOAD_FEW if limit <= schema.FEW_ROWS else schema.LOAD_MANY
+            return reader.read(query, schema.LOAD_IDS, (first_id,))
 
     def scan(self, source_key: int, state: int, first_count: int, limit: int) -> list[StoredMessage]:
         """Return verified messages of one state, found by the partial index."""

@@ -11,11 +11,14 @@ STAMP := $(VENV)/.installed
 # Options of `duobus serve` and `duobus demo`.
 ARGS ?=
 
+# What make test-compiled runs with everything compiled.
+COMPILED_TESTS := $(addprefix tests/,codec amqp model broker gateway conformance durability hostile simulation)
+
 .DEFAULT_GOAL := help
-.PHONY: help setup check test demo serve bench connections sim sim-bugs killloop powercut javascript go proton fuzz docs format clean
+.PHONY: help setup check test compile test-compiled demo serve bench connections sim sim-bugs killloop powercut javascript go proton fuzz docs format clean
 
 help: ## Say what there is
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-10s %s\n", $$1, $$2 }'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
 
 # Stale when what to install has changed, and only then.
 $(STAMP): pyproject.toml constraints.txt
@@ -39,6 +42,16 @@ check: $(STAMP) ## Lint, format, types, import rules
 
 test: $(STAMP) ## All tests
 	$(BIN)/python -m pytest -q -n 2 tests
+
+compile: $(STAMP) ## The compiled twin into .build/compiled (PYTHONPATH=.build/compiled); needs a C compiler
+	@$(BIN)/python -c 'import setuptools' 2>/dev/null \
+		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input 'setuptools>=69'
+	$(BIN)/python tools/compile_twin.py $(ARGS)
+
+# The simulation looks into the fragment and changes it, so there the fragment stays Python.
+test-compiled: compile ## The tests of what is compiled, against the compiled twin
+	PYTHONPATH=$(CURDIR)/.build/compiled $(BIN)/python -m pytest -q -n 2 $(COMPILED_TESTS)
+	PYTHONPATH=$(CURDIR)/.build/compiled-engine $(BIN)/python -m pytest -q -n 2 tests/simulation
 
 demo: $(STAMP) ## Send, kill the broker three times, count: nothing may be lost (ARGS='--json')
 	$(BIN)/duobus demo $(ARGS)

@@ -1,6 +1,7 @@
-"""What the codec and the AMQP engine cost, in microseconds of one thread per operation, printed as JSON.
+"""What the codec, the AMQP engine and a fragment cost, in microseconds of one thread per operation, printed as JSON.
 
-The best of several rounds counts: other work on the machine can only add to it. Run: ``python -m benchmarks.codec``.
+The best of several rounds counts: other work on the machine can only add to it. Run: ``python -m benchmarks.codec``,
+or of the compiled twin: ``PYTHONPATH=.build/compiled python -m benchmarks.codec``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from duobus.amqp import (
     Source,
     Target,
 )
+from duobus.broker.fragment.commands import COMPLETE, Run, SettleBatch
+from duobus.broker.fragment.fragment import Fragment
+from duobus.broker.fragment.source import SourceSettings
 from duobus.codec import Timestamp, annotations_section, build_message, decode, encode, header_section, scan, scan_plain
+from duobus.gateway.amqp.mapping import HeadMaker
+from duobus.model.columns import Mailbox, SendBatch
+from duobus.stores.interface import CommitBatch, SourceRow
 
 ROUNDS = 30
 RUN = 200
@@ -124,9 +131,39 @@ def measure_codec() -> dict[str, float]:
     }
 
 
+def measure_fragment() -> dict[str, float]:
+    """Return the costs of a fragment, without its store."""
+    payloads = [build_message(["id-1234567890"], data=BODY)] * RUN
+    fragment = Fragment("handle", 1, 1, 1, bytes(10))
+    source = fragment.add_source(SourceRow(1, 1, 0), SourceSettings(default_ttl_ms=3_600_000))
+    mailbox = Mailbox()
+
+    def commit(command: Run | SettleBatch) -> None:
+        batch = CommitBatch(1, 1_000)
+        fragment.apply(command, 1_000, batch)
+        fragment.touch(source, batch)
+        fragment.release(command, 1_000)
+
+    def live() -> None:
+        commit(Run("handle", 0, SendBatch(0, payloads, True, mailbox), None, None))
+        first, slots, _ = fragment.lock(0, 0, RUN, 1_000)
+        ranges = [(first, len(slots))]
+        commit(SettleBatch("handle", 0, None, prefix=fragment.prefix, outcome=COMPLETE, ranges=ranges))
+        # what a lock leaves behind until its end
+        source.ends.clear()
+
+    commit(Run("handle", 0, SendBatch(0, payloads, True, mailbox), None, None))
+    _, slots, _ = fragment.lock(0, 0, RUN, 1_000)
+    maker = HeadMaker(3_600_000, locks=True)
+    return {
+        "fragment, one message enqueued, locked and completed": best(live, RUN, 20),
+        "head of one message": best(lambda: maker.heads(slots, 1, 61_000), RUN, 20),
+    }
+
+
 def main() -> None:
     """Measure everything and print it."""
-    print(json.dumps({"unit": "us", **measure_codec(), **measure_engine()}, indent=2))
+    print(json.dumps({"unit": "us", **measure_codec(), **measure_engine(), **measure_fragment()}, indent=2))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ A further one (RabbitMQ, say) is a further subclass of `Peer`; the runner knows 
 """
 
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -91,6 +92,7 @@ class DuobusPeer(Peer):
         partitioned: whether the queue is spread over fragments.
         data_root: the folder in which data folders are made; it should lie on the disk that counts.
         timeout: seconds that start and stop may take.
+        python_path: folder that the server takes the package from, instead of where it is installed.
     """
 
     def __init__(
@@ -102,8 +104,10 @@ class DuobusPeer(Peer):
         partitioned: bool,
         data_root: Path,
         timeout: float = 30.0,
+        python_path: Path | None = None,
     ) -> None:
         super().__init__(f"duobus-{name}")
+        self._python_path = python_path
         self._queue = name
         self._command = list(command)
         self._stores = stores
@@ -126,10 +130,19 @@ class DuobusPeer(Peer):
         with (folder / "log").open("wb") as log:
             started = perf_counter()
             self._process = subprocess.Popen(
-                [*self._command, "serve", *files, *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [*self._command, "serve", *files, *options],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment(),
             )
         self._ready = self._wait_for(ready, started)
         return perf_counter() - started
+
+    def _environment(self) -> dict[str, str] | None:
+        if self._python_path is None:
+            return None
+        return os.environ | {"PYTHONPATH": str(self._python_path)}
 
     def _wait_for(self, ready: Path, started: float) -> dict[str, Any]:
         while perf_counter() - started < self._timeout:

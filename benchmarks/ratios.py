@@ -61,6 +61,19 @@ def ratios(samples: Samples, peer: str) -> dict[str, dict[str, dict[str, dict[st
     return result
 
 
+TWINS = {"duobus-compiled": "duobus-plain", "duobus-compiled-parted": "duobus-parted"}
+"""Configurations that differ in nothing but the compiled twin."""
+
+
+def of_twins(samples: Samples) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
+    """Compare each compiled configuration with its plain one, as `ratios` does, where both were measured."""
+    found = {}
+    for own, plain in TWINS.items():
+        if own in samples and plain in samples:
+            found |= ratios({own: samples[own], plain: samples[plain]}, plain)
+    return found
+
+
 def floor(own: str, peer: str, workload: str) -> float | None:
     """Return what the ratio of rates must reach; None where nothing is asked for."""
     return FLOORS.get(workload) if (own, peer) == (FLOORS_OF, FLOORS_AGAINST) else None

@@ -3,6 +3,7 @@
     python benchmarks/run.py                     five rounds of everything, some six minutes
     python benchmarks/run.py --quick             smoke run, some ten seconds
     python benchmarks/run.py --workloads A100,C1x1 --configurations plain
+    python benchmarks/run.py --configurations plain,compiled      the compiled twin beside pure Python: make compile
     python benchmarks/run.py --peer rabbitmq     the same rounds with RabbitMQ among them, and the ratios to it
 
 The results go to `benchmarks/results/<commit>.json` (with a peer to `<commit>-<peer>.json`, those of a quick run to
@@ -30,6 +31,7 @@ from benchmarks.load import workloads
 from benchmarks.load.exchange import Limits
 from benchmarks.load.wire import LoadError
 from benchmarks.peers import DuobusPeer, Peer, PeerError
+from tools import compile_twin
 
 ROOT = Path(__file__).resolve().parents[1]
 ALL = ("A100", "A1000", "B", "C1x1", "C4x4", "D", "E10")
@@ -137,16 +139,35 @@ def startup(peer: Peer, count: int) -> dict[str, float] | None:
 
 
 def make_peers(options: argparse.Namespace) -> list[Peer]:
-    """Make the peers that the command line names."""
-    known = {"plain": (1, False), "parted": (4, True)}
+    """Make the peers that the command line names.
+
+    Raises:
+        ValueError: No configuration is called so, or there is no compiled twin of the present sources.
+    """
+    # stores, whether the queue is spread over them, whether the compiled twin runs
+    known = {
+        "plain": (1, False, False),
+        "parted": (4, True, False),
+        "compiled": (1, False, True),
+        "compiled-parted": (4, True, True),
+    }
     peers: list[Peer] = []
     for name in options.configurations.split(","):
         if name not in known:
             raise ValueError(f"no configuration is called {name!r}: try {', '.join(known)}")
-        stores, partitioned = known[name]
+        stores, partitioned, is_compiled = known[name]
+        if is_compiled and not compile_twin.is_fresh(compile_twin.TWIN):
+            raise ValueError(f"{compile_twin.TWIN} is no compiled twin of the sources as they are: make compile")
         command = shlex.split(options.duobus)
         peers.append(
-            DuobusPeer(name, command, stores=stores, partitioned=partitioned, data_root=Path(options.data_root))
+            DuobusPeer(
+                name,
+                command,
+                stores=stores,
+                partitioned=partitioned,
+                data_root=Path(options.data_root),
+                python_path=compile_twin.TWIN if is_compiled else None,
+            )
         )
     return peers
 
@@ -166,7 +187,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workloads", default=",".join(ALL), help="names with commas between")
-    parser.add_argument("--configurations", default="plain,parted", help="plain, parted")
+    parser.add_argument("--configurations", default="plain,parted", help="plain, parted, compiled, compiled-parted")
     parser.add_argument("--peer", choices=["rabbitmq"], help="compare with RabbitMQ's quorum queue (Debian's 3.10)")
     parser.add_argument(
         "--install-peer", action="store_true", help="as root: apt-get install the peer if it is missing"
@@ -256,8 +277,13 @@ def main(arguments: list[str] | None = None) -> int:
     if rabbit is not None:
         document["peer"] = {"name": rabbit.name, "version": rabbit.version}
         document["ratios"] = ratios.ratios(runner.samples, rabbit.name)
+    twins = ratios.of_twins(runner.samples)
+    if twins:
+        document["compiled"] = twins
     _write(options, document)
     print(report.table(results))
+    if twins:
+        print(f"\n{ratios.table(twins, 'the same in plain Python')}\n")
     if rabbit is not None:
         print(f"\n{ratios.table(document['ratios'], rabbit.name)}\n")
     for peer_name, found in startups.items():

@@ -93,6 +93,34 @@ def test_unknown_names_on_the_command_line_are_usage_errors(tmp_path: Path) -> N
             quick(tmp_path, *extra)
 
 
+def test_the_compiled_twin_is_measured_beside_plain_python_from_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run.compile_twin, "is_fresh", lambda _twin: True)
+    monkeypatch.setattr(run.compile_twin, "TWIN", tmp_path / "twin")
+    (tmp_path / "twin").mkdir()
+    (tmp_path / "twin" / "sitecustomize.py").write_text("import sys; sys.stderr.write('from the twin')\n")
+    status, output = quick(tmp_path, "--configurations", "plain,compiled", "--workloads", "A100")
+    assert status == 0
+    assert json.loads(output.read_text())["compiled"]["duobus-compiled"]["A100"]["rate"]["rounds"] == 1
+    assert "ratio to the same in plain Python" in capsys.readouterr().out
+    for name, is_there in (("plain", False), ("compiled", True)):
+        path = run.compile_twin.TWIN if is_there else None
+        peer = DuobusPeer(name, FAKE.split(), stores=1, partitioned=False, data_root=tmp_path, python_path=path)
+        peer.start()
+        assert ("from the twin" in peer.log_tail()) is is_there
+        peer.stop()
+
+
+def test_a_twin_of_other_sources_is_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run.compile_twin, "TWIN", tmp_path / "no twin")
+    with pytest.raises(SystemExit, match="2"):
+        quick(tmp_path, "--configurations", "compiled")
+    assert "make compile" in capsys.readouterr().err
+
+
 def test_samples_are_folded_into_median_min_and_max() -> None:
     samples: list[dict[str, Any]] = [
         {"workload": "A100", "rate": 10.0, "send_p50_ms": None, "cpu_us": {"total": 4.0, "thread1": 1.0}},

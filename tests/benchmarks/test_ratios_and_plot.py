@@ -32,6 +32,18 @@ def test_processor_time_too_short_to_be_measured_is_not_compared() -> None:
     assert ratios.compare([sample(1, 1.0, cpu=4.0)], [sample(1, 1.0, cpu=0.0)], "cpu") is None
 
 
+def test_twins_are_compared_where_both_were_measured() -> None:
+    samples = {
+        "duobus-plain": {"A100": [sample(1, 10.0, 4.0)]},
+        "duobus-compiled": {"A100": [sample(1, 15.0, 3.0)]},
+        "duobus-compiled-parted": {"A100": [sample(1, 1.0)]},
+    }
+    found = ratios.of_twins(samples)
+    assert list(found) == ["duobus-compiled"]
+    assert found["duobus-compiled"]["A100"]["rate"]["median"] == 1.5
+    assert found["duobus-compiled"]["A100"]["cpu"]["median"] == 0.75
+
+
 def test_floors_are_asked_of_the_plain_queue_against_rabbitmq_only() -> None:
     assert ratios.floor("duobus-plain", "rabbitmq-quorum", "B") == 4.5
     assert ratios.floor("duobus-plain", "rabbitmq-quorum", "D") is None

@@ -57,7 +57,7 @@ _HEARTBEAT_MIN_MS: Final = 250
 #: The largest frame that we send, whatever the peer takes: links share the connection.
 _FRAME_OUT_MAX: Final = 1 << 20
 
-_U16 = struct.Struct(">H").unpack_from
+_U16: Final = struct.Struct(">H").unpack_from
 
 _PERFORMATIVES: Final[dict[Any, type[Performative]]] = {
     kind.CODE: kind for kind in (Open, Begin, Attach, Flow, Transfer, Disposition, Detach, End, Close)

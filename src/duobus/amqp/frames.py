@@ -25,8 +25,8 @@ HALF: Final = 0x80000000
 
 HEARTBEAT: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 
-_HEADER = struct.Struct(">IBBH").pack
-_U32 = struct.Struct(">I").unpack_from
+_HEADER: Final = struct.Struct(">IBBH").pack
+_U32: Final = struct.Struct(">I").unpack_from
 
 
 def frame(channel: int, body: bytes, frame_type: int = TYPE_AMQP) -> bytes:
@@ -42,9 +42,9 @@ def serial_difference(left: int, right: int) -> int:
 
 # Uints in flows and dispositions are written in the wide form: constant layouts pack in one call.
 
-_FLOW = struct.Struct(">IHHHBBBBBIBIBIBI").pack
-_LINK_FLOW = struct.Struct(">BIBIBI").pack
-_DISPOSITION = struct.Struct(">IHHHBBBBBBIBIB").pack
+_FLOW: Final = struct.Struct(">IHHHBBBBBIBIBIBI").pack
+_LINK_FLOW: Final = struct.Struct(">BIBIBI").pack
+_DISPOSITION: Final = struct.Struct(">IHHHBBBBBBIBIB").pack
 
 
 def flow_frame(

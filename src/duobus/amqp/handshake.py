@@ -25,7 +25,7 @@ SASL: Final = 1  # SASL frames.
 SECOND_HEADER: Final = 2  # The AMQP header behind SASL.
 FRAMES: Final = 3  # AMQP frames, the first of which is open.
 
-_U32 = struct.Struct(">I").unpack_from
+_U32: Final = struct.Struct(">I").unpack_from
 
 
 class Handshake(Inbound):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from io import BytesIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from duobus.amqp import conditions
 from duobus.amqp.attachment import ATTACHED, DETACHING, HELD, REQUESTED, Attachment
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from duobus.amqp.session import Session
 
 # What one kept frame of an unfinished delivery costs beside its bytes; stops floods of tiny frames.
-_CHUNK_OVERHEAD = 64
+_CHUNK_OVERHEAD: Final = 64
 # What the kept frames may cost before they are gathered in one buffer.
-_CHUNKS_COST_MAX = 1 << 20
-_CREDIT_MAX = HALF - 1
-_ENCODED_NONE = b"\x40"
+_CHUNKS_COST_MAX: Final = 1 << 20
+_CREDIT_MAX: Final = HALF - 1
+_ENCODED_NONE: Final = b"\x40"
 #: Stands for every state of an incoming delivery that is not transactional.
-_OTHER = Received(0, 0)
+_OTHER: Final = Received(0, 0)
 #: Bytes of a transaction's id; ours are shorter.
-_ID_MAX = 64
+_ID_MAX: Final = 64
 
 
 def _small(state: DeliveryState | None) -> DeliveryState | None:

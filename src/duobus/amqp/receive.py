@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from duobus.amqp.session import Session
 
 # size, doff and type, channel, 00 53, code, constructor, list size, field count.
-_FRAME = struct.Struct(">IHHHBBBB").unpack_from
+_FRAME: Final = struct.Struct(">IHHHBBBB").unpack_from
 _FRAME_SIZE: Final = 14
-_U32 = struct.Struct(">I").unpack_from
+_U32: Final = struct.Struct(">I").unpack_from
 
 #: How many different tails are remembered; clients use one or two, and a hostile one only slows itself down.
 _TAILS_MAX: Final = 64
@@ -53,7 +53,7 @@ class _Tail:
         self.state = state
 
 
-_COMPLEX = _Tail(-1, False, 0, None)
+_COMPLEX: Final = _Tail(-1, False, 0, None)
 
 
 class Inbound:
@@ -113,6 +113,18 @@ class Inbound:
         range_tail: _Tail | None = None
         range_session: Session | None = None
         range_channel = range_role = first = last = range_next = 0
+
+        # Said, not inferred from what struct gives: compiled code computes with them as they are (decision 0008).
+        kind: int
+        ch: int
+        descriptor: int
+        code: int
+        constructor: int
+        list_size: int
+        count: int
+        delivery_id: int
+        low: int
+        high: int
 
         is_bad = False
         size = 0

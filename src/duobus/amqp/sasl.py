@@ -12,7 +12,7 @@ ANONYMOUS: Final = "ANONYMOUS"
 EXTERNAL: Final = "EXTERNAL"
 
 #: What is offered, in this order (wire contract 1.3).
-MECHANISMS: Final = (MSSBCBS, PLAIN, ANONYMOUS, EXTERNAL)
+MECHANISMS: Final[tuple[str, ...]] = (MSSBCBS, PLAIN, ANONYMOUS, EXTERNAL)
 
 OUTCOME_OK: Final = 0
 OUTCOME_AUTH: Final = 1

@@ -7,7 +7,7 @@ from typing import Any, Final
 from duobus.amqp.conditions import Error, encode_error, error_from
 from duobus.codec import DecodeError, Described, Symbol, UInt, ULong, encode_into
 
-_NAMES = {
+_NAMES: Final = {
     "amqp:received:list": 0x23,
     "amqp:accepted:list": 0x24,
     "amqp:rejected:list": 0x25,
@@ -135,7 +135,7 @@ class TransactionalState(DeliveryState):
         return [self.txn_id, self.outcome]
 
 
-_CODES: dict[type[DeliveryState], int] = {
+_CODES: Final[dict[type[DeliveryState], int]] = {
     Received: 0x23,
     Accepted: 0x24,
     Rejected: 0x25,
@@ -145,10 +145,10 @@ _CODES: dict[type[DeliveryState], int] = {
     TransactionalState: 0x34,
 }
 
-_ACCEPTED_BYTES = b"\x00\x53\x24\x45"
-_RELEASED_BYTES = b"\x00\x53\x26\x45"
+_ACCEPTED_BYTES: Final = b"\x00\x53\x24\x45"
+_RELEASED_BYTES: Final = b"\x00\x53\x26\x45"
 # One null element: the form that was measured to work as the answer to a dead-letter (wire contract 9.3).
-_REJECTED_BYTES = b"\x00\x53\x25\xc0\x02\x01\x40"
+_REJECTED_BYTES: Final = b"\x00\x53\x25\xc0\x02\x01\x40"
 
 
 def encode_state(state: DeliveryState | None) -> bytes:
@@ -247,7 +247,7 @@ def _read_transactional(fields: list[Any]) -> DeliveryState:
     return TransactionalState(_required(fields[0], bytes, "txn-id"), state_from(fields[1]))
 
 
-_READERS = {
+_READERS: Final = {
     0x23: _read_received,
     0x24: _read_accepted,
     0x25: _read_rejected,

@@ -40,7 +40,10 @@ class _LazyGroup(click.Group):
 def _print_version(context: click.Context, _option: click.Parameter, is_wanted: bool) -> None:
     # click's own option would look the version up whether it is wanted or not.
     if is_wanted and not context.resilient_parsing:
-        click.echo(f"duobus {version('duobus')}")
+        from duobus.twin import compiled_rooms
+
+        rooms = compiled_rooms()
+        click.echo(f"duobus {version('duobus')}" + (f" (compiled: {', '.join(rooms)})" if rooms else ""))
         context.exit()
 
 

@@ -27,7 +27,7 @@ class _Absent:
 
 ABSENT: Final = _Absent()
 
-_DESCRIPTOR = b"\x00\x53"
+_DESCRIPTOR: Final = b"\x00\x53"
 
 
 def _section(code: int, value: Any) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from duobus.codec.encode import COUNT_MAX, DEPTH_MAX
 from duobus.codec.values import (
@@ -32,19 +32,19 @@ from duobus.codec.values import (
     UShort,
 )
 
-_U32 = struct.Struct(">I").unpack_from
-_SIZE_COUNT = struct.Struct(">II").unpack_from
+_U32: Final = struct.Struct(">I").unpack_from
+_SIZE_COUNT: Final = struct.Struct(">II").unpack_from
 
-_UINT_ZERO = UInt(0)
-_ULONG_ZERO = ULong(0)
+_UINT_ZERO: Final = UInt(0)
+_ULONG_ZERO: Final = ULong(0)
 
 # The shape of a value follows from its constructor byte: a fixed width, or one of these.
-_SIZE8 = 0xF1
-_SIZE32 = 0xF4
-_DESCRIBED = 0xFE
-_UNKNOWN = 0xFF
+_SIZE8: Final = 0xF1
+_SIZE32: Final = 0xF4
+_DESCRIBED: Final = 0xFE
+_UNKNOWN: Final = 0xFF
 
-_CODES = (
+_CODES: Final = (
     "00 40 41 42 43 44 45 50 51 52 53 54 55 56 60 61 70 71 72 73 74 80 81 82 83 84 94 98 "
     "a0 a1 a3 b0 b1 b3 c0 c1 d0 d1 e0 f0"
 )
@@ -57,7 +57,7 @@ def _shapes() -> bytes:
     return bytes(by_class[code >> 4] if code in known else _UNKNOWN for code in range(256))
 
 
-_SHAPES = _shapes()
+_SHAPES: Final = _shapes()
 
 
 def decode(data: bytes | bytearray | memoryview, offset: int = 0) -> tuple[Any, int]:
@@ -407,7 +407,7 @@ def _described(data: bytes, pos: int, end: int, depth: int) -> tuple[Any, int]:
 
 _Decoder = Callable[[bytes, int, int, int], tuple[Any, int]]
 
-_BY_CODE: dict[int, tuple[type, _Decoder]] = {
+_BY_CODE: Final[dict[int, tuple[type, _Decoder]]] = {
     0x00: (Described, _described),
     0x40: (type(None), _null),
     0x41: (bool, _true),
@@ -450,5 +450,5 @@ _BY_CODE: dict[int, tuple[type, _Decoder]] = {
     0xF0: (Array, _array32),
 }
 
-_DECODERS: list[_Decoder | None] = [_BY_CODE[code][1] if code in _BY_CODE else None for code in range(256)]
-_KINDS: dict[int, type] = {code: kind for code, (kind, _) in _BY_CODE.items()}
+_DECODERS: Final[list[_Decoder | None]] = [_BY_CODE[code][1] if code in _BY_CODE else None for code in range(256)]
+_KINDS: Final[dict[int, type]] = {code: kind for code, (kind, _) in _BY_CODE.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from duobus.codec.values import (
     Array,
@@ -28,22 +28,22 @@ from duobus.codec.values import (
 )
 
 #: Both caps are those of the weakest official decoder (wire contract 2, rule 5).
-DEPTH_MAX = 64
-COUNT_MAX = 65_536
+DEPTH_MAX: Final = 64
+COUNT_MAX: Final = 65_536
 
-_SIZE_MAX = 0xFFFFFFFF
+_SIZE_MAX: Final = 0xFFFFFFFF
 
-_U16 = struct.Struct(">BH").pack
-_I16 = struct.Struct(">Bh").pack
-_U32 = struct.Struct(">BI").pack
-_I32 = struct.Struct(">Bi").pack
-_U64 = struct.Struct(">BQ").pack
-_I64 = struct.Struct(">Bq").pack
-_F32 = struct.Struct(">Bf").pack
-_F64 = struct.Struct(">Bd").pack
-_BYTE = struct.Struct(">Bb").pack
-_COMPOUND32 = struct.Struct(">BII").pack
-_SIZE_COUNT = struct.Struct(">II").pack
+_U16: Final = struct.Struct(">BH").pack
+_I16: Final = struct.Struct(">Bh").pack
+_U32: Final = struct.Struct(">BI").pack
+_I32: Final = struct.Struct(">Bi").pack
+_U64: Final = struct.Struct(">BQ").pack
+_I64: Final = struct.Struct(">Bq").pack
+_F32: Final = struct.Struct(">Bf").pack
+_F64: Final = struct.Struct(">Bd").pack
+_BYTE: Final = struct.Struct(">Bb").pack
+_COMPOUND32: Final = struct.Struct(">BII").pack
+_SIZE_COUNT: Final = struct.Struct(">II").pack
 
 
 def encode(value: Any) -> bytes:
@@ -330,11 +330,11 @@ def _compound_element(out: bytearray, value: Any, depth: int) -> None:
         out += memoryview(scratch)[3:]
 
 
-_DECIMALS: dict[type, tuple[int, int]] = {Decimal32: (4, 0x74), Decimal64: (8, 0x84), Decimal128: (16, 0x94)}
+_DECIMALS: Final[dict[type, tuple[int, int]]] = {Decimal32: (4, 0x74), Decimal64: (8, 0x84), Decimal128: (16, 0x94)}
 
 _Encoder = Callable[[bytearray, Any, int], None]
 
-_ENCODERS: dict[type, _Encoder] = {
+_ENCODERS: Final[dict[type, _Encoder]] = {
     type(None): _null,
     bool: _bool,
     UByte: _ubyte,
@@ -364,7 +364,7 @@ _ENCODERS: dict[type, _Encoder] = {
     Described: _described,
 }
 
-_ELEMENTS: dict[type, tuple[int, _Encoder]] = {
+_ELEMENTS: Final[dict[type, tuple[int, _Encoder]]] = {
     type(None): (0x40, _null_element),
     bool: (0x56, _bool_element),
     UByte: (0x50, _strip_constructor),

@@ -12,28 +12,28 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from duobus.codec.decode import decode, skip
 from duobus.codec.values import DecodeError, Symbol, Timestamp, UByte, UInt, ULong
 
-HEADER = 0x70
-DELIVERY_ANNOTATIONS = 0x71
-MESSAGE_ANNOTATIONS = 0x72
-PROPERTIES = 0x73
-APPLICATION_PROPERTIES = 0x74
-DATA = 0x75
-SEQUENCE = 0x76
-VALUE = 0x77
-FOOTER = 0x78
+HEADER: Final = 0x70
+DELIVERY_ANNOTATIONS: Final = 0x71
+MESSAGE_ANNOTATIONS: Final = 0x72
+PROPERTIES: Final = 0x73
+APPLICATION_PROPERTIES: Final = 0x74
+DATA: Final = 0x75
+SEQUENCE: Final = 0x76
+VALUE: Final = 0x77
+FOOTER: Final = 0x78
 
 #: Message format of a batch: an envelope whose data sections hold one message each (wire contract 7.3).
-BATCH_FORMAT = 0x80013700
+BATCH_FORMAT: Final = 0x80013700
 
 #: The largest section in front of the body, in bytes (wire contract 15); also bounds what decoding one can cost.
-SECTION_SIZE_MAX = 65_536
+SECTION_SIZE_MAX: Final = 65_536
 
-_NAMES = {
+_NAMES: Final = {
     "amqp:header:list": HEADER,
     "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
     "amqp:message-annotations:map": MESSAGE_ANNOTATIONS,
@@ -45,11 +45,11 @@ _NAMES = {
     "amqp:footer:map": FOOTER,
 }
 
-_LISTS = b"\x45\xc0\xd0"
-_MAPS = b"\xc1\xd1"
-_BINARIES = b"\xa0\xb0"
+_LISTS: Final = b"\x45\xc0\xd0"
+_MAPS: Final = b"\xc1\xd1"
+_BINARIES: Final = b"\xa0\xb0"
 # Which constructors the value of a section may have; amqp-value takes any.
-_SHAPES = {
+_SHAPES: Final = {
     HEADER: _LISTS,
     DELIVERY_ANNOTATIONS: _MAPS,
     MESSAGE_ANNOTATIONS: _MAPS,
@@ -60,16 +60,16 @@ _SHAPES = {
     FOOTER: _MAPS,
 }
 # Sections whose value takes no room beyond its constructor and sizes; the bodies of an "empty" message.
-_EMPTY_BODIES = frozenset(
+_EMPTY_BODIES: Final = frozenset(
     (b"\xa0\x00", b"\xb0\x00\x00\x00\x00", b"\x40", b"\x45", b"\xa1\x00", b"\xb1\x00\x00\x00\x00")
 )
 
 #: Ids of more bytes than this may pass the limit of 128 characters (wire contract, chapter 15): somebody has to count.
-ID_SIZE_PLAIN_MAX = 128
+ID_SIZE_PLAIN_MAX: Final = 128
 
 # Every section starts 00 53 code constructor; the next four bytes hold the size, or size and count of one byte each.
-_SECTION = struct.Struct(">HBBI").unpack_from
-_SECTION_SIZE = 8
+_SECTION: Final = struct.Struct(">HBBI").unpack_from
+_SECTION_SIZE: Final = 8
 
 
 class Scan:
@@ -150,6 +150,11 @@ def scan_plain(payload: bytes, want_group_id: bool) -> int:  # noqa: C901 - hot 
         payload: One message, all sections.
         want_group_id: The entity has sessions, so that a group id matters.
     """
+    # Said, not inferred from what struct gives: compiled code computes with them as they are (decision 0008).
+    descriptor: int
+    code: int
+    constructor: int
+    sizes: int
     end = len(payload)
     pos = 0
     try:
@@ -366,10 +371,10 @@ def _field(fields: list[Any], index: int, kinds: tuple[type, ...], name: str) ->
     return value
 
 
-_ID_TYPES = (str, ULong, uuid.UUID, bytes)
-_TEXT = (str,)
-_UINT = (UInt,)
-_TIME = (Timestamp,)
+_ID_TYPES: Final = (str, ULong, uuid.UUID, bytes)
+_TEXT: Final = (str,)
+_UINT: Final = (UInt,)
+_TIME: Final = (Timestamp,)
 
 
 def _take_header(result: Scan, fields: list[Any]) -> None:
@@ -418,7 +423,7 @@ def _take_properties(result: Scan, fields: list[Any]) -> None:
     result.reply_to_group_id = _field(fields, 12, _TEXT, "reply-to-group-id")
 
 
-_FRONT: dict[int, Callable[[Scan, Any], None]] = {
+_FRONT: Final[dict[int, Callable[[Scan, Any], None]]] = {
     HEADER: _take_header,
     DELIVERY_ANNOTATIONS: _take_delivery_annotations,
     MESSAGE_ANNOTATIONS: _take_annotations,

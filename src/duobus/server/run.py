@@ -14,6 +14,7 @@ from duobus.clock import Clock, Entropy
 from duobus.server.build import Server
 from duobus.server.config import ReadyFile, Settings, ready_members
 from duobus.telemetry.logs import Log, set_up_logs
+from duobus.twin import compiled_rooms
 
 #: The event loop and the store threads hand the interpreter to each other often: at the default of 5 ms a thread
 #: that computes stops a store's commit for that long at every statement (reference/performance.md 3, 6).
@@ -104,7 +105,7 @@ def _announce(server: Server, ready: ReadyFile | None, log: Log) -> None:
     if ready is not None:
         ready.write(members)
     ports = {name: listener.port for name, listener in server.listeners.items()}
-    log.info("ready", namespace=server.default.name, **ports)
+    log.info("ready", namespace=server.default.name, compiled=",".join(compiled_rooms()) or "no", **ports)
     if server.new_key:
         # Shown once, here and nowhere else (design 5).
         sys.stdout.write(f"Connection string (shown once): {members['connection_string']}\n")

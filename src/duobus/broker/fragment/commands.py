@@ -8,14 +8,17 @@ was done.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from duobus.broker.fragment.slot import Slot
 from duobus.errors import ServiceBusError
 from duobus.model.columns import Mailbox, SendBatch
 from duobus.stores.interface import Tombstone
 
-COMPLETE, ABANDON, DEFER, DEAD_LETTER_OUTCOME = 0, 1, 2, 3
+COMPLETE: Final = 0
+ABANDON: Final = 1
+DEFER: Final = 2
+DEAD_LETTER_OUTCOME: Final = 3
 
 
 class Command:

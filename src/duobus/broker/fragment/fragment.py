@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import islice
+from typing import Final
 
 from duobus.broker.fragment import settling
 from duobus.broker.fragment.cold_tail import effective_ttl, note_cold_expiry, slot_of_row
@@ -45,7 +46,7 @@ from duobus.model.special import Special
 from duobus.stores.interface import CommitBatch, Put, SourceRow, StoredMessage
 
 #: Payload bytes of never delivered messages that a source keeps in memory, unless its store is short of room.
-WINDOW_BYTES = 32 << 20
+WINDOW_BYTES: Final = 32 << 20
 
 
 class Fragment:

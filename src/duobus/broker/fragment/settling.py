@@ -5,7 +5,7 @@ Apply writes the records and takes the messages out of everyone's reach; release
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from duobus.broker.fragment.commands import (
     ABANDON,
@@ -27,8 +27,8 @@ from duobus.broker.fragment.slot import (
     stored_state,
     sub_queue_of,
 )
-from duobus.codec import decode as decode_value
-from duobus.codec import encode
+from duobus.codec.decode import decode as decode_value
+from duobus.codec.encode import encode
 from duobus.errors import MessageLockLost, NotAllowed, ServiceBusError
 from duobus.model.special import Special
 from duobus.stores.interface import CommitBatch, Put
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from duobus.broker.fragment.source import Source
 
 #: Contract chapter 15: longer texts are cut.
-DEAD_LETTER_TEXT_MAX = 4096
+DEAD_LETTER_TEXT_MAX: Final = 4096
 
-MAX_DELIVERY_COUNT_EXCEEDED = "MaxDeliveryCountExceeded"
-TTL_EXPIRED = "TTLExpiredException"
+MAX_DELIVERY_COUNT_EXCEEDED: Final = "MaxDeliveryCountExceeded"
+TTL_EXPIRED: Final = "TTLExpiredException"
 
 
 def lock_lost(number: int = 1) -> MessageLockLost:
@@ -266,4 +266,4 @@ def worn_out_text(source: Source) -> str:
     )
 
 
-TTL_TEXT = "The message expired and was dead lettered."
+TTL_TEXT: Final = "The message expired and was dead lettered."

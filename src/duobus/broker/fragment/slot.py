@@ -6,21 +6,27 @@ A state is ``sub_queue * 4 + kind``: the dead-letter queue is a state of the mes
 
 from __future__ import annotations
 
+from typing import Final
+
 from duobus.model.special import Special
 
-MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER = 0, 1, 2
-SUB_QUEUES = 3
+MAIN: Final = 0
+DEAD_LETTER: Final = 1
+TRANSFER_DEAD_LETTER: Final = 2
+SUB_QUEUES: Final = 3
 
-ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
+ACTIVE: Final = 0
+DEFERRED: Final = 1
+SCHEDULED: Final = 2
 #: Only in stores: active, with a time to live of its own. Such rows are found by the index of exceptional rows, so
 #: that recovery can note their ends without reading the tail (design 3.9).
-TIMED = 3
+TIMED: Final = 3
 #: Later than any instant, higher than any count.
-NEVER = 1 << 62
+NEVER: Final = 1 << 62
 #: Set on a slot that left its list out of turn; lists drop it when they come across it.
-GONE = -1
+GONE: Final = -1
 #: In ``Slot.lock`` of a message that a commit under way, or about to start, disposes of: nobody else may.
-RESERVED = -1
+RESERVED: Final = -1
 
 
 def state_of(sub_queue: int, kind: int) -> int:

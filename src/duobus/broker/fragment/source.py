@@ -10,18 +10,19 @@ import struct
 from collections import deque
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
+from typing import Final
 
 from duobus.broker.fragment.slot import DEFERRED, GONE, SCHEDULED, SUB_QUEUES, Slot, kind_of, sub_queue_of
 
 #: Indexes shorter than this are not worth compacting.
-COMPACT_FROM = 1024
+COMPACT_FROM: Final = 1024
 
 #: The head window: never delivered messages that are kept in memory per source. Beyond it they go cold.
-WINDOW_COUNT = 50_000
+WINDOW_COUNT: Final = 50_000
 #: Rows of one page of the cold tail: some milliseconds of reading.
-PAGE_COUNT = 2_000
+PAGE_COUNT: Final = 2_000
 
-_COUNTERS = struct.Struct(">6q")
+_COUNTERS: Final = struct.Struct(">6q")
 
 
 def _stands(slot: Slot | None, expires_ms: int) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from duobus.broker import COUNT_BITS, DEAD_LETTER, Slot, kind_of, string_key, sub_queue_of
 from duobus.codec import (
@@ -29,23 +29,23 @@ from duobus.codec import Int as AmqpInt
 from duobus.errors import ArgumentInvalid, Undecodable
 from duobus.model.special import Special
 
-PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
+PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
 #: Contract chapter 15.
-ID_LENGTH_MAX = 128
+ID_LENGTH_MAX: Final = 128
 
-ENQUEUED_TIME = Symbol("x-opt-enqueued-time")
-SEQUENCE_NUMBER = Symbol("x-opt-sequence-number")
-LOCKED_UNTIL = Symbol("x-opt-locked-until")
-MESSAGE_STATE = Symbol("x-opt-message-state")
-PARTITION_KEY = Symbol("x-opt-partition-key")
-VIA_PARTITION_KEY = Symbol("x-opt-via-partition-key")
-SCHEDULED_TIME = Symbol("x-opt-scheduled-enqueue-time")
-ENQUEUE_SEQUENCE_NUMBER = Symbol("x-opt-enqueue-sequence-number")
-DEAD_LETTER_SOURCE = Symbol("x-opt-deadletter-source")
-LOCK_TOKEN = Symbol("x-opt-lock-token")
+ENQUEUED_TIME: Final = Symbol("x-opt-enqueued-time")
+SEQUENCE_NUMBER: Final = Symbol("x-opt-sequence-number")
+LOCKED_UNTIL: Final = Symbol("x-opt-locked-until")
+MESSAGE_STATE: Final = Symbol("x-opt-message-state")
+PARTITION_KEY: Final = Symbol("x-opt-partition-key")
+VIA_PARTITION_KEY: Final = Symbol("x-opt-via-partition-key")
+SCHEDULED_TIME: Final = Symbol("x-opt-scheduled-enqueue-time")
+ENQUEUE_SEQUENCE_NUMBER: Final = Symbol("x-opt-enqueue-sequence-number")
+DEAD_LETTER_SOURCE: Final = Symbol("x-opt-deadletter-source")
+LOCK_TOKEN: Final = Symbol("x-opt-lock-token")
 
 #: Annotations that are the broker's to give; whatever a sender puts there is dropped (contract 8.3).
-_OWN = frozenset(
+_OWN: Final = frozenset(
     {
         ENQUEUED_TIME,
         SEQUENCE_NUMBER,
@@ -97,7 +97,7 @@ def take_apart(payload: bytes) -> Incoming:
     return Incoming(bare, None if special == _ORDINARY else special, key, is_ping)
 
 
-_ORDINARY = Special()
+_ORDINARY: Final = Special()
 
 
 def envelope_key(found: Scan) -> bytes | None:
@@ -157,7 +157,7 @@ def _check_lengths(found: Scan, special: Special) -> None:
 # -- out --------------------------------------------------------------------------------------------------------
 
 #: Header with durable, no priority, no ttl, first-acquirer, delivery-count 0: what an ordinary first delivery has.
-_FIRST_HEADER = header_section(durable=True, first_acquirer=True, delivery_count=0)
+_FIRST_HEADER: Final = header_section(durable=True, first_acquirer=True, delivery_count=0)
 
 
 def _map_start(pairs: int, size: int) -> bytes:
@@ -168,10 +168,10 @@ def _symbol(key: Symbol) -> bytes:
     return b"\xa3" + bytes((len(key),)) + key.encode()
 
 
-_ENQUEUED = _symbol(ENQUEUED_TIME) + b"\x83"
-_SEQUENCE = _symbol(SEQUENCE_NUMBER) + b"\x81"
-_ORIGIN = _symbol(ENQUEUE_SEQUENCE_NUMBER) + b"\x81"
-_LOCKED = _symbol(LOCKED_UNTIL) + b"\x83"
+_ENQUEUED: Final = _symbol(ENQUEUED_TIME) + b"\x83"
+_SEQUENCE: Final = _symbol(SEQUENCE_NUMBER) + b"\x81"
+_ORIGIN: Final = _symbol(ENQUEUE_SEQUENCE_NUMBER) + b"\x81"
+_LOCKED: Final = _symbol(LOCKED_UNTIL) + b"\x83"
 
 
 #: Headers that a link keeps, by delivery count.

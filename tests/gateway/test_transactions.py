@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import uuid
+from typing import Any
+
 import pytest
 from gateway_kit import Client, TcpStream, in_loop, message, serving, settled
 from transaction_kit import (
     CAPABILITY,
+    Manager,
     bodies,
     condition,
     coordinator,
@@ -37,7 +42,7 @@ from duobus.amqp import (
 )
 from duobus.broker import Queue
 from duobus.broker.transaction import MESSAGES_MAX, SETTLEMENTS_MAX
-from duobus.codec import BATCH_FORMAT, build_message
+from duobus.codec import BATCH_FORMAT, Array, build_message
 from duobus.gateway.amqp.transactions import KEPT_BYTES_MAX, TRANSACTION_MS, TRANSACTIONS_MAX
 from duobus.model.description import QueueDescription
 from duobus.server.build import Server
@@ -52,6 +57,15 @@ async def connected(server: Server) -> Client:
 
 def queue_of(server: Server, name: str = "q") -> Queue:
     return server.door.unit.namespace("ns").queues[name]
+
+
+def lock_tokens(server: Server) -> Array:
+    """The tokens of every lock of a queue, as a client shows them."""
+    fragment = queue_of(server).fragments[0].fragment
+    assert fragment is not None
+    locks = fragment.sources[0].locks
+    tokens = [fragment.prefix + lock.to_bytes(8, "big") for lock in locks]
+    return Array(uuid.UUID, [uuid.UUID(bytes_le=token) for token in tokens])
 
 
 def active(server: Server, name: str = "q") -> int:
@@ -660,4 +674,69 @@ async def test_a_message_that_is_refused_leaves_only_the_rollback() -> None:
         txn = await declare(client, link)
         put(sender, b"\x00nonsense", TransactionalState(txn), settled=True)
         assert condition(await discharge(client, link, txn)) == ROLLBACK
+        assert active(server) == 0
+
+
+# -- requests to $management ------------------------------------------------------------------------------------
+
+
+@in_loop
+async def test_a_disposition_by_token_is_done_with_its_transaction() -> None:
+    async with serving() as server:
+        client = await connected(server)
+        link, sender, manager = await coordinator(client), await client.sender(), await Manager.attach(client)
+        for body in (b"kept", b"gone"):
+            await client.send(sender, body)
+            await client.receive(await client.receiver("q", credit=1))
+            txn = await declare(client, link)
+            about: dict[str, Any] = {"disposition-status": "completed", "lock-tokens": lock_tokens(server)}
+            status, _, delivered = await manager.ask("update-disposition", about, txn)
+            assert (status, delivered) == (200, TransactionalState(txn, ACCEPTED))
+            assert active(server) == 1
+            assert await discharge(client, link, txn, fail=body == b"kept") == ACCEPTED
+            if body == b"kept":
+                assert (await manager.ask("update-disposition", about))[0] == 200
+            assert active(server) == 0
+
+
+@in_loop
+async def test_a_request_that_cannot_be_part_of_a_transaction_is_refused_and_not_done() -> None:
+    async with serving() as server:
+        client = await connected(server)
+        link, sender, manager = await coordinator(client), await client.sender(), await Manager.attach(client)
+        await client.send(sender, b"input")
+        await client.receive(await client.receiver("q", credit=1))
+        tokens = lock_tokens(server)
+        lost = Array(uuid.UUID, [uuid.UUID(int=5)])
+        for operation, body, refusal in (
+            ("peek-message", {"from-sequence-number": 1, "message-count": 1}, "amqp:not-implemented"),
+            ("update-disposition", {"disposition-status": "?", "lock-tokens": tokens}, "com.microsoft:argument-error"),
+            (
+                "update-disposition",
+                {"disposition-status": "completed", "lock-tokens": lost},
+                "com.microsoft:message-lock-lost",
+            ),
+        ):
+            txn = await declare(client, link)
+            assert (await manager.ask(operation, body, txn))[1] == refusal
+            assert condition(await discharge(client, link, txn)) == ROLLBACK
+        body = {"disposition-status": "completed", "lock-tokens": tokens}
+        assert (await manager.ask("update-disposition", body, b"nobody"))[1] == UNKNOWN
+        assert active(server) == 1
+
+
+@in_loop
+async def test_a_request_joins_its_transaction_before_the_discharge_that_follows_it() -> None:
+    async with serving() as server:
+        client = await connected(server)
+        link, sender, manager = await coordinator(client), await client.sender(), await Manager.attach(client)
+        await client.send(sender, b"input")
+        await client.receive(await client.receiver("q", credit=1))
+        txn = await declare(client, link)
+        about = {"disposition-status": "completed", "lock-tokens": lock_tokens(server)}
+        asked = asyncio.ensure_future(manager.ask("update-disposition", about, txn))
+        await asyncio.sleep(0)
+        ended = put(link, discharge_message(txn))
+        assert (await asked)[0] == 200
+        assert await outcome(client, ended) == ACCEPTED
         assert active(server) == 0

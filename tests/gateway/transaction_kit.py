@@ -19,7 +19,7 @@ from duobus.amqp import (
     Source,
     TransactionalState,
 )
-from duobus.codec import Described, Symbol, ULong, build_message
+from duobus.codec import Described, Symbol, ULong, application_properties, build_message, scan
 
 CAPABILITY = "amqp:local-transactions"
 
@@ -133,3 +133,25 @@ async def bodies(client: Client, queue: str = "q", *, at_most: int = 100) -> lis
     link.detach()
     await client.flush()
     return found
+
+
+class Manager:
+    """A pair of links to the management node of a queue."""
+
+    def __init__(self, client: Client, requests: Link, replies: Link, node: str) -> None:
+        self._client, self._requests, self._replies, self._node = client, requests, replies, node
+
+    @classmethod
+    async def attach(cls, client: Client, queue: str = "q") -> Manager:
+        node = f"{queue}/$management"
+        replies = await client.receiver(node, credit=50)
+        return cls(client, await client.sender(node), replies, node)
+
+    async def ask(self, operation: str, body: Any, txn_id: bytes | None = None) -> tuple[int, str | None, Any]:
+        """(status, condition, outcome of the request's delivery)."""
+        properties = {"operation": f"com.microsoft:{operation}"}
+        payload = build_message([uuid.uuid4().hex], properties, body_value=body)
+        number = put(self._requests, payload, TransactionalState(txn_id) if txn_id is not None else None)
+        _, reply = await self._client.receive(self._replies)
+        found = application_properties(reply[scan(reply).bare :])
+        return int(found["statusCode"]), found.get("errorCondition"), await outcome(self._client, number)

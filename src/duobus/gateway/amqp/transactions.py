@@ -174,9 +174,9 @@ class Transactions:
                 self._keep(entry, WORK_BYTES * (1 + len(command.ranges)))
             entry.transaction.settle(queue, commands)
 
-    def doom(self, name: bytes, error: ServiceBusError) -> None:
-        """Work of a transaction could not even be read: it can only be rolled back now."""
-        entry = self._open.get(name)
+    def doom(self, name: bytes | None, error: ServiceBusError) -> None:
+        """Work of a transaction, if it was part of one, could not be done: that can only be rolled back now."""
+        entry = None if name is None else self._open.get(name)
         if entry is not None:
             entry.transaction.doom(error)
             self.let_go(entry)

@@ -135,6 +135,37 @@ class NotAllowed(ServiceBusError):
     transient = False
 
 
+class OperationCancelled(ServiceBusError):
+    """The operation does not go together with what this client does already. Use another session or connection."""
+
+    condition = "com.microsoft:operation-cancelled"
+    http_status = 409
+
+
+class TransactionUnknown(ServiceBusError):
+    """This connection has no open transaction of this id. Declare one, on the same connection."""
+
+    condition = "amqp:transaction:unknown-id"
+    http_status = 400
+    transient = False
+
+
+class TransactionRolledBack(ServiceBusError):
+    """The transaction was rolled back, or can only be: nothing of it was done. Do all of it again in a new one."""
+
+    condition = "amqp:transaction:rollback"
+    http_status = 400
+    transient = False
+
+
+class TransactionTimedOut(ServiceBusError):
+    """The transaction took too long and was rolled back: nothing of it was done. Do it again, in less time."""
+
+    condition = "amqp:transaction:timeout"
+    http_status = 408
+    transient = False
+
+
 class NotImplementedYet(ServiceBusError):
     """The operation is unknown, or the broker does not support it."""
 

@@ -47,7 +47,7 @@ from duobus.amqp.performatives import (
 )
 from duobus.amqp.session import ENDING, Session
 from duobus.amqp.settings import ConnectionSettings
-from duobus.amqp.states import state_from
+from duobus.amqp.states import TransactionalState, state_from
 from duobus.codec import DecodeError
 
 #: How much may pile up while an answer of the owner is awaited; the answer comes within the same turn.
@@ -248,6 +248,9 @@ class Connection(Handshake):
             text = f"a disposition's last {last} is before its first {first}"
             raise ProtocolViolation(conditions.INVALID_FIELD, text, session)
         state = state_from(disposition.state)
+        if isinstance(state, TransactionalState):
+            # Told in the order of the wire: the discharge of the transaction may be in the same read.
+            self.generation += 1
         session.on_disposition(disposition.role, first, last, bool(disposition.settled), state, events, self.generation)
 
     def _on_open(self, opened: Open, events: list[Event]) -> None:

@@ -167,16 +167,20 @@ class TransferRefused(Event):
         settled: Settled by the sender: no disposition is awaited.
         size: Bytes of the whole delivery.
         reason: Text for people.
+        state: What the sender said of the delivery, such as a TransactionalState.
     """
 
-    __slots__ = ("delivery_id", "link", "reason", "settled", "size")
+    __slots__ = ("delivery_id", "link", "reason", "settled", "size", "state")
 
-    def __init__(self, link: Link, delivery_id: int, settled: bool, size: int, reason: str) -> None:
+    def __init__(
+        self, link: Link, delivery_id: int, settled: bool, size: int, reason: str, state: DeliveryState | None = None
+    ) -> None:
         self.link = link
         self.delivery_id = delivery_id
         self.settled = settled
         self.size = size
         self.reason = reason
+        self.state = state
 
 
 class LinkFlow(Event):

@@ -309,10 +309,14 @@ class Link(Attachment):
         self.session.connection.partial_bytes -= partial.cost
         if partial.refused:
             reason = partial.reason
-            events.append(TransferRefused(self, partial.delivery_id, partial.settled, partial.size, reason))
+            events.append(
+                TransferRefused(self, partial.delivery_id, partial.settled, partial.size, reason, partial.state)
+            )
             return
         whole = partial.whole()
         if partial.state is not None:
+            # What comes after it in this read, such as the discharge of its transaction, is told after it.
+            self.session.connection.generation += 1
             event = Transfers(
                 self, partial.delivery_id, partial.settled, partial.message_format, [whole], partial.state
             )

@@ -12,7 +12,7 @@ import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp.frames import MASK
-from duobus.amqp.states import DeliveryState, state_from
+from duobus.amqp.states import DeliveryState, TransactionalState, state_from
 from duobus.codec import DecodeError, decode
 
 if TYPE_CHECKING:
@@ -330,7 +330,9 @@ class Inbound:
             settled, state, _ = fields
             if _is_flag(settled):
                 try:
-                    tail = _Tail(count, bool(settled), 0, state_from(state))
+                    known = state_from(state)
+                    # A transaction's are not collected: their order among transfers matters.
+                    tail = _COMPLEX if isinstance(known, TransactionalState) else _Tail(count, bool(settled), 0, known)
                 except DecodeError:
                     # Not a state: the thorough path says so to the peer.
                     tail = _COMPLEX

@@ -6,6 +6,7 @@ from duobus.broker.fragment.commands import (
     DEAD_LETTER_OUTCOME,
     DEFER,
     CancelScheduled,
+    Group,
     Run,
     SettleBatch,
     SettleDetail,
@@ -20,6 +21,7 @@ from duobus.broker.namespace import Namespace
 from duobus.broker.placement import slot_of, string_key
 from duobus.broker.queue import COUNT_BITS, COUNT_MASK, SOURCE, Queue
 from duobus.broker.scale_unit import ScaleUnit
+from duobus.broker.transaction import Transaction
 
 __all__ = [
     "ABANDON",
@@ -32,6 +34,7 @@ __all__ = [
     "DEAD_LETTER_OUTCOME",
     "DEFER",
     "FragmentHandle",
+    "Group",
     "MAIN",
     "MessageBroker",
     "Namespace",
@@ -45,6 +48,7 @@ __all__ = [
     "Slot",
     "TRANSFER_DEAD_LETTER",
     "TakeDeferred",
+    "Transaction",
     "kind_of",
     "lock_lost",
     "slot_of",

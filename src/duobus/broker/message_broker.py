@@ -28,6 +28,7 @@ from duobus.broker.handle import FragmentHandle
 from duobus.broker.lending import Receiver
 from duobus.broker.paging import Pager, set_windows
 from duobus.broker.ports import LateRefusal, Plan, Watcher, Writer
+from duobus.broker.undecided import Undecided
 from duobus.clock import BrokerTime, Entropy
 from duobus.errors import InternalError, ServiceBusError, StoreFailed, StoreUnavailable
 from duobus.model.columns import DeliveryBatch, Mailbox
@@ -105,6 +106,7 @@ class MessageBroker:
         self._tombstones: list[tuple[Tombstone, LateRefusal]] = []
         self._carried: list[tuple[Tombstone, LateRefusal]] = []
         self._buried: list[tuple[int, int]] = []
+        self._undecided = Undecided()
         self._life = 0
         self._idle: asyncio.Future[None] | None = None
 
@@ -147,6 +149,7 @@ class MessageBroker:
             self._adopt(fragment)
         self.state = "open"
         self.last_error = None
+        self._undecided.decide(contents.last_commit_no)
         self._watcher.bury(self.store_id, previous)
         self._watcher.store_opened(self, contents)
         self.quarantined = {}
@@ -416,13 +419,17 @@ class MessageBroker:
                 # Memory may be half changed: it is thrown away. The command that did it is not tried elsewhere.
                 self._answer(command, InternalError(f"The broker failed on this operation: {error!r}."))
                 self._work = work
-                self._fail(error)
+                self._fail(error, was_submitted=False)
                 return []
             if decided:
                 work.append(command)
                 if isinstance(command, Run):
                     messages += command.batch.n
                     size += command.batch.bytes_total
+                elif isinstance(command, Group):
+                    runs = [member.batch for member in command.members if isinstance(member, Run)]
+                    messages += sum(batch.n for batch in runs)
+                    size += sum(batch.bytes_total for batch in runs)
         return work
 
     def _decide(self, command: Command, now_ms: int, commit: CommitBatch, touched: dict[object, Fragment]) -> bool:
@@ -563,8 +570,11 @@ class MessageBroker:
 
     # -- failure ------------------------------------------------------------------------------------------------
 
-    def _fail(self, error: BaseException) -> None:
-        """The store failed: discard memory, answer or reroute everything, reopen in the background (I56)."""
+    def _fail(self, error: BaseException, *, was_submitted: bool = True) -> None:
+        """The store failed: discard memory, answer or reroute everything, reopen in the background (I56).
+
+        ``was_submitted``: whether the store was told to write what is under way, so that it may have done so.
+        """
         work, self._work = self._work or [], None
         pending, self._pending = list(self._pending), deque()
         commit_no = self._commit_no
@@ -572,7 +582,10 @@ class MessageBroker:
         self._lose_memory(error)
         unavailable = self.unavailable()
         for command in work:
-            self._refuse(command, unavailable, self._stone(command, commit_no, old))
+            if isinstance(command, Group) and was_submitted:
+                self._undecided.keep(command, commit_no, unavailable)
+            else:
+                self._refuse(command, unavailable, self._stone(command, commit_no, old))
         for command in pending:
             self._refuse(command, unavailable, None)
         unkept, self._tombstones, self._carried = self._carried + self._tombstones, [], []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from duobus.amqp import Attach, Link, Source, Target
+from duobus.amqp import Attach, Coordinator, Link, Source, Target
 from duobus.broker import Queue
 from duobus.errors import (
     DetachForced,
@@ -17,6 +17,7 @@ from duobus.errors import (
 )
 from duobus.gateway.amqp.cbs_node import CBS, CbsNode
 from duobus.gateway.amqp.cbs_node import REQUEST_BYTES_MAX as CBS_REQUEST_BYTES_MAX
+from duobus.gateway.amqp.coordinator import attach_coordinator, demand_one_entity
 from duobus.gateway.amqp.incoming_link import IncomingLink
 from duobus.gateway.amqp.management_node import ManagementNode
 from duobus.gateway.amqp.outgoing_link import OutgoingLink
@@ -35,6 +36,8 @@ SETTLED = 1
 ADDRESS_MAX = 1024
 SESSION_FILTER = "com.microsoft:session-filter"
 MAX_BATCH_SIZE = "com.microsoft:max-message-batch-size"
+#: Asks that messages be sent on to another entity when they are committed (contract 12.4).
+TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
 
 
 def right_of(endpoint: Endpoint) -> Right | None:
@@ -53,6 +56,10 @@ def attach(peer: Peer, link: Link) -> None:
     try:
         if peer.door.is_closing:
             raise DetachForced("The server is shutting down. Attach again.")
+        if not link.is_sender and isinstance(_remote(link).target, Coordinator):
+            attach_coordinator(peer, link)
+            link.remote = _essence(_remote(link))
+            return
         _check_supported(link)
         if not text:
             raise NotImplementedYet("A link needs the address of an entity; anonymous nodes are not offered.")
@@ -112,9 +119,11 @@ def _check_supported(link: Link) -> None:
         if not _is_short(getattr(terminus, "address", None) or ""):
             raise InvalidField(f"An address is a string of {ADDRESS_MAX} characters at most.")
         if terminus is not None and not isinstance(terminus, (Source, Target)):
-            raise NotImplementedYet("Transactions are not supported by this version. Attach to an entity.")
+            raise NotImplementedYet("A coordinator is a target that you send to. Attach to it as a sender.")
         if getattr(terminus, "dynamic", False):
             raise NotImplementedYet("Dynamic nodes are not offered. Create the entity, then attach to it.")
+    if any(str(key) == TRANSFER_DESTINATION for key in _remote(link).properties or {}):
+        raise NotImplementedYet("Sending via another entity is not offered. Attach to the entity that you mean.")
 
 
 def _authorize(peer: Peer, address: Address, right: Right, name: str) -> None:
@@ -149,6 +158,7 @@ def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:
     """The client receives."""
     _authorize(peer, address, Right.LISTEN, "Listen")
     queue = peer.door.unit.namespace(peer.namespace or "").resolve(address)
+    demand_one_entity(peer, link.session, queue)
     _demand_enabled(queue, ACTIVE, SEND_DISABLED)
     source: Any = _remote(link).source
     filters = getattr(source, "filter", None)

@@ -4,6 +4,9 @@ Counted are deliveries of which frames are missing, and messages on their way to
 connections that hold any of it are not read, so that they cannot add more, until a quarter of it is free again; what
 is on its way to a store gets there by itself. When nearly all of it is unfinished deliveries, nothing would ever get
 free: then one connection at a time has the turn and is read on until its message is stored (design 11; contract 7.4).
+
+Messages of open transactions are *kept*: only their client, or time, lets them go on. They may fill a part of the
+budget, and whoever holds nothing else is read on, so that its discharge is heard.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 DEFAULT_BYTES: Final = 256 << 20
+#: The part of the budget that open transactions may fill: one in so many.
+KEPT_PART: Final = 2
 
 _NOTHING: Final = (0, 0)
 
@@ -29,15 +34,17 @@ class ByteBudget:
         limit: In bytes.
         used: In bytes. May pass the limit by what connections that held nothing brought in one read each, and by the
             message that has the turn.
+        kept: The bytes of it that open transactions hold.
         is_over: The limit was passed and there is no room again yet.
         turn: Who is read on all the same.
     """
 
-    __slots__ = ("_held", "_partial", "_resume_at", "is_over", "limit", "turn", "used")
+    __slots__ = ("_held", "_partial", "_resume_at", "is_over", "kept", "limit", "turn", "used")
 
     def __init__(self, limit: int = DEFAULT_BYTES) -> None:
         self.limit = limit
         self.used = 0
+        self.kept = 0
         self.is_over = False
         self.turn: Holder | None = None
         self._resume_at = limit - limit // 4
@@ -61,16 +68,40 @@ class ByteBudget:
             held.pop(holder, None)
         if self.is_over:
             self._note_while_over(holder, is_stored=carried_before > 0 and carried == 0)
-        elif self.used > self.limit:
+        else:
+            self._look_whether_over()
+
+    def keep(self, size: int) -> bool:
+        """Count bytes of an open transaction; False, and they are not counted, when there is no room for them."""
+        if self.kept + size > self.limit // KEPT_PART:
+            return False
+        self.kept += size
+        self.used += size
+        if not self.is_over:
+            self._look_whether_over()
+        return True
+
+    def drop(self, size: int) -> None:
+        """An open transaction has given bytes up, or gone on to a store with them."""
+        self.kept -= size
+        self.used -= size
+        if self.is_over and self.used <= self._resume_at:
+            self._resume(list(self._held))
+
+    def _look_whether_over(self) -> None:
+        if self.used > self.limit:
             self.is_over = True
             self._give_turn()
-            self._tell(list(held))
+            self._tell(list(self._held))
+
+    def _resume(self, holders: list[Holder]) -> None:
+        self.is_over = False
+        self.turn = None
+        self._tell(holders)
 
     def _note_while_over(self, holder: Holder, *, is_stored: bool) -> None:
         if self.used <= self._resume_at:
-            self.is_over = False
-            self.turn = None
-            self._tell([holder, *self._held])
+            self._resume([holder, *self._held])
             return
         if self.turn is holder and (is_stored or holder not in self._held):
             self.turn = None
@@ -82,7 +113,7 @@ class ByteBudget:
         self._tell([holder])
 
     def _give_turn(self) -> None:
-        if self._partial <= self._resume_at:
+        if self._partial + self.kept <= self._resume_at:
             # Enough is on its way to a store.
             return
         self.turn = next((holder for holder, (partial, _) in self._held.items() if partial), None)

@@ -74,10 +74,11 @@ class Deliveries:
         self._firsts.append(first)
         self._runs.append(DeliveryRun(link, handle, prefix, first, first_lock, number))
 
-    def settle(self, first_id: int, last_id: int) -> list[tuple[DeliveryRun, int, int, int]]:
+    def settle(self, first_id: int, last_id: int, *, mark: bool = True) -> list[tuple[DeliveryRun, int, int, int]]:
         """Mark a disposition's range and return (run, first delivery-id, first lock, number) of each stretch.
 
-        Ids that are unknown or were named before are passed over.
+        Ids that are unknown or were named before are passed over. ``mark``: False leaves the range to be named again,
+        as a transaction does that may be rolled back.
         """
         # Ids lie behind the next one to be given: this gives positions that do not wrap.
         first = self._next - ((self._next - first_id) & _MASK)
@@ -90,8 +91,9 @@ class Deliveries:
             start = max(0, first - run.first)
             end = min(len(run.marks), last - run.first + 1)
             for offset, number in list(run.unmarked(start, end)):
-                run.marks[offset : offset + number] = b"\x01" * number
-                run.left -= number
+                if mark:
+                    run.marks[offset : offset + number] = b"\x01" * number
+                    run.left -= number
                 found.append((run, (run.first + offset) & _MASK, run.first_lock + offset, number))
             finished = finished or not run.left
             index += 1

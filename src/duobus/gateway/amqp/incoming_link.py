@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from duobus.amqp import ACCEPTED, Link, Rejected, TransferRefused, Transfers
+from duobus.amqp import ACCEPTED, Link, Rejected, TransactionalState, TransferRefused, Transfers
 from duobus.broker import Queue, Run
 from duobus.codec import BATCH_FORMAT, DecodeError, split_batch
 from duobus.errors import MessageTooLarge, NotImplementedYet, ServerBusy, ServiceBusError, Undecodable
@@ -61,8 +61,7 @@ class IncomingLink(Mailbox):
     def transfers(self, event: Transfers) -> None:
         """Hand the deliveries of one read to the broker."""
         if event.state is not None:
-            error = NotImplementedYet("Transactions are not supported by this version. Send without one.")
-            self._reject(event.first_delivery_id, len(event.payloads), event.settled, error)
+            self._in_state(event)
         elif event.message_format == BATCH_FORMAT:
             for index, payload in enumerate(event.payloads):
                 self._batch(event.first_delivery_id + index, payload, event.settled)
@@ -76,10 +75,31 @@ class IncomingLink(Mailbox):
         if event.size <= limit:
             # The engine had no room for it beside the connection's other unfinished deliveries.
             error = ServerBusy("Too many large messages are under way on this connection. Please wait 2 seconds.")
-            self._reject(event.delivery_id, 1, event.settled, error)
-            return
-        error = MessageTooLarge(f"The message has more than the {limit} bytes that '{self.queue.path}' allows.")
+        else:
+            error = MessageTooLarge(f"The message has more than the {limit} bytes that '{self.queue.path}' allows.")
+        if isinstance(event.state, TransactionalState):
+            self._peer.transactions.doom(event.state.txn_id, error)
         self._reject(event.delivery_id, 1, event.settled, error)
+
+    def _in_state(self, event: Transfers) -> None:
+        """One delivery with a state: part of a transaction, which keeps it until its discharge (contract 12.3)."""
+        delivery_id, (payload,), state = event.first_delivery_id, event.payloads, event.state
+        transactions = self._peer.transactions
+        try:
+            if not isinstance(state, TransactionalState):
+                raise NotImplementedYet("Deliveries are not resumed: send without a state, or in a transaction.")
+            try:
+                batch = self._whole(delivery_id, payload, is_batch=event.message_format == BATCH_FORMAT)
+            except ServiceBusError as error:
+                transactions.doom(state.txn_id, error)
+                raise
+            transactions.send(state.txn_id, self.queue, batch)
+        except ServiceBusError as error:
+            self._reject(delivery_id, 1, event.settled, error)
+            return
+        if not event.settled:
+            self._link.settle(delivery_id, delivery_id, TransactionalState(state.txn_id, ACCEPTED))
+        self._top_up(CREDIT // 2)
 
     def _singles(self, event: Transfers) -> None:
         is_partitioned = self.queue.is_partitioned
@@ -130,28 +150,32 @@ class IncomingLink(Mailbox):
     def _batch(self, delivery_id: int, payload: bytes, settled: bool) -> None:
         """One batch transfer: its inner messages are stored as a whole or not at all (contract 7.3)."""
         try:
-            try:
-                envelope, messages = split_batch(payload)
-            except DecodeError as error:
-                raise Undecodable(f"The batch cannot be decoded: {error}") from error
-            parts = [take_apart(message) for message in messages]
+            batch = self._whole(delivery_id, payload, is_batch=True)
         except ServiceBusError as error:
             self._reject(delivery_id, 1, settled, error)
             return
-        parts = [part for part in parts if not part.is_ping]
-        if not parts:
+        if batch is None:
             # Nothing to store; the empty batch is accepted all the same.
             if not settled:
                 self._link.settle(delivery_id, delivery_id, ACCEPTED)
             self._top_up(0)
             return
-        if not any(part.key is not None for part in parts):
-            # An envelope speaks for messages that say nothing themselves.
-            key = envelope_key(envelope)
-            parts = [part._replace(key=key) for part in parts]
-        batch = self._columns(delivery_id, parts, unsettled=not settled)
-        batch.atomic = True
+        batch.unsettled = not settled
         self._send(batch)
+
+    def _whole(self, delivery_id: int, payload: bytes, *, is_batch: bool) -> SendBatch | None:
+        """One transfer as something that is stored as a whole; None when nothing of it is to be stored.
+
+        Raises:
+            ServiceBusError: A message of it cannot be taken.
+        """
+        parts = _parts_of(payload) if is_batch else [take_apart(payload)]
+        parts = [part for part in parts if not part.is_ping]
+        if not parts:
+            return None
+        batch = self._columns(delivery_id, parts, unsettled=True)
+        batch.atomic = True
+        return batch
 
     def _send(self, batch: SendBatch) -> None:
         self._owed += 1 if batch.atomic else batch.n
@@ -217,6 +241,20 @@ class IncomingLink(Mailbox):
             indices = range(batch.n) if answer.indices is None else answer.indices
             operations = sum(operations_of(len(batch.payloads[index])) for index in indices)
         self._peer.meter(self.queue, SEND, number, sizes, operations)
+
+
+def _parts_of(payload: bytes) -> list[Incoming]:
+    """The messages of a batch transfer."""
+    try:
+        envelope, messages = split_batch(payload)
+    except DecodeError as error:
+        raise Undecodable(f"The batch cannot be decoded: {error}") from error
+    parts = [take_apart(message) for message in messages]
+    if not any(part.key is not None for part in parts):
+        # An envelope speaks for messages that say nothing themselves.
+        key = envelope_key(envelope)
+        parts = [part._replace(key=key) for part in parts]
+    return parts
 
 
 def _delivery_ids(batch: SendBatch, indices: list[int] | None) -> list[tuple[int, int]]:

@@ -59,6 +59,7 @@ _DISPOSITIONS = {
 }
 
 Answer = tuple[int, Any]
+Operation = Callable[["ManagementNode", dict[Any, Any]], Awaitable[Answer]]
 
 
 class ManagementNode(RequestNode):
@@ -73,16 +74,41 @@ class ManagementNode(RequestNode):
 
     def handle(self, request: Request, link: RequestLink) -> None:
         """Answer in a task of the connection: an operation may have to wait for a commit."""
-        self.peer.spawn(self._answer(request), request.weight)
+        # What belongs to a transaction joins it at once: its discharge may be the next that arrives.
+        joined = None if request.txn_id is None else self._join(request, request.txn_id)
+        self.peer.spawn(self._answer(request, joined), request.weight)
 
-    async def _answer(self, request: Request) -> None:
+    def _join(self, request: Request, txn_id: bytes) -> ServiceBusError | bool:
+        """Make an operation part of a transaction (contract 12.3); True, or why that cannot be."""
+        transactions = self.peer.transactions
+        try:
+            transactions.find(txn_id)
+            try:
+                name, body, _ = self._allowed(request)
+                if name != "com.microsoft:update-disposition":
+                    raise NotImplementedYet(
+                        f"'{name}' cannot be part of a transaction in this version. Settle in it; send scheduled "
+                        "messages in it with x-opt-scheduled-enqueue-time; ask for all else outside of it."
+                    )
+                commands = self._settlements(body, None)
+            except ServiceBusError as error:
+                transactions.doom(txn_id, error)
+                raise
+            transactions.add_settlements(txn_id, self.queue, commands)
+        except ServiceBusError as error:
+            return error
+        return True
+
+    async def _answer(self, request: Request, joined: ServiceBusError | bool | None) -> None:
         properties: dict[str, Any]
         try:
+            if isinstance(joined, ServiceBusError):
+                raise joined
             limit_ms = request.properties.get("com.microsoft:server-timeout")
             limit_ms = limit_ms if isinstance(limit_ms, int) and limit_ms > 0 else TIMEOUT_DEFAULT_MS
             try:
                 async with asyncio.timeout(min(limit_ms, TIMEOUT_MAX_MS) / 1000):
-                    status, body = await self._do(request)
+                    status, body = (200, None) if joined else await self._do(request)
             except TimeoutError:
                 raise OperationTimeout(f"The operation did not end within the {limit_ms} ms given.") from None
         except ServiceBusError as error:
@@ -103,6 +129,15 @@ class ManagementNode(RequestNode):
         self.reply(request, properties, body)
 
     async def _do(self, request: Request) -> Answer:
+        _, body, function = self._allowed(request)
+        return await function(self, body)
+
+    def _allowed(self, request: Request) -> tuple[str, dict[Any, Any], Operation]:
+        """The operation that a request asks for, and may ask for.
+
+        Raises:
+            ServiceBusError: There is none, it is not this client's, or it has no body.
+        """
         name = request.text("operation") or ""
         operation = _OPERATIONS.get(name)
         if operation is None:
@@ -115,7 +150,7 @@ class ManagementNode(RequestNode):
             )
         if not isinstance(request.body, dict):
             raise ArgumentInvalid("The body of the request must be a map.")
-        return await function(self, request.body)
+        return name, request.body, function
 
     # -- locks --------------------------------------------------------------------------------------------------
 
@@ -138,6 +173,18 @@ class ManagementNode(RequestNode):
         return 200, {"expirations": Array(Timestamp, until)}
 
     async def _update_disposition(self, body: dict[Any, Any]) -> Answer:
+        waiting = Waiting()
+        commands = self._settlements(body, waiting)
+        for command in commands:
+            self.queue.settle(command)
+        for command in await waiting.results(len(commands)):
+            if command.error is not None:
+                raise command.error
+        self.peer.meter(self.queue, SETTLE, sum(len(command.ranges) for command in commands), 0, 1)
+        return 200, None
+
+    def _settlements(self, body: dict[Any, Any], reply: Waiting | None) -> list[SettleBatch]:
+        """The commands that a disposition by token asks for, one per fragment."""
         status = body.get("disposition-status")
         outcome = _DISPOSITIONS.get(status) if isinstance(status, str) else None
         if outcome is None:
@@ -148,19 +195,14 @@ class ManagementNode(RequestNode):
             _text(body, "deadletter-reason"),
             _text(body, "deadletter-description"),
         )
-        by_fragment = self._locks_of(body)
-        waiting = Waiting()
-        for (handle, prefix), locks in by_fragment.items():
+        commands: list[SettleBatch] = []
+        for (handle, prefix), locks in self._locks_of(body).items():
             ranges = [(lock, 1) for lock in locks]
-            command = SettleBatch(handle, SOURCE, waiting, prefix=prefix, outcome=outcome, ranges=ranges)
+            command = SettleBatch(handle, SOURCE, reply, prefix=prefix, outcome=outcome, ranges=ranges)
             command.detail = detail
             command.strict = True
-            self.queue.settle(command)
-        for command in await waiting.results(len(by_fragment)):
-            if command.error is not None:
-                raise command.error
-        self.peer.meter(self.queue, SETTLE, sum(map(len, by_fragment.values())), 0, 1)
-        return 200, None
+            commands.append(command)
+        return commands
 
     def _locks_of(self, body: dict[Any, Any]) -> dict[tuple[FragmentHandle, bytes], list[int]]:
         found: dict[tuple[FragmentHandle, bytes], list[int]] = {}
@@ -266,7 +308,7 @@ class ManagementNode(RequestNode):
         return 200, None
 
 
-_OPERATIONS: dict[str, tuple[Callable[[ManagementNode, dict[Any, Any]], Awaitable[Answer]], Right]] = {
+_OPERATIONS: dict[str, tuple[Operation, Right]] = {
     "com.microsoft:renew-lock": (ManagementNode._renew_lock, Right.LISTEN),
     "com.microsoft:update-disposition": (ManagementNode._update_disposition, Right.LISTEN),
     "com.microsoft:peek-message": (ManagementNode._peek, Right.LISTEN),

@@ -18,7 +18,7 @@ from duobus.broker import (
     Slot,
     lock_lost,
 )
-from duobus.errors import NotImplementedYet
+from duobus.errors import NotAllowed, NotImplementedYet
 from duobus.gateway.amqp.mapping import HeadMaker
 from duobus.model.columns import DeliveryBatch, Mailbox
 from duobus.model.metering import EMPTY_RECEIVE, OPERATION_BYTES, RECEIVE, SETTLE, operations_of
@@ -236,6 +236,22 @@ class OutgoingLink(Mailbox):
                 error = NotImplementedYet("This outcome is not supported by this version of the broker.")
                 self._answer(_ids(found), Rejected(self._peer.error(error, self.queue.path)))
             return
+        commands = self._commands(found, outcome, state, None if settled else self)
+        if not settled:
+            self._owed += len(commands)
+        for command in commands:
+            self.queue.settle(command)
+        number = sum(entry[3] for entry in found)
+        self._peer.meter(self.queue, SETTLE, number, 0, number)
+
+    @staticmethod
+    def _commands(
+        found: list[tuple[DeliveryRun, int, int, int]],
+        outcome: int,
+        state: DeliveryState | None,
+        reply: OutgoingLink | None,
+    ) -> list[SettleBatch]:
+        """One command per fragment."""
         detail = _detail_of(state)
         commands: dict[tuple[int, bytes], SettleBatch] = {}
         for run, first_id, first_lock, number in found:
@@ -243,17 +259,29 @@ class OutgoingLink(Mailbox):
             command = commands.get(key)
             if command is None:
                 command = commands[key] = SettleBatch(
-                    run.handle, SOURCE, None if settled else self, prefix=run.prefix, outcome=outcome, ranges=[]
+                    run.handle, SOURCE, reply, prefix=run.prefix, outcome=outcome, ranges=[]
                 )
                 command.detail = detail
             command.ranges.append((first_lock, number))
             command.answer_to.append(first_id)
-        if not settled:
-            self._owed += len(commands)
-        for command in commands.values():
-            self.queue.settle(command)
-        number = sum(entry[3] for entry in found)
-        self._peer.meter(self.queue, SETTLE, number, 0, number)
+        return list(commands.values())
+
+    def settlements(
+        self, found: list[tuple[DeliveryRun, int, int, int]], state: DeliveryState | None
+    ) -> tuple[list[SettleBatch], DeliveryState]:
+        """The commands that settle deliveries of this link, for a transaction, and the outcome to answer with.
+
+        Raises:
+            NotAllowed: An outcome that changes nothing in the store, so that it can be no part of a transaction.
+        """
+        outcome = _outcome_of(state)
+        if outcome is None:
+            raise NotAllowed("A transaction completes, abandons, defers or dead-letters. Release outside of it.")
+        return self._commands(found, outcome, state, None), _ANSWERS[outcome]
+
+    def answer(self, found: list[tuple[DeliveryRun, int, int, int]], state: DeliveryState) -> None:
+        """Tell the client what became of deliveries of this link."""
+        self._answer(_ids(found), state)
 
     def _release(self, found: list[tuple[DeliveryRun, int, int, int]], *, settled: bool) -> None:
         done: list[tuple[int, int]] = []

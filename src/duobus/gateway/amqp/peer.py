@@ -24,6 +24,7 @@ from duobus.amqp import (
     SessionBegun,
     SessionEnded,
     SessionFlow,
+    TransactionalState,
     TransferRefused,
     Transfers,
 )
@@ -38,10 +39,12 @@ from duobus.errors import (
     Unauthorized,
 )
 from duobus.gateway.amqp import attaching
+from duobus.gateway.amqp.coordinator import CoordinatorLink
 from duobus.gateway.amqp.deliveries import Deliveries, DeliveryRun
 from duobus.gateway.amqp.incoming_link import IncomingLink
 from duobus.gateway.amqp.outgoing_link import OutgoingLink
 from duobus.gateway.amqp.request_node import ReplyLink, RequestLink
+from duobus.gateway.amqp.transactions import Transactions
 
 if TYPE_CHECKING:
     from duobus.gateway.amqp.door import AmqpDoor
@@ -59,7 +62,7 @@ TURN_MS = 60_000
 #: ... and may not be silent for so long: its client may be dead.
 TURN_SILENCE_MS = 10_000
 
-Endpoint = IncomingLink | OutgoingLink | RequestLink | ReplyLink
+Endpoint = IncomingLink | OutgoingLink | RequestLink | ReplyLink | CoordinatorLink
 
 
 class Peer(asyncio.Protocol):
@@ -69,6 +72,7 @@ class Peer(asyncio.Protocol):
         door: What it shares with the others.
         engine: The AMQP engine.
         grants: What its tokens and its login allow.
+        transactions: What it has declared and not discharged.
         can_write: False while the socket takes no more.
         is_gone: The connection is lost; nothing can be answered any more.
     """
@@ -77,6 +81,7 @@ class Peer(asyncio.Protocol):
         self.door = door
         self.engine = Connection(door.settings(), acceptor=True)
         self.grants = Grants()
+        self.transactions = Transactions(self)
         self.can_write = True
         self.is_gone = False
         self.namespace: str | None = None
@@ -188,7 +193,7 @@ class Peer(asyncio.Protocol):
 
     # -- the end of a turn --------------------------------------------------------------------------------------
 
-    def look_at(self, endpoint: IncomingLink | OutgoingLink) -> None:
+    def look_at(self, endpoint: IncomingLink | OutgoingLink | CoordinatorLink) -> None:
         """A link's mailbox has something; it is looked at once, at the end of the turn."""
         self._looking.append(endpoint)
         self.write_soon()
@@ -224,6 +229,7 @@ class Peer(asyncio.Protocol):
             self._handle_all(events)
         if self._turn is not None or self.door.budget.turn is self:
             self._watch_turn(monotonic_ms)
+        self.transactions.tick(monotonic_ms)
         age_ms = monotonic_ms - self._since_ms
         if self._is_closing or self.engine.is_closed or self.engine.is_closing:
             # What is written already goes out, unless the other side does not read it (contract chapter 16).
@@ -273,7 +279,9 @@ class Peer(asyncio.Protocol):
     def owes(self) -> bool:
         """Whether it took something that is not answered yet."""
         return bool(self._tasks) or any(
-            endpoint.owes for endpoint in self._endpoints.values() if isinstance(endpoint, (IncomingLink, OutgoingLink))
+            endpoint.owes
+            for endpoint in self._endpoints.values()
+            if isinstance(endpoint, (IncomingLink, OutgoingLink, CoordinatorLink))
         )
 
     def shut_down(self) -> None:
@@ -320,6 +328,10 @@ class Peer(asyncio.Protocol):
     def links(self) -> int:
         """Number of attached links."""
         return len(self._endpoints)
+
+    def endpoints(self, session: Session) -> Iterator[Endpoint]:
+        """Those of an AMQP session, in the order in which they were attached."""
+        return (endpoint for link, endpoint in self._endpoints.items() if link.session is session)
 
     def reply_links(self) -> Iterator[ReplyLink]:
         """The links on which this client waits for replies."""
@@ -423,12 +435,12 @@ class Peer(asyncio.Protocol):
 
     def _on_transfers(self, event: Transfers) -> None:
         endpoint = self._endpoints.get(event.link)
-        if isinstance(endpoint, (IncomingLink, RequestLink)):
+        if isinstance(endpoint, (IncomingLink, RequestLink, CoordinatorLink)):
             endpoint.transfers(event)
 
     def _on_transfer_refused(self, event: TransferRefused) -> None:
         endpoint = self._endpoints.get(event.link)
-        if isinstance(endpoint, (IncomingLink, RequestLink)):
+        if isinstance(endpoint, (IncomingLink, RequestLink, CoordinatorLink)):
             endpoint.refused(event)
 
     def _on_flow(self, event: LinkFlow) -> None:
@@ -451,6 +463,9 @@ class Peer(asyncio.Protocol):
             return
         for first, last, settled, state in event.ranges:
             if state is None and not settled:
+                continue
+            if isinstance(state, TransactionalState):
+                self.transactions.settle(deliveries, first, last, state, settled=settled)
                 continue
             by_link: dict[OutgoingLink, list[Any]] = {}
             for found in deliveries.settle(first, last):

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from duobus.amqp import ACCEPTED, Link, Rejected, Session, TransferRefused, Transfers
+from duobus.amqp import ACCEPTED, Link, Rejected, Session, TransactionalState, TransferRefused, Transfers
 from duobus.codec import DecodeError, application_properties, build_message, decode, scan
 from duobus.codec.sections import VALUE, Scan, find_section
 from duobus.errors import MessageTooLarge, QuotaExceeded, Undecodable
@@ -35,17 +35,19 @@ class Request:
         properties: Its application properties.
         body: Its amqp-value, or None.
         weight: Bytes that it holds until it is answered, about.
+        txn_id: The transaction that what it asks for is part of; None for none.
     """
 
-    __slots__ = ("body", "link", "properties", "scan", "weight")
+    __slots__ = ("body", "link", "properties", "scan", "txn_id", "weight")
 
-    def __init__(self, link: Link, payload: bytes) -> None:
+    def __init__(self, link: Link, payload: bytes, txn_id: bytes | None = None) -> None:
         """Decode a request.
 
         Raises:
             Undecodable: It is no AMQP message with an amqp-value body.
         """
         self.link = link
+        self.txn_id = txn_id
         self.weight = DECODED_FACTOR * len(payload)
         try:
             self.scan: Scan = scan(payload)
@@ -79,12 +81,14 @@ class RequestLink:
 
     def transfers(self, event: Transfers) -> None:
         """Answer each request and settle its delivery."""
+        txn_id = event.state.txn_id if isinstance(event.state, TransactionalState) else None
         for index, payload in enumerate(event.payloads):
             delivery_id = (event.first_delivery_id + index) & 0xFFFFFFFF
-            state: Any = ACCEPTED
+            state: Any = ACCEPTED if txn_id is None else TransactionalState(txn_id, ACCEPTED)
             try:
-                request = Request(self.link, payload)
+                request = Request(self.link, payload, txn_id)
             except Undecodable as error:
+                self.peer.transactions.doom(txn_id, error)
                 state = Rejected(self.peer.error(error, self.node.name))
             else:
                 self.node.handle(request, self)
@@ -95,8 +99,10 @@ class RequestLink:
 
     def refused(self, event: TransferRefused) -> None:
         """A request that the engine did not take in: too large."""
+        error = MessageTooLarge(f"A request to '{self.node.name}' may have {REQUEST_BYTES_MAX} bytes at most.")
+        if isinstance(event.state, TransactionalState):
+            self.peer.transactions.doom(event.state.txn_id, error)
         if not event.settled:
-            error = MessageTooLarge(f"A request to '{self.node.name}' may have {REQUEST_BYTES_MAX} bytes at most.")
             self.link.settle(event.delivery_id, event.delivery_id, Rejected(self.peer.error(error, self.node.name)))
 
     def deliver_answers(self) -> None:

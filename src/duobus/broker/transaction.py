@@ -1,0 +1,186 @@
+"""Transaction: work on one entity that is done together or not at all (contract chapter 12; I8, I34, I35).
+
+A pure state machine: no clock, no I/O. It collects commands; nothing of them is seen by anybody until ``take`` gives
+them away as one ``Group``, which a message broker checks as a whole and writes in one commit (design 3.1)::
+
+    OPEN --take--> DISCHARGED
+     '--doom--> DOOMED (gives its work back; can only be rolled back)
+
+Work that is refused dooms the transaction: a client that does not wait for outcomes before it discharges must not
+get the rest of its work done without the refused piece (I34).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from duobus.broker.fragment.commands import Command, Run, SettleBatch
+from duobus.broker.queue import SOURCE, Queue
+from duobus.errors import NotAllowed, QuotaExceeded, ServiceBusError, TransactionRolledBack
+
+if TYPE_CHECKING:
+    from duobus.broker.handle import FragmentHandle
+    from duobus.model.columns import SendBatch
+
+#: Messages that one transaction may send (contract 12.2).
+MESSAGES_MAX: Final = 100
+#: Messages that it may settle: far more than clients do, and little enough for one commit.
+SETTLEMENTS_MAX: Final = 1_000
+#: What a piece of work holds in memory beside its messages, about.
+WORK_BYTES: Final = 512
+
+OPEN: Final = "open"
+DOOMED: Final = "doomed"
+DISCHARGED: Final = "discharged"
+
+
+class Transaction:
+    """Work of one client, collected until its discharge.
+
+    Attributes:
+        txn_id: Its name on the wire.
+        deadline_ms: When it is rolled back if it was not discharged; in the time of whoever declared it.
+        state: OPEN, DOOMED or DISCHARGED.
+        doom_error: Why it is doomed.
+        queue: The one entity that it works on; None before its first work.
+        handle: The one fragment of it; None before its first work.
+        work: What it does, in order.
+    """
+
+    __slots__ = ("_key", "_locks", "_sent", "deadline_ms", "doom_error", "handle", "queue", "state", "txn_id", "work")
+
+    def __init__(self, txn_id: bytes, deadline_ms: int) -> None:
+        self.txn_id = txn_id
+        self.deadline_ms = deadline_ms
+        self.state = OPEN
+        self.doom_error: ServiceBusError | None = None
+        self.queue: Queue | None = None
+        self.handle: FragmentHandle | None = None
+        self.work: list[Command] = []
+        self._key: bytes | None = None
+        self._sent = 0
+        self._locks: set[tuple[bytes, int]] = set()
+
+    def send(self, queue: Queue, batch: SendBatch) -> None:
+        """Add messages; they are numbered and placed when the transaction is discharged.
+
+        Raises:
+            NotAllowed: Another entity or fragment, no key, or another key than before (PE15).
+            QuotaExceeded: MESSAGES_MAX is passed.
+            StoreUnavailable: The store of the key's fragment is away.
+            TransactionRolledBack: It is doomed already.
+        """
+        self._demand_open()
+        try:
+            self._add_send(queue, batch)
+        except ServiceBusError as error:
+            self.doom(error)
+            raise
+
+    def _add_send(self, queue: Queue, batch: SendBatch) -> None:
+        self._demand_entity(queue)
+        if self._sent + batch.n > MESSAGES_MAX:
+            raise QuotaExceeded(
+                f"A transaction may send {MESSAGES_MAX} messages at most; this one has {self._sent} and would get "
+                f"{batch.n} more. Use several transactions."
+            )
+        if queue.is_partitioned:
+            key = self._key_of(batch)
+            self._enter(queue, queue.placement.keyed(key))
+            self._key = key
+        else:
+            self._enter(queue, queue.fragments[0])
+        self._sent += batch.n
+        assert self.handle is not None
+        self.work.append(Run(self.handle, SOURCE, batch, None, None))
+
+    def _key_of(self, batch: SendBatch) -> bytes:
+        """The one key of all messages that a transaction sends to a partitioned entity (PE15)."""
+        keys: set[bytes | None] = {None} if batch.keys is None else set(batch.keys)
+        if self._key is not None:
+            keys.add(self._key)
+        (key, *others) = keys
+        if others or key is None:
+            what = "no key" if None in keys else "several keys"
+            raise NotAllowed(
+                f"The messages of this transaction have {what}. On a partitioned entity all messages of a transaction "
+                "need the same session id or partition key. Roll it back, then send with one key."
+            )
+        return key
+
+    def settle(self, queue: Queue, commands: list[SettleBatch]) -> None:
+        """Add settlements; the locks stay held until the transaction is discharged, and must be held then.
+
+        Raises:
+            NotAllowed: Another entity or fragment, or a message that it settles already.
+            QuotaExceeded: SETTLEMENTS_MAX is passed.
+            TransactionRolledBack: It is doomed already.
+        """
+        self._demand_open()
+        try:
+            self._demand_entity(queue)
+            for command in commands:
+                self._add_settlement(queue, command)
+        except ServiceBusError as error:
+            self.doom(error)
+            raise
+
+    def _add_settlement(self, queue: Queue, command: SettleBatch) -> None:
+        number = sum(number for _, number in command.ranges)
+        if len(self._locks) + number > SETTLEMENTS_MAX:
+            raise QuotaExceeded(
+                f"A transaction may settle {SETTLEMENTS_MAX} messages at most; this one has {len(self._locks)} and "
+                f"would get {number} more. Use several transactions."
+            )
+        locks = {(command.prefix, lock) for first, count in command.ranges for lock in range(first, first + count)}
+        if len(locks) < number or not locks.isdisjoint(self._locks):
+            raise NotAllowed("The transaction settles this message already. Settle each message once.")
+        self._enter(queue, command.handle)
+        self._locks |= locks
+        # One lost lock refuses the whole group.
+        command.strict = True
+        command.reply = None
+        self.work.append(command)
+
+    def _demand_open(self) -> None:
+        if self.state == DOOMED:
+            raise self.refusal()
+        assert self.state == OPEN  # whoever keeps transactions forgets those that are discharged
+
+    def _demand_entity(self, queue: Queue) -> None:
+        if self.queue is not None and self.queue is not queue:
+            raise NotAllowed(
+                f"The transaction works on '{self.queue.path}' and cannot work on '{queue.path}', too: local "
+                "transactions cannot span multiple top-level entities. Use a transaction for each."
+            )
+
+    def _enter(self, queue: Queue, handle: FragmentHandle) -> None:
+        if self.handle is not None and self.handle is not handle:
+            raise NotAllowed(
+                f"The messages of this transaction belong to different fragments of the partitioned entity "
+                f"'{queue.path}', which no transaction can span. Use a transaction for each partition key."
+            )
+        self.queue = queue
+        self.handle = handle
+
+    def refusal(self) -> ServiceBusError:
+        """The answer to work on it, or to its discharge, when it is doomed."""
+        return TransactionRolledBack(
+            f"The transaction can only be rolled back, since part of it failed: {self.doom_error} Roll it back, then "
+            "do all of it again in a new one."
+        )
+
+    def doom(self, error: ServiceBusError) -> None:
+        """Give all work up: nothing of it will be done. The first reason stays."""
+        if self.state == OPEN:
+            self.state = DOOMED
+            self.doom_error = error
+            self.work = []
+            self._locks = set()
+
+    def take(self) -> list[Command]:
+        """Give the work away, to be done together; the transaction is discharged."""
+        assert self.state == OPEN
+        self.state = DISCHARGED
+        work, self.work = self.work, []
+        return work

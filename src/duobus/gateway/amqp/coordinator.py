@@ -1,0 +1,256 @@
+"""CoordinatorLink: the link on which a client declares and discharges transactions (contract 12.2).
+
+A discharge that commits is one ``Group``: a message broker checks all of it, writes all of it in one commit, and only
+then it is answered. When that commit fails the store itself knows whether it holds it; the answer waits for that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from duobus.amqp import (
+    ACCEPTED,
+    Coordinator,
+    Declared,
+    DeliveryState,
+    Link,
+    Rejected,
+    Session,
+    TransferRefused,
+    Transfers,
+)
+from duobus.broker import Group, Queue
+from duobus.broker.transaction import DOOMED
+from duobus.codec import DecodeError, Described, decode, scan
+from duobus.codec.sections import VALUE, find_section
+from duobus.errors import (
+    InternalError,
+    MessageTooLarge,
+    NotAllowed,
+    OperationCancelled,
+    ServiceBusError,
+    TransactionRolledBack,
+    TransactionTimedOut,
+    Undecodable,
+)
+from duobus.gateway.amqp.transactions import Open
+from duobus.model.columns import Mailbox
+
+if TYPE_CHECKING:
+    from duobus.gateway.amqp.peer import Peer
+
+#: What a coordinator offers (contract 12.2).
+LOCAL_TRANSACTIONS: Final = "amqp:local-transactions"
+#: Declares and discharges that a link may have under way.
+CREDIT: Final = 100
+#: A declare or a discharge has some 50 bytes.
+REQUEST_BYTES_MAX: Final = 4_096
+#: How long a discharge may wait for a store that fell ill under it: as long as SDKs wait for an answer.
+DISCHARGE_MS: Final = 60_000
+
+_DECLARE = (0x31, "amqp:declare:list")
+_DISCHARGE = (0x32, "amqp:discharge:list")
+
+
+class Discharge(Group):
+    """The work of one transaction on its way to its store.
+
+    Attributes:
+        entry: The transaction.
+        delivery_id: Of the discharge; None when nobody waits for an answer.
+        size: Bytes that it carries.
+        until_ms: When its coordinator gives up waiting for the store.
+    """
+
+    __slots__ = ("delivery_id", "entry", "size", "until_ms")
+
+    def __init__(self, entry: Open, reply: Mailbox, delivery_id: int | None, until_ms: int) -> None:
+        super().__init__(entry.transaction.take(), reply)
+        self.entry = entry
+        self.delivery_id = delivery_id
+        self.size = 0
+        self.until_ms = until_ms
+
+
+class CoordinatorLink(Mailbox):
+    """One link to the coordinator; it ends, and rolls back, every transaction that it declared."""
+
+    __slots__ = ("_link", "_peer", "_under_way", "is_waiting", "segments")
+
+    def __init__(self, peer: Peer, link: Link) -> None:
+        super().__init__()
+        self._peer = peer
+        self._link = link
+        link.holds_detach = True
+        self.segments: tuple[str, ...] = ()
+        self.is_waiting = False
+        # Insertion-ordered, for simulations must do the same every time.
+        self._under_way: dict[Discharge, None] = {}
+
+    @property
+    def owes(self) -> bool:
+        """Whether discharges are on their way to a store, and their outcomes not told yet."""
+        return bool(self._under_way)
+
+    def start(self) -> None:
+        """Give the first credit, at once."""
+        self._link.grant(CREDIT)
+
+    def wake(self) -> None:
+        """See Mailbox."""
+        if not self.is_waiting:
+            self.is_waiting = True
+            self._peer.look_at(self)
+
+    # -- in -----------------------------------------------------------------------------------------------------
+
+    def transfers(self, event: Transfers) -> None:
+        """Declare and discharge, in order."""
+        for index, payload in enumerate(event.payloads):
+            delivery_id = (event.first_delivery_id + index) & 0xFFFFFFFF
+            state: DeliveryState | None
+            try:
+                state = self._do(payload, delivery_id, settled=event.settled)
+            except ServiceBusError as error:
+                state = self._rejected(error)
+            if state is not None and not event.settled:
+                self._link.settle(delivery_id, delivery_id, state)
+        if self._link.credit <= CREDIT // 2:
+            self._link.grant(CREDIT - len(self._under_way))
+
+    def _do(self, payload: bytes, delivery_id: int, *, settled: bool) -> DeliveryState | None:
+        """Do what a message to the coordinator asks for; None when its answer comes later."""
+        code, fields = _request(payload)
+        transactions = self._peer.transactions
+        if code in _DECLARE:
+            if settled:
+                raise NotAllowed("A declare has to be unsettled: its outcome is what names the transaction.")
+            return Declared(transactions.declare(self))
+        name, fail = fields[0], fields[1]
+        if not isinstance(name, bytes) or not (fail is None or isinstance(fail, bool)):
+            raise Undecodable("A discharge has the transaction's id, a binary, and whether it failed, a boolean.")
+        entry = transactions.take(name)
+        if fail:
+            transactions.let_go(entry)
+            return ACCEPTED
+        transaction = entry.transaction
+        if transaction.state == DOOMED:
+            reason = transaction.doom_error
+            raise reason if isinstance(reason, TransactionTimedOut) else transaction.refusal()
+        self._commit(entry, None if settled else delivery_id)
+        return None
+
+    def _commit(self, entry: Open, delivery_id: int | None) -> None:
+        peer = self._peer
+        group = Discharge(entry, self, delivery_id, peer.door.clock.monotonic_ms() + DISCHARGE_MS)
+        group.size = peer.transactions.let_go(entry)
+        peer.carry(group.size)
+        self._under_way[group] = None
+        handle = entry.transaction.handle
+        if handle is None:
+            # It has done nothing, so there is nothing to write.
+            self.ready.append(group)
+            self.wake()
+        else:
+            handle.broker.submit(group)
+
+    def refused(self, event: TransferRefused) -> None:
+        """A request that the engine did not take in: too large."""
+        if not event.settled:
+            error = MessageTooLarge(f"A request to the coordinator may have {REQUEST_BYTES_MAX} bytes at most.")
+            self._link.settle(event.delivery_id, event.delivery_id, self._rejected(error))
+
+    # -- out ----------------------------------------------------------------------------------------------------
+
+    def deliver_answers(self) -> None:
+        """Answer the discharges that are decided; called once a turn."""
+        self.is_waiting = False
+        answers, self.ready = self.ready, []
+        for group in answers:
+            self._peer.carry(-group.size)
+            if group.error is None and group.members:
+                self._peer.transactions.committed(group.entry, group.members)
+            if self._under_way.pop(group, self) is self:
+                # Given up: the link was detached for it.
+                continue
+            if group.delivery_id is not None and not self._peer.is_gone:
+                state = ACCEPTED if group.error is None else self._rejected(_rolled_back(group.error))
+                self._link.settle(group.delivery_id, group.delivery_id, state)
+        if not self._under_way:
+            self._link.answer_detach()
+
+    def _rejected(self, error: ServiceBusError) -> Rejected:
+        return Rejected(self._peer.error(error, "$coordinator"))
+
+    def pump(self) -> None:
+        """Nothing waits for the socket on a coordinator link."""
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def tick(self, monotonic_ms: int) -> None:
+        """Give up on a discharge whose store fell ill and does not come back: nobody knows what became of it."""
+        if any(monotonic_ms >= group.until_ms for group in self._under_way):
+            self._under_way.clear()
+            error = InternalError(
+                "The messaging store failed while it wrote the transaction, and did not come back in time to tell "
+                "whether it holds it: all of it or nothing is done. Look before you do it again."
+            )
+            self._peer.detach(self._link, error, "$coordinator")
+
+    def close(self) -> None:
+        """The link is gone: what it declared and did not discharge is rolled back."""
+        self._peer.transactions.end_all_of(self)
+        if not self._under_way:
+            self._link.answer_detach()
+
+
+def _request(payload: bytes) -> tuple[Any, list[Any]]:
+    """The descriptor and the fields of a declare or a discharge.
+
+    Raises:
+        Undecodable: It is neither.
+    """
+    try:
+        bare = payload[scan(payload).bare :]
+        start, value, _ = find_section(bare, VALUE)
+        body = None if start == value else decode(bare, value)[0]
+    except DecodeError as error:
+        raise Undecodable(f"The request to the coordinator cannot be decoded: {error}") from error
+    if isinstance(body, Described) and isinstance(body.value, list) and body.descriptor in (*_DECLARE, *_DISCHARGE):
+        return body.descriptor, [*body.value, None, None]
+    raise Undecodable("The coordinator takes an amqp-value with a declare (0x31) or a discharge (0x32).")
+
+
+def _rolled_back(error: ServiceBusError) -> ServiceBusError:
+    return TransactionRolledBack(f"The transaction was rolled back, nothing of it was done: {error}")
+
+
+# -- attaching --------------------------------------------------------------------------------------------------
+
+
+def attach_coordinator(peer: Peer, link: Link) -> None:
+    """Accept a link to the coordinator; it needs no right, for each use of an entity is authorised by itself."""
+    endpoint = CoordinatorLink(peer, link)
+    link.accept(target=Coordinator(capabilities=[LOCAL_TRANSACTIONS]), max_message_size=REQUEST_BYTES_MAX)
+    peer.add_endpoint(link, endpoint)
+    endpoint.start()
+
+
+def demand_one_entity(peer: Peer, session: Session, queue: Queue) -> None:
+    """Refuse a second entity to receive from on a session for transactions across entities (contract 12.4).
+
+    Such a session has its coordinator first; the first entity that it attaches to is the one that transactions work on.
+
+    Raises:
+        OperationCancelled: The session is one of those, and has another entity already.
+    """
+    endpoints = peer.endpoints(session)
+    if not isinstance(next(endpoints, None), CoordinatorLink):
+        return
+    entities = (getattr(endpoint, "queue", None) for endpoint in endpoints)
+    first = next((entity for entity in entities if entity is not None), queue)
+    if first is not queue:
+        raise OperationCancelled(
+            f"The session receives from '{first.path}' and began with a coordinator, so it cannot receive from "
+            f"'{queue.path}': local transactions cannot span multiple top-level entities. Use another session."
+        )

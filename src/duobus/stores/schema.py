@@ -71,7 +71,9 @@ INSERT_TOMBSTONE = (
     " VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
 DELETE_TOMBSTONES = "DELETE FROM tombstones WHERE store_id = ? AND generation = ?"
-LOAD_HISTORIES = "SELECT id, at_ms, CAST(ids AS BLOB), row_sum FROM histories WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?"
+LOAD_HISTORIES = (
+    "SELECT id, at_ms, CAST(ids AS BLOB), row_sum FROM histories WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?"
+)
 LOAD_HISTORY_IDS = "SELECT id FROM histories WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?"
 DELETE_HISTORIES = "DELETE FROM histories WHERE id BETWEEN ? AND ?"
 DELETE_RANGE = "DELETE FROM messages WHERE id BETWEEN ? AND ?"

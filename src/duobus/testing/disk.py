@@ -172,6 +172,10 @@ def examine(state: DiskState, batch: CommitBatch) -> None:
             raise ContractBroken(f"message {count} of source {source_key} is changed but does not exist")
     for source_key, _, _ in batch.removed:
         _require_source(state, source_key, guarded)
+    _examine_histories(state, batch, guarded, new)
+
+
+def _examine_histories(state: DiskState, batch: CommitBatch, guarded: set[int], new: set[tuple[int, int]]) -> None:
     for block in batch.histories:
         if (block.source_key, block.first_count) not in new:
             raise ContractBroken(f"ids of message {block.first_count} of source {block.source_key}, which is not put")

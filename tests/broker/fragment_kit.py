@@ -46,13 +46,18 @@ class Box(Mailbox):
 class _Reader:
     """What recovery needs of a message broker."""
 
-    def __init__(self, store: MemoryStore, plan: Plan) -> None:
+    def __init__(self, store: MemoryStore, plan: Plan, now_ms: int) -> None:
         self.store = store
+        self.now = now_ms
         self.plans = {(1, NUMBER): plan}
 
     async def call(self, call: Callable[[], Any]) -> Any:
         """See MessageBroker.call."""
         return call()
+
+    def now_ms(self) -> int:
+        """See MessageBroker.now_ms."""
+        return self.now
 
 
 class Driver:
@@ -158,7 +163,7 @@ class Driver:
         other.commit_no, other.lives = self.commit_no, self.lives + 1
         contents = self.store.open()
         self.store.begin_generation([])
-        reader: Any = _Reader(self.store, Plan("handle", {0: self.settings}))  # type: ignore[arg-type]
+        reader: Any = _Reader(self.store, Plan("handle", {0: self.settings}), self.now_ms)  # type: ignore[arg-type]
         entropy = SeededEntropy(other.lives)
         (other.fragment,) = asyncio.run(recovery.recover_fragments(reader, contents, entropy, {}))
         other.source = other.fragment.sources[0]

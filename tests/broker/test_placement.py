@@ -29,7 +29,13 @@ VECTORS = [
 
 
 class Away:
-    """Stands for a fragment engine; only its being there counts."""
+    """Stands for a fragment engine; only its being there counts, and whether it has room."""
+
+    is_full = False
+
+    def has_room(self, size: int) -> bool:
+        """See Fragment."""
+        return not self.is_full
 
 
 def handles(number: int, away: tuple[int, ...] = ()) -> list[FragmentHandle]:
@@ -142,3 +148,13 @@ def test_a_batch_transfer_of_keyed_and_keyless_messages_is_refused() -> None:
     runs, refused = Placement(handles(16)).split(batch("a", None, atomic=True))
     assert runs == []
     assert isinstance(refused[0][1], ArgumentInvalid)
+
+
+def test_a_fragment_that_is_full_is_passed_over_while_another_has_room() -> None:
+    found = handles(3, away=(1,))
+    placement = Placement(found)
+    found[0].fragment.is_full = True  # type: ignore[union-attr]
+    assert numbers(placement.split(batch(None))[0]) == [(2, None, True)]
+    found[2].fragment.is_full = True  # type: ignore[union-attr]
+    # None has room: the fragment itself says so, with its numbers.
+    assert len(placement.split(batch(None))[0]) == 1

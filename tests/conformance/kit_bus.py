@@ -23,12 +23,13 @@ POOL: dict[str, tuple[int, dict[str, Any]]] = {
     "impatient": (20, {"LockDuration": "PT5S"}),
     "large": (3, {"MaxMessageSizeInKilobytes": 2048}),
     "twice": (3, {"MaxDeliveryCount": 2}),
+    "watchful": (12, {"RequiresDuplicateDetection": True, "DuplicateDetectionHistoryTimeWindow": "PT1M"}),
+    "watchful-partitioned": (4, {"RequiresDuplicateDetection": True, "EnablePartitioning": True}),
 }
 
 #: What asks for more than this version has, with what the refusal has to name.
 UNBUILT: dict[str, tuple[dict[str, Any], str]] = {
     "with-sessions": ({"RequiresSession": True}, "RequiresSession"),
-    "with-history": ({"RequiresDuplicateDetection": True}, "RequiresDuplicateDetection"),
     "with-forward": ({"ForwardTo": "queue.1"}, "ForwardTo"),
 }
 

@@ -146,7 +146,6 @@ def test_several_namespaces_with_hosts_and_access_rules_are_read() -> None:
     ("properties", "named"),
     [
         ({"RequiresSession": True}, "RequiresSession"),
-        ({"RequiresDuplicateDetection": True}, "RequiresDuplicateDetection"),
         ({"ForwardTo": "other"}, "ForwardTo"),
         ({"ForwardDeadLetteredMessagesTo": "other"}, "ForwardDeadLetteredMessagesTo"),
         ({"AutoDeleteOnIdle": "PT5M"}, "AutoDeleteOnIdle"),

@@ -9,20 +9,23 @@ from duobus.testing.planted import BUGS
 from duobus.testing.simulation import caught, run
 
 CATCHING_SEEDS = {
-    "acknowledge-before-commit": 2,
+    "acknowledge-before-commit": 1,
     "token-valid-after-restart": 1,
     "expired-token-completes": 2,
     "key-placed-by-hash": 2,
-    "ping-delivered": 1,
+    "ping-delivered": 2,
     "removed-after-transfer": 49,
     "highest-count-not-persisted": 1,
     "delivery-count-reset": 1,
     "no-sync": 4,
-    "abandoned-to-the-tail": 36,
+    "abandoned-to-the-tail": 15,
     "tombstones-forgotten": 16,
     "batch-half-stored": 1,
-    "store-kept-open": 2,
+    "store-kept-open": 1,
     "lock-not-exclusive": 1,
+    "history-lost-at-restart": 24,
+    "history-outlives-its-run": 31,
+    "window-begun-anew": 88,
 }
 
 

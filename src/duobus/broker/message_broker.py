@@ -22,6 +22,7 @@ from duobus.broker.fragment.commands import (
     Run,
     TakeAndRemove,
 )
+from duobus.broker.fragment.duplicates import IdRoom
 from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.fragment.slot import Slot
 from duobus.broker.handle import FragmentHandle
@@ -62,6 +63,7 @@ class MessageBroker:
         commits, failures: How often, since the start.
         last_error: Why the store is not open, or None.
         quarantined: (source key, count) to what is wrong, of the messages that this life of the store found damaged.
+        id_room: Message ids that the duplicate detection of all its fragments remembers.
         commit_seconds, commit_buckets: Time of all commits, and how many took up to each of COMMIT_BOUNDS_S.
     """
 
@@ -84,6 +86,7 @@ class MessageBroker:
         self.last_error: str | None = None
         self.quarantined: dict[tuple[int, int], str] = {}
         self.generation = 0
+        self.id_room = IdRoom()
         self.commit_seconds = 0.0
         self.commit_buckets = [0] * (len(COMMIT_BOUNDS_S) + 1)
         self._started_s = 0.0
@@ -225,6 +228,9 @@ class MessageBroker:
         assert isinstance(handle, FragmentHandle)
         self._fragments[fragment.fragment_key] = fragment
         handle.fragment = fragment
+        for source in fragment.sources.values():
+            if source.history is not None:
+                source.history.move_to(self.id_room)
 
     async def create_fragment(self, plan: Plan) -> None:
         """Create (or find) a fragment in the store and open it.
@@ -252,6 +258,7 @@ class MessageBroker:
             fragment = self.plans.pop(key).handle.fragment
             if fragment is not None:
                 self._fragments.pop(fragment.fragment_key, None)
+                self.id_room.used -= sum(len(s.history.known) for s in fragment.sources.values() if s.history)
                 fragment.handle.fragment = None  # type: ignore[attr-defined]
         await self.use(lambda: self.store.drop_entity(entity_id))
 
@@ -529,7 +536,7 @@ class MessageBroker:
 
     def _settle_down(self, fragment: Fragment) -> None:
         """After locks ended or time passed: see to the commit, the offers and the timer."""
-        if any(source.touched for source in fragment.sources.values()):
+        if any(source.owes_commit for source in fragment.sources.values()):
             self._changed[fragment.fragment_key] = fragment
         if self._pending or self._changed:
             self._schedule()
@@ -602,6 +609,7 @@ class MessageBroker:
         for fragment in self._fragments.values():
             fragment.handle.fragment = None  # type: ignore[attr-defined]
         self._fragments = {}
+        self.id_room = IdRoom(self.id_room.limit)
         self._changed, self._committing = {}, {}
         self._alarm.clear()
         self._quiet()

@@ -49,18 +49,26 @@ class Placement:
         if self.current is handle:
             self._current = (self._current + 1) % len(self.fragments)
 
-    def keyless(self) -> FragmentHandle:
-        """The current fragment; one whose store is away is passed over (PE4).
+    def keyless(self, size: int = 0) -> FragmentHandle:
+        """The current fragment; one whose store is away, or that has no room for ``size`` bytes, is passed over (PE4).
 
         Raises:
             StoreUnavailable: No store of this entity is there.
         """
         fragments = self.fragments
+        full: FragmentHandle | None = None
         for step in range(len(fragments)):
             index = (self._current + step) % len(fragments)
-            if fragments[index].online:
+            handle = fragments[index]
+            if handle.fragment is None:
+                continue
+            if handle.fragment.has_room(size):
                 self._current = index
-                return fragments[index]
+                return handle
+            full = full or handle
+        if full is not None:
+            # Whether it still is when its commit starts, only the fragment can say.
+            return full
         raise StoreUnavailable("No messaging store of this entity is available. Try again in a few seconds.")
 
     def keyed(self, key: bytes) -> FragmentHandle:
@@ -84,15 +92,15 @@ class Placement:
         keys = batch.keys
         if keys is None:
             try:
-                return [(self.keyless(), None, True)], []
+                return [(self.keyless(batch.bytes_total), None, True)], []
             except StoreUnavailable as error:
                 return [], [(None, error)]
         if batch.atomic or batch.n == 1:
-            return self._split_whole(keys)
-        return self._split_singly(keys)
+            return self._split_whole(keys, batch.bytes_total)
+        return self._split_singly(keys, batch.bytes_total)
 
     def _split_whole(
-        self, keys: list[bytes | None]
+        self, keys: list[bytes | None], size: int
     ) -> tuple[list[tuple[FragmentHandle, list[int] | None, bool]], list[tuple[list[int] | None, ServiceBusError]]]:
         """A batch transfer is stored as a whole, so it must belong to one fragment (I40); its first key speaks."""
         key = keys[0]
@@ -108,13 +116,13 @@ class Placement:
                 )
             ]
         try:
-            handle = self.keyless() if key is None else self.keyed(key)
+            handle = self.keyless(size) if key is None else self.keyed(key)
         except StoreUnavailable as error:
             return [], [(None, error)]
         return [(handle, None, key is None)], []
 
     def _split_singly(
-        self, keys: list[bytes | None]
+        self, keys: list[bytes | None], size: int
     ) -> tuple[list[tuple[FragmentHandle, list[int] | None, bool]], list[tuple[list[int] | None, ServiceBusError]]]:
         by_slot: dict[int, list[int]] = {}
         slots = len(self.fragments)
@@ -125,7 +133,7 @@ class Placement:
         for slot, indices in by_slot.items():
             key = keys[indices[0]]
             try:
-                handle = self.keyless() if key is None else self.keyed(key)
+                handle = self.keyless(size) if key is None else self.keyed(key)
             except StoreUnavailable as error:
                 refused.append((indices, error))
             else:

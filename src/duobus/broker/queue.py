@@ -11,6 +11,7 @@ from duobus.broker.fragment.commands import CancelScheduled, Run, SettleBatch, T
 from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Slot
 from duobus.broker.fragment.source import SourceSettings
 from duobus.broker.handle import FragmentHandle
+from duobus.broker.identity import identify
 from duobus.broker.lending import Lender, Receiver
 from duobus.broker.placement import Placement
 from duobus.errors import ArgumentInvalid, MessageLockLost, MessageNotFound
@@ -82,6 +83,11 @@ class Queue:
                 max_delivery_count=about.max_delivery_count,
                 default_ttl_ms=about.default_message_time_to_live_ms,
                 dead_letter_on_expiration=about.dead_lettering_on_message_expiration,
+                duplicate_window_ms=about.duplicate_detection_history_time_window_ms
+                if about.requires_duplicate_detection
+                else None,
+                # Of each fragment, so that a partitioned entity of 16 has 16 times the chosen size (I33).
+                max_bytes=about.max_size_in_megabytes << 20,
             )
         }
 
@@ -89,6 +95,8 @@ class Queue:
 
     def send(self, batch: SendBatch) -> None:
         """Store messages; Runs and Refusals come to ``batch.reply``, after the commit that holds them is durable."""
+        if self.description.requires_duplicate_detection and not batch.ping:
+            identify(batch, is_partitioned=self.is_partitioned)
         runs, refused = self.placement.split(batch)
         for indices, error in refused:
             batch.reply.ready.append(Refusal(batch, indices, error))

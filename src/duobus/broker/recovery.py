@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Rows read in one call of the store: a few milliseconds, so that other work of the process goes on between.
 ROWS_AT_ONCE = 2000
+#: Blocks of message ids, each of which holds those of one run.
+BLOCKS_AT_ONCE = 200
 
 #: Every state that a store's index of exceptional rows may hold.
 _EXCEPTIONAL_STATES = (
@@ -63,6 +65,7 @@ async def recover_fragments(
                 source.counted(state_in_memory(gone.state), -1)
                 source.bytes -= len(gone.payload)
             await _recover_source(broker, fragment, row)
+            await _recover_history(broker, fragment, row)
             cold_tail.recovered(fragment, row.source_no)
         fragments.append(fragment)
     return fragments
@@ -78,6 +81,19 @@ async def _recover_source(broker: MessageBroker, fragment: Fragment, row: Source
         first = rows[-1].count + 1
     for state in _EXCEPTIONAL_STATES:
         await _recover_state(broker, fragment, row, state)
+
+
+async def _recover_history(broker: MessageBroker, fragment: Fragment, row: SourceRow) -> None:
+    """Read a source's message ids; those that have run out are only noted, to be deleted."""
+    source = fragment.sources[row.source_no]
+    history, window_ms = source.history, source.settings.duplicate_window_ms
+    if history is None or window_ms is None:
+        return
+    first = 0
+    while blocks := await broker.call(partial(broker.store.load_ids, row.source_key, first, BLOCKS_AT_ONCE)):
+        history.recover(blocks, broker.now_ms(), window_ms)
+        first = blocks[-1].first_count + 1
+        fragment.deadline = 0
 
 
 async def _recover_state(broker: MessageBroker, fragment: Fragment, row: SourceRow, state: int) -> None:

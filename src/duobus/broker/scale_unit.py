@@ -260,7 +260,7 @@ class ScaleUnit:
         error: ServiceBusError = broker.unavailable()
         if run.placement is not None:
             try:
-                handle = run.placement.keyless()
+                handle = run.placement.keyless(run.batch.bytes_total)
             except StoreUnavailable as none_left:
                 error = none_left
             else:

@@ -41,6 +41,8 @@ class SendBatch:
         keys: Placement key of each (type letter and canonical bytes) or None; the list is None when nobody has one.
         extra: Index to Special, for messages with anything rare (a time to live of their own, a scheduled time,
             annotations ...); None when there is none.
+        ids: What duplicate detection knows each message by, or None; the list is None when nobody looks, or none has
+            an id.
         bytes_total: Sum of the payload sizes.
         atomic: One batch transfer: stored as a whole or not at all (I40).
         ping: Pings of paired namespaces: a commit proves the store, nothing is kept (I11).
@@ -52,6 +54,7 @@ class SendBatch:
         "bytes_total",
         "extra",
         "first_delivery_id",
+        "ids",
         "keys",
         "n",
         "payloads",
@@ -66,6 +69,7 @@ class SendBatch:
         self.unsettled = unsettled
         self.payloads = payloads
         self.keys: list[bytes | None] | None = None
+        self.ids: list[bytes | None] | None = None
         self.extra: dict[int, Special] | None = None
         self.bytes_total = sum(map(len, payloads))
         self.atomic = False

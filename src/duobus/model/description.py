@@ -298,7 +298,6 @@ def unbuilt_features(queue: QueueDescription) -> tuple[str, ...]:
     """Return what ``queue`` asks for and this version cannot do: such a queue is stored, and its attach refused."""
     wanted = (
         ("RequiresSession", queue.requires_session),
-        ("RequiresDuplicateDetection", queue.requires_duplicate_detection),
         ("ForwardTo", queue.forward_to is not None),
         ("ForwardDeadLetteredMessagesTo", queue.forward_dead_lettered_messages_to is not None),
     )

@@ -39,6 +39,8 @@ def check_batch(
             raise StoreFailed(f"source {source_key}: messages at or past its next count {next_count}")
     if ends:
         raise StoreFailed(f"source {min(ends)}: messages without a new next count for their source")
+    for source_key in {block.source_key for block in batch.histories} | {row[0] for row in batch.outdated}:
+        _source_of(source_key, sources, covered)
 
 
 def _check_epochs(batch: CommitBatch, fragments: Mapping[int, FragmentRow]) -> set[int]:

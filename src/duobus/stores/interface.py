@@ -116,6 +116,26 @@ class Tombstone:
         self.last_count = last_count
 
 
+class IdBlock:
+    """Message ids that one run of messages entered into the duplicate history of its source.
+
+    Attributes:
+        source_key: Whose history.
+        first_count: Count of the run's first message. Deleting the run deletes the block (I27): nobody was told that
+            its messages are there, so nobody may be told that they came before.
+        at_ms: Broker time of their acceptance.
+        ids: Opaque to the store.
+    """
+
+    __slots__ = ("at_ms", "first_count", "ids", "source_key")
+
+    def __init__(self, source_key: int, first_count: int, at_ms: int, ids: bytes) -> None:
+        self.source_key = source_key
+        self.first_count = first_count
+        self.at_ms = at_ms
+        self.ids = ids
+
+
 class CommitBatch:
     """Everything that one transaction writes, in columns; all of it or nothing.
 
@@ -129,6 +149,8 @@ class CommitBatch:
         sources: (source_key, next_count, highest_delivered, counters) of every source touched.
         tombstones: Runs of other stores that this commit takes over.
         buried: Tombstones that are done with, to be deleted: (store_id, generation).
+        histories: New blocks of message ids.
+        outdated: (source_key, last_count): blocks up to that first count are to be deleted.
     """
 
     __slots__ = (
@@ -137,6 +159,8 @@ class CommitBatch:
         "changes",
         "commit_no",
         "epochs",
+        "histories",
+        "outdated",
         "puts",
         "removed",
         "sources",
@@ -153,6 +177,8 @@ class CommitBatch:
         self.sources: list[tuple[int, int, int, bytes]] = []
         self.tombstones: list[Tombstone] = []
         self.buried: list[tuple[int, int]] = []
+        self.histories: list[IdBlock] = []
+        self.outdated: list[tuple[int, int]] = []
 
 
 class StoredMessage:
@@ -223,6 +249,8 @@ class MessagingStore(ABC):
     def begin_generation(self, deletions: Iterable[Tombstone]) -> int:
         """Raise generation and the epoch of every fragment, delete the runs of ``deletions``; durable on return.
 
+        The blocks of ids that belong to these runs go with them.
+
         Called once between ``open`` and the first commit. Returns the new generation; every fragment's epoch is
         one more than ``open`` reported.
         """
@@ -256,6 +284,13 @@ class MessagingStore(ABC):
     @abstractmethod
     def scan(self, source_key: int, state: int, first_count: int, limit: int) -> list[StoredMessage]:
         """As ``load``, of one state other than 0 (active), by index."""
+
+    @abstractmethod
+    def load_ids(self, source_key: int, first_count: int, limit: int) -> list[IdBlock]:
+        """Return at most ``limit`` blocks of a source's duplicate history, ascending, checksums verified.
+
+        As ``load``: a block whose checksum does not hold is left out and added to ``quarantined``.
+        """
 
     @abstractmethod
     def quarantined(self) -> list[tuple[int, int, str]]:

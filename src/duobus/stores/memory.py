@@ -15,6 +15,7 @@ from duobus.stores.interface import (
     SOURCE_KEY_MAX,
     CommitBatch,
     FragmentRow,
+    IdBlock,
     MessagingStore,
     Put,
     SourceRow,
@@ -67,6 +68,9 @@ class MemoryStore(MessagingStore):
             check_run_owner(self._store_id, run.store_id)
         for run in runs:
             self._remove(run.source_key, run.first_count, run.last_count)
+            shelf = self._shelves.get(run.source_key)
+            if shelf is not None:
+                shelf.forget_ids(run.first_count, run.last_count)
         self._generation += 1
         for fragment in self._fragments.values():
             fragment.epoch += 1
@@ -122,6 +126,10 @@ class MemoryStore(MessagingStore):
         for source_key, next_count, highest_delivered, counters in batch.sources:
             source = self._sources[source_key]
             source.next_count, source.highest_delivered, source.counters = next_count, highest_delivered, counters
+        for block in batch.histories:
+            self._shelves[block.source_key].histories[block.first_count] = (block.at_ms, block.ids)
+        for source_key, last_count in batch.outdated:
+            self._shelves[source_key].forget_ids(0, last_count)
         buried = set(batch.buried)
         self._tombstones = [t for t in self._tombstones if (t.store_id, t.generation) not in buried]
         self._tombstones.extend(batch.tombstones)
@@ -139,6 +147,15 @@ class MemoryStore(MessagingStore):
         self._demand_open()
         shelf = self._shelves.get(source_key)
         return [] if shelf is None else shelf.scan(state, first_count, limit)
+
+    def load_ids(self, source_key: int, first_count: int, limit: int) -> list[IdBlock]:
+        """Return blocks of a duplicate history."""
+        self._demand_open()
+        shelf = self._shelves.get(source_key)
+        if shelf is None:
+            return []
+        counts = heapq.nsmallest(limit, (count for count in shelf.histories if count >= first_count))
+        return [IdBlock(source_key, count, *shelf.histories[count]) for count in counts]
 
     def quarantined(self) -> list[tuple[int, int, str]]:
         """Return nothing: memory is not checksummed."""
@@ -175,11 +192,12 @@ class MemoryStore(MessagingStore):
 class _Shelf:
     """The messages of one source."""
 
-    __slots__ = ("exceptional", "rows", "size")
+    __slots__ = ("exceptional", "histories", "rows", "size")
 
     def __init__(self) -> None:
         self.rows: dict[int, StoredMessage] = {}
         self.exceptional: set[int] = set()
+        self.histories: dict[int, tuple[int, bytes]] = {}
         self.size = 0
 
     def add(self, put: Put) -> None:
@@ -209,6 +227,17 @@ class _Shelf:
         for count in counts:
             self.size -= len(self.rows.pop(count).payload)
             self.exceptional.discard(count)
+
+    def forget_ids(self, first_count: int, last_count: int) -> None:
+        # Blocks are kept in the order of their counts: those that are outdated stand in front.
+        gone = []
+        for count in self.histories:
+            if count > last_count:
+                break
+            if count >= first_count:
+                gone.append(count)
+        for count in gone:
+            del self.histories[count]
 
     def load(self, first_count: int, limit: int) -> list[StoredMessage]:
         # Counts are given out upwards and a dictionary keeps that order, so its last key is the highest.

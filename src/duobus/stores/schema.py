@@ -13,6 +13,13 @@ APPLICATION_ID = 0x64756F62
 #: faster at commits of 500), fewer meet the interpreter lock more often (reference/performance.md 3.6).
 ROWS_PER_STATEMENT = 50
 
+#: Blocks of message ids, appended at a source's end and deleted from its beginning: no index of random ids is on the
+#: way of a message (reference/performance.md 5.3). Its own text, for files that were made before there was one.
+CREATE_HISTORIES = """
+CREATE TABLE IF NOT EXISTS histories(
+    id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, ids BLOB NOT NULL, row_sum INTEGER NOT NULL);
+"""
+
 CREATE = f"""
 PRAGMA application_id={APPLICATION_ID};
 CREATE TABLE meta(
@@ -36,7 +43,7 @@ CREATE TABLE tombstones(
     id INTEGER PRIMARY KEY, store_id INTEGER NOT NULL, generation INTEGER NOT NULL, commit_no INTEGER NOT NULL,
     source_key INTEGER NOT NULL, first_count INTEGER NOT NULL, last_count INTEGER NOT NULL,
     row_sum INTEGER NOT NULL);
-"""
+{CREATE_HISTORIES}"""
 
 META_COLUMNS = "store_id, generation, last_commit_no, broker_ms, rows, next_fragment_key, next_source_key, probes"
 READ_META = f"SELECT format, {META_COLUMNS}, row_sum FROM meta WHERE id = 1"
@@ -64,6 +71,11 @@ INSERT_TOMBSTONE = (
     " VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
 DELETE_TOMBSTONES = "DELETE FROM tombstones WHERE store_id = ? AND generation = ?"
+LOAD_HISTORIES = (
+    "SELECT id, at_ms, CAST(ids AS BLOB), row_sum FROM histories WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?"
+)
+LOAD_HISTORY_IDS = "SELECT id FROM histories WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?"
+DELETE_HISTORIES = "DELETE FROM histories WHERE id BETWEEN ? AND ?"
 DELETE_RANGE = "DELETE FROM messages WHERE id BETWEEN ? AND ?"
 #: A dropped entity goes in slices, so that no transaction outgrows the log.
 DELETE_SLICE = "DELETE FROM messages WHERE id IN (SELECT id FROM messages WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?)"
@@ -118,6 +130,7 @@ INSERT_EXCEPTIONAL = Rows(
     "INSERT INTO messages(id, enqueued_ms, state, deliveries, special, payload, body_sum, state_sum) VALUES ",
     "(?,?,?,?,?,?,?,?)",
 )
+INSERT_HISTORIES = Rows("INSERT INTO histories(id, at_ms, ids, row_sum) VALUES ", "(?,?,?,?)")
 DELETE_IDS = Rows("DELETE FROM messages WHERE id IN (", "?", ")")
 UPDATE_STATES = Rows(
     "UPDATE messages SET state = n.column2, deliveries = n.column3, special = n.column4, state_sum = n.column5"

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 import apsw
 
 from duobus.errors import StoreFailed, StoreStale, StoreTooNew
+from duobus.stores import history_rows, schema
 from duobus.stores import rows as table_rows
-from duobus.stores import schema
 from duobus.stores.checks import check_batch, check_run_owner
 from duobus.stores.database import (
     DRIVER_ERRORS,
@@ -34,6 +34,7 @@ from duobus.stores.interface import (
     SOURCE_KEY_MAX,
     CommitBatch,
     FragmentRow,
+    IdBlock,
     MessagingStore,
     SourceRow,
     StoreContents,
@@ -114,6 +115,7 @@ class SqliteStore(MessagingStore):
             for run in runs:
                 db.execute(schema.DELETE_RANGE, _ids(run.source_key, run.first_count, run.last_count))
                 deleted += db.changes()
+                history_rows.delete(db, run.source_key, run.first_count, run.last_count)
             for fragment in self._fragments.values():
                 table_rows.write_epoch(db, fragment, fragment.epoch + 1)
             self._advance(db, generation=self._meta.generation + 1, rows=self._meta.rows - deleted)
@@ -167,6 +169,8 @@ class SqliteStore(MessagingStore):
                     deleted = db.changes()
                     self._advance(db, rows=self._meta.rows - deleted)
         with self._transaction("drop an entity") as db:
+            for key in sources:
+                history_rows.delete(db, key, 0, COUNT_MAX)
             db.executemany(schema.DELETE_SOURCE, [(key,) for key in sources])
             db.executemany(schema.DELETE_FRAGMENT, [(key,) for key in gone])
             self._advance(db)
@@ -189,6 +193,7 @@ class SqliteStore(MessagingStore):
         changes = table_rows.change_values(batch.changes)
         ranges, singles = table_rows.removals(batch.removed)
         sources = table_rows.source_values(batch.sources, self._sources)
+        histories = history_rows.values(batch.histories)
         count = len(ordinary) // schema.INSERT_ORDINARY.width + len(exceptional) // schema.INSERT_EXCEPTIONAL.width
         with self._transaction("commit") as db:
             table_rows.run(db, schema.INSERT_ORDINARY, ordinary, is_kept=is_kept)
@@ -199,6 +204,9 @@ class SqliteStore(MessagingStore):
                 count -= db.changes()
             count -= table_rows.run(db, schema.DELETE_IDS, singles)
             table_rows.run(db, schema.UPDATE_SOURCES, sources)
+            table_rows.run(db, schema.INSERT_HISTORIES, histories)
+            for source_key, last_count in batch.outdated:
+                history_rows.delete(db, source_key, 0, last_count)
             if batch.buried:
                 db.executemany(schema.DELETE_TOMBSTONES, batch.buried)
             for tombstone in batch.tombstones:
@@ -228,6 +236,11 @@ class SqliteStore(MessagingStore):
             reader = table_rows.MessageReader(db, self._quarantine, last_id, limit)
             return reader.read(schema.SCAN, schema.SCAN_IDS, (state, first_id, last_id))
 
+    def load_ids(self, source_key: int, first_count: int, limit: int) -> list[IdBlock]:
+        """Return verified blocks of a duplicate history."""
+        with self._operation("read a duplicate history") as db:
+            return history_rows.load(db, self._quarantine, source_key, first_count, limit)
+
     def quarantined(self) -> list[tuple[int, int, str]]:
         """Return the bad rows met since ``open``; they stay in the file until they are removed."""
         return [(key >> COUNT_BITS, key & COUNT_MAX, fault) for key, fault in self._quarantine.items()]
@@ -239,7 +252,7 @@ class SqliteStore(MessagingStore):
         page's pointers hides them.
         """
         with self._operation("verify the store") as db:
-            return table_rows.verify(db, self._meta.rows)
+            return table_rows.verify(db, self._meta.rows) + history_rows.faults(db)
 
     def usage(self) -> StoreUsage:
         """Return rows (counted in every commit, not by looking), bytes of the files and bytes free on the disk."""
@@ -302,6 +315,7 @@ class SqliteStore(MessagingStore):
     def _read(self, db: apsw.Connection) -> StoreContents:
         if check_format(db, self._path, must_exist=self._must_exist):
             use_log(db, self._options)
+            db.execute(schema.CREATE_HISTORIES)
         else:
             use_log(db, self._options)
             self._create(db)

@@ -74,6 +74,7 @@ class DiskState:
         self.fragments: dict[int, tuple[int, int, int]] = {}  # key -> entity_id, fragment_no, epoch
         self.sources: dict[int, tuple[int, int, int, int, bytes]] = {}  # key -> fragment, no, next, highest, counters
         self.messages: dict[int, dict[int, _Row]] = {}  # source_key -> count -> row
+        self.histories: dict[int, dict[int, tuple[int, bytes]]] = {}  # source_key -> first count -> time, ids
         self.tombstones: list[tuple[int, int, int, int, int, int]] = []
 
 
@@ -171,6 +172,15 @@ def examine(state: DiskState, batch: CommitBatch) -> None:
             raise ContractBroken(f"message {count} of source {source_key} is changed but does not exist")
     for source_key, _, _ in batch.removed:
         _require_source(state, source_key, guarded)
+    _examine_histories(state, batch, guarded, new)
+
+
+def _examine_histories(state: DiskState, batch: CommitBatch, guarded: set[int], new: set[tuple[int, int]]) -> None:
+    for block in batch.histories:
+        if (block.source_key, block.first_count) not in new:
+            raise ContractBroken(f"ids of message {block.first_count} of source {block.source_key}, which is not put")
+    for source_key, _ in batch.outdated:
+        _require_source(state, source_key, guarded)
 
 
 def _examine_puts(state: DiskState, batch: CommitBatch, guarded: set[int]) -> set[tuple[int, int]]:
@@ -213,6 +223,9 @@ def apply_batch(state: DiskState, batch: CommitBatch) -> None:
     for source_key, next_count, highest, counters in batch.sources:
         fragment_key, source_no, *_ = state.sources[source_key]
         state.sources[source_key] = (fragment_key, source_no, next_count, highest, counters)
+    for block in batch.histories:
+        state.histories.setdefault(block.source_key, {})[block.first_count] = (block.at_ms, block.ids)
+    forget_ids(state, [(source_key, 0, last) for source_key, last in batch.outdated])
     for stone in batch.tombstones:
         run = (stone.source_key, stone.first_count, stone.last_count)
         state.tombstones.append((stone.store_id, stone.generation, stone.commit_no, *run))
@@ -228,3 +241,11 @@ def remove_runs(state: DiskState, runs: Iterable[tuple[int, int, int]]) -> None:
         counts = range(first, last + 1) if last - first < len(rows) else [c for c in rows if first <= c <= last]
         for count in counts:
             rows.pop(count, None)
+
+
+def forget_ids(state: DiskState, runs: Iterable[tuple[int, int, int]]) -> None:
+    """Delete blocks of duplicate histories: (source_key, first_count, last_count), inclusive."""
+    for source_key, first, last in runs:
+        blocks = state.histories.get(source_key, {})
+        for count in [c for c in blocks if first <= c <= last]:
+            del blocks[count]

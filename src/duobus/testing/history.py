@@ -333,6 +333,27 @@ class Delivery(Event):
         return self.seq >> 48
 
 
+class Admitted(Event):
+    """A commit of the broker that accepted a send became durable, on an entity with duplicate detection (I5).
+
+    Attributes:
+        entity: Where.
+        uid: The message's unique name, which is its message id.
+        key: Its session id or partition key, on an entity with several fragments.
+        broker_ms: Broker time of the acceptance.
+        stored: False when it was dropped as a duplicate.
+    """
+
+    __slots__ = ("broker_ms", "entity", "key", "stored", "uid")
+
+    def __init__(self, entity: str, uid: str, key: str | None, broker_ms: int, *, stored: bool) -> None:
+        self.entity = entity
+        self.uid = uid
+        self.key = key
+        self.broker_ms = broker_ms
+        self.stored = stored
+
+
 class Peeked(Event):
     """A peek showed a message; ``state`` is 0 (active), or the broker's number for deferred, scheduled, ..."""
 

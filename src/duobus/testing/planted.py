@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 from duobus.broker import placement
-from duobus.broker.fragment import settling
+from duobus.broker.fragment import duplicates, settling
 from duobus.broker.fragment.commands import Command, Run, SettleBatch, TakeAndRemove
 from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.fragment.slot import ACTIVE, MAIN, Slot, kind_of
@@ -255,6 +255,39 @@ def lock_not_exclusive() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def history_lost_at_restart() -> Iterator[None]:
+    """A recovery begins with an empty duplicate history."""
+    with mock.patch.object(CrashingStore, "load_ids", return_value=[]):
+        yield
+
+
+@contextmanager
+def history_outlives_its_run() -> Iterator[None]:
+    """A run that is deleted because its sender was refused leaves its ids behind: the next attempt is dropped."""
+    with mock.patch("duobus.testing.stores.forget_ids"):
+        yield
+
+
+@contextmanager
+def window_begun_anew() -> Iterator[None]:
+    """A duplicate makes its id known for another whole window."""
+    original = duplicates.admit
+
+    def admit(source: Source, run: Run, now_ms: int, commit: CommitBatch) -> list[int] | None:
+        kept = original(source, run, now_ms, commit)
+        history, ids = source.history, run.batch.ids
+        if history is not None and ids is not None:
+            again = [one for index in run.dropped or () if (one := ids[index]) is not None]
+            for at, (at_ms, count, block) in enumerate(history.blocks):
+                history.blocks[at] = (at_ms, count, [one for one in block if one not in again])
+            history.blocks.append((now_ms, source.next_count, again))
+        return kept
+
+    with mock.patch.object(duplicates, "admit", admit):
+        yield
+
+
 BUGS: dict[str, Callable[[], Any]] = {
     "acknowledge-before-commit": acknowledge_before_commit,
     "token-valid-after-restart": token_valid_after_restart,
@@ -270,4 +303,7 @@ BUGS: dict[str, Callable[[], Any]] = {
     "batch-half-stored": batch_half_stored,
     "store-kept-open": store_kept_open,
     "lock-not-exclusive": lock_not_exclusive,
+    "history-lost-at-restart": history_lost_at_restart,
+    "history-outlives-its-run": history_outlives_its_run,
+    "window-begun-anew": window_begun_anew,
 }

@@ -275,6 +275,7 @@ class SimulatedClient(asyncio.Protocol):
 
     def _begin_send(self, entity: str, message: Message, *, settled: bool) -> int:
         op = self.world.history.next_op()
+        key = self.world.placing_key(entity, message.key, message.uid, ping=message.ping)
         self.world.history.append(
             h.SendBegin(
                 op,
@@ -283,8 +284,8 @@ class SimulatedClient(asyncio.Protocol):
                 entity,
                 message.uid,
                 _digest(message.body),
-                key=message.key,
-                fragment=self.world.fragment_of(entity, message.key),
+                key=key,
+                fragment=self.world.fragment_of(entity, key),
                 settled=settled,
                 ping=message.ping,
                 scheduled_ms=message.scheduled_ms,

@@ -14,8 +14,8 @@ from typing import Any
 
 from duobus.auth.authorizer import Authorizer, NamespaceRules
 from duobus.broker import MessageBroker, Queue, ScaleUnit, slot_of, string_key
-from duobus.broker.fragment import settling
-from duobus.broker.fragment.commands import Housekeeping, TakeAndRemove
+from duobus.broker.fragment import duplicates, settling
+from duobus.broker.fragment.commands import Housekeeping, Run, TakeAndRemove
 from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.fragment.slot import Slot
 from duobus.broker.fragment.source import Source
@@ -85,6 +85,8 @@ class World:
         self._last_broker_ms = self.clock.now_ms()
         self._grants: dict[tuple[int, int, int], list[Grant]] = {}
         self._removed: dict[tuple[int, int], Grant] = {}
+        # Runs with ids that a commit under way has decided.
+        self._decided_ms: dict[int, int] = {}
 
     # -- the broker's process -----------------------------------------------------------------------------------
 
@@ -152,6 +154,12 @@ class World:
         count = 16 if next(q for q in self.queues if q.name == entity).enable_partitioning else 1
         return None if key is None or count == 1 else slot_of(string_key(key), count)
 
+    def placing_key(self, entity: str, key: str | None, uid: str, *, ping: bool) -> str | None:
+        """What places a message: its key, or under duplicate detection its id where there are fragments (PE10)."""
+        queue = next(q for q in self.queues if q.name == entity)
+        by_id = queue.requires_duplicate_detection and queue.enable_partitioning and not ping
+        return uid if key is None and by_id else key
+
     def path_of(self, handle: object) -> str:
         """The entity of a fragment."""
         assert isinstance(handle, FragmentHandle)
@@ -178,6 +186,8 @@ class World:
             stack.enter_context(_wrapped(settling, "apply_housekeeping", self._kept_house))
             stack.enter_context(_wrapped(Fragment, "_remove", self._removing))
             stack.enter_context(_wrapped(Placement, "commit_started", self._turned))
+            stack.enter_context(_wrapped(duplicates, "admit", self._deciding))
+            stack.enter_context(_wrapped(Fragment, "_release_run", self._releasing))
             yield
 
     def _locked(self, original: Any, fragment: Fragment, source: Source, slots: list[Slot], now_ms: int) -> Any:
@@ -209,6 +219,24 @@ class World:
             uid = _uid_of(slot.payload)
             event = h.Expired(entity, number << 48 | slot.count, uid, now_ms, dead_lettered=moved)
             self.history.append(event)
+
+    def _deciding(self, original: Any, source: Source, run: Run, now_ms: int, commit: CommitBatch) -> Any:
+        self._decided_ms[id(run)] = now_ms
+        return original(source, run, now_ms, commit)
+
+    def _releasing(self, original: Any, fragment: Fragment, source: Source, run: Run) -> None:
+        original(fragment, source, run)
+        at_ms = self._decided_ms.pop(id(run), None)
+        if at_ms is None or run.batch.ids is None:
+            return
+        entity = self.path_of(run.handle)
+        keys = run.batch.keys if self.fragment_of(entity, "any") is not None else None
+        dropped = set(run.dropped or ())
+        for index in range(run.batch.n) if run.indices is None else run.indices:
+            uid = _uid_of(run.batch.payloads[index])
+            # What is placed by its own id has no key of its own.
+            key = None if keys is None or keys[index] == string_key(uid) else (keys[index] or b"").decode()
+            self.history.append(h.Admitted(entity, uid, key, at_ms, stored=index not in dropped))
 
     def _turned(self, original: Any, placement: Placement, handle: FragmentHandle) -> None:
         is_turn = len(placement.fragments) > 1 and placement.current is handle

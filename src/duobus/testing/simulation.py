@@ -21,6 +21,7 @@ from duobus.testing import history as h
 from duobus.testing.checkers import EntityRules, Setup, Violation, check
 from duobus.testing.disk import FAULTS
 from duobus.testing.planted import BUGS
+from duobus.testing.repeats import Repeats, window_of, with_detection
 from duobus.testing.sim_client import Message, SimulatedClient
 from duobus.testing.sim_world import World
 
@@ -75,6 +76,7 @@ class Scenario:
         self.seconds = rng.uniform(*PHASE_S)
         self.removing = rng.random() < 0.4
         self.management = rng.random() < 0.6
+        self.queues = with_detection(self.queues, seed)
 
     def __repr__(self) -> str:
         queues = ", ".join(queue.name for queue in self.queues)
@@ -94,6 +96,7 @@ class Scenario:
                     ttl_ms=queue.default_message_time_to_live_ms,
                     dead_letter_on_expiry=queue.dead_lettering_on_message_expiration,
                     fragments=tuple(range(16)) if queue.enable_partitioning else (0,),
+                    window_ms=window_of(queue),
                 )
                 for queue in self.queues
             },
@@ -168,8 +171,10 @@ class _Run:
     async def _sender(self, number: int) -> None:
         rng = random.Random(f"sender:{self.world.seed}:{number}")
         left = self.scenario.messages
-        entity = rng.choice(self.scenario.queues).name
+        queue = rng.choice(self.scenario.queues)
+        entity = queue.name
         again: list[Message] = []
+        repeats = Repeats(f"repeats:{self.world.seed}:{number}", queue)
         while (left > 0 or again) and self.in_phase:
             client = await self._client("sender")
             if client is None:
@@ -181,14 +186,20 @@ class _Run:
                     size = rng.choice((1, 1, 3, 8))
                     messages = again or [self._message(rng, number, left - i) for i in range(min(size, left))]
                     left -= 0 if again else len(messages)
-                    batch = len(messages) > 1 and rng.random() < 0.3 and len({m.key for m in messages}) == 1
+                    batch = len(messages) > 1 and rng.random() < 0.3 and self._go_together(entity, messages)
                     plain = not any(m.ping or m.scheduled_ms for m in messages)
                     settled = plain and rng.random() < 0.05
                     ok = await client.send(link, entity, messages, batch=batch and plain, settled=settled)
                     again = [] if ok or rng.random() < 0.3 else messages
+                    await repeats.repeat(client, link, entity, messages)
                     await asyncio.sleep(rng.choice((0.0, 0.02, 0.3)))
             client.close()
             await asyncio.sleep(0.05)
+
+    def _go_together(self, entity: str, messages: list[Message]) -> bool:
+        """Whether a batch transfer of these belongs to one fragment for sure (I40)."""
+        keys = {self.world.placing_key(entity, m.key, m.uid, ping=m.ping) for m in messages}
+        return len(keys) == 1
 
     def _message(self, rng: random.Random, sender: int, number: int) -> Message:
         message = Message(f"{sender}-{number}", rng.randbytes(rng.choice((0, 20, 200))), None)

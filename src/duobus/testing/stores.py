@@ -16,6 +16,7 @@ from duobus.errors import StoreFailed, StoreStale
 from duobus.stores.interface import (
     CommitBatch,
     FragmentRow,
+    IdBlock,
     MessagingStore,
     SourceRow,
     StoreContents,
@@ -36,6 +37,7 @@ from duobus.testing.disk import (
     apply_batch,
     examine,
     find_fragment,
+    forget_ids,
     remove_runs,
 )
 
@@ -124,6 +126,7 @@ class CrashingStore(MessagingStore):
             for key, (entity_id, fragment_no, epoch) in state.fragments.items():
                 state.fragments[key] = (entity_id, fragment_no, epoch + 1)
             remove_runs(state, runs)
+            forget_ids(state, runs)
 
         self._perform(operation)
         self._begun = True
@@ -163,6 +166,7 @@ class CrashingStore(MessagingStore):
                 del state.fragments[key]
                 for source_key in [s for s, row in state.sources.items() if row[0] == key]:
                     del state.sources[source_key], state.messages[source_key]
+                    state.histories.pop(source_key, None)
 
         self._perform(operation)
 
@@ -189,6 +193,12 @@ class CrashingStore(MessagingStore):
         if state == 0:
             raise ContractBroken("scan is for states other than 0")
         return self._read(source_key, first_count, limit, state)
+
+    def load_ids(self, source_key: int, first_count: int, limit: int) -> list[IdBlock]:
+        """Return blocks of a duplicate history."""
+        blocks = self._state.histories.get(source_key, {})
+        counts = sorted(count for count in blocks if count >= first_count)
+        return [IdBlock(source_key, count, *blocks[count]) for count in counts[:limit]]
 
     def _read(self, source_key: int, first_count: int, limit: int, wanted: int | None) -> list[StoredMessage]:
         found: list[StoredMessage] = []

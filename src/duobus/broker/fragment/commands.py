@@ -50,10 +50,11 @@ class Run(Command):
         first_count: After apply: count of the first message, the others follow by one.
         slots: Between apply and release: the messages.
         size: After apply: their payload bytes.
+        dropped: After apply: indices of the duplicates that were accepted and dropped; None when there are none.
         tombstones: Earlier attempts whose commit was ambiguous (I27).
     """
 
-    __slots__ = ("batch", "first_count", "indices", "placement", "size", "slots", "tombstones")
+    __slots__ = ("batch", "dropped", "first_count", "indices", "placement", "size", "slots", "tombstones")
 
     def __init__(
         self, handle: Any, source_no: int, batch: SendBatch, indices: list[int] | None, placement: Any
@@ -65,7 +66,18 @@ class Run(Command):
         self.first_count = 0
         self.size = 0
         self.slots: list[Slot] = []
+        self.dropped: list[int] | None = None
         self.tombstones: list[Tombstone] = []
+
+    def counts(self) -> list[int]:
+        """After apply: the count of each message, in order. A duplicate uses one up that names nothing."""
+        indices = list(range(self.batch.n)) if self.indices is None else self.indices
+        if not self.dropped:
+            return list(range(self.first_count, self.first_count + len(indices)))
+        dropped = set(self.dropped)
+        order = [index for index in indices if index not in dropped] + self.dropped
+        count_of = {index: self.first_count + offset for offset, index in enumerate(order)}
+        return [count_of[index] for index in indices]
 
 
 class SettleBatch(Command):

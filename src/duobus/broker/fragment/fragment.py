@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Final
 
-from duobus.broker.fragment import settling
+from duobus.broker.fragment import admission, duplicates, settling
 from duobus.broker.fragment.cold_tail import effective_ttl, note_cold_expiry, slot_of_row
 from duobus.broker.fragment.commands import (
     CancelScheduled,
@@ -138,6 +138,7 @@ class Fragment:
             self._expire(source, now_ms, keeping)
             self._wake_scheduled(source, now_ms, keeping)
             source.compact()
+            self._note_history(source, now_ms)
             if keeping.expired or keeping.exhausted or keeping.due:
                 for slot in keeping.expired:
                     slot.lock = RESERVED
@@ -205,6 +206,12 @@ class Fragment:
         if scheduled:
             self.due_at(scheduled[0][0])
 
+    def _note_history(self, source: Source, now_ms: int | None = None) -> None:
+        """See to it that ids are purged when they have run out; with ``now_ms``, purge those that have."""
+        history, window_ms = source.history, source.settings.duplicate_window_ms
+        if history is not None and window_ms is not None:
+            self.due_at(history.due_ms(window_ms) if now_ms is None else history.tick(now_ms, window_ms))
+
     def due_at(self, instant_ms: int) -> None:
         """Housekeeping is due at this instant at the latest."""
         self.deadline = min(self.deadline, instant_ms)
@@ -213,6 +220,8 @@ class Fragment:
 
     def check(self, command: Command, now_ms: int) -> ServiceBusError | None:
         """Say why a command cannot be done, or None; changes nothing."""
+        if isinstance(command, Run):
+            return admission.check(self.sources[command.source_no], command, now_ms)
         if isinstance(command, SettleBatch):
             return settling.check(self, command)
         if isinstance(command, TakeDeferred):
@@ -251,24 +260,36 @@ class Fragment:
             assert isinstance(command, Housekeeping)
             settling.apply_housekeeping(source, command, now_ms, commit, self.number)
 
+    def has_room(self, size: int) -> bool:
+        """Whether its queue would take so many bytes more now."""
+        source = self.sources[0]
+        max_bytes = source.settings.max_bytes
+        return max_bytes is None or source.bytes + size <= max_bytes
+
     def _apply_run(self, source: Source, run: Run, now_ms: int, commit: CommitBatch) -> None:
         batch = run.batch
         if batch.ping:
             return
-        run.size = batch.bytes_total if run.indices is None else sum([len(batch.payloads[i]) for i in run.indices])
-        payloads = batch.payloads if run.indices is None else [batch.payloads[i] for i in run.indices]
+        indices = run.indices
+        if batch.ids is not None:
+            indices = duplicates.admit(source, run, now_ms, commit)
+            self._note_history(source)
+        run.size = batch.bytes_total if indices is None else sum([len(batch.payloads[i]) for i in indices])
+        payloads = batch.payloads if indices is None else [batch.payloads[i] for i in indices]
         count = run.first_count = source.next_count
         slots = run.slots
         for payload in payloads:
             slots.append(Slot(count, payload, now_ms))
             count += 1
-        source.next_count = count
+        source.next_count = count if run.dropped is None else count + len(run.dropped)
+        if not slots:
+            return
         source.bytes += run.size
         specials = None
         if batch.extra is None:
             source.numbers[MAIN] += len(slots)
         else:
-            specials = _with_specials(batch.extra, run, now_ms)
+            specials = _with_specials(batch.extra, run, indices, now_ms)
             for slot in slots:
                 source.counted(slot.state, 1)
         commit.puts.append(Put(source.source_key, run.first_count, now_ms, payloads, specials))
@@ -521,15 +542,18 @@ class Fragment:
             # Only what still exists and was not written by this commit's own commands.
             if source.by_count.get(count) is slot and slot.state != GONE:
                 settling.write(source, slot, commit, deliveries=slot.deliveries + (1 if slot.lock > 0 else 0))
+        if source.history is not None:
+            source.history.write_outdated(source.source_key, commit)
         commit.sources.append((source.source_key, source.next_count, source.highest_delivered, source.counters()))
         return len(counts)
 
 
-def _with_specials(extra: dict[int, Special], run: Run, now_ms: int) -> dict[int, tuple[int, int, bytes | None]]:
+def _with_specials(
+    extra: dict[int, Special], run: Run, indices: list[int] | None, now_ms: int
+) -> dict[int, tuple[int, int, bytes | None]]:
     """Attach the specials of a batch to the run's slots; the store's form of them, by position in the run."""
     specials: dict[int, tuple[int, int, bytes | None]] = {}
-    indices = range(run.batch.n) if run.indices is None else run.indices
-    for position, index in enumerate(indices):
+    for position, index in enumerate(range(run.batch.n) if indices is None else indices):
         special = extra.get(index)
         if special is None:
             continue

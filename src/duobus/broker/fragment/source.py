@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from duobus.broker.fragment.duplicates import History
 from duobus.broker.fragment.slot import DEFERRED, GONE, SCHEDULED, SUB_QUEUES, Slot, kind_of, sub_queue_of
 
 #: Indexes shorter than this are not worth compacting.
@@ -38,9 +39,18 @@ class SourceSettings:
         max_delivery_count: Deliveries before a message is dead-lettered.
         default_ttl_ms: Life of messages that bring none of their own, and upper bound for the others; None: unlimited.
         dead_letter_on_expiration: Expired messages go to the dead-letter queue instead of nowhere.
+        max_bytes: Size quota of this fragment's part; None: unlimited.
+        duplicate_window_ms: For how long message ids are remembered; None: no duplicate detection, for ever.
     """
 
-    __slots__ = ("dead_letter_on_expiration", "default_ttl_ms", "lock_duration_ms", "max_delivery_count")
+    __slots__ = (
+        "dead_letter_on_expiration",
+        "default_ttl_ms",
+        "duplicate_window_ms",
+        "lock_duration_ms",
+        "max_bytes",
+        "max_delivery_count",
+    )
 
     def __init__(
         self,
@@ -48,11 +58,15 @@ class SourceSettings:
         max_delivery_count: int = 10,
         default_ttl_ms: int | None = None,
         dead_letter_on_expiration: bool = False,
+        duplicate_window_ms: int | None = None,
+        max_bytes: int | None = None,
     ) -> None:
         self.lock_duration_ms = lock_duration_ms
         self.max_delivery_count = max_delivery_count
         self.default_ttl_ms = default_ttl_ms
         self.dead_letter_on_expiration = dead_letter_on_expiration
+        self.duplicate_window_ms = duplicate_window_ms
+        self.max_bytes = max_bytes
 
 
 class SubQueue:
@@ -128,6 +142,7 @@ class Source:
         is_paging: A page of the cold tail is on its way.
         missing: Dead, deferred and scheduled messages that recovery was to find in the store and did not.
         cold_due: Counts of cold messages whose time to live has ended; they are fetched to be disposed of.
+        history: Message ids of late, with duplicate detection; else None.
     """
 
     __slots__ = (
@@ -140,6 +155,7 @@ class Source:
         "ends",
         "expiring",
         "highest_delivered",
+        "history",
         "is_paging",
         "locks",
         "missing",
@@ -180,6 +196,12 @@ class Source:
         self.is_paging = False
         self.missing = 0
         self.cold_due: list[int] = []
+        self.history = None if settings.duplicate_window_ms is None else History()
+
+    @property
+    def owes_commit(self) -> bool:
+        """Whether something of it ought to be written though no command asks for it."""
+        return bool(self.touched) or (self.history is not None and self.history.is_overdue)
 
     def counters(self) -> bytes:
         """The numbers that ride in the source's row of each commit (design 3.9)."""

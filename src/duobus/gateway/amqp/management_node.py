@@ -296,8 +296,8 @@ class ManagementNode(RequestNode):
             raise run.error
         operations = sum(operations_of(len(payload)) for payload in batch.payloads)
         self.peer.meter(self.queue, SEND, batch.n, batch.bytes_total, operations)
-        first = run.handle.number << COUNT_BITS | run.first_count
-        return 200, {"sequence-numbers": Array(int, list(range(first, first + batch.n)))}
+        base = run.handle.number << COUNT_BITS
+        return 200, {"sequence-numbers": Array(int, [base | count for count in run.counts()])}
 
     async def _cancel(self, body: dict[Any, Any]) -> Answer:
         waiting = Waiting()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
-from duobus.testing.checkers import locks, messages, order, sends
+from duobus.testing.checkers import duplicates, locks, messages, order, sends
 from duobus.testing.checkers.facts import EntityRules, Facts, Setup, Violation
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ CHECKERS: dict[int, Callable[[Facts], Iterator[Violation]]] = {
     1: messages.no_acknowledged_loss,
     2: locks.exclusive_lock,
     3: locks.lock_fencing,
+    5: duplicates.duplicate_window,
     6: order.delivery_count,
     7: messages.sequence_numbers,
     9: sends.fragment_isolation,

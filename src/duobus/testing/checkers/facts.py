@@ -12,6 +12,7 @@ from duobus.testing.history import (
     DEAD_LETTERED,
     DEFER,
     RELEASE,
+    Admitted,
     CancelBegin,
     Crash,
     Delivery,
@@ -56,9 +57,18 @@ class EntityRules:
         dead_letter_on_expiry: Whether expired messages move to the dead-letter queue.
         copies_at: Where a message sent to it must surface: subscriptions, or a forward's destination; None: itself.
         fragments: Numbers of all its fragments; None leaves outages of parts of it unchecked (I9, I27, I28).
+        window_ms: For how long it remembers message ids; None: no duplicate detection (I5).
     """
 
-    __slots__ = ("copies_at", "dead_letter_on_expiry", "fragments", "lock_ms", "max_delivery_count", "ttl_ms")
+    __slots__ = (
+        "copies_at",
+        "dead_letter_on_expiry",
+        "fragments",
+        "lock_ms",
+        "max_delivery_count",
+        "ttl_ms",
+        "window_ms",
+    )
 
     def __init__(
         self,
@@ -69,6 +79,7 @@ class EntityRules:
         dead_letter_on_expiry: bool = False,
         copies_at: tuple[str, ...] | None = None,
         fragments: tuple[int, ...] | None = None,
+        window_ms: int | None = None,
     ) -> None:
         self.max_delivery_count = max_delivery_count
         self.lock_ms = lock_ms
@@ -76,6 +87,7 @@ class EntityRules:
         self.dead_letter_on_expiry = dead_letter_on_expiry
         self.copies_at = copies_at
         self.fragments = fragments
+        self.window_ms = window_ms
 
 
 class Setup:
@@ -226,6 +238,7 @@ class Facts:
         self.by_message: dict[Place, list[Delivery]] = defaultdict(list)
         self.by_uid: dict[str, list[Delivery]] = defaultdict(list)
         self.by_token: dict[bytes, Delivery] = {}
+        self.admitted: dict[tuple[str, str, str | None], list[Admitted]] = defaultdict(list)
         self.peeks: list[Peeked] = []
         self.crashes: list[Crash] = []
         self.links_lost: list[LinkLost] = []
@@ -299,6 +312,8 @@ class Facts:
         match event:
             case Peeked():
                 self.peeks.append(event)
+            case Admitted():
+                self.admitted[event.entity, event.uid, event.key].append(event)
             case Crash():
                 self.crashes.append(event)
             case StrayOutcome():

@@ -1,0 +1,34 @@
+"""Whether a source has room for a run of messages: its size quota and its duplicate history, when a commit starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from duobus.broker.fragment import duplicates
+from duobus.errors import QuotaExceeded, ServiceBusError
+
+if TYPE_CHECKING:
+    from duobus.broker.fragment.commands import Run
+    from duobus.broker.fragment.source import Source
+
+
+def check(source: Source, run: Run, now_ms: int) -> ServiceBusError | None:
+    """Say why a run cannot be taken in, or None; it is taken as a whole or not at all (I33, I40)."""
+    settings = source.settings
+    batch = run.batch
+    if settings.max_bytes is not None and source.bytes + batch.bytes_total > settings.max_bytes:
+        # A duplicate takes no room: whoever repeats what was stored is told so, however full the entity is.
+        size = 0 if batch.ping else duplicates.stored_size(source, run)
+        if size and source.bytes + size > settings.max_bytes:
+            return over_quota(source.bytes, settings.max_bytes)
+    if source.history is not None and settings.duplicate_window_ms is not None and batch.ids is not None:
+        return duplicates.check(source.history, run, settings.duplicate_window_ms, now_ms)
+    return None
+
+
+def over_quota(size: int, limit: int) -> QuotaExceeded:
+    """The error of a send to an entity that is full; receiving still works."""
+    return QuotaExceeded(
+        f"The maximum entity size has been reached or exceeded: the entity, or the fragment of it where the message "
+        f"belongs, has {size} bytes of at most {limit}. Receive messages, or raise MaxSizeInMegabytes."
+    )

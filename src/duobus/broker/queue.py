@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from duobus.broker.fragment.browsing import ENVELOPE_BYTES
 from duobus.broker.fragment.commands import CancelScheduled, Run, SettleBatch, TakeDeferred
-from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Slot
+from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, NEVER, TRANSFER_DEAD_LETTER, Slot
 from duobus.broker.fragment.source import SourceSettings
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.lending import Lender, Receiver
 from duobus.broker.placement import Placement
-from duobus.errors import ArgumentInvalid, MessageLockLost, MessageNotFound
+from duobus.errors import ArgumentInvalid, MessageLockLost, MessageNotFound, StoreUnavailable
 from duobus.model.columns import DeliveryBatch, Mailbox, Refusal, SendBatch
 from duobus.model.description import QueueDescription, unbuilt_features
 
@@ -150,19 +151,37 @@ class Queue:
             handle.broker.submit(TakeDeferred(handle, SOURCE, sub_queue, counts, reply))
         return len(by_fragment)
 
-    async def peek(self, sub_queue: int, first_number: int, limit: int) -> list[tuple[FragmentHandle, Slot]]:
-        """Messages from a sequence number on, over all fragments that are there, in order of sequence number."""
+    async def peek(
+        self, sub_queue: int, first_number: int, limit: int, size: int = NEVER
+    ) -> list[tuple[FragmentHandle, Slot]]:
+        """Messages from a sequence number on, over all fragments that are there, in order of sequence number.
+
+        A fragment that is away is passed over (PE20); ``size`` is the bytes at which no further message is looked for.
+
+        Raises:
+            StoreUnavailable: Nothing was found, and a fragment that may have something is away.
+        """
         first_fragment, first_count = first_number >> COUNT_BITS, first_number & COUNT_MASK
         found: list[tuple[FragmentHandle, Slot]] = []
+        away: StoreUnavailable | None = None
         for number in sorted(self._by_number):
             handle = self._by_number[number]
-            if number < first_fragment or handle.fragment is None:
+            if number < first_fragment:
                 continue
             first = first_count if number == first_fragment else 1
-            slots = await handle.broker.peek(handle, SOURCE, sub_queue, first, limit - len(found))
+            try:
+                if not handle.online:
+                    raise handle.broker.unavailable()
+                slots = await handle.broker.peek(handle, SOURCE, sub_queue, first, limit - len(found), size)
+            except StoreUnavailable as error:
+                away = error
+                continue
             found += [(handle, slot) for slot in slots]
-            if len(found) >= limit:
+            size -= sum(slot.size + ENVELOPE_BYTES for slot in slots)
+            if len(found) >= limit or size <= 0:
                 break
+        if away is not None and not found:
+            raise away
         return found
 
     def _by_fragment(self, numbers: Iterable[int], word: str) -> list[tuple[FragmentHandle, list[int]]]:

@@ -484,27 +484,7 @@ class Fragment:
         life = effective_ttl(own, source.settings.default_ttl_ms)
         return life is not None and slot.enqueued_ms + life <= now_ms
 
-    # -- looking ------------------------------------------------------------------------------------------------
-
-    def peek(self, source_no: int, sub_queue: int, first_count: int, limit: int, now_ms: int) -> list[Slot]:
-        """Messages of a sub-queue from ``first_count`` on, ascending, whatever their state; changes nothing (I30)."""
-        source = self.sources[source_no]
-        by_count = source.by_count
-        first = max(first_count, 1)
-        counts: Iterable[int]
-        if source.next_count - first <= 4 * len(by_count):
-            counts = range(first, source.next_count)
-        else:
-            counts = sorted(count for count in by_count if count >= first)
-        found: list[Slot] = []
-        for count in counts:
-            slot = by_count.get(count)
-            if slot is None or sub_queue_of(slot.state) != sub_queue or self.lapsed(source, slot, now_ms):
-                continue
-            found.append(slot)
-            if len(found) == limit:
-                break
-        return found
+    # -- what rides in a commit ---------------------------------------------------------------------------------
 
     def touch(self, source: Source, commit: CommitBatch) -> None:
         """Write the changed delivery counts and the source's row into a commit (design 3.9)."""

@@ -558,6 +558,14 @@ class MessageBroker:
         """
         return await self._pager.peek(handle, source_no, sub_queue, first_count, limit, size)
 
+    async def read_ahead(self, fragment: Fragment) -> None:
+        """Bring more of a fragment's cold tails into memory, if there is room.
+
+        Raises:
+            StoreUnavailable: The store failed on this, or was away already.
+        """
+        await self._pager.read_ahead(fragment)
+
     # -- failure ------------------------------------------------------------------------------------------------
 
     def _fail(self, error: BaseException) -> None:

@@ -60,6 +60,12 @@ class Pager:
     def _fetched(self, fragment: Fragment, source: Source, rows: list[StoredMessage]) -> None:
         self._broker.follow_up(fragment, cold_tail.fetched(fragment, source.source_no, rows))
 
+    async def read_ahead(self, fragment: Fragment) -> None:
+        """Read what ``warm`` reads, and return when it is there."""
+        self.warm(fragment)
+        # Calls of a store are done in order, so whatever was asked of it before has come by then.
+        await self._broker.use(lambda: None)
+
     async def peek(
         self, handle: FragmentHandle, source_no: int, sub_queue: int, first_count: int, limit: int, size: int
     ) -> list[Slot]:

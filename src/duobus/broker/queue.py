@@ -5,8 +5,10 @@ A link finds its queue once, when it attaches; the hot path never looks anything
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from duobus.broker import clearing
+from duobus.broker.clearing import Cleared
 from duobus.broker.fragment.browsing import ENVELOPE_BYTES
 from duobus.broker.fragment.commands import CancelScheduled, Run, SettleBatch, TakeDeferred
 from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, NEVER, TRANSFER_DEAD_LETTER, Slot
@@ -183,6 +185,16 @@ class Queue:
         if away is not None and not found:
             raise away
         return found
+
+    # -- removing without receiving -----------------------------------------------------------------------------
+
+    async def batch_delete(self, sub_queue: int, limit: int, before_ms: int) -> int:
+        """Remove available messages that were enqueued before an instant; how many. See ``clearing.batch_delete``."""
+        return await clearing.batch_delete(self.fragments, SOURCE, sub_queue, limit, before_ms)
+
+    async def purge(self, sub_queues: Sequence[int], is_time_over: Callable[[], bool]) -> Cleared:
+        """Remove everything of these sub-queues that nobody holds. See ``clearing.purge``."""
+        return await clearing.purge(self.fragments, SOURCE, sub_queues, is_time_over)
 
     def _by_fragment(self, numbers: Iterable[int], word: str) -> list[tuple[FragmentHandle, list[int]]]:
         by_number: dict[int, list[int]] = {}

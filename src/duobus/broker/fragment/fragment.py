@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
-from duobus.broker.fragment import settling
+from duobus.broker.fragment import clearing, settling
+from duobus.broker.fragment.clearing import Clearing
 from duobus.broker.fragment.cold_tail import effective_ttl, note_cold_expiry, slot_of_row
 from duobus.broker.fragment.commands import (
     CancelScheduled,
@@ -245,6 +246,8 @@ class Fragment:
                 source.highest_delivered = max(source.highest_delivered, command.slots[-1].count)
         elif isinstance(command, (TakeDeferred, CancelScheduled)):
             self._remove(source, command, [source.by_count[count] for count in command.counts], commit)
+        elif isinstance(command, Clearing):
+            clearing.apply(source, command, commit)
         else:
             assert isinstance(command, Housekeeping)
             settling.apply_housekeeping(source, command, now_ms, commit, self.number)
@@ -298,6 +301,8 @@ class Fragment:
         elif isinstance(command, (TakeAndRemove, TakeDeferred, CancelScheduled)):
             for slot in command.slots:
                 source.forget(slot)
+        elif isinstance(command, Clearing):
+            clearing.release(source, command)
 
     def _release_run(self, source: Source, run: Run) -> None:
         slots = run.slots

@@ -33,6 +33,7 @@ from duobus.errors import (
     ServiceBusError,
     Unauthorized,
 )
+from duobus.gateway.amqp import clearing
 from duobus.gateway.amqp.mapping import HeadMaker, take_apart
 from duobus.gateway.amqp.request_node import Request, RequestLink, RequestNode
 from duobus.gateway.amqp.waiting import Waiting
@@ -277,6 +278,8 @@ _OPERATIONS: dict[str, tuple[Callable[[ManagementNode, dict[Any, Any]], Awaitabl
     "com.microsoft:receive-by-sequence-number": (ManagementNode._receive_by_number, Right.LISTEN),
     "com.microsoft:schedule-message": (ManagementNode._schedule, Right.SEND),
     "com.microsoft:cancel-scheduled-message": (ManagementNode._cancel, Right.SEND),
+    "com.microsoft:batch-delete-messages": (clearing.batch_delete, Right.LISTEN),
+    "duobus:purge-messages": (clearing.purge, Right.MANAGE),
 }
 
 

@@ -23,6 +23,7 @@ POOL: dict[str, tuple[int, dict[str, Any]]] = {
     "impatient": (20, {"LockDuration": "PT5S"}),
     "large": (3, {"MaxMessageSizeInKilobytes": 2048}),
     "twice": (3, {"MaxDeliveryCount": 2}),
+    "backing-off": (4, {"RedeliveryDelay": "PT1S", "DelayedAbandon": True, "MaxDeliveryCount": 10}),
 }
 
 #: What asks for more than this version has, with what the refusal has to name.

@@ -85,6 +85,9 @@ class Queue:
                 max_delivery_count=about.max_delivery_count,
                 default_ttl_ms=about.default_message_time_to_live_ms,
                 dead_letter_on_expiration=about.dead_lettering_on_message_expiration,
+                redelivery_delay_ms=about.redelivery_delay_ms or 0,
+                redelivery_delay_maximum_ms=about.redelivery_delay_maximum_ms,
+                delayed_abandon=about.delayed_abandon,
             )
         }
 

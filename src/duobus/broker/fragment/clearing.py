@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from duobus.broker.fragment.commands import Command
 from duobus.broker.fragment.settling import removals
-from duobus.broker.fragment.slot import ACTIVE, GONE, RESERVED, Slot, kind_of
+from duobus.broker.fragment.slot import ACTIVE, DELAYED, GONE, RESERVED, Slot, kind_of
 
 if TYPE_CHECKING:
     from duobus.broker.fragment.source import Source, SubQueue
@@ -130,9 +130,10 @@ def _free(source: Source, command: ClearCounts) -> list[Slot]:
         slot = source.by_count.get(count)
         if slot is None or is_held(source, slot):
             continue
-        if slot.lock:
+        if slot.lock not in (0, DELAYED):
             command.busy += 1
         else:
             # Only what stands in a list has to leave it.
-            slots.append(source.withdraw(slot) if kind_of(slot.state) == ACTIVE else slot)
+            is_listed = kind_of(slot.state) == ACTIVE and not slot.lock
+            slots.append(source.withdraw(slot) if is_listed else slot)
     return slots

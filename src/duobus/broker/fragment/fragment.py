@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
-from duobus.broker.fragment import clearing, settling
+from duobus.broker.fragment import clearing, redelivery, settling
 from duobus.broker.fragment.clearing import Clearing
 from duobus.broker.fragment.cold_tail import effective_ttl, note_cold_expiry, slot_of_row
 from duobus.broker.fragment.commands import (
@@ -136,6 +136,8 @@ class Fragment:
             self._end_locks(source, now_ms, keeping)
             self._expire(source, now_ms, keeping)
             self._wake_scheduled(source, now_ms, keeping)
+            if source.delayed:
+                redelivery.wake(self, source, now_ms, keeping)
             source.compact()
             if keeping.expired or keeping.exhausted or keeping.due:
                 for slot in keeping.expired:
@@ -353,6 +355,9 @@ class Fragment:
             self.due_at(slot.special.scheduled_ms)
             return
         if sub == MAIN:
+            if kind == ACTIVE and slot.special is not None and slot.special.redeliver_at_ms is not None:
+                redelivery.park(self, source, slot)
+                return
             self._index_expiry(source, slot, always=not in_order or kind == DEFERRED or slot.deliveries > 0)
         if kind == ACTIVE:
             sub_queue = source.sub_queues[sub]

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from duobus.broker import recovery
-from duobus.broker.fragment import cold_tail
+from duobus.broker.fragment import browsing, cold_tail
+from duobus.broker.fragment.browsing import Sought
 from duobus.broker.fragment.commands import Command, Run, SettleBatch, SettleDetail
 from duobus.broker.fragment.fragment import Fragment
-from duobus.broker.fragment.slot import Slot, state_in_memory
+from duobus.broker.fragment.slot import NEVER, Slot, state_in_memory
 from duobus.broker.fragment.source import Source, SourceSettings
 from duobus.broker.message_broker import Plan
 from duobus.errors import ServiceBusError
@@ -192,6 +193,13 @@ class Driver:
             )
             for row in rows
         }
+
+    def peek(self, sub_queue: int = 0, first: int = 0, limit: int = 100, size: int = NEVER) -> list[bytes]:
+        """Payloads of what somebody who peeks finds."""
+        sought = Sought(sub_queue, first, limit, size)
+        while not browsing.look(self.fragment, 0, sought, NEVER, self.now_ms) and not sought.is_full:
+            pass
+        return [slot.payload for slot in sought.found]
 
     def waiting(self, sub_queue: int = 0) -> int:
         """How many messages a receiver would find."""

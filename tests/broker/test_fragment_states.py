@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from fragment_kit import NUMBER, START_MS, Box, Driver
 
+from duobus.broker.fragment import browsing
+from duobus.broker.fragment.browsing import ENVELOPE_BYTES, Sought
 from duobus.broker.fragment.commands import (
     ABANDON,
     COMPLETE,
@@ -14,7 +16,7 @@ from duobus.broker.fragment.commands import (
     TakeAndRemove,
     TakeDeferred,
 )
-from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, kind_of, sub_queue_of
+from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, NEVER, kind_of, sub_queue_of
 from duobus.codec import decode
 from duobus.errors import MessageLockLost, MessageNotFound, NotAllowed
 
@@ -444,10 +446,9 @@ def test_peek_shows_every_state_of_a_sub_queue_and_changes_nothing() -> None:
     driver.fragment.unlock(0, [(locks[b"active"], 1)], driver.now_ms, counted=False)
     driver.now_ms += 1
     before = driver.picture()
-    found = driver.fragment.peek(0, MAIN, 0, 100, driver.now_ms)
-    assert [slot.payload for slot in found] == [b"active", b"locked", b"scheduled", b"deferred"]
-    assert [slot.payload for slot in driver.fragment.peek(0, MAIN, 2, 2, driver.now_ms)] == [b"locked", b"scheduled"]
-    assert [slot.payload for slot in driver.fragment.peek(0, DEAD_LETTER, 0, 9, driver.now_ms)] == [b"dead"]
+    assert driver.peek(MAIN) == [b"active", b"locked", b"scheduled", b"deferred"]
+    assert driver.peek(MAIN, 2, 2) == [b"locked", b"scheduled"]
+    assert driver.peek(DEAD_LETTER) == [b"dead"]
     assert driver.picture() == before
 
 
@@ -456,7 +457,37 @@ def test_peek_over_a_wide_gap_finds_the_few_that_are_left() -> None:
     driver.send(*[b"%d" % index for index in range(200)])
     locks = [lock for lock, _ in driver.lock(200)]
     driver.settle(COMPLETE, *locks[:50], *locks[51:])
-    assert [slot.count for slot in driver.fragment.peek(0, MAIN, 1, 10, driver.now_ms)] == [51]
+    assert driver.peek(MAIN, 1, 10) == [b"50"]
+
+
+def test_peek_ends_with_the_message_that_passes_its_bytes() -> None:
+    driver = Driver()
+    driver.send(*[b"m" * 1000] * 5)
+    each = 1000 + ENVELOPE_BYTES
+    assert [len(driver.peek(MAIN, size=size)) for size in (1, each, each + 1, 3 * each)] == [1, 1, 2, 3]
+
+
+def test_peek_looks_at_a_bounded_stretch_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browsing, "SPAN", 4)
+    driver = Driver()
+    driver.send(*[b"%d" % index for index in range(10)])
+    sought = Sought(MAIN, 0, 100, NEVER)
+    stretches = []
+    while not browsing.look(driver.fragment, 0, sought, NEVER, driver.now_ms):
+        stretches.append(len(sought.found))
+    assert stretches == [4, 8]
+    assert [slot.payload for slot in sought.found] == [b"%d" % index for index in range(10)]
+
+
+def test_peek_shows_a_scheduled_message_however_long_it_waits() -> None:
+    driver = Driver(default_ttl_ms=1000)
+    driver.send(b"m", scheduled_ms=START_MS + 10_000)
+    driver.pass_time(5000)
+    assert driver.peek(MAIN) == [b"m"]
+    driver.pass_time(5000)
+    assert driver.peek(MAIN) == [b"m"]
+    driver.pass_time(1000)
+    assert driver.peek(MAIN) == []
 
 
 def test_indexes_of_settled_messages_do_not_pile_up() -> None:

@@ -25,6 +25,7 @@ POOL: dict[str, tuple[int, dict[str, Any]]] = {
     "twice": (3, {"MaxDeliveryCount": 2}),
     "watchful": (12, {"RequiresDuplicateDetection": True, "DuplicateDetectionHistoryTimeWindow": "PT1M"}),
     "watchful-partitioned": (4, {"RequiresDuplicateDetection": True, "EnablePartitioning": True}),
+    "backing-off": (4, {"RedeliveryDelay": "PT1S", "DelayedAbandon": True, "MaxDeliveryCount": 10}),
 }
 
 #: What asks for more than this version has, with what the refusal has to name.

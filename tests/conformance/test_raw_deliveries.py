@@ -382,3 +382,15 @@ def test_a_source_that_is_not_offered_is_refused_after_an_attach(
     assert caught.value.error.condition == condition
     # The session and the connection live on.
     assert raw.receiver("queue.1").is_attached
+
+
+def test_peek_leaves_the_bodies_out_when_asked(bus: Bus, raw: RawClient) -> None:
+    queue = bus.queue()
+    filled(raw, queue, 1)
+    request = {"from-sequence-number": 0, "message-count": Int(1), "omit-message-body": True}
+    status, _, answer = management(raw, queue, "peek-message", request)
+    assert status == 200
+    (entry,) = answer["messages"]
+    found = scan(entry["message"])
+    assert entry["message"][found.bare :].find(b"\x00\x53\x75") == -1
+    assert decode_payload(memoryview(entry["message"])).message_annotations[b"x-opt-sequence-number"] == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageState, ServiceBusReceiveMode, ServiceBusSubQueue
@@ -163,3 +164,58 @@ async def test_a_message_whose_time_is_over_is_not_delivered_any_more(bus: Bus, 
             while len(await receiver.peek_messages(max_message_count=5, sequence_number=1)) > 1:
                 assert time.monotonic() < deadline, "the message did not expire"
             assert await bodies(receiver, 2, wait_s=0.3) == [b"long"]
+
+
+@KINDS
+@within_the_limit
+async def test_peek_shows_every_state_in_order_and_dead_letters_at_their_own_node(
+    bus: Bus, sdk: Sdk, kind: str
+) -> None:
+    queue = bus.queue(kind)
+    due = datetime.now(UTC) + timedelta(hours=1)
+    async with sdk.client(bus.connection_string) as client:
+        async with client.sender(queue) as sender:
+            for index in range(8):
+                await sender.send_messages(ServiceBusMessage(b"%d" % index))
+            await sender.schedule_messages(ServiceBusMessage(b"later"), due)
+        async with client.receiver(queue) as receiver:
+            taken: list[Any] = []
+            while len(taken) < 3:
+                taken += await receiver.receive_messages(max_message_count=3 - len(taken), max_wait_time=2)
+            await receiver.defer_message(taken[0])
+            await receiver.dead_letter_message(taken[1], reason="bad")
+            found: list[Any] = []
+            while page := await receiver.peek_messages(
+                max_message_count=3, sequence_number=found[-1].sequence_number + 1 if found else 1
+            ):
+                found += page
+            numbers = [message.sequence_number for message in found]
+            assert numbers == sorted(set(numbers))
+            states = [message.state for message in found]
+            assert states.count(ServiceBusMessageState.DEFERRED) == 1
+            assert states.count(ServiceBusMessageState.SCHEDULED) == 1
+            # Seven are left that are active, the locked one among them.
+            assert len(found) == 8
+            assert taken[2].sequence_number in numbers
+            await receiver.complete_message(taken[2])
+        async with client.receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver:
+            (letter,) = await receiver.peek_messages(max_message_count=9)
+            assert letter.dead_letter_reason == "bad"
+            assert letter.sequence_number == taken[1].sequence_number
+
+
+@KINDS
+@within_the_limit
+async def test_one_peek_brings_at_most_256_kib_and_the_next_goes_on(bus: Bus, sdk: Sdk, kind: str) -> None:
+    queue = bus.queue(kind)
+    async with sdk.client(bus.connection_string) as client:
+        async with client.sender(queue) as sender:
+            for _ in range(7):
+                await sender.send_messages(ServiceBusMessage(bytes(100_000)))
+        async with client.receiver(queue) as receiver:
+            pages: list[list[int]] = []
+            while page := await receiver.peek_messages(
+                max_message_count=100, sequence_number=pages[-1][-1] + 1 if pages else 1
+            ):
+                pages.append([message.sequence_number for message in page])
+            assert [len(page) for page in pages] == [2, 2, 2, 1]

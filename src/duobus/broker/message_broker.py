@@ -24,7 +24,7 @@ from duobus.broker.fragment.commands import (
 )
 from duobus.broker.fragment.duplicates import IdRoom
 from duobus.broker.fragment.fragment import Fragment
-from duobus.broker.fragment.slot import Slot
+from duobus.broker.fragment.slot import NEVER, Slot
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.lending import Receiver
 from duobus.broker.paging import Pager, set_windows
@@ -570,10 +570,21 @@ class MessageBroker:
                 self._alarm.note(fragment)
 
     async def peek(
-        self, handle: FragmentHandle, source_no: int, sub_queue: int, first_count: int, limit: int
+        self, handle: FragmentHandle, source_no: int, sub_queue: int, first_count: int, limit: int, size: int = NEVER
     ) -> list[Slot]:
-        """Messages of a sub-queue from ``first_count`` on, ascending, whether in memory or not; changes nothing."""
-        return await self._pager.peek(handle, source_no, sub_queue, first_count, limit)
+        """Messages of a sub-queue from ``first_count`` on, ascending, whether in memory or not; changes nothing.
+
+        ``size``: bytes at which no further message is looked for.
+        """
+        return await self._pager.peek(handle, source_no, sub_queue, first_count, limit, size)
+
+    async def read_ahead(self, fragment: Fragment) -> None:
+        """Bring more of a fragment's cold tails into memory, if there is room.
+
+        Raises:
+            StoreUnavailable: The store failed on this, or was away already.
+        """
+        await self._pager.read_ahead(fragment)
 
     # -- failure ------------------------------------------------------------------------------------------------
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from duobus.broker.fragment import cold_tail
+from duobus.broker.fragment import browsing, cold_tail
+from duobus.broker.fragment.browsing import Sought
 from duobus.broker.fragment.fragment import WINDOW_BYTES, Fragment
 from duobus.broker.fragment.slot import MAIN, NEVER, Slot
 from duobus.broker.fragment.source import Source
@@ -58,30 +60,36 @@ class Pager:
     def _fetched(self, fragment: Fragment, source: Source, rows: list[StoredMessage]) -> None:
         self._broker.follow_up(fragment, cold_tail.fetched(fragment, source.source_no, rows))
 
+    async def read_ahead(self, fragment: Fragment) -> None:
+        """Read what ``warm`` reads, and return when it is there."""
+        self.warm(fragment)
+        # Calls of a store are done in order, so whatever was asked of it before has come by then.
+        await self._broker.use(lambda: None)
+
     async def peek(
-        self, handle: FragmentHandle, source_no: int, sub_queue: int, first_count: int, limit: int
+        self, handle: FragmentHandle, source_no: int, sub_queue: int, first_count: int, limit: int, size: int
     ) -> list[Slot]:
         """See ``MessageBroker.peek``."""
         broker = self._broker
-        found: list[Slot] = []
-        first = max(first_count, 1)
-        while len(found) < limit and handle.fragment is not None:
+        sought = Sought(sub_queue, first_count, limit, size)
+        while not sought.is_full and handle.fragment is not None:
             fragment = handle.fragment
             source = fragment.sources[source_no]
             end = source.cold_first if sub_queue == MAIN and source.cold_number else NEVER
-            if first < end:
-                slots = fragment.peek(source_no, sub_queue, first, limit - len(found), broker.now_ms())
-                found += [slot for slot in slots if slot.count < end]
-                if end == NEVER:
+            if sought.first < end:
+                if browsing.look(fragment, source_no, sought, end, broker.now_ms()) and end == NEVER:
                     break
-                first = end
+                # Others have their turn before the next stretch.
+                await asyncio.sleep(0)
                 continue
-            rows = await broker.use(partial(broker.store.load, source.source_key, first, PEEK_ROWS))
+            average = max(1, source.cold_bytes // source.cold_number)
+            number = max(1, min(PEEK_ROWS, sought.limit, sought.size // average + 1))
+            rows = await broker.use(partial(broker.store.load, source.source_key, sought.first, number))
             if not rows:
                 break
-            found += cold_tail.peek_rows(fragment, source_no, rows, broker.now_ms())
-            first = rows[-1].count + 1
-        return found[:limit]
+            if handle.fragment is fragment:
+                browsing.look_at_rows(fragment, source_no, sought, rows, broker.now_ms())
+        return sought.found
 
 
 def set_windows(fragments: Iterable[Fragment]) -> None:

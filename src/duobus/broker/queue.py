@@ -5,16 +5,19 @@ A link finds its queue once, when it attaches; the hot path never looks anything
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from duobus.broker import clearing
+from duobus.broker.clearing import Cleared
+from duobus.broker.fragment.browsing import ENVELOPE_BYTES
 from duobus.broker.fragment.commands import CancelScheduled, Run, SettleBatch, TakeDeferred
-from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Slot
+from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, NEVER, TRANSFER_DEAD_LETTER, Slot
 from duobus.broker.fragment.source import SourceSettings
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.identity import identify
 from duobus.broker.lending import Lender, Receiver
 from duobus.broker.placement import Placement
-from duobus.errors import ArgumentInvalid, MessageLockLost, MessageNotFound
+from duobus.errors import ArgumentInvalid, MessageLockLost, MessageNotFound, StoreUnavailable
 from duobus.model.columns import DeliveryBatch, Mailbox, Refusal, SendBatch
 from duobus.model.description import QueueDescription, unbuilt_features
 
@@ -88,6 +91,9 @@ class Queue:
                 else None,
                 # Of each fragment, so that a partitioned entity of 16 has 16 times the chosen size (I33).
                 max_bytes=about.max_size_in_megabytes << 20,
+                redelivery_delay_ms=about.redelivery_delay_ms or 0,
+                redelivery_delay_maximum_ms=about.redelivery_delay_maximum_ms,
+                delayed_abandon=about.delayed_abandon,
             )
         }
 
@@ -158,20 +164,48 @@ class Queue:
             handle.broker.submit(TakeDeferred(handle, SOURCE, sub_queue, counts, reply))
         return len(by_fragment)
 
-    async def peek(self, sub_queue: int, first_number: int, limit: int) -> list[tuple[FragmentHandle, Slot]]:
-        """Messages from a sequence number on, over all fragments that are there, in order of sequence number."""
+    async def peek(
+        self, sub_queue: int, first_number: int, limit: int, size: int = NEVER
+    ) -> list[tuple[FragmentHandle, Slot]]:
+        """Messages from a sequence number on, over all fragments that are there, in order of sequence number.
+
+        A fragment that is away is passed over (PE20); ``size`` is the bytes at which no further message is looked for.
+
+        Raises:
+            StoreUnavailable: Nothing was found, and a fragment that may have something is away.
+        """
         first_fragment, first_count = first_number >> COUNT_BITS, first_number & COUNT_MASK
         found: list[tuple[FragmentHandle, Slot]] = []
+        away: StoreUnavailable | None = None
         for number in sorted(self._by_number):
             handle = self._by_number[number]
-            if number < first_fragment or handle.fragment is None:
+            if number < first_fragment:
                 continue
             first = first_count if number == first_fragment else 1
-            slots = await handle.broker.peek(handle, SOURCE, sub_queue, first, limit - len(found))
+            try:
+                if not handle.online:
+                    raise handle.broker.unavailable()
+                slots = await handle.broker.peek(handle, SOURCE, sub_queue, first, limit - len(found), size)
+            except StoreUnavailable as error:
+                away = error
+                continue
             found += [(handle, slot) for slot in slots]
-            if len(found) >= limit:
+            size -= sum(slot.size + ENVELOPE_BYTES for slot in slots)
+            if len(found) >= limit or size <= 0:
                 break
+        if away is not None and not found:
+            raise away
         return found
+
+    # -- removing without receiving -----------------------------------------------------------------------------
+
+    async def batch_delete(self, sub_queue: int, limit: int, before_ms: int) -> int:
+        """Remove available messages that were enqueued before an instant; how many. See ``clearing.batch_delete``."""
+        return await clearing.batch_delete(self.fragments, SOURCE, sub_queue, limit, before_ms)
+
+    async def purge(self, sub_queues: Sequence[int], is_time_over: Callable[[], bool]) -> Cleared:
+        """Remove everything of these sub-queues that nobody holds. See ``clearing.purge``."""
+        return await clearing.purge(self.fragments, SOURCE, sub_queues, is_time_over)
 
     def _by_fragment(self, numbers: Iterable[int], word: str) -> list[tuple[FragmentHandle, list[int]]]:
         by_number: dict[int, list[int]] = {}

@@ -48,6 +48,9 @@ SUBSCRIPTIONS_PER_TOPIC_MAX = 2000
 RULES_PER_SUBSCRIPTION_MAX = 2000
 SQL_LENGTH_MAX = 1024
 
+#: Longest that an abandoned message may be put off: a day. For longer there is scheduling.
+REDELIVERY_DELAY_MS_MAX = _DAY_MS
+
 
 class Right(IntFlag):
     """What a claim allows (HTTP contract B.2.4). Manage is stored with both others or not at all."""
@@ -112,7 +115,9 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
 class QueueDescription(msgspec.Struct, frozen=True, kw_only=True):
     """All properties of a queue (HTTP contract A.5.1), in snake case with the unit last.
 
-    The times ``created_at_ms``, ``updated_at_ms`` and ``accessed_at_ms`` are kept by the broker; 0 is never.
+    The times ``created_at_ms``, ``updated_at_ms`` and ``accessed_at_ms`` are kept by the broker; 0 is never. The last
+    three are extensions of this broker, off by default: what the first abandon of a message puts it off by, the most
+    that further ones do, and whether an abandon may say itself by how much.
     """
 
     name: str
@@ -139,6 +144,9 @@ class QueueDescription(msgspec.Struct, frozen=True, kw_only=True):
     created_at_ms: int = 0
     updated_at_ms: int = 0
     accessed_at_ms: int = 0
+    redelivery_delay_ms: int | None = None
+    redelivery_delay_maximum_ms: int = 5 * _MINUTE_MS
+    delayed_abandon: bool = False
 
 
 class RuleDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -241,6 +249,7 @@ def check_queue(queue: QueueDescription, profile: Profile = CLOUD) -> QueueDescr
     _check_receivable(queue, profile)
     _check_entity(queue, profile)
     _check_one_of("Status", queue.status, QUEUE_STATUSES)
+    _check_redelivery(queue)
     if queue.requires_session and queue.forward_to is not None:
         raise ArgumentInvalid("RequiresSession and ForwardTo exclude each other; leave one of them out.")
     return queue
@@ -311,6 +320,16 @@ def ignored_features(queue: QueueDescription) -> tuple[str, ...]:
         ("AuthorizationRules", bool(queue.authorization_rules)),
     )
     return tuple(name for name, is_wanted in wanted if is_wanted)
+
+
+def _check_redelivery(queue: QueueDescription) -> None:
+    longest = queue.redelivery_delay_maximum_ms
+    _check_range("RedeliveryDelayMaximum (ms)", longest, 1, REDELIVERY_DELAY_MS_MAX)
+    if queue.redelivery_delay_ms is not None:
+        _check_range("RedeliveryDelay (ms)", queue.redelivery_delay_ms, 1, longest)
+    if queue.requires_session and (queue.redelivery_delay_ms is not None or queue.delayed_abandon):
+        # Whatever came behind the delayed message would have to wait as well.
+        raise ArgumentInvalid("RequiresSession excludes RedeliveryDelay and DelayedAbandon: a session keeps its order.")
 
 
 def _check_receivable(entity: QueueDescription | SubscriptionDescription, profile: Profile) -> None:

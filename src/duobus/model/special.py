@@ -31,6 +31,7 @@ class Special(msgspec.Struct, array_like=True):
         description: Dead-letter error description.
         enqueued_sequence_number: Sequence number it first had, when it has moved since.
         dead_letter_source: Path of the entity in which it was dead-lettered, when it has been forwarded since.
+        redeliver_at_ms: Until when an abandon has put it off.
     """
 
     ttl_ms: int | None = None
@@ -46,6 +47,7 @@ class Special(msgspec.Struct, array_like=True):
     description: str | None = None
     enqueued_sequence_number: int | None = None
     dead_letter_source: str | None = None
+    redeliver_at_ms: int | None = None
 
     def encode(self) -> bytes:
         """Return the stored form; ``decode`` gives an equal object back."""

@@ -224,10 +224,14 @@ def _namespace(node: _Node) -> NamespaceConfig:
 def _queue(node: _Node) -> QueueDescription:
     name = node.take("Name", str)
     properties = node.child("Properties")
+    has_delay = properties.has("RedeliveryDelay")
     queue = QueueDescription(
         name=name,
         enable_batched_operations=properties.take("EnableBatchedOperations", bool, True),
         authorization_rules=_access_rules(properties),
+        redelivery_delay_ms=properties.finite_duration("RedeliveryDelay", 0) if has_delay else None,
+        redelivery_delay_maximum_ms=properties.finite_duration("RedeliveryDelayMaximum", 5 * 60_000),
+        delayed_abandon=properties.take("DelayedAbandon", bool, False),
         **_receivable(properties),
         **_sized(properties),
     )

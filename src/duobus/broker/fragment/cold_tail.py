@@ -10,7 +10,7 @@ from heapq import heappush
 from typing import TYPE_CHECKING
 
 from duobus.broker.fragment.commands import Command, Housekeeping
-from duobus.broker.fragment.slot import ACTIVE, MAIN, NEVER, RESERVED, Slot, state_in_memory, sub_queue_of
+from duobus.broker.fragment.slot import ACTIVE, MAIN, NEVER, RESERVED, Slot, state_in_memory
 from duobus.model.special import Special
 from duobus.stores.interface import StoredMessage
 
@@ -103,21 +103,6 @@ def fetched(fragment: Fragment, source_no: int, rows: list[StoredMessage]) -> li
     last = rows[-1].count if rows else NEVER
     source.cold_due = sorted(count for count in due if count > last and source.is_cold(count))
     return [keeping] if keeping.expired else []
-
-
-def peek_rows(fragment: Fragment, source_no: int, rows: list[StoredMessage], now_ms: int) -> list[Slot]:
-    """The messages of the main sub-queue among rows of the store; memory knows better where it has them."""
-    source = fragment.sources[source_no]
-    found: list[Slot] = []
-    for row in rows:
-        slot = source.by_count.get(row.count)
-        if slot is None:
-            if not source.is_cold(row.count):
-                continue
-            slot = slot_of_row(row)
-        if sub_queue_of(slot.state) == MAIN and not fragment.lapsed(source, slot, now_ms):
-            found.append(slot)
-    return found
 
 
 def slot_of_row(row: StoredMessage) -> Slot:

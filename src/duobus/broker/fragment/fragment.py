@@ -15,7 +15,8 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Final
 
-from duobus.broker.fragment import admission, duplicates, settling
+from duobus.broker.fragment import admission, clearing, duplicates, redelivery, settling
+from duobus.broker.fragment.clearing import Clearing
 from duobus.broker.fragment.cold_tail import effective_ttl, note_cold_expiry, slot_of_row
 from duobus.broker.fragment.commands import (
     CancelScheduled,
@@ -137,6 +138,8 @@ class Fragment:
             self._end_locks(source, now_ms, keeping)
             self._expire(source, now_ms, keeping)
             self._wake_scheduled(source, now_ms, keeping)
+            if source.delayed:
+                redelivery.wake(self, source, now_ms, keeping)
             source.compact()
             self._note_history(source, now_ms)
             if keeping.expired or keeping.exhausted or keeping.due:
@@ -256,6 +259,8 @@ class Fragment:
                 source.highest_delivered = max(source.highest_delivered, command.slots[-1].count)
         elif isinstance(command, (TakeDeferred, CancelScheduled)):
             self._remove(source, command, [source.by_count[count] for count in command.counts], commit)
+        elif isinstance(command, Clearing):
+            clearing.apply(source, command, commit)
         else:
             assert isinstance(command, Housekeeping)
             settling.apply_housekeeping(source, command, now_ms, commit, self.number)
@@ -321,6 +326,8 @@ class Fragment:
         elif isinstance(command, (TakeAndRemove, TakeDeferred, CancelScheduled)):
             for slot in command.slots:
                 source.forget(slot)
+        elif isinstance(command, Clearing):
+            clearing.release(source, command)
 
     def _release_run(self, source: Source, run: Run) -> None:
         slots = run.slots
@@ -371,6 +378,9 @@ class Fragment:
             self.due_at(slot.special.scheduled_ms)
             return
         if sub == MAIN:
+            if kind == ACTIVE and slot.special is not None and slot.special.redeliver_at_ms is not None:
+                redelivery.park(self, source, slot)
+                return
             self._index_expiry(source, slot, always=not in_order or kind == DEFERRED or slot.deliveries > 0)
         if kind == ACTIVE:
             sub_queue = source.sub_queues[sub]
@@ -507,27 +517,7 @@ class Fragment:
         life = effective_ttl(own, source.settings.default_ttl_ms)
         return life is not None and slot.enqueued_ms + life <= now_ms
 
-    # -- looking ------------------------------------------------------------------------------------------------
-
-    def peek(self, source_no: int, sub_queue: int, first_count: int, limit: int, now_ms: int) -> list[Slot]:
-        """Messages of a sub-queue from ``first_count`` on, ascending, whatever their state; changes nothing (I30)."""
-        source = self.sources[source_no]
-        by_count = source.by_count
-        first = max(first_count, 1)
-        counts: Iterable[int]
-        if source.next_count - first <= 4 * len(by_count):
-            counts = range(first, source.next_count)
-        else:
-            counts = sorted(count for count in by_count if count >= first)
-        found: list[Slot] = []
-        for count in counts:
-            slot = by_count.get(count)
-            if slot is None or sub_queue_of(slot.state) != sub_queue or self.lapsed(source, slot, now_ms):
-                continue
-            found.append(slot)
-            if len(found) == limit:
-                break
-        return found
+    # -- what rides in a commit ---------------------------------------------------------------------------------
 
     def touch(self, source: Source, commit: CommitBatch, room: int) -> int:
         """Write the source's row and up to ``room`` changed delivery counts into a commit (design 3.9).

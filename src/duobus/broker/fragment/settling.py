@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from duobus.broker.fragment import redelivery
 from duobus.broker.fragment.commands import (
     ABANDON,
     COMPLETE,
@@ -62,6 +63,8 @@ def check(fragment: Fragment, command: SettleBatch) -> ServiceBusError | None:
         for first, number in command.ranges:
             if not all(lock in source.locks for lock in range(first, first + number)):
                 return lock_lost()
+    if command.outcome == ABANDON:
+        return redelivery.fault(source.settings, command.detail)
     if command.outcome == DEAD_LETTER_OUTCOME:
         for first, number in command.ranges:
             for lock in range(first, first + number):
@@ -100,13 +103,17 @@ def _apply_other(
 ) -> None:
     detail = command.detail
     if detail is not None and detail.properties:
-        overlay(slot, detail.properties)
+        is_abandon = command.outcome == ABANDON
+        properties = redelivery.without_delay(source.settings, detail.properties) if is_abandon else detail.properties
+        overlay(slot, properties)
     if command.outcome == ABANDON:
         slot.deliveries += 1
         if fragment.worn_out(source, slot):
             dead_letter(source, slot, MAX_DELIVERY_COUNT_EXCEEDED, worn_out_text(source))
         elif fragment.lapsed(source, slot, now_ms) and source.settings.dead_letter_on_expiration:
             dead_letter(source, slot, TTL_EXPIRED, TTL_TEXT)
+        else:
+            redelivery.put_off(source, slot, detail, now_ms)
     elif command.outcome == DEFER:
         source.counted(slot.state, -1)
         slot.state = state_of(sub_queue_of(slot.state), DEFERRED)

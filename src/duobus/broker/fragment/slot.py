@@ -27,6 +27,8 @@ NEVER: Final = 1 << 62
 GONE: Final = -1
 #: In ``Slot.lock`` of a message that a commit under way, or about to start, disposes of: nobody else may.
 RESERVED: Final = -1
+#: ... of one that is put off until an instant; it stands in no list (``redelivery.py``).
+DELAYED: Final = -2
 
 
 def state_of(sub_queue: int, kind: int) -> int:
@@ -65,7 +67,8 @@ class Slot:
             of its own waits first in, first out and is not in that index.
         deliveries: Earlier deliveries that counted, as on the wire (0 on first delivery).
         state: ``state_of(sub_queue, kind)``, or GONE.
-        lock: Lock counter while locked, RESERVED while a commit disposes of it, 0 otherwise.
+        lock: Lock counter while locked, RESERVED while a commit disposes of it, DELAYED while it is put
+            off, 0 otherwise.
         special: Everything rare, or None.
     """
 

@@ -41,15 +41,23 @@ class SourceSettings:
         dead_letter_on_expiration: Expired messages go to the dead-letter queue instead of nowhere.
         max_bytes: Size quota of this fragment's part; None: unlimited.
         duplicate_window_ms: For how long message ids are remembered; None: no duplicate detection, for ever.
+        redelivery_delay_ms: What the first abandon of a message puts it off by; 0, the service's own way: not at all.
+        redelivery_delay_maximum_ms: Longest delay of that kind.
+        delayed_abandon: An abandon may say itself by how much.
     """
 
     __slots__ = (
         "dead_letter_on_expiration",
         "default_ttl_ms",
+        "delayed_abandon",
         "duplicate_window_ms",
+        "lock_duration_ms",
         "lock_duration_ms",
         "max_bytes",
         "max_delivery_count",
+        "max_delivery_count",
+        "redelivery_delay_maximum_ms",
+        "redelivery_delay_ms",
     )
 
     def __init__(
@@ -60,6 +68,9 @@ class SourceSettings:
         dead_letter_on_expiration: bool = False,
         duplicate_window_ms: int | None = None,
         max_bytes: int | None = None,
+        redelivery_delay_ms: int = 0,
+        redelivery_delay_maximum_ms: int = 0,
+        delayed_abandon: bool = False,
     ) -> None:
         self.lock_duration_ms = lock_duration_ms
         self.max_delivery_count = max_delivery_count
@@ -67,6 +78,9 @@ class SourceSettings:
         self.dead_letter_on_expiration = dead_letter_on_expiration
         self.duplicate_window_ms = duplicate_window_ms
         self.max_bytes = max_bytes
+        self.redelivery_delay_ms = redelivery_delay_ms
+        self.redelivery_delay_maximum_ms = redelivery_delay_maximum_ms
+        self.delayed_abandon = delayed_abandon
 
 
 class SubQueue:
@@ -129,6 +143,7 @@ class Source:
         expiring: Heap of (expires_ms, count): messages with a time to live of their own, and all that left the
             first-in-first-out order of the others.
         scheduled: Heap of (time, count).
+        delayed: The same for messages that are put off.
         touched: Delivery counts that changed and ride in the next commit.
         worn: Recovered messages that have no delivery left; the next tick dead-letters them.
         numbers: Messages per sub-queue (locked ones included), then deferred and scheduled, cold ones included; as
@@ -152,6 +167,7 @@ class Source:
         "cold_due",
         "cold_first",
         "cold_number",
+        "delayed",
         "ends",
         "expiring",
         "highest_delivered",
@@ -185,6 +201,7 @@ class Source:
         self.renewed: dict[int, int] = {}
         self.expiring: list[tuple[int, int]] = []
         self.scheduled: list[tuple[int, int]] = []
+        self.delayed: list[tuple[int, int]] = []
         self.touched: dict[int, Slot] = {}
         self.worn: list[Slot] = []
         self.numbers = [0] * (SUB_QUEUES + 2)
@@ -285,6 +302,9 @@ class Source:
         if len(self.scheduled) > 2 * len(self.by_count) + COMPACT_FROM:
             self.scheduled = [e for e in self.scheduled if e[1] in self.by_count]
             heapify(self.scheduled)
+        if len(self.delayed) > 2 * len(self.by_count) + COMPACT_FROM:
+            self.delayed = [e for e in self.delayed if e[1] in self.by_count]
+            heapify(self.delayed)
         for duration, ends in self.ends.items():
             if len(ends) > 2 * len(self.locks) + COMPACT_FROM:
                 locks = self.locks

@@ -22,6 +22,7 @@ from duobus.broker import (
     lock_lost,
 )
 from duobus.codec import Array, Int, Symbol, Timestamp
+from duobus.codec.sections import DATA, find_section
 from duobus.errors import (
     ArgumentInvalid,
     MessageTooLarge,
@@ -32,6 +33,7 @@ from duobus.errors import (
     ServiceBusError,
     Unauthorized,
 )
+from duobus.gateway.amqp import clearing
 from duobus.gateway.amqp.mapping import HeadMaker, take_apart
 from duobus.gateway.amqp.request_node import Request, RequestLink, RequestNode
 from duobus.gateway.amqp.waiting import Waiting
@@ -218,11 +220,14 @@ class ManagementNode(RequestNode):
         limit = _integer(body, "message-count", 1)
         if limit < 1:
             raise ArgumentInvalid("'message-count' must be at least 1.")
-        found = await self.queue.peek(self.address.sub_queue, max(first, 0), min(limit, PEEK_MESSAGES_MAX))
+        limit = min(limit, PEEK_MESSAGES_MAX)
+        found = await self.queue.peek(self.address.sub_queue, max(first, 0), limit, PEEK_BYTES_MAX)
+        is_bodiless = body.get("omit-message-body") is True
         messages: list[dict[str, Any]] = []
         size = 0
         for handle, slot in found:
-            message = self._encoded(handle, slot, 0)
+            head, bare = self._heads.rare(slot, handle.number, 0)
+            message = head + (bare[: find_section(bare, DATA)[0]] if is_bodiless else bare)
             size += len(message)
             if messages and size > PEEK_BYTES_MAX:
                 break
@@ -315,6 +320,8 @@ _OPERATIONS: dict[str, tuple[Operation, Right]] = {
     "com.microsoft:receive-by-sequence-number": (ManagementNode._receive_by_number, Right.LISTEN),
     "com.microsoft:schedule-message": (ManagementNode._schedule, Right.SEND),
     "com.microsoft:cancel-scheduled-message": (ManagementNode._cancel, Right.SEND),
+    "com.microsoft:batch-delete-messages": (clearing.batch_delete, Right.LISTEN),
+    "duobus:purge-messages": (clearing.purge, Right.MANAGE),
 }
 
 

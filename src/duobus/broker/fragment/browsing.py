@@ -1,0 +1,97 @@
+"""Looking into a fragment without changing it: what is in memory, a bounded stretch at a time (I30)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from duobus.broker.fragment.cold_tail import slot_of_row
+from duobus.broker.fragment.slot import SCHEDULED, Slot, sub_queue_of
+from duobus.stores.interface import StoredMessage
+
+if TYPE_CHECKING:
+    from duobus.broker.fragment.fragment import Fragment
+    from duobus.broker.fragment.source import Source
+
+#: Counts looked at in one go: about a millisecond.
+SPAN = 20_000
+#: What a message takes in a reply beside its own bytes, about: header, annotations, and a place in a list.
+ENVELOPE_BYTES = 200
+
+
+class Sought:
+    """What somebody who peeks is still looking for.
+
+    Attributes:
+        sub_queue: Where.
+        first: Lowest count that was not looked at yet.
+        limit: Messages that are still wanted.
+        size: Bytes that there is still room for; the message that passes it is found all the same.
+        found: Messages so far.
+    """
+
+    __slots__ = ("first", "found", "limit", "size", "sub_queue")
+
+    def __init__(self, sub_queue: int, first: int, limit: int, size: int) -> None:
+        self.sub_queue = sub_queue
+        self.first = max(first, 1)
+        self.limit = limit
+        self.size = size
+        self.found: list[Slot] = []
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more is wanted."""
+        return self.limit <= 0 or self.size <= 0
+
+    def offer(self, fragment: Fragment, source: Source, slot: Slot, now_ms: int) -> None:
+        """Take a message if it is one of those sought; those in other sub-queues and lapsed ones are not."""
+        if sub_queue_of(slot.state) == self.sub_queue and _shows(fragment, source, slot, now_ms):
+            self.found.append(slot)
+            self.limit -= 1
+            self.size -= slot.size + ENVELOPE_BYTES
+
+
+def look(fragment: Fragment, source_no: int, sought: Sought, end: int, now_ms: int) -> bool:
+    """Look at messages in memory with counts below ``end``, ascending; True when there are none left to look at."""
+    source = fragment.sources[source_no]
+    by_count = source.by_count
+    last = min(end, source.next_count)
+    counts: Iterable[int]
+    if last - sought.first <= 4 * len(by_count) or len(by_count) > SPAN:
+        stop = min(last, sought.first + SPAN)
+        counts = range(sought.first, stop)
+    else:
+        # Few are left of many that were there once.
+        stop = last
+        counts = sorted(count for count in by_count if sought.first <= count < last)
+    for count in counts:
+        if sought.is_full:
+            sought.first = count
+            return False
+        slot = by_count.get(count)
+        if slot is not None:
+            sought.offer(fragment, source, slot, now_ms)
+    sought.first = max(sought.first, stop)
+    return sought.first >= last
+
+
+def look_at_rows(
+    fragment: Fragment, source_no: int, sought: Sought, rows: Iterable[StoredMessage], now_ms: int
+) -> None:
+    """The same for rows that the store gave; memory knows better where it has them."""
+    source = fragment.sources[source_no]
+    for row in rows:
+        if sought.is_full:
+            return
+        sought.first = row.count + 1
+        slot = source.by_count.get(row.count)
+        if slot is None and source.is_cold(row.count):
+            slot = slot_of_row(row)
+        if slot is not None:
+            sought.offer(fragment, source, slot, now_ms)
+
+
+def _shows(fragment: Fragment, source: Source, slot: Slot, now_ms: int) -> bool:
+    """Whether a message has life left; that of a scheduled one begins with its time (contract 13.1)."""
+    return slot.state == SCHEDULED or not fragment.lapsed(source, slot, now_ms)

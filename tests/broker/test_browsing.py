@@ -1,0 +1,98 @@
+"""Peek over the fragments of an entity: in order, bounded, and honest about stores that are away."""
+
+from __future__ import annotations
+
+import pytest
+from broker_kit import Hall, answers, batch
+from test_message_broker import receiver, simulated, turns
+
+from duobus.broker import Queue
+from duobus.broker.fragment import fragment as fragment_module
+from duobus.broker.fragment import source as source_module
+from duobus.broker.fragment.browsing import ENVELOPE_BYTES
+from duobus.broker.fragment.slot import DEAD_LETTER, MAIN
+from duobus.broker.queue import COUNT_BITS
+from duobus.errors import StoreUnavailable
+
+
+async def peeked(queue: Queue, first: int = 0, limit: int = 1000, **size: int) -> list[tuple[int, bytes]]:
+    """(sequence number, payload) of what a peek finds."""
+    found = await queue.peek(MAIN, first, limit, **size)
+    return [(handle.number << COUNT_BITS | slot.count, slot.payload) for handle, slot in found]
+
+
+async def filled(hall: Hall, number: int) -> Queue:
+    """A partitioned queue with messages in every fragment."""
+    await hall.start()
+    queue = await hall.create(enable_partitioning=True)
+    for index in range(number):
+        made = batch(b"%03d" % index)
+        queue.send(made)
+        await turns()
+        assert answers(made) == [None]
+    assert len({n >> COUNT_BITS for n, _ in await peeked(queue)}) == 16
+    return queue
+
+
+@simulated
+async def test_peek_steps_over_all_fragments_in_order_and_meets_each_message_once(hall: Hall) -> None:
+    queue = await filled(hall, 50)
+    everything = await peeked(queue)
+    numbers = [number for number, _ in everything]
+    assert numbers == sorted(set(numbers))
+    assert sorted(payload for _, payload in everything) == [b"%03d" % index for index in range(50)]
+    stepped: list[tuple[int, bytes]] = []
+    while page := await peeked(queue, stepped[-1][0] + 1 if stepped else 0, 7):
+        stepped += page
+    assert stepped == everything
+
+
+@simulated
+async def test_a_peek_ends_at_its_bytes_and_the_next_goes_on_behind(hall: Hall) -> None:
+    queue = await filled(hall, 50)
+    everything = await peeked(queue)
+    size = 10 * (3 + ENVELOPE_BYTES)
+    first = await peeked(queue, size=size)
+    assert first == everything[:10]
+    assert await peeked(queue, first[-1][0] + 1, size=size) == everything[10:20]
+
+
+@simulated
+async def test_a_fragment_whose_store_is_away_is_passed_over(hall: Hall) -> None:
+    queue = await filled(hall, 50)
+    everything = await peeked(queue)
+    broker = queue.fragments[0].broker
+    lost = {handle.number for handle in queue.fragments if handle.broker is broker}
+    hall.writers[broker.store_id].fail_next = "before"
+    with pytest.raises(StoreUnavailable):
+        await broker.use(lambda: None)
+    assert await peeked(queue) == [found for found in everything if found[0] >> COUNT_BITS not in lost]
+    # "There is nothing" cannot be said of a dead-letter queue that nobody can look into.
+    with pytest.raises(StoreUnavailable, match="is not available"):
+        await queue.peek(DEAD_LETTER, 0, 10)
+
+
+@simulated
+async def test_a_deep_queue_is_peeked_without_being_read_into_memory(hall: Hall) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (fragment_module, source_module):
+            patch.setattr(module, "WINDOW_COUNT", 5)
+        await hall.start()
+        queue = await hall.create()
+        for index in range(30):
+            queue.send(batch(b"%03d" % index))
+            await turns()
+        fragment = queue.fragments[0].fragment
+        assert fragment is not None
+        source = fragment.sources[0]
+        assert source.cold_number > 10
+        resident = len(source.by_count)
+        # One of those in memory is locked; peek shows it as well.
+        receiver(queue, 1)
+        await turns()
+        assert [payload for _, payload in await peeked(queue)] == [b"%03d" % index for index in range(30)]
+        size = 12 * (3 + ENVELOPE_BYTES)
+        assert [payload for _, payload in await peeked(queue, 8, 1000, size=size)] == [
+            b"%03d" % index for index in range(7, 19)
+        ]
+        assert len(source.by_count) == resident

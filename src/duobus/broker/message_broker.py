@@ -550,10 +550,13 @@ class MessageBroker:
                 self._alarm.note(fragment)
 
     async def peek(
-        self, handle: FragmentHandle, source_no: int, sub_queue: int, first_count: int, limit: int
+        self, handle: FragmentHandle, source_no: int, sub_queue: int, first_count: int, limit: int, bytes_max: int
     ) -> list[Slot]:
-        """Messages of a sub-queue from ``first_count`` on, ascending, whether in memory or not; changes nothing."""
-        return await self._pager.peek(handle, source_no, sub_queue, first_count, limit)
+        """Messages of a sub-queue from ``first_count`` on, ascending, whether in memory or not; changes nothing.
+
+        Nothing more is read from the store for it once it has ``bytes_max`` bytes of payload from there.
+        """
+        return await self._pager.peek(handle, source_no, sub_queue, first_count, limit, bytes_max)
 
     # -- failure ------------------------------------------------------------------------------------------------
 

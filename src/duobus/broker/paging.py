@@ -10,7 +10,7 @@ from duobus.broker.fragment import cold_tail
 from duobus.broker.fragment.fragment import WINDOW_BYTES, Fragment
 from duobus.broker.fragment.slot import MAIN, NEVER, Slot
 from duobus.broker.fragment.source import Source
-from duobus.stores.interface import StoredMessage
+from duobus.stores.interface import StoredMessage, is_end
 
 if TYPE_CHECKING:
     from duobus.broker.handle import FragmentHandle
@@ -52,20 +52,21 @@ class Pager:
         self._broker.read(partial(self._broker.store.load, source.source_key, first, number), take)
 
     def _paged(self, fragment: Fragment, source: Source, asked: int, rows: list[StoredMessage]) -> None:
-        missing = cold_tail.page_in(fragment, source.source_no, rows, is_last=len(rows) < asked)
+        missing = cold_tail.page_in(fragment, source.source_no, rows, is_last=is_end(rows, asked))
         self._broker.follow_up(fragment, [], missing=missing)
 
     def _fetched(self, fragment: Fragment, source: Source, rows: list[StoredMessage]) -> None:
         self._broker.follow_up(fragment, cold_tail.fetched(fragment, source.source_no, rows))
 
     async def peek(
-        self, handle: FragmentHandle, source_no: int, sub_queue: int, first_count: int, limit: int
+        self, handle: FragmentHandle, source_no: int, sub_queue: int, first_count: int, limit: int, bytes_max: int
     ) -> list[Slot]:
         """See ``MessageBroker.peek``."""
         broker = self._broker
         found: list[Slot] = []
+        size = 0
         first = max(first_count, 1)
-        while len(found) < limit and handle.fragment is not None:
+        while len(found) < limit and size < bytes_max and handle.fragment is not None:
             fragment = handle.fragment
             source = fragment.sources[source_no]
             end = source.cold_first if sub_queue == MAIN and source.cold_number else NEVER
@@ -79,7 +80,9 @@ class Pager:
             rows = await broker.use(partial(broker.store.load, source.source_key, first, PEEK_ROWS))
             if not rows:
                 break
-            found += cold_tail.peek_rows(fragment, source_no, rows, broker.now_ms())
+            cold = cold_tail.peek_rows(fragment, source_no, rows, broker.now_ms())
+            found += cold
+            size += sum(len(slot.payload) for slot in cold)
             first = rows[-1].count + 1
         return found[:limit]
 

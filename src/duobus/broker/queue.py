@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from duobus.broker.fragment.commands import CancelScheduled, Run, SettleBatch, TakeDeferred
-from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Slot
+from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, NEVER, TRANSFER_DEAD_LETTER, Slot
 from duobus.broker.fragment.source import SourceSettings
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.lending import Lender, Receiver
@@ -150,8 +150,13 @@ class Queue:
             handle.broker.submit(TakeDeferred(handle, SOURCE, sub_queue, counts, reply))
         return len(by_fragment)
 
-    async def peek(self, sub_queue: int, first_number: int, limit: int) -> list[tuple[FragmentHandle, Slot]]:
-        """Messages from a sequence number on, over all fragments that are there, in order of sequence number."""
+    async def peek(
+        self, sub_queue: int, first_number: int, limit: int, bytes_max: int = NEVER
+    ) -> list[tuple[FragmentHandle, Slot]]:
+        """Messages from a sequence number on, over all fragments that are there, in order of sequence number.
+
+        Ends early with the fragment whose payloads pass ``bytes_max``: large messages are not all read into memory.
+        """
         first_fragment, first_count = first_number >> COUNT_BITS, first_number & COUNT_MASK
         found: list[tuple[FragmentHandle, Slot]] = []
         for number in sorted(self._by_number):
@@ -159,9 +164,9 @@ class Queue:
             if number < first_fragment or handle.fragment is None:
                 continue
             first = first_count if number == first_fragment else 1
-            slots = await handle.broker.peek(handle, SOURCE, sub_queue, first, limit - len(found))
+            slots = await handle.broker.peek(handle, SOURCE, sub_queue, first, limit - len(found), bytes_max)
             found += [(handle, slot) for slot in slots]
-            if len(found) >= limit:
+            if len(found) >= limit or sum(len(slot.payload) for _, slot in found) >= bytes_max:
                 break
         return found
 

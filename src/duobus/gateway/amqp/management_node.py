@@ -176,7 +176,8 @@ class ManagementNode(RequestNode):
         limit = _integer(body, "message-count", 1)
         if limit < 1:
             raise ArgumentInvalid("'message-count' must be at least 1.")
-        found = await self.queue.peek(self.address.sub_queue, max(first, 0), min(limit, PEEK_MESSAGES_MAX))
+        number = min(limit, PEEK_MESSAGES_MAX)
+        found = await self.queue.peek(self.address.sub_queue, max(first, 0), number, PEEK_BYTES_MAX)
         messages: list[dict[str, Any]] = []
         size = 0
         for handle, slot in found:

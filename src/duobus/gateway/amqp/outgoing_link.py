@@ -151,6 +151,8 @@ class OutgoingLink(Mailbox):
         """
         # Removed messages that wait without credit cannot be given back; they go out with the next credit.
         nothing_waits = not self._unsent or (self.is_removing and not self._link.credit)
+        # What ``_ask`` got at once lies in the mailbox: it is looked at before the drain is answered.
+        nothing_waits = nothing_waits and not self.ready
         if self._draining and nothing_waits and not self._receiver.lent and not self._owed:
             self._draining = False
             if not self._sent_since_drain and self._link.credit:

@@ -14,6 +14,7 @@ import pytest
 from gateway_kit import Client, TcpStream, in_loop, message, serving, settled
 
 from duobus.amqp import ACCEPTED, Closed, Dispositions, Link, Rejected, Transfers
+from duobus.broker.fragment.fragment import WINDOW_BYTES
 from duobus.demo.server_process import ServerProcess, queues_config
 from duobus.gateway.amqp import peer as peer_module
 from duobus.gateway.amqp.budget import ByteBudget
@@ -274,6 +275,29 @@ async def test_a_slow_reader_of_large_messages_makes_no_copies_of_them() -> None
         assert transport is not None
         assert transport.get_write_buffer_size() + peer.engine.output_size <= 3 * MIB
         for seed in range(4):
+            _, received = await reader.receive(receiver)
+            assert received.endswith(_body(7 * MIB, seed))
+
+
+@in_loop
+async def test_the_credit_of_a_slow_reader_does_not_lock_one_large_message_after_the_other() -> None:
+    async with serving(_large()) as server:
+        sender = await _connect(server)
+        link = await sender.sender()
+        for seed in range(12):
+            assert await sender.send(link, _body(7 * MIB, seed)) is ACCEPTED
+        fragment = server.unit.namespace("ns").queues["q"].fragments[0].fragment
+        assert fragment is not None
+        source = fragment.sources[0]
+        reader = await _connect(server)
+        receiver = await reader.receiver(credit=12)
+        (peer,) = (peer for peer in server.door.peers if peer.engine.settings.container_id.endswith("-2"))
+        await settled(lambda: not peer.can_write and not source.is_paging)
+        # What the window held, and no page after it but the one that is kept ready.
+        window = WINDOW_BYTES // (7 * MIB) + 1
+        assert len(source.locks) <= window
+        assert source.cold_number > 0
+        for seed in range(12):
             _, received = await reader.receive(receiver)
             assert received.endswith(_body(7 * MIB, seed))
 

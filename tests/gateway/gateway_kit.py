@@ -32,20 +32,20 @@ from duobus.server.build import Server
 from duobus.server.config import EMULATOR_KEY, NamespaceConfig, Settings, load_settings
 
 RULE = "RootManageSharedAccessKey"
-#: Longest time that anything in these tests may take.
+#: Longest time that anything in these tests may take, unless it moves hundreds of megabytes.
 LIMIT_S = 20.0
 
 EventT = TypeVar("EventT", bound=Event)
 
 
-def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]], limit_s: float = LIMIT_S) -> Callable[..., None]:
     """Run a coroutine as a test, in bounded time."""
 
     @wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
         async def limited() -> None:
             try:
-                async with asyncio.timeout(LIMIT_S):
+                async with asyncio.timeout(limit_s):
                     await test(*args, **kwargs)
             finally:
                 while _OPEN:

@@ -14,6 +14,7 @@ import pytest
 from gateway_kit import Client, TcpStream, in_loop, message, serving, settled
 
 from duobus.amqp import ACCEPTED, Closed, Dispositions, Link, Rejected, Transfers
+from duobus.broker.fragment.fragment import WINDOW_BYTES
 from duobus.demo.server_process import ServerProcess, queues_config
 from duobus.gateway.amqp import peer as peer_module
 from duobus.gateway.amqp.budget import ByteBudget
@@ -278,12 +279,32 @@ async def test_a_slow_reader_of_large_messages_makes_no_copies_of_them() -> None
             assert received.endswith(_body(7 * MIB, seed))
 
 
+@in_loop
+async def test_the_credit_of_a_slow_reader_does_not_lock_one_large_message_after_the_other() -> None:
+    async with serving(_large()) as server:
+        sender = await _connect(server)
+        link = await sender.sender()
+        for seed in range(12):
+            assert await sender.send(link, _body(7 * MIB, seed)) is ACCEPTED
+        fragment = server.unit.namespace("ns").queues["q"].fragments[0].fragment
+        assert fragment is not None
+        source = fragment.sources[0]
+        reader = await _connect(server)
+        receiver = await reader.receiver(credit=12)
+        (peer,) = (peer for peer in server.door.peers if peer.engine.settings.container_id.endswith("-2"))
+        await settled(lambda: not peer.can_write and not source.is_paging)
+        # What the window held, and no page after it but the one that is kept ready.
+        window = WINDOW_BYTES // (7 * MIB) + 1
+        assert len(source.locks) <= window
+        assert source.cold_number > 0
+        for seed in range(12):
+            _, received = await reader.receive(receiver)
+            assert received.endswith(_body(7 * MIB, seed))
+
+
 # -- 100 MB in a process of its own ---------------------------------------------------------------------------------
 
 
-# Measured 920 to 1,012 MiB: a message of 100 MB is copied once more than this allows on its way through the store. It
-# belongs to the large messages of issue 3, which is open; strict, so that whoever mends it takes this mark away.
-@pytest.mark.xfail(strict=True, reason="large messages take about 100 MiB more than the bound (issue 3)")
 @pytest.mark.slow
 def test_messages_of_100_mb_take_no_more_memory_than_the_budget_says(tmp_path: Path) -> None:
     """Four connections send 100 MiB each at the same time into a budget of 128 MiB, then one receives them."""
@@ -325,15 +346,15 @@ def test_messages_of_100_mb_take_no_more_memory_than_the_budget_says(tmp_path: P
         watcher = threading.Thread(target=watch)
         watcher.start()
         try:
-            in_loop(go)()
+            # 800 MB between two processes: 5 s on two idle processors, 25 s and more on busy ones.
+            in_loop(go, limit_s=90.0)()
         finally:
             stopping.set()
             watcher.join()
     taken = highest[0] - before
-    # The budget and the message that has the turn; two copies of one while it is put together; and the four that are
-    # stored, which a store keeps in memory until they are received.
-    stored = len(bodies) * MESSAGE_SIZE_BYTES_MAX
-    assert taken <= 128 * MIB + 3 * MESSAGE_SIZE_BYTES_MAX + stored, f"{taken >> 20} MiB"
+    # The budget; the message that has the turn; three times the one that is being stored (its bytes, SQLite's copy of
+    # what is bound, and the row made of it); and the one that the window keeps ready. The others are on disk.
+    assert taken <= 128 * MIB + 5 * MESSAGE_SIZE_BYTES_MAX, f"{taken >> 20} MiB"
     print(f"peak {highest[0] >> 20} MiB, {before >> 20} MiB at the start")
 
 

@@ -6,6 +6,7 @@ import pytest
 from store_builders import Broker, as_tuples, payloads_of
 
 from duobus.errors import StoreFailed, StoreStale
+from duobus.stores import interface, memory, rows
 from duobus.stores.interface import COUNT_MAX, CommitBatch, MessagingStore, Put, Tombstone
 
 
@@ -411,3 +412,16 @@ def test_opening_twice_is_refused_and_closing_twice_is_not(store: MessagingStore
     store.close()
     store.close()
     store.open()
+
+
+def test_a_read_ends_with_the_message_that_makes_it_large(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (interface, memory, rows):
+        monkeypatch.setattr(module, "READ_BYTES_MAX", 1000)
+    (source,) = broker.add()
+    sizes = [400, 599, 1, 2000, 0, 10]
+    broker.send(source, [bytes(size) for size in sizes], specials=dict.fromkeys(range(6), (2, 0, None)))
+    for read in (lambda first: broker.store.load(1, first, 10), lambda first: broker.store.scan(1, 2, first, 10)):
+        pages = [read(1), read(4), read(5)]
+        assert [[m.count for m in page] for page in pages] == [[1, 2, 3], [4], [5, 6]]
+        assert [interface.is_end(page, 10) for page in pages] == [False, False, True]
+    assert not interface.is_end(broker.store.load(1, 1, 2), 2)

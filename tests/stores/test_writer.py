@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -86,6 +87,32 @@ def test_a_stopped_writer_runs_nothing_and_says_so(make: Make) -> None:
         assert done.outcomes == []
         ((result, error),) = await done.all()
         assert (result, type(error), ran) == (None, StoreFailed, [])
+
+    asyncio.run(run())
+
+
+class Page:
+    """Stands for what a call reads or writes."""
+
+
+def test_between_two_calls_nothing_of_the_first_is_held(make: Make) -> None:
+    """A commit or a page of large messages would stay in memory for as long as the store has nothing to do."""
+
+    async def run() -> None:
+        writer, done = make(asyncio.get_running_loop()), Announced(1)
+        written, read = Page(), Page()
+        held = [weakref.ref(written), weakref.ref(read)]
+        pages = [read]
+        writer.submit(lambda written=written: (written, pages.pop())[1], done)  # type: ignore[misc]
+        del written, read
+        await done.all()
+        done.outcomes.clear()
+        try:
+            async with asyncio.timeout(2):
+                while any(ref() is not None for ref in held):  # noqa: ASYNC110 - the thread lets go after announcing
+                    await asyncio.sleep(0.001)
+        finally:
+            assert writer.stop()
 
     asyncio.run(run())
 

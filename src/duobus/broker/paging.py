@@ -12,7 +12,7 @@ from duobus.broker.fragment.browsing import Sought
 from duobus.broker.fragment.fragment import WINDOW_BYTES, Fragment
 from duobus.broker.fragment.slot import MAIN, NEVER, Slot
 from duobus.broker.fragment.source import Source
-from duobus.stores.interface import StoredMessage
+from duobus.stores.interface import StoredMessage, is_end
 
 if TYPE_CHECKING:
     from duobus.broker.handle import FragmentHandle
@@ -54,7 +54,7 @@ class Pager:
         self._broker.read(partial(self._broker.store.load, source.source_key, first, number), take)
 
     def _paged(self, fragment: Fragment, source: Source, asked: int, rows: list[StoredMessage]) -> None:
-        missing = cold_tail.page_in(fragment, source.source_no, rows, is_last=len(rows) < asked)
+        missing = cold_tail.page_in(fragment, source.source_no, rows, is_last=is_end(rows, asked))
         self._broker.follow_up(fragment, [], missing=missing)
 
     def _fetched(self, fragment: Fragment, source: Source, rows: list[StoredMessage]) -> None:

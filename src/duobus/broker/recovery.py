@@ -17,7 +17,7 @@ from duobus.broker.fragment.slot import (
     state_of,
 )
 from duobus.clock import Entropy
-from duobus.stores.interface import SourceRow, StoreContents, StoredMessage, Tombstone
+from duobus.stores.interface import SourceRow, StoreContents, StoredMessage, Tombstone, is_end
 
 if TYPE_CHECKING:
     from duobus.broker.message_broker import MessageBroker
@@ -112,7 +112,10 @@ async def load_runs(broker: MessageBroker, stones: list[Tombstone]) -> dict[int,
     """The messages of runs that are about to be deleted, by source key: the counters have to forget them too."""
     found: dict[int, list[StoredMessage]] = {}
     for stone in stones:
-        number = stone.last_count - stone.first_count + 1
-        rows = await broker.call(partial(broker.store.load, stone.source_key, stone.first_count, number))
-        found.setdefault(stone.source_key, []).extend(row for row in rows if row.count <= stone.last_count)
+        first = stone.first_count
+        while first <= stone.last_count:
+            number = stone.last_count - first + 1
+            rows = await broker.call(partial(broker.store.load, stone.source_key, first, number))
+            found.setdefault(stone.source_key, []).extend(row for row in rows if row.count <= stone.last_count)
+            first = stone.last_count + 1 if is_end(rows, number) else rows[-1].count + 1
     return found

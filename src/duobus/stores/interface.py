@@ -21,6 +21,11 @@ SOURCE_KEY_MAX = (1 << 19) - 1
 COUNT_MAX = (1 << COUNT_BITS) - 1
 
 
+#: Payload bytes after which ``load`` and ``scan`` end, however few messages that are: what they return is in memory as
+#: a whole, and a message may have 100 MB. Half of a window, so that only large messages make a page shorter.
+READ_BYTES_MAX = 16 << 20
+
+
 class FragmentRow:
     """One fragment of an entity as the store keeps it.
 
@@ -278,7 +283,8 @@ class MessagingStore(ABC):
     def load(self, source_key: int, first_count: int, limit: int) -> list[StoredMessage]:
         """Return at most ``limit`` messages with counts from ``first_count``, ascending, checksums verified.
 
-        A row whose checksum does not hold is left out and added to ``quarantined``.
+        With the message that makes them READ_BYTES_MAX bytes of payload the answer ends early, but never before its
+        first message: see ``is_end``. A row whose checksum does not hold is left out and added to ``quarantined``.
         """
 
     @abstractmethod
@@ -311,3 +317,8 @@ class MessagingStore(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give everything back; never raises; closing twice is allowed."""
+
+
+def is_end(messages: Sequence[StoredMessage], limit: int) -> bool:
+    """Whether what ``load`` or ``scan`` returned goes to the end, and was not cut by number or bytes."""
+    return len(messages) < limit and sum(len(message.payload) for message in messages) < READ_BYTES_MAX

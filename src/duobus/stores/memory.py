@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from duobus.errors import StoreFailed
 from duobus.stores.checks import check_batch, check_run_owner
 from duobus.stores.interface import (
+    READ_BYTES_MAX,
     SOURCE_KEY_MAX,
     CommitBatch,
     FragmentRow,
@@ -251,11 +252,21 @@ class _Shelf:
                     break
                 if count in self.rows:
                     counts.append(count)
-        return [copy_of_message(self.rows[count]) for count in counts]
+        return self._copies(counts)
 
     def scan(self, state: int, first_count: int, limit: int) -> list[StoredMessage]:
         counts = (count for count in self.exceptional if count >= first_count and self.rows[count].state == state)
-        return [copy_of_message(self.rows[count]) for count in heapq.nsmallest(limit, counts)]
+        return self._copies(heapq.nsmallest(limit, counts))
+
+    def _copies(self, counts: Iterable[int]) -> list[StoredMessage]:
+        found: list[StoredMessage] = []
+        size = 0
+        for count in counts:
+            if size >= READ_BYTES_MAX:
+                break
+            found.append(copy_of_message(self.rows[count]))
+            size += len(found[-1].payload)
+        return found
 
 
 def find_fragment(rows: Iterable[FragmentRow], entity_id: int, fragment_no: int) -> FragmentRow | None:

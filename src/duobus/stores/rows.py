@@ -16,6 +16,7 @@ from duobus.stores.checksums import body_sum, body_sums, message_row_fault, numb
 from duobus.stores.interface import (
     COUNT_BITS,
     FORMAT_VERSION,
+    READ_BYTES_MAX,
     FragmentRow,
     Put,
     SourceRow,
@@ -283,7 +284,8 @@ class MessageReader:
 
     def _collect(self, rows: Iterator[tuple[Any, ...]]) -> list[StoredMessage]:
         messages: list[StoredMessage] = []
-        while len(messages) < self._limit:
+        size = 0
+        while len(messages) < self._limit and size < READ_BYTES_MAX:
             row = next(rows, None)
             if row is None:
                 break
@@ -296,6 +298,7 @@ class MessageReader:
                 break
             _, count = split_id(row[0])
             messages.append(StoredMessage(count, row[1], row[2], row[3], row[5], row[4]))
+            size += len(row[5])
         return messages
 
     def count(self) -> int:

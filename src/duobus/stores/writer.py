@@ -85,6 +85,9 @@ class StoreWriter(Writer):
             except RuntimeError:
                 # The loop is closed, nobody is left to be told; what is queued still has to be written.
                 continue
+            finally:
+                # While it waits for the next job, this thread must not hold what the last one wrote or read.
+                del job, call, done, result, error
 
 
 class InlineWriter(Writer):

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 #: looked at again: a client may give any credit and read nothing.
 ASKED_MAX = 1000
 WRITTEN_BYTES = 1 << 18
+#: Payload bytes of messages that wait to be written beyond which no more is asked for, where messages may be large:
+#: a slow client's credit must not bring one after the other into memory.
+UNSENT_BYTES_MAX = 4 << 20
+#: Of an entity that allows messages beyond this, the bytes are counted; a thousand smaller ones are bounded enough.
+_COUNTED_FROM = 1 << 20
 
 DEAD_LETTER_REASON = "DeadLetterReason"
 DEAD_LETTER_DESCRIPTION = "DeadLetterErrorDescription"
@@ -122,7 +127,15 @@ class OutgoingLink(Mailbox):
             self._link.flow()
 
     def _ask(self) -> None:
-        self._receiver.request(max(0, min(self._link.credit, ASKED_MAX) - self._unsent_number))
+        number = max(0, min(self._link.credit, ASKED_MAX) - self._unsent_number)
+        self._receiver.request(0 if self._holds_much() else number)
+
+    def _holds_much(self) -> bool:
+        """Whether large messages wait to be written already."""
+        if self._size_max <= _COUNTED_FROM:
+            return False
+        size: int = sum(slot.size for batch, offset in self._unsent for slot in batch.slots[offset:])
+        return size > UNSENT_BYTES_MAX
 
     def _give_back_surplus(self) -> None:
         """Credit was taken back while messages waited for the window: they are not this client's any more."""
@@ -151,6 +164,8 @@ class OutgoingLink(Mailbox):
         """
         # Removed messages that wait without credit cannot be given back; they go out with the next credit.
         nothing_waits = not self._unsent or (self.is_removing and not self._link.credit)
+        # What ``_ask`` got at once lies in the mailbox: it is looked at before the drain is answered.
+        nothing_waits = nothing_waits and not self.ready
         if self._draining and nothing_waits and not self._receiver.lent and not self._owed:
             self._draining = False
             if not self._sent_since_drain and self._link.credit:
@@ -180,6 +195,8 @@ class OutgoingLink(Mailbox):
                     self._unsent_number += len(item.slots)
             else:
                 outcomes.append(item)
+        if self._receiver.wanted and self._holds_much():
+            self._receiver.request(0)
         return outcomes
 
     def pump(self) -> None:

@@ -1,0 +1,93 @@
+"""Large messages come back from the store a few at a time, however many a page of small ones would have."""
+
+from __future__ import annotations
+
+import pytest
+from broker_kit import Hall, batch
+from fragment_kit import Box
+from test_message_broker import simulated, turns
+
+from duobus.broker import Queue
+from duobus.broker.fragment import fragment as fragment_module
+from duobus.broker.fragment.slot import MAIN
+from duobus.stores import interface, memory
+from duobus.stores.interface import StoredMessage
+
+SIZE = 400
+#: Three messages reach it.
+READ_BYTES = 1000
+
+
+@pytest.fixture(autouse=True)
+def short_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (interface, memory):
+        monkeypatch.setattr(module, "READ_BYTES_MAX", READ_BYTES)
+    monkeypatch.setattr(fragment_module, "WINDOW_BYTES", 2 * READ_BYTES)
+
+
+class Reads:
+    """Counts the messages of each read of a queue's store."""
+
+    def __init__(self, hall: Hall, queue: Queue) -> None:
+        self.numbers: list[int] = []
+        disk = hall.disks[queue.fragments[0].broker.store_id]
+        self._load = disk.load
+        disk.load = self._counted  # type: ignore[method-assign]
+
+    def _counted(self, source_key: int, first_count: int, limit: int) -> list[StoredMessage]:
+        found = self._load(source_key, first_count, limit)
+        self.numbers.append(len(found))
+        return found
+
+
+async def _filled(hall: Hall, number: int) -> Queue:
+    """A queue most of whose messages lie in the store only."""
+    await hall.start()
+    queue = await hall.create()
+    queue.send(batch(*(b"%d" % index + bytes(SIZE) for index in range(number))))
+    await turns()
+    await hall.again()
+    return hall.queue()
+
+
+@simulated
+async def test_a_receiver_gets_all_of_them_through_short_pages(hall: Hall) -> None:
+    queue = await _filled(hall, 10)
+    box = Box()
+    receiver = queue.open_receiver(MAIN, box, removing=False)
+    receiver.request(20)
+    await turns()
+    await turns()
+    counts = [slot.count for found in box.ready for slot in found.slots]
+    assert counts == list(range(1, 11))
+    source = queue.fragments[0].fragment.sources[0]  # type: ignore[union-attr]
+    assert (source.cold_number, source.cold_bytes) == (0, 0)
+
+
+@simulated
+async def test_a_peek_reads_as_much_as_it_can_answer(hall: Hall) -> None:
+    queue = await _filled(hall, 30)
+    source = queue.fragments[0].fragment.sources[0]  # type: ignore[union-attr]
+    assert source.cold_number > 20
+    reads = Reads(hall, queue)
+    found = await queue.peek(MAIN, source.cold_first, 20, SIZE + 100)
+    assert reads.numbers == [3]
+    assert [slot.count for _, slot in found] == list(range(source.cold_first, source.cold_first + 3))
+    assert len(await queue.peek(MAIN, 1, 20)) == 20
+
+
+@simulated
+async def test_a_recovery_reads_no_more_than_it_keeps_and_a_page(hall: Hall) -> None:
+    queue = await _filled(hall, 30)
+    receiver = queue.open_receiver(MAIN, Box(), removing=False)
+    receiver.request(1)
+    await turns()
+    queue.send(batch(b"so that there is a commit"))
+    await turns()
+    reads = Reads(hall, queue)
+    await hall.again()
+    assert max(reads.numbers) <= 3
+    await turns()
+    source = hall.queue().fragments[0].fragment.sources[0]  # type: ignore[union-attr]
+    assert source.numbers[MAIN] == 31
+    assert source.by_count[1].deliveries == 1

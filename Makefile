@@ -12,10 +12,10 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test demo serve bench sim sim-bugs killloop powercut javascript proton fuzz docs format clean
+.PHONY: help setup check test demo serve bench neighbours backlog sim sim-bugs killloop powercut javascript proton fuzz docs format clean
 
 help: ## Say what there is
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-10s %s\n", $$1, $$2 }'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-11s %s\n", $$1, $$2 }'
 
 # Stale when what to install has changed, and only then.
 $(STAMP): pyproject.toml constraints.txt
@@ -48,6 +48,12 @@ serve: $(STAMP) ## Run a broker on this machine with the emulator's key (ARGS='.
 
 bench: $(STAMP) ## Measure; results go to benchmarks/results
 	$(BIN)/python -m benchmarks.run $(ARGS)
+
+neighbours: $(STAMP) ## Measure what hostile peers cost the others (ARGS=--quick)
+	$(BIN)/python -m benchmarks.neighbours $(ARGS)
+
+backlog: $(STAMP) ## Measure a deep backlog: BACKLOG=2000000 messages; some 3 GB of disk
+	$(BIN)/python -m benchmarks.backlog --messages $(or $(BACKLOG),2000000) $(ARGS)
 
 sim: $(STAMP) ## Simulate from seeds: SEED=7 for one, SEEDS=2000 for many
 	$(BIN)/python -m duobus.testing.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200))

@@ -19,7 +19,7 @@ COMPACT_FROM = 1024
 #: The head window: never delivered messages that are kept in memory per source. Beyond it they go cold.
 WINDOW_COUNT = 50_000
 #: Rows of one page of the cold tail: some milliseconds of reading.
-PAGE_COUNT = 2_000
+PAGE_COUNT = 4_000
 
 _COUNTERS = struct.Struct(">6q")
 

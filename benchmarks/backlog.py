@@ -12,6 +12,7 @@ import gc
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from contextlib import closing
@@ -246,6 +247,11 @@ def failures(document: dict[str, Any]) -> list[str]:
     return found
 
 
+def _end(number: int, _frame: object) -> None:
+    """End as at Ctrl-C, so that the broker is stopped and its data deleted, too."""
+    sys.exit(128 + number)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print the JSON; returns 0, or 1 when a bound was passed or the measurement is void."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -274,4 +280,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _end)
     sys.exit(main())

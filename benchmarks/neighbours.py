@@ -8,6 +8,7 @@ nobody. The last one is the control: what it costs, the machine costs and not th
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -154,6 +155,11 @@ def _say(number: int, kind: str, sample: dict[str, Any]) -> None:
     print(f"round {number}  {kind}  end to end p99 ms: {figures}", file=sys.stderr, flush=True)
 
 
+def _end(number: int, _frame: object) -> None:
+    """End as at Ctrl-C, so that the broker is stopped and its data deleted, too."""
+    sys.exit(128 + number)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Measure, write and print; returns 0, or 1 when a kind passes the bound by more than its control does."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -177,4 +183,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _end)
     sys.exit(main())

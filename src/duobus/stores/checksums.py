@@ -13,8 +13,8 @@ from zlib import crc32
 
 from duobus.stores.interface import COUNT_BITS
 
-_LOW_BITS = 32
-_LOW_MASK = (1 << _LOW_BITS) - 1
+LOW_BITS = 32
+LOW_MASK = (1 << LOW_BITS) - 1
 _TWO = Struct(">qq").pack
 _STATE = Struct(">qqq?").pack
 
@@ -25,20 +25,20 @@ def body_base(message_id: int, enqueued_ms: int) -> int:
     It covers the upper half of the id and the time: the same for all messages of one put, save the rare
     one that crosses 2**32 counts.
     """
-    return crc32(_TWO(message_id >> _LOW_BITS, enqueued_ms))
+    return crc32(_TWO(message_id >> LOW_BITS, enqueued_ms))
 
 
 def body_sum(message_id: int, enqueued_ms: int, payload: bytes) -> int:
     """Return the checksum of what never changes in a message's row."""
-    return crc32(payload, (body_base(message_id, enqueued_ms) + message_id) & _LOW_MASK)
+    return crc32(payload, (body_base(message_id, enqueued_ms) + message_id) & LOW_MASK)
 
 
 def body_sums(first_id: int, enqueued_ms: int, payloads: Sequence[bytes]) -> list[int]:
     """Return ``body_sum`` of messages with consecutive ids, without a Python step per message."""
-    if (first_id & _LOW_MASK) + len(payloads) > _LOW_MASK:
+    if (first_id & LOW_MASK) + len(payloads) > LOW_MASK:
         return [body_sum(first_id + i, enqueued_ms, payload) for i, payload in enumerate(payloads)]
     # crc32 takes its starting value modulo 2**32.
-    start = body_base(first_id, enqueued_ms) + (first_id & _LOW_MASK)
+    start = body_base(first_id, enqueued_ms) + (first_id & LOW_MASK)
     return list(map(crc32, payloads, range(start, start + len(payloads))))
 
 

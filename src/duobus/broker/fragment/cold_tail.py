@@ -61,18 +61,32 @@ def page_in(fragment: Fragment, source_no: int, rows: list[StoredMessage], *, is
     """
     source = fragment.sources[source_no]
     source.is_paging = False
-    number = size = 0
+    number = size = plain = plain_size = 0
     next_count = source.cold_first
+    by_count, ready = source.by_count, source.sub_queues[MAIN].ready
     for row in rows:
-        next_count = row.count + 1
+        count = row.count
+        next_count = count + 1
         # Scheduled and dead messages are in memory anyway, and so is what is being disposed of.
-        if row.count in source.by_count or state_in_memory(row.state) != ACTIVE:
+        if count in by_count or state_in_memory(row.state) != ACTIVE:
+            continue
+        if row.state == ACTIVE and row.special is None and not row.deliveries:
+            # ``place`` of an ordinary message comes to this.
+            slot = by_count[count] = Slot(count, row.payload, row.enqueued_ms)
+            ready.append(slot)
+            plain += 1
+            plain_size += len(row.payload)
             continue
         slot = slot_of_row(row)
         source.keep(slot)
         fragment.place(source, slot, in_order=True)
         number += 1
         size += len(slot.payload)
+    if plain:
+        number += plain
+        size += plain_size
+        source.resident_bytes += plain_size
+        fragment.paged(source)
     source.warmed(number, size, next_count)
     missing = source.cold_number if is_last else 0
     if is_last:

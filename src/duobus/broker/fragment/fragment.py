@@ -393,6 +393,13 @@ class Fragment:
                 sub_queue.give_back(slot)
             self.fresh.add((source.source_no, sub))
 
+    def paged(self, source: Source) -> None:
+        """Ordinary messages were added to the end of the main list."""
+        default_ttl = source.settings.default_ttl_ms
+        if default_ttl is not None:
+            self.due_at(source.sub_queues[MAIN].ready[0].enqueued_ms + default_ttl)
+        self.fresh.add((source.source_no, MAIN))
+
     def _index_expiry(self, source: Source, slot: Slot, *, always: bool) -> None:
         """Enter a message into the expiry index: one with its own time to live, or one out of the ready order."""
         if slot.expires_ms:

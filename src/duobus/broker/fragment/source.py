@@ -21,7 +21,7 @@ COMPACT_FROM: Final = 1024
 #: The head window: never delivered messages that are kept in memory per source. Beyond it they go cold.
 WINDOW_COUNT: Final = 50_000
 #: Rows of one page of the cold tail: some milliseconds of reading.
-PAGE_COUNT: Final = 2_000
+PAGE_COUNT: Final = 4_000
 
 _COUNTERS: Final = struct.Struct(">6q")
 

@@ -23,7 +23,9 @@ ROOT = Path(__file__).resolve().parents[1]
 TWIN = ROOT / ".build" / "compiled"
 #: The simulation replaces functions inside the fragment, which compiled code does not look up: there it stays Python.
 ENGINE_TWIN = ROOT / ".build" / "compiled-engine"
-PARTS = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
+#: What says how to compile; kept in the twin, to see when it changes.
+RECIPE = ("pyproject.toml", "setup.py")
+PARTS = (*RECIPE, "README.md", "LICENSE")
 
 
 def build_script() -> ModuleType:
@@ -42,13 +44,13 @@ def sources(folder: Path) -> set[Path]:
 
 
 def is_fresh(twin: Path, source: Path = ROOT / "src") -> bool:
-    """Whether a twin was made, of exactly these sources and this Python."""
-    if not is_built_for_this_python(twin):
-        return False
+    """Whether a twin was made, of exactly these sources, by the present recipe and for this Python."""
     expected = sources(source)
-    return sources(twin) == expected and all(
-        filecmp.cmp(source / path, twin / path, shallow=False) for path in expected
-    )
+    if not is_built_for_this_python(twin) or sources(twin) != expected:
+        return False
+    pairs = [(source / path, twin / path) for path in expected]
+    pairs += [(source.parent / part, twin / part) for part in RECIPE]
+    return all(theirs.is_file() and filecmp.cmp(ours, theirs, shallow=False) for ours, theirs in pairs)
 
 
 def is_built_for_this_python(twin: Path) -> bool:
@@ -73,6 +75,8 @@ def compile_into(twin: Path, engine_twin: Path, root: Path = ROOT) -> None:
         environment = os.environ | {"DUOBUS_COMPILE": "1", "PYTHONPATH": ""}
         subprocess.run(command, cwd=work, env=environment, check=True, stdout=sys.stderr)
         made = work / "src"
+        for part in RECIPE:
+            shutil.copy(root / part, made / part)
         shutil.copytree(made, work / "engine", ignore=_without_fragment)
         for source, target in ((made, twin), (work / "engine", engine_twin)):
             shutil.rmtree(target, ignore_errors=True)

@@ -165,3 +165,13 @@ def test_states_compare_by_what_they_say() -> None:
     assert Rejected(Error("a")) != Rejected(Error("b"))
     assert Rejected().__eq__(1) is NotImplemented
     assert repr(Modified(True, None, {Symbol("k"): 1})) == "Modified(True, None, {'k': 1})"
+
+
+def test_ids_that_pass_the_end_of_the_fields_are_malformed() -> None:
+    pair = Pair().open()
+    pair.session()
+    fields = b"\x41\x70\x00\x00\x00\x00\x40\x41\x40\x40"
+    whole = b"\x00\x00\x00\x18\x02\x00\x00\x00" + b"\x00\x53\x15\xc0" + bytes((len(fields) + 1, 6)) + fields
+    torn = bytearray(whole)
+    torn[12] = 3
+    assert [type(event).__name__ for event in pair.to_server(bytes(torn))] == ["Closed"]

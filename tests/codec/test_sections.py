@@ -366,3 +366,8 @@ def test_a_wide_list_of_properties_is_left_to_the_thorough_scan() -> None:
     assert message_id_of(b"\x00\x53\x73" + b"\xd0\x00\x00\x00\x04\x00\x00\x00\x00", 0) is None
     assert message_id_of(data_section(b"x"), 0) is None
     assert message_id_of(b"", 0) is None
+
+
+@pytest.mark.parametrize("torn", [b"\x00\x53\x73\xc0", b"\x00\x53\x73\xd0", b"\x00\x53\x73\xd0\x00\x00"])
+def test_properties_that_end_before_their_first_field_have_no_message_id(torn: bytes) -> None:
+    assert message_id_of(torn) is None

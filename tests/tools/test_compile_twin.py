@@ -58,6 +58,9 @@ def _fake_twin(source: Path, twin: Path) -> None:
     (source / "duobus" / "codec").mkdir(parents=True)
     (source / "duobus" / "codec" / "decode.py").write_text("one = 1\n")
     shutil.copytree(source, twin)
+    for part in compile_twin.RECIPE:
+        (source.parent / part).write_text("a recipe")
+        shutil.copy(source.parent / part, twin / part)
     (twin / "duobus" / "codec" / f"decode{EXTENSION_SUFFIXES[0]}").touch()
 
 
@@ -66,6 +69,13 @@ def test_a_twin_of_other_sources_is_not_fresh(tmp_path: Path) -> None:
     _fake_twin(source, twin)
     assert compile_twin.is_fresh(twin, source)
     (source / "duobus" / "codec" / "decode.py").write_text("one = 2\n")
+    assert not compile_twin.is_fresh(twin, source)
+
+
+def test_a_twin_by_another_recipe_is_not_fresh(tmp_path: Path) -> None:
+    source, twin = tmp_path / "src", tmp_path / "twin"
+    _fake_twin(source, twin)
+    (tmp_path / "pyproject.toml").write_text("another recipe")
     assert not compile_twin.is_fresh(twin, source)
 
 

@@ -169,7 +169,8 @@ class Inbound:
                             delivery_id = 0
                         if data[p] == 0xA0 and h >= 0:
                             p += 2 + data[p + 1]
-                            tail = transfer_tails.get(data[p:body])
+                            # Compiled, a slice that ends before it starts is no empty one but an error (decision 0008).
+                            tail = transfer_tails.get(data[p:body]) if p <= body else None
                             if tail is None and p <= body:
                                 tail = self._learn_transfer(data[p:body], count)
                             if (
@@ -244,7 +245,7 @@ class Inbound:
                             p += 1
                         else:
                             high = -1
-                        tail = disposition_tails.get(data[p:body])
+                        tail = disposition_tails.get(data[p:body]) if p <= body else None
                         if tail is None and p <= body:
                             tail = self._learn_disposition(data[p:body], count)
                         if tail is not None and tail.count == count and 0 <= low <= high:

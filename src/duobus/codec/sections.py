@@ -274,7 +274,7 @@ def _next_section(payload: bytes, pos: int, last: int) -> tuple[int, int]:
     start = pos
     if payload[pos] != 0:
         raise DecodeError(f"a message section must start at offset {pos}, not 0x{payload[pos]:02x}")
-    if payload[pos + 1 : pos + 2] == b"\x53" and pos + 2 < len(payload):
+    if pos + 2 < len(payload) and payload[pos + 1] == 0x53:
         code = payload[pos + 2]
         pos += 3
     else:
@@ -444,7 +444,7 @@ def message_id_of(payload: bytes, bare: int = 0) -> str | ULong | uuid.UUID | by
         return None
     # The first field follows size and count, of one byte each or of four.
     width = 1 if payload[pos] == 0xC0 else 4
-    if not any(payload[pos + 1 + width : pos + 1 + 2 * width]):
+    if pos + 1 + width > len(payload) or not any(payload[pos + 1 + width : pos + 1 + 2 * width]):
         return None
     message_id: str | ULong | uuid.UUID | bytes | None = decode(payload, pos + 1 + 2 * width)[0]
     _field([message_id], 0, _ID_TYPES, "message-id")

@@ -12,6 +12,7 @@ from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER,
 from duobus.broker.fragment.source import SourceSettings
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.identity import identify
+from duobus.broker.idle import IdleClock
 from duobus.broker.lending import Lender, Receiver
 from duobus.broker.placement import Placement
 from duobus.errors import ArgumentInvalid, MessageLockLost, MessageNotFound
@@ -37,6 +38,8 @@ class Queue:
         placement: Which of them a message goes to.
         lenders: Sub-queue to the lender of its receivers.
         unbuilt: Properties that this version stores and does not serve; while there are any, no link attaches.
+        idle: Since when nobody uses it, when that matters; else None.
+        is_deleted: It is gone for clients; whoever still holds it has to let go.
     """
 
     __slots__ = (
@@ -44,6 +47,8 @@ class Queue:
         "description",
         "entity_id",
         "fragments",
+        "idle",
+        "is_deleted",
         "lenders",
         "namespace",
         "placement",
@@ -60,6 +65,8 @@ class Queue:
         self.placement = Placement(self.fragments)
         self.lenders = {sub: Lender(SOURCE, sub) for sub in (MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER)}
         self.unbuilt = unbuilt_features(description)
+        self.idle: IdleClock | None = None
+        self.is_deleted = False
         self._by_number = {handle.number: handle for handle in self.fragments}
         for handle in self.fragments:
             handle.lenders = {(SOURCE, sub): lender for sub, lender in self.lenders.items()}
@@ -91,10 +98,20 @@ class Queue:
             )
         }
 
+    def change(self, description: QueueDescription) -> None:
+        """Take on new properties: for what is sent, locked and renewed from now on; held locks stay (design 3.11)."""
+        self.description = description
+        self.unbuilt = unbuilt_features(description)
+        settings = self.settings()
+        for handle in self.fragments:
+            handle.broker.change_settings(handle, settings)
+
     # -- sending ------------------------------------------------------------------------------------------------
 
     def send(self, batch: SendBatch) -> None:
         """Store messages; Runs and Refusals come to ``batch.reply``, after the commit that holds them is durable."""
+        if self.idle is not None:
+            self.idle.note()
         if self.description.requires_duplicate_detection and not batch.ping:
             identify(batch, is_partitioned=self.is_partitioned)
         runs, refused = self.placement.split(batch)
@@ -107,6 +124,7 @@ class Queue:
 
     def cancel_scheduled(self, numbers: Iterable[int], reply: Mailbox) -> int:
         """Cancel scheduled messages; one CancelScheduled per fragment comes to ``reply``. Returns how many will."""
+        self._note_use()
         by_fragment = self._by_fragment(numbers, "scheduled")
         for handle, counts in by_fragment:
             handle.broker.submit(CancelScheduled(handle, SOURCE, counts, reply))
@@ -116,6 +134,7 @@ class Queue:
 
     def open_receiver(self, sub_queue: int, mailbox: Mailbox, *, removing: bool) -> Receiver:
         """Add a receiver without credit; DeliveryBatches come to ``mailbox``."""
+        self._note_use()
         return self.lenders[sub_queue].open(mailbox, removing=removing)
 
     def settle(self, command: SettleBatch) -> None:
@@ -140,6 +159,7 @@ class Queue:
             MessageNotFound: One of them is not deferred; none stays locked.
             StoreUnavailable: A fragment is away.
         """
+        self._note_use()
         batches: list[DeliveryBatch] = []
         try:
             for handle, counts in self._by_fragment(numbers, "deferred"):
@@ -153,6 +173,7 @@ class Queue:
 
     def remove_deferred(self, sub_queue: int, numbers: Iterable[int], reply: Mailbox) -> int:
         """Receive deferred messages in receive-and-delete mode; returns how many TakeDeferred come to ``reply``."""
+        self._note_use()
         by_fragment = self._by_fragment(numbers, "deferred")
         for handle, counts in by_fragment:
             handle.broker.submit(TakeDeferred(handle, SOURCE, sub_queue, counts, reply))
@@ -160,6 +181,7 @@ class Queue:
 
     async def peek(self, sub_queue: int, first_number: int, limit: int) -> list[tuple[FragmentHandle, Slot]]:
         """Messages from a sequence number on, over all fragments that are there, in order of sequence number."""
+        self._note_use()
         first_fragment, first_count = first_number >> COUNT_BITS, first_number & COUNT_MASK
         found: list[tuple[FragmentHandle, Slot]] = []
         for number in sorted(self._by_number):
@@ -172,6 +194,10 @@ class Queue:
             if len(found) >= limit:
                 break
         return found
+
+    def _note_use(self) -> None:
+        if self.idle is not None:
+            self.idle.note()
 
     def _by_fragment(self, numbers: Iterable[int], word: str) -> list[tuple[FragmentHandle, list[int]]]:
         by_number: dict[int, list[int]] = {}

@@ -366,6 +366,10 @@ class Peer(asyncio.Protocol):
         """Keep the other side of an accepted link."""
         self._endpoints[link] = endpoint
 
+    def endpoints(self) -> list[tuple[Link, Endpoint]]:
+        """All accepted links with their other sides."""
+        return list(self._endpoints.items())
+
     def deliveries_of(self, session: Session) -> Deliveries:
         """The unsettled deliveries of an AMQP session."""
         found = self._deliveries.get(session)

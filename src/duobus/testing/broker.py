@@ -158,6 +158,10 @@ class BrokerHost:
         queue = self._found(namespace, path)
         await self._server.unit.update_queue(namespace, msgspec.structs.replace(queue.description, **changes))
 
+    async def delete_queue(self, namespace: str, path: str) -> None:
+        """Delete a queue with all that is in it; EntityNotFound when there is none."""
+        await self._server.unit.delete_queue(namespace, self._found(namespace, path).path)
+
     def _found(self, namespace: str, path: str) -> Queue:
         queue = self._server.unit.namespace(namespace).queues.get(path.lower())
         if queue is None:

@@ -153,7 +153,7 @@ def test_features_that_are_not_built_are_named_and_the_others_not() -> None:
         "ForwardTo",
         "ForwardDeadLetteredMessagesTo",
     )
-    assert ignored_features(_queue(auto_delete_on_idle_ms=300_000)) == ("AutoDeleteOnIdle",)
+    assert ignored_features(_queue(auto_delete_on_idle_ms=300_000)) == ()
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,6 @@ def test_several_namespaces_with_hosts_and_access_rules_are_read() -> None:
         ({"RequiresSession": True}, "RequiresSession"),
         ({"ForwardTo": "other"}, "ForwardTo"),
         ({"ForwardDeadLetteredMessagesTo": "other"}, "ForwardDeadLetteredMessagesTo"),
-        ({"AutoDeleteOnIdle": "PT5M"}, "AutoDeleteOnIdle"),
         ({"Colour": "red"}, "Colour"),
     ],
 )

@@ -73,14 +73,16 @@ class Lender:
 
     Attributes:
         receivers: Every open receiver, for whoever counts them.
+        was_used: A receiver has closed since whoever asks last set this to False.
     """
 
-    __slots__ = ("_offers", "_waiting", "receivers", "source_no", "sub_queue")
+    __slots__ = ("_offers", "_waiting", "receivers", "source_no", "sub_queue", "was_used")
 
     def __init__(self, source_no: int, sub_queue: int) -> None:
         self.source_no = source_no
         self.sub_queue = sub_queue
         self.receivers: set[Receiver] = set()
+        self.was_used = False
         # Ordered sets: thousands may wait, and each joins and leaves at constant cost.
         self._waiting: OrderedDict[Receiver, None] = OrderedDict()
         self._offers: OrderedDict[FragmentHandle, None] = OrderedDict()
@@ -98,6 +100,7 @@ class Lender:
 
     def leave(self, receiver: Receiver) -> None:
         """Forget a receiver."""
+        self.was_used = True
         self.receivers.discard(receiver)
         self._waiting.pop(receiver, None)
 

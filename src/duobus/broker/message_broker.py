@@ -25,6 +25,7 @@ from duobus.broker.fragment.commands import (
 from duobus.broker.fragment.duplicates import IdRoom
 from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.fragment.slot import NEVER, Slot
+from duobus.broker.fragment.source import SourceSettings
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.lending import Receiver
 from duobus.broker.paging import Pager, set_windows
@@ -228,6 +229,10 @@ class MessageBroker:
         assert isinstance(handle, FragmentHandle)
         self._fragments[fragment.fragment_key] = fragment
         handle.fragment = fragment
+        plan = self.plans.get((handle.entity_id, handle.number))
+        if plan is not None:
+            # They may have changed while it was being recovered.
+            self._apply_settings(fragment, plan.settings)
         for source in fragment.sources.values():
             if source.history is not None:
                 source.history.move_to(self.id_room)
@@ -247,6 +252,22 @@ class MessageBroker:
         for source in sources:
             fragment.add_source(source, plan.settings[source.source_no])
         self._adopt(fragment)
+
+    def change_settings(self, handle: FragmentHandle, settings: dict[int, SourceSettings]) -> None:
+        """An entity's properties have changed; a fragment whose store is away gets them when it is recovered."""
+        plan = self.plans.get((handle.entity_id, handle.number))
+        if plan is not None:
+            plan.settings = settings
+        fragment = handle.fragment
+        if fragment is not None:
+            self._apply_settings(fragment, settings)
+            self._alarm.note(fragment)
+
+    @staticmethod
+    def _apply_settings(fragment: Fragment, settings: dict[int, SourceSettings]) -> None:
+        for source_no, source in fragment.sources.items():
+            if source.settings is not settings[source_no]:
+                fragment.set_settings(settings[source_no], source_no)
 
     async def drop_entity(self, entity_id: int) -> None:
         """Delete everything of an entity from the store.

@@ -15,6 +15,7 @@ from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, NEVER, TRANSFER_DEAD_
 from duobus.broker.fragment.source import SourceSettings
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.identity import identify
+from duobus.broker.idle import IdleClock
 from duobus.broker.lending import Lender, Receiver
 from duobus.broker.placement import Placement
 from duobus.errors import ArgumentInvalid, MessageLockLost, MessageNotFound, StoreUnavailable
@@ -40,6 +41,8 @@ class Queue:
         placement: Which of them a message goes to.
         lenders: Sub-queue to the lender of its receivers.
         unbuilt: Properties that this version stores and does not serve; while there are any, no link attaches.
+        idle: Since when nobody uses it, when that matters; else None.
+        is_deleted: It is gone for clients; whoever still holds it has to let go.
     """
 
     __slots__ = (
@@ -47,6 +50,8 @@ class Queue:
         "description",
         "entity_id",
         "fragments",
+        "idle",
+        "is_deleted",
         "lenders",
         "namespace",
         "placement",
@@ -63,6 +68,8 @@ class Queue:
         self.placement = Placement(self.fragments)
         self.lenders = {sub: Lender(SOURCE, sub) for sub in (MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER)}
         self.unbuilt = unbuilt_features(description)
+        self.idle: IdleClock | None = None
+        self.is_deleted = False
         self._by_number = {handle.number: handle for handle in self.fragments}
         for handle in self.fragments:
             handle.lenders = {(SOURCE, sub): lender for sub, lender in self.lenders.items()}
@@ -97,10 +104,20 @@ class Queue:
             )
         }
 
+    def change(self, description: QueueDescription) -> None:
+        """Take on new properties: for what is sent, locked and renewed from now on; held locks stay (design 3.11)."""
+        self.description = description
+        self.unbuilt = unbuilt_features(description)
+        settings = self.settings()
+        for handle in self.fragments:
+            handle.broker.change_settings(handle, settings)
+
     # -- sending ------------------------------------------------------------------------------------------------
 
     def send(self, batch: SendBatch) -> None:
         """Store messages; Runs and Refusals come to ``batch.reply``, after the commit that holds them is durable."""
+        if self.idle is not None:
+            self.idle.note()
         if self.description.requires_duplicate_detection and not batch.ping:
             identify(batch, is_partitioned=self.is_partitioned)
         runs, refused = self.placement.split(batch)
@@ -113,6 +130,7 @@ class Queue:
 
     def cancel_scheduled(self, numbers: Iterable[int], reply: Mailbox) -> int:
         """Cancel scheduled messages; one CancelScheduled per fragment comes to ``reply``. Returns how many will."""
+        self._note_use()
         by_fragment = self._by_fragment(numbers, "scheduled")
         for handle, counts in by_fragment:
             handle.broker.submit(CancelScheduled(handle, SOURCE, counts, reply))
@@ -122,6 +140,7 @@ class Queue:
 
     def open_receiver(self, sub_queue: int, mailbox: Mailbox, *, removing: bool) -> Receiver:
         """Add a receiver without credit; DeliveryBatches come to ``mailbox``."""
+        self._note_use()
         return self.lenders[sub_queue].open(mailbox, removing=removing)
 
     def settle(self, command: SettleBatch) -> None:
@@ -146,6 +165,7 @@ class Queue:
             MessageNotFound: One of them is not deferred; none stays locked.
             StoreUnavailable: A fragment is away.
         """
+        self._note_use()
         batches: list[DeliveryBatch] = []
         try:
             for handle, counts in self._by_fragment(numbers, "deferred"):
@@ -159,6 +179,7 @@ class Queue:
 
     def remove_deferred(self, sub_queue: int, numbers: Iterable[int], reply: Mailbox) -> int:
         """Receive deferred messages in receive-and-delete mode; returns how many TakeDeferred come to ``reply``."""
+        self._note_use()
         by_fragment = self._by_fragment(numbers, "deferred")
         for handle, counts in by_fragment:
             handle.broker.submit(TakeDeferred(handle, SOURCE, sub_queue, counts, reply))
@@ -174,6 +195,7 @@ class Queue:
         Raises:
             StoreUnavailable: Nothing was found, and a fragment that may have something is away.
         """
+        self._note_use()
         first_fragment, first_count = first_number >> COUNT_BITS, first_number & COUNT_MASK
         found: list[tuple[FragmentHandle, Slot]] = []
         away: StoreUnavailable | None = None
@@ -201,11 +223,17 @@ class Queue:
 
     async def batch_delete(self, sub_queue: int, limit: int, before_ms: int) -> int:
         """Remove available messages that were enqueued before an instant; how many. See ``clearing.batch_delete``."""
+        self._note_use()
         return await clearing.batch_delete(self.fragments, SOURCE, sub_queue, limit, before_ms)
 
     async def purge(self, sub_queues: Sequence[int], is_time_over: Callable[[], bool]) -> Cleared:
         """Remove everything of these sub-queues that nobody holds. See ``clearing.purge``."""
+        self._note_use()
         return await clearing.purge(self.fragments, SOURCE, sub_queues, is_time_over)
+
+    def _note_use(self) -> None:
+        if self.idle is not None:
+            self.idle.note()
 
     def _by_fragment(self, numbers: Iterable[int], word: str) -> list[tuple[FragmentHandle, list[int]]]:
         by_number: dict[int, list[int]] = {}

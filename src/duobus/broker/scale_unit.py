@@ -7,18 +7,30 @@ and finds another place for runs whose store failed (I27).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from duobus.broker.fragment.commands import Run
 from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.handle import FragmentHandle
+from duobus.broker.idle import IdleWatch
 from duobus.broker.message_broker import MessageBroker
 from duobus.broker.namespace import Namespace
 from duobus.broker.ports import LateRefusal, Plan
 from duobus.broker.queue import COUNT_BITS, Queue
-from duobus.errors import EntityAlreadyExists, ServiceBusError, StoreFailed, StoreUnavailable
-from duobus.model.description import QUEUE, QueueDescription, from_json, to_json
+from duobus.errors import EntityAlreadyExists, ServerBusy, ServiceBusError, StoreFailed, StoreUnavailable
+from duobus.model.address import not_found
+from duobus.model.description import (
+    CLOUD,
+    QUEUE,
+    Profile,
+    QueueDescription,
+    check_queue_update,
+    from_json,
+    to_json,
+)
 from duobus.stores.catalog import LIVE, CatalogContents, EntityRow, SlotRow
 from duobus.stores.interface import StoreContents, Tombstone
 
@@ -48,6 +60,9 @@ class ScaleUnit:
         self._tombstones: dict[int, list[Tombstone]] = {}
         # Tombstones for which no store is there, with the refusals that wait for them.
         self._homeless: list[tuple[Tombstone, LateRefusal]] = []
+        self._followers: list[Callable[[Queue], None]] = []
+        self._idle_watch = IdleWatch(self._queues, self._now_ms, self._delete_idle)
+        self._deletions: set[asyncio.Task[None]] = set()
 
     # -- start and stop -----------------------------------------------------------------------------------------
 
@@ -68,6 +83,8 @@ class ScaleUnit:
         await self._open_stores()
         for row in entities:
             await self._resume(row)
+        for queue in self._queues():
+            self._idle_watch.begin(queue)
 
     async def _open_stores(self) -> None:
         """All stores are opened before any is recovered: a tombstone may lie in any of the others."""
@@ -93,6 +110,8 @@ class ScaleUnit:
 
     async def stop(self) -> None:
         """Finish what waits and close every store."""
+        self._idle_watch.stop()
+        await asyncio.gather(*self._deletions)
         await asyncio.gather(*(broker.close() for broker in self.brokers.values()))
 
     # -- entities -----------------------------------------------------------------------------------------------
@@ -118,6 +137,8 @@ class ScaleUnit:
         """Broker time has jumped ahead: do what is due by now and return when it is stored (only tests do that)."""
         for broker in self.brokers.values():
             broker.time_moved()
+        self._idle_watch.look()
+        await asyncio.gather(*self._deletions)
         await asyncio.gather(*(broker.finish() for broker in self.brokers.values()))
 
     async def create_queue(self, namespace: str, description: QueueDescription) -> Queue:
@@ -150,7 +171,74 @@ class ScaleUnit:
             raise StoreUnavailable(f"The queue '{description.name}' could not be created: {error}") from error
         self._catalog.mark_live(entity_id)
         home.queues[key] = queue
+        self._idle_watch.begin(queue)
         return queue
+
+    async def update_queue(self, namespace: str, description: QueueDescription, *, profile: Profile = CLOUD) -> Queue:
+        """Change a queue's properties to ``description``; durable on return, and in force everywhere.
+
+        Raises:
+            EntityNotFound: There is no such queue.
+            ArgumentInvalid, ArgumentOutOfRange: A property is wrong, or cannot be changed; nothing was.
+            ServerBusy: The catalog is lost; nothing was changed.
+        """
+        home = self.namespace(namespace)
+        queue = home.queues.get(description.name.lower())
+        if queue is None:
+            raise not_found(f"sb://{home.name}/{description.name}")
+        wanted = check_queue_update(queue.description, description, profile)
+        wanted = msgspec.structs.replace(wanted, updated_at_ms=self._now_ms())
+        try:
+            self._catalog.update_description(queue.entity_id, to_json(wanted))
+        except StoreFailed as error:
+            raise ServerBusy(f"The properties of '{queue.path}' cannot be changed now: {error}") from error
+        queue.change(wanted)
+        self._idle_watch.begin(queue)
+        self._tell(queue)
+        return queue
+
+    def follow(self, follower: Callable[[Queue], None]) -> None:
+        """Have ``follower`` called with every queue that has changed or is deleted, at once."""
+        self._followers.append(follower)
+
+    def unfollow(self, follower: Callable[[Queue], None]) -> None:
+        """Call it no more."""
+        if follower in self._followers:
+            self._followers.remove(follower)
+
+    def _tell(self, queue: Queue) -> None:
+        for follower in list(self._followers):
+            follower(queue)
+
+    def _now_ms(self) -> int:
+        return next(iter(self.brokers.values())).now_ms()
+
+    def _queues(self) -> Iterator[Queue]:
+        for space in self.namespaces.values():
+            yield from space.queues.values()
+
+    def _delete_idle(self, queue: Queue) -> None:
+        """Gone for clients at once, so that nobody can use it meanwhile; then from the stores."""
+        try:
+            self._take_away(queue)
+        except StoreFailed as error:
+            # The catalog is lost; it is looked at again when the time has passed once more.
+            self._idle_watch.begin(queue)
+            self.store_events(0, "unfinished", f"deletion of '{queue.path}': {error}")
+            return
+        task = asyncio.get_running_loop().create_task(self._clear_idle(queue), name="delete-idle-queue")
+        self._deletions.add(task)
+        task.add_done_callback(self._deletions.discard)
+
+    async def _clear_idle(self, queue: Queue) -> None:
+        minutes = (queue.description.auto_delete_on_idle_ms or 0) / 60_000
+        why = f"queue '{queue.path}' was idle for {minutes:g} minutes (AutoDeleteOnIdle)"
+        try:
+            await self._clear(queue)
+        except (StoreFailed, ServiceBusError) as error:
+            self.store_events(0, "unfinished", f"{why}; the rest is deleted at the next start: {error}")
+        else:
+            self.store_events(0, "deleted", why)
 
     def keep_unbuilt(self, namespace: str, kind: str, path: str, description: bytes) -> None:
         """Store an entity that this version does not serve, so that a later one has it."""
@@ -167,9 +255,20 @@ class ScaleUnit:
         Raises:
             StoreUnavailable: A store that holds part of it is away; the deletion is finished at the next start.
         """
-        home = self.namespace(namespace)
-        queue = home.queues.pop(path.lower())
+        queue = self.namespace(namespace).queues[path.lower()]
+        self._take_away(queue)
+        await self._clear(queue)
+
+    def _take_away(self, queue: Queue) -> None:
+        """From now on the queue is gone for clients, also after a crash."""
         self._catalog.begin_delete(queue.entity_id)
+        del self.namespace(queue.namespace).queues[queue.path.lower()]
+        queue.is_deleted = True
+        queue.idle = None
+        self._tell(queue)
+
+    async def _clear(self, queue: Queue) -> None:
+        """Delete what the stores hold of a queue that was taken away."""
         for broker in {handle.broker.store_id: handle.broker for handle in queue.fragments}.values():
             await broker.drop_entity(queue.entity_id)
         self._catalog.finish_delete(queue.entity_id)

@@ -255,6 +255,30 @@ def check_queue(queue: QueueDescription, profile: Profile = CLOUD) -> QueueDescr
     return queue
 
 
+#: What a queue keeps from its creation to its end, by the names of the wire (HTTP contract A.8.1).
+_FIXED = {
+    "RequiresSession": "requires_session",
+    "RequiresDuplicateDetection": "requires_duplicate_detection",
+    "EnablePartitioning": "enable_partitioning",
+}
+
+
+def check_queue_update(kept: QueueDescription, wanted: QueueDescription, profile: Profile = CLOUD) -> QueueDescription:
+    """Return what a queue becomes when its properties are changed to ``wanted``; raises as ``check_queue``.
+
+    Name and time of creation stay; what cannot be changed must be as it was.
+    """
+    if wanted.name.lower() != kept.name.lower():
+        raise ArgumentInvalid(f"The name of the queue '{kept.name}' can't be changed; create another queue.")
+    for name, attribute in _FIXED.items():
+        if getattr(wanted, attribute) != getattr(kept, attribute):
+            raise ArgumentInvalid(f"The value for the {name} property of an existing Queue can't be changed.")
+    wanted = msgspec.structs.replace(
+        wanted, name=kept.name, created_at_ms=kept.created_at_ms, accessed_at_ms=kept.accessed_at_ms
+    )
+    return check_queue(wanted, profile)
+
+
 def check_topic(topic: TopicDescription, profile: Profile = CLOUD) -> TopicDescription:
     """Return ``topic`` if it may be created with all its subscriptions and rules; raises as ``check_queue``."""
     check_entity_name(topic.name)
@@ -315,10 +339,7 @@ def unbuilt_features(queue: QueueDescription) -> tuple[str, ...]:
 
 def ignored_features(queue: QueueDescription) -> tuple[str, ...]:
     """Return what ``queue`` asks for, is stored, and has no effect in this version; it works without."""
-    wanted = (
-        ("AutoDeleteOnIdle", queue.auto_delete_on_idle_ms is not None),
-        ("AuthorizationRules", bool(queue.authorization_rules)),
-    )
+    wanted = (("AuthorizationRules", bool(queue.authorization_rules)),)
     return tuple(name for name, is_wanted in wanted if is_wanted)
 
 

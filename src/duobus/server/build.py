@@ -284,8 +284,9 @@ class Server:
         self._catalog.close()
 
     def _store_event(self, store_id: int, what: str, why: str) -> None:
-        write = self.log.info if what == "opened" else self.log.error
-        write(f"store {what}", store=store_id, reason=why)
+        write = self.log.info if what in ("opened", "deleted") else self.log.error
+        # Number 0 is no store: it is an entity that this is about.
+        write(f"store {what}" if store_id else f"entity {what}", store=store_id, reason=why)
 
 
 def _catalog_of(settings: Settings) -> Catalog:

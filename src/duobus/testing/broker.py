@@ -13,6 +13,8 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any
 
+import msgspec
+
 from duobus.auth.authorizer import Authorizer, NamespaceRules
 from duobus.broker.fragment.slot import ACTIVE, DEAD_LETTER, DEFERRED, MAIN, Slot, kind_of, sub_queue_of
 from duobus.broker.queue import COUNT_BITS, Queue
@@ -146,11 +148,29 @@ class BrokerHost:
             await self._server.unit.delete_queue(namespace, queue.path)
             raise NotImplementedYet(f"This version of duobus does not serve {', '.join(queue.unbuilt)}.")
 
-    async def messages(self, namespace: str, path: str) -> list[dict[str, Any]]:
-        """Everything in a queue and its dead-letter queue, by sequence number, as members of ``FoundMessage``."""
+    async def update_queue(self, namespace: str, path: str, changes: dict[str, Any]) -> None:
+        """Change properties of a queue, by the names of its description.
+
+        Raises:
+            EntityNotFound: There is no such queue.
+            ArgumentInvalid, ArgumentOutOfRange: A property is wrong, or cannot be changed.
+        """
+        queue = self._found(namespace, path)
+        await self._server.unit.update_queue(namespace, msgspec.structs.replace(queue.description, **changes))
+
+    async def delete_queue(self, namespace: str, path: str) -> None:
+        """Delete a queue with all that is in it; EntityNotFound when there is none."""
+        await self._server.unit.delete_queue(namespace, self._found(namespace, path).path)
+
+    def _found(self, namespace: str, path: str) -> Queue:
         queue = self._server.unit.namespace(namespace).queues.get(path.lower())
         if queue is None:
             raise EntityNotFound(f"The queue '{path}' does not exist. Create it with create_queue.")
+        return queue
+
+    async def messages(self, namespace: str, path: str) -> list[dict[str, Any]]:
+        """Everything in a queue and its dead-letter queue, by sequence number, as members of ``FoundMessage``."""
+        queue = self._found(namespace, path)
         found: list[dict[str, Any]] = []
         for sub_queue in (MAIN, DEAD_LETTER):
             found += await self._of_sub_queue(queue, sub_queue)

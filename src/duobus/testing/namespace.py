@@ -224,6 +224,19 @@ class Namespace:
         self._broker.call("create_queue", self.name, to_json(_description(name, properties)).decode())
         return name
 
+    def update_queue(self, name: str, **properties: Any) -> None:
+        """Change properties of a queue; links that it does not allow any more are detached.
+
+        Args:
+            name: Its path.
+            properties: As for ``create_queue``; what is not named stays.
+
+        Raises:
+            EntityNotFound: There is no such queue.
+            ArgumentInvalid: There is no such property, its value cannot be, or it cannot be changed.
+        """
+        self._broker.call("update_queue", self.name, name, _values(properties))
+
     def messages(self, queue: str) -> list[FoundMessage]:
         """Return all messages of a queue, then those of its dead-letter queue, by sequence number; at most 1,000 each.
 
@@ -244,6 +257,11 @@ class Namespace:
 
 
 def _description(name: str, properties: dict[str, Any]) -> QueueDescription:
+    return check_queue(QueueDescription(name=name, **_values(properties)))
+
+
+def _values(properties: dict[str, Any]) -> dict[str, Any]:
+    """Properties under the names of a description, with its units."""
     known = set(QueueDescription.__struct_fields__) - {"name"}
     values: dict[str, Any] = {}
     for key, given in properties.items():
@@ -257,4 +275,4 @@ def _description(name: str, properties: dict[str, Any]) -> QueueDescription:
             values[key if key in known else f"{key}_ms"] = given
         else:
             raise ArgumentInvalid(f"A queue has no property '{key}'. Use the names of QueueProperties.")
-    return check_queue(QueueDescription(name=name, **values))
+    return values

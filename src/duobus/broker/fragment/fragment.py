@@ -48,6 +48,8 @@ from duobus.stores.interface import CommitBatch, Put, SourceRow, StoredMessage
 
 #: Payload bytes of never delivered messages that a source keeps in memory, unless its store is short of room.
 WINDOW_BYTES: Final = 32 << 20
+#: Scheduled messages that one commit activates.
+DUE_AT_ONCE: Final = 2000
 
 
 class Fragment:
@@ -200,13 +202,20 @@ class Fragment:
 
     def _wake_scheduled(self, source: Source, now_ms: int, keeping: Housekeeping) -> None:
         scheduled = source.scheduled
+        if source.is_activating:
+            return
         while scheduled and scheduled[0][0] <= now_ms:
             _, count = heappop(scheduled)
             slot = source.by_count.get(count)
             if slot is not None and slot.state == SCHEDULED and not slot.lock:
                 slot.lock = RESERVED
                 keeping.due.append(slot)
-        if scheduled:
+                if len(keeping.due) >= DUE_AT_ONCE:
+                    break
+        if keeping.due:
+            # The next ones wait for this commit: a million that are due at once are no single commit.
+            source.is_activating = True
+        elif scheduled:
             self.due_at(scheduled[0][0])
 
     def _note_history(self, source: Source, now_ms: int | None = None) -> None:
@@ -323,6 +332,9 @@ class Fragment:
             settling.release(self, source, command, now_ms)
         elif isinstance(command, Housekeeping):
             settling.release_housekeeping(self, source, command)
+            if command.due:
+                source.is_activating = False
+                self.due_at(now_ms)
         elif isinstance(command, (TakeAndRemove, TakeDeferred, CancelScheduled)):
             for slot in command.slots:
                 source.forget(slot)

@@ -154,6 +154,7 @@ class Source:
         cold_number: Messages in the cold tail.
         cold_bytes: Their payload bytes.
         resident_bytes: Payload bytes in memory.
+        is_activating: A commit that activates scheduled messages is under way.
         is_paging: A page of the cold tail is on its way.
         missing: Dead, deferred and scheduled messages that recovery was to find in the store and did not.
         cold_due: Counts of cold messages whose time to live has ended; they are fetched to be disposed of.
@@ -172,6 +173,7 @@ class Source:
         "expiring",
         "highest_delivered",
         "history",
+        "is_activating",
         "is_paging",
         "locks",
         "missing",
@@ -210,6 +212,7 @@ class Source:
         self.cold_number = 0
         self.cold_bytes = 0
         self.resident_bytes = 0
+        self.is_activating = False
         self.is_paging = False
         self.missing = 0
         self.cold_due: list[int] = []

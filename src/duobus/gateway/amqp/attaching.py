@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from duobus.amqp import Attach, Coordinator, Link, Source, Target
-from duobus.broker import Queue
 from duobus.errors import (
     DetachForced,
-    EntityDisabled,
     InvalidField,
     NotAllowed,
     NotImplementedYet,
@@ -18,12 +16,13 @@ from duobus.errors import (
 from duobus.gateway.amqp.cbs_node import CBS, CbsNode
 from duobus.gateway.amqp.cbs_node import REQUEST_BYTES_MAX as CBS_REQUEST_BYTES_MAX
 from duobus.gateway.amqp.coordinator import attach_coordinator, demand_one_entity
+from duobus.gateway.amqp.entity_life import demand_receiving, demand_sending
 from duobus.gateway.amqp.incoming_link import IncomingLink
 from duobus.gateway.amqp.management_node import ManagementNode
 from duobus.gateway.amqp.outgoing_link import OutgoingLink
 from duobus.gateway.amqp.request_node import REQUEST_BYTES_MAX, ReplyLink, RequestLink, RequestNode
 from duobus.model.address import Address, parse_address
-from duobus.model.description import ACTIVE, RECEIVE_DISABLED, SEND_DISABLED, Right
+from duobus.model.description import Right
 
 if TYPE_CHECKING:
     from duobus.gateway.amqp.peer import Endpoint, Peer
@@ -134,17 +133,11 @@ def _authorize(peer: Peer, address: Address, right: Right, name: str) -> None:
         )
 
 
-def _demand_enabled(queue: Queue, *statuses: str) -> None:
-    status = queue.description.status
-    if status not in statuses:
-        raise EntityDisabled(f"The queue '{queue.path}' has the status {status}. Enable it, then attach again.")
-
-
 def _attach_sender(peer: Peer, link: Link, address: Address) -> None:
     """The client sends."""
     _authorize(peer, address, Right.SEND, "Send")
     queue = peer.door.unit.namespace(peer.namespace or "").resolve(address)
-    _demand_enabled(queue, ACTIVE, RECEIVE_DISABLED)
+    demand_sending(queue)
     if address.sub_queue:
         raise NotAllowed("Messages cannot be sent to a dead-letter queue. Send to the entity itself.")
     size_max = queue.description.max_message_size_bytes
@@ -159,7 +152,7 @@ def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:
     _authorize(peer, address, Right.LISTEN, "Listen")
     queue = peer.door.unit.namespace(peer.namespace or "").resolve(address)
     demand_one_entity(peer, link.session, queue)
-    _demand_enabled(queue, ACTIVE, SEND_DISABLED)
+    demand_receiving(queue)
     source: Any = _remote(link).source
     filters = getattr(source, "filter", None)
     if isinstance(filters, dict) and any(str(key) == SESSION_FILTER for key in filters):

@@ -7,11 +7,12 @@ import asyncio
 from duobus.amqp import ConnectionSettings
 from duobus.amqp import Error as AmqpError
 from duobus.auth.authorizer import Authorizer
-from duobus.broker import ScaleUnit
+from duobus.broker import Queue, ScaleUnit
 from duobus.clock import Clock, Entropy
 from duobus.codec import Symbol
 from duobus.errors import ServiceBusError
 from duobus.gateway.amqp.budget import ByteBudget
+from duobus.gateway.amqp.entity_life import entity_changed
 from duobus.gateway.amqp.peer import Peer
 from duobus.telemetry.logs import Log, new_tracking_id, tracking_suffix
 from duobus.telemetry.metering_log import MeteringCounts
@@ -73,6 +74,7 @@ class AmqpDoor:
         self._server_id = str(entropy.uuid())
         self._empty: asyncio.Future[None] | None = None
         self._sweep: asyncio.TimerHandle | None = self.loop.call_later(SWEEP_S, self._sweep_now)
+        unit.follow(self._entity_changed)
 
     def forget(self, peer: Peer) -> None:
         """A connection is lost."""
@@ -134,6 +136,10 @@ class AmqpDoor:
             peer.tick(now_ms, monotonic_ms)
         self._sweep = self.loop.call_later(SWEEP_S, self._sweep_now)
 
+    def _entity_changed(self, queue: Queue) -> None:
+        for peer in list(self.peers):
+            entity_changed(peer, queue)
+
     async def _answer_everything(self) -> None:
         """Let what is under way end: a send without an outcome is sent again, after a client's whole timeout (I63)."""
         for peer in list(self.peers):
@@ -147,6 +153,7 @@ class AmqpDoor:
     async def close(self, limit_s: float) -> None:
         """Contract chapter 16: answer, detach every link, close every connection, wait a little for their close."""
         self.is_closing = True
+        self.unit.unfollow(self._entity_changed)
         if self.peers:
             await self._answer_everything()
         for peer in list(self.peers):

@@ -8,6 +8,7 @@ from duobus.amqp import ACCEPTED, Link, Rejected, TransactionalState, TransferRe
 from duobus.broker import Queue, Run
 from duobus.codec import BATCH_FORMAT, DecodeError, split_batch
 from duobus.errors import MessageTooLarge, NotImplementedYet, ServerBusy, ServiceBusError, Undecodable
+from duobus.gateway.amqp.entity_life import demand_sending
 from duobus.gateway.amqp.mapping import Incoming, envelope_key, plain_offset, take_apart
 from duobus.model.columns import Mailbox, Refusal, SendBatch
 from duobus.model.metering import OPERATION_BYTES, SEND, operations_of
@@ -49,6 +50,14 @@ class IncomingLink(Mailbox):
         """Take the credit back and give none again; what was sent before the client knows is still taken."""
         self._is_stopping = True
         self._link.grant(0)
+
+    def demand_enabled(self) -> None:
+        """Raise EntityDisabled when the queue's status forbids this link."""
+        demand_sending(self.queue)
+
+    def entity_changed(self) -> None:
+        """The queue has other properties: what is too large is told from now on by the new limit."""
+        self._link.max_message_size = self.queue.description.max_message_size_bytes
 
     def wake(self) -> None:
         """See Mailbox."""

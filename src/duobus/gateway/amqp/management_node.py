@@ -25,6 +25,7 @@ from duobus.codec import Array, Int, Symbol, Timestamp
 from duobus.codec.sections import DATA, find_section
 from duobus.errors import (
     ArgumentInvalid,
+    EntityDisabled,
     MessageTooLarge,
     NotAllowed,
     NotImplementedYet,
@@ -34,6 +35,7 @@ from duobus.errors import (
     Unauthorized,
 )
 from duobus.gateway.amqp import clearing
+from duobus.gateway.amqp.entity_life import demand_operation
 from duobus.gateway.amqp.mapping import HeadMaker, take_apart
 from duobus.gateway.amqp.request_node import Request, RequestLink, RequestNode
 from duobus.gateway.amqp.waiting import Waiting
@@ -50,7 +52,7 @@ PEEK_MESSAGES_MAX = 1000
 NUMBERS_MAX = 1000
 
 #: Where a condition's HTTP status is another over AMQP (contract 10.10).
-_STATUS = {MessageTooLarge: 403, QuotaExceeded: 403, NotAllowed: 400}
+_STATUS = {MessageTooLarge: 403, QuotaExceeded: 403, NotAllowed: 400, EntityDisabled: 400}
 
 _DISPOSITIONS = {
     "completed": COMPLETE,
@@ -71,8 +73,12 @@ class ManagementNode(RequestNode):
         super().__init__(peer, name)
         self.queue = queue
         self.address = address
-        default_ttl = queue.description.default_message_time_to_live_ms if address.sub_queue == 0 else None
-        self._heads = HeadMaker(default_ttl, locks=True)
+        self.entity_changed()
+
+    def entity_changed(self) -> None:
+        """Take from the queue's properties what replies are made with."""
+        default_ttl = self.queue.description.default_message_time_to_live_ms
+        self._heads = HeadMaker(None if self.address.sub_queue else default_ttl, locks=True)
 
     def handle(self, request: Request, link: RequestLink) -> None:
         """Answer in a task of the connection: an operation may have to wait for a commit."""
@@ -150,6 +156,7 @@ class ManagementNode(RequestNode):
                 f"Unauthorized access. '{right.name.title() if right.name else right}' claim(s) are required to "
                 f"perform this operation. Resource: '{self.queue.path}'. Put a token that has it."
             )
+        demand_operation(self.queue, name)
         if not isinstance(request.body, dict):
             raise ArgumentInvalid("The body of the request must be a map.")
         return name, request.body, function

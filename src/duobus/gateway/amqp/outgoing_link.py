@@ -10,6 +10,7 @@ from duobus.broker import (
     COMPLETE,
     DEAD_LETTER_OUTCOME,
     DEFER,
+    MAIN,
     SOURCE,
     FragmentHandle,
     Queue,
@@ -19,6 +20,7 @@ from duobus.broker import (
     lock_lost,
 )
 from duobus.errors import NotAllowed, NotImplementedYet
+from duobus.gateway.amqp.entity_life import demand_receiving
 from duobus.gateway.amqp.mapping import HeadMaker
 from duobus.model.columns import DeliveryBatch, Mailbox
 from duobus.model.metering import EMPTY_RECEIVE, OPERATION_BYTES, RECEIVE, SETTLE, operations_of
@@ -90,9 +92,6 @@ class OutgoingLink(Mailbox):
         self.is_removing = is_removing
         self.is_waiting = False
         self._deliveries = deliveries
-        default_ttl = queue.description.default_message_time_to_live_ms if sub_queue == 0 else None
-        self._heads = HeadMaker(default_ttl, locks=not is_removing)
-        self._size_max = queue.description.max_message_size_bytes
         # Batches that credit was lent for but that are not on the wire yet: (batch, offset of the first unsent).
         self._unsent: list[tuple[DeliveryBatch, int]] = []
         self._unsent_number = 0
@@ -101,6 +100,18 @@ class OutgoingLink(Mailbox):
         self._draining = False
         self._sent_since_drain = 0
         self._receiver = queue.open_receiver(sub_queue, self, removing=is_removing)
+        self.entity_changed()
+
+    def demand_enabled(self) -> None:
+        """Raise EntityDisabled when the queue's status forbids this link."""
+        demand_receiving(self.queue)
+
+    def entity_changed(self) -> None:
+        """Take from the queue's properties what deliveries are made with."""
+        about = self.queue.description
+        default_ttl = about.default_message_time_to_live_ms if self._receiver.lender.sub_queue == MAIN else None
+        self._heads = HeadMaker(default_ttl, locks=not self.is_removing)
+        self._size_max = about.max_message_size_bytes
 
     def wake(self) -> None:
         """See Mailbox."""

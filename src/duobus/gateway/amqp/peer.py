@@ -329,7 +329,7 @@ class Peer(asyncio.Protocol):
         """Number of attached links."""
         return len(self._endpoints)
 
-    def endpoints(self, session: Session) -> Iterator[Endpoint]:
+    def endpoints_of(self, session: Session) -> Iterator[Endpoint]:
         """Those of an AMQP session, in the order in which they were attached."""
         return (endpoint for link, endpoint in self._endpoints.items() if link.session is session)
 
@@ -388,6 +388,10 @@ class Peer(asyncio.Protocol):
     def add_endpoint(self, link: Link, endpoint: Endpoint) -> None:
         """Keep the other side of an accepted link."""
         self._endpoints[link] = endpoint
+
+    def endpoints(self) -> list[tuple[Link, Endpoint]]:
+        """All accepted links with their other sides."""
+        return list(self._endpoints.items())
 
     def deliveries_of(self, session: Session) -> Deliveries:
         """The unsettled deliveries of an AMQP session."""

@@ -1,0 +1,103 @@
+"""AutoDeleteOnIdle: queues that nobody has used for their time are deleted (I42).
+
+A use is a send, an open receiver, a peek or another operation by number; a queue with scheduled messages is in use, and
+so is one of which a store is away, since nobody can look. One timer serves all queues. After a restart the time begins
+anew: an entity is never deleted early.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from duobus.broker.queue import Queue
+
+#: How soon the timer looks again at the earliest, and at the latest.
+LOOK_MIN_S, LOOK_MAX_S = 1.0, 3600.0
+
+
+class IdleClock:
+    """When a queue was last used.
+
+    Attributes:
+        limit_ms: For how long it may be idle.
+        last_ms: Broker time of its last use.
+    """
+
+    __slots__ = ("_now_ms", "last_ms", "limit_ms")
+
+    def __init__(self, limit_ms: int, now_ms: Callable[[], int]) -> None:
+        self.limit_ms = limit_ms
+        self._now_ms = now_ms
+        self.last_ms = now_ms()
+
+    def note(self) -> None:
+        """It is used now."""
+        self.last_ms = self._now_ms()
+
+
+class IdleWatch:
+    """Finds the queues that have been idle for too long.
+
+    Args:
+        queues: Gives all queues that there are.
+        now_ms: Broker time.
+        delete: Begins the deletion of a queue.
+    """
+
+    __slots__ = ("_delete", "_now_ms", "_queues", "_timer")
+
+    def __init__(
+        self, queues: Callable[[], Iterable[Queue]], now_ms: Callable[[], int], delete: Callable[[Queue], None]
+    ) -> None:
+        self._queues = queues
+        self._now_ms = now_ms
+        self._delete = delete
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, queue: Queue) -> None:
+        """A queue is new, has new properties, or is there again after a start: its time begins."""
+        limit_ms = queue.description.auto_delete_on_idle_ms
+        queue.idle = None if limit_ms is None else IdleClock(limit_ms, self._now_ms)
+        if limit_ms is not None:
+            self.look()
+
+    def look(self) -> None:
+        """Delete what has been idle for too long, and set the timer for the next look."""
+        now_ms = self._now_ms()
+        earliest = None
+        for queue in list(self._queues()):
+            clock = queue.idle
+            if clock is None:
+                continue
+            if _is_in_use(queue):
+                clock.last_ms = now_ms
+            due_ms = clock.last_ms + clock.limit_ms
+            if due_ms <= now_ms:
+                self._delete(queue)
+            elif earliest is None or due_ms < earliest:
+                earliest = due_ms
+        self.stop()
+        if earliest is not None:
+            delay_s = min(max((earliest - now_ms) / 1000, LOOK_MIN_S), LOOK_MAX_S)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self.look)
+
+    def stop(self) -> None:
+        """Look no more, until told to."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _is_in_use(queue: Queue) -> bool:
+    """What no call tells: receivers that are there or were since the last look, scheduled messages, absent stores."""
+    was_used = False
+    for lender in queue.lenders.values():
+        was_used = was_used or lender.was_used or bool(lender.receivers)
+        lender.was_used = False
+    if was_used or not all(handle.online for handle in queue.fragments):
+        return True
+    counts, _ = queue.numbers()
+    return counts[-1] > 0

@@ -20,6 +20,7 @@ from duobus.broker.namespace import Namespace
 from duobus.broker.placement import slot_of, string_key
 from duobus.broker.queue import COUNT_BITS, COUNT_MASK, SOURCE, Queue
 from duobus.broker.scale_unit import ScaleUnit
+from duobus.broker.throttle import Throttle
 
 __all__ = [
     "ABANDON",
@@ -45,6 +46,7 @@ __all__ = [
     "Slot",
     "TRANSFER_DEAD_LETTER",
     "TakeDeferred",
+    "Throttle",
     "kind_of",
     "lock_lost",
     "slot_of",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from zlib import crc32
 
+from duobus.broker.backlog import is_full
 from duobus.broker.handle import FragmentHandle
 from duobus.errors import ArgumentInvalid, ServiceBusError, StoreUnavailable
 from duobus.model.columns import SendBatch
@@ -50,17 +51,23 @@ class Placement:
             self._current = (self._current + 1) % len(self.fragments)
 
     def keyless(self) -> FragmentHandle:
-        """The current fragment; one whose store is away is passed over (PE4).
+        """The current fragment; one whose store is away (PE4) or that has too much to do (PE17) is passed over.
 
         Raises:
             StoreUnavailable: No store of this entity is there.
         """
         fragments = self.fragments
+        there: FragmentHandle | None = None
         for step in range(len(fragments)):
             index = (self._current + step) % len(fragments)
             if fragments[index].online:
-                self._current = index
-                return fragments[index]
+                there = fragments[index]
+                if not is_full(there):
+                    self._current = index
+                    return there
+        if there is not None:
+            # All are busy; it says so.
+            return there
         raise StoreUnavailable("No messaging store of this entity is available. Try again in a few seconds.")
 
     def keyed(self, key: bytes) -> FragmentHandle:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from duobus.amqp import ACCEPTED, Link, Rejected, TransferRefused, Transfers
-from duobus.broker import Queue, Run
+from duobus.broker import Queue, Run, Throttle
 from duobus.codec import BATCH_FORMAT, DecodeError, split_batch
 from duobus.errors import MessageTooLarge, NotImplementedYet, ServerBusy, ServiceBusError, Undecodable
 from duobus.gateway.amqp.mapping import Incoming, envelope_key, plain_offset, take_apart
@@ -23,7 +23,7 @@ CREDIT = 2000
 class IncomingLink(Mailbox):
     """One link on which a client sends to a queue."""
 
-    __slots__ = ("_is_stopping", "_link", "_owed", "_peer", "is_waiting", "queue", "segments")
+    __slots__ = ("_is_stopping", "_link", "_owed", "_peer", "_throttle", "is_waiting", "queue", "segments")
 
     def __init__(self, peer: Peer, link: Link, queue: Queue, segments: tuple[str, ...]) -> None:
         super().__init__()
@@ -35,6 +35,7 @@ class IncomingLink(Mailbox):
         # Messages whose outcome is owed: credit is given again as they are answered.
         self._owed = 0
         self._is_stopping = False
+        self._throttle = peer.throttle
 
     @property
     def owes(self) -> bool:
@@ -60,6 +61,8 @@ class IncomingLink(Mailbox):
 
     def transfers(self, event: Transfers) -> None:
         """Hand the deliveries of one read to the broker."""
+        if self._throttle is not None and not self._admit(event, self._throttle):
+            return
         if event.state is not None:
             error = NotImplementedYet("Transactions are not supported by this version. Send without one.")
             self._reject(event.first_delivery_id, len(event.payloads), event.settled, error)
@@ -68,6 +71,18 @@ class IncomingLink(Mailbox):
                 self._batch(event.first_delivery_id + index, payload, event.settled)
         else:
             self._singles(event)
+
+    def _admit(self, event: Transfers, throttle: Throttle) -> bool:
+        """Refuse what is beyond the namespace's rate; False when that is all of it. Batches are counted when opened."""
+        number = len(event.payloads)
+        if event.message_format == BATCH_FORMAT:
+            return True
+        admitted = throttle.admit(number)
+        if admitted < number:
+            event.payloads = event.payloads[:admitted]
+            first = (event.first_delivery_id + admitted) & 0xFFFFFFFF
+            self._reject(first, number - admitted, event.settled, throttle.refusal())
+        return admitted > 0
 
     def refused(self, event: TransferRefused) -> None:
         """A delivery that the engine did not take in: too large."""
@@ -149,6 +164,9 @@ class IncomingLink(Mailbox):
             # An envelope speaks for messages that say nothing themselves.
             key = envelope_key(envelope)
             parts = [part._replace(key=key) for part in parts]
+        if self._throttle is not None and not self._throttle.admit_whole(len(parts)):
+            self._reject(delivery_id, 1, settled, self._throttle.refusal())
+            return
         batch = self._columns(delivery_id, parts, unsettled=not settled)
         batch.atomic = True
         self._send(batch)

@@ -96,6 +96,7 @@ class OutgoingLink(Mailbox):
         self._draining = False
         self._sent_since_drain = 0
         self._receiver = queue.open_receiver(sub_queue, self, removing=is_removing)
+        self._receiver.gate = peer.throttle
 
     def wake(self) -> None:
         """See Mailbox."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from broker_kit import Hall, answers, batch
-from test_message_broker import receiver, simulated, turns
+from test_message_broker import receiver, settlement, simulated, turns
 
-from duobus.broker import Queue
+from duobus.broker import DEAD_LETTER_OUTCOME, Queue
 from duobus.broker.fragment import fragment as fragment_module
 from duobus.broker.fragment import source as source_module
 from duobus.broker.fragment.browsing import ENVELOPE_BYTES
@@ -70,6 +72,34 @@ async def test_a_fragment_whose_store_is_away_is_passed_over(hall: Hall) -> None
     # "There is nothing" cannot be said of a dead-letter queue that nobody can look into.
     with pytest.raises(StoreUnavailable, match="is not available"):
         await queue.peek(DEAD_LETTER, 0, 10)
+
+
+@simulated
+async def test_a_peek_shows_nothing_that_is_not_durable_yet(hall: Hall) -> None:
+    await hall.start()
+    queue = await hall.create()
+    queue.send(batch(b"m"))
+    await turns()
+    _, box = receiver(queue, 1)
+    await turns()
+    (delivered,) = box.taken()
+    writer = hall.writers[queue.fragments[0].broker.store_id]
+    writer.is_held = True
+    command = settlement(delivered)
+    command.outcome = DEAD_LETTER_OUTCOME
+    queue.settle(command)
+    await turns()
+    peeking = asyncio.ensure_future(queue.peek(DEAD_LETTER, 0, 10))
+    await turns()
+    # The dead letter is decided, and its commit is on its way.
+    assert not peeking.done()
+    writer.fail_next = "before"
+    writer.release()
+    with pytest.raises(StoreUnavailable):
+        await peeking
+    await asyncio.sleep(1)
+    assert await queue.peek(DEAD_LETTER, 0, 10) == []
+    assert len(await queue.peek(MAIN, 0, 10)) == 1
 
 
 @simulated

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from broker_kit import Hall, answers, batch
-from test_message_broker import receiver, settlement, simulated, turns
+from test_message_broker import payloads, receiver, settlement, simulated, turns
 
 from duobus.broker import DEAD_LETTER_OUTCOME, Queue
 from duobus.broker.fragment import fragment as fragment_module
@@ -126,3 +126,24 @@ async def test_a_deep_queue_is_peeked_without_being_read_into_memory(hall: Hall)
             b"%03d" % index for index in range(7, 19)
         ]
         assert len(source.by_count) == resident
+
+
+@simulated
+async def test_what_lies_behind_a_window_full_of_expired_messages_is_received_all_the_same(hall: Hall) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (fragment_module, source_module):
+            patch.setattr(module, "WINDOW_COUNT", 6)
+        await hall.start()
+        queue = await hall.create()
+        for _ in range(6):
+            queue.send(batch(b"short", ttl_ms=1000))
+            await turns()
+        queue.send(batch(b"long"))
+        await turns()
+        fragment = queue.fragments[0].fragment
+        assert fragment is not None
+        assert fragment.sources[0].cold_number == 1
+        await asyncio.sleep(2)
+        _, box = receiver(queue, 5)
+        await asyncio.sleep(1)
+        assert payloads(box) == [b"long"]

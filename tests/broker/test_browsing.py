@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from broker_kit import Hall, answers, batch
-from test_message_broker import receiver, simulated, turns
+from test_message_broker import payloads, receiver, settlement, simulated, turns
 
-from duobus.broker import Queue
+from duobus.broker import DEAD_LETTER_OUTCOME, Queue
 from duobus.broker.fragment import fragment as fragment_module
 from duobus.broker.fragment import source as source_module
 from duobus.broker.fragment.browsing import ENVELOPE_BYTES
@@ -73,6 +75,34 @@ async def test_a_fragment_whose_store_is_away_is_passed_over(hall: Hall) -> None
 
 
 @simulated
+async def test_a_peek_shows_nothing_that_is_not_durable_yet(hall: Hall) -> None:
+    await hall.start()
+    queue = await hall.create()
+    queue.send(batch(b"m"))
+    await turns()
+    _, box = receiver(queue, 1)
+    await turns()
+    (delivered,) = box.taken()
+    writer = hall.writers[queue.fragments[0].broker.store_id]
+    writer.is_held = True
+    command = settlement(delivered)
+    command.outcome = DEAD_LETTER_OUTCOME
+    queue.settle(command)
+    await turns()
+    peeking = asyncio.ensure_future(queue.peek(DEAD_LETTER, 0, 10))
+    await turns()
+    # The dead letter is decided, and its commit is on its way.
+    assert not peeking.done()
+    writer.fail_next = "before"
+    writer.release()
+    with pytest.raises(StoreUnavailable):
+        await peeking
+    await asyncio.sleep(1)
+    assert await queue.peek(DEAD_LETTER, 0, 10) == []
+    assert len(await queue.peek(MAIN, 0, 10)) == 1
+
+
+@simulated
 async def test_a_deep_queue_is_peeked_without_being_read_into_memory(hall: Hall) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for module in (fragment_module, source_module):
@@ -96,3 +126,24 @@ async def test_a_deep_queue_is_peeked_without_being_read_into_memory(hall: Hall)
             b"%03d" % index for index in range(7, 19)
         ]
         assert len(source.by_count) == resident
+
+
+@simulated
+async def test_what_lies_behind_a_window_full_of_expired_messages_is_received_all_the_same(hall: Hall) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (fragment_module, source_module):
+            patch.setattr(module, "WINDOW_COUNT", 6)
+        await hall.start()
+        queue = await hall.create()
+        for _ in range(6):
+            queue.send(batch(b"short", ttl_ms=1000))
+            await turns()
+        queue.send(batch(b"long"))
+        await turns()
+        fragment = queue.fragments[0].fragment
+        assert fragment is not None
+        assert fragment.sources[0].cold_number == 1
+        await asyncio.sleep(2)
+        _, box = receiver(queue, 5)
+        await asyncio.sleep(1)
+        assert payloads(box) == [b"long"]

@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from duobus.broker.fragment.clearing import ClearAvailable, ClearCounts
 from duobus.broker.fragment.commands import (
     ABANDON,
     COMPLETE,
@@ -15,6 +16,7 @@ from duobus.broker.fragment.commands import (
     CancelScheduled,
     TakeDeferred,
 )
+from duobus.broker.fragment.slot import NEVER
 
 LOCK_MS, DEFAULT_TTL_MS, DELIVERIES_MAX = 1000, 5000, 3
 
@@ -143,6 +145,31 @@ class FragmentMachine(RuleBasedStateMachine):
             count = next(c for c, s in self.driver.source.by_count.items() if s.payload == name)
             command = TakeDeferred("handle", 0, 0, [count], Box())
             assert self.driver.error_of(command) is None
+            del self.messages[name]
+
+    @rule(limit=st.integers(1, 3))
+    def clear_available(self, limit: int) -> None:
+        """Delete what would be received next."""
+        self._sync()
+        free = [name for name, m in self.messages.items() if m.place == "active" and not m.locked_until_ms]
+        command = ClearAvailable("handle", 0, None, sub_queue=0, limit=limit, before_ms=NEVER, end=NEVER)
+        self.driver.commit(command)
+        names = [slot.payload for slot in command.slots]
+        assert len(names) == min(limit, len(free))
+        for name in names:
+            assert name in free
+            del self.messages[name]
+
+    @rule()
+    def clear_everything(self) -> None:
+        """Remove whatever nobody holds."""
+        self._sync()
+        counts = list(self.driver.source.by_count)
+        command = ClearCounts("handle", 0, None, counts=counts)
+        self.driver.commit(command)
+        gone = {slot.payload for slot in command.slots}
+        assert gone == {name for name, m in self.messages.items() if not m.locked_until_ms}
+        for name in gone:
             del self.messages[name]
 
     @rule(cancel=st.booleans(), wait_ms=st.sampled_from([100, 3000]))

@@ -505,6 +505,18 @@ def test_indexes_of_settled_messages_do_not_pile_up() -> None:
     assert driver.source.renewed == {}
 
 
+def test_messages_that_expired_in_the_middle_of_their_list_do_not_pile_up() -> None:
+    driver = Driver()
+    driver.send(*[b"short"] * 2000, ttl_ms=1000)
+    driver.send(b"long")
+    driver.pass_time(1000)
+    driver.pass_time(1)
+    driver.fragment.deadline = 0
+    driver.commit()
+    assert len(driver.source.sub_queues[MAIN].ready) == 1
+    assert [slot.payload for _, slot in driver.lock(9)] == [b"long"]
+
+
 def test_numbers_follow_every_change_of_state() -> None:
     driver = Driver()
     driver.send(b"aa", b"bb", b"cc")

@@ -21,6 +21,7 @@ from duobus.broker.namespace import Namespace
 from duobus.broker.placement import slot_of, string_key
 from duobus.broker.queue import COUNT_BITS, COUNT_MASK, SOURCE, Queue
 from duobus.broker.scale_unit import ScaleUnit
+from duobus.broker.throttle import Throttle
 from duobus.broker.transaction import Transaction
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "Slot",
     "TRANSFER_DEAD_LETTER",
     "TakeDeferred",
+    "Throttle",
     "Transaction",
     "kind_of",
     "lock_lost",

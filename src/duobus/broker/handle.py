@@ -19,9 +19,10 @@ class FragmentHandle:
         number: The fragment's number in the entity.
         fragment: The engine while the store is open; None while it is away.
         lenders: (source number, sub-queue) to the lender that wants to hear of available messages.
+        waiting, waiting_bytes: New messages that wait for a commit of it to start; counted by ``backlog.py``.
     """
 
-    __slots__ = ("broker", "entity_id", "fragment", "lenders", "number")
+    __slots__ = ("broker", "entity_id", "fragment", "lenders", "number", "waiting", "waiting_bytes")
 
     def __init__(self, broker: MessageBroker, entity_id: int, number: int) -> None:
         self.broker = broker
@@ -29,6 +30,8 @@ class FragmentHandle:
         self.number = number
         self.fragment: Fragment | None = None
         self.lenders: dict[tuple[int, int], Lender] = {}
+        self.waiting = 0
+        self.waiting_bytes = 0
 
     @property
     def online(self) -> bool:

@@ -14,6 +14,7 @@ from duobus.model.columns import DeliveryBatch, Mailbox
 
 if TYPE_CHECKING:
     from duobus.broker.handle import FragmentHandle
+    from duobus.broker.throttle import Throttle
 
 #: Most messages lent to one fragment at a time: small enough that receivers share, large enough that the cost
 #: of a turn is spread over many messages.
@@ -28,9 +29,10 @@ class Receiver:
         lent: Credit lent to fragments that have not answered yet.
         removing: Receive-and-delete instead of peek-lock.
         mailbox: Gets the DeliveryBatches.
+        gate: The rate that it shares with others, or None.
     """
 
-    __slots__ = ("closed", "lender", "lent", "mailbox", "removing", "wanted")
+    __slots__ = ("closed", "gate", "lender", "lent", "mailbox", "removing", "wanted")
 
     def __init__(self, lender: Lender, mailbox: Mailbox, *, removing: bool) -> None:
         self.lender = lender
@@ -39,6 +41,7 @@ class Receiver:
         self.wanted = 0
         self.lent = 0
         self.closed = False
+        self.gate: Throttle | None = None
 
     def request(self, credit: int) -> None:
         """Set how many more messages are wanted, those that were lent for included."""
@@ -50,6 +53,8 @@ class Receiver:
         """Called by the message broker: the answer to a ``take`` of ``lent`` credits, perhaps with fewer messages."""
         self.lent -= lent
         unused = lent - len(batch.slots)
+        if unused and self.gate is not None:
+            self.gate.give_back(unused)
         if self.closed:
             if batch.slots and not self.removing:
                 ranges = [(batch.first_lock, len(batch.slots))]
@@ -122,6 +127,8 @@ class Lender:
                 continue
             receiver, _ = waiting.popitem(last=False)
             lent = min(receiver.wanted, available, QUANTUM)
+            if lent > 0 and receiver.gate is not None:
+                lent = receiver.gate.lend(receiver, lent)
             if lent <= 0:
                 continue
             receiver.wanted -= lent

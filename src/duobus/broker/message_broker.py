@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from duobus.broker import recovery
+from duobus.broker import backlog, recovery
 from duobus.broker.alarm import Alarm
 from duobus.broker.fragment.commands import (
     Command,
@@ -30,6 +30,7 @@ from duobus.broker.handle import FragmentHandle
 from duobus.broker.lending import Receiver
 from duobus.broker.paging import Pager, set_windows
 from duobus.broker.ports import LateRefusal, Plan, Watcher, Writer
+from duobus.broker.throttle import busy
 from duobus.broker.undecided import Undecided
 from duobus.clock import BrokerTime, Entropy
 from duobus.errors import InternalError, ServiceBusError, StoreFailed, StoreUnavailable
@@ -301,9 +302,14 @@ class MessageBroker:
         if self.state != "open":
             self._refuse(command, self.unavailable(), None)
             return
-        if len(self._pending) >= PENDING_MAX and isinstance(command, Run):
-            self._answer(command, StoreUnavailable("Too many operations wait for this messaging store. Try again."))
-            return
+        if isinstance(command, Run):
+            refusal = backlog.admit(command)
+            if refusal is None and len(self._pending) >= PENDING_MAX:
+                backlog.left(command)
+                refusal = busy("too many operations wait for this messaging store")
+            if refusal is not None:
+                self._answer(command, refusal)
+                return
         self._pending.append(command)
         self._schedule()
 
@@ -441,6 +447,8 @@ class MessageBroker:
         messages = size = 0
         while pending and messages < COMMIT_MESSAGES_MAX and size < COMMIT_BYTES_MAX:
             command = pending.popleft()
+            if isinstance(command, Run):
+                backlog.left(command)
             try:
                 decided = self._decide(command, now_ms, commit, self._committing)
             except Exception as error:  # noqa: BLE001 - a fault of ours must not leave clients without an answer
@@ -626,6 +634,8 @@ class MessageBroker:
             else:
                 self._refuse(command, unavailable, self._stone(command, commit_no, old))
         for command in pending:
+            if isinstance(command, Run):
+                backlog.left(command)
             self._refuse(command, unavailable, None)
         unkept, self._tombstones, self._carried = self._carried + self._tombstones, [], []
         self._watcher.stones_unkept(unkept)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from duobus.broker.queue import Queue
+from duobus.broker.throttle import Throttle
 from duobus.errors import NotImplementedYet
 from duobus.model.address import Address, not_found
 
@@ -14,14 +15,16 @@ class Namespace:
         name: Its name, as configured.
         queues: Lower-case path to queue.
         unbuilt: Lower-case path to what this version stores and does not serve (a topic, say).
+        throttle: Its rate, or None when it has no bound.
     """
 
-    __slots__ = ("name", "queues", "unbuilt")
+    __slots__ = ("name", "queues", "throttle", "unbuilt")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.queues: dict[str, Queue] = {}
         self.unbuilt: dict[str, str] = {}
+        self.throttle: Throttle | None = None
 
     def resolve(self, address: Address) -> Queue:
         """The queue of an address, whichever of its nodes is meant.

@@ -89,6 +89,9 @@ class Pager:
                 break
             if handle.fragment is fragment:
                 browsing.look_at_rows(fragment, source_no, sought, rows, broker.now_ms())
+        if sought.is_early:
+            # Durable before visible: calls of a store are done in order, so this comes after the commit under way.
+            await broker.use(lambda: None)
         return sought.found
 
 

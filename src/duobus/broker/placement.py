@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from zlib import crc32
 
+from duobus.broker.backlog import is_full
 from duobus.broker.handle import FragmentHandle
 from duobus.errors import ArgumentInvalid, ServiceBusError, StoreUnavailable
 from duobus.model.columns import SendBatch
@@ -50,25 +51,27 @@ class Placement:
             self._current = (self._current + 1) % len(self.fragments)
 
     def keyless(self, size: int = 0) -> FragmentHandle:
-        """The current fragment; one whose store is away, or that has no room for ``size`` bytes, is passed over (PE4).
+        """The current fragment, or the next that can take ``size`` bytes.
+
+        Passed over is one whose store is away (PE4), that has too much to do (PE17), or that has no room.
 
         Raises:
             StoreUnavailable: No store of this entity is there.
         """
         fragments = self.fragments
-        full: FragmentHandle | None = None
+        there: FragmentHandle | None = None
         for step in range(len(fragments)):
             index = (self._current + step) % len(fragments)
             handle = fragments[index]
             if handle.fragment is None:
                 continue
-            if handle.fragment.has_room(size):
+            if not is_full(handle) and handle.fragment.has_room(size):
                 self._current = index
                 return handle
-            full = full or handle
-        if full is not None:
-            # Whether it still is when its commit starts, only the fragment can say.
-            return full
+            there = there or handle
+        if there is not None:
+            # Whether it still is full when its commit starts, only the fragment can say.
+            return there
         raise StoreUnavailable("No messaging store of this entity is available. Try again in a few seconds.")
 
     def keyed(self, key: bytes) -> FragmentHandle:

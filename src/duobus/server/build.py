@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from duobus.auth.authorizer import Authorizer, NamespaceRules
-from duobus.broker import MessageBroker, ScaleUnit
+from duobus.broker import MessageBroker, ScaleUnit, Throttle
 from duobus.clock import BrokerTime, Clock, Entropy
 from duobus.errors import ConfigurationError, ServiceBusError, StoreFailed, StoreTooNew
 from duobus.gateway.amqp.budget import ByteBudget
@@ -93,6 +93,9 @@ class Server:
             checkpoint.start()
         for namespace in self.settings.namespaces:
             await self._create_entities(namespace)
+            if namespace.messages_per_second is not None:
+                throttle = Throttle(namespace.name, namespace.messages_per_second, self._clock)
+                self.unit.namespace(namespace.name).throttle = throttle
         rules = [
             NamespaceRules(row.name, row.rules, config.hosts)
             for row, config in zip(namespaces, self.settings.namespaces, strict=True)

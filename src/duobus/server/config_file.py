@@ -36,6 +36,9 @@ from duobus.server.json_comments import parse_json_with_comments
 #: Largest configuration file: 10,000 entities with all their properties are about 5 MiB.
 FILE_BYTES_MAX = 32 * 1024 * 1024
 
+#: Highest rate that a namespace may be held to; faster than any server of this kind.
+RATE_MAX = 10_000_000
+
 _NAME_LENGTH_MAX = 50
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 
@@ -52,6 +55,7 @@ class NamespaceConfig(msgspec.Struct, frozen=True, kw_only=True):
         rules: Access rules that the file gives; the default rule is made by the server where it is not among them.
         queues: What the file describes; those that ask for more than this version does are among them.
         topics: Kept whole, with subscriptions and rules.
+        messages_per_second: What its clients may send and receive together, or None for no bound.
     """
 
     name: str
@@ -59,6 +63,7 @@ class NamespaceConfig(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[AccessRule, ...] = ()
     queues: tuple[QueueDescription, ...] = ()
     topics: tuple[TopicDescription, ...] = ()
+    messages_per_second: int | None = None
 
 
 class ConfigContents(msgspec.Struct, frozen=True):
@@ -203,6 +208,9 @@ def _namespace(node: _Node) -> NamespaceConfig:
     hosts = node.take("HostNames", list, [])
     if not all(isinstance(host, str) and host for host in hosts):
         raise node.error("a list of host names is needed", "HostNames")
+    rate = node.take("MessagesPerSecond", int) if node.has("MessagesPerSecond") else None
+    if rate is not None and not 1 <= rate <= RATE_MAX:
+        raise node.error(f"{rate} is no rate; use 1 to {RATE_MAX}, or leave it out for no bound", "MessagesPerSecond")
     rules = _access_rules(node)
     queues = [_queue(queue) for queue in node.children("Queues")]
     topics = [_topic(topic) for topic in node.children("Topics")]
@@ -218,6 +226,7 @@ def _namespace(node: _Node) -> NamespaceConfig:
         rules=rules,
         queues=tuple(queues),
         topics=tuple(topics),
+        messages_per_second=rate,
     )
 
 

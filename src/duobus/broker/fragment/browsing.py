@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from duobus.broker.fragment.cold_tail import slot_of_row
-from duobus.broker.fragment.slot import SCHEDULED, Slot, sub_queue_of
+from duobus.broker.fragment.slot import RESERVED, SCHEDULED, Slot, sub_queue_of
 from duobus.stores.interface import StoredMessage
 
 if TYPE_CHECKING:
@@ -27,10 +27,11 @@ class Sought:
         first: Lowest count that was not looked at yet.
         limit: Messages that are still wanted.
         size: Bytes that there is still room for; the message that passes it is found all the same.
-        found: Messages so far.
+        found: Copies of the messages so far: others go on with the messages themselves before a reply is written.
+        is_early: A commit that is not durable yet disposes of one of them, so the reply has to wait for it.
     """
 
-    __slots__ = ("first", "found", "limit", "size", "sub_queue")
+    __slots__ = ("first", "found", "is_early", "limit", "size", "sub_queue")
 
     def __init__(self, sub_queue: int, first: int, limit: int, size: int) -> None:
         self.sub_queue = sub_queue
@@ -38,6 +39,7 @@ class Sought:
         self.limit = limit
         self.size = size
         self.found: list[Slot] = []
+        self.is_early = False
 
     @property
     def is_full(self) -> bool:
@@ -47,7 +49,8 @@ class Sought:
     def offer(self, fragment: Fragment, source: Source, slot: Slot, now_ms: int) -> None:
         """Take a message if it is one of those sought; those in other sub-queues and lapsed ones are not."""
         if sub_queue_of(slot.state) == self.sub_queue and _shows(fragment, source, slot, now_ms):
-            self.found.append(slot)
+            self.found.append(_copy(slot))
+            self.is_early = self.is_early or slot.lock == RESERVED
             self.limit -= 1
             self.size -= slot.size + ENVELOPE_BYTES
 
@@ -90,6 +93,12 @@ def look_at_rows(
             slot = slot_of_row(row)
         if slot is not None:
             sought.offer(fragment, source, slot, now_ms)
+
+
+def _copy(slot: Slot) -> Slot:
+    copy = Slot(slot.count, slot.payload, slot.enqueued_ms)
+    copy.state, copy.deliveries, copy.lock, copy.special = slot.state, slot.deliveries, slot.lock, slot.special
+    return copy
 
 
 def _shows(fragment: Fragment, source: Source, slot: Slot, now_ms: int) -> bool:

@@ -109,6 +109,13 @@ class SubQueue:
         """Put a message back at its place in the order."""
         heappush(self.returned, (slot.count, slot))
 
+    def drop_stale(self) -> None:
+        """Forget the slots that are GONE, and the bytes that they hold."""
+        self.ready = deque(slot for slot in self.ready if slot.state != GONE)
+        self.returned = [entry for entry in self.returned if entry[1].state != GONE]
+        heapify(self.returned)
+        self.stale = 0
+
     def take(self, limit: int) -> list[Slot]:
         """Take up to ``limit`` messages off, lowest count first."""
         ready = self.ready
@@ -283,11 +290,12 @@ class Source:
         """(first count, number of rows) of the page to read ahead now, or None; at most half a window."""
         if not self.cold_number or self.is_paging:
             return None
-        main = self.sub_queues[0]
-        if len(main.ready) > WINDOW_COUNT // 2:
+        # Not the list's length: it may be full of messages that are gone, and who finds none takes none off.
+        available = self.sub_queues[0].available()
+        if available > WINDOW_COUNT // 2:
             return None
         average = max(1, self.cold_bytes // self.cold_number)
-        if len(main.ready) * average > window_bytes // 2:
+        if available * average > window_bytes // 2:
             return None
         return self.cold_first, max(1, min(PAGE_COUNT, window_bytes // 2 // average))
 
@@ -308,6 +316,9 @@ class Source:
         if len(self.delayed) > 2 * len(self.by_count) + COMPACT_FROM:
             self.delayed = [e for e in self.delayed if e[1] in self.by_count]
             heapify(self.delayed)
+        for sub_queue in self.sub_queues:
+            if sub_queue.stale > sub_queue.available() + COMPACT_FROM:
+                sub_queue.drop_stale()
         for duration, ends in self.ends.items():
             if len(ends) > 2 * len(self.locks) + COMPACT_FROM:
                 locks = self.locks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from duobus.amqp import ACCEPTED, Link, Rejected, TransactionalState, TransferRefused, Transfers
-from duobus.broker import Queue, Run
+from duobus.broker import Queue, Run, Throttle
 from duobus.codec import BATCH_FORMAT, DecodeError, split_batch
 from duobus.errors import MessageTooLarge, NotImplementedYet, ServerBusy, ServiceBusError, Undecodable
 from duobus.gateway.amqp.entity_life import demand_sending
@@ -24,7 +24,7 @@ CREDIT = 2000
 class IncomingLink(Mailbox):
     """One link on which a client sends to a queue."""
 
-    __slots__ = ("_is_stopping", "_link", "_owed", "_peer", "is_waiting", "queue", "segments")
+    __slots__ = ("_is_stopping", "_link", "_owed", "_peer", "_throttle", "is_waiting", "queue", "segments")
 
     def __init__(self, peer: Peer, link: Link, queue: Queue, segments: tuple[str, ...]) -> None:
         super().__init__()
@@ -36,6 +36,7 @@ class IncomingLink(Mailbox):
         # Messages whose outcome is owed: credit is given again as they are answered.
         self._owed = 0
         self._is_stopping = False
+        self._throttle = peer.throttle
 
     @property
     def owes(self) -> bool:
@@ -69,6 +70,8 @@ class IncomingLink(Mailbox):
 
     def transfers(self, event: Transfers) -> None:
         """Hand the deliveries of one read to the broker."""
+        if self._throttle is not None and not self._admit(event, self._throttle):
+            return
         if event.state is not None:
             self._in_state(event)
         elif event.message_format == BATCH_FORMAT:
@@ -76,6 +79,21 @@ class IncomingLink(Mailbox):
                 self._batch(event.first_delivery_id + index, payload, event.settled)
         else:
             self._singles(event)
+
+    def _admit(self, event: Transfers, throttle: Throttle) -> bool:
+        """Refuse what is beyond the namespace's rate; False when that is all of it. Batches are counted when opened."""
+        number = len(event.payloads)
+        if event.message_format == BATCH_FORMAT:
+            return True
+        admitted = throttle.admit(number)
+        if admitted < number:
+            event.payloads = event.payloads[:admitted]
+            first = (event.first_delivery_id + admitted) & 0xFFFFFFFF
+            error = throttle.refusal()
+            if isinstance(event.state, TransactionalState):
+                self._peer.transactions.doom(event.state.txn_id, error)
+            self._reject(first, number - admitted, event.settled, error)
+        return admitted > 0
 
     def refused(self, event: TransferRefused) -> None:
         """A delivery that the engine did not take in: too large."""
@@ -98,7 +116,11 @@ class IncomingLink(Mailbox):
             if not isinstance(state, TransactionalState):
                 raise NotImplementedYet("Deliveries are not resumed: send without a state, or in a transaction.")
             try:
-                batch = self._whole(delivery_id, payload, is_batch=event.message_format == BATCH_FORMAT)
+                is_batch = event.message_format == BATCH_FORMAT
+                batch = self._whole(delivery_id, payload, is_batch=is_batch)
+                throttle = self._throttle
+                if is_batch and batch is not None and throttle is not None and not throttle.admit_whole(batch.n):
+                    raise throttle.refusal()
             except ServiceBusError as error:
                 transactions.doom(state.txn_id, error)
                 raise
@@ -168,6 +190,9 @@ class IncomingLink(Mailbox):
             if not settled:
                 self._link.settle(delivery_id, delivery_id, ACCEPTED)
             self._top_up(0)
+            return
+        if self._throttle is not None and not self._throttle.admit_whole(batch.n):
+            self._reject(delivery_id, 1, settled, self._throttle.refusal())
             return
         batch.unsettled = not settled
         self._send(batch)

@@ -159,6 +159,9 @@ class ManagementNode(RequestNode):
         demand_operation(self.queue, name)
         if not isinstance(request.body, dict):
             raise ArgumentInvalid("The body of the request must be a map.")
+        throttle = self.peer.throttle
+        if throttle is not None and name in _COUNTED and not throttle.admit_whole(_messages_in(name, request.body)):
+            raise throttle.refusal()
         return name, request.body, function
 
     # -- locks --------------------------------------------------------------------------------------------------
@@ -330,6 +333,22 @@ _OPERATIONS: dict[str, tuple[Operation, Right]] = {
     "com.microsoft:batch-delete-messages": (clearing.batch_delete, Right.LISTEN),
     "duobus:purge-messages": (clearing.purge, Right.MANAGE),
 }
+
+
+#: Operations that the rate of a namespace counts, with the member that lists their messages: those that send or read.
+#: Whoever settles, renews or deletes makes room, and is never held up.
+_COUNTED = {
+    "com.microsoft:peek-message": "",
+    "com.microsoft:receive-by-sequence-number": "sequence-numbers",
+    "com.microsoft:schedule-message": "messages",
+}
+
+
+def _messages_in(operation: str, body: dict[Any, Any]) -> int:
+    """How many messages a request counts as; a peek is one."""
+    found = body.get(_COUNTED[operation])
+    items = found.items if isinstance(found, Array) else found
+    return len(items) if isinstance(items, list) and items else 1
 
 
 def _tokens(body: dict[Any, Any]) -> list[bytes]:

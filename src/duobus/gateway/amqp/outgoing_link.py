@@ -100,6 +100,7 @@ class OutgoingLink(Mailbox):
         self._draining = False
         self._sent_since_drain = 0
         self._receiver = queue.open_receiver(sub_queue, self, removing=is_removing)
+        self._receiver.gate = peer.throttle
         self.entity_changed()
 
     def demand_enabled(self) -> None:

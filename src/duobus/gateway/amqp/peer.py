@@ -30,7 +30,7 @@ from duobus.amqp import (
 )
 from duobus.amqp import Error as AmqpError
 from duobus.auth.authorizer import Grants, NamespaceRules
-from duobus.broker import SOURCE, Queue
+from duobus.broker import SOURCE, Queue, Throttle
 from duobus.errors import (
     ConnectionForced,
     DetachForced,
@@ -316,6 +316,11 @@ class Peer(asyncio.Protocol):
         endpoint = self._endpoints.pop(link, None)
         if endpoint is not None:
             endpoint.close()
+
+    @property
+    def throttle(self) -> Throttle | None:
+        """The rate of the client's namespace, or None."""
+        return self.door.unit.namespace(self.namespace or "").throttle
 
     # -- for links and nodes ------------------------------------------------------------------------------------
 

@@ -1,0 +1,55 @@
+"""What waits for one fragment: beyond a bound it says "busy", while the other fragments go on (PE17).
+
+Credit keeps every single sender far below the bound; reaching it means that many send to one fragment, because it is
+the only one or because they have one key, and faster than its store writes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from duobus.broker.throttle import busy
+from duobus.errors import ServerBusy
+
+if TYPE_CHECKING:
+    from duobus.broker.fragment.commands import Run
+    from duobus.broker.handle import FragmentHandle
+
+#: Messages, and their bytes, that may wait for one fragment: one to two seconds of work at the rates of
+#: reference/performance.md. For less than that it is better to let a sender wait. The run that passes the bound is
+#: taken, so that the largest message always finds room.
+FRAGMENT_MESSAGES_MAX = 50_000
+FRAGMENT_BYTES_MAX = 64 << 20
+
+
+def is_full(handle: FragmentHandle) -> bool:
+    """Whether a fragment takes no further run for now."""
+    return handle.waiting >= FRAGMENT_MESSAGES_MAX or handle.waiting_bytes >= FRAGMENT_BYTES_MAX
+
+
+def admit(run: Run) -> ServerBusy | None:
+    """Count a run that is about to wait, or say why it may not."""
+    handle: FragmentHandle = run.handle
+    if is_full(handle):
+        return busy(f"{handle.waiting} messages wait for fragment {handle.number} of this entity")
+    number, size = _weight(run)
+    handle.waiting += number
+    handle.waiting_bytes += size
+    return None
+
+
+def left(run: Run) -> None:
+    """A run waits no longer."""
+    handle: FragmentHandle = run.handle
+    number, size = _weight(run)
+    handle.waiting -= number
+    handle.waiting_bytes -= size
+
+
+def _weight(run: Run) -> tuple[int, int]:
+    """Messages and bytes; of a part of a batch its share, for adding up each would cost more than it is worth."""
+    batch = run.batch
+    if run.indices is None:
+        return batch.n, batch.bytes_total
+    number = len(run.indices)
+    return number, batch.bytes_total * number // batch.n

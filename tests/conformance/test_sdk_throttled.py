@@ -1,0 +1,87 @@
+"""A namespace past its rate: what the official SDK is told, and that it waits and gets through."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusServerBusyError
+from kit_bus import NAMESPACE
+from kit_raw import RawClient, token
+from kit_sdk import Face, Sdk, bodies, within_the_limit
+from test_raw_deliveries import management, message, said
+
+from duobus.amqp import ACCEPTED, Rejected
+from duobus.codec import Int
+from duobus.demo.server_process import ServerProcess
+
+pytestmark = pytest.mark.timeout(30)
+
+#: Of these sends may have 7, so that 3 are left for receivers.
+RATE = 10
+
+
+@pytest.fixture
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A broker whose only namespace is held to RATE."""
+    namespace = {"Name": NAMESPACE, "MessagesPerSecond": RATE, "Queues": [{"Name": "q"}]}
+    configuration = {"UserConfig": {"Namespaces": [namespace]}}
+    with ServerProcess(tmp_path_factory.mktemp("slow"), config=configuration, arguments=("--emulator",)) as process:
+        yield process
+
+
+async def flood(sender: Face, number: int) -> None:
+    """Send messages one after the other."""
+    for index in range(number):
+        await sender.send_messages(ServiceBusMessage(b"%d" % index))
+
+
+@within_the_limit
+async def test_a_send_beyond_the_rate_is_server_busy_with_the_code_and_the_wait(slow: ServerProcess, sdk: Sdk) -> None:
+    async with sdk.client(slow.connection_string) as client, client.sender("q") as sender:
+        with pytest.raises(ServiceBusServerBusyError, match=r"50009.*wait 2 seconds.*TrackingId"):
+            await flood(sender, 60)
+        # The link lives on.
+        await asyncio.sleep(1)
+        await sender.send_messages(ServiceBusMessage(b"later"))
+
+
+@within_the_limit
+async def test_an_sdk_that_may_retry_waits_and_gets_every_message_through(slow: ServerProcess, sdk: Sdk) -> None:
+    async with sdk.client(slow.connection_string, retry_total=3) as client:
+        started = time.monotonic()
+        async with client.sender("q") as sender:
+            await flood(sender, 9)
+        # The wait of the SDK for this condition; without it the refusal would have come again.
+        assert time.monotonic() - started > 0.5
+        async with client.receiver("q") as receiver:
+            assert sorted(await bodies(receiver, 9)) == [b"%d" % index for index in range(9)]
+
+
+def test_the_messages_of_one_read_are_admitted_up_to_the_rate_and_batches_as_a_whole(slow: ServerProcess) -> None:
+    with RawClient(int(slow.ready["amqp_port"])) as raw:
+        assert raw.put_token("", token(""))[0] == 202
+        link = raw.sender("q")
+        for index in range(12):
+            raw.send(link, message(b"%d" % index))
+        states: list[Any] = []
+        while len(states) < 12:
+            for first, last, settled, state in said(raw).ranges:
+                assert settled
+                states += [state] * (last - first + 1)
+        assert states.count(ACCEPTED) >= 7
+        refused = [state for state in states if isinstance(state, Rejected)]
+        assert refused
+        assert {state.error.condition for state in refused if state.error} == {"com.microsoft:server-busy"}
+        assert "wait 2 seconds" in str(refused[0].error)
+        # A request is refused likewise; one that settles or deletes is not.
+        status, properties, _ = management(raw, "q", "peek-message", {"message-count": Int(1)})
+        assert (status, properties["errorCondition"]) == (503, "com.microsoft:server-busy")
+        receiver = raw.receiver("q")
+        receiver.grant(20)
+        accepted = states.count(ACCEPTED)
+        assert len(raw.receive(receiver, accepted, limit_s=5)) == accepted

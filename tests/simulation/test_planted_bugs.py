@@ -23,6 +23,12 @@ CATCHING_SEEDS = {
     "batch-half-stored": 1,
     "store-kept-open": 2,
     "lock-not-exclusive": 1,
+    "transaction-in-two-commits": 79,
+    "settled-before-discharge": 3,
+    "sent-before-discharge": 3,
+    "lost-lock-in-transaction": 27,
+    "ambiguous-discharge-guessed": 47,
+    "refused-piece-left-out": 3,
 }
 
 

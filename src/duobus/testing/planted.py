@@ -23,6 +23,7 @@ from duobus.gateway.amqp.mapping import Incoming
 from duobus.model.columns import DeliveryBatch
 from duobus.stores.interface import CommitBatch, SourceRow
 from duobus.testing.disk import Disk
+from duobus.testing.planted_transactions import TRANSACTION_BUGS
 from duobus.testing.stores import CrashingStore
 
 
@@ -270,4 +271,5 @@ BUGS: dict[str, Callable[[], Any]] = {
     "batch-half-stored": batch_half_stored,
     "store-kept-open": store_kept_open,
     "lock-not-exclusive": lock_not_exclusive,
+    **TRANSACTION_BUGS,
 }

@@ -73,6 +73,16 @@ def test_a_token_put_by_hand_opens_the_entity(proton: Proton, proton_bus: Proton
     assert found["body"] == "in"
 
 
+def test_transactions_commit_and_abort_without_waiting_for_outcomes(proton: Proton, proton_bus: ProtonBus) -> None:
+    found, trace = proton.run("transactions", **proton_bus.login())
+    assert found == {
+        "commit": [["committed"], ["commit 1", "commit 2"]],
+        "early": [["committed"], ["early 1", "early 2"]],
+        "abort": [["aborted"], ["abort"]],
+    }
+    assert "<- @disposition(21) [role=true, first=0x0, last=0x0, settled=true, state=@declared(51)" in trace
+
+
 def test_what_is_not_offered_is_detached_with_a_readable_error(proton: Proton, proton_bus: ProtonBus) -> None:
     found, _ = proton.run("refusals", **proton_bus.login())
     conditions = {name: text for name, (kind, text) in found.items() if kind == "LinkDetached"}

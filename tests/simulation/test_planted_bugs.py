@@ -26,6 +26,12 @@ CATCHING_SEEDS = {
     "history-lost-at-restart": 24,
     "history-outlives-its-run": 31,
     "window-begun-anew": 88,
+    "transaction-in-two-commits": 79,
+    "settled-before-discharge": 3,
+    "sent-before-discharge": 3,
+    "lost-lock-in-transaction": 27,
+    "ambiguous-discharge-guessed": 47,
+    "refused-piece-left-out": 3,
 }
 
 

@@ -142,16 +142,46 @@ class SettleBegin(Event):
         token: Lock token of the delivery, 16 bytes.
         outcome: COMPLETE, ABANDON, RELEASE, DEAD_LETTERED or DEFER.
         management: True when the request goes to the management node by token, not by disposition.
+        transaction: Name of the transaction that it is part of.
     """
 
-    __slots__ = ("connection", "management", "op", "outcome", "token")
+    __slots__ = ("connection", "management", "op", "outcome", "token", "transaction")
 
-    def __init__(self, op: int, connection: str, token: bytes, outcome: str, *, management: bool = False) -> None:
+    def __init__(
+        self,
+        op: int,
+        connection: str,
+        token: bytes,
+        outcome: str,
+        *,
+        management: bool = False,
+        transaction: str | None = None,
+    ) -> None:
         self.op = op
         self.connection = connection
         self.token = token
         self.outcome = outcome
         self.management = management
+        self.transaction = transaction
+
+
+class DischargeBegin(Event):
+    """A client is about to end a transaction; its sends and settlements end with it.
+
+    Attributes:
+        op: Number of the operation.
+        connection: Over which the request goes.
+        transaction: Name of the transaction.
+        fail: True for a rollback.
+    """
+
+    __slots__ = ("connection", "fail", "op", "transaction")
+
+    def __init__(self, op: int, connection: str, transaction: str, *, fail: bool) -> None:
+        self.op = op
+        self.connection = connection
+        self.transaction = transaction
+        self.fail = fail
 
 
 class RenewBegin(Event):

@@ -23,6 +23,7 @@ from duobus.gateway.amqp.mapping import Incoming
 from duobus.model.columns import DeliveryBatch
 from duobus.stores.interface import CommitBatch, SourceRow
 from duobus.testing.disk import Disk
+from duobus.testing.planted_transactions import TRANSACTION_BUGS
 from duobus.testing.stores import CrashingStore
 
 
@@ -306,4 +307,5 @@ BUGS: dict[str, Callable[[], Any]] = {
     "history-lost-at-restart": history_lost_at_restart,
     "history-outlives-its-run": history_outlives_its_run,
     "window-begun-anew": window_begun_anew,
+    **TRANSACTION_BUGS,
 }

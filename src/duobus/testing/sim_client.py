@@ -273,7 +273,7 @@ class SimulatedClient(asyncio.Protocol):
         outcomes = await asyncio.gather(*(self._end_send(numbers, future) for numbers, future in waiting))
         return len(waiting) == len(groups) and all(outcomes)
 
-    def _begin_send(self, entity: str, message: Message, *, settled: bool) -> int:
+    def _begin_send(self, entity: str, message: Message, *, settled: bool, transaction: str | None = None) -> int:
         op = self.world.history.next_op()
         key = self.world.placing_key(entity, message.key, message.uid, ping=message.ping)
         self.world.history.append(
@@ -290,6 +290,7 @@ class SimulatedClient(asyncio.Protocol):
                 ping=message.ping,
                 scheduled_ms=message.scheduled_ms,
                 ttl_ms=message.ttl_ms,
+                transaction=transaction,
             )
         )
         return op

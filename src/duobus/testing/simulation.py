@@ -15,6 +15,7 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 from duobus.model.description import QueueDescription
 from duobus.testing import history as h
@@ -23,6 +24,7 @@ from duobus.testing.disk import FAULTS
 from duobus.testing.planted import BUGS
 from duobus.testing.repeats import Repeats, window_of, with_detection
 from duobus.testing.sim_client import Message, SimulatedClient
+from duobus.testing.sim_transactions import transact
 from duobus.testing.sim_world import World
 
 LOCK_MS = 3_000
@@ -37,7 +39,7 @@ class Scenario:
     Attributes:
         queues: Entities with their properties.
         stores: Number of messaging stores.
-        senders, receivers: How many clients of each.
+        senders, receivers, transactors: How many clients of each.
         messages: Messages per sender.
         kills, power_cuts: How often the broker's process or machine dies.
         cuts: How often a connection is reset or goes silent.
@@ -77,12 +79,15 @@ class Scenario:
         self.removing = rng.random() < 0.4
         self.management = rng.random() < 0.6
         self.queues = with_detection(self.queues, seed)
+        # Drawn apart, so that the rest of a seed's scenario stays what it was.
+        self.transactors = random.Random(f"transactors:{seed}").randint(1, 3) if seed % 4 == 3 else 0
 
     def __repr__(self) -> str:
         queues = ", ".join(queue.name for queue in self.queues)
         return (
             f"{queues} over {self.stores} stores; {self.senders} senders of {self.messages} messages, "
-            f"{self.receivers} receivers; {self.kills} kills, {self.power_cuts} power cuts, {self.cuts} cuts, "
+            f"{self.receivers} receivers, {self.transactors} transactors; "
+            f"{self.kills} kills, {self.power_cuts} power cuts, {self.cuts} cuts, "
             f"disk faults {self.chances or 'none'}; {self.seconds:.1f} s"
         )
 
@@ -101,7 +106,7 @@ class Scenario:
                 for queue in self.queues
             },
             purged=removed,
-            concurrent_senders=self.senders,
+            concurrent_senders=self.senders + self.transactors,
         )
 
 
@@ -144,6 +149,9 @@ class _Run:
         jobs += [self._receiver(number) for number in range(scenario.receivers)]
         if scenario.management:
             jobs.append(self._manager())
+        for number in range(scenario.transactors):
+            entity = scenario.queues[number % len(scenario.queues)].name
+            jobs.append(transact(world, entity, number, self._client, lambda: self.in_phase))
         tasks = [asyncio.ensure_future(job) for job in jobs]
         await self._nemesis()
         for disk in world.disks.values():
@@ -156,13 +164,13 @@ class _Run:
 
     # -- clients ------------------------------------------------------------------------------------------------
 
-    async def _client(self, kind: str) -> SimulatedClient | None:
+    async def _client(self, kind: str, made: type[SimulatedClient] = SimulatedClient) -> Any:
         """A connected client, or None when the phase ended first."""
         self._number += 1
         name = f"{kind}-{self._number}"
         while True:
             try:
-                return await SimulatedClient.connect(self.world, name)
+                return await made.connect(self.world, name)
             except OSError:
                 await asyncio.sleep(0.2)
                 if not self.in_phase and kind != "drain":

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
-from duobus.testing.checkers import duplicates, locks, messages, order, sends
+from duobus.testing.checkers import duplicates, locks, messages, order, sends, transactions
 from duobus.testing.checkers.facts import EntityRules, Facts, Setup, Violation
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ CHECKERS: dict[int, Callable[[Facts], Iterator[Violation]]] = {
     5: duplicates.duplicate_window,
     6: order.delivery_count,
     7: messages.sequence_numbers,
+    8: transactions.all_or_nothing,
     9: sends.fragment_isolation,
     11: messages.ping_never_delivered,
     13: messages.receive_and_delete,
@@ -39,6 +40,8 @@ CHECKERS: dict[int, Callable[[Facts], Iterator[Violation]]] = {
     26: sends.keyless_spread,
     27: sends.keyless_reroute,
     28: sends.keyed_to_dead_fragment,
+    34: transactions.one_key,
+    35: transactions.nothing_before_the_commit,
     38: sends.send_outcome,
     39: sends.presettled_send,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import TypeVar
 
 from duobus.testing.history import (
@@ -16,6 +17,7 @@ from duobus.testing.history import (
     CancelBegin,
     Crash,
     Delivery,
+    DischargeBegin,
     Drained,
     Event,
     Expired,
@@ -36,7 +38,7 @@ from duobus.testing.history import (
     Turn,
 )
 
-Begin = TypeVar("Begin", SendBegin, SettleBegin, RenewBegin, CancelBegin)
+Begin = TypeVar("Begin", SendBegin, SettleBegin, RenewBegin, CancelBegin, DischargeBegin)
 
 #: Outcomes after which a message may be delivered again.
 RETURNING = (ABANDON, RELEASE, DEFER, DEAD_LETTERED)
@@ -231,6 +233,7 @@ class Facts:
         self.settles: list[SettleBegin] = []
         self.renewals: list[RenewBegin] = []
         self.cancels: list[CancelBegin] = []
+        self.discharges: list[DischargeBegin] = []
         self.sends_of: dict[str, list[SendBegin]] = defaultdict(list)
         self.settles_of: dict[bytes, list[SettleBegin]] = defaultdict(list)
         self.renewals_of: dict[bytes, list[RenewBegin]] = defaultdict(list)
@@ -262,7 +265,7 @@ class Facts:
             operation = self.operations[event.op]
             operation.ends.append(event)
             operation.changes_at_end = self._changes
-        elif isinstance(event, (SendBegin, SettleBegin, RenewBegin, CancelBegin)):
+        elif isinstance(event, (SendBegin, SettleBegin, RenewBegin, CancelBegin, DischargeBegin)):
             self.operations[event.op] = Operation(frozenset(self._down), self._changes)
             self._sort_in_begin(event)
         elif isinstance(event, Delivery):
@@ -274,7 +277,7 @@ class Facts:
         else:
             self._sort_in_mark(event)
 
-    def _sort_in_begin(self, event: SendBegin | SettleBegin | RenewBegin | CancelBegin) -> None:
+    def _sort_in_begin(self, event: SendBegin | SettleBegin | RenewBegin | CancelBegin | DischargeBegin) -> None:
         if isinstance(event, SendBegin):
             self.sends.append(event)
             self.sends_of[event.uid].append(event)
@@ -284,6 +287,8 @@ class Facts:
         elif isinstance(event, RenewBegin):
             self.renewals.append(event)
             self.renewals_of[event.token].append(event)
+        elif isinstance(event, DischargeBegin):
+            self.discharges.append(event)
         else:
             self.cancels.append(event)
 
@@ -327,7 +332,7 @@ class Facts:
 
     # --- questions that several checkers ask ---
 
-    def end(self, begin: SendBegin | SettleBegin | RenewBegin | CancelBegin) -> Operation:
+    def end(self, begin: SendBegin | SettleBegin | RenewBegin | CancelBegin | DischargeBegin) -> Operation:
         """Return how an operation ended."""
         return self.operations[begin.op]
 
@@ -350,13 +355,15 @@ class Facts:
         position = row.index(delivery) + 1
         return row[position] if position < len(row) else None
 
+    def crashes_of(self, delivery: Delivery) -> Iterator[Crash]:
+        """Yield the crashes of the fragment from which a delivery came."""
+        for crash in self.crashes:
+            if crash.fragments is None or (delivery.entity, delivery.fragment) in crash.fragments:
+                yield crash
+
     def crash_after(self, delivery: Delivery) -> Crash | None:
         """Return the first crash that forgot the delivery's lock, if there was one."""
-        for crash in self.crashes:
-            concerned = crash.fragments is None or (delivery.entity, delivery.fragment) in crash.fragments
-            if concerned and crash.broker_ms >= delivery.broker_ms:
-                return crash
-        return None
+        return next((crash for crash in self.crashes_of(delivery) if crash.broker_ms >= delivery.broker_ms), None)
 
     def crashed_between(self, earlier: Delivery, later: Delivery) -> bool:
         """Tell whether the fragment lost its memory between two deliveries."""

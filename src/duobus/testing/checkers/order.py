@@ -15,6 +15,7 @@ from duobus.testing.history import (
     DEFERRED,
     MAIN,
     PEEK_LOCK,
+    RECEIVE_AND_DELETE,
     RELEASE,
     Delivery,
 )
@@ -103,9 +104,14 @@ def _dead_letter_once(facts: Facts) -> Iterator[Violation]:
 def release_to_the_front(facts: Facts) -> Iterator[Violation]:
     """I19: a message that came back goes out before newer ones of its fragment that were never delivered."""
     waits = []
+    removing = {delivery.entity for delivery in facts.deliveries if delivery.mode == RECEIVE_AND_DELETE}
     for earlier, later in _redeliveries(facts):
         returned = _returned_ms(facts, earlier, later)
         if returned is not None:
+            if later.entity in removing:
+                # A removal whose commit failed is seen by nobody: the message was taken, and came back once more.
+                again = [crash.broker_ms for crash in facts.crashes_of(later) if crash.index < later.index]
+                returned = max([returned, *again])
             waits.append((returned, later.broker_ms, earlier, later))
     yield from _overtaken(19, facts, waits)
 

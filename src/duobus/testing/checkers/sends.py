@@ -35,7 +35,8 @@ def _outage_sends(facts: Facts) -> Iterator[tuple[SendBegin, Operation, int]]:
         operation = facts.end(begin)
         fragments = facts.setup.rules(begin.entity).fragments
         down = {fragment for entity, fragment in operation.down if entity == begin.entity}
-        if not operation.ends or fragments is None or not down:
+        # A send in a transaction shares the fate of all of it, whatever its own fragment does (I8).
+        if not operation.ends or fragments is None or not down or begin.transaction is not None:
             continue
         if down.issuperset(fragments):
             yield begin, operation, _ALL_DEAD

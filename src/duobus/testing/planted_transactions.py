@@ -1,0 +1,143 @@
+"""Planted bugs of transactions; see ``planted``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from duobus.broker import Queue
+from duobus.broker.fragment.commands import Command, Group, SettleBatch
+from duobus.broker.message_broker import MessageBroker
+from duobus.broker.transaction import Transaction
+from duobus.broker.undecided import Undecided
+from duobus.errors import ServiceBusError
+from duobus.gateway.amqp.transactions import Transactions
+from duobus.model.columns import Mailbox, SendBatch
+
+
+class _Then(Mailbox):
+    """Submits the second half of a group when the first is done."""
+
+    def __init__(self, broker: MessageBroker, rest: Group) -> None:
+        super().__init__()
+        self._broker = broker
+        self._rest = rest
+
+    def wake(self) -> None:
+        """See Mailbox."""
+        for first in self.ready:
+            if first.error is None:
+                self._broker.submit(self._rest)
+            elif self._rest.reply is not None:
+                self._rest.error = first.error
+                self._rest.reply.ready.append(self._rest)
+                self._rest.reply.wake()
+        self.ready = []
+
+
+@contextmanager
+def transaction_in_two_commits() -> Iterator[None]:
+    """A discharge is written in two commits, one half of the work after the other."""
+    original = MessageBroker.submit
+
+    def submit(self: MessageBroker, command: Command) -> None:
+        if isinstance(command, Group) and len(command.members) > 1 and not isinstance(command.reply, _Then):
+            half = len(command.members) // 2
+            rest, command.members = command.members[half:], command.members[:half]
+            first = Group(command.members, _Then(self, command))
+            command.members = rest
+            original(self, first)
+            return
+        original(self, command)
+
+    with mock.patch.object(MessageBroker, "submit", submit):
+        yield
+
+
+@contextmanager
+def settled_before_discharge() -> Iterator[None]:
+    """A settlement in a transaction is done at once."""
+    original = Transactions.add_settlements
+
+    def add(self: Transactions, name: bytes, queue: Queue, commands: list[SettleBatch]) -> None:
+        original(self, name, queue, commands)
+        for command in commands:
+            ranges = command.ranges
+            again = SettleBatch(
+                command.handle, command.source_no, None, prefix=command.prefix, outcome=command.outcome, ranges=ranges
+            )
+            again.detail = command.detail
+            queue.settle(again)
+        # Nothing is left to check at the discharge, so nobody notices there.
+        self.find(name).transaction.work = [
+            found for found in self.find(name).transaction.work if not isinstance(found, SettleBatch)
+        ]
+
+    with mock.patch.object(Transactions, "add_settlements", add):
+        yield
+
+
+@contextmanager
+def sent_before_discharge() -> Iterator[None]:
+    """A message in a transaction is stored when it comes."""
+    original = Transactions.send
+
+    def send(self: Transactions, name: bytes, queue: Queue, batch: SendBatch | None) -> None:
+        original(self, name, queue, batch)
+        if batch is not None:
+            self.find(name).transaction.work.pop()
+            queue.send(batch)
+
+    with mock.patch.object(Transactions, "send", send):
+        yield
+
+
+@contextmanager
+def lost_lock_in_transaction() -> Iterator[None]:
+    """A transaction whose lock has ended is committed without that settlement."""
+    original = Transaction.take
+
+    def take(self: Transaction) -> list[Command]:
+        work = original(self)
+        for command in work:
+            if isinstance(command, SettleBatch):
+                command.strict = False
+        return work
+
+    with mock.patch.object(Transaction, "take", take):
+        yield
+
+
+@contextmanager
+def ambiguous_discharge_guessed() -> Iterator[None]:
+    """A discharge whose commit failed is said to be rolled back, whatever the store holds."""
+    original = Undecided.keep
+
+    def keep(self: Undecided, group: Group, commit_no: int, error: ServiceBusError) -> None:
+        original(self, group, 1 << 62, error)
+
+    with mock.patch.object(Undecided, "keep", keep):
+        yield
+
+
+@contextmanager
+def refused_piece_left_out() -> Iterator[None]:
+    """Work that is refused leaves the rest of its transaction to be committed."""
+
+    def doom(self: Transaction, error: ServiceBusError) -> None:
+        """Nothing comes of it."""
+
+    with mock.patch.object(Transaction, "doom", doom):
+        yield
+
+
+TRANSACTION_BUGS: dict[str, Callable[[], Any]] = {
+    "transaction-in-two-commits": transaction_in_two_commits,
+    "settled-before-discharge": settled_before_discharge,
+    "sent-before-discharge": sent_before_discharge,
+    "lost-lock-in-transaction": lost_lock_in_transaction,
+    "ambiguous-discharge-guessed": ambiguous_discharge_guessed,
+    "refused-piece-left-out": refused_piece_left_out,
+}

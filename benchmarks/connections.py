@@ -164,7 +164,12 @@ def run(count: int, *, tls: bool, idle_s: float = 5.0) -> dict[str, Any]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
         with tempfile.TemporaryDirectory() as folder:
-            arguments = ("--emulator", *(("--tls-self-signed",) if tls else ()))
+            arguments = (
+                "--emulator",
+                "--quota",
+                f"connections={count + 100}",
+                *(("--tls-self-signed",) if tls else ()),
+            )
             process = ServerProcess(Path(folder), config=queues_config({QUEUE: {}}), arguments=arguments)
             with process:
                 context = ssl.create_default_context(cafile=process.ready["ca"]) if tls else None

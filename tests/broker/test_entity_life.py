@@ -25,6 +25,7 @@ from duobus.errors import (
     StoreFailed,
 )
 from duobus.model.description import QueueDescription, from_json
+from duobus.model.quotas import Quotas
 from duobus.testing.loop import SimulationLoop
 
 MIB = 1 << 20
@@ -449,3 +450,22 @@ def test_messages_that_ran_out_of_life_are_dead_lettered_or_removed_as_the_queue
     assert driver.source.numbers == [0, numbers[1] + moved, 0, 0, 0]
     assert all(special is not None and special.reason == "TTLExpiredException" for special in dead.values())
     assert len(driver.stored()) == len(dead)
+
+
+# -- quotas of a namespace --------------------------------------------------------------------------------------
+
+
+@simulated
+async def test_a_namespace_takes_as_many_entities_as_it_may_and_no_more(hall: Hall) -> None:
+    await hall.start()
+    hall.unit.quotas = Quotas(entities=3, partitioned_entities=1)
+    hall.unit.keep_unbuilt("n", "topic", "t", b"{}")
+    await hall.create("a", enable_partitioning=True)
+    with pytest.raises(QuotaExceeded, match="1 partitioned entities of at most 1"):
+        await hall.create("b", enable_partitioning=True)
+    await hall.create("b")
+    with pytest.raises(QuotaExceeded, match="3 entities of at most 3"):
+        await hall.create("c")
+    await hall.unit.delete_queue("n", "a")
+    await hall.create("c", enable_partitioning=True)
+    await hall.unit.create_queue("other", QueueDescription(name="a"))

@@ -54,7 +54,8 @@ class Bus:
     """A broker process and what tests ask of it."""
 
     def __init__(self, folder: Path, arguments: Sequence[str] = ()) -> None:
-        options = ("--emulator", "--tls-self-signed", "--log-format", "json", *arguments)
+        quota = ("--quota", "partitioned-entities=1000")
+        options = ("--emulator", "--tls-self-signed", "--log-format", "json", *quota, *arguments)
         self.process = ServerProcess(folder, config=configuration(), arguments=options)
         self._used = dict.fromkeys(POOL, 0)
 

@@ -20,6 +20,7 @@ from duobus.errors import ServiceBusError
 from duobus.gateway.amqp.management_node import _DISPOSITIONS, _OPERATIONS
 from duobus.model.durations import parse_duration
 from duobus.model.metering import KINDS
+from duobus.model.quotas import Quotas, quota_names
 from duobus.server.config import Settings, ready_members
 from duobus.server.config_file import parse_config
 from duobus.server.observing import _STATES
@@ -236,12 +237,18 @@ def test_every_disposition_status_stands_there_by_its_name() -> None:
 
 
 def test_every_limit_stands_there_with_the_value_of_its_constant() -> None:
-    rows = rows_of("limits.md")
+    quotas = rows_of("limits.md", "Quotas")
+    rows = [row for row in rows_of("limits.md") if row not in quotas]
     for name, value, _ in rows:
         module, _, constant = plain(name).rpartition(".")
         built = getattr(importlib.import_module(f"duobus.{module}"), constant)
         assert float(value.replace(",", "")) == built, name
     assert len({name for name, _, _ in rows}) == len(rows)
+
+
+def test_every_quota_stands_there_with_its_default() -> None:
+    written = {plain(name): int(value.replace(",", "")) for name, value, _ in rows_of("limits.md", "Quotas")}
+    assert written == {name: getattr(Quotas(), name.replace("-", "_")) for name in quota_names()}
 
 
 def test_every_constant_that_names_a_maximum_stands_in_the_limits() -> None:

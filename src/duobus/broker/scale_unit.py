@@ -20,7 +20,14 @@ from duobus.broker.message_broker import MessageBroker
 from duobus.broker.namespace import Namespace
 from duobus.broker.ports import LateRefusal, Plan
 from duobus.broker.queue import COUNT_BITS, Queue
-from duobus.errors import EntityAlreadyExists, ServerBusy, ServiceBusError, StoreFailed, StoreUnavailable
+from duobus.errors import (
+    EntityAlreadyExists,
+    QuotaExceeded,
+    ServerBusy,
+    ServiceBusError,
+    StoreFailed,
+    StoreUnavailable,
+)
 from duobus.model.address import not_found
 from duobus.model.description import (
     CLOUD,
@@ -31,6 +38,7 @@ from duobus.model.description import (
     from_json,
     to_json,
 )
+from duobus.model.quotas import Quotas
 from duobus.stores.catalog import LIVE, CatalogContents, EntityRow, SlotRow
 from duobus.stores.interface import StoreContents, Tombstone
 
@@ -49,13 +57,15 @@ class ScaleUnit:
     Attributes:
         brokers: Store id to message broker.
         namespaces: Lower-case name to namespace; the first is the default one.
+        quotas: What there may be at most.
         store_events: What happened to stores, for the log: called with (store id, "opened" or "failed", why).
     """
 
-    def __init__(self, catalog: Catalog, log: Callable[[int, str, str], None]) -> None:
+    def __init__(self, catalog: Catalog, log: Callable[[int, str, str], None], quotas: Quotas | None = None) -> None:
         self.brokers: dict[int, MessageBroker] = {}
         self.namespaces: dict[str, Namespace] = {}
         self.store_events = log
+        self.quotas = quotas or Quotas()
         self._catalog = catalog
         self._tombstones: dict[int, list[Tombstone]] = {}
         # Tombstones for which no store is there, with the refusals that wait for them.
@@ -146,12 +156,14 @@ class ScaleUnit:
 
         Raises:
             EntityAlreadyExists: The name is taken.
+            QuotaExceeded: The namespace has as many entities as it may.
             StoreUnavailable: A store that would hold part of it is away. The intent is undone at the next start.
         """
         home = self.namespace(namespace)
         key = description.name.lower()
         if key in home.queues or key in home.unbuilt:
             raise EntityAlreadyExists(f"The entity '{description.name}' exists already. Choose another name.")
+        self._demand_room(home, description)
         away = [broker for broker in self.brokers.values() if broker.state != "open"]
         if away:
             raise away[0].unavailable()
@@ -239,6 +251,17 @@ class ScaleUnit:
             self.store_events(0, "unfinished", f"{why}; the rest is deleted at the next start: {error}")
         else:
             self.store_events(0, "deleted", why)
+
+    def _demand_room(self, home: Namespace, description: QueueDescription) -> None:
+        number, limit, kind = len(home.queues) + len(home.unbuilt), self.quotas.entities, "entities"
+        if number < limit and description.enable_partitioning:
+            number = sum(queue.is_partitioned for queue in home.queues.values())
+            limit, kind = self.quotas.partitioned_entities, "partitioned entities"
+        if number >= limit:
+            raise QuotaExceeded(
+                f"The namespace '{home.name}' has {number} {kind} of at most {limit}, so '{description.name}' cannot "
+                "be created. Delete some, or raise the quota (--quota)."
+            )
 
     def keep_unbuilt(self, namespace: str, kind: str, path: str, description: bytes) -> None:
         """Store an entity that this version does not serve, so that a later one has it."""

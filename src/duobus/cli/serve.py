@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from duobus.errors import ConfigurationError
+from duobus.model.quotas import parse_quotas
 from duobus.server.config import (
     DEFAULT_HOST,
     DEFAULT_INCOMING_BYTES_MAX,
@@ -61,6 +62,13 @@ SIGTERM or Ctrl-C drains and stops; a second one stops at once.
     multiple=True,
     help="Host whose web pages may connect over WebSocket, beside this server's own names; * for all. Repeatable.",
 )
+@click.option(
+    "--quota",
+    "quotas",
+    multiple=True,
+    metavar="NAME=NUMBER",
+    help="Allow more or fewer of something, as in connections=20000; an unknown name shows all. Repeatable.",
+)
 @click.option("--ready-file", type=_FILE, help="Write ports and connection strings here once clients can connect.")
 @click.option(
     "--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Form of the logs."
@@ -81,6 +89,7 @@ def command(
     ephemeral: bool,
     incoming_memory: int,
     websocket_origins: tuple[str, ...],
+    quotas: tuple[str, ...],
     ready_file: Path | None,
     log_format: str,
 ) -> None:
@@ -103,6 +112,7 @@ def command(
                 ephemeral=ephemeral,
                 incoming_bytes_max=incoming_memory * _MIB,
                 websocket_origins=websocket_origins,
+                quotas=parse_quotas(quotas),
                 ready_file=ready_file,
                 log_format=log_format,
             )

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from duobus.codec.decode import decode, skip
-from duobus.codec.values import DecodeError, Symbol, Timestamp, UByte, UInt, ULong
+from duobus.codec.values import DecodeError, Symbol, Timestamp, TooLargeError, UByte, UInt, ULong
 
 HEADER: Final = 0x70
 DELIVERY_ANNOTATIONS: Final = 0x71
@@ -30,8 +30,10 @@ FOOTER: Final = 0x78
 #: Message format of a batch: an envelope whose data sections hold one message each (wire contract 7.3).
 BATCH_FORMAT: Final = 0x80013700
 
-#: The largest section in front of the body, in bytes (wire contract 15); also bounds what decoding one can cost.
-SECTION_SIZE_MAX: Final = 65_536
+#: Everything in front of the body together, in bytes (wire contract 15); also bounds what decoding it can cost.
+FRONT_SIZE_MAX: Final = 65_536
+#: One application property, encoded (wire contract 15).
+PROPERTY_SIZE_MAX: Final = 32_768
 
 _NAMES: Final = {
     "amqp:header:list": HEADER,
@@ -216,7 +218,8 @@ def scan_plain(payload: bytes, want_group_id: bool) -> int:  # noqa: C901 - hot 
         if code == 0x74 and descriptor == 0x0053:
             if constructor == 0xC1:
                 pos += 5 + (sizes >> 24)
-            elif constructor == 0xD1 and sizes < 65_536:
+            elif constructor == 0xD1 and pos + sizes <= 32_700:
+                # Larger ones are looked at property by property; 32,700 and what came before is PROPERTY_SIZE_MAX.
                 pos += 8 + sizes
             else:
                 return -1
@@ -245,7 +248,7 @@ def _plain_tail(payload: bytes, pos: int, bare: int, last: int) -> int:
             code, pos = _next_section(payload, pos, last)
             start = pos
             pos = skip(payload, pos)
-            if code <= PROPERTIES or (code < DATA and pos - start > SECTION_SIZE_MAX):
+            if code <= PROPERTIES or (code < DATA and pos - start > PROPERTY_SIZE_MAX):
                 return -1
             last = code
     except DecodeError:
@@ -338,9 +341,8 @@ def _scan(payload: bytes, want_data: bool) -> Scan:
         code, pos = _next_section(payload, pos, last)
         last = code
         after = skip(payload, pos)
-        if code < DATA and after - pos > SECTION_SIZE_MAX:
-            text = f"message section 0x{code:02x} has {after - pos} bytes; {SECTION_SIZE_MAX} are allowed"
-            raise DecodeError(text)
+        if code < DATA and after > PROPERTY_SIZE_MAX:
+            _check_front(payload, code, pos, after)
         if code in (APPLICATION_PROPERTIES, FOOTER):
             pos = after
         elif code >= DATA:
@@ -360,6 +362,24 @@ def _scan(payload: bytes, want_data: bool) -> Scan:
     if want_data:
         result.data = messages
     return result
+
+
+def _check_front(payload: bytes, code: int, pos: int, after: int) -> None:
+    """Refuse a section that ends further than everything in front of the body may, and properties that are too large.
+
+    A map of more than 255 bytes has its constructor, its size and its count first.
+    """
+    if after > FRONT_SIZE_MAX:
+        raise TooLargeError(f"header and properties have {after} bytes together; {FRONT_SIZE_MAX} are allowed")
+    if code != APPLICATION_PROPERTIES or after - pos <= PROPERTY_SIZE_MAX:
+        return
+    count = int.from_bytes(payload[pos + 5 : pos + 9], "big")
+    pos += 9
+    for _ in range(count):
+        after = skip(payload, pos)
+        if after - pos > PROPERTY_SIZE_MAX:
+            raise TooLargeError(f"an application property has {after - pos} bytes; {PROPERTY_SIZE_MAX} are allowed")
+        pos = after
 
 
 def _field(fields: list[Any], index: int, kinds: tuple[type, ...], name: str) -> Any:

@@ -14,6 +14,10 @@ class DecodeError(ValueError):
     """Bytes that are not what AMQP says they must be; the text says where and why. Sending them again never helps."""
 
 
+class TooLargeError(DecodeError):
+    """A part of a message in front of its body is larger than Service Bus allows."""
+
+
 class EncodeError(ValueError):
     """A value that has no AMQP encoding: wrong type, out of range, or too deep."""
 

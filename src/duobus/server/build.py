@@ -71,7 +71,7 @@ class Server:
         self._catalog: Catalog = _catalog_of(settings)
         self._writers: list[StoreWriter] = []
         self._checkpoints: list[CheckpointThread] = []
-        self.unit = ScaleUnit(self._catalog, self._store_event)
+        self.unit = ScaleUnit(self._catalog, self._store_event, settings.quotas)
 
     # -- start --------------------------------------------------------------------------------------------------
 
@@ -153,6 +153,7 @@ class Server:
             store, writer = self._make_store(store_id, must_exist=not is_new)
             self._writers.append(writer)
             broker = MessageBroker(store_id, store, writer, time=self._time, entropy=self._entropy, watcher=self.unit)
+            broker.id_room.limit = self.settings.quotas.history_ids
             if is_new:
                 # The file first, then the catalog: a store that the catalog knows is never created again as empty.
                 await self._create_store(broker)

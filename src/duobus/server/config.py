@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from duobus.errors import ConfigurationError
+from duobus.model.quotas import Quotas
 from duobus.server.config_file import NamespaceConfig, read_config_file
 
 __all__ = [
@@ -68,6 +69,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         namespaces: What the configuration file asks for; the first is the default namespace. At least one.
         incoming_bytes_max: What messages may hold in memory, over all connections, before a store has them.
         websocket_origins: Hosts beside the server's own whose pages may connect; ``*`` for all.
+        quotas: How many there may be of what.
         warnings: What the operator should read at the start, one text each.
     """
 
@@ -89,6 +91,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     namespaces: tuple[NamespaceConfig, ...] = ()
     incoming_bytes_max: int = DEFAULT_INCOMING_BYTES_MAX
     websocket_origins: tuple[str, ...] = ()
+    quotas: Quotas = Quotas()
     warnings: tuple[str, ...] = ()
 
     @property

@@ -17,15 +17,13 @@ from typing import TYPE_CHECKING
 
 from duobus.broker.fragment.slot import NEVER
 from duobus.errors import ServerBusy
+from duobus.model.quotas import Quotas
 from duobus.stores.interface import CommitBatch, IdBlock
 
 if TYPE_CHECKING:
     from duobus.broker.fragment.commands import Run
     from duobus.broker.fragment.source import Source
 
-#: Ids that all fragments of a store keep in memory, 126 bytes each in runs of 50, 320 in runs of one (measured).
-#: When there is no room, sends are refused as busy: forgetting one early would let a duplicate through.
-HISTORY_IDS_MAX = 2_000_000
 #: Blocks that ran out are deleted from the store this many at a time; until then they are merely not looked at.
 OUTDATED_BLOCKS = 256
 #: How late, in parts of the window, ids that ran out are purged when nobody sends.
@@ -34,11 +32,14 @@ _LATENESS_MS_MIN = 1000
 
 
 class IdRoom:
-    """How many ids the histories of one store hold together."""
+    """How many ids the histories of one store hold together: 126 bytes each in runs of 50, 320 in runs of one.
+
+    When there is no room, sends are refused as busy: forgetting an id early would let a duplicate through.
+    """
 
     __slots__ = ("limit", "used")
 
-    def __init__(self, limit: int = HISTORY_IDS_MAX) -> None:
+    def __init__(self, limit: int = Quotas().history_ids) -> None:
         self.limit = limit
         self.used = 0
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from duobus.amqp import Attach, Coordinator, Link, Source, Target
+from duobus.broker import Queue
 from duobus.errors import (
     DetachForced,
     InvalidField,
     NotAllowed,
     NotImplementedYet,
+    QuotaExceeded,
     ServiceBusError,
     Unauthorized,
 )
@@ -133,6 +135,15 @@ def _authorize(peer: Peer, address: Address, right: Right, name: str) -> None:
         )
 
 
+def _demand_room(queue: Queue, limit: int) -> None:
+    number = sum(len(lender.receivers) for lender in queue.lenders.values())
+    if number >= limit:
+        raise QuotaExceeded(
+            f"The queue '{queue.path}' has {number} receivers of at most {limit}. Close some, or raise the quota "
+            "(--quota receivers=...)."
+        )
+
+
 def _attach_sender(peer: Peer, link: Link, address: Address) -> None:
     """The client sends."""
     _authorize(peer, address, Right.SEND, "Send")
@@ -153,6 +164,7 @@ def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:
     queue = peer.door.unit.namespace(peer.namespace or "").resolve(address)
     demand_one_entity(peer, link.session, queue)
     demand_receiving(queue)
+    _demand_room(queue, peer.door.unit.quotas.receivers)
     source: Any = _remote(link).source
     filters = getattr(source, "filter", None)
     if isinstance(filters, dict) and any(str(key) == SESSION_FILTER for key in filters):

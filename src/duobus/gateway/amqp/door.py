@@ -10,7 +10,7 @@ from duobus.auth.authorizer import Authorizer
 from duobus.broker import Queue, ScaleUnit
 from duobus.clock import Clock, Entropy
 from duobus.codec import Symbol
-from duobus.errors import ServiceBusError
+from duobus.errors import QuotaExceeded, ServiceBusError
 from duobus.gateway.amqp.budget import ByteBudget
 from duobus.gateway.amqp.entity_life import entity_changed
 from duobus.gateway.amqp.peer import Peer
@@ -68,6 +68,8 @@ class AmqpDoor:
         self.peers: dict[Peer, None] = {}
         # By age.
         self._strangers: dict[Peer, None] = {}
+        # Per namespace, strangers excepted: they must not keep out those who may come in.
+        self._connections: dict[str, int] = {}
         self.budget = budget or ByteBudget()
         self.is_closing = False
         self.loop = asyncio.get_running_loop()
@@ -80,6 +82,8 @@ class AmqpDoor:
         """A connection is lost."""
         self.peers.pop(peer, None)
         self._strangers.pop(peer, None)
+        if peer.counted_in is not None:
+            self._connections[peer.counted_in] -= 1
         if not self.peers and self._empty is not None and not self._empty.done():
             self._empty.set_result(None)
 
@@ -92,6 +96,21 @@ class AmqpDoor:
             del self._strangers[oldest]
             oldest.abort()
         return peer
+
+    def count(self, peer: Peer, namespace: str) -> None:
+        """Count a connection to a namespace, now that it is no stranger any more.
+
+        Raises:
+            QuotaExceeded: The namespace has as many as it may.
+        """
+        number, limit = self._connections.get(namespace, 0), self.unit.quotas.connections
+        if number >= limit:
+            raise QuotaExceeded(
+                f"The namespace '{namespace}' has {number} connections of at most {limit}. Close some, share one among "
+                "senders and receivers, or raise the quota (--quota connections=...)."
+            )
+        self._connections[namespace] = number + 1
+        peer.counted_in = namespace
 
     def know(self, peer: Peer) -> None:
         """A connection has shown a good token or login."""

@@ -16,6 +16,7 @@ from duobus.codec import (
     Scan,
     Symbol,
     Timestamp,
+    TooLargeError,
     annotations_section,
     decode,
     delivery_annotations_section,
@@ -79,10 +80,12 @@ def take_apart(payload: bytes) -> Incoming:
 
     Raises:
         Undecodable: It is not AMQP.
-        ArgumentInvalid: A key is too long, or session id and partition key differ (PE11).
+        ArgumentInvalid: A key is too long, properties are too large, or session id and partition key differ (PE11).
     """
     try:
         found = scan(payload)
+    except TooLargeError as error:
+        raise ArgumentInvalid(f"The message is not taken: {error}. Put large contents into the body.") from error
     except DecodeError as error:
         raise Undecodable(f"The message cannot be decoded: {error}") from error
     bare = payload[found.bare :] if found.bare else payload

@@ -75,6 +75,7 @@ class Peer(asyncio.Protocol):
         transactions: What it has declared and not discharged.
         can_write: False while the socket takes no more.
         is_gone: The connection is lost; nothing can be answered any more.
+        counted_in: The namespace whose connections it is counted with, or None.
     """
 
     def __init__(self, door: AmqpDoor) -> None:
@@ -85,6 +86,7 @@ class Peer(asyncio.Protocol):
         self.can_write = True
         self.is_gone = False
         self.namespace: str | None = None
+        self.counted_in: str | None = None
         self._rules: NamespaceRules | None = None
         self._login_rules: NamespaceRules | None = None
         self._transport: asyncio.Transport | None = None
@@ -389,6 +391,15 @@ class Peer(asyncio.Protocol):
         if not self._had_token:
             self._had_token = True
             self.door.know(self)
+        self._count()
+
+    def _count(self) -> None:
+        """Count the connection once it has both opened and shown who it is; close it when there are too many."""
+        if self._had_token and self.namespace is not None and self.counted_in is None and not self._is_closing:
+            try:
+                self.door.count(self, self.namespace)
+            except QuotaExceeded as error:
+                self._close(error)
 
     def add_endpoint(self, link: Link, endpoint: Endpoint) -> None:
         """Keep the other side of an accepted link."""
@@ -437,6 +448,7 @@ class Peer(asyncio.Protocol):
             self._close(Unauthorized("The login belongs to another namespace than the host name of open."))
         elif self.door.is_closing:
             self._close(ConnectionForced("The server is shutting down. Connect again."))
+        self._count()
         return True
 
     def _on_attach(self, event: AttachReceived) -> None:

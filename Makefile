@@ -68,7 +68,7 @@ proton: $(STAMP) ## Qpid Proton against the broker; needs a C compiler and cmake
 	DUOBUS_REQUIRE_PROTON=1 $(BIN)/python -m pytest -q tests/proton
 
 fuzz: $(STAMP) ## Ten minutes of hostile bytes for each target (SECONDS=...)
-	for target in frames codec sasl cbs management; do \
+	for target in frames codec sasl cbs management coordinator; do \
 		$(BIN)/python fuzz/run.py --target $$target --seconds $(or $(SECONDS),600) || exit 1; \
 	done
 

@@ -120,7 +120,7 @@ class CoordinatorLink(Mailbox):
 
     def _do(self, payload: bytes, delivery_id: int, *, settled: bool) -> DeliveryState | None:
         """Do what a message to the coordinator asks for; None when its answer comes later."""
-        code, fields = _request(payload)
+        code, fields = request_of(payload)
         transactions = self._peer.transactions
         if code in _DECLARE:
             if settled:
@@ -204,7 +204,7 @@ class CoordinatorLink(Mailbox):
             self._link.answer_detach()
 
 
-def _request(payload: bytes) -> tuple[Any, list[Any]]:
+def request_of(payload: bytes) -> tuple[Any, list[Any]]:
     """The descriptor and the fields of a declare or a discharge.
 
     Raises:

@@ -177,7 +177,13 @@ class CoordinatorLink(Mailbox):
                 state = ACCEPTED if group.error is None else self._rejected(_rolled_back(group.error))
                 self._link.settle(group.delivery_id, group.delivery_id, state)
         if not self._under_way:
-            self._link.answer_detach()
+            self._rest()
+
+    def _rest(self) -> None:
+        """Nothing is under way: answer a client that has detached, and be forgotten if the link is gone."""
+        self._link.answer_detach()
+        if not self._link.is_attached:
+            self._peer.transactions.forget(self)
 
     def _rejected(self, error: ServiceBusError) -> Rejected:
         return Rejected(self._peer.error(error, "$coordinator"))
@@ -196,12 +202,13 @@ class CoordinatorLink(Mailbox):
                 "whether it holds it: all of it or nothing is done. Look before you do it again."
             )
             self._peer.detach(self._link, error, "$coordinator")
+            self._rest()
 
     def close(self) -> None:
         """The link is gone: what it declared and did not discharge is rolled back."""
         self._peer.transactions.end_all_of(self)
         if not self._under_way:
-            self._link.answer_detach()
+            self._rest()
 
 
 def request_of(payload: bytes) -> tuple[Any, list[Any]]:

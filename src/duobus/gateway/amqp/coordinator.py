@@ -251,7 +251,7 @@ def demand_one_entity(peer: Peer, session: Session, queue: Queue) -> None:
     Raises:
         OperationCancelled: The session is one of those, and has another entity already.
     """
-    endpoints = peer.endpoints(session)
+    endpoints = peer.endpoints_of(session)
     if not isinstance(next(endpoints, None), CoordinatorLink):
         return
     entities = (getattr(endpoint, "queue", None) for endpoint in endpoints)

@@ -318,7 +318,7 @@ class Peer(asyncio.Protocol):
         """Number of attached links."""
         return len(self._endpoints)
 
-    def endpoints(self, session: Session) -> Iterator[Endpoint]:
+    def endpoints_of(self, session: Session) -> Iterator[Endpoint]:
         """Those of an AMQP session, in the order in which they were attached."""
         return (endpoint for link, endpoint in self._endpoints.items() if link.session is session)
 

@@ -11,7 +11,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from duobus.amqp.performatives import Detach, Disposition, End  # noqa: E402 - the path comes first
 from duobus.auth.sas import sign_token  # noqa: E402
-from duobus.codec import Array, Int, Symbol, Timestamp, build_message, encode  # noqa: E402
+from duobus.codec import Array, Described, Int, Symbol, Timestamp, ULong, build_message, encode  # noqa: E402
 from fuzz.targets import ATTACHED, HANDSHAKE, KEY, NOW_MS, flow_of, frame, transfer_of  # noqa: E402
 
 UUID = uuid.UUID(int=7)
@@ -47,6 +47,10 @@ def main() -> None:
             b"\x00\x53\x70\x45" + message,
         ],
         "cbs": [build_message([UUID], put, body_value=token), f"{audience}\n{token}".encode()],
+        "coordinator": [
+            build_message([], body_value=Described(ULong(0x31), [None])),
+            build_message([], body_value=Described(Symbol("amqp:discharge:list"), [UUID.bytes, True])),
+        ],
         "management": [bytes([index + 1]) + encode(body) for index, body in enumerate(bodies)],
     }
     for target, found in seeds.items():

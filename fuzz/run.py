@@ -115,7 +115,9 @@ def guided(target: str, seconds: int, seed: int) -> None:
 def main() -> int:
     """Run; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--target", required=True, choices=("frames", "codec", "sasl", "cbs", "management"))
+    parser.add_argument(
+        "--target", required=True, choices=("frames", "codec", "sasl", "cbs", "management", "coordinator")
+    )
     parser.add_argument("--seconds", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--engine", choices=("auto", "atheris", "random"), default="auto")

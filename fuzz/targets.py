@@ -22,6 +22,7 @@ from duobus.auth.authorizer import Authorizer, Grants, NamespaceRules
 from duobus.codec import DecodeError, application_properties, build_message, decode, encode, scan, skip, split_batch
 from duobus.codec.sections import find_section
 from duobus.errors import MessageLockLost, ServiceBusError
+from duobus.gateway.amqp.coordinator import request_of
 from duobus.gateway.amqp.management_node import _OPERATIONS, ManagementNode
 from duobus.gateway.amqp.mapping import take_apart
 from duobus.gateway.amqp.request_node import Request
@@ -269,12 +270,24 @@ def _run(work: Coroutine[Any, Any, Any]) -> None:
     work.close()
 
 
+# -- coordinator ------------------------------------------------------------------------------------------------------
+
+
+def coordinator(data: bytes) -> None:
+    """A declare or a discharge, or what pretends to be one."""
+    try:
+        request_of(data)
+    except ServiceBusError:
+        pass
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "frames": frames,
     "codec": codec,
     "sasl": sasl,
     "cbs": cbs,
     "management": management,
+    "coordinator": coordinator,
 }
 
 

@@ -35,6 +35,19 @@ def test_what_is_sent_in_a_transaction_on_another_session_is_told_before_the_tra
     assert [event.payloads for event in events] == [[b"discharge of another"], [b"work"], [b"discharge"]]
 
 
+def test_transactions_leave_the_engine_room_to_remember_what_repeats() -> None:
+    pair = Pair().open()
+    mine, _ = pair.session()
+    out, _ = pair.sender(mine)
+    for number in range(200):
+        state = TransactionalState(number.to_bytes(16, "big"), ACCEPTED)
+        mine.disposition(True, number, number, state, False)
+        if number < 50:
+            out.send_one(b"t", b"work", False, state=state)
+    pair.to_server(pair.client.take_output())
+    assert len(pair.server._disposition_tails) == len(pair.server._transfer_tails) == 0
+
+
 def test_a_refused_delivery_says_to_which_transaction_it_belonged() -> None:
     pair = Pair().open()
     mine, _ = pair.session()

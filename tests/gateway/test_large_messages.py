@@ -103,6 +103,28 @@ def test_a_holder_of_the_turn_that_goes_away_passes_it_on() -> None:
     assert (budget.used, budget.turn, budget.is_over) == (0, None, False)
 
 
+def test_open_transactions_have_a_part_of_the_budget_and_whoever_has_nothing_else_is_read_on() -> None:
+    budget, (first, second) = _budget(2)
+    assert budget.keep(50)
+    assert not budget.keep(1)
+    budget.note(second, 0, 60)
+    assert (budget.used, budget.is_over) == (110, True)
+    # The client of the transaction holds nothing else, so its discharge is heard.
+    assert budget.may_read(first)
+    assert not second.reads
+    budget.drop(50)
+    assert (budget.used, budget.kept, budget.is_over, second.reads) == (60, 0, False, True)
+
+
+def test_open_transactions_do_not_count_as_what_gets_free_by_itself() -> None:
+    budget, (first, second) = _budget(2)
+    assert budget.keep(50)
+    budget.note(first, 40, 0)
+    budget.note(second, 20, 0)
+    # Nothing is on its way to a store: without a turn nobody would go on.
+    assert (budget.turn, first.reads, second.reads) == (first, True, False)
+
+
 # -- in a whole server ----------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from gateway_kit import Client, TcpStream, in_loop, message, serving, settled
@@ -32,6 +32,7 @@ from duobus.amqp import (
     Coordinator,
     Declared,
     Error,
+    Link,
     LinkDetached,
     Modified,
     Rejected,
@@ -43,6 +44,8 @@ from duobus.amqp import (
 from duobus.broker import Queue
 from duobus.broker.transaction import MESSAGES_MAX, SETTLEMENTS_MAX
 from duobus.codec import BATCH_FORMAT, Array, build_message
+from duobus.errors import StoreFailed
+from duobus.gateway.amqp.coordinator import DISCHARGE_MS
 from duobus.gateway.amqp.transactions import KEPT_BYTES_MAX, TRANSACTION_MS, TRANSACTIONS_MAX
 from duobus.model.description import QueueDescription
 from duobus.server.build import Server
@@ -740,3 +743,57 @@ async def test_a_request_joins_its_transaction_before_the_discharge_that_follows
         assert (await asked)[0] == 200
         assert await outcome(client, ended) == ACCEPTED
         assert active(server) == 0
+
+
+# -- a store that falls ill under a discharge -------------------------------------------------------------------
+
+
+async def with_a_stuck_store(server: Server, client: Client, link: Link) -> bytes:
+    """A transaction whose discharge is written while its store fails and does not come back; its id."""
+    sender = await client.sender()
+    txn = await declare(client, link)
+    await send(client, sender, txn, b"perhaps")
+    broker = queue_of(server).fragments[0].broker
+
+    def fails() -> NoReturn:
+        raise StoreFailed("planted")
+
+    store = broker.store
+    store.commit = lambda batch: fails()  # type: ignore[method-assign]
+    store.open = fails  # type: ignore[method-assign]
+    return txn
+
+
+@in_loop
+async def test_a_discharge_that_nobody_can_decide_ends_its_link_and_not_the_connection() -> None:
+    async with serving() as server:
+        client = await connected(server)
+        link = await coordinator(client)
+        txn = await with_a_stuck_store(server, client, link)
+        put(link, discharge_message(txn))
+        await client.flush()
+        await settled(lambda: server.unit.brokers[1].state == "failed")
+        (peer,) = server.door.peers
+        peer.transactions.tick(server.door.clock.monotonic_ms() + DISCHARGE_MS - 1_000)
+        assert link.is_attached
+        peer.transactions.tick(server.door.clock.monotonic_ms() + DISCHARGE_MS)
+        detached = await client.wait(LinkDetached, lambda event: event.link is link)
+        assert detached.error is not None
+        assert detached.error.condition == "amqp:internal-error"
+        assert await declare(client, await coordinator(client))
+
+
+@in_loop
+async def test_a_detach_behind_such_a_discharge_is_answered_when_it_is_given_up() -> None:
+    async with serving() as server:
+        client = await connected(server)
+        link = await coordinator(client)
+        txn = await with_a_stuck_store(server, client, link)
+        put(link, discharge_message(txn))
+        link.detach()
+        await client.flush()
+        await settled(lambda: server.unit.brokers[1].state == "failed")
+        (peer,) = server.door.peers
+        peer.transactions.tick(server.door.clock.monotonic_ms() + DISCHARGE_MS)
+        peer.write_soon()
+        await client.wait(LinkDetached, lambda event: event.link is link)

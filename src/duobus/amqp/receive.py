@@ -315,7 +315,10 @@ class Inbound:
         if fields is not None and len(fields) + 3 == count <= 11:
             fields += [None] * (8 - len(fields))
             message_format, settled, more, _, state, resume, aborted, _ = fields
-            simple = not more and state is None and not resume and not aborted
+            if state is not None:
+                # A transaction's, which does not repeat.
+                return _COMPLEX
+            simple = not more and not resume and not aborted
             if simple and _is_uint(message_format) and _is_flag(settled):
                 tail = _Tail(count, bool(settled), message_format or 0, None)
         if len(self._transfer_tails) < _TAILS_MAX and 0 < len(raw) <= _TAIL_SIZE_MAX:
@@ -332,8 +335,10 @@ class Inbound:
             if _is_flag(settled):
                 try:
                     known = state_from(state)
-                    # A transaction's are not collected: their order among transfers matters.
-                    tail = _COMPLEX if isinstance(known, TransactionalState) else _Tail(count, bool(settled), 0, known)
+                    if isinstance(known, TransactionalState):
+                        # Not collected, for its order among transfers matters; not remembered, for it does not repeat.
+                        return _COMPLEX
+                    tail = _Tail(count, bool(settled), 0, known)
                 except DecodeError:
                     # Not a state: the thorough path says so to the peer.
                     tail = _COMPLEX

@@ -120,7 +120,7 @@ class CoordinatorLink(Mailbox):
 
     def _do(self, payload: bytes, delivery_id: int, *, settled: bool) -> DeliveryState | None:
         """Do what a message to the coordinator asks for; None when its answer comes later."""
-        code, fields = _request(payload)
+        code, fields = request_of(payload)
         transactions = self._peer.transactions
         if code in _DECLARE:
             if settled:
@@ -177,7 +177,13 @@ class CoordinatorLink(Mailbox):
                 state = ACCEPTED if group.error is None else self._rejected(_rolled_back(group.error))
                 self._link.settle(group.delivery_id, group.delivery_id, state)
         if not self._under_way:
-            self._link.answer_detach()
+            self._rest()
+
+    def _rest(self) -> None:
+        """Nothing is under way: answer a client that has detached, and be forgotten if the link is gone."""
+        self._link.answer_detach()
+        if not self._link.is_attached:
+            self._peer.transactions.forget(self)
 
     def _rejected(self, error: ServiceBusError) -> Rejected:
         return Rejected(self._peer.error(error, "$coordinator"))
@@ -196,15 +202,16 @@ class CoordinatorLink(Mailbox):
                 "whether it holds it: all of it or nothing is done. Look before you do it again."
             )
             self._peer.detach(self._link, error, "$coordinator")
+            self._rest()
 
     def close(self) -> None:
         """The link is gone: what it declared and did not discharge is rolled back."""
         self._peer.transactions.end_all_of(self)
         if not self._under_way:
-            self._link.answer_detach()
+            self._rest()
 
 
-def _request(payload: bytes) -> tuple[Any, list[Any]]:
+def request_of(payload: bytes) -> tuple[Any, list[Any]]:
     """The descriptor and the fields of a declare or a discharge.
 
     Raises:

@@ -221,10 +221,13 @@ class Transactions:
 
     def end_all_of(self, coordinator: CoordinatorLink) -> None:
         """A coordinator link is gone: roll back everything that it declared (contract 12.2)."""
-        self._coordinators.pop(coordinator, None)
         gone = [name for name, entry in self._open.items() if entry.coordinator is coordinator]
         for name in gone:
             self.let_go(self._open.pop(name))
+
+    def forget(self, coordinator: CoordinatorLink) -> None:
+        """A coordinator link is gone, and nothing of it is under way any more: it needs no look at the clock."""
+        self._coordinators.pop(coordinator, None)
 
     def committed(self, entry: Open, work: list[Run | SettleBatch]) -> None:
         """What a transaction did is durable: its deliveries are settled, and its operations count."""

@@ -1,0 +1,144 @@
+"""Moves in transactions on a broker that is killed at any moment: every output is there once (I8)."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import uuid
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from kit_bus import Bus
+from kit_raw import RULE, RawClient
+
+from duobus.amqp import (
+    ACCEPTED,
+    Coordinator,
+    Declared,
+    DeliveryState,
+    Dispositions,
+    Link,
+    Rejected,
+    TransactionalState,
+    Transfers,
+)
+from duobus.codec import Described, ULong, build_message
+from duobus.server.config import EMULATOR_KEY
+
+INPUTS, KILLS = 400, 4
+
+
+def connect(bus: Bus) -> RawClient:
+    """A connection with all rights."""
+    return RawClient(bus.port, mechanism="PLAIN", response=f"\0{RULE}\0{EMULATOR_KEY}".encode())
+
+
+def outcome(client: RawClient, delivery_id: int) -> DeliveryState | None:
+    """What the broker says of one delivery."""
+
+    def is_it(event: Dispositions) -> bool:
+        return event.role and any(first <= delivery_id <= last for first, last, _, _ in event.ranges)
+
+    event = client.wait(Dispositions, where=is_it)
+    return next(state for first, last, _, state in event.ranges if first <= delivery_id <= last)
+
+
+def put(client: RawClient, link: Link, payload: bytes, state: DeliveryState | None = None) -> int:
+    """Write a delivery, without waiting for anything."""
+    return client.credited(link).send_one(uuid.uuid4().bytes, payload, False, state=state)
+
+
+class Mover:
+    """Moves dead letters back to their queue, each as two messages in one transaction."""
+
+    def __init__(self, client: RawClient, queue: str) -> None:
+        self._client = client
+        self._coordinator = client.sender("", target=Coordinator(capabilities=["amqp:local-transactions"]))
+        self._out = client.sender(queue)
+        self._letters = client.receiver(f"{queue}/$DeadLetterQueue")
+        self._letters.grant(10)
+
+    def move_all(self, number: int) -> None:
+        """Move so many."""
+        client = self._client
+        for _ in range(number):
+            delivery_id, payload = self._next()
+            declared = outcome(client, put(client, self._coordinator, _coordination(ULong(0x31), None)))
+            assert isinstance(declared, Declared)
+            txn = declared.txn_id
+            client.session.disposition(True, delivery_id, delivery_id, TransactionalState(txn, ACCEPTED), False)
+            name = payload[payload.rfind(b"in-") :]
+            for half in (b"a", b"b"):
+                put(client, self._out, build_message(None, data=name + half), TransactionalState(txn))
+            assert outcome(client, put(client, self._coordinator, _coordination(ULong(0x32), txn, False))) == ACCEPTED
+
+    def _next(self) -> tuple[int, bytes]:
+        event = self._client.wait(Transfers, 2.0, where=lambda event: event.link is self._letters)
+        delivery_id, payload = event.first_delivery_id, event.payloads.pop(0)
+        if event.payloads:
+            event.first_delivery_id += 1
+            self._client.events.insert(0, event)
+        if self._letters.credit < 5:
+            self._letters.grant(10)
+        return delivery_id, payload
+
+
+def _coordination(what: ULong, *fields: object) -> bytes:
+    return build_message(None, body_value=Described(what, list(fields)))
+
+
+def fill(bus: Bus, queue: str) -> None:
+    """Put the inputs into the dead-letter queue."""
+    with connect(bus) as client:
+        sender, receiver = client.sender(queue), client.receiver(queue)
+        last = [put(client, sender, build_message(None, data=b"in-%d-" % number)) for number in range(INPUTS)][-1]
+        outcome(client, last)
+        receiver.grant(INPUTS)
+        ids = [delivery_id for delivery_id, _ in client.receive(receiver, INPUTS)]
+        client.session.disposition(True, ids[0], ids[-1], Rejected(None), False)
+        client.wait(Dispositions, where=lambda event: not event.role)
+
+
+def everything(bus: Bus, queue: str) -> Counter[bytes]:
+    """Every message of a queue, completed."""
+    found: Counter[bytes] = Counter()
+    with connect(bus) as client:
+        receiver = client.receiver(queue)
+        receiver.grant(10_000)
+        while True:
+            client.pump(0.5)
+            events = [event for event in client.events if isinstance(event, Transfers)]
+            if not events:
+                return found
+            for event in events:
+                client.events.remove(event)
+                found.update(payload[payload.rfind(b"in-") :] for payload in event.payloads)
+
+
+@pytest.mark.timeout(120)
+def test_every_output_is_there_once_however_often_the_broker_is_killed(tmp_path: Path) -> None:
+    rng = random.Random(8)
+    bus = Bus(tmp_path)
+    queue = "plain-0"
+    with bus.process:
+        fill(bus, queue)
+        for _ in range(KILLS):
+            killer = threading.Timer(rng.uniform(0.0, 0.2), bus.process.kill)
+            with connect(bus) as client:
+                mover = Mover(client, queue)
+                mover.move_all(1)
+                killer.start()
+                # It ends in the middle of something, whichever that is.
+                with contextlib.suppress(AssertionError, OSError):
+                    mover.move_all(INPUTS)
+            killer.join()
+            bus.process.start()
+        moved = everything(bus, queue)
+        rest = sum(everything(bus, f"{queue}/$DeadLetterQueue").values())
+    assert sum(moved.values()) == 2 * (INPUTS - rest)
+    assert set(moved.values()) == {1}
+    names = Counter(name[:-1] for name in moved)
+    assert set(names.values()) == {2}
+    assert len(names) >= KILLS

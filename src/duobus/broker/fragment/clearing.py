@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from duobus.model.columns import Mailbox
     from duobus.stores.interface import CommitBatch
 
-#: Messages that one command removes, so that the commit it rides in stays as short as others (I62).
-REMOVED_MAX = 500
+#: Messages that one command removes, so that the commit it rides in stays as short as others (I62). While 100,000 were
+#: purged, 99 of 100 sends to another queue took up to 21 ms; with 500 it was 77 ms, and the purge no faster.
+REMOVED_MAX = 200
 
 
 class Clearing(Command):

@@ -14,6 +14,7 @@ from duobus.errors import ServerBusy
 if TYPE_CHECKING:
     from duobus.broker.fragment.commands import Run
     from duobus.broker.handle import FragmentHandle
+    from duobus.model.columns import SendBatch
 
 #: Messages, and their bytes, that may wait for one fragment: one to two seconds of work at the rates of
 #: reference/performance.md. For less than that it is better to let a sender wait. The run that passes the bound is
@@ -30,26 +31,33 @@ def is_full(handle: FragmentHandle) -> bool:
 def admit(run: Run) -> ServerBusy | None:
     """Count a run that is about to wait, or say why it may not."""
     handle: FragmentHandle = run.handle
-    if is_full(handle):
-        return busy(f"{handle.waiting} messages wait for fragment {handle.number} of this entity")
-    number, size = _weight(run)
-    handle.waiting += number
-    handle.waiting_bytes += size
+    waiting = handle.waiting
+    if waiting >= FRAGMENT_MESSAGES_MAX or handle.waiting_bytes >= FRAGMENT_BYTES_MAX:
+        return busy(f"{waiting} messages wait for fragment {handle.number} of this entity")
+    batch = run.batch
+    if run.indices is None:
+        handle.waiting = waiting + batch.n
+        handle.waiting_bytes += batch.bytes_total
+    else:
+        number = len(run.indices)
+        handle.waiting = waiting + number
+        handle.waiting_bytes += _share(batch, number)
     return None
 
 
 def left(run: Run) -> None:
     """A run waits no longer."""
     handle: FragmentHandle = run.handle
-    number, size = _weight(run)
-    handle.waiting -= number
-    handle.waiting_bytes -= size
-
-
-def _weight(run: Run) -> tuple[int, int]:
-    """Messages and bytes; of a part of a batch its share, for adding up each would cost more than it is worth."""
     batch = run.batch
     if run.indices is None:
-        return batch.n, batch.bytes_total
-    number = len(run.indices)
-    return number, batch.bytes_total * number // batch.n
+        handle.waiting -= batch.n
+        handle.waiting_bytes -= batch.bytes_total
+    else:
+        number = len(run.indices)
+        handle.waiting -= number
+        handle.waiting_bytes -= _share(batch, number)
+
+
+def _share(batch: SendBatch, number: int) -> int:
+    """Bytes of so many messages of a batch, about: adding up each would cost more than it is worth."""
+    return batch.bytes_total * number // batch.n

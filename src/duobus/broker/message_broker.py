@@ -447,8 +447,9 @@ class MessageBroker:
         messages = size = 0
         while pending and messages < COMMIT_MESSAGES_MAX and size < COMMIT_BYTES_MAX:
             command = pending.popleft()
-            if isinstance(command, Run):
-                backlog.left(command)
+            run = command if isinstance(command, Run) else None
+            if run is not None:
+                backlog.left(run)
             try:
                 decided = self._decide(command, now_ms, commit, self._committing)
             except Exception as error:  # noqa: BLE001 - a fault of ours must not leave clients without an answer
@@ -459,9 +460,9 @@ class MessageBroker:
                 return []
             if decided:
                 work.append(command)
-                if isinstance(command, Run):
-                    messages += command.batch.n
-                    size += command.batch.bytes_total
+                if run is not None:
+                    messages += run.batch.n
+                    size += run.batch.bytes_total
                 elif isinstance(command, Group):
                     runs = [member.batch for member in command.members if isinstance(member, Run)]
                     messages += sum(batch.n for batch in runs)

@@ -19,12 +19,26 @@ if TYPE_CHECKING:
 #: Credit of a sending client: above what one client keeps in flight in the reference workloads (1,000), so that
 #: credit is not what it waits for.
 CREDIT = 2000
+#: How long a client that was refused for its namespace's rate gets no further credit: less than the second after which
+#: JavaScript gives up (contract 0.16).
+HELD_BACK_S = 0.5
 
 
 class IncomingLink(Mailbox):
     """One link on which a client sends to a queue."""
 
-    __slots__ = ("_is_stopping", "_link", "_owed", "_peer", "_throttle", "is_waiting", "queue", "segments")
+    __slots__ = (
+        "_credit",
+        "_is_held",
+        "_is_stopping",
+        "_link",
+        "_owed",
+        "_peer",
+        "_throttle",
+        "is_waiting",
+        "queue",
+        "segments",
+    )
 
     def __init__(self, peer: Peer, link: Link, queue: Queue, segments: tuple[str, ...]) -> None:
         super().__init__()
@@ -37,6 +51,9 @@ class IncomingLink(Mailbox):
         self._owed = 0
         self._is_stopping = False
         self._throttle = peer.throttle
+        # No more than can be admitted in a second: what is refused has cost its reading, and a line in the log.
+        self._credit = CREDIT if self._throttle is None else min(CREDIT, self._throttle.rate)
+        self._is_held = False
 
     @property
     def owes(self) -> bool:
@@ -45,7 +62,7 @@ class IncomingLink(Mailbox):
 
     def start(self) -> None:
         """Give the first credit, at once (contract 0.16)."""
-        self._link.grant(CREDIT)
+        self._link.grant(self._credit)
 
     def stop(self) -> None:
         """Take the credit back and give none again; what was sent before the client knows is still taken."""
@@ -70,7 +87,7 @@ class IncomingLink(Mailbox):
 
     def transfers(self, event: Transfers) -> None:
         """Hand the deliveries of one read to the broker."""
-        if self._throttle is not None and not self._admit(event, self._throttle):
+        if self._throttle is not None and event.state is None and not self._admit(event, self._throttle):
             return
         if event.state is not None:
             self._in_state(event)
@@ -89,11 +106,20 @@ class IncomingLink(Mailbox):
         if admitted < number:
             event.payloads = event.payloads[:admitted]
             first = (event.first_delivery_id + admitted) & 0xFFFFFFFF
-            error = throttle.refusal()
-            if isinstance(event.state, TransactionalState):
-                self._peer.transactions.doom(event.state.txn_id, error)
-            self._reject(first, number - admitted, event.settled, error)
+            self._throttled(first, number - admitted, event.settled, throttle)
         return admitted > 0
+
+    def _throttled(self, first_delivery_id: int, number: int, settled: bool, throttle: Throttle) -> None:
+        """Refuse what is beyond the rate; credit comes again a little later."""
+        if not self._is_held:
+            self._is_held = True
+            self._peer.door.loop.call_later(HELD_BACK_S, self._let_go)
+        self._reject(first_delivery_id, number, settled, throttle.refusal())
+
+    def _let_go(self) -> None:
+        self._is_held = False
+        self._top_up(self._credit // 2)
+        self._peer.write_soon()
 
     def refused(self, event: TransferRefused) -> None:
         """A delivery that the engine did not take in: too large."""
@@ -119,7 +145,7 @@ class IncomingLink(Mailbox):
                 is_batch = event.message_format == BATCH_FORMAT
                 batch = self._whole(delivery_id, payload, is_batch=is_batch)
                 throttle = self._throttle
-                if is_batch and batch is not None and throttle is not None and not throttle.admit_whole(batch.n):
+                if batch is not None and throttle is not None and not throttle.admit_whole(batch.n):
                     raise throttle.refusal()
             except ServiceBusError as error:
                 transactions.doom(state.txn_id, error)
@@ -130,7 +156,7 @@ class IncomingLink(Mailbox):
             return
         if not event.settled:
             self._link.settle(delivery_id, delivery_id, TransactionalState(state.txn_id, ACCEPTED))
-        self._top_up(CREDIT // 2)
+        self._top_up(self._credit // 2)
 
     def _singles(self, event: Transfers) -> None:
         is_partitioned = self.queue.is_partitioned
@@ -192,7 +218,7 @@ class IncomingLink(Mailbox):
             self._top_up(0)
             return
         if self._throttle is not None and not self._throttle.admit_whole(batch.n):
-            self._reject(delivery_id, 1, settled, self._throttle.refusal())
+            self._throttled(delivery_id, 1, settled, self._throttle)
             return
         batch.unsettled = not settled
         self._send(batch)
@@ -239,7 +265,7 @@ class IncomingLink(Mailbox):
         if not self._peer.is_gone:
             for first, last in _merged(accepted):
                 self._link.settle(first & 0xFFFFFFFF, last & 0xFFFFFFFF, ACCEPTED)
-            self._top_up(CREDIT // 2)
+            self._top_up(self._credit // 2)
 
     def _refuse(self, ranges: list[tuple[int, int]], error: ServiceBusError) -> None:
         state = Rejected(self._peer.error(error, self.queue.path))
@@ -251,20 +277,21 @@ class IncomingLink(Mailbox):
         """Refuse deliveries that never reached the broker."""
         if not settled:
             self._refuse([(first_delivery_id, first_delivery_id + number - 1)], error)
-        self._top_up(CREDIT // 2)
+        self._top_up(self._credit // 2)
 
     def _top_up(self, below: int) -> None:
-        """Give credit again: what is promised and what is owed together stay within CREDIT."""
-        if self._is_stopping:
+        """Give credit again: what is promised and what is owed together stay within its credit."""
+        if self._is_stopping or self._is_held:
             return
-        if self._link.credit <= max(below, 1) and CREDIT - self._owed > self._link.credit:
-            self._link.grant(CREDIT - self._owed)
+        if self._link.credit <= max(below, 1) and self._credit - self._owed > self._link.credit:
+            self._link.grant(self._credit - self._owed)
 
     def pump(self) -> None:
         """Nothing waits for the socket on an incoming link."""
 
     def close(self) -> None:
         """The link is gone; what it sent is stored all the same, and nobody is told."""
+        self._is_stopping = True
 
     def _count(self, answer: Run | Refusal) -> None:
         batch = answer.batch

@@ -10,7 +10,7 @@ from broker_kit import Hall, answers, batch
 from fragment_kit import START_MS, Box, Driver
 from test_message_broker import payloads, receiver, settlement, simulated, turns
 
-from duobus.broker import ABANDON, COMPLETE, DEAD_LETTER_OUTCOME, DEFER, Queue
+from duobus.broker import ABANDON, COMPLETE, DEAD_LETTER_OUTCOME, DEFER, Queue, message_broker
 from duobus.broker.fragment import clearing as slices
 from duobus.broker.fragment import fragment as fragment_module
 from duobus.broker.fragment import source as source_module
@@ -149,6 +149,27 @@ async def test_a_batch_delete_is_answered_when_all_of_it_is_durable_and_lets_oth
             await turns()
         assert await deleting == 36
         assert queue.numbers() == ([0] * 5, 0)
+
+
+@simulated
+async def test_many_purges_at_once_make_no_larger_commit_than_sends_do(hall: Hall) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(message_broker, "COMMIT_MESSAGES_MAX", 25)
+        patch.setattr(slices, "REMOVED_MAX", 10)
+        await hall.start()
+        queue = await hall.create()
+        queue.send(batch(*[b"m"] * 100))
+        await turns()
+        writer = hall.writers[queue.fragments[0].broker.store_id]
+        writer.is_held = True
+        purges = [asyncio.ensure_future(queue.purge(ALL, lambda: False)) for _ in range(10)]
+        left = []
+        while not all(purge.done() for purge in purges):
+            await turns()
+            left.append(queue.numbers()[0][0])
+            writer.step()
+        assert left[:4] == [70, 40, 10, 0]
+        assert sum(purge.result().removed for purge in purges) == 100
 
 
 @simulated

@@ -34,6 +34,7 @@ POOL: dict[str, tuple[int, dict[str, Any]]] = {
     "plain": (50, {}),
     "impatient": (4, {"LockDuration": "PT5S"}),
     "large": (4, {"MaxMessageSizeInKilobytes": 2048}),
+    "backing-off": (2, {"RedeliveryDelay": "PT1S", "DelayedAbandon": True, "MaxDeliveryCount": 10}),
 }
 
 

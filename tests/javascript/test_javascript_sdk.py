@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from kit_node import INSTALL_LIMIT_S, LIMIT_S, LISTEN_ONLY, SEND_ONLY, Node, NodeBus
 
+from duobus.demo.server_process import ServerProcess
+
 # The first test of a run installs the packages; a program has its own limit.
 pytestmark = pytest.mark.timeout(INSTALL_LIMIT_S + LIMIT_S)
 
@@ -145,6 +147,15 @@ def test_receive_and_delete_leaves_the_queue_empty_at_once(node: Node, node_bus:
     assert found == {"bodies": list(range(6)), "rest": 0}
 
 
+def test_an_abandoned_message_stays_away_by_policy_or_by_word(
+    node: Node, node_bus: NodeBus, tcp: dict[str, Any]
+) -> None:
+    found = node.run("delayed", queue=node_bus.queue("backing-off"), **tcp)
+    assert 0.9 < found["byPolicy"] < 1.9, found
+    assert 0.2 < found["byWord"] < 0.9, found
+    assert found["properties"] == {"why": "busy"}
+
+
 def test_messages_are_peeked_scheduled_cancelled_and_received_by_number(
     node: Node, node_bus: NodeBus, tcp: dict[str, Any]
 ) -> None:
@@ -158,6 +169,18 @@ def test_messages_are_peeked_scheduled_cancelled_and_received_by_number(
     assert found["bodies"] == ["one", "two"]
     assert found["unknown"]["code"] == "MessageNotFound", found
     assert found["rest"] == 0
+
+
+def test_a_namespace_past_its_rate_is_busy_and_a_client_that_retries_gets_through(node: Node, tmp_path: Path) -> None:
+    namespace = {"Name": "sbemulatorns", "MessagesPerSecond": 10, "Queues": [{"Name": "q"}]}
+    configuration = {"UserConfig": {"Namespaces": [namespace]}}
+    with ServerProcess(tmp_path, config=configuration, arguments=("--emulator",)) as process:
+        found = node.run("throttled", queue="q", connection=process.connection_string)
+    assert found["refused"]["code"] == "ServiceBusy", found
+    assert found["refused"]["retryable"] is True
+    assert "50009" in found["refused"]["text"]
+    assert found["last"] == list(range(10))
+    assert found["took"] > 0.5
 
 
 def test_ten_thousand_messages_pass_five_senders_and_five_receivers(

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from duobus.broker import backlog, recovery
 from duobus.broker.alarm import Alarm
+from duobus.broker.fragment.clearing import Clearing
 from duobus.broker.fragment.commands import (
     Command,
     Group,
@@ -467,6 +468,8 @@ class MessageBroker:
                     runs = [member.batch for member in command.members if isinstance(member, Run)]
                     messages += sum(batch.n for batch in runs)
                     size += sum(batch.bytes_total for batch in runs)
+                elif isinstance(command, Clearing):
+                    messages += len(command.slots)
         return work
 
     def _decide(self, command: Command, now_ms: int, commit: CommitBatch, touched: dict[object, Fragment]) -> bool:

@@ -31,14 +31,29 @@ class Message:
         self.place = "active" if due_ms is None else "scheduled"
         self.deliveries = 0
         self.locked_until_ms = 0
+        self.away_until_ms = 0
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a receiver could have it now, if it is in the right place."""
+        return not self.locked_until_ms and not self.away_until_ms
 
 
 class FragmentMachine(RuleBasedStateMachine):
     """Messages are told apart by their payloads, which are never repeated."""
 
+    #: What an abandoned message is put off by, doubled for the second time.
+    delay_ms = 0
+
     def __init__(self) -> None:
         super().__init__()
-        self.driver = Driver(lock_duration_ms=LOCK_MS, default_ttl_ms=DEFAULT_TTL_MS, max_delivery_count=DELIVERIES_MAX)
+        self.driver = Driver(
+            lock_duration_ms=LOCK_MS,
+            default_ttl_ms=DEFAULT_TTL_MS,
+            max_delivery_count=DELIVERIES_MAX,
+            redelivery_delay_ms=self.delay_ms,
+            redelivery_delay_maximum_ms=10 * self.delay_ms,
+        )
         self.messages: dict[bytes, Message] = {}
         self.locks: dict[bytes, int] = {}
         self.counter = 0
@@ -51,6 +66,8 @@ class FragmentMachine(RuleBasedStateMachine):
         for name, message in list(self.messages.items()):
             if message.locked_until_ms and message.locked_until_ms <= now_ms:
                 self._unlock(name, counted=True)
+            if message.away_until_ms <= now_ms:
+                message.away_until_ms = 0
             if message.place == "scheduled" and message.due_ms is not None and message.due_ms <= now_ms:
                 message.place = "active"
                 message.ends_ms = now_ms + message.ends_ms - (message.due_ms or 0)
@@ -88,7 +105,7 @@ class FragmentMachine(RuleBasedStateMachine):
         """Lock what comes first."""
         self._sync()
         place = "dead" if dead else "active"
-        free = [name for name, m in self.messages.items() if m.place == place and not m.locked_until_ms]
+        free = [name for name, m in self.messages.items() if m.place == place and m.is_free]
         got = self.driver.lock(limit, int(dead))
         assert len(got) == min(limit, len(free))
         for lock, slot in got:
@@ -121,6 +138,8 @@ class FragmentMachine(RuleBasedStateMachine):
             del self.messages[name]
         elif outcome == ABANDON:
             self._unlock(name, counted=True)
+            if message.place == "active" and self.delay_ms:
+                message.away_until_ms = self.driver.now_ms + self.delay_ms * 2 ** (message.deliveries - 1)
         else:
             message.locked_until_ms = 0
             if outcome == DEAD_LETTER_OUTCOME:
@@ -151,7 +170,7 @@ class FragmentMachine(RuleBasedStateMachine):
     def clear_available(self, limit: int) -> None:
         """Delete what would be received next."""
         self._sync()
-        free = [name for name, m in self.messages.items() if m.place == "active" and not m.locked_until_ms]
+        free = [name for name, m in self.messages.items() if m.place == "active" and m.is_free]
         command = ClearAvailable("handle", 0, None, sub_queue=0, limit=limit, before_ms=NEVER, end=NEVER)
         self.driver.commit(command)
         names = [slot.payload for slot in command.slots]
@@ -205,6 +224,7 @@ class FragmentMachine(RuleBasedStateMachine):
             message.deliveries = by_name[name].deliveries
             if message.place == "active" and message.deliveries >= DELIVERIES_MAX:
                 message.place = "dead"
+                message.away_until_ms = 0
         self._sync()
 
     # -- what always holds --------------------------------------------------------------------------------------
@@ -226,9 +246,19 @@ class FragmentMachine(RuleBasedStateMachine):
         ]
         assert source.bytes == sum(map(len, self.messages))
         assert set(source.by_count) == set(self.driver.stored())
-        free = sum(m.place == "active" and not m.locked_until_ms for m in self.messages.values())
+        free = sum(m.place == "active" and m.is_free for m in self.messages.values())
         assert self.driver.waiting() == free
 
 
 FragmentMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=25, deadline=None)
 TestAFragmentBehavesLikeItsModel = FragmentMachine.TestCase
+
+
+class BackingOffMachine(FragmentMachine):
+    """The same with a back-off policy."""
+
+    delay_ms = 600
+
+
+BackingOffMachine.TestCase.settings = FragmentMachine.TestCase.settings
+TestAFragmentThatBacksOffBehavesLikeItsModel = BackingOffMachine.TestCase

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
@@ -13,10 +12,10 @@ from azure.servicebus.exceptions import ServiceBusServerBusyError
 from kit_bus import NAMESPACE
 from kit_raw import RawClient, token
 from kit_sdk import Face, Sdk, bodies, within_the_limit
-from test_raw_deliveries import management, message, said
+from test_raw_deliveries import management, message
 
-from duobus.amqp import ACCEPTED, LinkFlow, Rejected
-from duobus.codec import Int
+from duobus.amqp import LinkFlow
+from duobus.codec import Int, Timestamp
 from duobus.demo.server_process import ServerProcess
 
 pytestmark = pytest.mark.timeout(30)
@@ -62,29 +61,24 @@ async def test_an_sdk_that_may_retry_waits_and_gets_every_message_through(slow: 
             assert sorted(await bodies(receiver, 20)) == sorted(b"%d" % index for index in range(20))
 
 
-def test_the_messages_of_one_read_are_admitted_up_to_the_rate_and_batches_as_a_whole(slow: ServerProcess) -> None:
-    with RawClient(int(slow.ready["amqp_port"])) as raw:
-        assert raw.put_token("", token(""))[0] == 202
-        link = raw.sender("q")
-        for index in range(RATE):
-            raw.send(link, message(b"%d" % index))
-        states: list[Any] = []
-        while len(states) < RATE:
-            for first, last, settled, state in said(raw).ranges:
-                assert settled
-                states += [state] * (last - first + 1)
-        assert states.count(ACCEPTED) >= 7
-        refused = [state for state in states if isinstance(state, Rejected)]
-        assert refused
-        assert {state.error.condition for state in refused if state.error} == {"com.microsoft:server-busy"}
-        assert "wait 2 seconds" in str(refused[0].error)
-        # A request is refused likewise; one that settles or deletes is not.
-        status, properties, _ = management(raw, "q", "peek-message", {"message-count": Int(1)})
-        assert (status, properties["errorCondition"]) == (503, "com.microsoft:server-busy")
-        receiver = raw.receiver("q")
-        receiver.grant(20)
-        accepted = states.count(ACCEPTED)
-        assert len(raw.receive(receiver, accepted, limit_s=5)) == accepted
+@within_the_limit
+async def test_a_batch_goes_as_a_whole_and_what_comes_behind_it_waits(slow: ServerProcess, sdk: Sdk) -> None:
+    async with sdk.client(slow.connection_string) as client, client.sender("q") as sender:
+        # Six seconds' worth, when nothing else was sent.
+        await sender.send_messages([ServiceBusMessage(b"%d" % index) for index in range(60)])
+        with pytest.raises(ServiceBusServerBusyError):
+            await sender.send_messages(ServiceBusMessage(b"behind"))
+        with pytest.raises(ServiceBusServerBusyError):
+            await sender.send_messages([ServiceBusMessage(b"behind")] * 2)
+        with RawClient(int(slow.ready["amqp_port"])) as raw:
+            raw.put_token("", token(""))
+            status, properties, _ = management(raw, "q", "peek-message", {"message-count": Int(1)})
+            assert (status, properties["errorCondition"]) == (503, "com.microsoft:server-busy")
+            assert "wait 2 seconds" in properties["statusDescription"]
+            # Whoever makes room is not held up.
+            before = Timestamp(int(time.time() * 1000) + 60_000)
+            request = {"message-count": Int(100), "enqueued-time-utc": before}
+            assert management(raw, "q", "batch-delete-messages", request)[2] == {"message-count": 60}
 
 
 def test_a_client_that_does_not_wait_is_given_little_credit(slow: ServerProcess) -> None:

@@ -23,11 +23,13 @@ POOL: dict[str, tuple[int, dict[str, Any]]] = {
     "impatient": (20, {"LockDuration": "PT5S"}),
     "large": (3, {"MaxMessageSizeInKilobytes": 2048}),
     "twice": (3, {"MaxDeliveryCount": 2}),
+    "sessions": (60, {"RequiresSession": True}),
+    "parted-sessions": (40, {"RequiresSession": True, "EnablePartitioning": True}),
+    "impatient-sessions": (10, {"RequiresSession": True, "LockDuration": "PT5S"}),
 }
 
 #: What asks for more than this version has, with what the refusal has to name.
 UNBUILT: dict[str, tuple[dict[str, Any], str]] = {
-    "with-sessions": ({"RequiresSession": True}, "RequiresSession"),
     "with-history": ({"RequiresDuplicateDetection": True}, "RequiresDuplicateDetection"),
     "with-forward": ({"ForwardTo": "queue.1"}, "ForwardTo"),
 }

@@ -1,5 +1,6 @@
 """Namespaces, entities, message brokers: what the doors may know of the broker."""
 
+from duobus.broker.accepting import Holder, SessionReceiver
 from duobus.broker.fragment.commands import (
     ABANDON,
     COMPLETE,
@@ -11,6 +12,7 @@ from duobus.broker.fragment.commands import (
     SettleDetail,
     TakeDeferred,
 )
+from duobus.broker.fragment.sessions import session_lock_lost
 from duobus.broker.fragment.settling import lock_lost
 from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Slot, kind_of, sub_queue_of
 from duobus.broker.handle import FragmentHandle
@@ -32,6 +34,7 @@ __all__ = [
     "DEAD_LETTER_OUTCOME",
     "DEFER",
     "FragmentHandle",
+    "Holder",
     "MAIN",
     "MessageBroker",
     "Namespace",
@@ -40,6 +43,7 @@ __all__ = [
     "Run",
     "SOURCE",
     "ScaleUnit",
+    "SessionReceiver",
     "SettleBatch",
     "SettleDetail",
     "Slot",
@@ -47,6 +51,7 @@ __all__ = [
     "TakeDeferred",
     "kind_of",
     "lock_lost",
+    "session_lock_lost",
     "slot_of",
     "string_key",
     "sub_queue_of",

@@ -5,21 +5,35 @@ A link finds its queue once, when it attaches; the hot path never looks anything
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
 
-from duobus.broker.fragment.commands import CancelScheduled, Run, SettleBatch, TakeDeferred
+from duobus.broker.accepting import Acceptor, SessionReceiver, Waiter, give
+from duobus.broker.fragment.commands import CancelScheduled, Run, SetSessionState, SettleBatch, TakeDeferred
+from duobus.broker.fragment.sessions import STATE_BYTES_MAX, SessionLock, id_of
 from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Slot
-from duobus.broker.fragment.source import SourceSettings
+from duobus.broker.fragment.source import Source, SourceSettings
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.lending import Lender, Receiver
-from duobus.broker.placement import Placement
-from duobus.errors import ArgumentInvalid, MessageLockLost, MessageNotFound
+from duobus.broker.placement import Placement, slot_of, string_key
+from duobus.errors import (
+    ArgumentInvalid,
+    MessageLockLost,
+    MessageNotFound,
+    NotAllowed,
+    QuotaExceeded,
+    SessionCannotBeLocked,
+)
 from duobus.model.columns import DeliveryBatch, Mailbox, Refusal, SendBatch
 from duobus.model.description import QueueDescription, unbuilt_features
+from duobus.model.special import Special
 
 #: A sequence number is fragment number (16 bits), then count (design decision 7).
 COUNT_BITS = 48
 COUNT_MASK = (1 << COUNT_BITS) - 1
+
+#: Messages looked at in one go by whoever peeks into one session.
+PEEK_SLICE = 1000
 
 #: A queue is source 0 of each of its fragments.
 SOURCE = 0
@@ -35,11 +49,13 @@ class Queue:
         fragments: In order of slot.
         placement: Which of them a message goes to.
         lenders: Sub-queue to the lender of its receivers.
+        acceptor: Where those wait who want the next available session; None when it requires no sessions.
         unbuilt: Properties that this version stores and does not serve; while there are any, no link attaches.
     """
 
     __slots__ = (
         "_by_number",
+        "acceptor",
         "description",
         "entity_id",
         "fragments",
@@ -60,8 +76,11 @@ class Queue:
         self.lenders = {sub: Lender(SOURCE, sub) for sub in (MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER)}
         self.unbuilt = unbuilt_features(description)
         self._by_number = {handle.number: handle for handle in self.fragments}
+        self.acceptor = Acceptor(SOURCE, self.fragments) if description.requires_session else None
         for handle in self.fragments:
             handle.lenders = {(SOURCE, sub): lender for sub, lender in self.lenders.items()}
+            if self.acceptor is not None:
+                handle.lenders[SOURCE, MAIN] = self.acceptor
 
     @property
     def path(self) -> str:
@@ -82,6 +101,7 @@ class Queue:
                 max_delivery_count=about.max_delivery_count,
                 default_ttl_ms=about.default_message_time_to_live_ms,
                 dead_letter_on_expiration=about.dead_lettering_on_message_expiration,
+                requires_session=about.requires_session,
             )
         }
 
@@ -96,6 +116,16 @@ class Queue:
             batch.reply.wake()
         for handle, indices, is_keyless in runs:
             handle.broker.submit(Run(handle, SOURCE, batch, indices, self.placement if is_keyless else None))
+
+    def demand_session(self, special: Special | None, *, is_ping: bool) -> None:
+        """Refuse a message that belongs to no session, where every message must.
+
+        Raises:
+            NotAllowed: It has no session id.
+        """
+        if self.acceptor is None or is_ping or (special is not None and special.session_id is not None):
+            return
+        raise NotAllowed(f"The queue '{self.path}' requires sessions. Set the session id of the message.")
 
     def cancel_scheduled(self, numbers: Iterable[int], reply: Mailbox) -> int:
         """Cancel scheduled messages; one CancelScheduled per fragment comes to ``reply``. Returns how many will."""
@@ -112,6 +142,8 @@ class Queue:
 
     def settle(self, command: SettleBatch) -> None:
         """Settle locked messages; the command comes back to its ``reply`` when it is durable."""
+        if self.acceptor is not None and command.handle.fragment is not None:
+            command.handle.broker.sessions.claim(command.handle, command)
         command.handle.broker.submit(command)
 
     def find_lock(self, token: bytes) -> tuple[FragmentHandle, bytes, int]:
@@ -125,13 +157,19 @@ class Queue:
             raise MessageLockLost("The lock token is not one of this entity. Receive the message again.")
         return handle, token[:8], int.from_bytes(token[8:], "big")
 
-    def lock_deferred(self, sub_queue: int, numbers: Iterable[int]) -> list[DeliveryBatch]:
-        """Lock deferred messages by sequence number.
+    def lock_deferred(
+        self, sub_queue: int, numbers: Iterable[int], holder: SessionReceiver | None = None
+    ) -> list[DeliveryBatch]:
+        """Lock deferred messages by sequence number; those of a session for its holder.
 
         Raises:
-            MessageNotFound: One of them is not deferred; none stays locked.
+            MessageNotFound: One of them is not deferred (or not of that session); none stays locked.
+            SessionLockLost: The holder has lost its session.
             StoreUnavailable: A fragment is away.
         """
+        if holder is not None:
+            counts = self._counts_in(holder.handle, numbers)
+            return [holder.handle.broker.sessions.lock_deferred(holder.handle, holder.lock, counts)]
         batches: list[DeliveryBatch] = []
         try:
             for handle, counts in self._by_fragment(numbers, "deferred"):
@@ -143,27 +181,122 @@ class Queue:
             raise
         return batches
 
-    def remove_deferred(self, sub_queue: int, numbers: Iterable[int], reply: Mailbox) -> int:
+    def remove_deferred(
+        self, sub_queue: int, numbers: Iterable[int], reply: Mailbox, holder: SessionReceiver | None = None
+    ) -> int:
         """Receive deferred messages in receive-and-delete mode; returns how many TakeDeferred come to ``reply``."""
+        if holder is not None:
+            counts = self._counts_in(holder.handle, numbers)
+            holder.handle.broker.submit(TakeDeferred(holder.handle, SOURCE, sub_queue, counts, reply, holder.lock))
+            return 1
         by_fragment = self._by_fragment(numbers, "deferred")
         for handle, counts in by_fragment:
             handle.broker.submit(TakeDeferred(handle, SOURCE, sub_queue, counts, reply))
         return len(by_fragment)
 
-    async def peek(self, sub_queue: int, first_number: int, limit: int) -> list[tuple[FragmentHandle, Slot]]:
-        """Messages from a sequence number on, over all fragments that are there, in order of sequence number."""
+    # -- sessions -----------------------------------------------------------------------------------------------
+
+    def accept_session(self, session_id: str, receiver: SessionReceiver) -> None:
+        """Lock a session by name for a receiver, whether it has messages or not.
+
+        Raises:
+            SessionCannotBeLocked: Another receiver has it.
+            StoreUnavailable: The fragment where it belongs is away.
+        """
+        handle = self.placement.keyed(string_key(session_id))
+        if not give(handle, SOURCE, session_id, receiver):
+            raise SessionCannotBeLocked(
+                f"The session '{session_id}' of '{self.path}' is locked by another receiver. Wait until it is free, or "
+                "accept another."
+            )
+
+    def wait_for_session(self, waiter: Waiter) -> None:
+        """Queue up for the next available session.
+
+        Raises:
+            StoreUnavailable: All of the queue is away.
+        """
+        assert self.acceptor is not None
+        self.acceptor.join(waiter)
+
+    def set_session_state(self, handle: FragmentHandle, lock: SessionLock, state: bytes | None, reply: Mailbox) -> None:
+        """Set or clear the state of a session that is held; a SetSessionState comes to ``reply`` when it is durable.
+
+        Raises:
+            QuotaExceeded: It is too large.
+        """
+        if state is not None and len(state) > STATE_BYTES_MAX:
+            raise QuotaExceeded(
+                f"The session state has {len(state)} bytes; at most {STATE_BYTES_MAX} are allowed. Keep less in it."
+            )
+        handle.broker.submit(SetSessionState(handle, lock, state, reply))
+
+    def sessions_with_messages(self) -> Iterator[str]:
+        """Ids of the sessions that have active messages, of the fragments that are there."""
+        for source in self._sources():
+            if source.sessions is not None:
+                yield from source.sessions.with_messages()
+
+    def sessions_set_since(self, instant_ms: int) -> Iterator[str]:
+        """Ids of the sessions whose state was set after an instant, of the fragments that are there."""
+        for source in self._sources():
+            if source.sessions is not None:
+                yield from source.sessions.set_since(instant_ms)
+
+    def _sources(self) -> Iterator[Source]:
+        return (handle.fragment.sources[SOURCE] for handle in self.fragments if handle.fragment is not None)
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    async def peek(
+        self, sub_queue: int, first_number: int, limit: int, session_id: str | None = None
+    ) -> list[tuple[FragmentHandle, Slot]]:
+        """Messages from a sequence number on, over all fragments that are there, in order of sequence number.
+
+        ``session_id``: only those of this session.
+        """
         first_fragment, first_count = first_number >> COUNT_BITS, first_number & COUNT_MASK
         found: list[tuple[FragmentHandle, Slot]] = []
-        for number in sorted(self._by_number):
+        numbers = sorted(self._by_number)
+        if session_id is not None and self.acceptor is not None:
+            # All of a session lies in one fragment (I25).
+            numbers = [self.fragments[slot_of(string_key(session_id), len(self.fragments))].number]
+        for number in numbers:
             handle = self._by_number[number]
             if number < first_fragment or handle.fragment is None:
                 continue
             first = first_count if number == first_fragment else 1
-            slots = await handle.broker.peek(handle, SOURCE, sub_queue, first, limit - len(found))
+            wanted = limit - len(found)
+            if session_id is None:
+                slots = await handle.broker.peek(handle, SOURCE, sub_queue, first, wanted)
+            else:
+                slots = await self._peek_session(handle, sub_queue, first, wanted, session_id)
             found += [(handle, slot) for slot in slots]
             if len(found) >= limit:
                 break
         return found
+
+    @staticmethod
+    async def _peek_session(
+        handle: FragmentHandle, sub_queue: int, first: int, limit: int, session_id: str
+    ) -> list[Slot]:
+        found: list[Slot] = []
+        while len(found) < limit and handle.fragment is not None:
+            slots = await handle.broker.peek(handle, SOURCE, sub_queue, first, PEEK_SLICE)
+            found += [slot for slot in slots if id_of(slot) == session_id]
+            if len(slots) < PEEK_SLICE:
+                break
+            first = slots[-1].count + 1
+            # There may be many messages of others: the loop goes on with its other work in between.
+            await asyncio.sleep(0)
+        return found[:limit]
+
+    def _counts_in(self, handle: FragmentHandle, numbers: Iterable[int]) -> list[int]:
+        """The counts of sequence numbers that must all lie in one fragment: that of a session."""
+        (found, counts), *others = self._by_fragment(numbers, "deferred")
+        if others or found is not handle:
+            raise MessageNotFound("The session does not have all of these deferred messages.")
+        return counts
 
     def _by_fragment(self, numbers: Iterable[int], word: str) -> list[tuple[FragmentHandle, list[int]]]:
         by_number: dict[int, list[int]] = {}
@@ -176,8 +309,6 @@ class Queue:
             if number >> COUNT_BITS not in self._by_number:
                 raise MessageNotFound(f"No {word} message has the sequence number {number}.")
         return [(self._by_number[number], counts) for number, counts in by_number.items()]
-
-    # -- looking ------------------------------------------------------------------------------------------------
 
     def numbers(self) -> tuple[list[int], int]:
         """Messages per kind (active, dead-letter, transfer, deferred, scheduled) and bytes, of the fragments there."""

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
-from duobus.broker.fragment.slot import DEFERRED, GONE, SCHEDULED, SUB_QUEUES, Slot, kind_of, sub_queue_of
+from duobus.broker.fragment.sessions import Sessions
+from duobus.broker.fragment.slot import DEFERRED, GONE, MAIN, SCHEDULED, SUB_QUEUES, Slot, kind_of, sub_queue_of
 
 #: Indexes shorter than this are not worth compacting.
 COMPACT_FROM = 1024
@@ -37,9 +38,16 @@ class SourceSettings:
         max_delivery_count: Deliveries before a message is dead-lettered.
         default_ttl_ms: Life of messages that bring none of their own, and upper bound for the others; None: unlimited.
         dead_letter_on_expiration: Expired messages go to the dead-letter queue instead of nowhere.
+        requires_session: Every message belongs to a session; never changes in an entity's life.
     """
 
-    __slots__ = ("dead_letter_on_expiration", "default_ttl_ms", "lock_duration_ms", "max_delivery_count")
+    __slots__ = (
+        "dead_letter_on_expiration",
+        "default_ttl_ms",
+        "lock_duration_ms",
+        "max_delivery_count",
+        "requires_session",
+    )
 
     def __init__(
         self,
@@ -47,11 +55,13 @@ class SourceSettings:
         max_delivery_count: int = 10,
         default_ttl_ms: int | None = None,
         dead_letter_on_expiration: bool = False,
+        requires_session: bool = False,
     ) -> None:
         self.lock_duration_ms = lock_duration_ms
         self.max_delivery_count = max_delivery_count
         self.default_ttl_ms = default_ttl_ms
         self.dead_letter_on_expiration = dead_letter_on_expiration
+        self.requires_session = requires_session
 
 
 class SubQueue:
@@ -127,6 +137,7 @@ class Source:
         is_paging: A page of the cold tail is on its way.
         missing: Dead, deferred and scheduled messages that recovery was to find in the store and did not.
         cold_due: Counts of cold messages whose time to live has ended; they are fetched to be disposed of.
+        sessions: The sessions of a source that requires them, instead of the main sub-queue's lists; None otherwise.
     """
 
     __slots__ = (
@@ -147,6 +158,7 @@ class Source:
         "renewed",
         "resident_bytes",
         "scheduled",
+        "sessions",
         "settings",
         "source_key",
         "source_no",
@@ -179,6 +191,7 @@ class Source:
         self.is_paging = False
         self.missing = 0
         self.cold_due: list[int] = []
+        self.sessions = Sessions() if settings.requires_session else None
 
     def counters(self) -> bytes:
         """The numbers that ride in the source's row of each commit (design 3.9)."""
@@ -274,6 +287,9 @@ class Source:
 
         The old slot stays behind as GONE until its list comes across it, so this costs no search.
         """
+        if self.sessions is not None and sub_queue_of(slot.state) == MAIN:
+            self.sessions.withdrawn(slot)
+            return slot
         self.sub_queues[sub_queue_of(slot.state)].stale += 1
         successor = Slot(slot.count, slot.payload, slot.enqueued_ms)
         successor.deliveries = slot.deliveries

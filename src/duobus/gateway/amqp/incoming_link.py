@@ -82,6 +82,9 @@ class IncomingLink(Mailbox):
         self._reject(event.delivery_id, 1, event.settled, error)
 
     def _singles(self, event: Transfers) -> None:
+        if self.queue.description.requires_session:
+            self._rare_singles(event)
+            return
         is_partitioned = self.queue.is_partitioned
         bare: list[bytes] = []
         for payload in event.payloads:
@@ -100,6 +103,7 @@ class IncomingLink(Mailbox):
             delivery_id = event.first_delivery_id + index
             try:
                 incoming = take_apart(payload)
+                self.queue.demand_session(incoming.special, is_ping=incoming.is_ping)
             except ServiceBusError as error:
                 self._send_parts(first, run, not event.settled)
                 self._reject(delivery_id, 1, event.settled, error)
@@ -135,6 +139,8 @@ class IncomingLink(Mailbox):
             except DecodeError as error:
                 raise Undecodable(f"The batch cannot be decoded: {error}") from error
             parts = [take_apart(message) for message in messages]
+            for part in parts:
+                self.queue.demand_session(part.special, is_ping=part.is_ping)
         except ServiceBusError as error:
             self._reject(delivery_id, 1, settled, error)
             return

@@ -13,12 +13,13 @@ from duobus.broker import (
     SOURCE,
     FragmentHandle,
     Queue,
+    SessionReceiver,
     SettleBatch,
     SettleDetail,
     Slot,
     lock_lost,
 )
-from duobus.errors import NotImplementedYet
+from duobus.errors import MessageLockLost, NotImplementedYet, ServiceBusError
 from duobus.gateway.amqp.mapping import HeadMaker
 from duobus.model.columns import DeliveryBatch, Mailbox
 from duobus.model.metering import EMPTY_RECEIVE, OPERATION_BYTES, RECEIVE, SETTLE, operations_of
@@ -75,6 +76,7 @@ class OutgoingLink(Mailbox):
         sub_queue: int,
         is_removing: bool,
         deliveries: Deliveries,
+        receiver: SessionReceiver | None = None,
     ) -> None:
         super().__init__()
         self._peer = peer
@@ -95,7 +97,7 @@ class OutgoingLink(Mailbox):
         self._owed = 0
         self._draining = False
         self._sent_since_drain = 0
-        self._receiver = queue.open_receiver(sub_queue, self, removing=is_removing)
+        self._receiver = receiver or queue.open_receiver(sub_queue, self, removing=is_removing)
 
     def wake(self) -> None:
         """See Mailbox."""
@@ -271,7 +273,11 @@ class OutgoingLink(Mailbox):
     def _answer_lost(self, gone: list[tuple[int, int]]) -> None:
         """Say of these deliveries that their locks are lost."""
         if gone:
-            self._answer(gone, Rejected(self._peer.error(lock_lost(), self.queue.path)))
+            self._answer(gone, Rejected(self._peer.error(self.lost_error(lock_lost()), self.queue.path)))
+
+    def lost_error(self, error: ServiceBusError) -> ServiceBusError:
+        """What to say of a lock that is lost."""
+        return error
 
     def _answer_settlements(self, commands: list[SettleBatch]) -> None:
         self._owed -= len(commands)
@@ -282,7 +288,10 @@ class OutgoingLink(Mailbox):
                 for first_id, (_, number) in zip(command.answer_to, command.ranges, strict=True)
             ]
             if command.error is not None:
-                self._answer(ranges, Rejected(self._peer.error(command.error, self.queue.path)))
+                error = command.error
+                if isinstance(error, MessageLockLost):
+                    error = self.lost_error(error)
+                self._answer(ranges, Rejected(self._peer.error(error, self.queue.path)))
             elif command.lost:
                 self._answer_partly(command, done.setdefault(command.outcome, []))
             else:

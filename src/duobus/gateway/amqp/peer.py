@@ -42,6 +42,7 @@ from duobus.gateway.amqp.deliveries import Deliveries
 from duobus.gateway.amqp.incoming_link import IncomingLink
 from duobus.gateway.amqp.outgoing_link import OutgoingLink
 from duobus.gateway.amqp.request_node import ReplyLink, RequestLink
+from duobus.gateway.amqp.session_link import PendingSession, SessionLink
 
 if TYPE_CHECKING:
     from duobus.gateway.amqp.door import AmqpDoor
@@ -57,7 +58,7 @@ TURN_MS = 60_000
 #: ... and may not be silent for so long: its client may be dead.
 TURN_SILENCE_MS = 10_000
 
-Endpoint = IncomingLink | OutgoingLink | RequestLink | ReplyLink
+Endpoint = IncomingLink | OutgoingLink | PendingSession | RequestLink | ReplyLink
 
 
 class Peer(asyncio.Protocol):
@@ -136,7 +137,8 @@ class Peer(asyncio.Protocol):
         unsettled = [entry for deliveries in self._deliveries.values() for entry in deliveries.drain()]
         self._deliveries.clear()
         # Receivers first: what is released must not be offered to this connection again.
-        for endpoint in self._endpoints.values():
+        # Those that wait for a session go before those that free one.
+        for endpoint in sorted(self._endpoints.values(), key=lambda endpoint: not isinstance(endpoint, PendingSession)):
             endpoint.close()
         self._endpoints.clear()
         for run, ranges in unsettled:
@@ -365,6 +367,17 @@ class Peer(asyncio.Protocol):
     def add_endpoint(self, link: Link, endpoint: Endpoint) -> None:
         """Keep the other side of an accepted link."""
         self._endpoints[link] = endpoint
+
+    def drop_endpoint(self, link: Link) -> None:
+        """Forget the other side of a link that is refused after all."""
+        self._forget(link)
+
+    def session_link(self, queue: Queue, session_id: str) -> SessionLink | None:
+        """The link on which this connection holds a session of a queue; None when it does not."""
+        for endpoint in self._endpoints.values():
+            if isinstance(endpoint, SessionLink) and endpoint.queue is queue and endpoint.session_id == session_id:
+                return endpoint
+        return None
 
     def deliveries_of(self, session: Session) -> Deliveries:
         """The unsettled deliveries of an AMQP session."""

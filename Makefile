@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test demo serve bench sim sim-bugs killloop powercut javascript proton fuzz docs format clean
+.PHONY: help setup check test demo serve bench sim sim-bugs killloop powercut javascript go proton fuzz docs format clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-10s %s\n", $$1, $$2 }'
@@ -64,10 +64,15 @@ powercut: $(STAMP) ## Cut the power of a real store, 1,000 times (CUTS=...); as 
 javascript: $(STAMP) ## The JavaScript SDK and rhea against the broker; needs Node
 	DUOBUS_REQUIRE_JAVASCRIPT=1 $(BIN)/python -m pytest -q tests/javascript
 
+go: $(STAMP) ## The Go SDK against the broker; needs Go 1.25 or newer
+	DUOBUS_REQUIRE_GO=1 $(BIN)/python -m pytest -q tests/go
+
 proton: $(STAMP) ## Qpid Proton against the broker; needs a C compiler and cmake
 	DUOBUS_REQUIRE_PROTON=1 $(BIN)/python -m pytest -q tests/proton
 
 fuzz: $(STAMP) ## Ten minutes of hostile bytes for each target (SECONDS=...)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[fuzz]' \
+		|| echo "atheris cannot be had here; the search goes on without the guidance of coverage" >&2
 	for target in frames codec sasl cbs management; do \
 		$(BIN)/python fuzz/run.py --target $$target --seconds $(or $(SECONDS),600) || exit 1; \
 	done

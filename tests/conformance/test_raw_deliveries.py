@@ -12,7 +12,7 @@ from kit_bus import Bus, until
 from kit_raw import RawClient, Refused, frames, token
 
 from duobus.amqp import ACCEPTED, RELEASED, Dispositions, Link, LinkFlow, Modified, Rejected, Source, Transfers
-from duobus.codec import Array, Int, Symbol, Timestamp, build_message, scan
+from duobus.codec import Array, Int, Symbol, Timestamp, UInt, build_message, scan
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -283,6 +283,23 @@ def test_numbers_of_scheduled_messages_are_an_array_of_longs(bus: Bus, raw: RawC
     assert len(answer["sequence-numbers"].items) == 2
     # long or smalllong inside an array constructor (contract 0.11).
     assert any(code in bytes(raw.bytes_read) for code in (b"\x02\x55", b"\x02\x81"))
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+def test_a_message_got_by_its_number_carries_its_lock_token_too(bus: Bus, raw: RawClient, mode: int) -> None:
+    queue = bus.queue()
+    link, delivery_id, payload = locked(raw, queue)
+    link.session.disposition(True, delivery_id, delivery_id, Modified(None, True, None), False)
+    outcome(raw, delivery_id)
+    number = scan(payload).annotations[Symbol("x-opt-sequence-number")]  # type: ignore[index]
+    request = {"sequence-numbers": Array(int, [number]), "receiver-settle-mode": UInt(mode)}
+    status, _, answer = management(raw, queue, "receive-by-sequence-number", request)
+    assert status == 200
+    (entry,) = answer["messages"]
+    carried = decode_payload(memoryview(entry["message"])).delivery_annotations or {}
+    # The Go SDK reads nothing but the message (contract 8.3).
+    assert carried.get(b"x-opt-lock-token") == entry.get("lock-token")
+    assert ("lock-token" in entry) == (mode == 1)
 
 
 def test_ten_links_in_one_session_keep_one_contiguous_count(bus: Bus, raw: RawClient) -> None:

@@ -18,6 +18,7 @@ from duobus.codec import (
     build_message,
     encode,
     header_section,
+    scan,
 )
 from duobus.errors import ArgumentInvalid, ServiceBusError
 from duobus.gateway.amqp.mapping import HeadMaker, plain_offset, take_apart
@@ -106,6 +107,15 @@ def test_the_state_of_a_message_is_told_where_it_is_not_active(kind: int, number
     head, payload = HeadMaker(None, locks=False).rare(found, FRAGMENT, 0)
     message = decode_payload(memoryview(head + payload))
     assert message.message_annotations[b"x-opt-message-state"] == number
+
+
+def test_a_lock_token_stands_between_the_header_and_the_annotations() -> None:
+    token = uuid.UUID(int=7)
+    head, payload = HeadMaker(None, locks=True).rare(slot(BARE), FRAGMENT, LOCKED_MS, token)
+    message = decode_payload(memoryview(head + payload))
+    assert message.delivery_annotations == {b"x-opt-lock-token": token}
+    # The specification's order of sections, which the scan insists on.
+    assert scan(head + payload).annotations is not None
 
 
 def test_the_overlay_and_the_reason_are_laid_over_the_bytes() -> None:

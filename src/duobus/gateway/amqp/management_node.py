@@ -298,15 +298,15 @@ class ManagementNode(RequestNode):
     def _locked(self, batch: DeliveryBatch) -> dict[int, dict[str, Any]]:
         found = {}
         for offset, slot in enumerate(batch.slots):
-            token = batch.prefix + (batch.first_lock + offset).to_bytes(8, "big")
-            found[_number(batch.fragment, slot)] = {
-                "message": self._encoded(batch.fragment, slot, batch.locked_until_ms),
-                "lock-token": uuid.UUID(bytes_le=token),
-            }
+            token = uuid.UUID(bytes_le=batch.prefix + (batch.first_lock + offset).to_bytes(8, "big"))
+            message = self._encoded(batch.fragment, slot, batch.locked_until_ms, token)
+            found[_number(batch.fragment, slot)] = {"message": message, "lock-token": token}
         return found
 
-    def _encoded(self, handle: FragmentHandle, slot: Slot, locked_until_ms: int) -> bytes:
-        head, payload = self._heads.rare(slot, handle.number, locked_until_ms)
+    def _encoded(
+        self, handle: FragmentHandle, slot: Slot, locked_until_ms: int, lock_token: uuid.UUID | None = None
+    ) -> bytes:
+        head, payload = self._heads.rare(slot, handle.number, locked_until_ms, lock_token)
         return head + payload
 
     # -- scheduling ---------------------------------------------------------------------------------------------

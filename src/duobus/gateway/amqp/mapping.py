@@ -7,6 +7,7 @@ bytes that came (design 3.12). Out: a new header and annotations in front of tho
 from __future__ import annotations
 
 import struct
+import uuid
 from typing import Any, NamedTuple
 
 from duobus.broker import COUNT_BITS, DEAD_LETTER, Slot, kind_of, string_key, sub_queue_of
@@ -17,6 +18,7 @@ from duobus.codec import (
     Timestamp,
     annotations_section,
     decode,
+    delivery_annotations_section,
     encode,
     header_section,
     scan,
@@ -40,6 +42,7 @@ VIA_PARTITION_KEY = Symbol("x-opt-via-partition-key")
 SCHEDULED_TIME = Symbol("x-opt-scheduled-enqueue-time")
 ENQUEUE_SEQUENCE_NUMBER = Symbol("x-opt-enqueue-sequence-number")
 DEAD_LETTER_SOURCE = Symbol("x-opt-deadletter-source")
+LOCK_TOKEN = Symbol("x-opt-lock-token")
 
 #: Annotations that are the broker's to give; whatever a sender puts there is dropped (contract 8.3).
 _OWN = frozenset(
@@ -215,8 +218,14 @@ class HeadMaker:
             payloads.append(payload)
         return heads, payloads
 
-    def rare(self, slot: Slot, fragment_number: int, locked_until_ms: int) -> tuple[bytes, bytes]:
-        """Head and bare message of any slot; an overlay is merged into the application properties."""
+    def rare(
+        self, slot: Slot, fragment_number: int, locked_until_ms: int, lock_token: uuid.UUID | None = None
+    ) -> tuple[bytes, bytes]:
+        """Head and bare message of any slot; an overlay is merged into the application properties.
+
+        ``lock_token`` is for messages that come without a delivery tag, through ``$management`` (contract 8.3): the Go
+        SDK knows no other.
+        """
         special = slot.special or _ORDINARY
         ttl = self._default_ttl_ms
         if special.ttl_ms is not None:
@@ -244,7 +253,8 @@ class HeadMaker:
                 annotations[key] = value
         if special.scheduled_ms is not None:
             annotations[SCHEDULED_TIME] = Timestamp(special.scheduled_ms)
-        head = header + _with_pairs(annotations, special)
+        token = b"" if lock_token is None else delivery_annotations_section({LOCK_TOKEN: lock_token})
+        head = header + token + _with_pairs(annotations, special)
         return head, _with_overlay(slot, special)
 
 

@@ -1,0 +1,166 @@
+"""Go programs against a real broker: how they are built, how they are run, which queues they get."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from duobus.demo.server_process import ServerProcess
+
+PROGRAMS = Path(__file__).parent / "programs"
+#: Git-ignored; gone with ``make clean``.
+CACHE = PROGRAMS.parents[2] / ".build"
+#: Set where a missing Go is to be a failure instead of a skip.
+REQUIRED = "DUOBUS_REQUIRE_GO"
+
+#: A hang is a failure (contract chapter 21).
+LIMIT_S = 20.0
+#: Downloads and the first compilation of the modules, which takes a minute of two cores.
+BUILD_LIMIT_S = 400.0
+
+LISTEN_ONLY, SEND_ONLY = "listens", "sends"
+KEY = "a key of the tests"
+#: Kinds of queues with the number of each that a run may use up.
+POOL: dict[str, tuple[int, dict[str, Any]]] = {
+    "plain": (30, {}),
+    "impatient": (2, {"LockDuration": "PT5S"}),
+    "large": (4, {"MaxMessageSizeInKilobytes": 2048}),
+    "partitioned": (2, {"EnablePartitioning": True}),
+    "session": (4, {"RequiresSession": True, "LockDuration": "PT5S"}),
+}
+
+
+def configuration() -> dict[str, Any]:
+    """The emulator's format (HTTP contract D.1), with two rules of one right each."""
+    queues = [
+        {"Name": f"{kind}-{index}", "Properties": properties}
+        for kind, (number, properties) in POOL.items()
+        for index in range(number)
+    ]
+    rules = [
+        {"KeyName": name, "PrimaryKey": KEY, "Rights": [right]}
+        for name, right in ((LISTEN_ONLY, "Listen"), (SEND_ONLY, "Send"))
+    ]
+    namespace = {"Name": "sbemulatorns", "Queues": queues, "Topics": [], "AuthorizationRules": rules}
+    return {"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "File"}}}
+
+
+class GoBus:
+    """A broker process, and what programs have to know of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.process = ServerProcess(folder, config=configuration())
+        self._used = dict.fromkeys(POOL, 0)
+
+    def queue(self, kind: str = "plain") -> str:
+        """Name of a queue that no other test has touched."""
+        index = self._used[kind]
+        assert index < POOL[kind][0], f"the pool has no more {kind} queues"
+        self._used[kind] += 1
+        return f"{kind}-{index}"
+
+    def connection(self, rule: str, key: str = KEY) -> str:
+        """Connection string of a rule, for plain TCP."""
+        return (
+            f"Endpoint=sb://localhost:{self.process.ready['amqp_port']};SharedAccessKeyName={rule};"
+            f"SharedAccessKey={key};UseDevelopmentEmulator=true;"
+        )
+
+    def way(self, transport: str) -> dict[str, Any]:
+        """What the SDK needs to take a transport: tcp, tls or websocket."""
+        if transport == "tcp":
+            return {"connection": self.process.connection_string}
+        ready = self.process.ready
+        return {
+            # The SDK looks for the namespace's name in the certificate, and for a port as well when it has one.
+            "connection": re.sub(r"(Endpoint=sb://localhost):\d+", r"\1", self.process.connection_string_tls),
+            "endpoint": f"localhost:{ready['tls_port'] if transport == 'tls' else ready['http_port']}",
+            "websocket": transport == "websocket",
+            "ca": self.process.ca,
+        }
+
+
+class Go:
+    """The programs, in one binary."""
+
+    def __init__(self, binary: Path) -> None:
+        self._binary = binary
+
+    def run(self, program: str, **given: Any) -> dict[str, Any]:
+        """Run a program within LIMIT_S and return what it told."""
+        done = subprocess.run(
+            [self._binary, program, json.dumps(given)], capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
+        assert done.returncode == 0, f"{program} ended with status {done.returncode}:\n{done.stderr[-4000:]}"
+        lines = done.stdout.splitlines()
+        assert len(lines) == 1, f"{program} did not print one line:\n{done.stdout}\n{done.stderr[-4000:]}"
+        found: dict[str, Any] = json.loads(lines[0])
+        return found
+
+
+def sources() -> list[Path]:
+    """Everything that the binary is made of."""
+    return sorted(path for path in PROGRAMS.iterdir() if path.suffix in {".go", ".mod", ".sum"})
+
+
+def build() -> Path:
+    """Return the binary of the programs; made once per version of them.
+
+    Skips, or fails where REQUIRED is set, when there is no Go or the modules cannot be had. What does not compile
+    is a failure everywhere.
+    """
+    if shutil.which("go") is None:
+        _do_without("go is not on PATH")
+    version = hashlib.sha256(b"\0".join(path.name.encode() + path.read_bytes() for path in sources()))
+    binary = CACHE / f"go-{version.hexdigest()[:12]}" / "programs"
+    CACHE.mkdir(exist_ok=True)
+    # Test processes start at the same time; the first builds, the others wait for it.
+    with (CACHE / "go.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not binary.is_file():
+            _build_into(binary)
+    return binary
+
+
+def _build_into(binary: Path) -> None:
+    problem = _go("mod", "download")
+    if problem:
+        _do_without(f"go mod download failed: {problem}")
+    partial = binary.with_suffix(".partial")
+    problem = _go("build", "-o", str(partial), ".")
+    assert not problem, f"go build failed: {problem}"
+    partial.rename(binary)
+
+
+def _go(*command: str) -> str:
+    """Run a command of go in the programs' folder; returns what went wrong, and nothing when nothing did."""
+    # What .git holds is of no interest to the binary, and a checkout of another user would stop the build.
+    environment = {**os.environ, "GOFLAGS": f"{os.environ.get('GOFLAGS', '')} -mod=readonly -buildvcs=false".strip()}
+    try:
+        done = subprocess.run(
+            ["go", *command],
+            cwd=PROGRAMS,
+            capture_output=True,
+            text=True,
+            timeout=BUILD_LIMIT_S,
+            env=environment,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no end within {BUILD_LIMIT_S:g} s"
+    return "" if done.returncode == 0 else done.stderr.strip()[-2000:] or f"status {done.returncode}"
+
+
+def _do_without(reason: str) -> NoReturn:
+    if os.environ.get(REQUIRED):
+        pytest.fail(f"{reason}, and {REQUIRED} is set")
+    pytest.skip(reason)

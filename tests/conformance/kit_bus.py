@@ -23,7 +23,7 @@ POOL: dict[str, tuple[int, dict[str, Any]]] = {
     "impatient": (20, {"LockDuration": "PT5S"}),
     "large": (3, {"MaxMessageSizeInKilobytes": 2048}),
     "twice": (3, {"MaxDeliveryCount": 2}),
-    "sessions": (60, {"RequiresSession": True}),
+    "sessions": (70, {"RequiresSession": True}),
     "parted-sessions": (40, {"RequiresSession": True, "EnablePartitioning": True}),
     "impatient-sessions": (10, {"RequiresSession": True, "LockDuration": "PT5S"}),
 }

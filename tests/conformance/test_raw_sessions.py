@@ -22,7 +22,7 @@ from duobus.amqp import (
     Source,
     Target,
 )
-from duobus.codec import BATCH_FORMAT, Array, Described, Symbol, Timestamp, UInt, ULong, build_message
+from duobus.codec import BATCH_FORMAT, Array, Described, Int, Symbol, Timestamp, UInt, ULong, build_message, scan
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -82,16 +82,20 @@ def test_the_answer_to_an_attach_names_session_and_end_of_the_lock(bus: Bus, raw
     assert TIMEOUT not in remote.properties
 
 
-@pytest.mark.parametrize("descriptor", [ULong(0x000000137000000C), FILTER])
+@pytest.mark.parametrize("descriptor", [None, ULong(0x000000137000000C), FILTER])
 @pytest.mark.parametrize("name", ["by name", None])
-def test_described_filters_are_taken_and_answered_bare(
+def test_a_filter_is_answered_in_the_form_in_which_it_came(
     bus: Bus, raw: RawClient, descriptor: Any, name: str | None
 ) -> None:
+    def formed(value: str | None) -> Any:
+        # go-amqp reads described values only, the others bare ones only.
+        return value if descriptor is None else Described(descriptor, value)
+
     queue = bus.queue("sessions")
     sent(raw, queue, "first")
-    link = raw.receiver(queue, source=source(queue, Described(descriptor, name)))
+    link = raw.receiver(queue, source=source(queue, formed(name)))
     assert link.remote is not None
-    assert link.remote.source.filter == {FILTER: name or "first"}
+    assert link.remote.source.filter == {FILTER: formed(name or "first")}
 
 
 def test_the_empty_session_id_is_a_session(bus: Bus, raw: RawClient) -> None:
@@ -117,6 +121,16 @@ def test_a_wait_ends_at_its_time_and_holds_up_nobody_on_its_session(bus: Bus, ra
     assert time.monotonic() - began < 0.6
     assert error_of(raw, link).condition == "com.microsoft:timeout"
     assert 0.65 < time.monotonic() - began < 1.2
+
+
+def test_the_end_of_a_wait_is_told_before_the_clients_own_time_is_up(bus: Bus, raw: RawClient) -> None:
+    queue = bus.queue("sessions")
+    took = []
+    for _ in range(5):
+        began = time.monotonic()
+        error_of(raw, waiting(raw, queue, 200))
+        took.append(time.monotonic() - began)
+    assert 0.15 < min(took) < 0.2, took
 
 
 @pytest.mark.parametrize("how", ["detach", "end", "close", "cut"])
@@ -217,9 +231,13 @@ def test_settling_and_detaching_in_one_write_settles(bus: Bus, raw: RawClient) -
     assert [payload[-1:] for _, payload in raw.receive(again, 1)] == [b"2"]
 
 
-def managed(raw: RawClient, queue: str, operation: str, body: dict[str, Any]) -> tuple[int, str, Any]:
-    """(status, condition, body) of a request to the queue's management node."""
+def managed(
+    raw: RawClient, queue: str, operation: str, body: dict[str, Any], link_name: str | None = None
+) -> tuple[int, str, Any]:
+    """(status, condition, body) of a request to the queue's management node, on behalf of a link if one is named."""
     properties = {"operation": f"com.microsoft:{operation}"}
+    if link_name is not None:
+        properties["associated-link-name"] = link_name
     answer, found, _ = raw.request(f"{queue}/$management", properties, body)
     return int(answer["statusCode"]), str(answer.get("errorCondition", "")), found
 
@@ -248,6 +266,32 @@ def test_only_the_holders_connection_manages_a_session(
         other.receiver(queue, source=source(queue, "s"))
         assert managed(raw, queue, operation, request)[:2] == LOST
         assert managed(other, queue, operation, request)[:2] != LOST
+
+
+def test_a_request_that_names_no_session_is_about_that_of_its_link(bus: Bus, raw: RawClient) -> None:
+    queue = bus.queue("sessions")
+    sent(raw, queue, "other", b"o")
+    sent(raw, queue, "s", b"1", b"2")
+    link = raw.receiver(queue, source=source(queue, "s"))
+    link.grant(1)
+    ((delivery_id, payload),) = raw.receive(link, 1)
+    link.session.disposition(True, delivery_id, delivery_id, Modified(None, True, None), False)
+    raw.wait(Dispositions, where=lambda event: event.session is raw.session)
+
+    everything = {"from-sequence-number": 1, "message-count": Int(10)}
+    _, _, found = managed(raw, queue, "peek-message", everything, link.name)
+    assert [entry["message"][-1:] for entry in found["messages"]] == [b"1", b"2"]
+    number = scan(payload).annotations[Symbol("x-opt-sequence-number")]  # type: ignore[index]
+    deferred = {"sequence-numbers": Array(int, [number]), "receiver-settle-mode": UInt(1)}
+    assert managed(raw, queue, "receive-by-sequence-number", deferred)[:2] == LOST
+    assert managed(raw, queue, "receive-by-sequence-number", deferred, "another link")[:2] == LOST
+    status, _, found = managed(raw, queue, "receive-by-sequence-number", deferred, link.name)
+    assert status == 200
+    token_of = found["messages"][0]["lock-token"]
+    settled = {"disposition-status": "completed", "lock-tokens": Array(uuid.UUID, [token_of])}
+    assert managed(raw, queue, "update-disposition", settled)[0] == 410
+    assert managed(raw, queue, "update-disposition", settled, link.name)[0] == 200
+    assert managed(raw, queue, "get-session-state", {}, link.name)[0] == 200
 
 
 def test_the_lock_of_one_message_of_a_session_is_not_renewed_alone(bus: Bus, raw: RawClient) -> None:

@@ -164,13 +164,13 @@ def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:
         )
     if getattr(source, "distribution_mode", None) == "copy":
         raise NotImplementedYet("Browsing by a link is not offered. Use peek-message of $management.")
-    if isinstance(filters, dict):
-        # What is not honoured is left out of the echo, so that clients notice (contract chapter 17).
-        source.filter = None
     is_removing = _remote(link).snd_settle_mode == SETTLED
     if requires_session:
         attach_session(peer, link, queue, address, session_id, is_removing=is_removing)
         return
+    if isinstance(filters, dict):
+        # What is not honoured is left out of the echo, so that clients notice (contract chapter 17).
+        source.filter = None
     endpoint = OutgoingLink(
         peer,
         link,

@@ -34,6 +34,7 @@ from duobus.errors import (
     OperationTimeout,
     QuotaExceeded,
     ServiceBusError,
+    SessionLockLost,
     Unauthorized,
 )
 from duobus.gateway.amqp.mapping import HeadMaker, take_apart
@@ -128,7 +129,15 @@ class ManagementNode(RequestNode):
             )
         if not isinstance(request.body, dict):
             raise ArgumentInvalid("The body of the request must be a map.")
-        return await function(self, request.body)
+        return await function(self, self._with_session(request))
+
+    def _with_session(self, request: Request) -> dict[Any, Any]:
+        """The body with the session that it is about: Go names only the link that holds it (contract 10.7)."""
+        body: dict[Any, Any] = request.body
+        if not self._needs_session or body.get("session-id") is not None:
+            return body
+        link = self.peer.session_link_named(self.queue, request.text("associated-link-name"))
+        return body if link is None else {**body, "session-id": link.session_id}
 
     # -- locks --------------------------------------------------------------------------------------------------
 
@@ -207,13 +216,16 @@ class ManagementNode(RequestNode):
 
         Raises:
             NotAllowed: The entity has no sessions.
-            ArgumentInvalid: The request names none.
+            SessionLockLost: The request names neither a session nor a link that has one (contract 10.7).
         """
         if not self._needs_session:
             raise NotAllowed(f"'{self.name}' has no sessions: the entity does not require them.")
         holder = self._holder(body)
         if holder is None:
-            raise ArgumentInvalid("'session-id' must be a string: the entity requires sessions.")
+            raise SessionLockLost(
+                "Neither 'session-id' nor 'associated-link-name' says which session of this connection the request "
+                "is about, or that session is lost. Accept the session again."
+            )
         return holder
 
     async def _renew_session_lock(self, body: dict[Any, Any]) -> Answer:

@@ -379,6 +379,13 @@ class Peer(asyncio.Protocol):
                 return endpoint
         return None
 
+    def session_link_named(self, queue: Queue, name: str | None) -> SessionLink | None:
+        """The link of this name on which this connection holds a session of a queue; None when there is none."""
+        for link, endpoint in self._endpoints.items():
+            if link.name == name and isinstance(endpoint, SessionLink) and endpoint.queue is queue:
+                return endpoint
+        return None
+
     def deliveries_of(self, session: Session) -> Deliveries:
         """The unsettled deliveries of an AMQP session."""
         found = self._deliveries.get(session)

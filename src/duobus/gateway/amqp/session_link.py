@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 SESSION_FILTER = Symbol("com.microsoft:session-filter")
 LOCKED_UNTIL = Symbol("com.microsoft:locked-until-utc")
 TIMEOUT = "com.microsoft:timeout"
-#: Go describes the filter's value (contract 11.1).
+#: Go describes the filter's value, and reads no answer whose value is bare: it closes the connection. Python, JS and
+#: .NET read bare ones only, as they ask (contract 11.1).
 _DESCRIPTORS = (ULong(0x000000137000000C), SESSION_FILTER)
 #: How long an attach waits for a session when the client does not say, and at most (contract 11.2).
 WAIT_DEFAULT_MS, WAIT_MAX_MS = 65_000, 3_600_000
+#: How long before the time that the client gives it is told that there is none: Go's own timer ends then, at once or
+#: up to 100 ms later, and a client that gives up first learns nothing of the reason.
+AHEAD_MS = 20
 #: Ticks of .NET: 100 ns since the year 1.
 _TICKS_EPOCH, _TICKS_PER_MS = 621_355_968_000_000_000, 10_000
 
@@ -34,19 +38,23 @@ def wanted_session(filters: object) -> tuple[bool, str | None]:
     Raises:
         ArgumentInvalid: It asks for something that is no session id.
     """
-    if not isinstance(filters, dict):
-        return False, None
-    for key, value in filters.items():
-        if str(key) != SESSION_FILTER:
-            continue
-        if isinstance(value, Described) and value.descriptor in _DESCRIPTORS:
-            value = value.value
-        if value is not None and not isinstance(value, str):
-            raise ArgumentInvalid(f"{SESSION_FILTER} is a string or null, not a {type(value).__name__}.")
-        if value is not None and len(value) > ID_LENGTH_MAX:
-            raise ArgumentInvalid(f"The session id has {len(value)} characters; at most {ID_LENGTH_MAX} are allowed.")
-        return True, None if value is None else str(value)
-    return False, None
+    is_there, _, value = _session_filter(filters)
+    if value is not None and not isinstance(value, str):
+        raise ArgumentInvalid(f"{SESSION_FILTER} is a string or null, not a {type(value).__name__}.")
+    if value is not None and len(value) > ID_LENGTH_MAX:
+        raise ArgumentInvalid(f"The session id has {len(value)} characters; at most {ID_LENGTH_MAX} are allowed.")
+    return is_there, None if value is None else str(value)
+
+
+def _session_filter(filters: object) -> tuple[bool, ULong | Symbol | None, object]:
+    """Whether the filter is there, the descriptor of its value if it has one of ours, and the value."""
+    if isinstance(filters, dict):
+        for key, value in filters.items():
+            if str(key) == SESSION_FILTER:
+                if isinstance(value, Described) and value.descriptor in _DESCRIPTORS:
+                    return True, value.descriptor, value.value
+                return True, None, value
+    return False, None, None
 
 
 def attach_session(
@@ -78,7 +86,18 @@ class PendingSession:
         receiver: What the link will receive with.
     """
 
-    __slots__ = ("_address", "_link", "_peer", "_source", "_target", "_timer", "_wait_ms", "queue", "receiver")
+    __slots__ = (
+        "_address",
+        "_descriptor",
+        "_link",
+        "_peer",
+        "_source",
+        "_target",
+        "_timer",
+        "_wait_ms",
+        "queue",
+        "receiver",
+    )
 
     def __init__(self, peer: Peer, link: Link, queue: Queue, address: Address, *, is_removing: bool) -> None:
         self._peer = peer
@@ -90,11 +109,13 @@ class PendingSession:
         remote = link.remote
         assert remote is not None  # it is the peer's attach that brought us here
         # Of the peer's words only what the answer repeats is kept; the rest may be large.
+        _, self._descriptor, _ = _session_filter(getattr(remote.source, "filter", None))
         self._source = _small(Source, remote.source)
         self._target = _small(Target, remote.target)
         wait_ms = (remote.properties or {}).get(TIMEOUT)
         is_given = isinstance(wait_ms, int) and not isinstance(wait_ms, bool)
-        self._wait_ms = max(0, min(int(wait_ms), WAIT_MAX_MS)) if is_given else WAIT_DEFAULT_MS  # type: ignore[arg-type]
+        given_ms = min(int(wait_ms), WAIT_MAX_MS) if is_given else WAIT_DEFAULT_MS  # type: ignore[arg-type]
+        self._wait_ms = max(0, given_ms - AHEAD_MS)
 
     @property
     def segments(self) -> tuple[str, ...]:
@@ -116,7 +137,9 @@ class PendingSession:
         """The receiver has a session: answer the attach; False when nobody waits for that any more."""
         self._stop()
         peer, link, receiver = self._peer, self._link, self.receiver
-        self._source.filter = {SESSION_FILTER: receiver.lock.session_id}
+        session_id = receiver.lock.session_id
+        described = session_id if self._descriptor is None else Described(self._descriptor, session_id)
+        self._source.filter = {SESSION_FILTER: described}
         ticks = _TICKS_EPOCH + receiver.lock.until_ms * _TICKS_PER_MS
         is_there = not peer.is_gone and link.accept(
             source=self._source,

@@ -14,7 +14,7 @@ CATCHING_SEEDS = {
     "expired-token-completes": 2,
     "key-placed-by-hash": 2,
     "ping-delivered": 1,
-    "removed-after-transfer": 49,
+    "removed-after-transfer": 126,
     "highest-count-not-persisted": 1,
     "delivery-count-reset": 1,
     "no-sync": 4,
@@ -23,6 +23,9 @@ CATCHING_SEEDS = {
     "batch-half-stored": 1,
     "store-kept-open": 2,
     "lock-not-exclusive": 1,
+    "session-handed-out-twice": 5,
+    "session-state-lost-at-restart": 2,
+    "session-newest-first": 2,
 }
 
 

@@ -369,7 +369,7 @@ def release(fragment: Fragment, lock: SessionLock, now_ms: int, *, counted: bool
     """
     source = fragment.sources[lock.source_no]
     keeping = Housekeeping(fragment.handle, lock.source_no)
-    _end(fragment, source, lock, now_ms, keeping, counted=counted)
+    end(fragment, source, lock, now_ms, keeping, counted)
     return [keeping] if keeping.expired or keeping.exhausted else []
 
 
@@ -377,15 +377,16 @@ def end_locks(fragment: Fragment, source: Source, now_ms: int, keeping: Housekee
     """End the locks of sessions that ran out (I37)."""
     sessions = _sessions_of(source)
     while (lock := sessions.next_end(now_ms)) is not None:
-        _end(fragment, source, lock, now_ms, keeping, counted=True)
+        end(fragment, source, lock, now_ms, keeping, True)
         fragment.ended.append(lock)
     if sessions.earliest_end is not None:
         fragment.due_at(sessions.earliest_end)
 
 
-def _end(
-    fragment: Fragment, source: Source, lock: SessionLock, now_ms: int, keeping: Housekeeping, *, counted: bool
+def end(
+    fragment: Fragment, source: Source, lock: SessionLock, now_ms: int, keeping: Housekeeping, counted: bool
 ) -> None:
+    """End a session's lock; what its messages ask for goes into ``keeping``."""
     if lock.is_over:
         return
     sessions = _sessions_of(source)

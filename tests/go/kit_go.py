@@ -36,6 +36,7 @@ POOL: dict[str, tuple[int, dict[str, Any]]] = {
     "large": (4, {"MaxMessageSizeInKilobytes": 2048}),
     "partitioned": (2, {"EnablePartitioning": True}),
     "session": (4, {"RequiresSession": True, "LockDuration": "PT5S"}),
+    "parted-session": (2, {"RequiresSession": True, "EnablePartitioning": True}),
 }
 
 

@@ -10,10 +10,11 @@ from kit_go import BUILD_LIMIT_S, LIMIT_S, Go, GoBus
 pytestmark = pytest.mark.timeout(2 * BUILD_LIMIT_S + LIMIT_S)
 
 
+@pytest.mark.parametrize("kind", ["session", "parted-session"])
 def test_a_named_session_is_received_in_order_settled_and_keeps_a_state(
-    go: Go, go_bus: GoBus, tcp: dict[str, Any]
+    go: Go, go_bus: GoBus, tcp: dict[str, Any], kind: str
 ) -> None:
-    found = go.run("sessions", queue=go_bus.queue("session"), **tcp)
+    found = go.run("sessions", queue=go_bus.queue(kind), **tcp)
     names = ["complete", "defer", "dead", "abandon"]
     assert found["bodies"] == names
     assert found["ids"] == ["a"] * 5
@@ -52,6 +53,7 @@ def test_a_session_has_one_receiver_until_it_closes_or_its_lock_ends(
     assert found["again"] == ["2", "3"]
 
 
-def test_sessions_are_listed_by_the_hundred(go: Go, go_bus: GoBus, tcp: dict[str, Any]) -> None:
-    found = go.run("listed", queue=go_bus.queue("session"), **tcp)
+@pytest.mark.parametrize("kind", ["session", "parted-session"])
+def test_sessions_are_listed_by_the_hundred(go: Go, go_bus: GoBus, tcp: dict[str, Any], kind: str) -> None:
+    found = go.run("listed", queue=go_bus.queue(kind), **tcp)
     assert found == {"nothing": 0, "all": True, "stated": ["ab"]}

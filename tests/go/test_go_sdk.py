@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -148,10 +149,13 @@ def test_five_thousand_messages_pass_five_senders_and_five_receivers(
 @pytest.mark.parametrize("how", ["terminate", "kill"])
 def test_a_client_goes_on_by_itself_when_the_broker_is_started_again(go: Go, tmp_path: Path, how: str) -> None:
     bus = GoBus(tmp_path)
+    away: list[float] = []
 
     def start_again() -> None:
+        began = time.monotonic()
         getattr(bus.process, how)()
         bus.process.start()
+        away.append(time.monotonic() - began)
 
     with bus.process:
         again = threading.Timer(1.0, start_again)
@@ -161,5 +165,5 @@ def test_a_client_goes_on_by_itself_when_the_broker_is_started_again(go: Go, tmp
         finally:
             again.join()
     assert found["refused"] == [], found
-    assert found["afterwards"] > 3, found
-    assert found["slowest"] < 4, found
+    assert found["afterwards"] >= 20, found
+    assert found["slowest"] < away[0] + 2, (found, away)

@@ -150,7 +150,9 @@ func restarted(ctx context.Context) found {
 
 	to := sender(client, given.Queue)
 	sent, slowest, afterwards, refused := []string{}, 0.0, 0, []string{}
-	for end := time.Now().Add(time.Duration(given.Seconds * float64(time.Second))); time.Now().Before(end); {
+	// The longest send is the one that the broker's absence held up; it takes as long as a start on a busy machine.
+	end := time.Now().Add(time.Duration(given.Seconds * float64(time.Second)))
+	for time.Now().Before(end) || afterwards < 20 {
 		body := fmt.Sprint(len(sent) + len(refused))
 		outcome := failure(func() error { return to.SendMessage(ctx, message(body), nil) })
 		if outcome.Seconds > slowest {

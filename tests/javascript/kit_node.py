@@ -34,6 +34,9 @@ POOL: dict[str, tuple[int, dict[str, Any]]] = {
     "plain": (50, {}),
     "impatient": (4, {"LockDuration": "PT5S"}),
     "large": (4, {"MaxMessageSizeInKilobytes": 2048}),
+    "sessions": (2, {"RequiresSession": True}),
+    "parted-sessions": (2, {"RequiresSession": True, "EnablePartitioning": True}),
+    "impatient-sessions": (2, {"RequiresSession": True, "LockDuration": "PT5S"}),
 }
 
 

@@ -169,10 +169,10 @@ def test_what_cannot_be_is_refused_with_its_own_error(space: Namespace) -> None:
     space.create_queue("q")
     with pytest.raises(EntityAlreadyExists):
         space.create_queue("Q")
-    with pytest.raises(NotImplementedYet, match="RequiresSession"):
-        space.create_queue("sessions", requires_session=True)
+    with pytest.raises(NotImplementedYet, match="ForwardTo"):
+        space.create_queue("forwards", forward_to="other")
     with pytest.raises(EntityNotFound):
-        space.messages("sessions")
+        space.messages("forwards")
     with pytest.raises(ArgumentInvalid, match="colour"):
         space.create_queue("r", colour="red")
     with pytest.raises(ArgumentInvalid, match="timedelta"):

@@ -133,6 +133,9 @@ class IncomingLink(Mailbox):
         self._top_up(CREDIT // 2)
 
     def _singles(self, event: Transfers) -> None:
+        if self.queue.description.requires_session:
+            self._rare_singles(event)
+            return
         is_partitioned = self.queue.is_partitioned
         bare: list[bytes] = []
         for payload in event.payloads:
@@ -151,6 +154,7 @@ class IncomingLink(Mailbox):
             delivery_id = event.first_delivery_id + index
             try:
                 incoming = take_apart(payload)
+                self.queue.demand_session(incoming.special, is_ping=incoming.is_ping)
             except ServiceBusError as error:
                 self._send_parts(first, run, not event.settled)
                 self._reject(delivery_id, 1, event.settled, error)
@@ -204,6 +208,8 @@ class IncomingLink(Mailbox):
             ServiceBusError: A message of it cannot be taken.
         """
         parts = _parts_of(payload) if is_batch else [take_apart(payload)]
+        for part in parts:
+            self.queue.demand_session(part.special, is_ping=part.is_ping)
         parts = [part for part in parts if not part.is_ping]
         if not parts:
             return None

@@ -32,7 +32,7 @@ from benchmarks.load.wire import LoadError
 from benchmarks.peers import DuobusPeer, Peer, PeerError
 
 ROOT = Path(__file__).resolve().parents[1]
-ALL = ("A100", "A1000", "B", "C1x1", "C4x4", "D", "E10")
+ALL = ("A100", "A1000", "B", "C1x1", "C4x4", "S4x4", "D", "E10")
 STARTUPS = 5
 
 

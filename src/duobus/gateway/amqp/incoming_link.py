@@ -8,7 +8,7 @@ from duobus.amqp import ACCEPTED, Link, Rejected, TransferRefused, Transfers
 from duobus.broker import Queue, Run
 from duobus.codec import BATCH_FORMAT, DecodeError, split_batch
 from duobus.errors import MessageTooLarge, NotImplementedYet, ServerBusy, ServiceBusError, Undecodable
-from duobus.gateway.amqp.mapping import Incoming, envelope_key, plain_offset, take_apart
+from duobus.gateway.amqp.mapping import Incoming, envelope_key, plain_offset, take_apart, take_session_apart
 from duobus.model.columns import Mailbox, Refusal, SendBatch
 from duobus.model.metering import OPERATION_BYTES, SEND, operations_of
 
@@ -97,12 +97,13 @@ class IncomingLink(Mailbox):
 
     def _rare_singles(self, event: Transfers) -> None:
         """The same for a read in which at least one message is not plain; refused ones and pings part the run."""
+        take = take_session_apart if self.queue.description.requires_session else take_apart
         run: list[Incoming] = []
         first = event.first_delivery_id
         for index, payload in enumerate(event.payloads):
             delivery_id = event.first_delivery_id + index
             try:
-                incoming = take_apart(payload)
+                incoming = take(payload)
                 self.queue.demand_session(incoming.special, is_ping=incoming.is_ping)
             except ServiceBusError as error:
                 self._send_parts(first, run, not event.settled)
@@ -138,7 +139,8 @@ class IncomingLink(Mailbox):
                 envelope, messages = split_batch(payload)
             except DecodeError as error:
                 raise Undecodable(f"The batch cannot be decoded: {error}") from error
-            parts = [take_apart(message) for message in messages]
+            take = take_session_apart if self.queue.description.requires_session else take_apart
+            parts = [take(message) for message in messages]
             for part in parts:
                 self.queue.demand_session(part.special, is_ping=part.is_ping)
         except ServiceBusError as error:

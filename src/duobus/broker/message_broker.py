@@ -251,6 +251,8 @@ class MessageBroker:
             if fragment is not None:
                 self._fragments.pop(fragment.fragment_key, None)
                 fragment.handle.fragment = None  # type: ignore[attr-defined]
+                for owner in sessions.forget_locks(fragment):
+                    owner.lost()
         await self.use(lambda: self.store.drop_entity(entity_id))
 
     def unavailable(self) -> StoreUnavailable:

@@ -279,14 +279,17 @@ def _properties_plain(payload: bytes, pos: int, end: int, count: int, want_group
     """Whether content-type (6), expiry (8) and a wanted group-id (10) are null or absent, and no id may be too long."""
     try:
         for index in range(min(count, 11)):
-            matters = index in (6, 8) or (index == 10 and want_group_id)
-            if matters and payload[pos] != 0x40:
+            # Most fields of most messages are null.
+            if payload[pos] == 0x40:
+                pos += 1
+                continue
+            if index in (6, 8) or (index == 10 and want_group_id):
                 return False
             after = skip(payload, pos)
             if index in (0, 10) and after - pos > 2 + ID_SIZE_PLAIN_MAX:
                 return False
             pos = after
-    except DecodeError:
+    except (IndexError, DecodeError):
         return False
     return pos <= end
 

@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test demo serve bench sim sim-bugs killloop powercut javascript proton fuzz docs format clean
+.PHONY: help setup check test demo serve bench connections sim sim-bugs killloop powercut javascript proton fuzz docs format clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-10s %s\n", $$1, $$2 }'
@@ -49,6 +49,9 @@ serve: $(STAMP) ## Run a broker on this machine with the emulator's key (ARGS='.
 bench: $(STAMP) ## Measure; results go to benchmarks/results
 	$(BIN)/python -m benchmarks.run $(ARGS)
 
+connections: $(STAMP) ## What an idle connection costs, plain and with TLS, 10,000 of them (COUNT=...)
+	$(BIN)/python -m benchmarks.connections --count $(or $(COUNT),10000)
+
 sim: $(STAMP) ## Simulate from seeds: SEED=7 for one, SEEDS=2000 for many
 	$(BIN)/python -m duobus.testing.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200))
 
@@ -68,6 +71,8 @@ proton: $(STAMP) ## Qpid Proton against the broker; needs a C compiler and cmake
 	DUOBUS_REQUIRE_PROTON=1 $(BIN)/python -m pytest -q tests/proton
 
 fuzz: $(STAMP) ## Ten minutes of hostile bytes for each target (SECONDS=...)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[fuzz]' \
+		|| echo "atheris cannot be had here; the search goes on without the guidance of coverage" >&2
 	for target in frames codec sasl cbs management; do \
 		$(BIN)/python fuzz/run.py --target $$target --seconds $(or $(SECONDS),600) || exit 1; \
 	done

@@ -181,6 +181,7 @@ def test_pyamqp_reads_what_the_encoder_writes(value: dict[str, Any]) -> None:
         ({}, "c10100"),
         ([None, []], "c003024045"),
         (uuid.UUID(int=1), "98" + "00" * 15 + "01"),
+        (Array(type(None), []), "e0020040"),
         (Array(int, []), "e0020081"),
         (Array(Symbol, []), "e00200b3"),
         (Array(Symbol, [Symbol("ab")]), "e00801b3000000026162"),

@@ -285,6 +285,11 @@ def _strip_constructor(out: bytearray, value: Any, depth: int) -> None:
     out += memoryview(scratch)[1:]
 
 
+def _null_element(out: bytearray, value: None, depth: int) -> None:
+    # Decoders refuse it, for a few bytes could ask for any number of them.
+    raise EncodeError("an array of null has no elements")
+
+
 def _bool_element(out: bytearray, value: bool, depth: int) -> None:
     out.append(1 if value else 0)
 
@@ -360,6 +365,7 @@ _ENCODERS: dict[type, _Encoder] = {
 }
 
 _ELEMENTS: dict[type, tuple[int, _Encoder]] = {
+    type(None): (0x40, _null_element),
     bool: (0x56, _bool_element),
     UByte: (0x50, _strip_constructor),
     UShort: (0x60, _strip_constructor),

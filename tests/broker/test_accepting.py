@@ -318,3 +318,15 @@ def test_a_state_that_is_replaced_while_it_is_read_is_read_anew() -> None:
         assert await reading == b"new"
 
     play(scenario)
+
+
+def test_a_queue_that_is_deleted_takes_its_sessions_from_their_holders() -> None:
+    async def scenario(hall: Hall) -> None:
+        queue = await sessions(hall)
+        client = Client()
+        queue.accept_session("s", client.receiver)
+        await hall.unit.delete_queue("n", "q")
+        assert client.link.losses == 1
+        client.close()
+
+    play(scenario)

@@ -22,6 +22,8 @@ from duobus.amqp import (
     Source,
     Target,
 )
+from duobus.amqp.frames import frame
+from duobus.amqp.performatives import Flow
 from duobus.codec import BATCH_FORMAT, Array, Described, Int, Symbol, Timestamp, UInt, ULong, build_message, scan
 
 pytestmark = pytest.mark.timeout(20)
@@ -199,10 +201,36 @@ def test_a_cut_connection_frees_its_sessions_at_once_and_keeps_their_order(bus: 
     assert [payload[-1:] for _, payload in raw.receive(found, 3)] == [b"1", b"2", b"3"]
 
 
-def test_a_session_that_is_lost_is_told_by_a_detach(bus: Bus, raw: RawClient) -> None:
+def test_a_session_that_is_lost_is_told_by_a_detach_and_for_each_delivery(bus: Bus, raw: RawClient) -> None:
     queue = bus.queue("impatient-sessions")
+    sent(raw, queue, "s", b"1", b"2", b"3")
     link = raw.receiver(queue, source=source(queue, "s"))
-    assert error_of(raw, link, 8.0).condition == "com.microsoft:session-lock-lost"
+    link.grant(3)
+    ids = [delivery_id for delivery_id, _ in raw.receive(link, 3)]
+    link.session.disposition(True, ids[0], ids[0], ACCEPTED, False)
+    assert raw.wait(Dispositions, where=lambda event: event.session is raw.session).ranges[0][:2] == (ids[0], ids[0])
+    refused = raw.wait(Dispositions, 8.0, where=lambda event: event.session is raw.session).ranges
+    assert [found[:3] for found in refused] == [(ids[1], ids[2], True)]
+    assert refused[0][3].error.condition == "com.microsoft:session-lock-lost"
+    assert error_of(raw, link).condition == "com.microsoft:session-lock-lost"
+
+
+def test_credit_that_came_before_the_session_counts(bus: Bus, raw: RawClient) -> None:
+    queue = bus.queue("sessions")
+    link = waiting(raw, queue, 60_000)
+    window = {"next_incoming_id": 0, "incoming_window": 100, "next_outgoing_id": 0, "outgoing_window": 100}
+    raw.pump(0.1)
+    # By hand, as our engine gives no credit on a link that is not attached; other clients do.
+    raw.socket.sendall(
+        frame(link.session.channel, Flow(**window, handle=link.handle, delivery_count=0, link_credit=1).to_bytes())
+    )
+    with RawClient(bus.port) as other:
+        assert other.put_token("", token(""))[0] == 202
+        sent(other, queue, "s", b"early bird")
+    deadline = time.monotonic() + WAIT_S
+    while b"early bird" not in raw.bytes_read:
+        assert time.monotonic() < deadline
+        raw.pump(0.1)
 
 
 def test_abandon_and_credit_in_one_write_keep_the_order(bus: Bus, raw: RawClient) -> None:

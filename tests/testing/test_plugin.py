@@ -243,3 +243,14 @@ def test_workers_of_xdist_have_a_broker_each(pytester: pytest.Pytester) -> None:
         """
     )
     run(pytester, "-n", "2").assert_outcomes(passed=2)
+
+
+def test_a_queue_with_sessions_is_made_and_shown(space: Namespace) -> None:
+    space.create_queue("q", requires_session=True)
+    with ServiceBusClient.from_connection_string(space.connection_string) as client:
+        with client.get_queue_sender("q") as sender:
+            sender.send_messages(ServiceBusMessage("x", session_id="s"))
+        with client.get_queue_receiver("q", session_id="s") as receiver:
+            receiver.session.set_state("kept")
+            space.advance(3600)
+            assert len(space.messages("q")) == 1

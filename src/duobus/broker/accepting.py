@@ -66,14 +66,12 @@ class SessionReceiver:
 
     def offer(self) -> None:
         """Take what there is, as far as credit goes. See sessions.Owner."""
-        if self._is_offering:
+        lock = self.lock
+        available = sessions.available(lock)
+        if available <= 0 or not self.wanted or self._is_offering:
             return
         self._is_offering = True
-        lock = self.lock
-        while self.wanted and not self._closed:
-            available = sessions.available(lock)
-            if available <= 0:
-                break
+        while available > 0 and self.wanted and not self._closed:
             lent = min(self.wanted, available, QUANTUM)
             if self.gate is not None:
                 lent = self.gate.lend(self, lent)
@@ -82,7 +80,8 @@ class SessionReceiver:
             self.wanted -= lent
             self.lent += lent
             self.handle.broker.sessions.take(self.handle, lock, lent, self)
-            if sessions.available(lock) == available:
+            before, available = available, sessions.available(lock)
+            if before == available:
                 # Nothing came of it: not again before the next offer.
                 break
         self._is_offering = False

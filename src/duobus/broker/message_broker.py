@@ -286,6 +286,8 @@ class MessageBroker:
                 self._fragments.pop(fragment.fragment_key, None)
                 self.id_room.used -= sum(len(s.history.known) for s in fragment.sources.values() if s.history)
                 fragment.handle.fragment = None  # type: ignore[attr-defined]
+                for owner in sessions.forget_locks(fragment):
+                    owner.lost()
         await self.use(lambda: self.store.drop_entity(entity_id))
 
     def unavailable(self) -> StoreUnavailable:

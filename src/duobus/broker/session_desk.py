@@ -67,7 +67,7 @@ class SessionDesk:
 
     def release(self, handle: FragmentHandle, lock: SessionLock, *, counted: bool) -> None:
         """Give a session back, with all messages that its holder has; one that is over is no error."""
-        if not lock.is_over:
+        if not lock.is_over and handle.fragment is not None:
             fragment, now_ms = self._broker.present(handle)
             self._broker.follow_up(fragment, sessions.release(fragment, lock, now_ms, counted=counted))
 

@@ -236,9 +236,11 @@ class OutgoingLink(Mailbox):
         if self._unsent and peer.can_write and not peer.has_room:
             # Goes on once this much is handed to the socket.
             self.wake()
-        elif not self._unsent and link.credit > self._receiver.wanted + self._receiver.lent:
-            # There is more credit than was asked for at a time.
-            self._ask()
+        elif not self._unsent:
+            asked = self._receiver.wanted + self._receiver.lent
+            if link.credit > asked and asked <= ASKED_MAX // 2:
+                # There is more credit than was asked for at a time.
+                self._ask()
         self._answer_drain()
 
     def _write(self, batch: DeliveryBatch, slots: list[Slot], first_lock: int) -> None:

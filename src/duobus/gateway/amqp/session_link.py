@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from duobus.amqp import DeliveryState, Link, Source, Target
+from duobus.amqp import DeliveryState, Link, Rejected, Source, Target
 from duobus.broker import Holder, Queue, SessionReceiver, SettleBatch, session_lock_lost
 from duobus.codec import Described, Symbol, ULong
 from duobus.errors import ArgumentInvalid, OperationTimeout, ServiceBusError
@@ -152,6 +152,9 @@ class PendingSession:
             deliveries = peer.deliveries_of(link.session)
             endpoint = SessionLink(peer, link, self.queue, self.segments, receiver=receiver, deliveries=deliveries)
             peer.add_endpoint(link, endpoint)
+            if link.credit or link.drain:
+                # Given without waiting for the answer.
+                endpoint.flow()
             peer.write_soon()
         return is_there
 
@@ -223,8 +226,13 @@ class SessionLink(OutgoingLink, Holder):
         return commands, answer
 
     def session_lost(self) -> None:
-        """See Holder: the client learns by a detach (contract 11.5)."""
-        self._peer.detach(self._link, session_lock_lost(self.session_id), self.queue.path)
+        """See Holder: the client learns by a detach (contract 11.5).
+
+        What it has not settled is refused before that: settlements may be on their way, and clients wait for answers.
+        """
+        error = session_lock_lost(self.session_id)
+        self._answer(self._deliveries.take(self), Rejected(self._peer.error(error, self.queue.path)))
+        self._peer.detach(self._link, error, self.queue.path)
 
     def lost_error(self, error: ServiceBusError) -> ServiceBusError:
         """A lock that went with its session's."""

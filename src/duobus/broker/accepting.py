@@ -135,15 +135,20 @@ class Waiter(Protocol):
 
 
 class Acceptor:
-    """Matches those who wait with sessions that are free, over all fragments of an entity."""
+    """Matches those who wait with sessions that are free, over all fragments of an entity.
 
-    __slots__ = ("_fragments", "_is_matching", "_source_no", "_waiting")
+    Attributes:
+        was_used: Somebody has given up waiting since whoever asks last set this to False.
+    """
+
+    __slots__ = ("_fragments", "_is_matching", "_source_no", "_waiting", "was_used")
 
     def __init__(self, source_no: int, fragments: Sequence[FragmentHandle]) -> None:
         self._source_no = source_no
         self._fragments = fragments
         self._waiting: OrderedDict[Waiter, None] = OrderedDict()
         self._is_matching = False
+        self.was_used = False
 
     def __len__(self) -> int:
         """How many wait."""
@@ -162,6 +167,7 @@ class Acceptor:
 
     def leave(self, waiter: Waiter) -> None:
         """Wait no longer."""
+        self.was_used = True
         self._waiting.pop(waiter, None)
 
     def offer(self, _handle: FragmentHandle) -> None:

@@ -235,6 +235,7 @@ class Queue:
             SessionCannotBeLocked: Another receiver has it.
             StoreUnavailable: The fragment where it belongs is away.
         """
+        self._note_use()
         handle = self.placement.keyed(string_key(session_id))
         if not give(handle, SOURCE, session_id, receiver):
             raise SessionCannotBeLocked(
@@ -249,6 +250,7 @@ class Queue:
             StoreUnavailable: All of the queue is away.
         """
         assert self.acceptor is not None
+        self._note_use()
         self.acceptor.join(waiter)
 
     def set_session_state(self, handle: FragmentHandle, lock: SessionLock, state: bytes | None, reply: Mailbox) -> None:
@@ -275,6 +277,18 @@ class Queue:
             if source.sessions is not None:
                 yield from source.sessions.set_since(instant_ms)
 
+    def sessions_were_used(self) -> bool:
+        """Whether somebody waits for a session or has one, or did since this was asked last."""
+        if self.acceptor is None:
+            return False
+        was_used = self.acceptor.was_used or len(self.acceptor) > 0
+        self.acceptor.was_used = False
+        for source in self._sources():
+            assert source.sessions is not None
+            was_used = was_used or source.sessions.was_held
+            source.sessions.was_held = bool(source.sessions.locks)
+        return was_used
+
     def _sources(self) -> Iterator[Source]:
         return (handle.fragment.sources[SOURCE] for handle in self.fragments if handle.fragment is not None)
 
@@ -297,8 +311,7 @@ class Queue:
         away: StoreUnavailable | None = None
         numbers = sorted(self._by_number)
         if session_id is not None and self.acceptor is not None:
-            # All of a session lies in one fragment (I25).
-            numbers = [self.fragments[slot_of(string_key(session_id), len(self.fragments))].number]
+            numbers = [self._home_of(session_id).number]
         for number in numbers:
             handle = self._by_number[number]
             if number < first_fragment:
@@ -322,15 +335,20 @@ class Queue:
 
     # -- removing without receiving -----------------------------------------------------------------------------
 
-    async def batch_delete(self, sub_queue: int, limit: int, before_ms: int) -> int:
+    async def batch_delete(self, sub_queue: int, limit: int, before_ms: int, session_id: str | None = None) -> int:
         """Remove available messages that were enqueued before an instant; how many. See ``clearing.batch_delete``."""
         self._note_use()
-        return await clearing.batch_delete(self.fragments, SOURCE, sub_queue, limit, before_ms)
+        handles = self.fragments if session_id is None else [self._home_of(session_id)]
+        return await clearing.batch_delete(handles, SOURCE, sub_queue, limit, before_ms, session_id)
 
     async def purge(self, sub_queues: Sequence[int], is_time_over: Callable[[], bool]) -> Cleared:
         """Remove everything of these sub-queues that nobody holds. See ``clearing.purge``."""
         self._note_use()
         return await clearing.purge(self.fragments, SOURCE, sub_queues, is_time_over)
+
+    def _home_of(self, session_id: str) -> FragmentHandle:
+        """The one fragment where all of a session lies, there or not (I25)."""
+        return self.fragments[slot_of(string_key(session_id), len(self.fragments))]
 
     def _note_use(self) -> None:
         if self.idle is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from duobus.broker.fragment.commands import ABANDON, Command, Housekeeping, SetSessionState, SettleBatch
 from duobus.broker.fragment.slot import ACTIVE, DEFERRED, MAIN, SESSION_STATE, Slot, sub_queue_of
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from duobus.broker.fragment.source import Source
 
 #: Contract chapter 15: bytes of one state.
-STATE_BYTES_MAX = 256 * 1024
+STATE_BYTES_MAX: Final = 256 * 1024
 #: States of one source: what the service allows an entity (reliability 4.1).
-STATES_MAX = 1_000_000
+STATES_MAX: Final = 1_000_000
 #: Heaps with more outdated entries than this are made anew.
-COMPACT_FROM = 1024
+COMPACT_FROM: Final = 1024
 
 
 class Owner(Protocol):
@@ -106,9 +106,10 @@ class Sessions:
         states: Session id to (count of the row, bytes, when it was set) of each durable state.
         state_bytes: Of all of them.
         decided: The same for states whose commit is under way; None: cleared.
+        was_held: Somebody has accepted a session since whoever asks last set this to whether one is held.
     """
 
-    __slots__ = ("_ends", "_free", "by_id", "decided", "locks", "state_bytes", "states")
+    __slots__ = ("_ends", "_free", "by_id", "decided", "locks", "state_bytes", "states", "was_held")
 
     def __init__(self) -> None:
         self.by_id: dict[str, Session] = {}
@@ -116,6 +117,7 @@ class Sessions:
         self.states: dict[str, tuple[int, int, int]] = {}
         self.state_bytes = 0
         self.decided: dict[str, tuple[int, int, int] | None] = {}
+        self.was_held = False
         # (count of the oldest message, session id): one entry per session is right, others are outdated.
         self._free: list[tuple[int, str]] = []
         # (end, number): renewals leave the entry where it is, it is put back when it comes up.
@@ -349,6 +351,7 @@ def accept(fragment: Fragment, source: Source, session_id: str, owner: Owner, no
     number = fragment.next_lock
     fragment.next_lock = number + 1
     lock = session.lock = sessions.locks[number] = SessionLock(session, source.source_no, number, until_ms, owner)
+    sessions.was_held = True
     sessions.note_end(lock)
     fragment.due_at(until_ms)
     return lock

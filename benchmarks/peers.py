@@ -15,6 +15,7 @@ from time import perf_counter, sleep
 from typing import Any
 
 from benchmarks.load.link import Target
+from benchmarks.load.sessions import SUFFIX
 
 LOG_TAIL = 2000
 EMULATOR_RULE = "RootManageSharedAccessKey"
@@ -70,15 +71,18 @@ class Peer(ABC):
 
 
 def queue_config(name: str, *, partitioned: bool) -> dict[str, Any]:
-    """Return the configuration file, in the emulator's format, of a namespace with one queue."""
+    """Return the configuration file, in the emulator's format, of a namespace with one queue, and one of sessions."""
     properties = {
         "DefaultMessageTimeToLive": "PT1H",
         "LockDuration": "PT1M",
         "MaxDeliveryCount": 10,
         "EnablePartitioning": partitioned,
     }
-    queue = {"Name": name, "Properties": properties}
-    namespace = {"Name": "sbemulatorns", "Queues": [queue], "Topics": []}
+    queues = [
+        {"Name": name, "Properties": properties},
+        {"Name": name + SUFFIX, "Properties": {**properties, "RequiresSession": True}},
+    ]
+    namespace = {"Name": "sbemulatorns", "Queues": queues, "Topics": []}
     return {"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "Console"}}}
 
 

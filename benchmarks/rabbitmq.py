@@ -261,8 +261,8 @@ class RabbitPeer(Peer):
         return self._pid
 
     def supports(self, workload: str) -> bool:
-        """Return False for E: the plugin does not know the Service Bus batch format."""
-        return not workload.startswith("E")
+        """Return False for E and S: the plugin does not know the Service Bus batch format, nor sessions."""
+        return not workload.startswith(("E", "S"))
 
     def log_tail(self) -> str:
         """Return the end of what the node printed."""

@@ -34,7 +34,7 @@ from benchmarks.peers import DuobusPeer, Peer, PeerError
 from tools import compile_twin
 
 ROOT = Path(__file__).resolve().parents[1]
-ALL = ("A100", "A1000", "B", "C1x1", "C4x4", "D", "E10")
+ALL = ("A100", "A1000", "B", "C1x1", "C4x4", "S4x4", "D", "E10")
 STARTUPS = 5
 
 

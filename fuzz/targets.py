@@ -9,7 +9,7 @@ import base64
 import hmac
 import resource
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -19,6 +19,7 @@ from duobus.amqp.frames import AMQP_HEADER, SASL_HEADER, TYPE_SASL, frame
 from duobus.amqp.performatives import Attach, Begin, Flow, Open, Source, Target, Transfer
 from duobus.amqp.performatives import SaslInit as SaslInitFrame
 from duobus.auth.authorizer import Authorizer, Grants, NamespaceRules
+from duobus.broker.clearing import Cleared
 from duobus.codec import DecodeError, application_properties, build_message, decode, encode, scan, skip, split_batch
 from duobus.codec.sections import find_section
 from duobus.errors import MessageLockLost, ServiceBusError
@@ -212,17 +213,19 @@ class _Queue:
     class description:  # noqa: N801 - stands in for an attribute
         default_message_time_to_live_ms = None
         max_message_size_bytes = 10_000
+        requires_session = False
+        status = "Active"
 
     def find_lock(self, token: bytes) -> Any:
         raise MessageLockLost("no")
 
-    def lock_deferred(self, sub_queue: int, numbers: list[int]) -> list[Any]:
+    def lock_deferred(self, sub_queue: int, numbers: list[int], holder: Any) -> list[Any]:
         return []
 
-    async def peek(self, sub_queue: int, first: int, limit: int) -> list[Any]:
+    async def peek(self, *args: Any) -> list[Any]:
         return []
 
-    def remove_deferred(self, sub_queue: int, numbers: list[int], waiting: Any) -> int:
+    def remove_deferred(self, sub_queue: int, numbers: list[int], waiting: Any, holder: Any) -> int:
         return 0
 
     def cancel_scheduled(self, numbers: list[int], waiting: Any) -> int:
@@ -231,8 +234,62 @@ class _Queue:
     def send(self, batch: Any) -> None:
         raise MessageLockLost("no")
 
+    async def batch_delete(self, *args: Any) -> int:
+        return 0
+
+    async def purge(self, *args: Any) -> Cleared:
+        return Cleared()
+
+    def demand_session(self, special: Any, *, is_ping: bool) -> None:
+        return None
+
+
+class _SessionQueue(_Queue):
+    """The same for a queue with sessions."""
+
+    class description(_Queue.description):  # noqa: N801 - stands in for an attribute
+        requires_session = True
+
+    def set_session_state(self, handle: Any, lock: Any, state: bytes | None, waiting: Any) -> None:
+        raise MessageLockLost("no")
+
+    def sessions_with_messages(self) -> Iterator[str]:
+        return iter(["a", "b"])
+
+    def sessions_set_since(self, instant_ms: int) -> Iterator[str]:
+        return iter([])
+
+
+class _Holder:
+    """A link with a session, its receiver, and whatever the receiver leads to."""
+
+    lock = None
+
+    def __init__(self) -> None:
+        self.receiver = self.handle = self.broker = self.sessions = self
+
+    def renew(self, handle: Any, lock: Any) -> int:
+        return NOW_MS
+
+    async def state(self, handle: Any, lock: Any) -> bytes | None:
+        return None
+
 
 class _Peer:
+    throttle = None
+
+    class door:  # noqa: N801 - stands in for an attribute
+        class clock:  # noqa: N801
+            @staticmethod
+            def monotonic_ms() -> int:
+                return NOW_MS
+
+    def session_link(self, queue: Any, session_id: str) -> Any:
+        return _Holder() if session_id == "a" else None
+
+    def session_link_named(self, queue: Any, name: str | None) -> Any:
+        return None
+
     def allows(self, segments: tuple[str, ...], right: int) -> bool:
         return True
 
@@ -240,12 +297,18 @@ class _Peer:
         return None
 
 
-_NODE = ManagementNode(_Peer(), "q/$management", _Queue(), parse_address("q/$management"))  # type: ignore[arg-type]
+_NODES = [
+    ManagementNode(_Peer(), "q/$management", queue, parse_address("q/$management"))  # type: ignore[arg-type]
+    for queue in (_Queue(), _SessionQueue())
+]
 _NAMES = [None, *_OPERATIONS]
 
 
 def management(data: bytes) -> None:
-    """A request: the first byte chooses the operation, the rest is the encoded body; or it is the whole message."""
+    """A request: the first byte chooses the operation, the rest is the encoded body; or it is the whole message.
+
+    Beyond 127 the queue has sessions.
+    """
     if not data:
         return
     name = _NAMES[data[0] % len(_NAMES)]
@@ -255,7 +318,7 @@ def management(data: bytes) -> None:
         message = message + b"\x00\x53\x77" + data[1:]
     try:
         request = Request(None, message)  # type: ignore[arg-type] - a link is kept for the reply only
-        _run(_NODE._do(request))
+        _run(_NODES[data[0] > 127]._do(request))
     except (ServiceBusError, KeyError) as error:
         # A number that is not deferred: the real queue says so before the table is asked.
         if isinstance(error, KeyError) and name != "com.microsoft:receive-by-sequence-number":

@@ -27,13 +27,17 @@ class Run:
         self.name = random.hex()
 
 
-def _sections(run: Run, sender: int, body_bytes: int) -> tuple[bytes, bytes]:
-    """Return the message up to the last 8 characters of its message-id, and from there up to its sequence number."""
+def sections(run: Run, sender: int, body_bytes: int, more_fields: int = 0, more_bytes: int = 0) -> tuple[bytes, bytes]:
+    """Return the message up to the last 8 characters of its message-id, and from there up to its sequence number.
+
+    The properties may have `more_fields` of `more_bytes` bytes between the two.
+    """
     if body_bytes < BODY_MIN:
         raise ValueError(f"a body has at least {BODY_MIN} bytes, not {body_bytes}")
     message_id = f"load-{run.name}-{sender:07d}-"
     properties = bytes((0xA1, len(message_id) + 8)) + message_id.encode()
-    head = wire.described(0x70, [wire.TRUE]) + bytes((0x00, 0x53, 0x73, 0xC0, len(properties) + 8 + 1, 1)) + properties
+    head = wire.described(0x70, [wire.TRUE]) + b"\x00\x53\x73\xc0"
+    head += bytes((len(properties) + 8 + more_bytes + 1, 1 + more_fields)) + properties
     filler = bytes(33 + i % 90 for i in range(body_bytes - BODY_MIN))
     data = b"\x00\x53\x75\xb0" + body_bytes.to_bytes(4, "big")
     return head, data + filler + run.mark + sender.to_bytes(4, "big")
@@ -64,7 +68,7 @@ class FrameTemplate:
     __slots__ = ("id_start", "pack", "rest", "size", "start", "tag_start")
 
     def __init__(self, run: Run, sender: int, body_bytes: int) -> None:
-        head, self.rest = _sections(run, sender, body_bytes)
+        head, self.rest = sections(run, sender, body_bytes)
         whole = transfer_head(wire.uint(0), wire.binary(bytes(4)), b"\x43", wire.FALSE)
         # descriptor (3 bytes), list8 with size and count (3), handle (1), constructor of the delivery-id (1)
         before_id = 8
@@ -83,7 +87,7 @@ class BatchTemplate:
     __slots__ = ("_pack", "_rest", "_start", "count", "size")
 
     def __init__(self, run: Run, sender: int, body_bytes: int, count: int) -> None:
-        head, self._rest = _sections(run, sender, body_bytes)
+        head, self._rest = sections(run, sender, body_bytes)
         inner = len(head) + 8 + len(self._rest) + 4 + 8
         self._start = b"\x00\x53\x75\xb0" + inner.to_bytes(4, "big") + head
         self.count = count

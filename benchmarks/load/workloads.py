@@ -3,7 +3,7 @@
 A100, A1000: send with so many unsettled in flight, all accepted. B: drain preloaded messages by peek-lock, credit 500,
 and wait for the broker's settlement. C1x1, C4x4: senders and receivers at once, in-flight 1,000 per sender, backlog
 under 5,000. D: one message in flight, sent and received. E1, E10: batches of 100 messages in one transfer, so many in
-flight.
+flight. S4x4: as C4x4, with every message in one of 1,000 sessions at random, all of which are held.
 """
 
 import gc
@@ -19,6 +19,7 @@ from benchmarks.load.link import Target
 from benchmarks.load.message import Run
 from benchmarks.load.receiver import Receiver
 from benchmarks.load.sender import BatchSender, Sender
+from benchmarks.load.sessions import SUFFIX, SessionReceiver, SessionSender
 from benchmarks.load.verify import check_accepted, check_received, end_to_end_latencies, percentile, send_latencies
 from benchmarks.load.wire import LoadError
 
@@ -50,6 +51,7 @@ class Workload:
         limits: when to stop.
         body_bytes: bytes of each body.
         credit: credit of each receiver.
+        sessions: whether messages belong to sessions.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Workload:
     per_batch: int = 1
     body_bytes: int = 1024
     credit: int = CREDIT
+    sessions: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class Result:
 
 
 def parse(name: str, limits: Limits) -> Workload:
-    """Make the workload called `name`: A<window>, B, C<senders>x<receivers>, D or E<batches in flight>.
+    """Make the workload called `name`: A<window>, B, C or S<senders>x<receivers>, D or E<batches in flight>.
 
     Args:
         name: see above.
@@ -98,11 +101,14 @@ def parse(name: str, limits: Limits) -> Workload:
         return Workload(name, 0, 1, C_WINDOW, replace(limits, messages=messages, seconds=None))
     if match := re.fullmatch(r"C(\d+)x(\d+)", name):
         return Workload(name, int(match[1]), int(match[2]), C_WINDOW, replace(limits, backlog=BACKLOG))
+    if match := re.fullmatch(r"S(\d+)x(\d+)", name):
+        ahead = replace(limits, backlog=BACKLOG)
+        return Workload(name, int(match[1]), int(match[2]), C_WINDOW, ahead, sessions=True)
     if name == "D":
         return Workload(name, 1, 1, 1, replace(limits, backlog=1))
     if match := re.fullmatch(r"E(\d+)", name):
         return Workload(name, 1, 0, int(match[1]), _whole_batches(limits), per_batch=PER_BATCH)
-    raise ValueError(f"no workload is called {name!r}: try A100, A1000, B, C1x1, C4x4, D, E1 or E10")
+    raise ValueError(f"no workload is called {name!r}: try A100, A1000, B, C1x1, C4x4, S4x4, D, E1 or E10")
 
 
 def _whole_batches(limits: Limits) -> Limits:
@@ -119,26 +125,39 @@ def run(target: Target, workload: Workload, observer: Observer | None = None) ->
     """
     this = Run()
     observer = observer or Observer()
+    if workload.sessions:
+        target = target._replace(address=target.address + SUFFIX)
     with _collector_off(), ExitStack() as stack:
         preloaded = 0
         if workload.senders == 0:
             preloaded = _preload(target, this, workload)
         senders = _open_senders(stack, target, this, workload)
-        receivers = [
-            stack.enter_context(closing(Receiver(target, this, number, workload.credit)))
-            for number in range(workload.receivers)
-        ]
+        receivers = _open_receivers(stack, target, this, workload)
         result = _measure(senders, receivers, workload, preloaded, observer)
         if senders and not receivers:
             _drain(target, this, workload, {sender.number: sender.sent for sender in senders})
     return result
 
 
+def _open_receivers(stack: ExitStack, target: Target, this: Run, workload: Workload) -> list[Receiver]:
+    receivers: list[Receiver] = []
+    for number in range(workload.receivers):
+        if workload.sessions:
+            receiver: Receiver = SessionReceiver(target, this, number, workload.receivers)
+        else:
+            receiver = Receiver(target, this, number, workload.credit)
+        receivers.append(stack.enter_context(closing(receiver)))
+    return receivers
+
+
 def _open_senders(stack: ExitStack, target: Target, this: Run, workload: Workload) -> list[Sender]:
     senders: list[Sender] = []
     for number in range(workload.senders):
         plain = (target, this, number, workload.window, workload.body_bytes)
-        sender = BatchSender(*plain, workload.per_batch) if workload.per_batch > 1 else Sender(*plain)
+        if workload.sessions:
+            sender: Sender = SessionSender(*plain)
+        else:
+            sender = BatchSender(*plain, workload.per_batch) if workload.per_batch > 1 else Sender(*plain)
         senders.append(stack.enter_context(closing(sender)))
     return senders
 

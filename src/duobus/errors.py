@@ -69,6 +69,14 @@ class SessionLockLost(ServiceBusError):
     transient = False
 
 
+class SessionCannotBeLocked(ServiceBusError):
+    """Another receiver holds the session. Wait until it is free, or accept another."""
+
+    condition = "com.microsoft:session-cannot-be-locked"
+    http_status = 410
+    transient = False
+
+
 class MessageNotFound(ServiceBusError):
     """No deferred or scheduled message has this sequence number."""
 

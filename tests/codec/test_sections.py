@@ -26,6 +26,7 @@ from duobus.codec import (
     encode,
     header_section,
     message_id_of,
+    plain_group_id,
     properties_section,
     scan,
     scan_plain,
@@ -97,6 +98,7 @@ def test_the_quick_scan_agrees_with_the_thorough_one(
     if quick >= 0:
         assert not matters
         assert quick == found.bare
+        assert plain_group_id(payload, quick) in (None, found.group_id)
     elif len(data) > 8:
         assert matters
 
@@ -122,6 +124,8 @@ def test_arbitrary_payloads_raise_nothing_but_decode_errors(payload: bytes, want
         except DecodeError:
             continue
     assert -1 <= quick <= len(payload)
+    if quick >= 0:
+        plain_group_id(payload, quick)
 
 
 @settings(max_examples=300, deadline=None)
@@ -371,3 +375,11 @@ def test_a_wide_list_of_properties_is_left_to_the_thorough_scan() -> None:
 @pytest.mark.parametrize("torn", [b"\x00\x53\x73\xc0", b"\x00\x53\x73\xd0", b"\x00\x53\x73\xd0\x00\x00"])
 def test_properties_that_end_before_their_first_field_have_no_message_id(torn: bytes) -> None:
     assert message_id_of(torn) is None
+
+
+def test_the_group_id_of_an_ordinary_message_is_found_without_the_thorough_scan() -> None:
+    payload = build_message(_properties(message_id="m", group_id="session"), None, data=b"x")
+    assert plain_group_id(payload, scan_plain(payload, False)) == "session"
+    for rare in (None, "x" * 129):
+        payload = build_message(_properties(message_id="m", group_id=rare), None, data=b"x")
+        assert plain_group_id(payload, scan(payload).bare) is None

@@ -35,6 +35,35 @@ def own(tmp_path: Path) -> Iterator[Bus]:
 
 @pytest.mark.parametrize("how", ["terminate", "kill"])
 @within_the_limit
+async def test_a_restart_keeps_states_and_order_of_sessions(tmp_path: Path, how: str) -> None:
+    bus, sdk = Bus(tmp_path), Sdk("sync")
+    queue = "parted-sessions-0"
+    with bus.process:
+        async with sdk.client(bus.connection_string) as client, client.sender(queue) as sender:
+            for name in ("a", "b"):
+                await sender.send_messages([ServiceBusMessage(name + number, session_id=name) for number in "123"])
+            async with client.receiver(queue, session_id="a") as receiver:
+                session = receiver.inner.session
+                for state in (b"old", b"new"):
+                    session.set_state(state)
+                (first,) = await receiver.receive_messages(max_wait_time=2)
+                await receiver.complete_message(first)
+        if how == "terminate":
+            assert bus.process.terminate() == 0
+        else:
+            bus.process.kill()
+        bus.process.start()
+        async with sdk.client(bus.connection_string) as client:
+            async with client.receiver(queue, session_id="a") as receiver:
+                assert receiver.inner.session.get_state() == b"new"
+                assert await bodies(receiver, 2) == [b"a2", b"a3"]
+            async with client.receiver(queue, session_id="b") as receiver:
+                assert receiver.inner.session.get_state() is None
+                assert await bodies(receiver, 3) == [b"b1", b"b2", b"b3"]
+
+
+@pytest.mark.parametrize("how", ["terminate", "kill"])
+@within_the_limit
 async def test_a_restart_keeps_messages_with_all_that_belongs_to_them(tmp_path: Path, how: str) -> None:
     bus, sdk = Bus(tmp_path), Sdk("sync")
     queue = "partitioned-0"

@@ -104,3 +104,12 @@ def test_every_id_is_settled_once_and_with_its_own_lock(
         assert found == wanted
     left = [first + index for _, found in deliveries.drain() for first, number in found for index in range(number)]
     assert left == sorted(locks.values())
+
+
+def test_taking_a_links_deliveries_gives_the_ids_that_nobody_settled_over_the_wrap() -> None:
+    deliveries = added((WRAP - 2, 100, 4))
+    deliveries.add(OTHER, HANDLE, b"prefix..", 2, 200, 2)
+    settled(deliveries, WRAP - 1, WRAP - 1)
+    assert deliveries.take(LINK) == [(WRAP - 2, WRAP - 2), (0, 1)]
+    assert deliveries.take(LINK) == []
+    assert settled(deliveries, 0, 3) == [(2, 200, 2)]

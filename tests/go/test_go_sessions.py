@@ -7,10 +7,7 @@ from typing import Any
 import pytest
 from kit_go import BUILD_LIMIT_S, LIMIT_S, Go, GoBus
 
-pytestmark = [
-    pytest.mark.timeout(2 * BUILD_LIMIT_S + LIMIT_S),
-    pytest.mark.xfail(strict=True, reason="message sessions are not built yet"),
-]
+pytestmark = pytest.mark.timeout(2 * BUILD_LIMIT_S + LIMIT_S)
 
 
 @pytest.mark.parametrize("kind", ["session", "parted-session"])

@@ -210,3 +210,32 @@ def test_a_client_goes_on_by_itself_when_the_broker_is_started_again(node: Node,
     assert found["afterwards"] > 3, found
     # A send that finds no credit, or whose connection is lost, waits out the SDK's operation timeout of 2 seconds.
     assert found["slowest"] < 4, found
+
+
+@pytest.mark.parametrize("kind", ["sessions", "parted-sessions"])
+def test_sessions_by_name_and_next_available(node: Node, node_bus: NodeBus, tcp: dict[str, Any], kind: str) -> None:
+    found = node.run("sessions", queue=node_bus.queue(kind), plain=node_bus.queue(), **tcp)
+    assert found["held"]["code"] == "SessionCannotBeLocked", found
+    assert found["held"]["seconds"] < 2
+    assert 50 < found["left"] < 61
+    assert found["nextId"] == "b"
+    assert (found["before"], found["state"], found["cleared"], found["renewed"]) == (None, {"step": 1}, None, True)
+    assert (found["order"], found["counts"]) == (["a1", "a1"], [0, 1])
+    assert found["peeked"] == ["a1", "a2", "a3"]
+    assert (found["bodies"], found["deferred"]) == (["a2", "a3"], "a1")
+    assert found["closing"] < 2
+    assert (found["otherId"], found["lateId"], found["lateBodies"]) == ("b", "late", ["late"])
+    assert found["waited"] < 1
+    for name in ("sessionless", "plain", "notRequired"):
+        assert found[name]["code"] != "none", (name, found)
+        assert "session" in found[name]["text"], (name, found)
+        assert found[name]["seconds"] < 2, (name, found)
+
+
+def test_a_session_whose_lock_ran_out_is_lost_to_its_holder(node: Node, node_bus: NodeBus, tcp: dict[str, Any]) -> None:
+    found = node.run("session_expiry", queue=node_bus.queue("impatient-sessions"), **tcp)
+    assert found["settled"]["code"] == "SessionLockLost", found
+    assert found["settled"]["seconds"] < 2
+    assert found["state"]["code"] == "SessionLockLost", found
+    assert found["bodies"] == [[1, 1], [2, 0]]
+    assert found["rest"] == [2]

@@ -147,8 +147,8 @@ def test_a_bad_subscription_makes_its_topic_refused() -> None:
 
 
 def test_features_that_are_not_built_are_named_and_the_others_not() -> None:
-    assert unbuilt_features(_queue(enable_partitioning=True)) == ()
-    assert unbuilt_features(_queue(requires_session=True, requires_duplicate_detection=True)) == ("RequiresSession",)
+    assert unbuilt_features(_queue(enable_partitioning=True, requires_session=True)) == ()
+    assert unbuilt_features(_queue(requires_session=True, requires_duplicate_detection=True)) == ()
     assert unbuilt_features(_queue(forward_to="x", forward_dead_lettered_messages_to="y")) == (
         "ForwardTo",
         "ForwardDeadLetteredMessagesTo",

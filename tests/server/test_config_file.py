@@ -145,7 +145,6 @@ def test_several_namespaces_with_hosts_and_access_rules_are_read() -> None:
 @pytest.mark.parametrize(
     ("properties", "named"),
     [
-        ({"RequiresSession": True}, "RequiresSession"),
         ({"ForwardTo": "other"}, "ForwardTo"),
         ({"ForwardDeadLetteredMessagesTo": "other"}, "ForwardDeadLetteredMessagesTo"),
         ({"Colour": "red"}, "Colour"),

@@ -32,6 +32,9 @@ CATCHING_SEEDS = {
     "lost-lock-in-transaction": 27,
     "ambiguous-discharge-guessed": 47,
     "refused-piece-left-out": 3,
+    "session-handed-out-twice": 5,
+    "session-state-lost-at-restart": 2,
+    "session-newest-first": 2,
 }
 
 

@@ -48,7 +48,8 @@ def test_an_ordinary_run_breaks_nothing() -> None:
 
 
 def test_every_invariant_of_the_list_has_a_checker() -> None:
-    assert set(CHECKERS) == {1, 2, 3, 5, 6, 7, 8, 9, 11, 13, 15, 16, 17, 18, 19, 20, 22, 25, 26, 27, 28, 34, 35, 38, 39}
+    missing = {10, 12, 14, 21, 23, 24, *range(29, 34)}
+    assert set(CHECKERS) == set(range(1, 40)) - missing
 
 
 def test_only_the_named_invariants_are_checked_when_asked() -> None:

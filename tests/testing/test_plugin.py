@@ -169,10 +169,10 @@ def test_what_cannot_be_is_refused_with_its_own_error(space: Namespace) -> None:
     space.create_queue("q")
     with pytest.raises(EntityAlreadyExists):
         space.create_queue("Q")
-    with pytest.raises(NotImplementedYet, match="RequiresSession"):
-        space.create_queue("sessions", requires_session=True)
+    with pytest.raises(NotImplementedYet, match="ForwardTo"):
+        space.create_queue("forwards", forward_to="other")
     with pytest.raises(EntityNotFound):
-        space.messages("sessions")
+        space.messages("forwards")
     with pytest.raises(ArgumentInvalid, match="colour"):
         space.create_queue("r", colour="red")
     with pytest.raises(ArgumentInvalid, match="timedelta"):
@@ -243,3 +243,14 @@ def test_workers_of_xdist_have_a_broker_each(pytester: pytest.Pytester) -> None:
         """
     )
     run(pytester, "-n", "2").assert_outcomes(passed=2)
+
+
+def test_a_queue_with_sessions_is_made_and_shown(space: Namespace) -> None:
+    space.create_queue("q", requires_session=True)
+    with ServiceBusClient.from_connection_string(space.connection_string) as client:
+        with client.get_queue_sender("q") as sender:
+            sender.send_messages(ServiceBusMessage("x", session_id="s"))
+        with client.get_queue_receiver("q", session_id="s") as receiver:
+            receiver.session.set_state("kept")
+            space.advance(3600)
+            assert len(space.messages("q")) == 1

@@ -1,5 +1,6 @@
 """Namespaces, entities, message brokers: what the doors may know of the broker."""
 
+from duobus.broker.accepting import Holder, SessionReceiver
 from duobus.broker.fragment.commands import (
     ABANDON,
     COMPLETE,
@@ -12,6 +13,7 @@ from duobus.broker.fragment.commands import (
     SettleDetail,
     TakeDeferred,
 )
+from duobus.broker.fragment.sessions import session_lock_lost
 from duobus.broker.fragment.settling import lock_lost
 from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Slot, kind_of, sub_queue_of
 from duobus.broker.handle import FragmentHandle
@@ -36,6 +38,7 @@ __all__ = [
     "DEFER",
     "FragmentHandle",
     "Group",
+    "Holder",
     "MAIN",
     "MessageBroker",
     "Namespace",
@@ -44,6 +47,7 @@ __all__ = [
     "Run",
     "SOURCE",
     "ScaleUnit",
+    "SessionReceiver",
     "SettleBatch",
     "SettleDetail",
     "Slot",
@@ -53,6 +57,7 @@ __all__ = [
     "Transaction",
     "kind_of",
     "lock_lost",
+    "session_lock_lost",
     "slot_of",
     "string_key",
     "sub_queue_of",

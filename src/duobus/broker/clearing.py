@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from duobus.broker.fragment.clearing import REMOVED_MAX, ClearAvailable, ClearCounts, Clearing, is_held
+from duobus.broker.fragment.clearing import REMOVED_MAX, ClearAvailable, ClearCounts, Clearing, is_available, is_held
+from duobus.broker.fragment.sessions import id_of
 from duobus.broker.fragment.slot import MAIN, NEVER, sub_queue_of
 from duobus.errors import ServerBusy, StoreUnavailable
 from duobus.model.columns import Mailbox
@@ -59,9 +60,16 @@ class _Reply(Mailbox):
 
 
 async def batch_delete(
-    handles: Sequence[FragmentHandle], source_no: int, sub_queue: int, limit: int, before_ms: int
+    handles: Sequence[FragmentHandle],
+    source_no: int,
+    sub_queue: int,
+    limit: int,
+    before_ms: int,
+    session_id: str | None = None,
 ) -> int:
     """Remove up to ``limit`` available messages enqueued before an instant, the oldest of each fragment first.
+
+    ``session_id``: only those of this session, where sessions are required.
 
     Raises:
         ServerBusy: A store failed on a slice, so that the number is not known for certain.
@@ -74,13 +82,43 @@ async def batch_delete(
         if left <= 0:
             break
         try:
-            await _clear_available(handle, source_no, sub_queue, cleared, left, before_ms, NEVER, lambda: False)
+            if sub_queue == MAIN and _source_of(handle, source_no).sessions is not None:
+                await _clear_sessions(handle, source_no, cleared, left, before_ms, session_id)
+            else:
+                await _clear_available(handle, source_no, sub_queue, cleared, left, before_ms, NEVER, lambda: False)
         except StoreUnavailable as error:
             # Away before its next slice began: what was removed is known.
             away = error
     if away is not None and not cleared.removed:
         raise away
     return cleared.removed
+
+
+async def _clear_sessions(
+    handle: FragmentHandle, source_no: int, cleared: Cleared, limit: int, before_ms: int, session_id: str | None
+) -> None:
+    """Remove available messages of sessions, held or not, in order of count: no list has them in this order."""
+    left = limit
+    every = sorted(_source_of(handle, source_no).by_count)
+    for start in range(0, len(every), LOOK):
+        # Others have their turn before the next stretch.
+        await asyncio.sleep(0)
+        by_count = _source_of(handle, source_no).by_count
+        wanted = [
+            count
+            for count in every[start : start + LOOK]
+            if (slot := by_count.get(count)) is not None
+            and is_available(slot, before_ms)
+            and (session_id is None or id_of(slot) == session_id)
+        ]
+        while wanted and left > 0:
+            number = min(left, REMOVED_MAX)
+            counts, wanted = wanted[:number], wanted[number:]
+            command = ClearCounts(handle, source_no, _Reply(), counts=counts, before_ms=before_ms)
+            await _do(command, cleared, number)
+            left -= len(command.slots)
+        if left <= 0:
+            return
 
 
 async def purge(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from duobus.broker.accepting import Acceptor
     from duobus.broker.fragment.fragment import Fragment
     from duobus.broker.lending import Lender
     from duobus.broker.message_broker import MessageBroker
@@ -29,7 +30,7 @@ class FragmentHandle:
         self.entity_id = entity_id
         self.number = number
         self.fragment: Fragment | None = None
-        self.lenders: dict[tuple[int, int], Lender] = {}
+        self.lenders: dict[tuple[int, int], Lender | Acceptor] = {}
         self.waiting = 0
         self.waiting_bytes = 0
 

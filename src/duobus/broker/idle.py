@@ -93,7 +93,7 @@ class IdleWatch:
 
 def _is_in_use(queue: Queue) -> bool:
     """What no call tells: receivers that are there or were since the last look, scheduled messages, absent stores."""
-    was_used = False
+    was_used = queue.sessions_were_used()
     for lender in queue.lenders.values():
         was_used = was_used or lender.was_used or bool(lender.receivers)
         lender.was_used = False

@@ -66,6 +66,11 @@ class Receiver:
             self.wanted += unused
             self.lender.join(self)
 
+    def rate_allows(self) -> None:
+        """See throttle.Waiting."""
+        if not self.closed:
+            self.lender.join(self)
+
     def close(self) -> None:
         """Stop asking; what a fragment still answers goes back to it."""
         self.closed = True

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from duobus.broker import backlog, recovery
 from duobus.broker.alarm import Alarm
+from duobus.broker.fragment import sessions
 from duobus.broker.fragment.clearing import Clearing
 from duobus.broker.fragment.commands import (
     Command,
@@ -31,6 +32,7 @@ from duobus.broker.handle import FragmentHandle
 from duobus.broker.lending import Receiver
 from duobus.broker.paging import Pager, set_windows
 from duobus.broker.ports import LateRefusal, Plan, Watcher, Writer
+from duobus.broker.session_desk import SessionDesk, tell
 from duobus.broker.throttle import busy
 from duobus.broker.undecided import Undecided
 from duobus.clock import BrokerTime, Entropy
@@ -65,6 +67,7 @@ class MessageBroker:
         state: "closed", "opening", "open" or "failed".
         commits, failures: How often, since the start.
         last_error: Why the store is not open, or None.
+        sessions: What it does for those who hold sessions.
         quarantined: (source key, count) to what is wrong, of the messages that this life of the store found damaged.
         id_room: Message ids that the duplicate detection of all its fragments remembers.
         commit_seconds, commit_buckets: Time of all commits, and how many took up to each of COMMIT_BOUNDS_S.
@@ -108,6 +111,7 @@ class MessageBroker:
         self._start_scheduled = False
         self._alarm = Alarm(self._loop, time.now_ms, self._ring)
         self._pager = Pager(self)
+        self.sessions = SessionDesk(self)
         # Tombstones of other stores, each with the refusal that waits until it is durable; then those in a commit.
         self._tombstones: list[tuple[Tombstone, LateRefusal]] = []
         self._carried: list[tuple[Tombstone, LateRefusal]] = []
@@ -283,6 +287,8 @@ class MessageBroker:
                 self._fragments.pop(fragment.fragment_key, None)
                 self.id_room.used -= sum(len(s.history.known) for s in fragment.sources.values() if s.history)
                 fragment.handle.fragment = None  # type: ignore[attr-defined]
+                for owner in sessions.forget_locks(fragment):
+                    owner.lost()
         await self.use(lambda: self.store.drop_entity(entity_id))
 
     def unavailable(self) -> StoreUnavailable:
@@ -395,6 +401,27 @@ class MessageBroker:
         first, slots, until_ms = fragment.lock_deferred(source_no, sub_queue, counts, now_ms)
         self._alarm.note(fragment)
         return DeliveryBatch(handle, fragment.prefix, first, slots, until_ms)
+
+    def present(self, handle: FragmentHandle) -> tuple[Fragment, int]:
+        """A fragment in which everything has happened that is due, and broker time.
+
+        Raises:
+            StoreUnavailable: It is away.
+        """
+        now_ms = self._time.now_ms()
+        if handle.fragment is not None and now_ms >= handle.fragment.deadline:
+            self._tick(handle.fragment, now_ms)
+        if handle.fragment is None:
+            raise self.unavailable()
+        return handle.fragment, now_ms
+
+    def note_touched(self, fragment: Fragment) -> None:
+        """Delivery counts of a fragment have changed: the next commit writes them."""
+        self._changed[fragment.fragment_key] = fragment
+
+    def note_deadline(self, fragment: Fragment) -> None:
+        """Something of a fragment is due at a new time."""
+        self._alarm.note(fragment)
 
     def now_ms(self) -> int:
         """Broker time."""
@@ -545,13 +572,14 @@ class MessageBroker:
     def _show(self, fragments: dict[object, Fragment]) -> None:
         """Offer what a commit made available, and note what is due when."""
         for fragment in fragments.values():
-            if fragment.fresh:
+            if fragment.fresh or fragment.woken or fragment.ended:
                 self._offer(fragment)
             self._pager.warm(fragment)
             self._alarm.note(fragment)
 
     def _offer(self, fragment: Fragment) -> None:
-        """Tell the lenders of messages that became available."""
+        """Tell the lenders of messages that became available, and the holders of sessions."""
+        tell(fragment)
         handle = fragment.handle
         assert isinstance(handle, FragmentHandle)
         fresh = sorted(fragment.fresh)
@@ -573,7 +601,7 @@ class MessageBroker:
             self._changed[fragment.fragment_key] = fragment
         if self._pending or self._changed:
             self._schedule()
-        if fragment.fresh:
+        if fragment.fresh or fragment.woken or fragment.ended:
             self._offer(fragment)
         self._pager.warm(fragment)
         self._alarm.note(fragment)
@@ -603,13 +631,20 @@ class MessageBroker:
                 self._alarm.note(fragment)
 
     async def peek(
-        self, handle: FragmentHandle, source_no: int, sub_queue: int, first_count: int, limit: int, size: int = NEVER
+        self,
+        handle: FragmentHandle,
+        source_no: int,
+        sub_queue: int,
+        first_count: int,
+        limit: int,
+        size: int = NEVER,
+        session_id: str | None = None,
     ) -> list[Slot]:
         """Messages of a sub-queue from ``first_count`` on, ascending, whether in memory or not; changes nothing.
 
-        ``size``: bytes at which no further message is looked for.
+        ``size``: bytes at which no further message is looked for; ``session_id``: only messages of this session.
         """
-        return await self._pager.peek(handle, source_no, sub_queue, first_count, limit, size)
+        return await self._pager.peek(handle, source_no, sub_queue, first_count, limit, size, session_id)
 
     async def read_ahead(self, fragment: Fragment) -> None:
         """Bring more of a fragment's cold tails into memory, if there is room.
@@ -654,11 +689,14 @@ class MessageBroker:
         self.last_error = f"{type(error).__name__}: {error}"
         for fragment in self._fragments.values():
             fragment.handle.fragment = None  # type: ignore[attr-defined]
+        owners = [owner for fragment in self._fragments.values() for owner in sessions.forget_locks(fragment)]
         self._fragments = {}
         self.id_room = IdRoom(self.id_room.limit)
         self._changed, self._committing = {}, {}
         self._alarm.clear()
         self._quiet()
+        for owner in owners:
+            owner.lost()
 
     def _refuse(self, command: Command, error: ServiceBusError, stone: Tombstone | None) -> None:
         """Answer a command that this store cannot do; a run may find a place elsewhere."""

@@ -67,11 +67,18 @@ class Pager:
         await self._broker.use(lambda: None)
 
     async def peek(
-        self, handle: FragmentHandle, source_no: int, sub_queue: int, first_count: int, limit: int, size: int
+        self,
+        handle: FragmentHandle,
+        source_no: int,
+        sub_queue: int,
+        first_count: int,
+        limit: int,
+        size: int,
+        session_id: str | None,
     ) -> list[Slot]:
         """See ``MessageBroker.peek``."""
         broker = self._broker
-        sought = Sought(sub_queue, first_count, limit, size)
+        sought = Sought(sub_queue, first_count, limit, size, session_id)
         while not sought.is_full and handle.fragment is not None:
             fragment = handle.fragment
             source = fragment.sources[source_no]

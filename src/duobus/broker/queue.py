@@ -5,22 +5,33 @@ A link finds its queue once, when it attaches; the hot path never looks anything
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from duobus.broker import clearing
+from duobus.broker.accepting import Acceptor, SessionReceiver, Waiter, give
 from duobus.broker.clearing import Cleared
 from duobus.broker.fragment.browsing import ENVELOPE_BYTES
-from duobus.broker.fragment.commands import CancelScheduled, Run, SettleBatch, TakeDeferred
+from duobus.broker.fragment.commands import CancelScheduled, Run, SetSessionState, SettleBatch, TakeDeferred
+from duobus.broker.fragment.sessions import STATE_BYTES_MAX, SessionLock
 from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, NEVER, TRANSFER_DEAD_LETTER, Slot
-from duobus.broker.fragment.source import SourceSettings
+from duobus.broker.fragment.source import Source, SourceSettings
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.identity import identify
 from duobus.broker.idle import IdleClock
 from duobus.broker.lending import Lender, Receiver
-from duobus.broker.placement import Placement
-from duobus.errors import ArgumentInvalid, MessageLockLost, MessageNotFound, StoreUnavailable
+from duobus.broker.placement import Placement, slot_of, string_key
+from duobus.errors import (
+    ArgumentInvalid,
+    MessageLockLost,
+    MessageNotFound,
+    NotAllowed,
+    QuotaExceeded,
+    SessionCannotBeLocked,
+    StoreUnavailable,
+)
 from duobus.model.columns import DeliveryBatch, Mailbox, Refusal, SendBatch
 from duobus.model.description import QueueDescription, unbuilt_features
+from duobus.model.special import Special
 
 #: A sequence number is fragment number (16 bits), then count (design decision 7).
 COUNT_BITS = 48
@@ -40,6 +51,7 @@ class Queue:
         fragments: In order of slot.
         placement: Which of them a message goes to.
         lenders: Sub-queue to the lender of its receivers.
+        acceptor: Where those wait who want the next available session; None when it requires no sessions.
         unbuilt: Properties that this version stores and does not serve; while there are any, no link attaches.
         idle: Since when nobody uses it, when that matters; else None.
         is_deleted: It is gone for clients; whoever still holds it has to let go.
@@ -47,6 +59,7 @@ class Queue:
 
     __slots__ = (
         "_by_number",
+        "acceptor",
         "description",
         "entity_id",
         "fragments",
@@ -71,8 +84,11 @@ class Queue:
         self.idle: IdleClock | None = None
         self.is_deleted = False
         self._by_number = {handle.number: handle for handle in self.fragments}
+        self.acceptor = Acceptor(SOURCE, self.fragments) if description.requires_session else None
         for handle in self.fragments:
             handle.lenders = {(SOURCE, sub): lender for sub, lender in self.lenders.items()}
+            if self.acceptor is not None:
+                handle.lenders[SOURCE, MAIN] = self.acceptor
 
     @property
     def path(self) -> str:
@@ -101,6 +117,7 @@ class Queue:
                 redelivery_delay_ms=about.redelivery_delay_ms or 0,
                 redelivery_delay_maximum_ms=about.redelivery_delay_maximum_ms,
                 delayed_abandon=about.delayed_abandon,
+                requires_session=about.requires_session,
             )
         }
 
@@ -128,6 +145,16 @@ class Queue:
         for handle, indices, is_keyless in runs:
             handle.broker.submit(Run(handle, SOURCE, batch, indices, self.placement if is_keyless else None))
 
+    def demand_session(self, special: Special | None, *, is_ping: bool) -> None:
+        """Refuse a message that belongs to no session, where every message must.
+
+        Raises:
+            NotAllowed: It has no session id.
+        """
+        if self.acceptor is None or is_ping or (special is not None and special.session_id is not None):
+            return
+        raise NotAllowed(f"The queue '{self.path}' requires sessions. Set the session id of the message.")
+
     def cancel_scheduled(self, numbers: Iterable[int], reply: Mailbox) -> int:
         """Cancel scheduled messages; one CancelScheduled per fragment comes to ``reply``. Returns how many will."""
         self._note_use()
@@ -145,6 +172,8 @@ class Queue:
 
     def settle(self, command: SettleBatch) -> None:
         """Settle locked messages; the command comes back to its ``reply`` when it is durable."""
+        if self.acceptor is not None and command.handle.fragment is not None:
+            command.handle.broker.sessions.claim(command.handle, command)
         command.handle.broker.submit(command)
 
     def find_lock(self, token: bytes) -> tuple[FragmentHandle, bytes, int]:
@@ -158,14 +187,20 @@ class Queue:
             raise MessageLockLost("The lock token is not one of this entity. Receive the message again.")
         return handle, token[:8], int.from_bytes(token[8:], "big")
 
-    def lock_deferred(self, sub_queue: int, numbers: Iterable[int]) -> list[DeliveryBatch]:
-        """Lock deferred messages by sequence number.
+    def lock_deferred(
+        self, sub_queue: int, numbers: Iterable[int], holder: SessionReceiver | None = None
+    ) -> list[DeliveryBatch]:
+        """Lock deferred messages by sequence number; those of a session for its holder.
 
         Raises:
-            MessageNotFound: One of them is not deferred; none stays locked.
+            MessageNotFound: One of them is not deferred (or not of that session); none stays locked.
+            SessionLockLost: The holder has lost its session.
             StoreUnavailable: A fragment is away.
         """
         self._note_use()
+        if holder is not None:
+            counts = self._counts_in(holder.handle, numbers)
+            return [holder.handle.broker.sessions.lock_deferred(holder.handle, holder.lock, counts)]
         batches: list[DeliveryBatch] = []
         try:
             for handle, counts in self._by_fragment(numbers, "deferred"):
@@ -177,20 +212,95 @@ class Queue:
             raise
         return batches
 
-    def remove_deferred(self, sub_queue: int, numbers: Iterable[int], reply: Mailbox) -> int:
+    def remove_deferred(
+        self, sub_queue: int, numbers: Iterable[int], reply: Mailbox, holder: SessionReceiver | None = None
+    ) -> int:
         """Receive deferred messages in receive-and-delete mode; returns how many TakeDeferred come to ``reply``."""
         self._note_use()
+        if holder is not None:
+            counts = self._counts_in(holder.handle, numbers)
+            holder.handle.broker.submit(TakeDeferred(holder.handle, SOURCE, sub_queue, counts, reply, holder.lock))
+            return 1
         by_fragment = self._by_fragment(numbers, "deferred")
         for handle, counts in by_fragment:
             handle.broker.submit(TakeDeferred(handle, SOURCE, sub_queue, counts, reply))
         return len(by_fragment)
 
+    # -- sessions -----------------------------------------------------------------------------------------------
+
+    def accept_session(self, session_id: str, receiver: SessionReceiver) -> None:
+        """Lock a session by name for a receiver, whether it has messages or not.
+
+        Raises:
+            SessionCannotBeLocked: Another receiver has it.
+            StoreUnavailable: The fragment where it belongs is away.
+        """
+        self._note_use()
+        handle = self.placement.keyed(string_key(session_id))
+        if not give(handle, SOURCE, session_id, receiver):
+            raise SessionCannotBeLocked(
+                f"The session '{session_id}' of '{self.path}' is locked by another receiver. Wait until it is free, or "
+                "accept another."
+            )
+
+    def wait_for_session(self, waiter: Waiter) -> None:
+        """Queue up for the next available session.
+
+        Raises:
+            StoreUnavailable: All of the queue is away.
+        """
+        assert self.acceptor is not None
+        self._note_use()
+        self.acceptor.join(waiter)
+
+    def set_session_state(self, handle: FragmentHandle, lock: SessionLock, state: bytes | None, reply: Mailbox) -> None:
+        """Set or clear the state of a session that is held; a SetSessionState comes to ``reply`` when it is durable.
+
+        Raises:
+            QuotaExceeded: It is too large.
+        """
+        if state is not None and len(state) > STATE_BYTES_MAX:
+            raise QuotaExceeded(
+                f"The session state has {len(state)} bytes; at most {STATE_BYTES_MAX} are allowed. Keep less in it."
+            )
+        handle.broker.submit(SetSessionState(handle, lock, state, reply))
+
+    def sessions_with_messages(self) -> Iterator[str]:
+        """Ids of the sessions that have active messages, of the fragments that are there."""
+        for source in self._sources():
+            if source.sessions is not None:
+                yield from source.sessions.with_messages()
+
+    def sessions_set_since(self, instant_ms: int) -> Iterator[str]:
+        """Ids of the sessions whose state was set after an instant, of the fragments that are there."""
+        for source in self._sources():
+            if source.sessions is not None:
+                yield from source.sessions.set_since(instant_ms)
+
+    def sessions_were_used(self) -> bool:
+        """Whether somebody waits for a session or has one, or did since this was asked last."""
+        if self.acceptor is None:
+            return False
+        was_used = self.acceptor.was_used or len(self.acceptor) > 0
+        self.acceptor.was_used = False
+        for source in self._sources():
+            assert source.sessions is not None
+            was_used = was_used or source.sessions.was_held
+            source.sessions.was_held = bool(source.sessions.locks)
+        return was_used
+
+    def _sources(self) -> Iterator[Source]:
+        return (handle.fragment.sources[SOURCE] for handle in self.fragments if handle.fragment is not None)
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
     async def peek(
-        self, sub_queue: int, first_number: int, limit: int, size: int = NEVER
+        self, sub_queue: int, first_number: int, limit: int, size: int = NEVER, session_id: str | None = None
     ) -> list[tuple[FragmentHandle, Slot]]:
         """Messages from a sequence number on, over all fragments that are there, in order of sequence number.
 
-        A fragment that is away is passed over (PE20); ``size`` is the bytes at which no further message is looked for.
+        A fragment that is away is passed over (PE20); ``size`` is the bytes at which no further message is looked for;
+        ``session_id``: only those of this session.
 
         Raises:
             StoreUnavailable: Nothing was found, and a fragment that may have something is away.
@@ -199,7 +309,10 @@ class Queue:
         first_fragment, first_count = first_number >> COUNT_BITS, first_number & COUNT_MASK
         found: list[tuple[FragmentHandle, Slot]] = []
         away: StoreUnavailable | None = None
-        for number in sorted(self._by_number):
+        numbers = sorted(self._by_number)
+        if session_id is not None and self.acceptor is not None:
+            numbers = [self._home_of(session_id).number]
+        for number in numbers:
             handle = self._by_number[number]
             if number < first_fragment:
                 continue
@@ -207,7 +320,8 @@ class Queue:
             try:
                 if not handle.online:
                     raise handle.broker.unavailable()
-                slots = await handle.broker.peek(handle, SOURCE, sub_queue, first, limit - len(found), size)
+                wanted = limit - len(found)
+                slots = await handle.broker.peek(handle, SOURCE, sub_queue, first, wanted, size, session_id)
             except StoreUnavailable as error:
                 away = error
                 continue
@@ -221,19 +335,31 @@ class Queue:
 
     # -- removing without receiving -----------------------------------------------------------------------------
 
-    async def batch_delete(self, sub_queue: int, limit: int, before_ms: int) -> int:
+    async def batch_delete(self, sub_queue: int, limit: int, before_ms: int, session_id: str | None = None) -> int:
         """Remove available messages that were enqueued before an instant; how many. See ``clearing.batch_delete``."""
         self._note_use()
-        return await clearing.batch_delete(self.fragments, SOURCE, sub_queue, limit, before_ms)
+        handles = self.fragments if session_id is None else [self._home_of(session_id)]
+        return await clearing.batch_delete(handles, SOURCE, sub_queue, limit, before_ms, session_id)
 
     async def purge(self, sub_queues: Sequence[int], is_time_over: Callable[[], bool]) -> Cleared:
         """Remove everything of these sub-queues that nobody holds. See ``clearing.purge``."""
         self._note_use()
         return await clearing.purge(self.fragments, SOURCE, sub_queues, is_time_over)
 
+    def _home_of(self, session_id: str) -> FragmentHandle:
+        """The one fragment where all of a session lies, there or not (I25)."""
+        return self.fragments[slot_of(string_key(session_id), len(self.fragments))]
+
     def _note_use(self) -> None:
         if self.idle is not None:
             self.idle.note()
+
+    def _counts_in(self, handle: FragmentHandle, numbers: Iterable[int]) -> list[int]:
+        """The counts of sequence numbers that must all lie in one fragment: that of a session."""
+        (found, counts), *others = self._by_fragment(numbers, "deferred")
+        if others or found is not handle:
+            raise MessageNotFound("The session does not have all of these deferred messages.")
+        return counts
 
     def _by_fragment(self, numbers: Iterable[int], word: str) -> list[tuple[FragmentHandle, list[int]]]:
         by_number: dict[int, list[int]] = {}
@@ -246,8 +372,6 @@ class Queue:
             if number >> COUNT_BITS not in self._by_number:
                 raise MessageNotFound(f"No {word} message has the sequence number {number}.")
         return [(self._by_number[number], counts) for number, counts in by_number.items()]
-
-    # -- looking ------------------------------------------------------------------------------------------------
 
     def numbers(self) -> tuple[list[int], int]:
         """Messages per kind (active, dead-letter, transfer, deferred, scheduled) and bytes, of the fragments there."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from duobus.broker.fragment import cold_tail
+from duobus.broker.fragment import cold_tail, sessions
 from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.fragment.slot import (
     ACTIVE,
     DEFERRED,
     SCHEDULED,
+    SESSION_STATE,
     SUB_QUEUES,
     TIMED,
     state_in_memory,
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE = 2000
 #: Blocks of message ids, each of which holds those of one run.
 BLOCKS_AT_ONCE = 200
+#: The same for states of sessions, of which each may have 256 KiB.
+STATES_AT_ONCE = 100
 
 #: Every state that a store's index of exceptional rows may hold.
 _EXCEPTIONAL_STATES = (
@@ -40,7 +43,8 @@ async def recover_fragments(
     """Make the fragments that have a plan, visible to nobody yet.
 
     Read are the messages that were delivered and those that are not ordinary; the untouched tail stays cold, so
-    that the time of a recovery does not grow with the backlog (I64).
+    that the time of a recovery does not grow with the backlog (I64). Of a source with sessions all is read: which
+    sessions have messages is known to their messages only.
 
     Args:
         broker: Whose store it is.
@@ -71,7 +75,25 @@ async def recover_fragments(
     return fragments
 
 
+async def _recover_sessions(broker: MessageBroker, fragment: Fragment, row: SourceRow) -> None:
+    source = fragment.sources[row.source_no]
+    first = 1
+    while rows := await broker.call(
+        partial(broker.store.scan, row.source_key, SESSION_STATE, first, STATES_AT_ONCE),
+    ):
+        for found in rows:
+            sessions.recover_state(source, found)
+        first = rows[-1].count + 1
+    first = 1
+    while rows := await broker.call(partial(broker.store.load, row.source_key, first, ROWS_AT_ONCE)):
+        fragment.recover(row.source_no, rows)
+        first = rows[-1].count + 1
+
+
 async def _recover_source(broker: MessageBroker, fragment: Fragment, row: SourceRow) -> None:
+    if fragment.sources[row.source_no].sessions is not None:
+        await _recover_sessions(broker, fragment, row)
+        return
     load = broker.store.load
     first = 1
     while first <= row.highest_delivered and (

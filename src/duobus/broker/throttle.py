@@ -8,14 +8,11 @@ receivers alone, for draining must win over filling (reliability 4.4).
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from duobus.clock import Clock
 from duobus.errors import ServerBusy
 from duobus.model.token_bucket import TokenBucket
-
-if TYPE_CHECKING:
-    from duobus.broker.lending import Receiver
 
 #: Out of a hundred messages, those that only receivers may have when there are no more.
 RESERVED_PERCENT = 30
@@ -25,6 +22,13 @@ SERVED_EACH = 20
 #: What the cloud's clients look for in the text of a throttled operation.
 BUSY_CODE = 50009
 BUSY_WAIT_S = 2
+
+
+class Waiting(Protocol):
+    """A receiver that was lent nothing."""
+
+    def rate_allows(self) -> None:
+        """There is something to lend again."""
 
 
 def busy(what: str) -> ServerBusy:
@@ -52,7 +56,7 @@ class Throttle:
         # A second's worth may come at once.
         self._bucket = TokenBucket(rate, rate, clock.monotonic_ms())
         self._reserve = rate * RESERVED_PERCENT // 100
-        self._waiting: dict[Receiver, None] = {}
+        self._waiting: dict[Waiting, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def admit(self, number: int) -> int:
@@ -77,7 +81,7 @@ class Throttle:
         """What is said to those who are not admitted."""
         return busy(f"the namespace '{self.namespace}' has used up its {self.rate} messages a second")
 
-    def lend(self, receiver: Receiver, number: int) -> int:
+    def lend(self, receiver: Waiting, number: int) -> int:
         """How many of so many messages a receiver may have now; with 0 it is asked again by itself."""
         now_ms = self._clock.monotonic_ms()
         lent = min(number, self._bucket.room(now_ms))
@@ -98,5 +102,4 @@ class Throttle:
         self._timer = None
         waiting, self._waiting = self._waiting, {}
         for receiver in waiting:
-            if not receiver.closed:
-                receiver.lender.join(receiver)
+            receiver.rate_allows()

@@ -241,6 +241,33 @@ def scan_plain(payload: bytes, want_group_id: bool) -> int:  # noqa: C901 - hot 
     return _plain_tail(payload, pos, bare, 0x73)
 
 
+def plain_group_id(payload: bytes, bare: int) -> str | None:
+    """Return the group id of a message of which ``scan_plain`` without a wanted group id said ``bare``.
+
+    None says no more than that ``scan`` must look: there is none, or it is written in a rare way.
+    """
+    try:
+        if payload[bare : bare + 4] != b"\x00\x53\x73\xc0" or payload[bare + 5] <= 10:
+            return None
+        pos = bare + 6
+        for _ in range(10):
+            constructor = payload[pos]
+            if constructor == 0x40:
+                pos += 1
+            elif constructor == 0xA1:
+                pos += 2 + payload[pos + 1]
+            else:
+                pos = skip(payload, pos)
+        size = payload[pos + 1]
+        end = pos + 2 + size
+        # Section and payload end no earlier: scan_plain has walked them, and reads no field's inside.
+        if payload[pos] != 0xA1 or size > ID_SIZE_PLAIN_MAX or end > bare + 5 + payload[bare + 4]:
+            return None
+        return payload[pos + 2 : end].decode()
+    except (IndexError, DecodeError, UnicodeDecodeError):
+        return None
+
+
 def _plain_tail(payload: bytes, pos: int, bare: int, last: int) -> int:
     """Walk the sections from ``pos`` to the end; return ``bare`` or -1."""
     try:
@@ -260,14 +287,17 @@ def _properties_plain(payload: bytes, pos: int, end: int, count: int, want_group
     """Whether content-type (6), expiry (8) and a wanted group-id (10) are null or absent, and no id may be too long."""
     try:
         for index in range(min(count, 11)):
-            matters = index in (6, 8) or (index == 10 and want_group_id)
-            if matters and payload[pos] != 0x40:
+            # Most fields of most messages are null.
+            if payload[pos] == 0x40:
+                pos += 1
+                continue
+            if index in (6, 8) or (index == 10 and want_group_id):
                 return False
             after = skip(payload, pos)
             if index in (0, 10) and after - pos > 2 + ID_SIZE_PLAIN_MAX:
                 return False
             pos = after
-    except DecodeError:
+    except (IndexError, DecodeError):
         return False
     return pos <= end
 

@@ -330,7 +330,6 @@ def check_access_rule(rule: AccessRule) -> AccessRule:
 def unbuilt_features(queue: QueueDescription) -> tuple[str, ...]:
     """Return what ``queue`` asks for and this version cannot do: such a queue is stored, and its attach refused."""
     wanted = (
-        ("RequiresSession", queue.requires_session),
         ("ForwardTo", queue.forward_to is not None),
         ("ForwardDeadLetteredMessagesTo", queue.forward_dead_lettered_messages_to is not None),
     )

@@ -414,7 +414,8 @@ class LockEnded(Event):
 
     Attributes:
         token: The lock.
-        cause: ``settled``, ``expired``, ``released`` (by an outcome), ``link`` (its connection died) or ``epoch``.
+        cause: ``settled``, ``expired``, ``released`` (by an outcome), ``link`` (its connection died), ``closed`` (its
+            session was given back) or ``epoch``.
         broker_ms: When.
     """
 

@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 from duobus.broker import placement
-from duobus.broker.fragment import duplicates, settling
+from duobus.broker.fragment import duplicates, sessions, settling
 from duobus.broker.fragment.commands import Command, Run, SettleBatch, TakeAndRemove
 from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.fragment.slot import ACTIVE, MAIN, Slot, kind_of
@@ -264,9 +264,32 @@ def history_lost_at_restart() -> Iterator[None]:
 
 
 @contextmanager
+def session_handed_out_twice() -> Iterator[None]:
+    """A session that somebody holds is given to whoever names it."""
+    original = sessions.accept
+
+    def accept(fragment: Fragment, source: Source, session_id: str, owner: Any, now_ms: int) -> Any:
+        assert source.sessions is not None
+        held = source.sessions.by_id.get(session_id)
+        if held is not None:
+            held.lock = None
+        return original(fragment, source, session_id, owner, now_ms)
+
+    with mock.patch.object(sessions, "accept", accept):
+        yield
+
+
+@contextmanager
 def history_outlives_its_run() -> Iterator[None]:
     """A run that is deleted because its sender was refused leaves its ids behind: the next attempt is dropped."""
     with mock.patch("duobus.testing.stores.forget_ids"):
+        yield
+
+
+@contextmanager
+def session_state_lost_at_restart() -> Iterator[None]:
+    """A recovery does not look for the states of sessions."""
+    with mock.patch.object(sessions, "recover_state", return_value=None):
         yield
 
 
@@ -289,6 +312,21 @@ def window_begun_anew() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def session_newest_first() -> Iterator[None]:
+    """Messages of a session are handed out from the other end."""
+
+    def take(self: sessions.Sessions, source: Source, session: sessions.Session, limit: int) -> list[Slot]:
+        slots = original(self, source, session, session.available)
+        for slot in slots[:-limit]:
+            self.add(slot)
+        return slots[-limit:]
+
+    original = sessions.Sessions.take
+    with mock.patch.object(sessions.Sessions, "take", take):
+        yield
+
+
 BUGS: dict[str, Callable[[], Any]] = {
     "acknowledge-before-commit": acknowledge_before_commit,
     "token-valid-after-restart": token_valid_after_restart,
@@ -308,4 +346,7 @@ BUGS: dict[str, Callable[[], Any]] = {
     "history-outlives-its-run": history_outlives_its_run,
     "window-begun-anew": window_begun_anew,
     **TRANSACTION_BUGS,
+    "session-handed-out-twice": session_handed_out_twice,
+    "session-state-lost-at-restart": session_state_lost_at_restart,
+    "session-newest-first": session_newest_first,
 }

@@ -89,21 +89,26 @@ class Message:
 
     def encode(self) -> bytes:
         """The message as an SDK would write it."""
+        return build_message(
+            self.properties(),
+            None if self.ping else {"uid": self.uid},
+            data=b"" if self.ping else self.body,
+            header=header_section(durable=True, ttl_ms=self.ttl_ms) if self.ttl_ms else b"",
+            annotations=self.annotations() or None,
+        )
+
+    def properties(self) -> list[Any]:
+        """The fields of the properties section."""
+        return [self.uid, None, None, None, None, None, Symbol(PING)] if self.ping else [self.uid]
+
+    def annotations(self) -> dict[Any, Any]:
+        """The message annotations."""
         annotations: dict[Any, Any] = {}
         if self.key is not None:
             annotations[Symbol("x-opt-partition-key")] = self.key
         if self.scheduled_ms is not None:
             annotations[Symbol("x-opt-scheduled-enqueue-time")] = Timestamp(self.scheduled_ms)
-        properties: list[Any] = [self.uid]
-        if self.ping:
-            properties += [None, None, None, None, None, Symbol(PING)]
-        return build_message(
-            properties,
-            None if self.ping else {"uid": self.uid},
-            data=b"" if self.ping else self.body,
-            header=header_section(durable=True, ttl_ms=self.ttl_ms) if self.ttl_ms else b"",
-            annotations=annotations or None,
-        )
+        return annotations
 
 
 class SimulatedClient(asyncio.Protocol):

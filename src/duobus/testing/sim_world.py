@@ -14,9 +14,10 @@ from typing import Any
 
 from duobus.auth.authorizer import Authorizer, NamespaceRules
 from duobus.broker import MessageBroker, Queue, ScaleUnit, slot_of, string_key
-from duobus.broker.fragment import duplicates, settling
+from duobus.broker.fragment import duplicates, sessions, settling
 from duobus.broker.fragment.commands import Housekeeping, Run, TakeAndRemove
 from duobus.broker.fragment.fragment import Fragment
+from duobus.broker.fragment.sessions import SessionLock
 from duobus.broker.fragment.slot import Slot
 from duobus.broker.fragment.source import Source
 from duobus.broker.handle import FragmentHandle
@@ -34,6 +35,7 @@ from duobus.testing.clock import SeededEntropy, SimulatedClock
 from duobus.testing.disk import Disk, DiskFaults
 from duobus.testing.loop import SimulationLoop
 from duobus.testing.network import SimulatedNetwork
+from duobus.testing.session_history import SessionFreed
 from duobus.testing.stores import CrashingStore, SimulatedWriter
 
 NAMESPACE = "sim"
@@ -87,6 +89,8 @@ class World:
         self._removed: dict[tuple[int, int], Grant] = {}
         # Runs with ids that a commit under way has decided.
         self._decided_ms: dict[int, int] = {}
+        # Locks of sessions, by what tells them apart in this run, to the time of their grant.
+        self._accepted: dict[SessionLock, int] = {}
 
     # -- the broker's process -----------------------------------------------------------------------------------
 
@@ -183,6 +187,9 @@ class World:
         """Note what only the broker's side can know, while the context lasts."""
         with ExitStack() as stack:
             stack.enter_context(_wrapped(Fragment, "_lock_slots", self._locked))
+            stack.enter_context(_wrapped(sessions, "accept", self._accepting))
+            stack.enter_context(_wrapped(sessions, "lock_slots", self._locked_in_session))
+            stack.enter_context(_wrapped(sessions, "end", self._ending))
             stack.enter_context(_wrapped(settling, "apply_housekeeping", self._kept_house))
             stack.enter_context(_wrapped(Fragment, "_remove", self._removing))
             stack.enter_context(_wrapped(Placement, "commit_started", self._turned))
@@ -192,13 +199,51 @@ class World:
 
     def _locked(self, original: Any, fragment: Fragment, source: Source, slots: list[Slot], now_ms: int) -> Any:
         first, until_ms = original(fragment, source, slots, now_ms)
+        self._note_grants(fragment, first, slots, now_ms, until_ms)
+        return first, until_ms
+
+    def _note_grants(self, fragment: Fragment, first: int, slots: list[Slot], now_ms: int, until_ms: int) -> None:
         handle = fragment.handle
         assert isinstance(handle, FragmentHandle)
         for offset, slot in enumerate(slots):
             token = fragment.prefix + (first + offset).to_bytes(8, "big")
             key = (handle.entity_id, fragment.number << 48 | slot.count, until_ms)
             self._grants.setdefault(key, []).append(Grant(now_ms, fragment.epoch, token))
-        return first, until_ms
+
+    def _accepting(
+        self, original: Any, fragment: Fragment, source: Source, session_id: str, owner: Any, now_ms: int
+    ) -> Any:
+        lock = original(fragment, source, session_id, owner, now_ms)
+        if lock is not None:
+            self._accepted[lock] = now_ms
+        return lock
+
+    def _locked_in_session(
+        self, original: Any, fragment: Fragment, source: Source, lock: SessionLock, slots: list[Slot]
+    ) -> Any:
+        first, _ = original(fragment, source, lock, slots)
+        self._note_grants(fragment, first, slots, self.broker_ms(), lock.until_ms)
+        return first, slots
+
+    def _ending(
+        self,
+        original: Any,
+        fragment: Fragment,
+        source: Source,
+        lock: SessionLock,
+        now_ms: int,
+        keeping: Any,
+        counted: bool,
+    ) -> Any:
+        accepted_ms = self._accepted.pop(lock, None)
+        if accepted_ms is not None:
+            cause = "expired" if counted else "closed"
+            for number in sorted(lock.held):
+                token = fragment.prefix + number.to_bytes(8, "big")
+                self.history.append(h.LockEnded(token, cause, now_ms))
+            entity = self.path_of(fragment.handle)
+            self.history.append(SessionFreed(entity, lock.session_id, accepted_ms, now_ms))
+        return original(fragment, source, lock, now_ms, keeping, counted)
 
     def _removing(self, original: Any, source: Source, command: Any, slots: list[Slot], commit: CommitBatch) -> None:
         original(source, command, slots, commit)

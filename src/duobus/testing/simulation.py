@@ -24,12 +24,15 @@ from duobus.testing.disk import FAULTS
 from duobus.testing.planted import BUGS
 from duobus.testing.repeats import Repeats, window_of, with_detection
 from duobus.testing.sim_client import Message, SimulatedClient
+from duobus.testing.sim_sessions import SessionPart
 from duobus.testing.sim_transactions import transact
 from duobus.testing.sim_world import World
 
 LOCK_MS = 3_000
 PHASE_S = (6.0, 14.0)
 DRAIN_LIMIT_S = 600.0
+#: Share of the seeds that have a queue with sessions, too.
+SESSIONS_SHARE = 0.4
 RUN_LIMIT_S = 3_600.0
 
 
@@ -81,15 +84,32 @@ class Scenario:
         self.queues = with_detection(self.queues, seed)
         # Drawn apart, so that the rest of a seed's scenario stays what it was.
         self.transactors = random.Random(f"transactors:{seed}").randint(1, 3) if seed % 4 == 3 else 0
+        # Drawn apart, so that what a seed has drawn before stays what it was.
+        apart = random.Random(f"sessions:{seed}")
+        self.sessions: QueueDescription | None = None
+        if apart.random() < SESSIONS_SHARE:
+            self.sessions = QueueDescription(
+                name="in-sessions",
+                requires_session=True,
+                lock_duration_ms=apart.choice((LOCK_MS, 1_500)),
+                enable_partitioning=apart.random() < 0.5,
+                max_delivery_count=apart.choice((3, 10)),
+            )
+        self.session_receivers = apart.randint(2, 4)
 
     def __repr__(self) -> str:
-        queues = ", ".join(queue.name for queue in self.queues)
+        queues = ", ".join(queue.name for queue in self.all_queues)
         return (
             f"{queues} over {self.stores} stores; {self.senders} senders of {self.messages} messages, "
             f"{self.receivers} receivers, {self.transactors} transactors; "
             f"{self.kills} kills, {self.power_cuts} power cuts, {self.cuts} cuts, "
             f"disk faults {self.chances or 'none'}; {self.seconds:.1f} s"
         )
+
+    @property
+    def all_queues(self) -> list[QueueDescription]:
+        """The one with sessions included, if there is one."""
+        return self.queues if self.sessions is None else [*self.queues, self.sessions]
 
     def setup(self, removed: frozenset[str]) -> Setup:
         """What the checkers have to know."""
@@ -103,7 +123,7 @@ class Scenario:
                     fragments=tuple(range(16)) if queue.enable_partitioning else (0,),
                     window_ms=window_of(queue),
                 )
-                for queue in self.queues
+                for queue in self.all_queues
             },
             purged=removed,
             concurrent_senders=self.senders + self.transactors,
@@ -135,6 +155,7 @@ class _Run:
         self.scheduled: list[tuple[str, int]] = []
         self.sending = 0
         self._number = 0
+        self._sessions: SessionPart | None = None
 
     @property
     def in_phase(self) -> bool:
@@ -152,6 +173,10 @@ class _Run:
         for number in range(scenario.transactors):
             entity = scenario.queues[number % len(scenario.queues)].name
             jobs.append(transact(world, entity, number, self._client, lambda: self.in_phase))
+        if scenario.sessions is not None:
+            part = self._sessions = SessionPart(world, scenario.sessions, self.stop_at, scenario.messages)
+            jobs += [part.sender(number) for number in range(2)]
+            jobs += [part.receiver(number) for number in range(scenario.session_receivers)]
         tasks = [asyncio.ensure_future(job) for job in jobs]
         await self._nemesis()
         for disk in world.disks.values():
@@ -335,10 +360,13 @@ class _Run:
         async with asyncio.timeout(DRAIN_LIMIT_S):
             client = await self._client("drain")
             assert client is not None
+            if self._sessions is not None:
+                await self._sessions.drain()
             links = []
-            for queue in self.scenario.queues:
+            for queue in self.scenario.all_queues:
                 for subqueue in (h.MAIN, h.DEAD_LETTER):
-                    links.append(await client.receiver(queue.name, subqueue=subqueue))
+                    if subqueue == h.DEAD_LETTER or not queue.requires_session:
+                        links.append(await client.receiver(queue.name, subqueue=subqueue))
             quiet = 0
             while quiet < 3:
                 client.arrived.clear()
@@ -350,7 +378,7 @@ class _Run:
                 for item in list(client.received):
                     await client.settle(item, h.COMPLETE)
                 quiet = 0 if await self._drain_deferred(client) else quiet
-            left = [uid for queue in self.scenario.queues for _, uid in await client.peek(queue.name, count=250)]
+            left = [uid for queue in self.scenario.all_queues for _, uid in await client.peek(queue.name, count=250)]
             client.close()
             world.history.append(h.Drained(world.broker_ms(), frozenset(left)))
 
@@ -371,7 +399,7 @@ def run(seed: int, bug: str | None = None) -> Result:
     with ExitStack() as stack:
         if bug is not None:
             stack.enter_context(BUGS[bug]())
-        world = World(seed, scenario.queues, scenario.stores)
+        world = World(seed, scenario.all_queues, scenario.stores)
         stack.enter_context(world.watched())
         try:
             world.loop.run(_Run(world, scenario).play(), time_limit_s=RUN_LIMIT_S)

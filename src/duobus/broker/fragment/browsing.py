@@ -26,18 +26,20 @@ class Sought:
         sub_queue: Where.
         first: Lowest count that was not looked at yet.
         limit: Messages that are still wanted.
+        session_id: Only messages of this session; None: of any and of none.
         size: Bytes that there is still room for; the message that passes it is found all the same.
         found: Copies of the messages so far: others go on with the messages themselves before a reply is written.
         is_early: A commit that is not durable yet disposes of one of them, so the reply has to wait for it.
     """
 
-    __slots__ = ("first", "found", "is_early", "limit", "size", "sub_queue")
+    __slots__ = ("first", "found", "is_early", "limit", "session_id", "size", "sub_queue")
 
-    def __init__(self, sub_queue: int, first: int, limit: int, size: int) -> None:
+    def __init__(self, sub_queue: int, first: int, limit: int, size: int, session_id: str | None = None) -> None:
         self.sub_queue = sub_queue
         self.first = max(first, 1)
         self.limit = limit
         self.size = size
+        self.session_id = session_id
         self.found: list[Slot] = []
         self.is_early = False
 
@@ -47,7 +49,9 @@ class Sought:
         return self.limit <= 0 or self.size <= 0
 
     def offer(self, fragment: Fragment, source: Source, slot: Slot, now_ms: int) -> None:
-        """Take a message if it is one of those sought; those in other sub-queues and lapsed ones are not."""
+        """Take a message if it is one of those sought; those elsewhere and lapsed ones are not."""
+        if self.session_id is not None and (slot.special is None or slot.special.session_id != self.session_id):
+            return
         if sub_queue_of(slot.state) == self.sub_queue and _shows(fragment, source, slot, now_ms):
             self.found.append(_copy(slot))
             self.is_early = self.is_early or slot.lock == RESERVED

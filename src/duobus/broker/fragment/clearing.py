@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heappop
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from duobus.broker.fragment.commands import Command
 from duobus.broker.fragment.settling import removals
-from duobus.broker.fragment.slot import ACTIVE, DELAYED, GONE, RESERVED, Slot, kind_of
+from duobus.broker.fragment.slot import ACTIVE, DELAYED, GONE, MAIN, RESERVED, Slot, kind_of, state_of
 
 if TYPE_CHECKING:
     from duobus.broker.fragment.source import Source, SubQueue
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 #: Messages that one command removes, so that the commit it rides in stays as short as others (I62). While 100,000 were
 #: purged, 99 of 100 sends to another queue took up to 21 ms; with 500 it was 77 ms, and the purge no faster.
 REMOVED_MAX = 200
+
+_AVAILABLE: Final = state_of(MAIN, ACTIVE)
 
 
 class Clearing(Command):
@@ -70,13 +72,26 @@ class ClearAvailable(Clearing):
 
 
 class ClearCounts(Clearing):
-    """Remove whichever of these messages nobody holds, whatever their state."""
+    """Remove whichever of these messages nobody holds.
 
-    __slots__ = ("counts",)
+    Attributes:
+        before_ms: Only what is available in the main sub-queue and was enqueued earlier; None: whatever the state.
+    """
 
-    def __init__(self, handle: Any, source_no: int, reply: Mailbox | None, *, counts: Sequence[int]) -> None:
+    __slots__ = ("before_ms", "counts")
+
+    def __init__(
+        self,
+        handle: Any,
+        source_no: int,
+        reply: Mailbox | None,
+        *,
+        counts: Sequence[int],
+        before_ms: int | None = None,
+    ) -> None:
         super().__init__(handle, source_no, reply)
         self.counts = counts
+        self.before_ms = before_ms
 
 
 def apply(source: Source, command: Clearing, commit: CommitBatch) -> None:
@@ -102,6 +117,11 @@ def release(source: Source, command: Clearing) -> None:
 def is_held(source: Source, slot: Slot) -> bool:
     """Whether somebody has a message locked; one that is being completed is not held any more."""
     return slot.lock > 0 and slot.lock in source.locks
+
+
+def is_available(slot: Slot, before_ms: int) -> bool:
+    """Whether a message of the main sub-queue could be handed out, and was enqueued before an instant."""
+    return slot.state == _AVAILABLE and not slot.lock and slot.enqueued_ms < before_ms
 
 
 def _next_available(shelf: SubQueue, command: ClearAvailable) -> list[Slot]:
@@ -130,6 +150,8 @@ def _free(source: Source, command: ClearCounts) -> list[Slot]:
     for count in command.counts:
         slot = source.by_count.get(count)
         if slot is None or is_held(source, slot):
+            continue
+        if command.before_ms is not None and not is_available(slot, command.before_ms):
             continue
         if slot.lock not in (0, DELAYED):
             command.busy += 1

@@ -28,8 +28,13 @@ def recovered(fragment: Fragment, source_no: int) -> None:
     counted, source.numbers = source.numbers, [0] * len(source.numbers)
     for slot in source.by_count.values():
         source.counted(slot.state, 1)
-    source.missing = sum(counted[MAIN + 1 :]) - sum(source.numbers[MAIN + 1 :])
     size = sum(len(slot.payload) for slot in source.by_count.values())
+    if source.sessions is not None:
+        # All of it has been read: the sessions of the messages have to be known.
+        source.missing = sum(counted) - sum(source.numbers)
+        source.bytes = size
+        return
+    source.missing = sum(counted[MAIN + 1 :]) - sum(source.numbers[MAIN + 1 :])
     source.cold_number = counted[MAIN] - source.numbers[MAIN]
     source.numbers[MAIN] = counted[MAIN]
     if not source.cold_number:

@@ -8,12 +8,15 @@ was done.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from duobus.broker.fragment.slot import Slot
 from duobus.errors import ServiceBusError
 from duobus.model.columns import Mailbox, SendBatch
 from duobus.stores.interface import Tombstone
+
+if TYPE_CHECKING:
+    from duobus.broker.fragment.sessions import Session, SessionLock
 
 COMPLETE: Final = 0
 ABANDON: Final = 1
@@ -90,10 +93,25 @@ class SettleBatch(Command):
         detail: SettleDetail, or None.
         answer_to: The caller's own note of whom to answer; one entry per range.
         strict: A lost lock refuses the whole command (members of a group, ``update-disposition``).
+        holder: The lock of the session whose holder asks, for strict ones; None for none.
+        is_claimed: Slots and lost locks were found when it was submitted.
         lost: After apply: lock counters that were no longer held.
+        expected: Sessions that wait for what an abandon brings back, one entry per message.
     """
 
-    __slots__ = ("answer_to", "detail", "lost", "outcome", "prefix", "ranges", "slots", "strict")
+    __slots__ = (
+        "answer_to",
+        "detail",
+        "expected",
+        "holder",
+        "is_claimed",
+        "lost",
+        "outcome",
+        "prefix",
+        "ranges",
+        "slots",
+        "strict",
+    )
 
     def __init__(
         self,
@@ -112,7 +130,10 @@ class SettleBatch(Command):
         self.detail: SettleDetail | None = None
         self.answer_to: list[Any] = []
         self.strict = False
+        self.holder: SessionLock | None = None
+        self.is_claimed = False
         self.lost: list[int] = []
+        self.expected: list[Session] = []
         self.slots: list[Slot] = []
 
 
@@ -138,26 +159,49 @@ class TakeAndRemove(Command):
 
     Attributes:
         receiver: Who lent the credit; gets a DeliveryBatch, perhaps an empty one.
+        holder: The lock of the session from which it takes; None for none.
         slots: After apply: what was taken.
     """
 
-    __slots__ = ("credit", "receiver", "slots", "sub_queue")
+    __slots__ = ("credit", "holder", "receiver", "slots", "sub_queue")
 
-    def __init__(self, handle: Any, source_no: int, sub_queue: int, credit: int, receiver: Any) -> None:
+    def __init__(
+        self,
+        handle: Any,
+        source_no: int,
+        sub_queue: int,
+        credit: int,
+        receiver: Any,
+        holder: SessionLock | None = None,
+    ) -> None:
         super().__init__(handle, source_no, None)
         self.sub_queue = sub_queue
         self.credit = credit
         self.receiver = receiver
+        self.holder = holder
         self.slots: list[Slot] = []
 
 
 class TakeDeferred(Command):
-    """Receive deferred messages by number, in receive-and-delete mode; all of them or none."""
+    """Receive deferred messages by number, in receive-and-delete mode; all of them or none.
 
-    __slots__ = ("counts", "slots", "sub_queue")
+    Attributes:
+        holder: The lock of the session to which they belong; None for none.
+    """
 
-    def __init__(self, handle: Any, source_no: int, sub_queue: int, counts: Sequence[int], reply: Mailbox) -> None:
+    __slots__ = ("counts", "holder", "slots", "sub_queue")
+
+    def __init__(
+        self,
+        handle: Any,
+        source_no: int,
+        sub_queue: int,
+        counts: Sequence[int],
+        reply: Mailbox,
+        holder: SessionLock | None = None,
+    ) -> None:
         super().__init__(handle, source_no, reply)
+        self.holder = holder
         self.sub_queue = sub_queue
         self.counts = counts
         self.slots: list[Slot] = []
@@ -172,6 +216,22 @@ class CancelScheduled(Command):
         super().__init__(handle, source_no, reply)
         self.counts = counts
         self.slots: list[Slot] = []
+
+
+class SetSessionState(Command):
+    """Set or clear (None) the state of a session that is held.
+
+    Attributes:
+        entry: After apply: (count of the row, bytes, time) of the new state; None: cleared.
+    """
+
+    __slots__ = ("entry", "lock", "state")
+
+    def __init__(self, handle: Any, lock: SessionLock, state: bytes | None, reply: Mailbox) -> None:
+        super().__init__(handle, lock.source_no, reply)
+        self.lock = lock
+        self.state = state
+        self.entry: tuple[int, int, int] | None = None
 
 
 class Housekeeping(Command):

@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Final
 
-from duobus.broker.fragment import admission, clearing, duplicates, redelivery, settling
+from duobus.broker.fragment import admission, clearing, duplicates, redelivery, sessions, settling
 from duobus.broker.fragment.clearing import Clearing
 from duobus.broker.fragment.cold_tail import effective_ttl, note_cold_expiry, slot_of_row
 from duobus.broker.fragment.commands import (
@@ -23,6 +23,7 @@ from duobus.broker.fragment.commands import (
     Command,
     Housekeeping,
     Run,
+    SetSessionState,
     SettleBatch,
     TakeAndRemove,
     TakeDeferred,
@@ -35,6 +36,7 @@ from duobus.broker.fragment.slot import (
     NEVER,
     RESERVED,
     SCHEDULED,
+    SESSION_STATE,
     Slot,
     kind_of,
     state_of,
@@ -61,6 +63,8 @@ class Fragment:
         epoch: Of this life of the fragment; in every lock token, so that tokens of an earlier life are lost.
         prefix: First 8 bytes of this life's lock tokens.
         fresh: (source number, sub-queue) pairs that got available messages since the broker last looked.
+        woken: Locks of sessions that got such messages.
+        ended: Locks of sessions that ran out since then.
         deadline: No housekeeping is due before this instant (broker time).
         armed: The instant for which the message broker has noted to look; its own business.
         window_bytes: Payload bytes that each source may keep in memory before new messages go cold.
@@ -69,6 +73,7 @@ class Fragment:
     __slots__ = (
         "armed",
         "deadline",
+        "ended",
         "epoch",
         "fragment_key",
         "fresh",
@@ -78,6 +83,7 @@ class Fragment:
         "prefix",
         "sources",
         "window_bytes",
+        "woken",
     )
 
     def __init__(self, handle: object, fragment_key: int, number: int, epoch: int, salt: bytes) -> None:
@@ -91,6 +97,8 @@ class Fragment:
         self.next_lock = int.from_bytes(salt[2:10], "big") >> 2
         self.sources: dict[int, Source] = {}
         self.fresh: set[tuple[int, int]] = set()
+        self.woken: list[sessions.SessionLock] = []
+        self.ended: list[sessions.SessionLock] = []
         self.deadline = NEVER
         self.armed = NEVER
         self.window_bytes = WINDOW_BYTES
@@ -110,6 +118,8 @@ class Fragment:
         """Take in messages read back from the store, ascending; may be called again with the next rows."""
         source = self.sources[source_no]
         for row in rows:
+            if row.state == SESSION_STATE:
+                continue
             slot = slot_of_row(row)
             # Locks do not survive, and a first delivery leaves no record of its own: what may have been
             # delivered counts as delivered once (I6).
@@ -138,6 +148,8 @@ class Fragment:
             keeping = Housekeeping(self.handle, source.source_no)
             keeping.exhausted, source.worn = source.worn, []
             self._end_locks(source, now_ms, keeping)
+            if source.sessions is not None:
+                sessions.end_locks(self, source, now_ms, keeping)
             self._expire(source, now_ms, keeping)
             self._wake_scheduled(source, now_ms, keeping)
             if source.delayed:
@@ -158,7 +170,7 @@ class Fragment:
                 for lock in range(first, first + number):
                     if lock in source.locks and renewed.get(lock, 0) <= now_ms:
                         renewed.pop(lock, None)
-                        self._unlocked(source, source.locks.pop(lock), now_ms, counted=True, keeping=keeping)
+                        self.give_back(source, source.locks.pop(lock), now_ms, counted=True, keeping=keeping)
             if ends:
                 self.due_at(ends[0][0])
 
@@ -236,14 +248,19 @@ class Fragment:
             return admission.check(self.sources[command.source_no], command, now_ms)
         if isinstance(command, SettleBatch):
             return settling.check(self, command)
+        if isinstance(command, SetSessionState):
+            return sessions.state_fault(self.sources[command.source_no], command)
         if isinstance(command, TakeDeferred):
+            source = self.sources[command.source_no]
+            if source.sessions is not None and command.sub_queue == MAIN:
+                return sessions.deferred_fault(self, source, command.holder, command.counts, now_ms)
             state = state_of(command.sub_queue, DEFERRED)
-            return self._find(self.sources[command.source_no], command.counts, state, "deferred", now_ms)
+            return self.find_fault(source, command.counts, state, "deferred", now_ms)
         if isinstance(command, CancelScheduled):
-            return self._find(self.sources[command.source_no], command.counts, SCHEDULED, "scheduled", now_ms)
+            return self.find_fault(self.sources[command.source_no], command.counts, SCHEDULED, "scheduled", now_ms)
         return None
 
-    def _find(
+    def find_fault(
         self, source: Source, counts: Sequence[int], state: int, word: str, now_ms: int
     ) -> ServiceBusError | None:
         """None when the messages with these numbers are all in ``state`` and free, else the error."""
@@ -261,11 +278,9 @@ class Fragment:
         elif isinstance(command, SettleBatch):
             settling.apply(self, source, command, now_ms, commit)
         elif isinstance(command, TakeAndRemove):
-            sub_queue = source.sub_queues[command.sub_queue]
-            sub_queue.promised -= command.credit
-            self._remove(source, command, sub_queue.take(command.credit), commit)
-            if command.slots and command.sub_queue == MAIN:
-                source.highest_delivered = max(source.highest_delivered, command.slots[-1].count)
+            self._apply_take(source, command, commit)
+        elif isinstance(command, SetSessionState):
+            sessions.apply_state(source, command, now_ms, commit)
         elif isinstance(command, (TakeDeferred, CancelScheduled)):
             self._remove(source, command, [source.by_count[count] for count in command.counts], commit)
         elif isinstance(command, Clearing):
@@ -273,6 +288,16 @@ class Fragment:
         else:
             assert isinstance(command, Housekeeping)
             settling.apply_housekeeping(source, command, now_ms, commit, self.number)
+
+    def _apply_take(self, source: Source, command: TakeAndRemove, commit: CommitBatch) -> None:
+        if command.holder is not None:
+            self._remove(source, command, sessions.take_promised(source, command.holder, command.credit), commit)
+            return
+        sub_queue = source.sub_queues[command.sub_queue]
+        sub_queue.promised -= command.credit
+        self._remove(source, command, sub_queue.take(command.credit), commit)
+        if command.slots and command.sub_queue == MAIN:
+            source.highest_delivered = max(source.highest_delivered, command.slots[-1].count)
 
     def has_room(self, size: int) -> bool:
         """Whether its queue would take so many bytes more now."""
@@ -340,13 +365,15 @@ class Fragment:
                 source.forget(slot)
         elif isinstance(command, Clearing):
             clearing.release(source, command)
+        elif isinstance(command, SetSessionState):
+            sessions.release_state(source, command)
 
     def _release_run(self, source: Source, run: Run) -> None:
         slots = run.slots
         if not slots:
             return
         run.slots = []
-        if run.batch.extra is not None:
+        if run.batch.extra is not None or source.sessions is not None:
             self.release_rare(source, slots)
             return
         first = run.first_count
@@ -374,7 +401,9 @@ class Fragment:
             self.place(source, slot, in_order=True)
 
     def _is_window_full(self, source: Source, ready: int) -> bool:
-        return ready >= WINDOW_COUNT or source.resident_bytes >= self.window_bytes
+        # Whoever accepts a session wants all of it: the messages of sessions stay in memory.
+        is_full = ready >= WINDOW_COUNT or source.resident_bytes >= self.window_bytes
+        return is_full and source.sessions is None
 
     def place(self, source: Source, slot: Slot, *, in_order: bool) -> None:
         """Put a message into the list or index where its state belongs.
@@ -393,8 +422,12 @@ class Fragment:
             if kind == ACTIVE and slot.special is not None and slot.special.redeliver_at_ms is not None:
                 redelivery.park(self, source, slot)
                 return
-            self._index_expiry(source, slot, always=not in_order or kind == DEFERRED or slot.deliveries > 0)
+            is_apart = not in_order or kind == DEFERRED or slot.deliveries > 0 or source.sessions is not None
+            self._index_expiry(source, slot, always=is_apart)
         if kind == ACTIVE:
+            if sub == MAIN and source.sessions is not None:
+                sessions.place(self, source, slot)
+                return
             sub_queue = source.sub_queues[sub]
             if in_order and sub == MAIN and slot.deliveries == 0:
                 sub_queue.ready.append(slot)
@@ -447,7 +480,7 @@ class Fragment:
     ) -> tuple[int, list[Slot], int]:
         """Lock deferred messages by number; all of them, or MessageNotFound for the first that is not deferred."""
         source = self.sources[source_no]
-        error = self._find(source, counts, state_of(sub_queue, DEFERRED), "deferred", now_ms)
+        error = self.find_fault(source, counts, state_of(sub_queue, DEFERRED), "deferred", now_ms)
         if error is not None:
             raise error
         slots = [source.by_count[count] for count in counts]
@@ -481,7 +514,7 @@ class Fragment:
     def renew(self, source_no: int, locks: Sequence[int], now_ms: int) -> int | None:
         """Renew locks: their new end, or None when one of them is not held (then none is renewed)."""
         source = self.sources[source_no]
-        if not all(lock in source.locks for lock in locks):
+        if not all(lock in source.locks for lock in locks) or self._any_in_session(source, locks):
             return None
         duration = source.settings.lock_duration_ms
         until_ms = now_ms + duration
@@ -489,6 +522,11 @@ class Fragment:
             source.renewed[lock] = until_ms
             self._lock_ends(source, duration, until_ms, lock, 1)
         return until_ms
+
+    @staticmethod
+    def _any_in_session(source: Source, locks: Sequence[int]) -> bool:
+        """Whether one of these locks lasts as long as its session's, which alone can be renewed (contract 11.5)."""
+        return source.sessions is not None and any(sub_queue_of(source.locks[lock].state) == MAIN for lock in locks)
 
     def unlock(self, source_no: int, ranges: Iterable[tuple[int, int]], now_ms: int, *, counted: bool) -> list[Command]:
         """Give locked messages back: to the front, at once (I19, I20). Returns what needs a commit.
@@ -503,15 +541,17 @@ class Fragment:
                 slot = locks.pop(lock, None)
                 if slot is not None:
                     source.renewed.pop(lock, None)
-                    self._unlocked(source, slot, now_ms, counted=counted, keeping=keeping)
+                    self.give_back(source, slot, now_ms, counted=counted, keeping=keeping)
         return [keeping] if keeping.expired or keeping.exhausted else []
 
-    def _unlocked(self, source: Source, slot: Slot, now_ms: int, *, counted: bool, keeping: Housekeeping) -> None:
+    def give_back(self, source: Source, slot: Slot, now_ms: int, *, counted: bool, keeping: Housekeeping) -> None:
         """A lock ended without settlement: back to the front, unless the message has run out of life or attempts."""
+        if source.sessions is not None:
+            source.sessions.let_go(slot)
         slot.lock = 0
         if counted:
             slot.deliveries += 1
-        if slot.deliveries:
+        if slot.deliveries or source.sessions is not None:
             source.touched[slot.count] = slot
         if self.worn_out(source, slot):
             slot.lock = RESERVED

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from duobus.broker.fragment import redelivery
+from duobus.broker.fragment import redelivery, sessions
 from duobus.broker.fragment.commands import (
     ABANDON,
     COMPLETE,
@@ -60,32 +60,31 @@ def check(fragment: Fragment, command: SettleBatch) -> ServiceBusError | None:
         # A token of an earlier life of the fragment, or a forged one (I3).
         return lock_lost()
     if command.strict:
+        error = sessions.settle_fault(source, command) if source.sessions is not None else None
+        if error is not None:
+            return error
         for first, number in command.ranges:
             if not all(lock in source.locks for lock in range(first, first + number)):
                 return lock_lost()
     if command.outcome == ABANDON:
         return redelivery.fault(source.settings, command.detail)
-    if command.outcome == DEAD_LETTER_OUTCOME:
-        for first, number in command.ranges:
-            for lock in range(first, first + number):
-                slot = source.locks.get(lock)
-                if slot is not None and sub_queue_of(slot.state) != MAIN:
-                    return NotAllowed("A dead letter cannot be dead-lettered again. Complete it instead.")
+    return _dead_letter_fault(source, command) if command.outcome == DEAD_LETTER_OUTCOME else None
+
+
+def _dead_letter_fault(source: Source, command: SettleBatch) -> ServiceBusError | None:
+    for first, number in command.ranges:
+        for lock in range(first, first + number):
+            slot = source.locks.get(lock)
+            if slot is not None and sub_queue_of(slot.state) != MAIN:
+                return NotAllowed("A dead letter cannot be dead-lettered again. Complete it instead.")
     return None
 
 
 def apply(fragment: Fragment, source: Source, command: SettleBatch, now_ms: int, commit: CommitBatch) -> None:
     """Take the messages out of their locks and write down what becomes of them."""
-    pop = source.locks.pop
     slots = command.slots
-    lost = command.lost
-    for first, number in command.ranges:
-        for lock in range(first, first + number):
-            slot = pop(lock, None)
-            if slot is None:
-                lost.append(lock)
-            else:
-                slots.append(slot)
+    if not command.is_claimed:
+        _find_locked(source, command)
     if source.renewed:
         for slot in slots:
             source.renewed.pop(slot.lock, None)
@@ -96,6 +95,24 @@ def apply(fragment: Fragment, source: Source, command: SettleBatch, now_ms: int,
     for slot in slots:
         slot.lock = RESERVED
         _apply_other(fragment, source, slot, command, now_ms, commit)
+
+
+def _find_locked(source: Source, command: SettleBatch) -> None:
+    pop = source.locks.pop
+    slots = command.slots
+    lost = command.lost
+    for first, number in command.ranges:
+        for lock in range(first, first + number):
+            slot = pop(lock, None)
+            if slot is None:
+                lost.append(lock)
+            else:
+                slots.append(slot)
+    if source.sessions is not None:
+        for slot in slots:
+            source.sessions.let_go(slot)
+        if command.outcome == ABANDON:
+            sessions.expect(source.sessions, command, slots)
 
 
 def _apply_other(
@@ -133,6 +150,8 @@ def release(fragment: Fragment, source: Source, command: SettleBatch, now_ms: in
         for slot in command.slots:
             slot.lock = 0
             fragment.place(source, slot, in_order=False)
+        if command.expected:
+            sessions.returned(fragment, source, command)
     command.slots = []
 
 

@@ -21,6 +21,8 @@ SCHEDULED: Final = 2
 #: Only in stores: active, with a time to live of its own. Such rows are found by the index of exceptional rows, so
 #: that recovery can note their ends without reading the tail (design 3.9).
 TIMED: Final = 3
+#: Only in stores: the state of a session, in a row of its own (behind the states of the last sub-queue).
+SESSION_STATE: Final = SUB_QUEUES * 4
 #: Later than any instant, higher than any count.
 NEVER: Final = 1 << 62
 #: Set on a slot that left its list out of turn; lists drop it when they come across it.

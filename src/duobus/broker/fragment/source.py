@@ -13,7 +13,8 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from duobus.broker.fragment.duplicates import History
-from duobus.broker.fragment.slot import DEFERRED, GONE, SCHEDULED, SUB_QUEUES, Slot, kind_of, sub_queue_of
+from duobus.broker.fragment.sessions import Sessions
+from duobus.broker.fragment.slot import DEFERRED, GONE, MAIN, SCHEDULED, SUB_QUEUES, Slot, kind_of, sub_queue_of
 
 #: Indexes shorter than this are not worth compacting.
 COMPACT_FROM: Final = 1024
@@ -44,6 +45,7 @@ class SourceSettings:
         redelivery_delay_ms: What the first abandon of a message puts it off by; 0, the service's own way: not at all.
         redelivery_delay_maximum_ms: Longest delay of that kind.
         delayed_abandon: An abandon may say itself by how much.
+        requires_session: Every message belongs to a session; never changes in an entity's life.
     """
 
     __slots__ = (
@@ -56,6 +58,7 @@ class SourceSettings:
         "max_delivery_count",
         "redelivery_delay_maximum_ms",
         "redelivery_delay_ms",
+        "requires_session",
     )
 
     def __init__(
@@ -69,6 +72,7 @@ class SourceSettings:
         redelivery_delay_ms: int = 0,
         redelivery_delay_maximum_ms: int = 0,
         delayed_abandon: bool = False,
+        requires_session: bool = False,
     ) -> None:
         self.lock_duration_ms = lock_duration_ms
         self.max_delivery_count = max_delivery_count
@@ -79,6 +83,7 @@ class SourceSettings:
         self.redelivery_delay_ms = redelivery_delay_ms
         self.redelivery_delay_maximum_ms = redelivery_delay_maximum_ms
         self.delayed_abandon = delayed_abandon
+        self.requires_session = requires_session
 
 
 class SubQueue:
@@ -164,6 +169,7 @@ class Source:
         missing: Dead, deferred and scheduled messages that recovery was to find in the store and did not.
         cold_due: Counts of cold messages whose time to live has ended; they are fetched to be disposed of.
         history: Message ids of late, with duplicate detection; else None.
+        sessions: The sessions of a source that requires them, instead of the main sub-queue's lists; None otherwise.
     """
 
     __slots__ = (
@@ -187,6 +193,7 @@ class Source:
         "renewed",
         "resident_bytes",
         "scheduled",
+        "sessions",
         "settings",
         "source_key",
         "source_no",
@@ -222,6 +229,7 @@ class Source:
         self.missing = 0
         self.cold_due: list[int] = []
         self.history = None if settings.duplicate_window_ms is None else History()
+        self.sessions = Sessions() if settings.requires_session else None
 
     @property
     def owes_commit(self) -> bool:
@@ -329,6 +337,9 @@ class Source:
 
         The old slot stays behind as GONE until its list comes across it, so this costs no search.
         """
+        if self.sessions is not None and sub_queue_of(slot.state) == MAIN:
+            self.sessions.withdrawn(slot)
+            return slot
         self.sub_queues[sub_queue_of(slot.state)].stale += 1
         successor = Slot(slot.count, slot.payload, slot.enqueued_ms)
         successor.deliveries = slot.deliveries

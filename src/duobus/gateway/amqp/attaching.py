@@ -23,6 +23,7 @@ from duobus.gateway.amqp.incoming_link import IncomingLink
 from duobus.gateway.amqp.management_node import ManagementNode
 from duobus.gateway.amqp.outgoing_link import OutgoingLink
 from duobus.gateway.amqp.request_node import REQUEST_BYTES_MAX, ReplyLink, RequestLink, RequestNode
+from duobus.gateway.amqp.session_link import PendingSession, attach_session, wanted_session
 from duobus.model.address import Address, parse_address
 from duobus.model.description import Right
 
@@ -35,7 +36,6 @@ HANDSHAKE_MS, TOKEN_MS = 10_000, 20_000
 SETTLED = 1
 #: Characters of either address of a link: both are kept as long as it lives.
 ADDRESS_MAX = 1024
-SESSION_FILTER = "com.microsoft:session-filter"
 MAX_BATCH_SIZE = "com.microsoft:max-message-batch-size"
 #: Asks that messages be sent on to another entity when they are committed (contract 12.4).
 TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
@@ -45,7 +45,7 @@ def right_of(endpoint: Endpoint) -> Right | None:
     """The claim that an endpoint lives on; None for ``$cbs``."""
     if isinstance(endpoint, IncomingLink):
         return Right.SEND
-    if isinstance(endpoint, OutgoingLink):
+    if isinstance(endpoint, (OutgoingLink, PendingSession)):
         return Right.LISTEN
     # $management lives on any claim; each operation is checked by itself.
     return None
@@ -167,10 +167,22 @@ def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:
     _demand_room(queue, peer.door.unit.quotas.receivers)
     source: Any = _remote(link).source
     filters = getattr(source, "filter", None)
-    if isinstance(filters, dict) and any(str(key) == SESSION_FILTER for key in filters):
-        raise NotAllowed("The entity does not require sessions, so no session can be accepted from it.")
+    is_session, session_id = wanted_session(filters)
+    requires_session = queue.description.requires_session and not address.sub_queue
+    if is_session and not requires_session:
+        what = "The entity does" if not address.sub_queue else "Dead-letter queues do"
+        raise NotAllowed(f"{what} not require sessions, so no session can be accepted from it.")
+    if requires_session and not is_session:
+        raise NotAllowed(
+            f"The queue '{queue.path}' requires sessions: a session is required. Attach with the filter "
+            "com.microsoft:session-filter, which names one or is null for the next available."
+        )
     if getattr(source, "distribution_mode", None) == "copy":
         raise NotImplementedYet("Browsing by a link is not offered. Use peek-message of $management.")
+    is_removing = _remote(link).snd_settle_mode == SETTLED
+    if requires_session:
+        attach_session(peer, link, queue, address, session_id, is_removing=is_removing)
+        return
     if isinstance(filters, dict):
         # What is not honoured is left out of the echo, so that clients notice (contract chapter 17).
         source.filter = None
@@ -180,7 +192,7 @@ def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:
         queue,
         address.segments(),
         sub_queue=address.sub_queue,
-        is_removing=_remote(link).snd_settle_mode == SETTLED,
+        is_removing=is_removing,
         deliveries=peer.deliveries_of(link.session),
     )
     link.accept(max_message_size=queue.description.max_message_size_bytes)

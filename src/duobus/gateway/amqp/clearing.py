@@ -28,8 +28,14 @@ async def batch_delete(node: ManagementNode, body: dict[Any, Any]) -> tuple[int,
     before = body.get("enqueued-time-utc")
     if not isinstance(before, Timestamp):
         raise ArgumentInvalid("'enqueued-time-utc' must be a timestamp.")
-    _refuse_session(body)
-    removed = await node.queue.batch_delete(node.address.sub_queue, int(limit), int(before))
+    session_id = body.get("session-id")
+    if session_id is not None:
+        if not node.queue.description.requires_session or node.address.sub_queue:
+            # Taking no notice of it would delete the messages of other sessions.
+            raise NotAllowed("There are no sessions here. Leave 'session-id' out.")
+        if not isinstance(session_id, str):
+            raise ArgumentInvalid("'session-id' must be a string.")
+    removed = await node.queue.batch_delete(node.address.sub_queue, int(limit), int(before), session_id)
     node.peer.meter(node.queue, SETTLE, removed, 0, removed)
     return (200, {"message-count": Int(removed)}) if removed else (204, None)
 
@@ -39,7 +45,9 @@ async def purge(node: ManagementNode, body: dict[Any, Any]) -> tuple[int, Any]:
 
     At an entity's own node its dead letters go too; at a sub-queue's node only what is there.
     """
-    _refuse_session(body)
+    if body.get("session-id") is not None:
+        # Taking no notice of it would delete the messages of other sessions.
+        raise NotAllowed("A purge removes the messages of all sessions. Leave 'session-id' out, or use batch delete.")
     sub_queue = node.address.sub_queue
     sub_queues = (sub_queue,) if sub_queue else (MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER)
     clock = node.peer.door.clock
@@ -51,9 +59,3 @@ async def purge(node: ManagementNode, body: dict[Any, Any]) -> tuple[int, Any]:
         "locked-count": int(cleared.locked),
         "is-complete": cleared.is_complete,
     }
-
-
-def _refuse_session(body: dict[Any, Any]) -> None:
-    # Taking no notice of it would delete the messages of other sessions.
-    if body.get("session-id") is not None:
-        raise NotAllowed("The entity does not require sessions. Leave 'session-id' out.")

@@ -105,6 +105,17 @@ class Deliveries:
         """Drop what was delivered on a link that is gone: no disposition can name it any more."""
         self._drop(lambda run: run.link is not link)
 
+    def take(self, link: OutgoingLink) -> list[tuple[int, int]]:
+        """Drop what was delivered on a link; the (first, last) delivery-ids of what nobody settled."""
+        ranges = [
+            ((run.first + offset) & _MASK, (run.first + offset + number - 1) & _MASK)
+            for run in self._runs
+            if run.link is link
+            for offset, number in run.unmarked(0, len(run.marks))
+        ]
+        self.forget(link)
+        return ranges
+
     def drain(self) -> list[tuple[DeliveryRun, list[tuple[int, int]]]]:
         """Take everything: each run with the (first lock, number) ranges that nobody settled."""
         taken = [

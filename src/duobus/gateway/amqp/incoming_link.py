@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from duobus.amqp import ACCEPTED, Link, Rejected, TransactionalState, TransferRefused, Transfers
@@ -9,7 +10,7 @@ from duobus.broker import Queue, Run, Throttle
 from duobus.codec import BATCH_FORMAT, DecodeError, split_batch
 from duobus.errors import MessageTooLarge, NotImplementedYet, ServerBusy, ServiceBusError, Undecodable
 from duobus.gateway.amqp.entity_life import demand_sending
-from duobus.gateway.amqp.mapping import Incoming, envelope_key, plain_offset, take_apart
+from duobus.gateway.amqp.mapping import Incoming, envelope_key, plain_offset, take_apart, take_session_apart
 from duobus.model.columns import Mailbox, Refusal, SendBatch
 from duobus.model.metering import OPERATION_BYTES, SEND, operations_of
 
@@ -159,6 +160,9 @@ class IncomingLink(Mailbox):
         self._top_up(self._credit // 2)
 
     def _singles(self, event: Transfers) -> None:
+        if self.queue.description.requires_session:
+            self._rare_singles(event)
+            return
         is_partitioned = self.queue.is_partitioned
         bare: list[bytes] = []
         for payload in event.payloads:
@@ -171,12 +175,14 @@ class IncomingLink(Mailbox):
 
     def _rare_singles(self, event: Transfers) -> None:
         """The same for a read in which at least one message is not plain; refused ones and pings part the run."""
+        take = take_session_apart if self.queue.description.requires_session else take_apart
         run: list[Incoming] = []
         first = event.first_delivery_id
         for index, payload in enumerate(event.payloads):
             delivery_id = event.first_delivery_id + index
             try:
-                incoming = take_apart(payload)
+                incoming = take(payload)
+                self.queue.demand_session(incoming.special, is_ping=incoming.is_ping)
             except ServiceBusError as error:
                 self._send_parts(first, run, not event.settled)
                 self._reject(delivery_id, 1, event.settled, error)
@@ -229,7 +235,10 @@ class IncomingLink(Mailbox):
         Raises:
             ServiceBusError: A message of it cannot be taken.
         """
-        parts = _parts_of(payload) if is_batch else [take_apart(payload)]
+        take = take_session_apart if self.queue.description.requires_session else take_apart
+        parts = _parts_of(payload, take) if is_batch else [take(payload)]
+        for part in parts:
+            self.queue.demand_session(part.special, is_ping=part.is_ping)
         parts = [part for part in parts if not part.is_ping]
         if not parts:
             return None
@@ -304,13 +313,13 @@ class IncomingLink(Mailbox):
         self._peer.meter(self.queue, SEND, number, sizes, operations)
 
 
-def _parts_of(payload: bytes) -> list[Incoming]:
-    """The messages of a batch transfer."""
+def _parts_of(payload: bytes, take: Callable[[bytes], Incoming]) -> list[Incoming]:
+    """The messages of a batch transfer, each taken apart."""
     try:
         envelope, messages = split_batch(payload)
     except DecodeError as error:
         raise Undecodable(f"The batch cannot be decoded: {error}") from error
-    parts = [take_apart(message) for message in messages]
+    parts = [take(message) for message in messages]
     if not any(part.key is not None for part in parts):
         # An envelope speaks for messages that say nothing themselves.
         key = envelope_key(envelope)

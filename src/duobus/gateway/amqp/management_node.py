@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from typing import Any
 
 from duobus.broker import (
@@ -13,13 +14,16 @@ from duobus.broker import (
     COUNT_BITS,
     DEAD_LETTER_OUTCOME,
     DEFER,
+    MAIN,
     SOURCE,
     FragmentHandle,
     Queue,
+    SessionReceiver,
     SettleBatch,
     SettleDetail,
     Slot,
     lock_lost,
+    session_lock_lost,
 )
 from duobus.codec import Array, Int, Symbol, Timestamp
 from duobus.codec.sections import DATA, find_section
@@ -32,6 +36,7 @@ from duobus.errors import (
     OperationTimeout,
     QuotaExceeded,
     ServiceBusError,
+    SessionLockLost,
     Unauthorized,
 )
 from duobus.gateway.amqp import clearing
@@ -50,6 +55,11 @@ TIMEOUT_DEFAULT_MS, TIMEOUT_MAX_MS = 60_000, 600_000
 PEEK_BYTES_MAX = 256 * 1024
 PEEK_MESSAGES_MAX = 1000
 NUMBERS_MAX = 1000
+#: Sessions of one page of get-message-sessions (Python asks for 100).
+SESSIONS_PAGE_MAX = 1000
+#: The instant that asks for sessions with active messages instead of such whose state was set (contract 10.7); later
+#: ones are no times of .NET.
+ACTIVE_SESSIONS_MS = 253_402_300_799_000
 
 #: Where a condition's HTTP status is another over AMQP (contract 10.10).
 _STATUS = {MessageTooLarge: 403, QuotaExceeded: 403, NotAllowed: 400, EntityDisabled: 400}
@@ -73,6 +83,8 @@ class ManagementNode(RequestNode):
         super().__init__(peer, name)
         self.queue = queue
         self.address = address
+        #: Messages of the main sub-queue belong to sessions, and are their holders' alone.
+        self._needs_session = queue.description.requires_session and address.sub_queue == MAIN
         self.entity_changed()
 
     def entity_changed(self) -> None:
@@ -130,7 +142,9 @@ class ManagementNode(RequestNode):
         else:
             properties = {"statusCode": Int(status), "statusDescription": "OK" if status == 200 else "No content"}
             if status == 204:
-                properties["errorCondition"] = Symbol("com.microsoft:message-not-found")
+                is_sessions = request.text("operation") == "com.microsoft:get-message-sessions"
+                condition = "com.microsoft:session-not-found" if is_sessions else "com.microsoft:message-not-found"
+                properties["errorCondition"] = Symbol(condition)
         tracking = request.properties.get("com.microsoft:tracking-id")
         if isinstance(tracking, str):
             properties["com.microsoft:tracking-id"] = tracking
@@ -162,11 +176,21 @@ class ManagementNode(RequestNode):
         throttle = self.peer.throttle
         if throttle is not None and name in _COUNTED and not throttle.admit_whole(_messages_in(name, request.body)):
             raise throttle.refusal()
-        return name, request.body, function
+        return name, self._with_session(request), function
+
+    def _with_session(self, request: Request) -> dict[Any, Any]:
+        """The body with the session that it is about: Go names only the link that holds it (contract 10.7)."""
+        body: dict[Any, Any] = request.body
+        if not self._needs_session or body.get("session-id") is not None:
+            return body
+        link = self.peer.session_link_named(self.queue, request.text("associated-link-name"))
+        return body if link is None else {**body, "session-id": link.session_id}
 
     # -- locks --------------------------------------------------------------------------------------------------
 
     async def _renew_lock(self, body: dict[Any, Any]) -> Answer:
+        if self._needs_session:
+            raise NotAllowed("The lock of a session's message lasts as long as the session's. Renew that one.")
         until: list[Timestamp] = []
         by_fragment = self._locks_of(body)
         for (handle, prefix), locks in by_fragment.items():
@@ -207,12 +231,14 @@ class ManagementNode(RequestNode):
             _text(body, "deadletter-reason"),
             _text(body, "deadletter-description"),
         )
+        holder = self._holder(body)
         commands: list[SettleBatch] = []
         for (handle, prefix), locks in self._locks_of(body).items():
             ranges = [(lock, 1) for lock in locks]
             command = SettleBatch(handle, SOURCE, reply, prefix=prefix, outcome=outcome, ranges=ranges)
             command.detail = detail
             command.strict = True
+            command.holder = None if holder is None else holder.lock
             commands.append(command)
         return commands
 
@@ -223,6 +249,76 @@ class ManagementNode(RequestNode):
             found.setdefault((handle, prefix), []).append(lock)
         return found
 
+    # -- sessions -----------------------------------------------------------------------------------------------
+
+    def _holder(self, body: dict[Any, Any]) -> SessionReceiver | None:
+        """The receiver that holds the session of a request on this connection; None when the request names none.
+
+        Raises:
+            SessionLockLost: This connection does not hold the session (contract 10.7).
+        """
+        session_id = _text(body, "session-id")
+        if session_id is None or not self._needs_session:
+            return None
+        link = self.peer.session_link(self.queue, session_id)
+        if link is None:
+            raise session_lock_lost(session_id)
+        return link.receiver
+
+    def _demand_holder(self, body: dict[Any, Any]) -> SessionReceiver:
+        """The same for requests that are about a session.
+
+        Raises:
+            NotAllowed: The entity has no sessions.
+            SessionLockLost: The request names neither a session nor a link that has one (contract 10.7).
+        """
+        if not self._needs_session:
+            raise NotAllowed(f"'{self.name}' has no sessions: the entity does not require them.")
+        holder = self._holder(body)
+        if holder is None:
+            raise SessionLockLost(
+                "Neither 'session-id' nor 'associated-link-name' says which session of this connection the request "
+                "is about, or that session is lost. Accept the session again."
+            )
+        return holder
+
+    async def _renew_session_lock(self, body: dict[Any, Any]) -> Answer:
+        holder = self._demand_holder(body)
+        until_ms = holder.handle.broker.sessions.renew(holder.handle, holder.lock)
+        self.peer.meter(self.queue, RENEW, 1, 0, 1)
+        return 200, {"expiration": Timestamp(until_ms)}
+
+    async def _get_session_state(self, body: dict[Any, Any]) -> Answer:
+        holder = self._demand_holder(body)
+        return 200, {"session-state": await holder.handle.broker.sessions.state(holder.handle, holder.lock)}
+
+    async def _set_session_state(self, body: dict[Any, Any]) -> Answer:
+        holder = self._demand_holder(body)
+        state = body.get("session-state")
+        if state is not None and not isinstance(state, bytes):
+            raise ArgumentInvalid("'session-state' must be binary, or null to clear it.")
+        waiting = Waiting()
+        self.queue.set_session_state(holder.handle, holder.lock, state, waiting)
+        (command,) = await waiting.results(1)
+        if command.error is not None:
+            raise command.error
+        return 200, None
+
+    async def _get_message_sessions(self, body: dict[Any, Any]) -> Answer:
+        if not self._needs_session:
+            raise NotAllowed(f"'{self.name}' has no sessions: the entity does not require them.")
+        since = _integer(body, "last-updated-time", ACTIVE_SESSIONS_MS)
+        skip = _integer(body, "skip", 0)
+        top = _integer(body, "top", SESSIONS_PAGE_MAX)
+        if skip < 0 or top < 1:
+            raise ArgumentInvalid("'skip' must be at least 0, 'top' at least 1.")
+        with_messages = since >= ACTIVE_SESSIONS_MS
+        found = self.queue.sessions_with_messages() if with_messages else self.queue.sessions_set_since(since)
+        page = list(islice(found, skip, skip + min(top, SESSIONS_PAGE_MAX)))
+        if not page:
+            return 204, None
+        return 200, {"skip": Int(skip + len(page)), "sessions-ids": Array(str, page)}
+
     # -- reading ------------------------------------------------------------------------------------------------
 
     async def _peek(self, body: dict[Any, Any]) -> Answer:
@@ -231,7 +327,8 @@ class ManagementNode(RequestNode):
         if limit < 1:
             raise ArgumentInvalid("'message-count' must be at least 1.")
         limit = min(limit, PEEK_MESSAGES_MAX)
-        found = await self.queue.peek(self.address.sub_queue, max(first, 0), limit, PEEK_BYTES_MAX)
+        session_id = _text(body, "session-id")
+        found = await self.queue.peek(self.address.sub_queue, max(first, 0), limit, PEEK_BYTES_MAX, session_id)
         is_bodiless = body.get("omit-message-body") is True
         messages: list[dict[str, Any]] = []
         size = 0
@@ -247,17 +344,18 @@ class ManagementNode(RequestNode):
     async def _receive_by_number(self, body: dict[Any, Any]) -> Answer:
         numbers = _numbers(body)
         mode = _integer(body, "receiver-settle-mode", 1)
+        holder = self._demand_holder(body) if self._needs_session else None
         order: dict[int, dict[str, Any]] = {}
         if mode == 0:
             waiting = Waiting()
-            expected = self.queue.remove_deferred(self.address.sub_queue, numbers, waiting)
+            expected = self.queue.remove_deferred(self.address.sub_queue, numbers, waiting, holder)
             for command in await waiting.results(expected):
                 if command.error is not None:
                     raise command.error
                 for slot in command.slots:
                     order[_number(command.handle, slot)] = {"message": self._encoded(command.handle, slot, 0)}
         else:
-            for batch in self.queue.lock_deferred(self.address.sub_queue, numbers):
+            for batch in self.queue.lock_deferred(self.address.sub_queue, numbers, holder):
                 order.update(self._locked(batch))
         messages = [order[number] for number in numbers]
         size = sum(len(message["message"]) for message in messages)
@@ -296,6 +394,7 @@ class ManagementNode(RequestNode):
             if len(message) > limit:
                 raise MessageTooLarge(f"A message has {len(message)} bytes; '{self.queue.path}' allows {limit}.")
             part = take_apart(message)
+            self.queue.demand_session(part.special, is_ping=False)
             if part.special is None or part.special.scheduled_ms is None:
                 raise ArgumentInvalid("Each message needs the annotation x-opt-scheduled-enqueue-time.")
             parts.append(part)
@@ -326,6 +425,10 @@ class ManagementNode(RequestNode):
 _OPERATIONS: dict[str, tuple[Operation, Right]] = {
     "com.microsoft:renew-lock": (ManagementNode._renew_lock, Right.LISTEN),
     "com.microsoft:update-disposition": (ManagementNode._update_disposition, Right.LISTEN),
+    "com.microsoft:renew-session-lock": (ManagementNode._renew_session_lock, Right.LISTEN),
+    "com.microsoft:get-session-state": (ManagementNode._get_session_state, Right.LISTEN),
+    "com.microsoft:set-session-state": (ManagementNode._set_session_state, Right.LISTEN),
+    "com.microsoft:get-message-sessions": (ManagementNode._get_message_sessions, Right.LISTEN),
     "com.microsoft:peek-message": (ManagementNode._peek, Right.LISTEN),
     "com.microsoft:receive-by-sequence-number": (ManagementNode._receive_by_number, Right.LISTEN),
     "com.microsoft:schedule-message": (ManagementNode._schedule, Right.SEND),

@@ -22,6 +22,7 @@ from duobus.codec import (
     delivery_annotations_section,
     encode,
     header_section,
+    plain_group_id,
     scan,
     scan_plain,
     with_application_properties,
@@ -73,6 +74,21 @@ class Incoming(NamedTuple):
 #: ``plain_offset(payload, is_partitioned)``: offset of the bare message when there is nothing else to know of it,
 #: else -1: then ``take_apart``. The codec's own function, without a call in between on the hot path.
 plain_offset = scan_plain
+
+
+def take_session_apart(payload: bytes) -> Incoming:
+    """``take_apart`` for a queue with sessions, where an ordinary message has a session id and nothing else.
+
+    Raises:
+        Undecodable, ArgumentInvalid: See ``take_apart``.
+    """
+    bare = scan_plain(payload, False)
+    if bare >= 0:
+        session_id = plain_group_id(payload, bare)
+        if session_id is not None:
+            special = Special(session_id=session_id)
+            return Incoming(payload[bare:] if bare else payload, special, string_key(session_id), False)
+    return take_apart(payload)
 
 
 def take_apart(payload: bytes) -> Incoming:
@@ -215,9 +231,10 @@ class HeadMaker:
         payloads: list[bytes] = []
         for slot in slots:
             payload = slot.payload
-            if slot.deliveries and slot.special is None and not slot.state:
+            special = slot.special
+            if slot.deliveries and special is None and not slot.state:
                 head = self._repeated(slot, base | slot.count, locked_until_ms)
-            elif slot.special is not None or slot.deliveries:
+            elif slot.deliveries or (special is not None and special != Special(session_id=special.session_id)):
                 head, payload = self.rare(slot, fragment_number, locked_until_ms)
             elif locks:
                 number = base | slot.count

@@ -14,12 +14,13 @@ from duobus.broker import (
     SOURCE,
     FragmentHandle,
     Queue,
+    SessionReceiver,
     SettleBatch,
     SettleDetail,
     Slot,
     lock_lost,
 )
-from duobus.errors import NotAllowed, NotImplementedYet
+from duobus.errors import MessageLockLost, NotAllowed, NotImplementedYet, ServiceBusError
 from duobus.gateway.amqp.entity_life import demand_receiving
 from duobus.gateway.amqp.mapping import HeadMaker
 from duobus.model.columns import DeliveryBatch, Mailbox
@@ -64,6 +65,7 @@ class OutgoingLink(Mailbox):
         "_receiver",
         "_sent_since_drain",
         "_size_max",
+        "_sub_queue",
         "_unsent",
         "_unsent_number",
         "is_removing",
@@ -82,6 +84,7 @@ class OutgoingLink(Mailbox):
         sub_queue: int,
         is_removing: bool,
         deliveries: Deliveries,
+        receiver: SessionReceiver | None = None,
     ) -> None:
         super().__init__()
         self._peer = peer
@@ -99,7 +102,8 @@ class OutgoingLink(Mailbox):
         self._owed = 0
         self._draining = False
         self._sent_since_drain = 0
-        self._receiver = queue.open_receiver(sub_queue, self, removing=is_removing)
+        self._sub_queue = sub_queue
+        self._receiver = receiver or queue.open_receiver(sub_queue, self, removing=is_removing)
         self._receiver.gate = peer.throttle
         self.entity_changed()
 
@@ -110,7 +114,7 @@ class OutgoingLink(Mailbox):
     def entity_changed(self) -> None:
         """Take from the queue's properties what deliveries are made with."""
         about = self.queue.description
-        default_ttl = about.default_message_time_to_live_ms if self._receiver.lender.sub_queue == MAIN else None
+        default_ttl = about.default_message_time_to_live_ms if self._sub_queue == MAIN else None
         self._heads = HeadMaker(default_ttl, locks=not self.is_removing)
         self._size_max = about.max_message_size_bytes
 
@@ -232,9 +236,11 @@ class OutgoingLink(Mailbox):
         if self._unsent and peer.can_write and not peer.has_room:
             # Goes on once this much is handed to the socket.
             self.wake()
-        elif not self._unsent and link.credit > self._receiver.wanted + self._receiver.lent:
-            # There is more credit than was asked for at a time.
-            self._ask()
+        elif not self._unsent:
+            asked = self._receiver.wanted + self._receiver.lent
+            if link.credit > asked and asked <= ASKED_MAX // 2:
+                # There is more credit than was asked for at a time.
+                self._ask()
         self._answer_drain()
 
     def _write(self, batch: DeliveryBatch, slots: list[Slot], first_lock: int) -> None:
@@ -328,7 +334,11 @@ class OutgoingLink(Mailbox):
     def _answer_lost(self, gone: list[tuple[int, int]]) -> None:
         """Say of these deliveries that their locks are lost."""
         if gone:
-            self._answer(gone, Rejected(self._peer.error(lock_lost(), self.queue.path)))
+            self._answer(gone, Rejected(self._peer.error(self.lost_error(lock_lost()), self.queue.path)))
+
+    def lost_error(self, error: ServiceBusError) -> ServiceBusError:
+        """What to say of a lock that is lost."""
+        return error
 
     def _answer_settlements(self, commands: list[SettleBatch]) -> None:
         self._owed -= len(commands)
@@ -339,7 +349,10 @@ class OutgoingLink(Mailbox):
                 for first_id, (_, number) in zip(command.answer_to, command.ranges, strict=True)
             ]
             if command.error is not None:
-                self._answer(ranges, Rejected(self._peer.error(command.error, self.queue.path)))
+                error = command.error
+                if isinstance(error, MessageLockLost):
+                    error = self.lost_error(error)
+                self._answer(ranges, Rejected(self._peer.error(error, self.queue.path)))
             elif command.lost:
                 self._answer_partly(command, done.setdefault(command.outcome, []))
             else:

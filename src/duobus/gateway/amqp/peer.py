@@ -44,6 +44,7 @@ from duobus.gateway.amqp.deliveries import Deliveries, DeliveryRun
 from duobus.gateway.amqp.incoming_link import IncomingLink
 from duobus.gateway.amqp.outgoing_link import OutgoingLink
 from duobus.gateway.amqp.request_node import ReplyLink, RequestLink
+from duobus.gateway.amqp.session_link import PendingSession, SessionLink
 from duobus.gateway.amqp.transactions import Transactions
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ TURN_MS = 60_000
 #: ... and may not be silent for so long: its client may be dead.
 TURN_SILENCE_MS = 10_000
 
-Endpoint = IncomingLink | OutgoingLink | RequestLink | ReplyLink | CoordinatorLink
+Endpoint = IncomingLink | OutgoingLink | PendingSession | RequestLink | ReplyLink | CoordinatorLink
 
 
 class Peer(asyncio.Protocol):
@@ -145,7 +146,8 @@ class Peer(asyncio.Protocol):
         unsettled = [entry for deliveries in self._deliveries.values() for entry in deliveries.drain()]
         self._deliveries.clear()
         # Receivers first: what is released must not be offered to this connection again.
-        for endpoint in self._endpoints.values():
+        # Those that wait for a session go before those that free one.
+        for endpoint in sorted(self._endpoints.values(), key=lambda endpoint: not isinstance(endpoint, PendingSession)):
             endpoint.close()
         self._endpoints.clear()
         self._release(unsettled)
@@ -408,6 +410,24 @@ class Peer(asyncio.Protocol):
     def endpoints(self) -> list[tuple[Link, Endpoint]]:
         """All accepted links with their other sides."""
         return list(self._endpoints.items())
+
+    def drop_endpoint(self, link: Link) -> None:
+        """Forget the other side of a link that is refused after all."""
+        self._forget(link)
+
+    def session_link(self, queue: Queue, session_id: str) -> SessionLink | None:
+        """The link on which this connection holds a session of a queue; None when it does not."""
+        for endpoint in self._endpoints.values():
+            if isinstance(endpoint, SessionLink) and endpoint.queue is queue and endpoint.session_id == session_id:
+                return endpoint
+        return None
+
+    def session_link_named(self, queue: Queue, name: str | None) -> SessionLink | None:
+        """The link of this name on which this connection holds a session of a queue; None when there is none."""
+        for link, endpoint in self._endpoints.items():
+            if link.name == name and isinstance(endpoint, SessionLink) and endpoint.queue is queue:
+                return endpoint
+        return None
 
     def deliveries_of(self, session: Session) -> Deliveries:
         """The unsettled deliveries of an AMQP session."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
-from duobus.testing.checkers import duplicates, locks, messages, order, sends, transactions
+from duobus.testing.checkers import duplicates, locks, messages, order, sends, sessions, transactions
 from duobus.testing.checkers.facts import EntityRules, Facts, Setup, Violation
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ CHECKERS: dict[int, Callable[[Facts], Iterator[Violation]]] = {
     1: messages.no_acknowledged_loss,
     2: locks.exclusive_lock,
     3: locks.lock_fencing,
+    4: sessions.session_order,
     5: duplicates.duplicate_window,
     6: order.delivery_count,
     7: messages.sequence_numbers,
@@ -42,6 +43,8 @@ CHECKERS: dict[int, Callable[[Facts], Iterator[Violation]]] = {
     28: sends.keyed_to_dead_fragment,
     34: transactions.one_key,
     35: transactions.nothing_before_the_commit,
+    36: sessions.session_lock,
+    37: sessions.session_lock_loss,
     38: sends.send_outcome,
     39: sends.presettled_send,
 }

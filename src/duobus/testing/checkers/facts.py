@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import TypeVar
 
 from duobus.testing.history import (
     ABANDON,
@@ -37,8 +36,9 @@ from duobus.testing.history import (
     StrayOutcome,
     Turn,
 )
+from duobus.testing.session_history import SessionAccepted, SessionFreed, SessionRenewBegin, StateBegin, StateRead
 
-Begin = TypeVar("Begin", SendBegin, SettleBegin, RenewBegin, CancelBegin, DischargeBegin)
+Begin = SendBegin | SettleBegin | RenewBegin | CancelBegin | DischargeBegin | SessionRenewBegin | StateBegin
 
 #: Outcomes after which a message may be delivered again.
 RETURNING = (ABANDON, RELEASE, DEFER, DEAD_LETTERED)
@@ -224,6 +224,7 @@ class Facts:
         by_token: First delivery with each token.
         operations: Every operation by number.
         sends: Every send in order; ``sends_of`` by uid, ``settles_of`` and ``renewals_of`` by token.
+        sessions: What happened to sessions, in order; ``session_freed`` by entity, session and time of the grant.
     """
 
     def __init__(self, history: History, setup: Setup) -> None:
@@ -251,6 +252,9 @@ class Facts:
         self.expiries: list[Expired] = []
         self.quarantined: list[Quarantined] = []
         self.placements: list[Turn | FragmentsDown | FragmentsUp] = []
+        self.sessions: list[SessionAccepted | StateBegin | StateRead] = []
+        self.session_renewals: list[SessionRenewBegin] = []
+        self.session_freed: dict[tuple[str, str, int], SessionFreed] = {}
         self.drained: Drained | None = None
         self._down: set[tuple[str, int]] = set()
         self._changes = 0
@@ -265,7 +269,7 @@ class Facts:
             operation = self.operations[event.op]
             operation.ends.append(event)
             operation.changes_at_end = self._changes
-        elif isinstance(event, (SendBegin, SettleBegin, RenewBegin, CancelBegin, DischargeBegin)):
+        elif isinstance(event, Begin):
             self.operations[event.op] = Operation(frozenset(self._down), self._changes)
             self._sort_in_begin(event)
         elif isinstance(event, Delivery):
@@ -277,7 +281,7 @@ class Facts:
         else:
             self._sort_in_mark(event)
 
-    def _sort_in_begin(self, event: SendBegin | SettleBegin | RenewBegin | CancelBegin | DischargeBegin) -> None:
+    def _sort_in_begin(self, event: Begin) -> None:
         if isinstance(event, SendBegin):
             self.sends.append(event)
             self.sends_of[event.uid].append(event)
@@ -289,8 +293,12 @@ class Facts:
             self.renewals_of[event.token].append(event)
         elif isinstance(event, DischargeBegin):
             self.discharges.append(event)
-        else:
+        elif isinstance(event, CancelBegin):
             self.cancels.append(event)
+        elif isinstance(event, StateBegin):
+            self.sessions.append(event)
+        else:
+            self.session_renewals.append(event)
 
     def _sort_in_mark(self, event: Event) -> None:
         match event:
@@ -327,12 +335,16 @@ class Facts:
                 self.expiries.append(event)
             case Quarantined():
                 self.quarantined.append(event)
+            case SessionAccepted() | StateRead():
+                self.sessions.append(event)
+            case SessionFreed():
+                self.session_freed.setdefault((event.entity, event.session, event.accepted_ms), event)
             case _:
                 raise TypeError(f"no checker knows {event!r}")
 
     # --- questions that several checkers ask ---
 
-    def end(self, begin: SendBegin | SettleBegin | RenewBegin | CancelBegin | DischargeBegin) -> Operation:
+    def end(self, begin: Begin) -> Operation:
         """Return how an operation ended."""
         return self.operations[begin.op]
 

@@ -61,6 +61,10 @@ def _counts(facts: Facts, delivery: Delivery) -> tuple[int, int]:
     """Return the least and the most that the message's count can be after a delivery."""
     releases = [s for s in facts.settles_of.get(delivery.token or b"", ()) if s.outcome in (RELEASE, DEFER)]
     count = delivery.delivery_count
+    notice = facts.lock_ended.get(delivery.token or b"")
+    if notice is not None and notice.cause == "closed":
+        # A session that its holder gives back counts no deliveries (wire contract 11.5).
+        return count - 1, count - 1
     if any(facts.end(begin).ok is not None for begin in releases):
         return count - 1, count - 1
     return (count - 1 if any(facts.end(begin).possible for begin in releases) else count), count

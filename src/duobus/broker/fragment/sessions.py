@@ -1,0 +1,553 @@
+"""Message sessions of one source: which session has which messages, who holds it, and its state (contract chapter 11).
+
+A message of a session stands in its session's heap of counts instead of in the list that all share. Sessions that
+have messages and no holder stand in one heap, by their oldest message: accepting the next one costs no search,
+however many there are. Nothing here goes cold: whoever accepts a session by name wants to see all of it.
+
+Locks of sessions live in memory and end with the fragment's life; states are rows of the store (I36).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from duobus.broker.fragment.commands import ABANDON, Command, Housekeeping, SetSessionState, SettleBatch
+from duobus.broker.fragment.slot import ACTIVE, DEFERRED, MAIN, SESSION_STATE, Slot, sub_queue_of
+from duobus.errors import MessageNotFound, QuotaExceeded, ServiceBusError, SessionLockLost
+from duobus.model.special import Special
+from duobus.stores.interface import CommitBatch, Put, StoredMessage
+
+if TYPE_CHECKING:
+    from duobus.broker.fragment.fragment import Fragment
+    from duobus.broker.fragment.source import Source
+
+#: Contract chapter 15: bytes of one state.
+STATE_BYTES_MAX: Final = 256 * 1024
+#: States of one source: what the service allows an entity (reliability 4.1).
+STATES_MAX: Final = 1_000_000
+#: Heaps with more outdated entries than this are made anew.
+COMPACT_FROM: Final = 1024
+
+
+class Owner(Protocol):
+    """Who holds a session."""
+
+    def offer(self) -> None:
+        """Messages of the session became available."""
+
+    def lost(self) -> None:
+        """The session's lock is gone."""
+
+
+class Session:
+    """One session that has messages or a holder.
+
+    Attributes:
+        session_id: Its name; may be empty (contract 11.1).
+        counts: Heap of the counts of its available messages; some may be outdated.
+        available: How many are not.
+        lock: Of its holder, or None.
+        listed: The count under which it stands in the heap of free sessions; 0 when it does not.
+        returning: Messages that are being abandoned: nothing newer goes out before they are back (I19).
+    """
+
+    __slots__ = ("available", "counts", "listed", "lock", "returning", "session_id")
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        self.counts: list[int] = []
+        self.available = 0
+        self.lock: SessionLock | None = None
+        self.listed = 0
+        self.returning = 0
+
+
+class SessionLock:
+    """A holder's right to one session, until it ends.
+
+    Attributes:
+        number: Of the locks of this life of the fragment.
+        source_no: Where the session is.
+        until_ms: End, broker time.
+        held: Lock counters of the messages that the holder has.
+        promised: Messages that receive-and-delete commands in waiting will take.
+        owner: Who is told of messages and of the end.
+        is_over: It was given back, ran out, or went with the fragment's memory.
+        is_woken: Its owner is about to be told of messages.
+    """
+
+    __slots__ = ("held", "is_over", "is_woken", "number", "owner", "promised", "session", "source_no", "until_ms")
+
+    def __init__(self, session: Session, source_no: int, number: int, until_ms: int, owner: Owner) -> None:
+        self.session = session
+        self.source_no = source_no
+        self.number = number
+        self.until_ms = until_ms
+        self.owner = owner
+        self.held: set[int] = set()
+        self.promised = 0
+        self.is_over = False
+        self.is_woken = False
+
+    @property
+    def session_id(self) -> str:
+        """Of the session."""
+        return self.session.session_id
+
+
+class Sessions:
+    """All sessions of one source.
+
+    Attributes:
+        by_id: Those that have messages or a holder.
+        locks: Those locks that hold.
+        states: Session id to (count of the row, bytes, when it was set) of each durable state.
+        state_bytes: Of all of them.
+        decided: The same for states whose commit is under way; None: cleared.
+        was_held: Somebody has accepted a session since whoever asks last set this to whether one is held.
+    """
+
+    __slots__ = ("_ends", "_free", "by_id", "decided", "locks", "state_bytes", "states", "was_held")
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, Session] = {}
+        self.locks: dict[int, SessionLock] = {}
+        self.states: dict[str, tuple[int, int, int]] = {}
+        self.state_bytes = 0
+        self.decided: dict[str, tuple[int, int, int] | None] = {}
+        self.was_held = False
+        # (count of the oldest message, session id): one entry per session is right, others are outdated.
+        self._free: list[tuple[int, str]] = []
+        # (end, number): renewals leave the entry where it is, it is put back when it comes up.
+        self._ends: list[tuple[int, int]] = []
+
+    # -- messages -----------------------------------------------------------------------------------------------
+
+    def add(self, slot: Slot) -> Session:
+        """A message is available, or is so again."""
+        session_id = id_of(slot)
+        session = self.by_id.get(session_id)
+        if session is None:
+            session = self.by_id[session_id] = Session(session_id)
+        heappush(session.counts, slot.count)
+        session.available += 1
+        return session
+
+    def withdrawn(self, slot: Slot) -> None:
+        """An available message is disposed of; its count stays in the heap until somebody comes across it."""
+        session = self.by_id[id_of(slot)]
+        session.available -= 1
+        self.drop_if_idle(session)
+
+    def take(self, source: Source, session: Session, limit: int) -> list[Slot]:
+        """Take up to ``limit`` messages off, lowest count first."""
+        slots: list[Slot] = []
+        counts, found = session.counts, source.by_count
+        while session.available and len(slots) < limit:
+            slot = found.get(heappop(counts))
+            if slot is not None and _is_available(slot):
+                session.available -= 1
+                slots.append(slot)
+        if not session.available:
+            counts.clear()
+        return slots
+
+    def let_go(self, slot: Slot) -> None:
+        """A message's lock ends; ``slot.lock`` still names it."""
+        session = self.by_id.get(id_of(slot))
+        if session is not None and session.lock is not None:
+            session.lock.held.discard(slot.lock)
+
+    def drop_if_idle(self, session: Session) -> None:
+        """Forget a session of which nothing is left but, perhaps, a state."""
+        if not session.available and session.lock is None and not session.returning:
+            self.by_id.pop(session.session_id, None)
+
+    # -- who is next --------------------------------------------------------------------------------------------
+
+    def list_free(self, source: Source, session: Session) -> bool:
+        """Enter a session that somebody may have into the heap of such; whether it is one."""
+        if session.lock is not None or not session.available or session.returning:
+            return False
+        oldest = self._oldest_of(source, session)
+        if not session.listed or oldest < session.listed:
+            session.listed = oldest
+            heappush(self._free, (oldest, session.session_id))
+            self._compact_free()
+        return True
+
+    def next_free(self, source: Source) -> tuple[Session, Slot] | None:
+        """The free session with the oldest available message, and that message; it stays where it is."""
+        free = self._free
+        while free:
+            count, session_id = free[0]
+            session = self.by_id.get(session_id)
+            if session is None or session.listed != count:
+                heappop(free)
+                continue
+            if session.lock is None and session.available and not session.returning:
+                oldest = self._oldest_of(source, session)
+                if oldest == count:
+                    return session, source.by_count[count]
+            heappop(free)
+            session.listed = 0
+            self.list_free(source, session)
+        return None
+
+    @staticmethod
+    def _oldest_of(source: Source, session: Session) -> int:
+        counts = session.counts
+        while True:
+            slot = source.by_count.get(counts[0])
+            if slot is not None and _is_available(slot):
+                return counts[0]
+            heappop(counts)
+
+    def _compact_free(self) -> None:
+        if len(self._free) > 2 * len(self.by_id) + COMPACT_FROM:
+            self._free = [(s.listed, s.session_id) for s in self.by_id.values() if s.listed]
+            heapify(self._free)
+
+    # -- the ends of locks --------------------------------------------------------------------------------------
+
+    def note_end(self, lock: SessionLock) -> None:
+        """A lock ends by itself at its time."""
+        heappush(self._ends, (lock.until_ms, lock.number))
+        if len(self._ends) > 2 * len(self.locks) + COMPACT_FROM:
+            self._ends = [(held.until_ms, number) for number, held in self.locks.items()]
+            heapify(self._ends)
+
+    def next_end(self, now_ms: int) -> SessionLock | None:
+        """Take a lock that has run out; None when there is none."""
+        ends = self._ends
+        while ends and ends[0][0] <= now_ms:
+            _, number = heappop(ends)
+            lock = self.locks.get(number)
+            if lock is None:
+                continue
+            if lock.until_ms <= now_ms:
+                return lock
+            heappush(ends, (lock.until_ms, number))
+        return None
+
+    @property
+    def earliest_end(self) -> int | None:
+        """When the next lock may run out."""
+        return self._ends[0][0] if self._ends else None
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def with_messages(self) -> Iterable[str]:
+        """Ids of the sessions that have active messages, locked ones included."""
+        return (s.session_id for s in self.by_id.values() if s.available or (s.lock is not None and s.lock.held))
+
+    def set_since(self, instant_ms: int) -> Iterable[str]:
+        """Ids of the sessions whose state was set after an instant."""
+        return (session_id for session_id, (_, _, set_ms) in self.states.items() if set_ms > instant_ms)
+
+
+def id_of(slot: Slot) -> str:
+    """The session of a message."""
+    return slot.special.session_id or "" if slot.special is not None else ""
+
+
+def _is_available(slot: Slot) -> bool:
+    return slot.state == ACTIVE and not slot.lock
+
+
+def session_lock_lost(session_id: str) -> SessionLockLost:
+    """The error of whoever does not hold the session (any more)."""
+    return SessionLockLost(
+        f"The lock of the session '{session_id}' is not held here: it expired, was given up, or another receiver has "
+        "it. Accept the session again."
+    )
+
+
+def _sessions_of(source: Source) -> Sessions:
+    assert source.sessions is not None
+    return source.sessions
+
+
+# -- messages come back -----------------------------------------------------------------------------------------
+
+
+def place(fragment: Fragment, source: Source, slot: Slot) -> None:
+    """Make a message available in its session."""
+    sessions = _sessions_of(source)
+    _tell(fragment, source, sessions.add(slot))
+
+
+def _tell(fragment: Fragment, source: Source, session: Session) -> None:
+    """Whoever holds the session hears of its messages; for a free one, whoever waits for any."""
+    lock = session.lock
+    if lock is None:
+        if _sessions_of(source).list_free(source, session):
+            fragment.fresh.add((source.source_no, MAIN))
+    elif not lock.is_woken and not session.returning:
+        lock.is_woken = True
+        fragment.woken.append(lock)
+
+
+def claim(fragment: Fragment, command: SettleBatch) -> None:
+    """Take what a holder settles out of its locks, when the settlement is submitted rather than when it is applied.
+
+    A client settles, then closes its link: the session is free at once, and what was settled must not go with it.
+    Nor may anything newer of a session go out while an abandoned message is on its way back (I19).
+    """
+    source = fragment.sources[command.source_no]
+    held = source.locks
+    if source.sessions is None or command.prefix != fragment.prefix or command.strict:
+        return
+    locks = [lock for first, number in command.ranges for lock in range(first, first + number)]
+    if any(sub_queue_of(held[lock].state) != MAIN for lock in locks if lock in held):
+        # Dead letters know no sessions.
+        return
+    command.is_claimed = True
+    for lock in locks:
+        slot = held.pop(lock, None)
+        if slot is None:
+            command.lost.append(lock)
+        else:
+            source.sessions.let_go(slot)
+            command.slots.append(slot)
+    if command.outcome == ABANDON:
+        expect(source.sessions, command, command.slots)
+
+
+def expect(sessions: Sessions, command: SettleBatch, slots: Iterable[Slot]) -> None:
+    """Hold up the sessions of messages that an abandon will bring back."""
+    for slot in slots:
+        session = sessions.by_id.get(id_of(slot)) if slot.state == ACTIVE else None
+        if session is not None:
+            session.returning += 1
+            command.expected.append(session)
+
+
+def returned(fragment: Fragment, source: Source, command: SettleBatch) -> None:
+    """What an abandon brought back is back: its sessions go on."""
+    for session in command.expected:
+        session.returning -= 1
+        if not session.returning:
+            if session.available:
+                _tell(fragment, source, session)
+            _sessions_of(source).drop_if_idle(session)
+    command.expected = []
+
+
+# -- holding a session ------------------------------------------------------------------------------------------
+
+
+def accept(fragment: Fragment, source: Source, session_id: str, owner: Owner, now_ms: int) -> SessionLock | None:
+    """Lock a session, whether it has messages or not (contract 11.3); None when somebody has it."""
+    sessions = _sessions_of(source)
+    session = sessions.by_id.get(session_id)
+    if session is None:
+        session = sessions.by_id[session_id] = Session(session_id)
+    elif session.lock is not None:
+        return None
+    until_ms = now_ms + source.settings.lock_duration_ms
+    number = fragment.next_lock
+    fragment.next_lock = number + 1
+    lock = session.lock = sessions.locks[number] = SessionLock(session, source.source_no, number, until_ms, owner)
+    sessions.was_held = True
+    sessions.note_end(lock)
+    fragment.due_at(until_ms)
+    return lock
+
+
+def renew(source: Source, lock: SessionLock, now_ms: int) -> int | None:
+    """Renew a session's lock: its new end, which its messages share; None when it is over."""
+    if lock.is_over:
+        return None
+    lock.until_ms = now_ms + source.settings.lock_duration_ms
+    return lock.until_ms
+
+
+def release(fragment: Fragment, lock: SessionLock, now_ms: int, *, counted: bool) -> list[Command]:
+    """Give a session back with all its messages, in order; returns what needs a commit.
+
+    ``counted``: the deliveries count, as they do when a client dies and not when it closes its link.
+    """
+    source = fragment.sources[lock.source_no]
+    keeping = Housekeeping(fragment.handle, lock.source_no)
+    end(fragment, source, lock, now_ms, keeping, counted)
+    return [keeping] if keeping.expired or keeping.exhausted else []
+
+
+def end_locks(fragment: Fragment, source: Source, now_ms: int, keeping: Housekeeping) -> None:
+    """End the locks of sessions that ran out (I37)."""
+    sessions = _sessions_of(source)
+    while (lock := sessions.next_end(now_ms)) is not None:
+        end(fragment, source, lock, now_ms, keeping, True)
+        fragment.ended.append(lock)
+    if sessions.earliest_end is not None:
+        fragment.due_at(sessions.earliest_end)
+
+
+def end(
+    fragment: Fragment, source: Source, lock: SessionLock, now_ms: int, keeping: Housekeeping, counted: bool
+) -> None:
+    """End a session's lock; what its messages ask for goes into ``keeping``."""
+    if lock.is_over:
+        return
+    sessions = _sessions_of(source)
+    session = lock.session
+    lock.is_over = True
+    session.lock = None
+    del sessions.locks[lock.number]
+    held, lock.held = sorted(lock.held), set()
+    for number in held:
+        slot = source.locks.pop(number, None)
+        if slot is not None:
+            fragment.give_back(source, slot, now_ms, counted=counted, keeping=keeping)
+    if session.available:
+        _tell(fragment, source, session)
+    sessions.drop_if_idle(session)
+
+
+# -- messages of a holder ---------------------------------------------------------------------------------------
+
+
+def available(lock: SessionLock) -> int:
+    """Messages that a take would find and that are not promised; none while older ones are coming back."""
+    session = lock.session
+    return 0 if lock.is_over or session.returning else session.available - lock.promised
+
+
+def take(fragment: Fragment, lock: SessionLock, limit: int) -> tuple[int, list[Slot]]:
+    """Lock up to ``limit`` messages of a session for as long as it is held: (first lock counter, messages)."""
+    if available(lock) <= 0:
+        return fragment.next_lock, []
+    source = fragment.sources[lock.source_no]
+    return lock_slots(fragment, source, lock, _sessions_of(source).take(source, lock.session, limit))
+
+
+def take_promised(source: Source, lock: SessionLock, credit: int) -> list[Slot]:
+    """Take what ``credit`` was promised for, off for good; nothing when the session was lost meanwhile."""
+    lock.promised -= credit
+    if available(lock) <= 0:
+        return []
+    return _sessions_of(source).take(source, lock.session, credit)
+
+
+def lock_slots(fragment: Fragment, source: Source, lock: SessionLock, slots: list[Slot]) -> tuple[int, list[Slot]]:
+    """Lock messages under the lock of their session."""
+    first = number = fragment.next_lock
+    for slot in slots:
+        slot.lock = number
+        source.locks[number] = slot
+        number += 1
+        # Sessions are not read in order of count, so no mark covers first deliveries: each rides in the next commit.
+        source.touched[slot.count] = slot
+    lock.held.update(range(first, number))
+    fragment.next_lock = number
+    return first, slots
+
+
+def lock_deferred(
+    fragment: Fragment, lock: SessionLock, counts: Sequence[int], now_ms: int
+) -> tuple[int, list[Slot], int]:
+    """Lock deferred messages of a session by number, all or none.
+
+    Raises:
+        SessionLockLost: The session is not held any more.
+        MessageNotFound: One of them is not deferred, or belongs to another session.
+    """
+    source = fragment.sources[lock.source_no]
+    error = deferred_fault(fragment, source, lock, counts, now_ms)
+    if error is not None:
+        raise error
+    first, slots = lock_slots(fragment, source, lock, [source.by_count[count] for count in counts])
+    return first, slots, lock.until_ms
+
+
+def deferred_fault(
+    fragment: Fragment, source: Source, lock: SessionLock | None, counts: Sequence[int], now_ms: int
+) -> ServiceBusError | None:
+    """Why the holder of a session cannot have these deferred messages, or None."""
+    if lock is None or lock.is_over:
+        return session_lock_lost("" if lock is None else lock.session_id)
+    error = fragment.find_fault(source, counts, DEFERRED, "deferred", now_ms)
+    if error is None and not all(id_of(source.by_count[count]) == lock.session_id for count in counts):
+        error = MessageNotFound(f"The session '{lock.session_id}' does not have all of these deferred messages.")
+    return error
+
+
+def settle_fault(source: Source, command: SettleBatch) -> ServiceBusError | None:
+    """Why a settlement by token cannot be done: messages of a session are its holder's to settle (contract 9.4)."""
+    holder = command.holder
+    for first, number in command.ranges:
+        for lock in range(first, first + number):
+            slot = source.locks.get(lock)
+            if slot is None or sub_queue_of(slot.state) != MAIN:
+                continue
+            if holder is None or lock not in holder.held:
+                return session_lock_lost(id_of(slot))
+    return None
+
+
+# -- state ------------------------------------------------------------------------------------------------------
+
+
+def state_fault(source: Source, command: SetSessionState) -> ServiceBusError | None:
+    """Why a state cannot be set, or None: only the holder may (I36)."""
+    sessions = _sessions_of(source)
+    if command.lock.is_over:
+        return session_lock_lost(command.lock.session_id)
+    is_new = command.lock.session_id not in sessions.states
+    if is_new and command.state is not None and len(sessions.states) + len(sessions.decided) >= STATES_MAX:
+        return QuotaExceeded(f"There are {STATES_MAX} session states. Clear those that are not needed (set them null).")
+    return None
+
+
+def apply_state(source: Source, command: SetSessionState, now_ms: int, commit: CommitBatch) -> None:
+    """Put the new state's row in the place of the old one's; it is seen when it is durable."""
+    sessions = _sessions_of(source)
+    session_id = command.lock.session_id
+    old = sessions.decided[session_id] if session_id in sessions.decided else sessions.states.get(session_id)
+    new: tuple[int, int, int] | None = None
+    if command.state is not None:
+        new = (source.next_count, len(command.state), now_ms)
+        special = Special(session_id=session_id).encode()
+        commit.puts.append(
+            Put(source.source_key, source.next_count, now_ms, [command.state], {0: (SESSION_STATE, 0, special)})
+        )
+        source.next_count += 1
+    if old is not None:
+        commit.removed.append((source.source_key, old[0], old[0]))
+    sessions.decided[session_id] = command.entry = new
+
+
+def release_state(source: Source, command: SetSessionState) -> None:
+    """Show the new state."""
+    sessions = _sessions_of(source)
+    session_id = command.lock.session_id
+    if sessions.decided.get(session_id) is command.entry:
+        del sessions.decided[session_id]
+    old = sessions.states.pop(session_id, None)
+    sessions.state_bytes -= old[1] if old is not None else 0
+    if command.entry is not None:
+        sessions.states[session_id] = command.entry
+        sessions.state_bytes += command.entry[1]
+
+
+def recover_state(source: Source, row: StoredMessage) -> None:
+    """Take in a state read back from the store; only where it lies is kept."""
+    sessions = _sessions_of(source)
+    special = Special.decode(row.special) if row.special is not None else Special()
+    sessions.states[special.session_id or ""] = (row.count, len(row.payload), row.enqueued_ms)
+    sessions.state_bytes += len(row.payload)
+
+
+def forget_locks(fragment: Fragment) -> list[Any]:
+    """The fragment's memory is thrown away: end every lock of a session and return their owners."""
+    owners = []
+    for source in fragment.sources.values():
+        if source.sessions is not None:
+            for lock in source.sessions.locks.values():
+                lock.is_over = True
+                owners.append(lock.owner)
+            source.sessions.locks = {}
+    return owners

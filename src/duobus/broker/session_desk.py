@@ -1,0 +1,147 @@
+"""SessionDesk: what a message broker does for those who hold sessions of its fragments (contract chapter 11).
+
+None of it but a state needs a commit: locks of sessions live in memory, like those of messages.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from duobus.broker.fragment import sessions
+from duobus.broker.fragment.commands import SettleBatch, TakeAndRemove
+from duobus.broker.fragment.sessions import Owner, SessionLock, session_lock_lost
+from duobus.broker.fragment.slot import MAIN
+from duobus.errors import InternalError
+from duobus.model.columns import DeliveryBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from duobus.broker.accepting import SessionReceiver
+    from duobus.broker.fragment.fragment import Fragment
+    from duobus.broker.handle import FragmentHandle
+    from duobus.broker.message_broker import MessageBroker
+
+
+class SessionDesk:
+    """The sessions of one message broker's fragments."""
+
+    __slots__ = ("_broker",)
+
+    def __init__(self, broker: MessageBroker) -> None:
+        self._broker = broker
+
+    def accept(self, handle: FragmentHandle, source_no: int, session_id: str, owner: Owner) -> SessionLock | None:
+        """Lock a session by name; None when somebody has it.
+
+        Raises:
+            StoreUnavailable: The fragment is away.
+        """
+        fragment, now_ms = self._broker.present(handle)
+        lock = sessions.accept(fragment, fragment.sources[source_no], session_id, owner, now_ms)
+        self._broker.note_deadline(fragment)
+        return lock
+
+    def age_of_next(self, handle: FragmentHandle, source_no: int) -> tuple[int, int, str] | None:
+        """When the oldest message of the free sessions was enqueued, its count, and its session; None without one."""
+        if handle.fragment is None:
+            return None
+        fragment, _ = self._broker.present(handle)
+        source = fragment.sources[source_no]
+        found = source.sessions.next_free(source) if source.sessions is not None else None
+        return None if found is None else (found[1].enqueued_ms, found[1].count, found[0].session_id)
+
+    def renew(self, handle: FragmentHandle, lock: SessionLock) -> int:
+        """Renew a session's lock and return its new end.
+
+        Raises:
+            SessionLockLost: It is over.
+        """
+        if not lock.is_over:
+            fragment, now_ms = self._broker.present(handle)
+            until_ms = sessions.renew(fragment.sources[lock.source_no], lock, now_ms)
+            if until_ms is not None:
+                return until_ms
+        raise session_lock_lost(lock.session_id)
+
+    def release(self, handle: FragmentHandle, lock: SessionLock, *, counted: bool) -> None:
+        """Give a session back, with all messages that its holder has; one that is over is no error."""
+        if not lock.is_over and handle.fragment is not None:
+            fragment, now_ms = self._broker.present(handle)
+            self._broker.follow_up(fragment, sessions.release(fragment, lock, now_ms, counted=counted))
+
+    def take(self, handle: FragmentHandle, lock: SessionLock, credit: int, receiver: SessionReceiver) -> None:
+        """Hand out up to ``credit`` messages; the answer goes to ``receiver.deliver``, now or later."""
+        broker = self._broker
+        if lock.is_over or handle.fragment is None:
+            receiver.deliver(DeliveryBatch(handle, b"", 0, [], 0), credit)
+        elif receiver.removing:
+            lock.promised += credit
+            broker.submit(TakeAndRemove(handle, lock.source_no, MAIN, credit, receiver, lock))
+        else:
+            fragment, _ = broker.present(handle)
+            first, slots = sessions.take(fragment, lock, credit)
+            broker.note_touched(fragment)
+            receiver.deliver(DeliveryBatch(handle, fragment.prefix, first, slots, lock.until_ms), credit)
+
+    def claim(self, handle: FragmentHandle, command: SettleBatch) -> None:
+        """A holder settles: what it settles is taken out of its lock now, so that closing the link cannot undo it."""
+        fragment, _ = self._broker.present(handle)
+        sessions.claim(fragment, command)
+
+    def lock_deferred(self, handle: FragmentHandle, lock: SessionLock, counts: Sequence[int]) -> DeliveryBatch:
+        """Lock deferred messages of a session by number, all or none.
+
+        Raises:
+            SessionLockLost: The session is not held any more.
+            MessageNotFound: One of them is not deferred, or belongs to another session.
+        """
+        fragment, now_ms = self._broker.present(handle)
+        first, slots, until_ms = sessions.lock_deferred(fragment, lock, counts, now_ms)
+        self._broker.note_touched(fragment)
+        return DeliveryBatch(handle, fragment.prefix, first, slots, until_ms)
+
+    async def state(self, handle: FragmentHandle, lock: SessionLock) -> bytes | None:
+        """The durable state of a session that is held, read from the store; None when it has none.
+
+        Raises:
+            SessionLockLost: It is not held any more.
+            InternalError: The store has the state's row no more, or it is damaged.
+        """
+        broker = self._broker
+        before: tuple[int, int, int] | None = None
+        while True:
+            if lock.is_over:
+                raise session_lock_lost(lock.session_id)
+            fragment, _ = broker.present(handle)
+            if lock.is_over:
+                continue
+            source = fragment.sources[lock.source_no]
+            entry = source.sessions.states.get(lock.session_id) if source.sessions is not None else None
+            if entry is None:
+                return None
+            if entry == before:
+                # The store does not have what it was told to keep: it has reported that (I57).
+                raise InternalError(f"The state of the session '{lock.session_id}' cannot be read. Set it anew.")
+            rows = await broker.use(partial(broker.store.load, source.source_key, entry[0], 1))
+            if rows and rows[0].count == entry[0]:
+                return rows[0].payload
+            # Replaced while it was read: what replaced it is known by now.
+            before = entry
+
+
+def tell(fragment: Fragment) -> None:
+    """Tell the holders of sessions what happened to them since the last time."""
+    while fragment.ended or fragment.woken:
+        ended, fragment.ended = fragment.ended, []
+        woken, fragment.woken = fragment.woken, []
+        for lock in ended:
+            lock.owner.lost()
+        for lock in woken:
+            lock.is_woken = False
+            if not lock.is_over:
+                lock.owner.offer()
+
+
+__all__ = ["SessionDesk", "tell"]

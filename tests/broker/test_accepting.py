@@ -66,7 +66,7 @@ async def send(queue: Queue, session_id: str, *payloads: bytes) -> None:
     assert answers(made) == [None]
 
 
-def play(scenario: Any, stores: int = 1) -> None:
+def play(scenario: Any, stores: int = 1, time_limit_s: float = 600) -> None:
     """Run a scenario in virtual time."""
     loop = SimulationLoop(1)
 
@@ -76,7 +76,7 @@ def play(scenario: Any, stores: int = 1) -> None:
         await scenario(hall)
 
     try:
-        loop.run(run(), time_limit_s=600)
+        loop.run(run(), time_limit_s=time_limit_s)
     finally:
         loop.close()
 

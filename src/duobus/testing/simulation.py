@@ -84,7 +84,6 @@ class Scenario:
         self.queues = with_detection(self.queues, seed)
         # Drawn apart, so that the rest of a seed's scenario stays what it was.
         self.transactors = random.Random(f"transactors:{seed}").randint(1, 3) if seed % 4 == 3 else 0
-        # Drawn apart, so that what a seed has drawn before stays what it was.
         apart = random.Random(f"sessions:{seed}")
         self.sessions: QueueDescription | None = None
         if apart.random() < SESSIONS_SHARE:

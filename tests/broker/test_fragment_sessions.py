@@ -25,7 +25,7 @@ from duobus.errors import MessageNotFound, SessionLockLost
 LOCK_MS = 30_000
 
 
-class Owner:
+class Owner(sessions.Owner):
     """Counts what a session's holder is told."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Protocol
 
 from duobus.broker.fragment import sessions
-from duobus.broker.fragment.sessions import SessionLock
+from duobus.broker.fragment.sessions import Owner, SessionLock
 from duobus.broker.lending import QUANTUM
 from duobus.errors import StoreUnavailable
 from duobus.model.columns import DeliveryBatch, Mailbox
@@ -32,7 +32,7 @@ class Holder(Mailbox):
         raise NotImplementedError
 
 
-class SessionReceiver:
+class SessionReceiver(Owner):
     """The standing request of one link for the messages of the one session that it holds.
 
     Attributes:

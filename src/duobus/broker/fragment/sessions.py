@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from duobus.broker.fragment.commands import ABANDON, Command, Housekeeping, SetSessionState, SettleBatch
 from duobus.broker.fragment.slot import ACTIVE, DEFERRED, MAIN, SESSION_STATE, Slot, sub_queue_of
@@ -31,14 +31,18 @@ STATES_MAX: Final = 1_000_000
 COMPACT_FROM: Final = 1024
 
 
-class Owner(Protocol):
+class Owner:
     """Who holds a session."""
+
+    __slots__ = ()
 
     def offer(self) -> None:
         """Messages of the session became available."""
+        raise NotImplementedError
 
     def lost(self) -> None:
         """The session's lock is gone."""
+        raise NotImplementedError
 
 
 class Session:
@@ -541,7 +545,7 @@ def recover_state(source: Source, row: StoredMessage) -> None:
     sessions.state_bytes += len(row.payload)
 
 
-def forget_locks(fragment: Fragment) -> list[Any]:
+def forget_locks(fragment: Fragment) -> list[Owner]:
     """The fragment's memory is thrown away: end every lock of a session and return their owners."""
     owners = []
     for source in fragment.sources.values():

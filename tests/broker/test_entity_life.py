@@ -20,6 +20,7 @@ from duobus.errors import (
     ArgumentInvalid,
     ArgumentOutOfRange,
     EntityNotFound,
+    NotImplementedYet,
     QuotaExceeded,
     ServerBusy,
     StoreFailed,
@@ -117,6 +118,8 @@ async def test_what_cannot_be_changed_is_refused_by_name_and_nothing_changes(hal
         await update(hall, lock_duration_ms=1)
     with pytest.raises(EntityNotFound):
         await hall.unit.update_queue("n", QueueDescription(name="other"))
+    with pytest.raises(NotImplementedYet, match="ForwardTo"):
+        await update(hall, forward_to="other")
     assert queue.description == before == from_json(hall.catalog.read().entities[0].description, QueueDescription)
 
 
@@ -395,6 +398,17 @@ async def test_followers_hear_of_changes_and_deletions_until_they_leave(hall: Ha
     await hall.create()
     await hall.unit.delete_queue("n", "q")
     assert len(heard) == 2
+
+
+@simulated
+async def test_one_timer_serves_all_queues_and_each_goes_in_its_own_time(hall: Hall) -> None:
+    await hall.start()
+    before = timers(hall)
+    for number in range(50):
+        await hall.create(f"q{number}", auto_delete_on_idle_ms=FIVE_MINUTES_MS + (50 - number) * 60_000)
+    assert timers(hall) <= before + 1
+    await asyncio.sleep(300 + 10 * 60 + 1)
+    assert sorted(hall.unit.namespace("n").queues) == sorted(f"q{number}" for number in range(40))
 
 
 # -- scheduled messages and expiry ------------------------------------------------------------------------------

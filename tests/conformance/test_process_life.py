@@ -127,6 +127,28 @@ async def test_a_restart_keeps_messages_with_all_that_belongs_to_them(tmp_path: 
                 await sender.cancel_scheduled_messages(scheduled)
 
 
+@pytest.mark.parametrize("kind", ["watchful", "watchful-partitioned"])
+@within_the_limit
+async def test_a_killed_broker_still_knows_the_ids_that_came_before(tmp_path: Path, kind: str) -> None:
+    bus, sdk = Bus(tmp_path), Sdk("sync")
+    queue = f"{kind}-0"
+    with bus.process:
+        async with sdk.client(bus.connection_string) as client, client.sender(queue) as sender:
+            for number in range(20):
+                await sender.send_messages(ServiceBusMessage(f"{number}", message_id=f"id-{number}"))
+            async with client.receiver(queue) as receiver:
+                completed = await bodies(receiver, 5)
+        bus.process.kill()
+        bus.process.start()
+        async with sdk.client(bus.connection_string) as client, client.sender(queue) as sender:
+            for number in range(21):
+                await sender.send_messages(ServiceBusMessage(f"{number}", message_id=f"id-{number}"))
+            async with client.receiver(queue) as receiver:
+                left = await bodies(receiver, 16)
+                assert await receiver.receive_messages(max_wait_time=0.5) == []
+    assert sorted(completed + left) == sorted(b"%d" % number for number in range(21))
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @within_the_limit
 async def test_a_lock_of_before_the_kill_is_lost_and_its_message_comes_again(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class IdleWatch:
         delete: Begins the deletion of a queue.
     """
 
-    __slots__ = ("_delete", "_now_ms", "_queues", "_timer")
+    __slots__ = ("_delete", "_due_ms", "_now_ms", "_queues", "_timer")
 
     def __init__(
         self, queues: Callable[[], Iterable[Queue]], now_ms: Callable[[], int], delete: Callable[[Queue], None]
@@ -56,13 +56,15 @@ class IdleWatch:
         self._now_ms = now_ms
         self._delete = delete
         self._timer: asyncio.TimerHandle | None = None
+        self._due_ms = 0
 
     def begin(self, queue: Queue) -> None:
         """A queue is new, has new properties, or is there again after a start: its time begins."""
         limit_ms = queue.description.auto_delete_on_idle_ms
-        queue.idle = None if limit_ms is None else IdleClock(limit_ms, self._now_ms)
+        queue.idle = None
         if limit_ms is not None:
-            self.look()
+            queue.idle = IdleClock(limit_ms, self._now_ms)
+            self._arm(queue.idle.last_ms + limit_ms)
 
     def look(self) -> None:
         """Delete what has been idle for too long, and set the timer for the next look."""
@@ -81,8 +83,16 @@ class IdleWatch:
                 earliest = due_ms
         self.stop()
         if earliest is not None:
-            delay_s = min(max((earliest - now_ms) / 1000, LOOK_MIN_S), LOOK_MAX_S)
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self.look)
+            self._arm(earliest)
+
+    def _arm(self, due_ms: int) -> None:
+        """Look again then, unless that is to be done earlier anyway."""
+        if self._timer is not None and self._due_ms <= due_ms:
+            return
+        self.stop()
+        self._due_ms = due_ms
+        delay_s = min(max((due_ms - self._now_ms()) / 1000, LOOK_MIN_S), LOOK_MAX_S)
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self.look)
 
     def stop(self) -> None:
         """Look no more, until told to."""

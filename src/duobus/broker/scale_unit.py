@@ -22,6 +22,7 @@ from duobus.broker.ports import LateRefusal, Plan
 from duobus.broker.queue import COUNT_BITS, Queue
 from duobus.errors import (
     EntityAlreadyExists,
+    NotImplementedYet,
     QuotaExceeded,
     ServerBusy,
     ServiceBusError,
@@ -37,6 +38,7 @@ from duobus.model.description import (
     check_queue_update,
     from_json,
     to_json,
+    unbuilt_features,
 )
 from duobus.model.quotas import Quotas
 from duobus.stores.catalog import LIVE, CatalogContents, EntityRow, SlotRow
@@ -192,6 +194,7 @@ class ScaleUnit:
         Raises:
             EntityNotFound: There is no such queue.
             ArgumentInvalid, ArgumentOutOfRange: A property is wrong, or cannot be changed; nothing was.
+            NotImplementedYet: It asks for what this version does not serve.
             ServerBusy: The catalog is lost; nothing was changed.
         """
         home = self.namespace(namespace)
@@ -199,6 +202,9 @@ class ScaleUnit:
         if queue is None:
             raise not_found(f"sb://{home.name}/{description.name}")
         wanted = check_queue_update(queue.description, description, profile)
+        unbuilt = unbuilt_features(wanted)
+        if unbuilt:
+            raise NotImplementedYet(f"This version of duobus does not serve {', '.join(unbuilt)}. Leave it out.")
         wanted = msgspec.structs.replace(wanted, updated_at_ms=self._now_ms())
         try:
             self._catalog.update_description(queue.entity_id, to_json(wanted))

@@ -160,10 +160,23 @@ def admit(source: Source, run: Run, now_ms: int, commit: CommitBatch) -> list[in
     if history is None or window_ms is None or ids is None:
         return run.indices
     history.purge(now_ms, window_ms)
+    added, kept = _fresh(history.known, ids, run)
+    if added:
+        commit.histories.append(IdBlock(source.source_key, source.next_count, now_ms, pack(added)))
+        history.add(now_ms, source.next_count, added)
+    return kept
+
+
+def _fresh(known: set[bytes], ids: list[bytes | None], run: Run) -> tuple[list[bytes], list[int] | None]:
+    """The ids of a run that nobody has sent, and the indices of what is kept: those with such ids, or with none."""
+    wanted = ids if run.indices is None else [ids[index] for index in run.indices]
+    distinct = {one for one in wanted if one is not None}
+    if len(distinct) == len(wanted) and known.isdisjoint(distinct):
+        # Nearly every run: all have ids, and no two of them the same.
+        return [one for one in wanted if one is not None], run.indices
     kept: list[int] = []
     dropped: list[int] = []
     fresh: dict[bytes, None] = {}
-    known = history.known
     for index in range(run.batch.n) if run.indices is None else run.indices:
         one = ids[index]
         if one is None:
@@ -173,14 +186,10 @@ def admit(source: Source, run: Run, now_ms: int, commit: CommitBatch) -> list[in
         else:
             fresh[one] = None
             kept.append(index)
-    if fresh:
-        added = list(fresh)
-        history.add(now_ms, source.next_count, added)
-        commit.histories.append(IdBlock(source.source_key, source.next_count, now_ms, pack(added)))
     if not dropped:
-        return run.indices
+        return list(fresh), run.indices
     run.dropped = dropped
-    return kept
+    return list(fresh), kept
 
 
 def stored_size(source: Source, run: Run) -> int:

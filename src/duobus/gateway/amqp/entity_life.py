@@ -21,6 +21,7 @@ _OPERATIONS = {
     "com.microsoft:schedule-message": _SENDING,
     "com.microsoft:peek-message": _RECEIVING,
     "com.microsoft:receive-by-sequence-number": _RECEIVING,
+    "com.microsoft:batch-delete-messages": _RECEIVING,
 }
 
 

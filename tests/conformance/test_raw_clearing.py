@@ -11,6 +11,7 @@ from kit_bus import KEY, LISTEN_ONLY, Bus
 from kit_raw import RawClient, token
 from kit_sdk import Sdk, within_the_limit
 from test_raw_deliveries import filled, locked, management
+from test_raw_sessions import sent
 
 from duobus.auth.sas import sign_token
 from duobus.codec import Int, Timestamp
@@ -119,3 +120,17 @@ def test_a_purge_takes_the_right_to_manage(bus: Bus) -> None:
         properties, answer = purge(raw, queue)
         assert (properties["statusCode"], answer) == (401, None)
         assert delete(raw, queue, 5)[0] == 204
+
+
+@pytest.mark.parametrize("kind", ["sessions", "parted-sessions"])
+def test_a_batch_delete_of_a_session_leaves_the_others_and_a_purge_takes_them_all(
+    bus: Bus, raw: RawClient, kind: str
+) -> None:
+    queue = bus.queue(kind)
+    for session, number in (("a", 3), ("b", 2)):
+        sent(raw, queue, session, *[b"x"] * number)
+    assert delete(raw, queue, 10, **{"session-id": "a"})[2] == {"message-count": 3}
+    assert delete(raw, queue, 10, **{"session-id": "a"})[0] == 204
+    assert delete(raw, queue, 10, **{"session-id": 7})[1]["errorCondition"] == "com.microsoft:argument-error"
+    assert purge(raw, queue)[1]["message-count"] == 2
+    assert delete(raw, queue, 10)[0] == 204

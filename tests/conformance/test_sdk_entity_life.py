@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusMessage
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage
 from azure.servicebus.exceptions import (
     MessageSizeExceededError,
     MessagingEntityDisabledError,
@@ -50,6 +51,14 @@ class Place:
     async def delete(self) -> None:
         """Delete the queue."""
         await asyncio.to_thread(self._thread.call, "delete_queue", self.name, "q")
+
+    def disable_receiving(self) -> None:
+        """Disable it in another thread than a test's."""
+        self._thread.call("update_queue", self.name, "q", {"status": "ReceiveDisabled"})
+
+    def delete_now(self) -> None:
+        """Delete the queue in another thread than a test's."""
+        self._thread.call("delete_queue", self.name, "q")
 
     def close(self) -> None:
         """Remove the namespace."""
@@ -141,6 +150,50 @@ async def test_a_queue_that_forbids_to_receive_still_takes_messages(place: Place
     async with sdk.client(place.connection_string, **AGAIN) as client, client.receiver(queue) as receiver:
         # The first one's lock still stands, though its holder has gone.
         assert await bodies(receiver, 2, wait_s=0.5) == [b"second"]
+
+
+@within_the_limit
+async def test_a_queue_that_is_disabled_frees_the_sessions_that_are_held(place: Place, sdk: Sdk) -> None:
+    queue = place.create(requires_session=True)
+    async with sdk.client(place.connection_string, **AGAIN) as client:
+        async with client.sender(queue) as sender:
+            await sender.send_messages([ServiceBusMessage(body, session_id="s") for body in (b"1", b"2")])
+        async with client.receiver(queue, session_id="s") as receiver:
+            (first,) = await receiver.receive_messages(max_wait_time=5)
+            await place.update(status="Disabled")
+            # A session is not accepted again behind the application's back.
+            with pytest.raises(ServiceBusError):
+                await receiver.complete_message(first)
+            with pytest.raises(MessagingEntityDisabledError):
+                async with client.receiver(queue, session_id="s"):
+                    pass
+            await place.update(status="Active")
+            async with client.receiver(queue, session_id="s") as other:
+                (again,) = await other.receive_messages(max_wait_time=5)
+                assert (b"".join(again.body), again.delivery_count) == (b"1", 0)
+                await other.complete_message(again)
+                assert await bodies(other, 1) == [b"2"]
+
+
+@within_the_limit
+async def test_whoever_waits_for_a_session_hears_that_the_queue_is_disabled_or_gone(place: Place, sdk: Sdk) -> None:
+    queue = place.create(requires_session=True)
+    for change, error in (
+        (place.disable_receiving, MessagingEntityDisabledError),
+        (place.delete_now, MessagingEntityNotFoundError),
+    ):
+        # The SDK's ordinary flavour blocks this thread while it waits.
+        timer = threading.Timer(0.5, change)
+        timer.start()
+        with pytest.raises(error):
+            async with (
+                sdk.client(place.connection_string, **AGAIN) as client,
+                client.receiver(queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=20),
+            ):
+                pass
+        timer.join()
+        if error is MessagingEntityDisabledError:
+            await place.update(status="Active")
 
 
 @within_the_limit

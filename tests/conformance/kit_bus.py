@@ -23,8 +23,8 @@ POOL: dict[str, tuple[int, dict[str, Any]]] = {
     "impatient": (20, {"LockDuration": "PT5S"}),
     "large": (3, {"MaxMessageSizeInKilobytes": 2048}),
     "twice": (3, {"MaxDeliveryCount": 2}),
-    "sessions": (60, {"RequiresSession": True}),
-    "parted-sessions": (40, {"RequiresSession": True, "EnablePartitioning": True}),
+    "sessions": (120, {"RequiresSession": True}),
+    "parted-sessions": (80, {"RequiresSession": True, "EnablePartitioning": True}),
     "impatient-sessions": (10, {"RequiresSession": True, "LockDuration": "PT5S"}),
 }
 

@@ -26,8 +26,8 @@ POOL: dict[str, tuple[int, dict[str, Any]]] = {
     "watchful": (12, {"RequiresDuplicateDetection": True, "DuplicateDetectionHistoryTimeWindow": "PT1M"}),
     "watchful-partitioned": (4, {"RequiresDuplicateDetection": True, "EnablePartitioning": True}),
     "backing-off": (4, {"RedeliveryDelay": "PT1S", "DelayedAbandon": True, "MaxDeliveryCount": 10}),
-    "sessions": (70, {"RequiresSession": True}),
-    "parted-sessions": (40, {"RequiresSession": True, "EnablePartitioning": True}),
+    "sessions": (120, {"RequiresSession": True}),
+    "parted-sessions": (80, {"RequiresSession": True, "EnablePartitioning": True}),
     "impatient-sessions": (10, {"RequiresSession": True, "LockDuration": "PT5S"}),
 }
 

@@ -113,6 +113,24 @@ async def test_sends_are_seen_after_the_commit_and_by_nobody_before() -> None:
         assert await bodies(client) == [b"one", b"two"]
 
 
+@pytest.mark.parametrize("is_partitioned", [False, True])
+@in_loop
+async def test_what_a_transaction_sends_twice_is_kept_once_where_duplicates_are_detected(is_partitioned: bool) -> None:
+    watchful = QueueDescription(name="q", requires_duplicate_detection=True, enable_partitioning=is_partitioned)
+    payload = build_message(["order-1"], data=b"order")
+    async with serving(watchful) as server:
+        client = await connected(server)
+        link, sender = await coordinator(client), await client.sender()
+        for is_rollback in (True, False, False):
+            txn = await declare(client, link)
+            for _ in range(2):
+                state = await outcome(client, put(sender, payload, TransactionalState(txn)))
+                assert state == TransactionalState(txn, ACCEPTED)
+            assert await discharge(client, link, txn, fail=is_rollback) == ACCEPTED
+        assert await outcome(client, put(sender, payload)) is ACCEPTED
+        assert await bodies(client) == [b"order"]
+
+
 @in_loop
 async def test_a_rollback_leaves_nothing_of_what_was_sent() -> None:
     async with serving() as server:

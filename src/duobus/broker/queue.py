@@ -133,10 +133,7 @@ class Queue:
 
     def send(self, batch: SendBatch) -> None:
         """Store messages; Runs and Refusals come to ``batch.reply``, after the commit that holds them is durable."""
-        if self.idle is not None:
-            self.idle.note()
-        if self.description.requires_duplicate_detection and not batch.ping:
-            identify(batch, is_partitioned=self.is_partitioned)
+        self.prepare(batch)
         runs, refused = self.placement.split(batch)
         for indices, error in refused:
             batch.reply.ready.append(Refusal(batch, indices, error))
@@ -144,6 +141,13 @@ class Queue:
             batch.reply.wake()
         for handle, indices, is_keyless in runs:
             handle.broker.submit(Run(handle, SOURCE, batch, indices, self.placement if is_keyless else None))
+
+    def prepare(self, batch: SendBatch) -> None:
+        """What comes before the question of where messages go: they are a use of the queue, and get their identity."""
+        if self.idle is not None:
+            self.idle.note()
+        if self.description.requires_duplicate_detection and not batch.ping:
+            identify(batch, is_partitioned=self.is_partitioned)
 
     def demand_session(self, special: Special | None, *, is_ping: bool) -> None:
         """Refuse a message that belongs to no session, where every message must.

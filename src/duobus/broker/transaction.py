@@ -84,6 +84,7 @@ class Transaction:
                 f"A transaction may send {MESSAGES_MAX} messages at most; this one has {self._sent} and would get "
                 f"{batch.n} more. Use several transactions."
             )
+        queue.prepare(batch)
         if queue.is_partitioned:
             key = self._key_of(batch)
             self._enter(queue, queue.placement.keyed(key))

@@ -57,7 +57,11 @@ def test_standard_library_survives_three_kills_unharmed() -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_demo_that_is_ended_leaves_no_broker_behind(tmp_path: Path, number: signal.Signals) -> None:
     with subprocess.Popen(
-        [*DEMO, "--keep", str(tmp_path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [*DEMO, "--keep", str(tmp_path)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # A shell that runs the tests in its background has them ignore SIGINT, and that is inherited.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     ) as process:
         pid = broker_pid(tmp_path)
         process.send_signal(number)

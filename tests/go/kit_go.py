@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import pytest
-
-from duobus.demo.server_process import ServerProcess
+from kit_programs import CACHE, Pool, ProgramBus, do_without, run_program
 
 PROGRAMS = Path(__file__).parent / "programs"
-#: Git-ignored; gone with ``make clean``.
-CACHE = PROGRAMS.parents[2] / ".build"
 #: Set where a missing Go is to be a failure instead of a skip.
 REQUIRED = "DUOBUS_REQUIRE_GO"
 
-#: A hang is a failure (contract chapter 21).
-LIMIT_S = 20.0
 #: Downloads and the first compilation of the modules, which takes a minute of two cores.
 BUILD_LIMIT_S = 400.0
 
-LISTEN_ONLY, SEND_ONLY = "listens", "sends"
-KEY = "a key of the tests"
 #: Kinds of queues with the number of each that a run may use up.
-POOL: dict[str, tuple[int, dict[str, Any]]] = {
+POOL: Pool = {
     "plain": (30, {}),
     "impatient": (2, {"LockDuration": "PT5S"}),
     "large": (4, {"MaxMessageSizeInKilobytes": 2048}),
@@ -40,41 +31,11 @@ POOL: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
-def configuration() -> dict[str, Any]:
-    """The emulator's format (HTTP contract D.1), with two rules of one right each."""
-    queues = [
-        {"Name": f"{kind}-{index}", "Properties": properties}
-        for kind, (number, properties) in POOL.items()
-        for index in range(number)
-    ]
-    rules = [
-        {"KeyName": name, "PrimaryKey": KEY, "Rights": [right]}
-        for name, right in ((LISTEN_ONLY, "Listen"), (SEND_ONLY, "Send"))
-    ]
-    namespace = {"Name": "sbemulatorns", "Queues": queues, "Topics": [], "AuthorizationRules": rules}
-    return {"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "File"}}}
-
-
-class GoBus:
-    """A broker process, and what programs have to know of it."""
+class GoBus(ProgramBus):
+    """A broker process, and what Go programs have to know of it."""
 
     def __init__(self, folder: Path) -> None:
-        self.process = ServerProcess(folder, config=configuration())
-        self._used = dict.fromkeys(POOL, 0)
-
-    def queue(self, kind: str = "plain") -> str:
-        """Name of a queue that no other test has touched."""
-        index = self._used[kind]
-        assert index < POOL[kind][0], f"the pool has no more {kind} queues"
-        self._used[kind] += 1
-        return f"{kind}-{index}"
-
-    def connection(self, rule: str, key: str = KEY) -> str:
-        """Connection string of a rule, for plain TCP."""
-        return (
-            f"Endpoint=sb://localhost:{self.process.ready['amqp_port']};SharedAccessKeyName={rule};"
-            f"SharedAccessKey={key};UseDevelopmentEmulator=true;"
-        )
+        super().__init__(folder, POOL)
 
     def way(self, transport: str) -> dict[str, Any]:
         """What the SDK needs to take a transport: tcp, tls or websocket."""
@@ -98,14 +59,7 @@ class Go:
 
     def run(self, program: str, **given: Any) -> dict[str, Any]:
         """Run a program within LIMIT_S and return what it told."""
-        done = subprocess.run(
-            [self._binary, program, json.dumps(given)], capture_output=True, text=True, timeout=LIMIT_S, check=False
-        )
-        assert done.returncode == 0, f"{program} ended with status {done.returncode}:\n{done.stderr[-4000:]}"
-        lines = done.stdout.splitlines()
-        assert len(lines) == 1, f"{program} did not print one line:\n{done.stdout}\n{done.stderr[-4000:]}"
-        found: dict[str, Any] = json.loads(lines[0])
-        return found
+        return run_program(program, [self._binary, program], given, {})[0]
 
 
 def sources() -> list[Path]:
@@ -120,7 +74,7 @@ def build() -> Path:
     is a failure everywhere.
     """
     if shutil.which("go") is None:
-        _do_without("go is not on PATH")
+        do_without("go is not on PATH", REQUIRED)
     version = hashlib.sha256(b"\0".join(path.name.encode() + path.read_bytes() for path in sources()))
     binary = CACHE / f"go-{version.hexdigest()[:12]}" / "programs"
     CACHE.mkdir(exist_ok=True)
@@ -135,7 +89,7 @@ def build() -> Path:
 def _build_into(binary: Path) -> None:
     problem = _go("mod", "download")
     if problem:
-        _do_without(f"go mod download failed: {problem}")
+        do_without(f"go mod download failed: {problem}", REQUIRED)
     partial = binary.with_suffix(".partial")
     problem = _go("build", "-o", str(partial), ".")
     assert not problem, f"go build failed: {problem}"
@@ -159,9 +113,3 @@ def _go(*command: str) -> str:
     except subprocess.TimeoutExpired:
         return f"no end within {BUILD_LIMIT_S:g} s"
     return "" if done.returncode == 0 else done.stderr.strip()[-2000:] or f"status {done.returncode}"
-
-
-def _do_without(reason: str) -> NoReturn:
-    if os.environ.get(REQUIRED):
-        pytest.fail(f"{reason}, and {REQUIRED} is set")
-    pytest.skip(reason)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit_go import BUILD_LIMIT_S, LIMIT_S, LISTEN_ONLY, PROGRAMS, SEND_ONLY, Go, GoBus
+from kit_go import BUILD_LIMIT_S, PROGRAMS, Go, GoBus
+from kit_programs import LIMIT_S, LISTEN_ONLY, SEND_ONLY
 
 # The first test of a run builds the programs; a program has its own limit.
 pytestmark = pytest.mark.timeout(2 * BUILD_LIMIT_S + LIMIT_S)

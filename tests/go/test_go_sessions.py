@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kit_go import BUILD_LIMIT_S, LIMIT_S, Go, GoBus
+from kit_go import BUILD_LIMIT_S, Go, GoBus
+from kit_programs import LIMIT_S
 
 pytestmark = pytest.mark.timeout(2 * BUILD_LIMIT_S + LIMIT_S)
 

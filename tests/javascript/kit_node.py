@@ -4,33 +4,23 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
-import os
 import shutil
 import socket
 import subprocess
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import pytest
-
-from duobus.demo.server_process import ServerProcess
+from kit_programs import CACHE, Pool, ProgramBus, do_without, run_program
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
-#: Git-ignored; gone with ``make clean``.
-CACHE = HERE.parents[1] / ".build"
 #: Set where a missing Node is to be a failure instead of a skip.
 REQUIRED = "DUOBUS_REQUIRE_JAVASCRIPT"
 
-#: A hang is a failure (contract chapter 21).
-LIMIT_S = 20.0
 INSTALL_LIMIT_S = 240.0
 
-LISTEN_ONLY, SEND_ONLY = "listens", "sends"
-KEY = "a key of the tests"
 #: Kinds of queues with the number of each that a run may use up.
-POOL: dict[str, tuple[int, dict[str, Any]]] = {
+POOL: Pool = {
     "plain": (50, {}),
     "impatient": (4, {"LockDuration": "PT5S"}),
     "large": (4, {"MaxMessageSizeInKilobytes": 2048}),
@@ -41,63 +31,20 @@ POOL: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
-def configuration() -> dict[str, Any]:
-    """The emulator's format (HTTP contract D.1), with two rules of one right each."""
-    queues = [
-        {"Name": f"{kind}-{index}", "Properties": properties}
-        for kind, (number, properties) in POOL.items()
-        for index in range(number)
-    ]
-    rules = [
-        {"KeyName": name, "PrimaryKey": KEY, "Rights": [right]}
-        for name, right in ((LISTEN_ONLY, "Listen"), (SEND_ONLY, "Send"))
-    ]
-    namespace = {"Name": "sbemulatorns", "Queues": queues, "Topics": [], "AuthorizationRules": rules}
-    return {"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "File"}}}
-
-
-class NodeBus:
-    """A broker process, and what programs have to know of it."""
+class NodeBus(ProgramBus):
+    """A broker process, and what Node programs have to know of it."""
 
     def __init__(self, folder: Path) -> None:
-        self.process = ServerProcess(folder, config=configuration())
-        self._used = dict.fromkeys(POOL, 0)
-
-    @property
-    def port(self) -> int:
-        """The plain AMQP port."""
-        return int(self.process.ready["amqp_port"])
+        super().__init__(folder, POOL)
 
     @property
     def http_port(self) -> int:
         """The HTTP port, which takes TLS and WebSockets as well."""
         return int(self.process.ready["http_port"])
 
-    def queue(self, kind: str = "plain") -> str:
-        """Name of a queue that no other test has touched."""
-        index = self._used[kind]
-        assert index < POOL[kind][0], f"the pool has no more {kind} queues"
-        self._used[kind] += 1
-        return f"{kind}-{index}"
-
-    def connection(self, rule: str, key: str = KEY) -> str:
-        """Connection string of a rule, for plain TCP."""
-        return (
-            f"Endpoint=sb://localhost:{self.port};SharedAccessKeyName={rule};SharedAccessKey={key};"
-            "UseDevelopmentEmulator=true;"
-        )
-
     def login(self, queue: str) -> dict[str, Any]:
         """What a plain client needs: port, rule and key with all rights, a queue."""
-        members = dict(
-            part.split("=", 1) for part in self.process.connection_string.rstrip(";").split(";") if "=" in part
-        )
-        return {
-            "port": self.port,
-            "username": members["SharedAccessKeyName"],
-            "password": members["SharedAccessKey"],
-            "queue": queue,
-        }
+        return {"port": self.port, **self.credentials(), "queue": queue}
 
     def way(self, transport: str) -> dict[str, Any]:
         """What the SDK needs to take a transport: tcp, tls or websocket."""
@@ -140,20 +87,8 @@ class Node:
 
     def run_traced(self, program: str, debug: str = "", **given: Any) -> tuple[dict[str, Any], str]:
         """The same with the standard error, which has what ``debug`` asks for (DEBUG of the debug package)."""
-        environment = {**os.environ, "NODE_EXTRA_CA_CERTS": self._ca, "DEBUG": debug}
-        done = subprocess.run(
-            ["node", str(self._folder / "programs" / f"{program}.mjs"), json.dumps(given)],
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            env=environment,
-            check=False,
-        )
-        assert done.returncode == 0, f"{program} ended with status {done.returncode}:\n{done.stderr[-4000:]}"
-        lines = done.stdout.splitlines()
-        assert len(lines) == 1, f"{program} did not print one line:\n{done.stdout}\n{done.stderr[-4000:]}"
-        found: dict[str, Any] = json.loads(lines[0])
-        return found, done.stderr
+        command = ["node", self._folder / "programs" / f"{program}.mjs"]
+        return run_program(program, command, given, {"NODE_EXTRA_CA_CERTS": self._ca, "DEBUG": debug})
 
 
 def install() -> Path:
@@ -162,7 +97,7 @@ def install() -> Path:
     Skips, or fails where REQUIRED is set, when there is no Node or the packages cannot be had.
     """
     if shutil.which("node") is None or shutil.which("npm") is None:
-        _do_without("node and npm are not on PATH")
+        do_without("node and npm are not on PATH", REQUIRED)
     manifest = (HERE / "package.json").read_bytes()
     folder = CACHE / f"javascript-{hashlib.sha256(manifest).hexdigest()[:12]}"
     CACHE.mkdir(exist_ok=True)
@@ -188,12 +123,6 @@ def _install_into(folder: Path, manifest: bytes) -> None:
     except subprocess.TimeoutExpired:
         problem = f"no end within {INSTALL_LIMIT_S:g} s"
     if problem:
-        _do_without(f"npm install failed: {problem}")
+        do_without(f"npm install failed: {problem}", REQUIRED)
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
-
-
-def _do_without(reason: str) -> NoReturn:
-    if os.environ.get(REQUIRED):
-        pytest.fail(f"{reason}, and {REQUIRED} is set")
-    pytest.skip(reason)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit_node import INSTALL_LIMIT_S, LIMIT_S, LISTEN_ONLY, SEND_ONLY, Node, NodeBus
+from kit_node import INSTALL_LIMIT_S, Node, NodeBus
+from kit_programs import LIMIT_S, LISTEN_ONLY, SEND_ONLY
 
 from duobus.demo.server_process import ServerProcess
 

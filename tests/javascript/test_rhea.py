@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from kit_node import INSTALL_LIMIT_S, LIMIT_S, Node, NodeBus
+from kit_node import INSTALL_LIMIT_S, Node, NodeBus
+from kit_programs import LIMIT_S
 
 pytestmark = pytest.mark.timeout(INSTALL_LIMIT_S + LIMIT_S)
 

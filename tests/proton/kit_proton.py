@@ -4,59 +4,35 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import pytest
-
-from duobus.demo.server_process import ServerProcess, queues_config
+from kit_programs import CACHE, Pool, ProgramBus, do_without, run_program
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
-#: Git-ignored; gone with ``make clean``.
-CACHE = HERE.parents[1] / ".build"
 #: Set where a Proton that cannot be built is to be a failure instead of a skip.
 REQUIRED = "DUOBUS_REQUIRE_PROTON"
 
-#: A hang is a failure (contract chapter 21).
-LIMIT_S = 20.0
 #: A build from source on a slow machine.
 INSTALL_LIMIT_S = 600.0
 
-PLAIN_QUEUES = 20
-LARGE = "large"
+#: Kinds of queues with the number of each that a run may use up.
+POOL: Pool = {"plain": (20, {}), "large": (1, {"MaxMessageSizeInKilobytes": 2048})}
 
 
-class ProtonBus:
-    """A broker process, and what programs have to know of it."""
+class ProtonBus(ProgramBus):
+    """A broker process, and what programs with Proton have to know of it."""
 
     def __init__(self, folder: Path) -> None:
-        queues: dict[str, dict[str, Any]] = {f"plain-{index}": {} for index in range(PLAIN_QUEUES)}
-        queues[LARGE] = {"MaxMessageSizeInKilobytes": 2048}
-        self.process = ServerProcess(folder, config=queues_config(queues))
-        self._used = 0
-
-    def queue(self) -> str:
-        """Name of a queue that no other test has touched."""
-        self._used += 1
-        assert self._used <= PLAIN_QUEUES, "the pool has no more queues"
-        return f"plain-{self._used - 1}"
+        super().__init__(folder, POOL)
 
     def login(self) -> dict[str, Any]:
         """Address, rule and key with all rights, and an untouched queue."""
-        parts = self.process.connection_string.rstrip(";").split(";")
-        members = dict(part.split("=", 1) for part in parts)
-        return {
-            "url": f"amqp://localhost:{self.process.ready['amqp_port']}",
-            "username": members["SharedAccessKeyName"],
-            "password": members["SharedAccessKey"],
-            "queue": self.queue(),
-        }
+        return {"url": f"amqp://localhost:{self.port}", **self.credentials(), "queue": self.queue()}
 
 
 class Proton:
@@ -67,19 +43,8 @@ class Proton:
 
     def run(self, program: str, **given: Any) -> tuple[dict[str, Any], str]:
         """Run a program within LIMIT_S; returns what it told, and the trace of its frames."""
-        done = subprocess.run(
-            [str(self._python), str(PROGRAMS / f"{program}.py"), json.dumps(given)],
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            env={**os.environ, "PN_TRACE_FRM": "1"},
-            check=False,
-        )
-        assert done.returncode == 0, f"{program} ended with status {done.returncode}:\n{done.stderr[-4000:]}"
-        lines = done.stdout.splitlines()
-        assert len(lines) == 1, f"{program} did not print one line:\n{done.stdout}\n{done.stderr[-4000:]}"
-        found: dict[str, Any] = json.loads(lines[0])
-        return found, done.stderr
+        command = [self._python, PROGRAMS / f"{program}.py"]
+        return run_program(program, command, given, {"PN_TRACE_FRM": "1"})
 
 
 def build() -> Path:
@@ -110,12 +75,6 @@ def _run(command: list[str], problem: str) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
-        _do_without(f"{problem}: no end within {INSTALL_LIMIT_S:g} s")
+        do_without(f"{problem}: no end within {INSTALL_LIMIT_S:g} s", REQUIRED)
     if done.returncode:
-        _do_without(f"{problem}: {(done.stderr or done.stdout).strip().splitlines()[-1:]}")
-
-
-def _do_without(reason: str) -> NoReturn:
-    if os.environ.get(REQUIRED):
-        pytest.fail(f"{reason}; and {REQUIRED} is set")
-    pytest.skip(reason)
+        do_without(f"{problem}: {(done.stderr or done.stdout).strip().splitlines()[-1:]}", REQUIRED)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from kit_proton import INSTALL_LIMIT_S, LARGE, LIMIT_S, Proton, ProtonBus
+from kit_programs import LIMIT_S
+from kit_proton import INSTALL_LIMIT_S, Proton, ProtonBus
 
 # The first test of a run builds Proton; a program has its own limit.
 pytestmark = pytest.mark.timeout(2 * INSTALL_LIMIT_S + LIMIT_S)
@@ -57,7 +58,7 @@ def test_an_aborted_delivery_leaves_nothing_and_the_link_goes_on(proton: Proton,
 
 
 def test_a_message_of_many_frames_arrives_bit_exact(proton: Proton, proton_bus: ProtonBus) -> None:
-    found, trace = proton.run("large", large=LARGE, **proton_bus.login())
+    found, trace = proton.run("large", large=proton_bus.queue("large"), **proton_bus.login())
     assert (found["size"], found["same"]) == (1_572_864, True)
     assert trace.count("<- @transfer") > 20
     assert "amqp:link:message-size-exceeded" in trace

@@ -144,8 +144,7 @@ class Queue:
 
     def prepare(self, batch: SendBatch) -> None:
         """What comes before the question of where messages go: they are a use of the queue, and get their identity."""
-        if self.idle is not None:
-            self.idle.note()
+        self._note_use()
         if self.description.requires_duplicate_detection and not batch.ping:
             identify(batch, is_partitioned=self.is_partitioned)
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 #: A backlog queue that failed is tried again after this time; without it one bad minute of the secondary would leave a
 #: pair without any, for ever.
 REST_MS: Final = 60_000
+#: Queues that are looked at side by side at pairing.
+AT_ONCE: Final = 10
 TRIES: Final = 3
 TRY_AGAIN_S: Final = 30.0
 
@@ -89,23 +91,27 @@ async def provide(
         BacklogUnavailable: There is none at all.
         ClientAuthenticationError, ServiceBusAuthenticationError, ServiceBusAuthorizationError: The credentials may not.
     """
-    found: list[str] = []
-    why: Exception | None = None
-    for queue in wanted:
-        try:
-            await (_look(client, queue) if administration is None else _provide_one(administration, queue))
-        except (ClientAuthenticationError, ServiceBusAuthenticationError, ServiceBusAuthorizationError):
-            raise
-        except Exception as error:  # noqa: BLE001 - the pair does without this queue, whatever it was
-            why = error
-            reporter.tell(BacklogMissing(queue, str(error)))
-        else:
-            found.append(queue)
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def look(queue: str) -> Exception | None:
+        async with room:
+            try:
+                await (_look(client, queue) if administration is None else _provide_one(administration, queue))
+            except (ClientAuthenticationError, ServiceBusAuthenticationError, ServiceBusAuthorizationError):
+                raise
+            except Exception as error:  # noqa: BLE001 - the pair does without this queue, whatever it was
+                return error
+            return None
+
+    answers = dict(zip(wanted, await asyncio.gather(*(look(queue) for queue in wanted)), strict=True))
+    for queue, answer in answers.items():
+        if answer is not None:
+            reporter.tell(BacklogMissing(queue, str(answer)))
+    found = [queue for queue, answer in answers.items() if answer is None]
     if not found:
         how = "Pass administration=, so that they can be made." if administration is None else "See the cause."
-        raise BacklogUnavailable(
-            f"The secondary has none of {len(wanted)} backlog queues ({wanted[0]} ...). {how}"
-        ) from why
+        text = f"The secondary has none of {len(wanted)} backlog queues ({wanted[0]} ...). {how}"
+        raise BacklogUnavailable(text) from answers[wanted[0]]
     return found
 
 

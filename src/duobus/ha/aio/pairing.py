@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from duobus.ha.aio import backlog
 from duobus.ha.aio.paired_sender import PairedSender
-from duobus.ha.aio.syphon import Syphon
+from duobus.ha.aio.syphon import RETRY_DEFAULT, Syphon
 from duobus.ha.classify import Verdict
 from duobus.ha.errors import PairFaulted, PairingRefused
 from duobus.ha.events import FailoverEngaged, Faulted, PingSent, PrimaryHealthy, Reporter, SendFailed
@@ -113,6 +113,8 @@ class PairedNamespace:
                 classifier=options.classify,
                 ttl_mode=options.ttl_mode,
                 poll=options.poll,
+                # By then a ping has told whether the primary is back.
+                retry=min(options.ping_primary_interval, RETRY_DEFAULT),
                 reporter=self.reporter,
                 clock=options.clock,
             )

@@ -21,10 +21,15 @@ if TYPE_CHECKING:
     from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 BATCH: Final = 100
-#: A destination that did not answer is left alone for this time; its messages come again when their locks end.
-SKIP_MS: Final = 30_000
+#: A destination that did not answer is left alone for this time: half of the lock of a backlog queue.
+RETRY_DEFAULT: Final = timedelta(seconds=30)
+#: Messages for such destinations that a pump gives back when it tries again. Those beyond it come back by themselves,
+#: when their locks end.
+HELD_MAX: Final = 1_000
 #: After a receive that failed, doubled with each failure up to the second one.
 RETRY_FIRST_S, RETRY_MAX_S = 1.0, 60.0
+#: The SDK takes no wait of nothing.
+SHORTEST_WAIT_S: Final = 0.05
 #: Destinations whose links are kept open.
 SENDERS_MAX: Final = 100
 
@@ -53,6 +58,7 @@ class Syphon:
         classifier: Which errors mean that a destination is away.
         ttl_mode: ``restart`` or ``remaining``.
         poll: How long a receive waits for messages.
+        retry: How long a destination that did not answer is left alone.
         reporter: Hears of everything.
         clock: The time.
     """
@@ -66,6 +72,7 @@ class Syphon:
         classifier: Classifier = outage,
         ttl_mode: str = "restart",
         poll: timedelta = POLL_DEFAULT,
+        retry: timedelta = RETRY_DEFAULT,
         reporter: Reporter | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -75,6 +82,7 @@ class Syphon:
         self._classifier = classifier
         self._is_remaining = ttl_mode == "remaining"
         self._poll_s = poll.total_seconds()
+        self._retry_ms = round(retry.total_seconds() * 1000)
         self._reporter = reporter if reporter is not None else Reporter(None)
         self._clock = clock if clock is not None else Clock()
 
@@ -92,17 +100,22 @@ class _Pump:
         self._syphon = syphon
         self._queue = queue
         self._senders: dict[str, ServiceBusSender] = {}
+        #: Path to the time at which it is tried again.
         self._skipped: dict[str, int] = {}
+        #: Path to messages of it that are locked.
+        self._held: dict[str, list[ServiceBusReceivedMessage]] = {}
 
     async def run(self) -> None:
         syphon, retry_s = self._syphon, RETRY_FIRST_S
         try:
             while True:
                 try:
+                    self._held.clear()  # Their locks went with their link.
                     async with syphon._secondary.get_queue_receiver(self._queue) as receiver:
                         while True:
                             # A link that the service ends before the time is over is attached again by the outer loop.
-                            messages = await receiver.receive_messages(BATCH, max_wait_time=syphon._poll_s)
+                            messages = await receiver.receive_messages(BATCH, max_wait_time=self._wait_s())
+                            await self._give_back(receiver)
                             retry_s = RETRY_FIRST_S
                             if messages:
                                 await self._carry(receiver, messages)
@@ -129,11 +142,11 @@ class _Pump:
                 await self._bury(receiver, received, restored.path, EXPIRED, text)
             else:
                 parcels.setdefault(restored.path, []).append(_Parcel(received, restored.message))
-        monotonic_ms = clock.monotonic_ms()
-        self._skipped = {path: until for path, until in self._skipped.items() if until > monotonic_ms}
         async with asyncio.TaskGroup() as group:
             for path, those in parcels.items():
-                if path not in self._skipped:
+                if path in self._skipped:
+                    self._hold(path, those)
+                else:
                     group.create_task(self._deliver(receiver, path, those))
         await self._close_senders(list(self._senders)[SENDERS_MAX:])
 
@@ -147,7 +160,7 @@ class _Pump:
                 await sender.send_messages([parcel.message for parcel in parcels])
             except Exception as error:  # noqa: BLE001 - the classifier says what it means
                 if self._is_away(error):
-                    await self._skip(path, len(parcels), error)
+                    await self._skip(path, parcels, error)
                     return
             else:
                 await self._complete(receiver, path, parcels)
@@ -157,7 +170,7 @@ class _Pump:
                 await sender.send_messages(parcel.message)
             except Exception as error:  # noqa: BLE001 - the classifier says what it means
                 if self._is_away(error):
-                    await self._skip(path, len(parcels) - index, error)
+                    await self._skip(path, parcels[index:], error)
                     return
                 text = f"{path}: {type(error).__name__}: {error}"
                 await self._bury(receiver, parcel.received, path, CANNOT_BE_DELIVERED, text)
@@ -168,10 +181,33 @@ class _Pump:
         """Tell whether the message is to stay in the backlog: the destination is away, busy, or full."""
         return isinstance(error, ServiceBusQuotaExceededError) or self._syphon._classifier(error) is not Verdict.REFUSED
 
-    async def _skip(self, path: str, messages: int, error: Exception) -> None:
-        self._skipped[path] = self._syphon._clock.monotonic_ms() + SKIP_MS
-        self._syphon._reporter.tell(SyphonSkipped(path, self._queue, messages, str(error) or type(error).__name__))
+    async def _skip(self, path: str, parcels: list[_Parcel], error: Exception) -> None:
+        """Leave a destination alone for a while, so that it holds up nobody (I49)."""
+        self._skipped[path] = self._syphon._clock.monotonic_ms() + self._syphon._retry_ms
+        self._hold(path, parcels)
+        text = str(error) or type(error).__name__
+        self._syphon._reporter.tell(SyphonSkipped(path, self._queue, len(parcels), text))
         await self._close_senders([path])
+
+    def _hold(self, path: str, parcels: list[_Parcel]) -> None:
+        room = HELD_MAX - sum(len(held) for held in self._held.values())
+        self._held.setdefault(path, []).extend(parcel.received for parcel in parcels[: max(0, room)])
+
+    def _wait_s(self) -> float:
+        """How long to wait for messages: a poll, or until a destination is to be tried again."""
+        if not self._skipped:
+            return self._syphon._poll_s
+        left_ms = min(self._skipped.values()) - self._syphon._clock.monotonic_ms()
+        return min(self._syphon._poll_s, max(SHORTEST_WAIT_S, left_ms / 1000))
+
+    async def _give_back(self, receiver: ServiceBusReceiver) -> None:
+        """Put messages back into the backlog whose destination is to be tried again; the next receive brings them."""
+        now_ms = self._syphon._clock.monotonic_ms()
+        for path in [path for path, until in self._skipped.items() if until <= now_ms]:
+            del self._skipped[path]
+            held = self._held.pop(path, [])
+            # One whose lock is over is back already.
+            await asyncio.gather(*(receiver.abandon_message(received) for received in held), return_exceptions=True)
 
     async def _complete(self, receiver: ServiceBusReceiver, path: str, parcels: list[_Parcel]) -> None:
         # All at once: the SDK waits for the answer of each.

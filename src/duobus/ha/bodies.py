@@ -17,7 +17,7 @@ from uuid import UUID
 #: The only member of the object that stands for a tagged value.
 _TAG: Final = "$"
 #: Nested deeper than any value that AMQP peers take from each other (limits.md), so never reached by what was sendable.
-_DEPTH_MAX: Final = 64
+DEPTH_MAX: Final = 64
 
 
 def needs_tags(value: Any) -> bool:
@@ -51,8 +51,8 @@ def loads(data: bytes) -> Any:
 
 
 def _tagged(value: Any, depth: int) -> Any:
-    if depth > _DEPTH_MAX:
-        raise TypeError(f"a body may be nested {_DEPTH_MAX} levels deep to be diverted")
+    if depth > DEPTH_MAX:
+        raise TypeError(f"a body may be nested {DEPTH_MAX} levels deep to be diverted")
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)):

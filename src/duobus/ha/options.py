@@ -20,11 +20,12 @@ BACKLOG_QUEUES_DEFAULT: Final = 10
 #: Namespaces hold 10,000 entities; far fewer spread the load of a pair.
 BACKLOG_QUEUES_MAX: Final = 1_000
 MINUTE: Final = timedelta(minutes=1)
-FAILOVER_INTERVAL_MAX: Final = timedelta(minutes=60)
-PING_INTERVAL_MIN, PING_INTERVAL_MAX = timedelta(seconds=1), timedelta(minutes=30)
+#: Seconds, as the other bounds of times.
+FAILOVER_INTERVAL_S_MAX: Final = 3_600
+PING_INTERVAL_S_MIN, PING_INTERVAL_S_MAX = 1, 1_800
 #: A long poll of the syphon: 40 receives an hour of 10 idle backlog queues (PN14).
 POLL_DEFAULT: Final = timedelta(minutes=15)
-POLL_MIN, POLL_MAX = timedelta(seconds=1), timedelta(minutes=60)
+POLL_S_MIN, POLL_S_MAX = 1, 3_600
 
 ON_QUOTA: Final = ("raise", "divert")
 TTL_MODES: Final = ("restart", "remaining")
@@ -77,9 +78,9 @@ class SendAvailabilityPairedNamespaceOptions:
             raise TypeError(f"backlog_queue_count has to be an int, not {count!r}")
         if not 1 <= count <= BACKLOG_QUEUES_MAX:
             raise ValueError(f"backlog_queue_count has to be 1 to {BACKLOG_QUEUES_MAX:,}, not {count:,}")
-        _check_range("failover_interval", self.failover_interval, timedelta(0), FAILOVER_INTERVAL_MAX)
-        _check_range("ping_primary_interval", self.ping_primary_interval, PING_INTERVAL_MIN, PING_INTERVAL_MAX)
-        _check_range("poll", self.poll, POLL_MIN, POLL_MAX)
+        _check_range("failover_interval", self.failover_interval, 0, FAILOVER_INTERVAL_S_MAX)
+        _check_range("ping_primary_interval", self.ping_primary_interval, PING_INTERVAL_S_MIN, PING_INTERVAL_S_MAX)
+        _check_range("poll", self.poll, POLL_S_MIN, POLL_S_MAX)
         _check_choice("on_quota", self.on_quota, ON_QUOTA)
         _check_choice("ttl_mode", self.ttl_mode, TTL_MODES)
         if isinstance(self.classifier, str):
@@ -93,11 +94,12 @@ class SendAvailabilityPairedNamespaceOptions:
         return CLASSIFIERS[self.classifier] if isinstance(self.classifier, str) else self.classifier
 
 
-def _check_range(name: str, value: Any, least: timedelta, most: timedelta) -> None:
+def _check_range(name: str, value: Any, least_s: int, most_s: int) -> None:
     if not isinstance(value, timedelta):
         raise TypeError(f"{name} has to be a datetime.timedelta, not {value!r}")
-    if not least <= value <= most:
-        raise ValueError(f"{name} has to be {_in_words(least)} to {_in_words(most)}, not {_in_words(value)}")
+    seconds = value.total_seconds()
+    if not least_s <= seconds <= most_s:
+        raise ValueError(f"{name} has to be {_in_words(least_s)} to {_in_words(most_s)}, not {_in_words(seconds)}")
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -105,6 +107,5 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name} has to be one of {', '.join(choices)}, not {value!r}")
 
 
-def _in_words(value: timedelta) -> str:
-    seconds = value.total_seconds()
+def _in_words(seconds: float) -> str:
     return f"{seconds / 60:g} minutes" if seconds >= 60 else f"{seconds:g} seconds"

@@ -44,6 +44,11 @@ def paths(primary_name: str, count: int) -> list[str]:
     return [f"{primary_name}/x-servicebus-transfer/{index}" for index in range(count)]
 
 
+def name_of(client: ServiceBusClient) -> str:
+    """Return the name of a namespace: the first label of its host name."""
+    return str(client.fully_qualified_namespace).split(".", 1)[0].split(":", 1)[0]
+
+
 class Rotation:
     """The backlog queues that senders may choose among; shared by all senders of a pair (PN4)."""
 

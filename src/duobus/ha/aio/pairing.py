@@ -97,7 +97,7 @@ class PairedNamespace:
 
     async def _open(self) -> None:
         options = self.options
-        name = options.primary_name or _host(self._primary).split(".")[0].split(":")[0]
+        name = options.primary_name or backlog.name_of(self._primary)
         wanted = backlog.paths(name, options.backlog_queue_count)
         found = await backlog.provide(options.secondary, options.administration, wanted, self.reporter)
         self.rotation = backlog.Rotation(found, options.clock, options.entropy)

@@ -27,7 +27,7 @@ RETRY_DEFAULT: Final = timedelta(seconds=30)
 #: when their locks end.
 HELD_MAX: Final = 1_000
 #: After a receive that failed, doubled with each failure up to the second one.
-RETRY_FIRST_S, RETRY_MAX_S = 1.0, 60.0
+RETRY_FIRST_S, RETRY_LAST_S = 1.0, 60.0
 #: The SDK takes no wait of nothing.
 SHORTEST_WAIT_S: Final = 0.05
 #: Destinations whose links are kept open.
@@ -122,7 +122,7 @@ class _Pump:
                 except Exception as error:  # noqa: BLE001 - a pump never ends by itself
                     syphon._reporter.tell(SyphonFailed(self._queue, str(error) or type(error).__name__))
                     await asyncio.sleep(retry_s)
-                    retry_s = min(2 * retry_s, RETRY_MAX_S)
+                    retry_s = min(2 * retry_s, RETRY_LAST_S)
         finally:
             await self._close_senders(list(self._senders))
 

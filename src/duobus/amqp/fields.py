@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from duobus.amqp.conditions import Error, encode_error, error_from
-from duobus.codec import Array, DecodeError, Described, Symbol, UByte, UInt, ULong, UShort, encode_into
+from duobus.codec import Array, DecodeError, Described, PassedOver, Symbol, UByte, UInt, ULong, UShort, encode_into
+from duobus.codec.outline import PART_BYTES_MAX
 
 P = TypeVar("P", bound="Performative")
 
@@ -91,7 +92,31 @@ class Performative:
         return f"{type(self).__name__}({', '.join(given)})"
 
 
+#: All that Service Bus knows of the maps in frames has keys that begin so (wire contract 6.1).
+_KNOWN_KEYS = b"com.microsoft:"
+_MAPS = (0xC1, 0xD1)
+_ARRAYS = (0xE0, 0xF0)
+
+
+def _pass_over(value: PassedOver, name: str, codes: tuple[int, ...]) -> None:
+    """A large map or array is taken as absent, unless it may hold what somebody would have to read."""
+    if value.code not in codes:
+        raise DecodeError(f"{name} may not be so large, or of constructor 0x{value.code:02x}")
+    if _KNOWN_KEYS in value.raw:
+        raise DecodeError(f"{name} has {len(value.raw)} bytes; with keys of ours {PART_BYTES_MAX} are allowed")
+
+
 def _read_any(value: Any, name: str) -> Any:
+    if isinstance(value, PassedOver):
+        raise DecodeError(f"{name} may not have {len(value.raw)} bytes")
+    return value
+
+
+def _read_map(value: Any, name: str) -> dict[Any, Any] | None:
+    if isinstance(value, PassedOver):
+        return _pass_over(value, name, _MAPS)
+    if not isinstance(value, dict):
+        raise DecodeError(f"{name} may not be of type {type(value).__name__}")
     return value
 
 
@@ -114,7 +139,9 @@ def _unsigned(bits: int) -> Callable[[Any, str], int]:
     return read
 
 
-def _read_symbols(value: Any, name: str) -> list[str]:
+def _read_symbols(value: Any, name: str) -> list[str] | None:
+    if isinstance(value, PassedOver):
+        return _pass_over(value, name, _ARRAYS)
     # "Multiple" fields: one symbol may stand without its array.
     items = value.items if isinstance(value, Array) else [value]
     if not all(isinstance(item, str) for item in items):
@@ -150,8 +177,8 @@ _READ: dict[str, Callable[[Any, str], Any]] = {
     "string": _instance_of(str),
     "symbol": _instance_of(str),
     "symbols": _read_symbols,
-    "map": _instance_of(dict),
-    "fields": _instance_of(dict),
+    "map": _read_map,
+    "fields": _read_map,
     "error": _read_error,
     "source": _terminus,
     "target": _terminus,

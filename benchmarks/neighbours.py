@@ -2,7 +2,9 @@
 
 One message at a time is sent and received (workload D) on a queue of its own, in interleaved rounds: alone, beside each
 kind of ``benchmarks.hostile``, and beside a process that burns as much processor time as that kind did and talks to
-nobody. The last one is the control: what it costs, the machine costs and not the broker. Results go to
+nobody. The last one is the control: what it costs, the machine costs and not the broker. Beside "hot key" the broker is
+one whose fragments say busy early (``benchmarks.narrow``), and the queue of the others has fragments in all stores: one
+fragment is to refuse, and the others are not to notice (PE17). Results go to
 ``benchmarks/results/<commit>-neighbours.json`` (of a quick run to ``local-neighbours.json``), a table to the terminal.
 """
 
@@ -13,13 +15,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks import report, usage
-from benchmarks.hostile import BAIT, KINDS
+from benchmarks.hostile import BAIT, HOT, KINDS
 from benchmarks.load import workloads
 from benchmarks.load.exchange import Exchange, Limits
 from benchmarks.load.link import Target
@@ -30,6 +32,7 @@ from duobus.demo.server_process import ServerProcess, queues_config
 
 ROOT = Path(__file__).resolve().parents[1]
 CALM = "calm"
+HOT_KEY = "hot key"
 BAIT_MESSAGES = 20_000
 FIGURES = ("send_p50_ms", "send_p99_ms", "end_to_end_p50_ms", "end_to_end_p99_ms")
 #: What a hostile peer may make of the p99 of others.
@@ -38,7 +41,7 @@ BOUND = 1.2
 
 @contextmanager
 def beside(kind: str, *arguments: str) -> Iterator[list[float]]:
-    """Run a hostile process meanwhile; afterwards the list holds the processor share that it used."""
+    """Run a hostile process meanwhile; afterwards the list holds its processor share and how often it met "busy"."""
     command = [sys.executable, "-m", "benchmarks.hostile", kind, *arguments]
     used: list[float] = []
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
@@ -51,6 +54,15 @@ def beside(kind: str, *arguments: str) -> Iterator[list[float]]:
             used.extend(float(line) for line in output.split())
         finally:
             process.kill()
+
+
+class NarrowServer(ServerProcess):
+    """A broker of which a fragment says busy early."""
+
+    def _command(self, ready_file: Path) -> list[str]:
+        command = super()._command(ready_file)
+        module = command.index("-m")
+        return [*command[:module], str(ROOT / "benchmarks" / "narrow.py"), *command[module + 2 :]]
 
 
 class Bench:
@@ -86,10 +98,12 @@ class Bench:
         alone = self.measure()
         with beside(kind, "--port", str(self._port)) as used:
             hostile = self.measure()
-        share = min(1.0, used[0])
+        share, busy = min(1.0, used[0]), used[1]
+        if kind == HOT_KEY and not busy:
+            raise workloads.LoadError("the fragment of the hot key never said that it is busy")
         with beside("spinner", "--share", f"{share:.4f}"):
             control = self.measure()
-        return {"alone": alone, "hostile": hostile, "control": control, "attacker_share": share}
+        return {"alone": alone, "hostile": hostile, "control": control, "attacker_share": share, "busy": busy}
 
 
 def summarise(samples: list[dict[str, Any]]) -> dict[str, Any]:
@@ -127,24 +141,37 @@ def _ratio(spread: dict[str, float]) -> str:
 
 
 def run(kinds: list[str], rounds: int, seconds: float, bait: int = BAIT_MESSAGES) -> dict[str, Any]:
-    """Start a broker and measure it; returns the document."""
-    queues = {CALM: {}, BAIT: {"LockDuration": "PT5S", "MaxDeliveryCount": 2_000_000_000}}
+    """Start brokers and measure them; returns the document."""
     name, changed = report.commit(ROOT)
-    with tempfile.TemporaryDirectory() as folder:
+    samples: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         document: dict[str, Any] = {"commit": name, "changed": changed, "rounds": rounds, "seconds": seconds}
         document["conditions"] = report.conditions(Path(folder))
-        with ServerProcess(Path(folder), config=queues_config(queues), arguments=("--emulator",)) as server:
-            bench = Bench(server, seconds)
-            bench.fill_bait(bait)
-            bench.measure()
-            samples: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
-            for number in range(1, rounds + 1):
-                for kind in kinds:
-                    samples[kind].append(bench.round(kind))
-                    _say(number, kind, samples[kind][-1])
+        benches = {
+            is_hot: stack.enter_context(_bench(Path(folder) / str(is_hot), is_hot, seconds, bait))
+            for is_hot in {kind == HOT_KEY for kind in kinds}
+        }
+        for number in range(1, rounds + 1):
+            for kind in kinds:
+                samples[kind].append(benches[kind == HOT_KEY].round(kind))
+                _say(number, kind, samples[kind][-1])
     document["results"] = {kind: summarise(found) for kind, found in samples.items()}
     document["samples"] = samples
     return document
+
+
+@contextmanager
+def _bench(folder: Path, is_hot: bool, seconds: float, bait: int) -> Iterator[Bench]:
+    """Start one of the two brokers, and get it ready."""
+    parted = {"EnablePartitioning": True}
+    queues: dict[str, dict[str, Any]] = {CALM: {}, BAIT: {"LockDuration": "PT5S", "MaxDeliveryCount": 2_000_000_000}}
+    config = queues_config({CALM: parted, HOT: parted} if is_hot else queues)
+    with (NarrowServer if is_hot else ServerProcess)(folder, config=config, arguments=("--emulator",)) as server:
+        bench = Bench(server, seconds)
+        if not is_hot:
+            bench.fill_bait(bait)
+        bench.measure()
+        yield bench
 
 
 def _say(number: int, kind: str, sample: dict[str, Any]) -> None:

@@ -28,9 +28,9 @@ ACCEPT_AGAIN_S = 0.1
 #: Connections that have not shown what they are yet.
 SILENT_MAX = 1000
 
-#: Bytes that lie in a socket unsent before it takes no more: what the kernel would buffer for a peer that does not read
-#: are megabytes, which somebody had to make first. What is sent and not acknowledged does not count.
-UNSENT_BYTES = 1 << 17
+#: Bytes that lie in a socket unsent before it takes no more, until its peer has shown that it reads: what the kernel
+#: buffers otherwise are megabytes, which somebody had to make first. What is sent and not acknowledged does not count.
+UNSENT_BYTES = 1 << 16
 
 #: Gives the context for a new connection.
 TlsSource = Callable[[], ssl.SSLContext]
@@ -67,6 +67,8 @@ class Listener:
         self._tls = tls
         self._log = log
         self._sockets: list[socket.socket] = []
+        # When the last connection was taken.
+        self._accepted = 0.0
         self._silent: set[asyncio.Task[None]] = set()
         self._undecided: set[Switch] = set()
         self._http = http
@@ -112,7 +114,7 @@ class Listener:
             switch.abort()
 
     def _accept(self, listening: socket.socket) -> None:
-        """Take one connection, and the next one a little later."""
+        """Take one connection, and what comes close behind a little later."""
         loop = asyncio.get_running_loop()
         try:
             sock, _ = listening.accept()
@@ -123,7 +125,10 @@ class Listener:
             self._log.warning("accept failed", listener=self.name, error=str(error))
             self._rest(listening, ACCEPT_AGAIN_S)
             return
-        self._rest(listening, ACCEPT_REST_S)
+        now = loop.time()
+        if now - self._accepted < ACCEPT_REST_S:
+            self._rest(listening, ACCEPT_REST_S)
+        self._accepted = now
         if len(self._silent) + len(self._undecided) >= SILENT_MAX:
             sock.close()
             return

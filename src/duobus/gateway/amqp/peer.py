@@ -45,7 +45,7 @@ from duobus.gateway.amqp.incoming_link import IncomingLink
 from duobus.gateway.amqp.outgoing_link import OutgoingLink
 from duobus.gateway.amqp.request_node import ReplyLink, RequestLink
 from duobus.gateway.amqp.session_link import PendingSession, SessionLink
-from duobus.gateway.amqp.slices import REST_S, ending, work_off
+from duobus.gateway.amqp.slices import REST_S, ending, widen, work_off
 from duobus.gateway.amqp.transactions import Transactions
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ CARRIED_BYTES_MAX = 4 << 20
 #: Unread output of a peer beyond which nothing more is read from it; as much again may be on its way to the socket.
 OUTPUT_BYTES_MAX = 1 << 19
 #: ... while it has not shown yet that it reads: what is made for a peer that never does is made in vain.
-OUTPUT_BYTES_FIRST = 1 << 16
+OUTPUT_BYTES_FIRST = 1 << 14
 #: How long a connection that was closed from this side may take over its goodbye.
 CLOSE_MS = 5_000
 #: Whoever has the turn in a full byte budget has to bring the whole message in this time: 100 MB at 1.7 MB/s.
@@ -163,7 +163,7 @@ class Peer(asyncio.Protocol):
                 endpoint.ask_no_more()
         endpoints = sorted(self._endpoints.values(), key=lambda endpoint: not isinstance(endpoint, PendingSession))
         self._endpoints.clear()
-        work_off(self.door.loop, ending(endpoints, unsettled))
+        self.door.loop.call_soon(work_off, self.door.loop, ending(endpoints, unsettled))
 
     def pause_writing(self) -> None:
         """See asyncio.Protocol: a peer that does not read is not read from either."""
@@ -328,7 +328,7 @@ class Peer(asyncio.Protocol):
     def allow_output(self) -> None:
         """This peer reads what it is sent."""
         if self._transport is not None and not self.is_gone:
-            self._transport.set_write_buffer_limits(high=OUTPUT_BYTES_MAX)
+            widen(self._transport, OUTPUT_BYTES_MAX)
 
     @property
     def has_room(self) -> bool:

@@ -8,6 +8,8 @@ of somebody else: cut into turns alone, it would meet a slice in each of its own
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -23,9 +25,9 @@ REST_S = 0.001
 #: detaches and ends count several times: it is one of them.
 WORK_MAX = 24
 #: Messages that a lost connection gives back at a time.
-RELEASED_MAX = 100
+RELEASED_MAX = 50
 #: Closing a link costs as much as giving back so many messages.
-CLOSING = 10
+CLOSING = 5
 #: Messages that a receiving link asks for before others are written, and how many to begin with: a client may give any
 #: credit and read nothing.
 ASKED_MAX, ASKED_FIRST = 1000, 32
@@ -61,6 +63,15 @@ class Pace:
         self._is_proving = False
         self.asked = min(2 * self.asked, ASKED_MAX)
         return self.is_full
+
+
+def widen(transport: asyncio.Transport, high: int) -> None:
+    """Let a connection buffer up to ``high`` bytes, and its socket as much as the system gives it."""
+    transport.set_write_buffer_limits(high=high)
+    sock = transport.get_extra_info("socket")
+    if sock is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 0)
 
 
 def work_off(loop: asyncio.AbstractEventLoop, steps: Iterator[int]) -> None:

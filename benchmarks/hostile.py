@@ -252,7 +252,7 @@ class Flows(Hostile):
 
 
 class HotKey(Hostile):
-    """2,000 messages a second of one key, in bursts of ten on each of four connections."""
+    """500 messages a second of one key, in bursts of five on each of two connections."""
 
     def __init__(self, port: int) -> None:
         super().__init__(port)
@@ -266,10 +266,10 @@ class HotKey(Hostile):
         self._sent = 0
 
     def step(self) -> None:
-        while len(self._sockets) < 4:
+        while len(self._sockets) < 2:
             self.dial(self._data)
-        burst = b"".join(self._transfer(number) for number in range(self._sent, self._sent + 10))
-        self._sent += 10
+        burst = b"".join(self._transfer(number) for number in range(self._sent, self._sent + 5))
+        self._sent += 5
         for sock in self._sockets:
             self.write(sock, burst)
 

@@ -10,7 +10,7 @@ from duobus.broker import backlog
 from duobus.cli.main import main
 
 #: Messages that may wait for one fragment here.
-WAITING_MAX = 15
+WAITING_MAX = 5
 
 if __name__ == "__main__":
     backlog.FRAGMENT_MESSAGES_MAX = WAITING_MAX

@@ -152,6 +152,8 @@ class Listener:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if hasattr(socket, "TCP_NOTSENT_LOWAT"):
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+            # What follows costs as much again, and by then there is most often something to look at.
+            await asyncio.sleep(ACCEPT_REST_S)
             try:
                 first = _peek(sock)
             except BlockingIOError:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import apsw
 
 from duobus.errors import StoreFailed, StoreStale, StoreTooNew
-from duobus.stores import history_rows, schema
+from duobus.stores import columns, history_rows, schema
 from duobus.stores import rows as table_rows
 from duobus.stores.checks import check_batch, check_run_owner
 from duobus.stores.database import (
@@ -32,6 +32,7 @@ from duobus.stores.interface import (
     COUNT_MAX,
     FORMAT_VERSION,
     SOURCE_KEY_MAX,
+    Columns,
     CommitBatch,
     FragmentRow,
     IdBlock,
@@ -46,6 +47,8 @@ from duobus.stores.memory import copy_of_fragment, copy_of_source, find_fragment
 
 #: Rows that one transaction of ``drop_entity`` deletes: about 20 MiB of 1 KiB messages, 70 ms (measured).
 _DROP_SLICE = 20_000
+#: Reading ahead meets each page once.
+_AHEAD_CACHE_KIB = 1024
 
 
 class SqliteStore(MessagingStore):
@@ -62,6 +65,8 @@ class SqliteStore(MessagingStore):
         options: See StoreOptions.
     """
 
+    columns_least = schema.STRETCH
+
     def __init__(
         self, path: str, store_id: int, *, must_exist: bool = False, options: StoreOptions | None = None
     ) -> None:
@@ -76,6 +81,9 @@ class SqliteStore(MessagingStore):
         self._aside_lock = threading.Lock()
         self._aside: apsw.Connection | None = None
         self._aside_failure: str | None = None
+        # The same for a third one, which reads ahead.
+        self._ahead_lock = threading.Lock()
+        self._ahead: apsw.Connection | None = None
         self._meta = table_rows.Meta(store_id)
         #: What ``_meta`` becomes when the running transaction is through.
         self._next_meta = self._meta
@@ -229,6 +237,19 @@ class SqliteStore(MessagingStore):
             query = schema.LOAD_FEW if limit <= schema.FEW_ROWS else schema.LOAD_MANY
             return reader.read(query, schema.LOAD_IDS, (first_id,))
 
+    def load_columns(self, source_key: int, first_count: int, limit: int) -> list[Columns]:
+        """Read on a connection of its own, while commits go on; see ``columns.read``."""
+        with self._ahead_lock:
+            if self._db is None or self._options.vfs is not None:
+                return []
+            try:
+                if self._ahead is None:
+                    self._ahead = connect(self._path, self._options, cache_kib=_AHEAD_CACHE_KIB)
+                return list(columns.read(self._ahead, source_key, first_count, limit))
+            except DRIVER_ERRORS:
+                # ``load`` on the writer's connection meets it as well, and is the one to say so.
+                return []
+
     def scan(self, source_key: int, state: int, first_count: int, limit: int) -> list[StoredMessage]:
         """Return verified messages of one state, found by the partial index."""
         first_id, last_id = _ids(source_key, first_count, COUNT_MAX)
@@ -304,6 +325,7 @@ class SqliteStore(MessagingStore):
         with self._aside_lock:
             _close(self._aside)
             self._aside = None
+        self._close_ahead()
         if self._db is not None and self._aside_failure is None:
             try:
                 empty_log(self._db)
@@ -402,6 +424,11 @@ class SqliteStore(MessagingStore):
             self._meta = self._next_meta
             self.commits += 1
 
+    def _close_ahead(self) -> None:
+        with self._ahead_lock:
+            _close(self._ahead)
+            self._ahead = None
+
     def _abandon(self, failure: str) -> None:
         """Close both connections without writing anything, and remember why."""
         self._failure = failure
@@ -409,6 +436,7 @@ class SqliteStore(MessagingStore):
             _close(self._aside)
             self._aside = None
             self._aside_failure = None
+        self._close_ahead()
         _close(self._db)
         self._db = None
         self._file.release()

@@ -61,6 +61,7 @@ OPERATIONS: dict[str, list[tuple[str, str]]] = {
         (MESSAGES, "test_schedule_message_answers_with_numbers_that_lead_to_the_messages"),
         (RAW_DELIVERIES, "test_numbers_of_scheduled_messages_are_an_array_of_longs"),
         (BAD_INPUT, "test_a_schedule_request_in_a_transaction_is_refused_and_dooms_it"),
+        (MESSAGES, "test_what_is_scheduled_by_its_annotation_in_a_transaction_waits_from_the_commit_on"),
         (SDK_MANAGEMENT, "test_a_scheduled_message_arrives_at_its_time_within_a_second"),
     ],
     "cancel-scheduled-message": [
@@ -253,6 +254,35 @@ CONDITIONS_NEVER_SENT = {
 }
 
 
+#: Bad input, to the tests that see the documented error, nothing stored and nothing stuck.
+BAD_INPUTS: dict[str, list[tuple[str, str]]] = {
+    "session id and partition key that differ": [(BAD_INPUT, "test_a_session_id_and_a_partition_key_that_differ")],
+    "state above the limit": [
+        (BAD_INPUT, "test_a_session_state_above_the_limit_leaves_the_one_before_it"),
+        (BAD_INPUT, "test_a_session_state_that_is_no_binary_is_refused"),
+    ],
+    "schedule times in the past": [(BAD_INPUT, "test_a_schedule_time_in_the_past_is_now")],
+    "schedule times that are absurd": [(BAD_INPUT, "test_an_absurd_schedule_time_is_refused")],
+    "cancel of unknown numbers": [(BAD_INPUT, "test_cancelling_numbers_that_nobody_knows_cancels_nothing")],
+    "a transaction id of another connection": [
+        (BAD_INPUT, "test_a_transaction_id_of_another_connection_does_nothing_there_and_stays_good_here"),
+    ],
+    "discharge twice": [(BAD_INPUT, "test_a_second_discharge_is_of_an_unknown_transaction_and_changes_nothing")],
+    "settle outside the session": [
+        (BAD_INPUT, "test_settling_outside_of_the_session_is_a_lost_lock_and_the_holder_goes_on"),
+        (BAD_INPUT, "test_settling_after_the_session_is_lost_leaves_its_messages"),
+    ],
+    "quotas at their exact edge": [
+        (BAD_INPUT, "test_a_message_and_a_queue_of_exactly_the_limit_are_taken_and_not_one_byte_more"),
+        (BAD_INPUT, "test_a_transaction_of_exactly_the_limit_commits_and_one_message_more_is_nothing"),
+        (BAD_INPUT, "test_a_name_of_exactly_128_characters_is_taken_and_one_of_129_is_not"),
+        (BAD_INPUT, "test_requests_ask_for_as_much_as_they_may_and_no_more"),
+        ("conformance/test_sdk_quotas.py", "test_one_receiver_too_many_is_refused_and_senders_are_not"),
+        ("conformance/test_sdk_quotas.py", "test_one_connection_too_many_is_closed_and_strangers_do_not_count"),
+    ],
+}
+
+
 @cache
 def names_in(path: str) -> frozenset[str]:
     """Names of the test functions of a file."""
@@ -275,6 +305,12 @@ def test_every_operation_of_the_contract_has_tests_that_exist(operation: str) ->
 def test_every_condition_of_the_contract_has_tests_that_exist(condition: str) -> None:
     assert CONDITIONS[condition]
     assert missing(CONDITIONS[condition]) == []
+
+
+@pytest.mark.parametrize("phrase", BAD_INPUTS)
+def test_every_kind_of_bad_input_has_tests_that_exist(phrase: str) -> None:
+    assert BAD_INPUTS[phrase]
+    assert missing(BAD_INPUTS[phrase]) == []
 
 
 def test_what_holds_for_every_operation_has_tests_that_exist() -> None:

@@ -12,16 +12,20 @@ from kit_place import (
     SEQUENCE_NUMBER,
     Place,
     ask,
+    coordinator,
+    declare,
+    discharge,
     hold,
     message,
     number_of,
     outcome,
+    put,
     refusal,
     send,
     settle,
 )
 
-from duobus.amqp import ACCEPTED, Modified
+from duobus.amqp import ACCEPTED, Modified, TransactionalState
 from duobus.codec import Array, Int, Symbol, Timestamp, UInt, ULong, scan
 
 pytestmark = pytest.mark.timeout(20)
@@ -171,6 +175,21 @@ def test_schedule_message_answers_with_numbers_that_lead_to_the_messages(place: 
         marks = scan(held.payload).annotations or {}
         assert marks[Symbol("x-opt-enqueue-sequence-number")] == given.items[0]
         assert marks[SEQUENCE_NUMBER] > given.items[1]
+
+
+@pytest.mark.parametrize("is_rolled_back", [False, True])
+def test_what_is_scheduled_by_its_annotation_in_a_transaction_waits_from_the_commit_on(
+    place: Place, is_rolled_back: bool
+) -> None:
+    place.create()
+    with place.client() as client:
+        link, sender = coordinator(client), client.sender("q")
+        txn = declare(client, link)
+        payload = message(b"m", scheduled_enqueue_time=in_an_hour())
+        assert outcome(client, put(client, sender, payload, TransactionalState(txn))) == TransactionalState(txn, ACCEPTED)
+        assert place.messages() == []
+        assert discharge(client, link, txn, fail=is_rolled_back) == ACCEPTED
+        assert [found.state for found in place.messages()] == ([] if is_rolled_back else ["scheduled"])
 
 
 def test_cancel_scheduled_message_takes_all_or_none_and_none_that_is_active(place: Place) -> None:

@@ -186,7 +186,8 @@ def test_what_is_scheduled_by_its_annotation_in_a_transaction_waits_from_the_com
         link, sender = coordinator(client), client.sender("q")
         txn = declare(client, link)
         payload = message(b"m", scheduled_enqueue_time=in_an_hour())
-        assert outcome(client, put(client, sender, payload, TransactionalState(txn))) == TransactionalState(txn, ACCEPTED)
+        state = outcome(client, put(client, sender, payload, TransactionalState(txn)))
+        assert state == TransactionalState(txn, ACCEPTED)
         assert place.messages() == []
         assert discharge(client, link, txn, fail=is_rolled_back) == ACCEPTED
         assert [found.state for found in place.messages()] == ([] if is_rolled_back else ["scheduled"])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from duobus.clock import Clock
 from duobus.demo.clients import UNKNOWN_OUTCOME, doors_of, silence_sdk_logs, sync_doors
@@ -23,6 +21,7 @@ from duobus.demo.server_process import ServerProcess, queues_config
 from duobus.demo.session_book import SessionBook
 from duobus.demo.session_workers import look_at_sessions, run_session_receiver, run_session_sender
 from duobus.demo.watcher import Watcher
+from duobus.demo.worker_threads import WorkerThreads
 
 QUEUE = "sessions"
 _QUEUE_PROPERTIES = {
@@ -43,7 +42,6 @@ MESSAGE_BYTES_MAX = 100_000
 SENDERS, RECEIVERS = 3, 9
 
 _PHASE_TIMEOUT_S = 60.0
-_STOP_TIMEOUT_S = 30.0
 _LOOKS = 5
 
 
@@ -56,35 +54,6 @@ def sessions_of(messages: Iterable[Outgoing]) -> dict[str, list[Outgoing]]:
         if len(found) < SESSION_MESSAGES_MAX and len(message.read()) <= MESSAGE_BYTES_MAX:
             found.append(Outgoing(message.message_id, body=message.read()))
     return {session_id: found for session_id, found in sessions.items() if len(found) >= SESSION_MESSAGES_MIN}
-
-
-class _Workers:
-    """The threads of one run; as a context manager it starts them, and stops them whatever happens."""
-
-    def __init__(self, run: RunState, jobs: Iterable[tuple[str, Callable[[], None]]]) -> None:
-        self._run = run
-        self._threads = [
-            threading.Thread(target=self._guarded, args=(name, job), name=name, daemon=True) for name, job in jobs
-        ]
-
-    def _guarded(self, name: str, job: Callable[[], None]) -> None:
-        try:
-            job()
-        except BaseException as error:  # noqa: BLE001 - reported by whoever waits for this run
-            self._run.fail(name, error)
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._run.stopping.set()
-        until_ms = self._run.clock.monotonic_ms() + int(1000 * (_STOP_TIMEOUT_S if value is None else 2.0))
-        for thread in self._threads:
-            thread.join(max(0.0, (until_ms - self._run.clock.monotonic_ms()) / 1000))
 
 
 class SessionsPart:
@@ -123,7 +92,7 @@ class SessionsPart:
             DemoFailed: Something did not happen in its time.
         """
         began_ms = self._clock.monotonic_ms()
-        with _Workers(self._run, self._jobs()):
+        with WorkerThreads(self._run, self._jobs()):
             for number in range(1, KILLS + 1):
                 self._until_sent(number * self._total // (KILLS + 1))
                 self._kill(number)

@@ -81,9 +81,10 @@ class Put:
     Attributes:
         specials: Index into ``payloads`` to (state, deliveries, special) for the messages that are not
             ordinary, or None when all are: state 0 (active), no deliveries, no special.
+        equal_specials: In its place, where all are active, never delivered, and have a special: that of each.
     """
 
-    __slots__ = ("enqueued_ms", "first_count", "payloads", "source_key", "specials")
+    __slots__ = ("enqueued_ms", "equal_specials", "first_count", "payloads", "source_key", "specials")
 
     def __init__(
         self,
@@ -98,6 +99,13 @@ class Put:
         self.enqueued_ms = enqueued_ms
         self.payloads = payloads
         self.specials = specials
+        self.equal_specials: list[bytes] | None = None
+
+    def special_of(self, index: int) -> tuple[int, int, bytes | None] | None:
+        """(state, deliveries, special) of a message; None when it is ordinary."""
+        if self.equal_specials is not None:
+            return (0, 0, self.equal_specials[index])
+        return None if self.specials is None else self.specials.get(index)
 
 
 class Tombstone:

@@ -15,7 +15,16 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Final
 
-from duobus.broker.fragment import admission, clearing, duplicates, redelivery, sessions, settling
+from duobus.broker.fragment import (
+    admission,
+    clearing,
+    duplicates,
+    entering,
+    redelivery,
+    session_states,
+    sessions,
+    settling,
+)
 from duobus.broker.fragment.clearing import Clearing
 from duobus.broker.fragment.cold_tail import effective_ttl, note_cold_expiry, slot_of_row
 from duobus.broker.fragment.commands import (
@@ -40,12 +49,10 @@ from duobus.broker.fragment.slot import (
     Slot,
     kind_of,
     state_of,
-    stored_state,
     sub_queue_of,
 )
 from duobus.broker.fragment.source import WINDOW_COUNT, Source, SourceSettings
 from duobus.errors import MessageNotFound, ServiceBusError
-from duobus.model.special import Special
 from duobus.stores.interface import CommitBatch, Put, SourceRow, StoredMessage
 
 #: Payload bytes of never delivered messages that a source keeps in memory, unless its store is short of room.
@@ -249,7 +256,7 @@ class Fragment:
         if isinstance(command, SettleBatch):
             return settling.check(self, command)
         if isinstance(command, SetSessionState):
-            return sessions.state_fault(self.sources[command.source_no], command)
+            return session_states.state_fault(self.sources[command.source_no], command)
         if isinstance(command, TakeDeferred):
             source = self.sources[command.source_no]
             if source.sessions is not None and command.sub_queue == MAIN:
@@ -280,7 +287,7 @@ class Fragment:
         elif isinstance(command, TakeAndRemove):
             self._apply_take(source, command, commit)
         elif isinstance(command, SetSessionState):
-            sessions.apply_state(source, command, now_ms, commit)
+            session_states.apply_state(source, command, now_ms, commit)
         elif isinstance(command, (TakeDeferred, CancelScheduled)):
             self._remove(source, command, [source.by_count[count] for count in command.counts], commit)
         elif isinstance(command, Clearing):
@@ -324,14 +331,12 @@ class Fragment:
         if not slots:
             return
         source.bytes += run.size
-        specials = None
-        if batch.extra is None:
+        put = Put(source.source_key, run.first_count, now_ms, payloads)
+        if batch.extra is None and batch.sessions is None:
             source.numbers[MAIN] += len(slots)
         else:
-            specials = _with_specials(batch.extra, run, indices, now_ms)
-            for slot in slots:
-                source.counted(slot.state, 1)
-        commit.puts.append(Put(source.source_key, run.first_count, now_ms, payloads, specials))
+            entering.with_specials(source, run, indices, now_ms, put)
+        commit.puts.append(put)
 
     @staticmethod
     def _remove(
@@ -366,13 +371,16 @@ class Fragment:
         elif isinstance(command, Clearing):
             clearing.release(source, command)
         elif isinstance(command, SetSessionState):
-            sessions.release_state(source, command)
+            session_states.release_state(source, command)
 
     def _release_run(self, source: Source, run: Run) -> None:
         slots = run.slots
         if not slots:
             return
         run.slots = []
+        if run.batch.sessions is not None and source.sessions is not None:
+            entering.into_sessions(self, source, slots, run.size)
+            return
         if run.batch.extra is not None or source.sessions is not None:
             self.release_rare(source, slots)
             return
@@ -547,7 +555,7 @@ class Fragment:
     def give_back(self, source: Source, slot: Slot, now_ms: int, *, counted: bool, keeping: Housekeeping) -> None:
         """A lock ended without settlement: back to the front, unless the message has run out of life or attempts."""
         if source.sessions is not None:
-            source.sessions.let_go(slot)
+            sessions.let_go(slot)
         slot.lock = 0
         if counted:
             slot.deliveries += 1
@@ -595,21 +603,3 @@ class Fragment:
             source.history.write_outdated(source.source_key, commit)
         commit.sources.append((source.source_key, source.next_count, source.highest_delivered, source.counters()))
         return len(counts)
-
-
-def _with_specials(
-    extra: dict[int, Special], run: Run, indices: list[int] | None, now_ms: int
-) -> dict[int, tuple[int, int, bytes | None]]:
-    """Attach the specials of a batch to the run's slots; the store's form of them, by position in the run."""
-    specials: dict[int, tuple[int, int, bytes | None]] = {}
-    for position, index in enumerate(range(run.batch.n) if indices is None else indices):
-        special = extra.get(index)
-        if special is None:
-            continue
-        slot = run.slots[position]
-        slot.special = special
-        # A past or present time: enqueue at once (contract 13.1).
-        if special.scheduled_ms is not None and special.scheduled_ms > now_ms:
-            slot.state = SCHEDULED
-        specials[position] = (stored_state(slot.state, special), 0, special.encode())
-    return specials

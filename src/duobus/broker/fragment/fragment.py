@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Final
 
-from duobus.broker.fragment import admission, clearing, duplicates, redelivery, sessions, settling
+from duobus.broker.fragment import admission, clearing, duplicates, redelivery, sessions, settling, transfer
 from duobus.broker.fragment.clearing import Clearing
 from duobus.broker.fragment.cold_tail import effective_ttl, note_cold_expiry, slot_of_row
 from duobus.broker.fragment.commands import (
@@ -28,6 +28,8 @@ from duobus.broker.fragment.commands import (
     TakeAndRemove,
     TakeDeferred,
 )
+from duobus.broker.fragment.entering import with_specials
+from duobus.broker.fragment.ledger import Forget, Record
 from duobus.broker.fragment.slot import (
     ACTIVE,
     DEFERRED,
@@ -37,15 +39,15 @@ from duobus.broker.fragment.slot import (
     RESERVED,
     SCHEDULED,
     SESSION_STATE,
+    TAKEN,
+    TRANSFER,
     Slot,
     kind_of,
     state_of,
-    stored_state,
     sub_queue_of,
 )
 from duobus.broker.fragment.source import WINDOW_COUNT, Source, SourceSettings
 from duobus.errors import MessageNotFound, ServiceBusError
-from duobus.model.special import Special
 from duobus.stores.interface import CommitBatch, Put, SourceRow, StoredMessage
 
 #: Payload bytes of never delivered messages that a source keeps in memory, unless its store is short of room.
@@ -118,7 +120,7 @@ class Fragment:
         """Take in messages read back from the store, ascending; may be called again with the next rows."""
         source = self.sources[source_no]
         for row in rows:
-            if row.state == SESSION_STATE:
+            if row.state in (SESSION_STATE, TAKEN):
                 continue
             slot = slot_of_row(row)
             # Locks do not survive, and a first delivery leaves no record of its own: what may have been
@@ -248,6 +250,8 @@ class Fragment:
             return admission.check(self.sources[command.source_no], command, now_ms)
         if isinstance(command, SettleBatch):
             return settling.check(self, command)
+        if isinstance(command, transfer.Departure):
+            return transfer.check(self.sources[command.source_no], command)
         if isinstance(command, SetSessionState):
             return sessions.state_fault(self.sources[command.source_no], command)
         if isinstance(command, TakeDeferred):
@@ -285,6 +289,8 @@ class Fragment:
             self._remove(source, command, [source.by_count[count] for count in command.counts], commit)
         elif isinstance(command, Clearing):
             clearing.apply(source, command, commit)
+        elif isinstance(command, (transfer.Departure, Record, Forget)):
+            transfer.apply(source, command, now_ms, commit)
         else:
             assert isinstance(command, Housekeeping)
             settling.apply_housekeeping(source, command, now_ms, commit, self.number)
@@ -328,7 +334,7 @@ class Fragment:
         if batch.extra is None:
             source.numbers[MAIN] += len(slots)
         else:
-            specials = _with_specials(batch.extra, run, indices, now_ms)
+            specials = with_specials(batch.extra, run, indices, now_ms)
             for slot in slots:
                 source.counted(slot.state, 1)
         commit.puts.append(Put(source.source_key, run.first_count, now_ms, payloads, specials))
@@ -365,6 +371,8 @@ class Fragment:
                 source.forget(slot)
         elif isinstance(command, Clearing):
             clearing.release(source, command)
+        elif isinstance(command, transfer.Departure):
+            transfer.release(self, source, command)
         elif isinstance(command, SetSessionState):
             sessions.release_state(source, command)
 
@@ -412,6 +420,9 @@ class Fragment:
         """
         kind = kind_of(slot.state)
         sub = sub_queue_of(slot.state)
+        if slot.state == TRANSFER:
+            transfer.place_transfer(self, source, slot)
+            return
         if kind == SCHEDULED:
             assert slot.special is not None
             assert slot.special.scheduled_ms is not None
@@ -595,21 +606,3 @@ class Fragment:
             source.history.write_outdated(source.source_key, commit)
         commit.sources.append((source.source_key, source.next_count, source.highest_delivered, source.counters()))
         return len(counts)
-
-
-def _with_specials(
-    extra: dict[int, Special], run: Run, indices: list[int] | None, now_ms: int
-) -> dict[int, tuple[int, int, bytes | None]]:
-    """Attach the specials of a batch to the run's slots; the store's form of them, by position in the run."""
-    specials: dict[int, tuple[int, int, bytes | None]] = {}
-    for position, index in enumerate(range(run.batch.n) if indices is None else indices):
-        special = extra.get(index)
-        if special is None:
-            continue
-        slot = run.slots[position]
-        slot.special = special
-        # A past or present time: enqueue at once (contract 13.1).
-        if special.scheduled_ms is not None and special.scheduled_ms > now_ms:
-            slot.state = SCHEDULED
-        specials[position] = (stored_state(slot.state, special), 0, special.encode())
-    return specials

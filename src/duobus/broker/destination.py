@@ -16,7 +16,9 @@ from duobus.model.description import ACTIVE, RECEIVE_DISABLED
 from duobus.model.special import Special
 
 if TYPE_CHECKING:
+    from duobus.broker.accepting import Acceptor
     from duobus.broker.handle import FragmentHandle
+    from duobus.broker.lending import Lender
     from duobus.broker.namespace import Namespace
     from duobus.broker.queue import Queue
     from duobus.model.columns import SendBatch
@@ -61,6 +63,30 @@ class Destination(Protocol):
         """Messages are about to be sent to it: they are a use of it, and get their identity."""
 
 
+class Departing(Protocol):
+    """What messages are forwarded from: a queue, or whatever else has sub-queues of one source.
+
+    Attributes:
+        namespace: Name of its namespace.
+        fragments: In order of slot.
+        lenders: Sub-queue to whoever lends from it.
+        acceptor: Who takes the main sub-queue's messages instead, where sessions are required.
+    """
+
+    namespace: str
+    fragments: list[FragmentHandle]
+    lenders: dict[int, Lender]
+    acceptor: Acceptor | None
+
+    @property
+    def path(self) -> str:
+        """Its name, as a message tells where it was dead-lettered."""
+
+    @property
+    def description(self) -> Any:
+        """Its properties."""
+
+
 def find(home: Namespace, path: str) -> Destination:
     """The entity of this name, when it takes messages now.
 
@@ -77,20 +103,24 @@ def find(home: Namespace, path: str) -> Destination:
     return found
 
 
-def check_targets(home: Namespace, description: QueueDescription) -> None:
+def check_targets(home: Namespace, description: QueueDescription, kept: QueueDescription | None = None) -> None:
     """Refuse an entity that is to forward to what does not exist (HTTP contract A.7).
 
-    An entity may forward to itself or in a circle: the limit of hops ends that.
+    What it forwards to already (``kept``) may be gone: its other properties can be changed. An entity may forward to
+    itself or in a circle: the limit of hops ends that.
 
     Raises:
         ArgumentInvalid: A target does not exist.
     """
-    for name, target in (
-        ("ForwardTo", description.forward_to),
-        ("ForwardDeadLetteredMessagesTo", description.forward_dead_lettered_messages_to),
+    for name, attribute in (
+        ("ForwardTo", "forward_to"),
+        ("ForwardDeadLetteredMessagesTo", "forward_dead_lettered_messages_to"),
     ):
-        key = None if target is None else target.lower()
-        if key is None or key == description.name.lower() or key in home.queues or key in home.unbuilt:
+        target: str | None = getattr(description, attribute)
+        if target is None or (kept is not None and getattr(kept, attribute) == target):
+            continue
+        key = target.lower()
+        if key == description.name.lower() or key in home.queues or key in home.unbuilt:
             continue
         raise ArgumentInvalid(
             f"SubCode=40400. {name} of '{description.name}' is '{target}', which does not exist. Create it first."

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from duobus.broker.fragment.ledger import Forget
 from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, TRANSFER
-from duobus.broker.lane import Lane, origin_of
+from duobus.broker.lane import Lane
+from duobus.broker.parcels import origin_of
 from duobus.broker.queue import SOURCE
 
 if TYPE_CHECKING:
+    from duobus.broker.destination import Departing
     from duobus.broker.fragment.fragment import Fragment
     from duobus.broker.fragment.ledger import Origin
     from duobus.broker.handle import FragmentHandle, Taker
@@ -43,17 +45,18 @@ class Exit:
 
 
 class ViaExit:
-    """The same for what was sent via a queue."""
+    """The same for what was sent via an entity."""
 
-    __slots__ = ("_desk", "_queue")
+    __slots__ = ("_desk", "_entity", "_source_no")
 
-    def __init__(self, desk: Forwarding, queue: Queue) -> None:
+    def __init__(self, desk: Forwarding, entity: Departing, source_no: int) -> None:
         self._desk = desk
-        self._queue = queue
+        self._entity = entity
+        self._source_no = source_no
 
     def offer(self, handle: FragmentHandle) -> None:
         """A fragment has messages in its transfer queue."""
-        self._desk.pump_via(self._queue, handle)
+        self._desk.pump_via(self._entity, self._source_no, handle)
 
 
 class Forwarding:
@@ -68,61 +71,63 @@ class Forwarding:
     def __init__(self, find_home: Callable[[str], Namespace]) -> None:
         self._find_home = find_home
         self._is_stopped = False
-        # Fragment to its lanes, by channel and destination.
-        self._lanes: dict[FragmentHandle, dict[tuple[int, str], Lane]] = {}
-        # Fragment to its present life, and the first count that no earlier life can have sent on.
-        self._lives: dict[FragmentHandle, tuple[Fragment, int]] = {}
+        # Source of a fragment to its lanes, by channel and destination.
+        self._lanes: dict[Origin, dict[tuple[int, str], Lane]] = {}
+        # The same to the fragment's present life, and the first count that no earlier life can have sent on.
+        self._lives: dict[Origin, tuple[Fragment, int]] = {}
         self._origins: dict[Origin, FragmentHandle] = {}
         # Fragments with entries in their ledger.
         self._ledgers: dict[FragmentHandle, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def home_of(self, queue: Queue) -> Namespace:
-        """The namespace in which a queue finds its destinations."""
-        return self._find_home(queue.namespace)
+    def home_of(self, entity: Departing) -> Namespace:
+        """The namespace in which an entity finds its destinations."""
+        return self._find_home(entity.namespace)
 
     # -- entities -----------------------------------------------------------------------------------------------
 
-    def begin(self, queue: Queue) -> None:
-        """A queue is new, has new properties, or is there again after a start."""
-        about = queue.description
-        for handle in queue.fragments:
-            self._origins[origin_of(handle)] = handle
-            self._note_life(handle)
-            self._set(queue, handle, MAIN, about.forward_to)
-            self._set(queue, handle, DEAD_LETTER, about.forward_dead_lettered_messages_to)
-            handle.lenders[SOURCE, TRANSFER] = ViaExit(self, queue)
-            self.pump_via(queue, handle)
-        self.entity_changed(queue)
+    def begin(self, entity: Departing, source_no: int = SOURCE) -> None:
+        """An entity is new, has new properties, or is there again after a start."""
+        about = entity.description
+        for handle in entity.fragments:
+            origin = origin_of(handle, source_no)
+            self._origins[origin] = handle
+            self._note_life(origin, handle)
+            self._set(entity, source_no, handle, MAIN, about.forward_to)
+            self._set(entity, source_no, handle, DEAD_LETTER, about.forward_dead_lettered_messages_to)
+            handle.lenders[source_no, TRANSFER] = ViaExit(self, entity, source_no)
+            self.pump_via(entity, source_no, handle)
+        self.entity_changed(entity.path)
 
-    def _set(self, queue: Queue, handle: FragmentHandle, channel: int, path: str | None) -> None:
+    def _set(self, entity: Departing, source_no: int, handle: FragmentHandle, channel: int, path: str | None) -> None:
         """Have the messages of a sub-queue forwarded to ``path``; None: to nowhere any more."""
-        lanes = self._lanes.setdefault(handle, {})
+        lanes = self._lanes.setdefault(origin_of(handle, source_no), {})
         old = next((lane for (found, _), lane in lanes.items() if found == channel), None)
         if old is not None and path is not None and old.path.lower() == path.lower():
             old.retry()
             return
-        lender: Taker = queue.lenders[channel]
-        if channel == MAIN and queue.acceptor is not None:
-            lender = queue.acceptor
+        lender: Taker = entity.lenders[channel]
+        if channel == MAIN and entity.acceptor is not None:
+            lender = entity.acceptor
         if old is not None:
             del lanes[channel, old.path.lower()]
-            handle.lenders[SOURCE, channel] = lender
+            handle.lenders[source_no, channel] = lender
             old.close()
         if path is not None:
-            lane = lanes[channel, path.lower()] = Lane(self, queue, handle, channel, path)
-            handle.lenders[SOURCE, channel] = Exit(lane, lender)
+            lane = lanes[channel, path.lower()] = Lane(self, entity, source_no, handle, channel, path)
+            handle.lenders[source_no, channel] = Exit(lane, lender)
             lane.pump()
         elif old is not None:
             lender.offer(handle)
 
-    def end(self, queue: Queue) -> None:
-        """A queue is gone."""
-        for handle in queue.fragments:
-            for lane in self._lanes.pop(handle, {}).values():
+    def end(self, entity: Departing, source_no: int = SOURCE) -> None:
+        """An entity is gone."""
+        for handle in entity.fragments:
+            origin = origin_of(handle, source_no)
+            for lane in self._lanes.pop(origin, {}).values():
                 lane.close()
-            self._lives.pop(handle, None)
-            self._origins.pop(origin_of(handle), None)
+            self._lives.pop(origin, None)
+            self._origins.pop(origin, None)
             self._ledgers.pop(handle, None)
 
     def stop(self) -> None:
@@ -134,18 +139,18 @@ class Forwarding:
             self._timer.cancel()
             self._timer = None
 
-    def entity_changed(self, queue: Queue) -> None:
-        """An entity is there, is gone, or has changed: whoever waits for it tries again."""
-        key = queue.path.lower()
+    def entity_changed(self, path: str) -> None:
+        """An entity is there, or has changed: whoever waits for it tries again."""
+        key = path.lower()
         for lane in list(self._every()):
             if lane.path.lower() == key:
                 lane.retry()
 
     def store_opened(self, broker: MessageBroker) -> None:
         """A store is there again: its fragments have begun a new life, and others may have waited for them."""
-        for handle in self._origins.values():
+        for origin, handle in self._origins.items():
             if handle.broker is broker:
-                self._note_life(handle)
+                self._note_life(origin, handle)
         for lane in list(self._every()):
             lane.retry()
 
@@ -155,36 +160,38 @@ class Forwarding:
 
     # -- via ----------------------------------------------------------------------------------------------------
 
-    def pump_via(self, queue: Queue, handle: FragmentHandle) -> None:
+    def pump_via(self, entity: Departing, source_no: int, handle: FragmentHandle) -> None:
         """Send on what was sent via a fragment, each to its destination."""
         fragment = handle.fragment
         if fragment is None or self._is_stopped:
             return
-        lanes = self._lanes.setdefault(handle, {})
+        transfers = fragment.sources[source_no].transfers
+        lanes = self._lanes.setdefault(origin_of(handle, source_no), {})
         for (channel, path), lane in list(lanes.items()):
-            if channel == TRANSFER and lane.is_idle and path not in fragment.sources[SOURCE].transfers:
+            if channel == TRANSFER and lane.is_idle and path not in transfers:
                 del lanes[channel, path]
-        for path in list(fragment.sources[SOURCE].transfers):
+        for path in list(transfers):
             found = lanes.get((TRANSFER, path))
             if found is None:
-                found = lanes[TRANSFER, path] = Lane(self, queue, handle, TRANSFER, path)
+                found = lanes[TRANSFER, path] = Lane(self, entity, source_no, handle, TRANSFER, path)
             found.pump()
 
     # -- repeats ------------------------------------------------------------------------------------------------
 
-    def _note_life(self, handle: FragmentHandle) -> None:
+    def _note_life(self, origin: Origin, handle: FragmentHandle) -> None:
         fragment = handle.fragment
         if fragment is None:
             return
-        if handle not in self._lives or self._lives[handle][0] is not fragment:
-            self._lives[handle] = fragment, fragment.sources[SOURCE].next_count
-            if fragment.sources[SOURCE].ledger.known:
+        if origin not in self._lives or self._lives[origin][0] is not fragment:
+            source = fragment.sources[origin[2]]
+            self._lives[origin] = fragment, source.next_count
+            if source.ledger.known:
                 self.note_ledger(handle)
 
-    def doubt_below(self, handle: FragmentHandle, fragment: Fragment) -> int:
+    def doubt_below(self, handle: FragmentHandle, source_no: int, fragment: Fragment) -> int:
         """Messages with lower counts may have been sent on in an earlier life of their fragment."""
-        known = self._lives.get(handle)
-        return known[1] if known is not None and known[0] is fragment else fragment.sources[SOURCE].next_count
+        known = self._lives.get(origin_of(handle, source_no))
+        return known[1] if known is not None and known[0] is fragment else fragment.sources[source_no].next_count
 
     def note_ledger(self, handle: FragmentHandle) -> None:
         """A fragment has entries in its ledger, which are to be forgotten some time."""
@@ -217,7 +224,7 @@ class Forwarding:
             return counts
         if handle.fragment is None:
             return []
-        source = handle.fragment.sources[SOURCE]
+        source = handle.fragment.sources[origin[2]]
         return [count for count in counts if count not in source.by_count and not source.is_cold(count)]
 
 

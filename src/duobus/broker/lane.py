@@ -12,7 +12,6 @@ and a fragment that is away or full holds nobody else up.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from duobus.broker import destination as ends
@@ -21,6 +20,7 @@ from duobus.broker.fragment.commands import Group, Run
 from duobus.broker.fragment.ledger import Record
 from duobus.broker.fragment.slot import TRANSFER, Slot
 from duobus.broker.fragment.transfer import Depart, Divert
+from duobus.broker.parcels import NOBODY, Outlet, Parcel, origin_of, parcel_of
 from duobus.broker.queue import SOURCE
 from duobus.errors import EntityNotFound, QuotaExceeded, ServerBusy, ServiceBusError, StoreUnavailable
 from duobus.model.columns import Mailbox, SendBatch
@@ -29,12 +29,11 @@ from duobus.model.description import DISABLED, RECEIVE_DISABLED
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from duobus.broker.destination import Destination
+    from duobus.broker.destination import Departing, Destination
     from duobus.broker.forwarding import Forwarding
     from duobus.broker.fragment.fragment import Fragment
     from duobus.broker.fragment.source import Source
     from duobus.broker.handle import FragmentHandle
-    from duobus.broker.queue import Queue
     from duobus.model.special import Special
 
 #: Messages, and their bytes, that are taken at once: a part of a commit, so that others have room in it.
@@ -51,42 +50,6 @@ RETRY_FIRST_S: Final = 0.1
 RETRY_MAX_S: Final = 5.0
 #: How long a destination may be missing, disabled or full before messages go to the transfer dead-letter queue.
 PATIENCE_MS: Final = 10 * 60_000
-
-
-class Parcel:
-    """Messages for one fragment of the destination.
-
-    Attributes:
-        slots: As they are here.
-        batch: As they are there.
-        is_keyless: Another fragment may take them as well.
-    """
-
-    __slots__ = ("batch", "is_keyless", "slots")
-
-    def __init__(self, slots: list[Slot], batch: SendBatch, *, is_keyless: bool) -> None:
-        self.slots = slots
-        self.batch = batch
-        self.is_keyless = is_keyless
-
-
-class Outlet:
-    """What a lane has for one fragment of the destination.
-
-    Attributes:
-        handle: The fragment.
-        parcels: In order.
-        is_busy: One is on its way.
-        is_waiting: It was refused for now.
-    """
-
-    __slots__ = ("handle", "is_busy", "is_waiting", "parcels")
-
-    def __init__(self, handle: FragmentHandle) -> None:
-        self.handle = handle
-        self.parcels: deque[Parcel] = deque()
-        self.is_busy = False
-        self.is_waiting = False
 
 
 class Flight(Mailbox):
@@ -116,20 +79,12 @@ class Flight(Mailbox):
             self._lane.answered(self, answer)
 
 
-class _Nobody(Mailbox):
-    """A mailbox that no answer comes to."""
-
-    __slots__ = ()
-
-    def wake(self) -> None:
-        """See Mailbox."""
-
-
 class Lane:
     """Forwarding from one sub-queue of one fragment.
 
     Attributes:
         handle: The fragment.
+        source_no: Of the source of it.
         channel: MAIN, DEAD_LETTER or TRANSFER.
         path: Of the destination.
         is_closed: It takes no further messages.
@@ -146,8 +101,8 @@ class Lane:
         "_last_refusal_s",
         "_life",
         "_loop",
+        "_origin",
         "_outlets",
-        "_queue",
         "_refused_since",
         "_size",
         "_taken",
@@ -157,15 +112,19 @@ class Lane:
         "handle",
         "is_closed",
         "path",
+        "source_no",
     )
 
-    def __init__(self, desk: Forwarding, queue: Queue, handle: FragmentHandle, channel: int, path: str) -> None:
+    def __init__(
+        self, desk: Forwarding, entity: Departing, source_no: int, handle: FragmentHandle, channel: int, path: str
+    ) -> None:
         self.handle = handle
+        self.source_no = source_no
         self.channel = channel
         self.path = path
         self.is_closed = False
         self._desk = desk
-        self._queue = queue
+        self._origin = entity
         self._loop = asyncio.get_running_loop()
         self._life: Fragment | None = None
         self._entity: Destination | None = None
@@ -208,11 +167,11 @@ class Lane:
         fragment = self._present()
         if fragment is None or self._is_choked():
             return False
-        source = fragment.sources[SOURCE]
-        if self.channel != TRANSFER and self._queue.description.status in (DISABLED, RECEIVE_DISABLED):
+        source = fragment.sources[self.source_no]
+        if self.channel != TRANSFER and self._origin.description.status in (DISABLED, RECEIVE_DISABLED):
             return False
         try:
-            entity = ends.find(self._desk.home_of(self._queue), self.path)
+            entity = ends.find(self._desk.home_of(self._origin), self.path)
         except ServiceBusError as error:
             return self._without_destination(fragment, source, error)
         if entity is not self._entity:
@@ -281,7 +240,7 @@ class Lane:
     # -- making parcels -----------------------------------------------------------------------------------------
 
     def _send_on(self, fragment: Fragment, source: Source, entity: Destination, slots: list[Slot]) -> None:
-        number, path, life_ms = self.handle.number, self._queue.path, source.settings.default_ttl_ms
+        number, path, life_ms = self.handle.number, self._origin.path, source.settings.default_ttl_ms
         good: list[Slot] = []
         specials: list[Special] = []
         for slot in slots:
@@ -297,7 +256,7 @@ class Lane:
             specials.append(special)
         if not good:
             return
-        batch = SendBatch(0, [slot.payload for slot in good], False, _NOBODY)
+        batch = SendBatch(0, [slot.payload for slot in good], False, NOBODY)
         batch.extra = dict(enumerate(specials))
         if entity.is_partitioned:
             keys = [ends.key_of(special) for special in specials]
@@ -310,7 +269,7 @@ class Lane:
         if not entity.is_partitioned:
             self._put(entity.fragments[0], Parcel(slots, batch, is_keyless=False))
             return
-        doubt = self._desk.doubt_below(self.handle, fragment)
+        doubt = self._desk.doubt_below(self.handle, self.source_no, fragment)
         by_handle: dict[FragmentHandle, list[int]] = {}
         keyless: list[int] = []
         for index, slot in enumerate(slots):
@@ -328,7 +287,7 @@ class Lane:
                 self._aside.append(slot)
                 self._later(is_pause=False)
         for handle, indices in by_handle.items():
-            self._put(handle, _parcel(slots, batch, indices, is_keyless=False))
+            self._put(handle, parcel_of(slots, batch, indices, is_keyless=False))
         if keyless:
             try:
                 handle = entity.placement.keyless(batch.bytes_total)
@@ -336,13 +295,13 @@ class Lane:
                 self._later(is_pause=True)
                 self._give_back([slots[index] for index in keyless])
                 return
-            self._put(handle, _parcel(slots, batch, keyless, is_keyless=True))
+            self._put(handle, parcel_of(slots, batch, keyless, is_keyless=True))
 
     def _remembered(self, entity: Destination, count: int) -> FragmentHandle | None:
         """The fragment of the destination that has taken a message already, or is about to."""
         if count in self._unresolved:
             return self._unresolved[count]
-        origin = origin_of(self.handle)
+        origin = origin_of(self.handle, self.source_no)
         for handle in entity.fragments:
             if handle.fragment is not None and handle.fragment.sources[SOURCE].ledger.has(origin, count):
                 return handle
@@ -375,11 +334,11 @@ class Lane:
         handle = outlet.handle
         run = Run(handle, SOURCE, parcel.batch, None, entity.placement if parcel.is_keyless else None)
         if handle.broker is self.handle.broker:
-            members = [Depart(self.handle, SOURCE, None, parcel.slots), run]
+            members = [Depart(self.handle, self.source_no, None, parcel.slots), run]
             handle.broker.submit(Group(members, flight))
             return
         counts = [slot.count for slot in parcel.slots]
-        note = Record(handle, SOURCE, origin=origin_of(self.handle), counts=counts, run=run)
+        note = Record(handle, SOURCE, origin=origin_of(self.handle, self.source_no), counts=counts, run=run)
         handle.broker.submit(Group([note, run], flight))
 
     def answered(self, flight: Flight, answer: Group | Depart) -> None:
@@ -410,7 +369,7 @@ class Lane:
             return
         self._desk.note_ledger(flight.outlet.handle)
         if is_here:
-            self.handle.broker.submit(Depart(self.handle, SOURCE, flight, flight.parcel.slots))
+            self.handle.broker.submit(Depart(self.handle, self.source_no, flight, flight.parcel.slots))
         else:
             # Its memory was lost meanwhile: the message is there again, and the ledger knows it.
             del self._flights[flight]
@@ -432,7 +391,7 @@ class Lane:
             # There may be room for some, or nothing may be wrong with the others.
             half = len(parcel.slots) // 2
             for indices in (range(half, len(parcel.slots)), range(half)):
-                part = _parcel(parcel.slots, parcel.batch, list(indices), is_keyless=parcel.is_keyless)
+                part = parcel_of(parcel.slots, parcel.batch, list(indices), is_keyless=parcel.is_keyless)
                 outlet.parcels.appendleft(part)
             return
         if not is_temporary and (not ends.is_patient(error) or self._is_patience_over(outlet.handle)):
@@ -454,7 +413,7 @@ class Lane:
         """Messages that cannot go on are to be found in the transfer dead-letter queue."""
         if slots:
             self._let_go(slots)
-            command = Divert(self.handle, SOURCE, None, slots, reason=reason, description=description)
+            command = Divert(self.handle, self.source_no, None, slots, reason=reason, description=description)
             self.handle.broker.submit(command)
 
     def _let_go(self, slots: Iterable[Slot]) -> None:
@@ -469,7 +428,9 @@ class Lane:
             return
         self._let_go(slots)
         broker = self.handle.broker
-        broker.follow_up(fragment, transfer.give_back(fragment, fragment.sources[SOURCE], slots, broker.now_ms()))
+        broker.follow_up(
+            fragment, transfer.give_back(fragment, fragment.sources[self.source_no], slots, broker.now_ms())
+        )
 
     def _give_all_back(self) -> None:
         """Everything that is not on its way goes back, so that its life can end and it can take another way."""
@@ -521,19 +482,3 @@ class Lane:
         """Take no more, and give back what is not on its way."""
         self.halt()
         self._give_all_back()
-
-
-def origin_of(handle: FragmentHandle) -> tuple[int, int, int]:
-    """What a ledger knows a source by."""
-    return handle.entity_id, handle.number, SOURCE
-
-
-def _parcel(slots: list[Slot], batch: SendBatch, indices: list[int], *, is_keyless: bool) -> Parcel:
-    """The messages at ``indices`` as a parcel of their own."""
-    if len(indices) == len(slots):
-        return Parcel(slots, batch, is_keyless=is_keyless)
-    made = SendBatch(0, [batch.payloads[index] for index in indices], False, _NOBODY)
-    return Parcel([slots[index] for index in indices], ends.part_of(batch, indices, made), is_keyless=is_keyless)
-
-
-_NOBODY: Final = _Nobody()

@@ -213,7 +213,7 @@ class ScaleUnit:
         if queue is None:
             raise not_found(f"sb://{home.name}/{description.name}")
         wanted = check_queue_update(queue.description, description, profile)
-        check_targets(home, wanted)
+        check_targets(home, wanted, queue.description)
         wanted = msgspec.structs.replace(wanted, updated_at_ms=self._now_ms())
         try:
             self._catalog.update_description(queue.entity_id, to_json(wanted))

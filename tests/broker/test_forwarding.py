@@ -581,3 +581,24 @@ def test_a_lane_holds_a_bounded_number_of_messages() -> None:
         assert transfer_message_count(origin) == 12_000
 
     run(story, stores=2)
+
+
+def test_a_destination_of_which_nothing_is_there_is_tried_again_in_a_while() -> None:
+    async def story(hall: Hall) -> None:
+        target = await hall.create("to", enable_partitioning=True)
+        origin = await hall.create("from")
+        sent(origin, b"m")
+        await asyncio.sleep(0.1)
+        # As if every one of its stores were another than the origin's.
+        kept = [handle.fragment for handle in target.fragments]
+        for handle in target.fragments:
+            handle.fragment = None
+        await change(hall, origin, forward_to="to")
+        await asyncio.sleep(5.0)
+        assert transfer_message_count(origin) == 1
+        for handle, fragment in zip(target.fragments, kept, strict=True):
+            handle.fragment = fragment
+        await asyncio.sleep(2 * RETRY_MAX_S)
+        assert await payloads(target) == [b"m"]
+
+    run(story)

@@ -157,7 +157,7 @@ class Lane:
             return
         self._is_pumping = True
         try:
-            while self._step():
+            while not self._is_paused and self._step():
                 pass
         finally:
             self._is_pumping = False

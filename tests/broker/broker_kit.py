@@ -104,6 +104,7 @@ class Hall:
         """What a crash and a new process come to."""
         # Timers end with their process.
         self.unit._idle_watch.stop()
+        self.unit.forwarding.stop()
         self.build()
         await self.start()
 

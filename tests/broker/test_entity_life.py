@@ -17,7 +17,6 @@ from duobus.errors import (
     ArgumentInvalid,
     ArgumentOutOfRange,
     EntityNotFound,
-    NotImplementedYet,
     QuotaExceeded,
     ServerBusy,
     StoreFailed,
@@ -98,7 +97,7 @@ async def test_what_cannot_be_changed_is_refused_by_name_and_nothing_changes(hal
         await update(hall, lock_duration_ms=1)
     with pytest.raises(EntityNotFound):
         await hall.unit.update_queue("n", QueueDescription(name="other"))
-    with pytest.raises(NotImplementedYet, match="ForwardTo"):
+    with pytest.raises(ArgumentInvalid, match="ForwardTo"):
         await update(hall, forward_to="other")
     assert queue.description == before == from_json(hall.catalog.read().entities[0].description, QueueDescription)
 

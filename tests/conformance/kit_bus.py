@@ -31,10 +31,24 @@ POOL: dict[str, tuple[int, dict[str, Any]]] = {
     "impatient-sessions": (10, {"RequiresSession": True, "LockDuration": "PT5S"}),
 }
 
-#: What asks for more than this version has, with what the refusal has to name.
-UNBUILT: dict[str, tuple[dict[str, Any], str]] = {
-    "with-forward": ({"ForwardTo": "queue.1"}, "ForwardTo"),
-}
+#: Chains of queues, each forwarding to the next (``way-N`` to ``way-mid-N`` to ``way-out-N``, whose dead letters go to
+#: ``way-graves-N``), and as many circles.
+WAYS = 8
+
+
+def ways() -> list[dict[str, Any]]:
+    """The queues of all chains, in an order in which none exists before what forwards to it."""
+    found: list[dict[str, Any]] = []
+    for index in range(WAYS):
+        parted = {"EnablePartitioning": True}
+        found += [
+            {"Name": f"way-{index}", "Properties": {"ForwardTo": f"way-mid-{index}"}},
+            {"Name": f"way-mid-{index}", "Properties": {"ForwardTo": f"way-out-{index}", **parted}},
+            {"Name": f"way-out-{index}", "Properties": {"ForwardDeadLetteredMessagesTo": f"way-graves-{index}"}},
+            {"Name": f"way-graves-{index}", "Properties": parted},
+            {"Name": f"circle-{index}", "Properties": {"ForwardTo": f"circle-{index}"}},
+        ]
+    return found
 
 
 def configuration() -> dict[str, Any]:
@@ -42,7 +56,7 @@ def configuration() -> dict[str, Any]:
     queues = [{"Name": "queue.1", "Properties": {"LockDuration": "PT1M", "MaxDeliveryCount": 3}}]
     for kind, (number, properties) in POOL.items():
         queues += [{"Name": f"{kind}-{index}", "Properties": properties} for index in range(number)]
-    queues += [{"Name": name, "Properties": properties} for name, (properties, _) in UNBUILT.items()]
+    queues += ways()
     rules = [
         {"KeyName": name, "PrimaryKey": KEY, "Rights": [right]}
         for name, right in ((SEND_ONLY, "Send"), (LISTEN_ONLY, "Listen"))
@@ -60,6 +74,7 @@ class Bus:
         options = ("--emulator", "--tls-self-signed", "--log-format", "json", *quota, *arguments)
         self.process = ServerProcess(folder, config=configuration(), arguments=options)
         self._used = dict.fromkeys(POOL, 0)
+        self._ways = 0
 
     @property
     def port(self) -> int:
@@ -89,6 +104,12 @@ class Bus:
         assert index < POOL[kind][0], f"the pool has no more {kind} queues"
         self._used[kind] += 1
         return f"{kind}-{index}"
+
+    def way(self) -> int:
+        """Number of a chain that no other test has touched; see ``ways``."""
+        self._ways += 1
+        assert self._ways <= WAYS, "there are no more chains"
+        return self._ways - 1
 
     def log_lines(self) -> list[dict[str, Any]]:
         """Every structured line of the log so far."""

@@ -15,7 +15,7 @@ from azure.servicebus.exceptions import (
     ServiceBusAuthorizationError,
     ServiceBusError,
 )
-from kit_bus import KEY, LISTEN_ONLY, SEND_ONLY, UNBUILT, Bus
+from kit_bus import KEY, LISTEN_ONLY, SEND_ONLY, Bus
 from kit_sdk import Sdk, bodies, within_the_limit
 
 pytestmark = pytest.mark.timeout(20)
@@ -78,22 +78,6 @@ async def test_a_wrong_key_or_rule_is_an_authentication_error(bus: Bus, sdk: Sdk
         with pytest.raises(ServiceBusAuthenticationError):
             async with client.sender("queue.1"):
                 pytest.fail("the link was attached")
-
-
-@pytest.mark.parametrize(("name", "feature"), [(name, feature) for name, (_, feature) in UNBUILT.items()])
-@within_the_limit
-async def test_a_feature_that_is_not_built_is_refused_by_name_at_attach(
-    bus: Bus, sdk: Sdk, name: str, feature: str
-) -> None:
-    async with sdk.client(bus.connection_string, retry_total=3) as client:
-        for side in (client.sender, client.receiver):
-            started = time.monotonic()
-            with pytest.raises(ServiceBusError, match=feature) as caught:
-                async with side(name):
-                    pytest.fail("the link was attached")
-            assert time.monotonic() - started < 2
-            assert tracked(bus, caught.value)["condition"] == "amqp:not-implemented"
-    assert any(name in str(line) and feature in str(line) and line["level"] == "warning" for line in bus.log_lines())
 
 
 @within_the_limit

@@ -1,4 +1,4 @@
-"""Moves in transactions on a broker that is killed at any moment: every output is there once (I8)."""
+"""Moves in transactions on a broker that is killed at any moment: every output is there once (I8, I14)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from kit_bus import Bus
+from kit_bus import Bus, until
 from kit_place import coordinator, declare, discharge, outcome, put
 from kit_raw import RULE, RawClient
 
@@ -32,12 +32,13 @@ def connect(bus: Bus) -> RawClient:
 
 
 class Mover:
-    """Moves dead letters back to their queue, each as two messages in one transaction."""
+    """Moves dead letters back to their queue, or via it to another, each as two messages in one transaction."""
 
-    def __init__(self, client: RawClient, queue: str) -> None:
+    def __init__(self, client: RawClient, queue: str, destination: str) -> None:
         self._client = client
         self._coordinator = coordinator(client)
-        self._out = client.sender(queue)
+        via = {"com.microsoft:transfer-destination-address": destination} if destination != queue else None
+        self._out = client.sender(queue, properties=via)
         self._letters = client.receiver(f"{queue}/$DeadLetterQueue")
         self._letters.grant(10)
 
@@ -93,7 +94,8 @@ def everything(bus: Bus, queue: str) -> Counter[bytes]:
 
 
 @pytest.mark.timeout(120)
-def test_every_output_is_there_once_however_often_the_broker_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("destination", ["plain-0", "plain-1"])
+def test_every_output_is_there_once_however_often_the_broker_is_killed(tmp_path: Path, destination: str) -> None:
     rng = random.Random(8)
     bus = Bus(tmp_path)
     queue = "plain-0"
@@ -102,7 +104,7 @@ def test_every_output_is_there_once_however_often_the_broker_is_killed(tmp_path:
         for _ in range(KILLS):
             killer = threading.Timer(rng.uniform(0.0, 0.2), bus.process.kill)
             with connect(bus) as client:
-                mover = Mover(client, queue)
+                mover = Mover(client, queue, destination)
                 mover.move_all(1)
                 killer.start()
                 # It ends in the middle of something, whichever that is.
@@ -110,7 +112,8 @@ def test_every_output_is_there_once_however_often_the_broker_is_killed(tmp_path:
                     mover.move_all(INPUTS)
             killer.join()
             bus.process.start()
-        moved = everything(bus, queue)
+        until(lambda: bus.metric("duobus_messages_to_forward", queue) == 0, 10.0)
+        moved = everything(bus, destination)
         rest = sum(everything(bus, f"{queue}/$DeadLetterQueue").values())
     assert sum(moved.values()) == 2 * (INPUTS - rest)
     assert set(moved.values()) == {1}

@@ -613,21 +613,6 @@ async def test_a_session_that_began_with_its_coordinator_receives_from_one_entit
         await client.receiver("p")
 
 
-@in_loop
-async def test_sending_via_another_entity_is_refused_and_not_taken_for_a_plain_send() -> None:
-    async with serving() as server:
-        client = await connected(server)
-        via = client.session.attach_sender(
-            "via",
-            Source(address="c"),
-            Target(address="q"),
-            properties={"com.microsoft:transfer-destination-address": "other"},
-        )
-        detached = await client.wait(LinkDetached, lambda event: event.link is via)
-        assert detached.error is not None
-        assert detached.error.condition == "amqp:not-implemented"
-
-
 # -- what ends a transaction from outside -----------------------------------------------------------------------
 
 

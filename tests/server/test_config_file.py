@@ -150,7 +150,7 @@ def test_several_namespaces_with_hosts_and_access_rules_are_read() -> None:
         ({"Colour": "red"}, "Colour"),
     ],
 )
-def test_what_cannot_be_done_yet_is_kept_and_named_in_a_warning(properties: dict[str, Any], named: str) -> None:
+def test_what_may_be_a_mistake_is_kept_and_named_in_a_warning(properties: dict[str, Any], named: str) -> None:
     contents = parse_config(_config({"Name": "q", "Properties": properties}))
     (warning,) = contents.warnings
     assert warning.startswith("$.UserConfig.Namespaces[0].Queues[0]")

@@ -1,6 +1,7 @@
 """Namespaces, entities, message brokers: what the doors may know of the broker."""
 
 from duobus.broker.accepting import Holder, SessionReceiver
+from duobus.broker.forwarding import transfer_message_count
 from duobus.broker.fragment.commands import (
     ABANDON,
     COMPLETE,
@@ -26,6 +27,7 @@ from duobus.broker.queue import COUNT_BITS, COUNT_MASK, SOURCE, Queue
 from duobus.broker.scale_unit import ScaleUnit
 from duobus.broker.throttle import Throttle
 from duobus.broker.transaction import Transaction
+from duobus.broker.via import address
 
 __all__ = [
     "ABANDON",
@@ -59,10 +61,12 @@ __all__ = [
     "Throttle",
     "TurnBatch",
     "Transaction",
+    "address",
     "kind_of",
     "lock_lost",
     "session_lock_lost",
     "slot_of",
     "string_key",
     "sub_queue_of",
+    "transfer_message_count",
 ]

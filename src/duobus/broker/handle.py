@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from duobus.broker.accepting import Acceptor
     from duobus.broker.fragment.fragment import Fragment
-    from duobus.broker.lending import Lender
     from duobus.broker.message_broker import MessageBroker
+
+
+class Taker(Protocol):
+    """Who wants to hear of available messages: a Lender, an Acceptor, or what forwards."""
+
+    def offer(self, handle: FragmentHandle, /) -> None:
+        """A fragment has some."""
 
 
 class FragmentHandle:
@@ -19,7 +24,7 @@ class FragmentHandle:
         entity_id: The catalog's id of the entity.
         number: The fragment's number in the entity.
         fragment: The engine while the store is open; None while it is away.
-        lenders: (source number, sub-queue) to the lender that wants to hear of available messages.
+        lenders: (source number, sub-queue) to whoever wants to hear of available messages.
         waiting, waiting_bytes: New messages that wait for a commit of it to start; counted by ``backlog.py``.
     """
 
@@ -30,7 +35,7 @@ class FragmentHandle:
         self.entity_id = entity_id
         self.number = number
         self.fragment: Fragment | None = None
-        self.lenders: dict[tuple[int, int], Lender | Acceptor] = {}
+        self.lenders: dict[tuple[int, int], Taker] = {}
         self.waiting = 0
         self.waiting_bytes = 0
 

@@ -60,7 +60,9 @@ class IdleWatch:
 
     def begin(self, queue: Queue) -> None:
         """A queue is new, has new properties, or is there again after a start: its time begins."""
-        limit_ms = queue.description.auto_delete_on_idle_ms
+        about = queue.description
+        # What forwards is never idle (HTTP contract A.7).
+        limit_ms = about.auto_delete_on_idle_ms if about.forward_to is None else None
         queue.idle = None
         if limit_ms is not None:
             queue.idle = IdleClock(limit_ms, self._now_ms)

@@ -39,10 +39,4 @@ class Namespace:
             if kind is not None:
                 raise NotImplementedYet(f"'{address.path}' is a {kind}, which this version of duobus stores only.")
             raise not_found(f"sb://{self.name}/{address.path}")
-        if queue.unbuilt:
-            asked = ", ".join(queue.unbuilt)
-            raise NotImplementedYet(
-                f"The queue '{queue.path}' asks for {asked}, which this version of duobus does not serve. "
-                "Create it without, or use a version that has it."
-            )
         return queue

@@ -31,7 +31,7 @@ from duobus.errors import (
     StoreUnavailable,
 )
 from duobus.model.columns import DeliveryBatch, Mailbox, Refusal, SendBatch
-from duobus.model.description import QueueDescription, unbuilt_features
+from duobus.model.description import QueueDescription
 from duobus.model.special import Special
 
 #: A sequence number is fragment number (16 bits), then count (design decision 7).
@@ -53,7 +53,6 @@ class Queue:
         placement: Which of them a message goes to.
         lenders: Sub-queue to the lender of its receivers.
         acceptor: Where those wait who want the next available session; None when it requires no sessions.
-        unbuilt: Properties that this version stores and does not serve; while there are any, no link attaches.
         idle: Since when nobody uses it, when that matters; else None.
         is_deleted: It is gone for clients; whoever still holds it has to let go.
     """
@@ -69,7 +68,6 @@ class Queue:
         "lenders",
         "namespace",
         "placement",
-        "unbuilt",
     )
 
     def __init__(
@@ -81,7 +79,6 @@ class Queue:
         self.fragments = list(fragments)
         self.placement = Placement(self.fragments)
         self.lenders = {sub: Lender(SOURCE, sub) for sub in (MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER)}
-        self.unbuilt = unbuilt_features(description)
         self.idle: IdleClock | None = None
         self.is_deleted = False
         self._by_number = {handle.number: handle for handle in self.fragments}
@@ -125,7 +122,6 @@ class Queue:
     def change(self, description: QueueDescription) -> None:
         """Take on new properties: for what is sent, locked and renewed from now on; held locks stay (design 3.11)."""
         self.description = description
-        self.unbuilt = unbuilt_features(description)
         settings = self.settings()
         for handle in self.fragments:
             handle.broker.change_settings(handle, settings)
@@ -135,6 +131,14 @@ class Queue:
     def send(self, batch: SendBatch) -> None:
         """Store messages; Runs and Refusals come to ``batch.reply``, after the commit that holds them is durable."""
         self.prepare(batch)
+        self._store(batch)
+
+    def send_via(self, batch: SendBatch) -> None:
+        """Store messages that are for another entity; see ``via.address``. Answers come as to ``send``."""
+        self._note_use()
+        self._store(batch)
+
+    def _store(self, batch: SendBatch) -> None:
         runs, refused = self.placement.split(batch)
         for indices, error in refused:
             batch.reply.ready.append(Refusal(batch, indices, error))

@@ -13,7 +13,9 @@ from duobus.broker.fragment.slot import (
     SCHEDULED,
     SESSION_STATE,
     SUB_QUEUES,
+    TAKEN,
     TIMED,
+    TRANSFER,
     state_in_memory,
     state_of,
 )
@@ -27,12 +29,15 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE = 2000
 #: Blocks of message ids, each of which holds those of one run.
 BLOCKS_AT_ONCE = 200
+#: Rows of a ledger, each of which tells of one run that came from another store.
+LEDGER_ROWS_AT_ONCE = 500
 #: The same for states of sessions, of which each may have 256 KiB.
 STATES_AT_ONCE = 100
 
 #: Every state that a store's index of exceptional rows may hold.
 _EXCEPTIONAL_STATES = (
     TIMED,
+    TRANSFER,
     *(state for sub in range(SUB_QUEUES) for kind in (ACTIVE, DEFERRED, SCHEDULED) if (state := state_of(sub, kind))),
 )
 
@@ -70,6 +75,7 @@ async def recover_fragments(
                 source.bytes -= len(gone.payload)
             await _recover_source(broker, fragment, row)
             await _recover_history(broker, fragment, row)
+            await _recover_ledger(broker, fragment, row)
             cold_tail.recovered(fragment, row.source_no)
         fragments.append(fragment)
     return fragments
@@ -116,6 +122,13 @@ async def _recover_history(broker: MessageBroker, fragment: Fragment, row: Sourc
         history.recover(blocks, broker.now_ms(), window_ms)
         first = blocks[-1].first_count + 1
         fragment.deadline = 0
+
+
+async def _recover_ledger(broker: MessageBroker, fragment: Fragment, row: SourceRow) -> None:
+    first = 1
+    while rows := await broker.call(partial(broker.store.scan, row.source_key, TAKEN, first, LEDGER_ROWS_AT_ONCE)):
+        fragment.sources[row.source_no].ledger.recover(rows)
+        first = rows[-1].count + 1
 
 
 async def _recover_state(broker: MessageBroker, fragment: Fragment, row: SourceRow, state: int) -> None:

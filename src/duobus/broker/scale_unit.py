@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from duobus.broker.destination import check_targets
+from duobus.broker.forwarding import Forwarding
 from duobus.broker.fragment.commands import Run
 from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.handle import FragmentHandle
@@ -22,7 +24,6 @@ from duobus.broker.ports import LateRefusal, Plan
 from duobus.broker.queue import COUNT_BITS, Queue
 from duobus.errors import (
     EntityAlreadyExists,
-    NotImplementedYet,
     QuotaExceeded,
     ServerBusy,
     ServiceBusError,
@@ -38,7 +39,6 @@ from duobus.model.description import (
     check_queue_update,
     from_json,
     to_json,
-    unbuilt_features,
 )
 from duobus.model.quotas import Quotas
 from duobus.stores.catalog import LIVE, CatalogContents, EntityRow, SlotRow
@@ -60,6 +60,7 @@ class ScaleUnit:
         brokers: Store id to message broker.
         namespaces: Lower-case name to namespace; the first is the default one.
         quotas: What there may be at most.
+        forwarding: What goes from one entity to another.
         store_events: What happened to stores, for the log: called with (store id, "opened" or "failed", why).
     """
 
@@ -68,6 +69,7 @@ class ScaleUnit:
         self.namespaces: dict[str, Namespace] = {}
         self.store_events = log
         self.quotas = quotas or Quotas()
+        self.forwarding = Forwarding(self.namespace)
         self._catalog = catalog
         self._tombstones: dict[int, list[Tombstone]] = {}
         # Tombstones for which no store is there, with the refusals that wait for them.
@@ -97,6 +99,7 @@ class ScaleUnit:
             await self._resume(row)
         for queue in self._queues():
             self._idle_watch.begin(queue)
+            self.forwarding.begin(queue)
 
     async def _open_stores(self) -> None:
         """All stores are opened before any is recovered: a tombstone may lie in any of the others."""
@@ -123,6 +126,7 @@ class ScaleUnit:
     async def stop(self) -> None:
         """Finish what waits and close every store."""
         self._idle_watch.stop()
+        self.forwarding.stop()
         await asyncio.gather(*self._deletions)
         await asyncio.gather(*(broker.close() for broker in self.brokers.values()))
 
@@ -153,10 +157,15 @@ class ScaleUnit:
         await asyncio.gather(*self._deletions)
         await asyncio.gather(*(broker.finish() for broker in self.brokers.values()))
 
-    async def create_queue(self, namespace: str, description: QueueDescription) -> Queue:
+    async def create_queue(
+        self, namespace: str, description: QueueDescription, *, demand_targets: bool = True
+    ) -> Queue:
         """Create a queue and return it once it is live.
 
+        ``demand_targets``: what it forwards to has to exist; a configuration may name what comes later in it.
+
         Raises:
+            ArgumentInvalid: What it forwards to does not exist.
             EntityAlreadyExists: The name is taken.
             QuotaExceeded: The namespace has as many entities as it may.
             StoreUnavailable: A store that would hold part of it is away. The intent is undone at the next start.
@@ -166,6 +175,8 @@ class ScaleUnit:
         if key in home.queues or key in home.unbuilt:
             raise EntityAlreadyExists(f"The entity '{description.name}' exists already. Choose another name.")
         self._demand_room(home, description)
+        if demand_targets:
+            check_targets(home, description)
         away = [broker for broker in self.brokers.values() if broker.state != "open"]
         if away:
             raise away[0].unavailable()
@@ -186,6 +197,7 @@ class ScaleUnit:
         self._catalog.mark_live(entity_id)
         home.queues[key] = queue
         self._idle_watch.begin(queue)
+        self.forwarding.begin(queue)
         return queue
 
     async def update_queue(self, namespace: str, description: QueueDescription, *, profile: Profile = CLOUD) -> Queue:
@@ -194,7 +206,6 @@ class ScaleUnit:
         Raises:
             EntityNotFound: There is no such queue.
             ArgumentInvalid, ArgumentOutOfRange: A property is wrong, or cannot be changed; nothing was.
-            NotImplementedYet: It asks for what this version does not serve.
             ServerBusy: The catalog is lost; nothing was changed.
         """
         home = self.namespace(namespace)
@@ -202,9 +213,7 @@ class ScaleUnit:
         if queue is None:
             raise not_found(f"sb://{home.name}/{description.name}")
         wanted = check_queue_update(queue.description, description, profile)
-        unbuilt = unbuilt_features(wanted)
-        if unbuilt:
-            raise NotImplementedYet(f"This version of duobus does not serve {', '.join(unbuilt)}. Leave it out.")
+        check_targets(home, wanted, queue.description)
         wanted = msgspec.structs.replace(wanted, updated_at_ms=self._now_ms())
         try:
             self._catalog.update_description(queue.entity_id, to_json(wanted))
@@ -212,6 +221,7 @@ class ScaleUnit:
             raise ServerBusy(f"The properties of '{queue.path}' cannot be changed now: {error}") from error
         queue.change(wanted)
         self._idle_watch.begin(queue)
+        self.forwarding.begin(queue)
         self._tell(queue)
         return queue
 
@@ -294,6 +304,7 @@ class ScaleUnit:
         del self.namespace(queue.namespace).queues[queue.path.lower()]
         queue.is_deleted = True
         queue.idle = None
+        self.forwarding.end(queue)
         self._tell(queue)
 
     async def _clear(self, queue: Queue) -> None:
@@ -347,6 +358,7 @@ class ScaleUnit:
     def store_opened(self, broker: MessageBroker, contents: StoreContents) -> None:
         """Log it, and see to the tombstones that waited for a store."""
         self.store_events(broker.store_id, "opened", f"generation {broker.generation}")
+        self.forwarding.store_opened(broker)
         homeless, self._homeless = self._homeless, []
         for stone, refusal in homeless:
             if stone.store_id == broker.store_id:

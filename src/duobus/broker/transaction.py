@@ -79,11 +79,7 @@ class Transaction:
 
     def _add_send(self, queue: Queue, batch: SendBatch) -> None:
         self._demand_entity(queue)
-        if self._sent + batch.n > MESSAGES_MAX:
-            raise QuotaExceeded(
-                f"A transaction may send {MESSAGES_MAX} messages at most; this one has {self._sent} and would get "
-                f"{batch.n} more. Use several transactions."
-            )
+        self._demand_room(batch.n)
         queue.prepare(batch)
         if queue.is_partitioned:
             key = self._key_of(batch)
@@ -95,6 +91,42 @@ class Transaction:
         assert self.handle is not None
         self.work.append(Run(self.handle, SOURCE, batch, None, None))
 
+    def send_via(self, via: Queue, batch: SendBatch) -> None:
+        """Add messages for another entity, which are stored in this one until they get there; see ``via.address``.
+
+        Raises:
+            ServiceBusError: As ``send``.
+        """
+        self._demand_open()
+        try:
+            self._add_via(via, batch)
+        except ServiceBusError as error:
+            self.doom(error)
+            raise
+
+    def _add_via(self, via: Queue, batch: SendBatch) -> None:
+        self._demand_entity(via)
+        self._demand_room(batch.n)
+        if not via.is_partitioned:
+            self._enter(via, via.fragments[0])
+        elif batch.keys is None and self.handle is not None:
+            # Whichever fragment the other work has chosen does: nobody looks for the message there.
+            self._enter(via, self.handle)
+        else:
+            key = self._key_of(batch)
+            self._enter(via, via.placement.keyed(key))
+            self._key = key
+        self._sent += batch.n
+        assert self.handle is not None
+        self.work.append(Run(self.handle, SOURCE, batch, None, None))
+
+    def _demand_room(self, number: int) -> None:
+        if self._sent + number > MESSAGES_MAX:
+            raise QuotaExceeded(
+                f"A transaction may send {MESSAGES_MAX} messages at most; this one has {self._sent} and would get "
+                f"{number} more. Use several transactions."
+            )
+
     def _key_of(self, batch: SendBatch) -> bytes:
         """The one key of all messages that a transaction sends to a partitioned entity (PE15)."""
         keys: set[bytes | None] = {None} if batch.keys is None else set(batch.keys)
@@ -105,7 +137,8 @@ class Transaction:
             what = "no key" if None in keys else "several keys"
             raise NotAllowed(
                 f"The messages of this transaction have {what}. On a partitioned entity all messages of a transaction "
-                "need the same session id or partition key. Roll it back, then send with one key."
+                "need the same session id or partition key, those that are sent via it the same via partition key. "
+                "Roll it back, then send with one key."
             )
         return key
 

@@ -344,15 +344,6 @@ def check_access_rule(rule: AccessRule) -> AccessRule:
     return rule
 
 
-def unbuilt_features(queue: QueueDescription) -> tuple[str, ...]:
-    """Return what ``queue`` asks for and this version cannot do: such a queue is stored, and its attach refused."""
-    wanted = (
-        ("ForwardTo", queue.forward_to is not None),
-        ("ForwardDeadLetteredMessagesTo", queue.forward_dead_lettered_messages_to is not None),
-    )
-    return tuple(name for name, is_wanted in wanted if is_wanted)
-
-
 def ignored_features(queue: QueueDescription) -> tuple[str, ...]:
     """Return what ``queue`` asks for, is stored, and has no effect in this version; it works without."""
     wanted = (("AuthorizationRules", bool(queue.authorization_rules)),)

@@ -11,6 +11,20 @@ import msgspec
 from duobus.errors import InternalError
 
 
+class Way(msgspec.Struct, array_like=True):
+    """How a message got where it is, and where it goes from there; together one member, for few messages have any.
+
+    Attributes:
+        hops: How often it has been forwarded.
+        to: Path of the entity for which it waits in the transfer queue of another.
+        scheduled_ms: ``scheduled_ms`` of such a message: it is scheduled there, and not here.
+    """
+
+    hops: int = 0
+    to: str | None = None
+    scheduled_ms: int | None = None
+
+
 class Special(msgspec.Struct, array_like=True):
     """What is rare about one message; every member is None (or 0) when the message has none of it.
 
@@ -32,6 +46,7 @@ class Special(msgspec.Struct, array_like=True):
         enqueued_sequence_number: Sequence number it first had, when it has moved since.
         dead_letter_source: Path of the entity in which it was dead-lettered, when it has been forwarded since.
         redeliver_at_ms: Until when an abandon has put it off.
+        way: Of messages that are or were forwarded, or sent via another entity.
     """
 
     ttl_ms: int | None = None
@@ -48,6 +63,7 @@ class Special(msgspec.Struct, array_like=True):
     enqueued_sequence_number: int | None = None
     dead_letter_source: str | None = None
     redeliver_at_ms: int | None = None
+    way: Way | None = None
 
     def encode(self) -> bytes:
         """Return the stored form; ``decode`` gives an equal object back."""

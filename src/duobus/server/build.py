@@ -194,14 +194,13 @@ class Server:
             queue = home.queues.get(description.name.lower())
             if queue is None:
                 try:
-                    queue = await self.unit.create_queue(config.name, description)
+                    # Checked with the file: what it forwards to may come later in it.
+                    await self.unit.create_queue(config.name, description, demand_targets=False)
                 except ServiceBusError as error:
                     self.log.error("queue not created", queue=description.name, reason=str(error))
                     continue
             else:
                 self.unit.report_differences(queue, description)
-            if queue.unbuilt:
-                self.log.warning("queue stored but not served", queue=queue.path, asks_for=", ".join(queue.unbuilt))
         for topic in config.topics:
             self.unit.keep_unbuilt(config.name, TOPIC, topic.name, to_json(topic))
             self.log.warning("topic stored but not served by this version", topic=topic.name)

@@ -28,7 +28,6 @@ from duobus.model.description import (
     check_queue,
     check_topic,
     ignored_features,
-    unbuilt_features,
 )
 from duobus.model.durations import parse_duration
 from duobus.server.json_comments import parse_json_with_comments
@@ -212,13 +211,21 @@ def _namespace(node: _Node) -> NamespaceConfig:
     if rate is not None and not 1 <= rate <= RATE_MAX:
         raise node.error(f"{rate} is no rate; use 1 to {RATE_MAX}, or leave it out for no bound", "MessagesPerSecond")
     rules = _access_rules(node)
-    queues = [_queue(queue) for queue in node.children("Queues")]
+    queue_nodes = node.children("Queues")
+    queues = [_queue(queue) for queue in queue_nodes]
     topics = [_topic(topic) for topic in node.children("Topics")]
     taken: set[str] = set()
     for entity_name in [queue.name for queue in queues] + [topic.name for topic in topics]:
         if entity_name.lower() in taken:
             raise node.error(f"two entities are called {entity_name!r}; case makes no difference")
         taken.add(entity_name.lower())
+    for queue_node, queue in zip(queue_nodes, queues, strict=True):
+        for member, target in (
+            ("ForwardTo", queue.forward_to),
+            ("ForwardDeadLetteredMessagesTo", queue.forward_dead_lettered_messages_to),
+        ):
+            if target is not None and target.lower() not in taken:
+                queue_node.warn(f"{member} is {target!r}, which this file does not create")
     node.finish()
     return NamespaceConfig(
         name=name,
@@ -247,12 +254,7 @@ def _queue(node: _Node) -> QueueDescription:
     properties.finish()
     node.finish()
     node.checked(lambda queue: check_queue(queue, EMULATOR), queue)
-    unbuilt, ignored = unbuilt_features(queue), ignored_features(queue)
-    if unbuilt:
-        node.warn(
-            f"queue {name!r} asks for {', '.join(unbuilt)}, which this version does not support; "
-            "the queue is kept as described, and links to it are refused"
-        )
+    ignored = ignored_features(queue)
     if ignored:
         node.warn(f"queue {name!r} asks for {', '.join(ignored)}, which has no effect in this version")
     return queue

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from math import inf
 
-from duobus.broker import COMMIT_BOUNDS_S, ScaleUnit
+from duobus.broker import COMMIT_BOUNDS_S, ScaleUnit, transfer_message_count
 from duobus.gateway.amqp.door import AmqpDoor
 from duobus.telemetry.metrics import Sample
 
@@ -33,6 +33,7 @@ def samples(unit: ScaleUnit, door: AmqpDoor, started_ms: int) -> Iterator[Sample
             yield Sample("duobus_messages_bytes", where, size)
             for state, number in zip(_STATES, numbers, strict=True):
                 yield Sample("duobus_messages", (*where, state), number)
+            yield Sample("duobus_messages_to_forward", where, transfer_message_count(queue))
             for handle in queue.fragments:
                 yield Sample("duobus_fragment_available", (*where, str(handle.number)), int(handle.online))
 

@@ -67,6 +67,12 @@ METRICS: tuple[MetricKind, ...] = (
     MetricKind("duobus_metered_bytes", COUNTER, (*_ENTITY, "kind"), "Payload bytes by kind of metered operation."),
     MetricKind("duobus_operations", COUNTER, (*_ENTITY, "kind"), "Metered operations by kind."),
     MetricKind("duobus_messages", GAUGE, (*_ENTITY, "state"), "Messages in an entity by state, of the stores there."),
+    MetricKind(
+        "duobus_messages_to_forward",
+        GAUGE,
+        _ENTITY,
+        "Messages of an entity that are to be forwarded and have not left yet, of the stores that are there.",
+    ),
     MetricKind("duobus_messages_bytes", GAUGE, _ENTITY, "Payload bytes in an entity, of the stores that are there."),
     MetricKind("duobus_fragment_available", GAUGE, (*_ENTITY, "fragment"), "1 when a fragment can be used, else 0."),
     MetricKind("duobus_store_available", GAUGE, _STORE, "1 when a store can be used, else 0."),

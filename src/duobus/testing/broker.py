@@ -21,7 +21,7 @@ from duobus.broker.queue import COUNT_BITS, Queue
 from duobus.clock import Clock, Entropy
 from duobus.codec import application_properties, decode, scan
 from duobus.codec.sections import DATA, SEQUENCE, VALUE, find_section
-from duobus.errors import EntityNotFound, NotImplementedYet
+from duobus.errors import EntityNotFound
 from duobus.gateway.amqp.door import AmqpDoor
 from duobus.gateway.listener import Listener
 from duobus.model.description import QueueDescription, from_json
@@ -141,12 +141,9 @@ class BrokerHost:
 
         Raises:
             EntityAlreadyExists: The name is taken.
-            NotImplementedYet: It asks for what this version does not serve.
+            ArgumentInvalid: What it forwards to does not exist.
         """
-        queue = await self._server.unit.create_queue(namespace, from_json(description.encode(), QueueDescription))
-        if queue.unbuilt:
-            await self._server.unit.delete_queue(namespace, queue.path)
-            raise NotImplementedYet(f"This version of duobus does not serve {', '.join(queue.unbuilt)}.")
+        await self._server.unit.create_queue(namespace, from_json(description.encode(), QueueDescription))
 
     async def update_queue(self, namespace: str, path: str, changes: dict[str, Any]) -> None:
         """Change properties of a queue, by the names of its description.

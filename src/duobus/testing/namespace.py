@@ -217,9 +217,8 @@ class Namespace:
                 are ``timedelta``.
 
         Raises:
-            ArgumentInvalid: There is no such property, or its value cannot be.
+            ArgumentInvalid: There is no such property, its value cannot be, or what it forwards to does not exist.
             EntityAlreadyExists: The name is taken.
-            NotImplementedYet: It asks for what this version does not serve.
         """
         self._broker.call("create_queue", self.name, to_json(_description(name, properties)).decode())
         return name

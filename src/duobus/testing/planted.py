@@ -23,6 +23,7 @@ from duobus.gateway.amqp.mapping import Incoming
 from duobus.model.columns import DeliveryBatch
 from duobus.stores.interface import CommitBatch, SourceRow
 from duobus.testing.disk import Disk
+from duobus.testing.planted_forwarding import FORWARDING_BUGS
 from duobus.testing.planted_transactions import TRANSACTION_BUGS
 from duobus.testing.stores import CrashingStore
 
@@ -350,6 +351,7 @@ BUGS: dict[str, Callable[[], Any]] = {
     "history-outlives-its-run": history_outlives_its_run,
     "window-begun-anew": window_begun_anew,
     **TRANSACTION_BUGS,
+    **FORWARDING_BUGS,
     "session-handed-out-twice": session_handed_out_twice,
     "session-state-lost-at-restart": session_state_lost_at_restart,
     "session-newest-first": session_newest_first,

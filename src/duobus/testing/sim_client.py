@@ -46,6 +46,7 @@ from duobus.codec import (
 )
 from duobus.codec.sections import HEADER, VALUE, find_section
 from duobus.testing import history as h
+from duobus.testing.sub_queues import path_of
 
 if TYPE_CHECKING:
     from duobus.testing.sim_world import World
@@ -229,10 +230,9 @@ class SimulatedClient(asyncio.Protocol):
         """Attach a link to receive on, without credit."""
         assert self._session is not None
         self._tag += 1
-        address = entity if subqueue == h.MAIN else f"{entity}/$DeadLetterQueue"
         link = self._session.attach_receiver(
             f"r{self._tag}",
-            Source(address=address),
+            Source(address=path_of(entity, subqueue)),
             Target(address="client"),
             snd_settle_mode=1 if removing else 0,
             rcv_settle_mode=0 if removing else 1,
@@ -465,9 +465,8 @@ class SimulatedClient(asyncio.Protocol):
 
     async def _managed(self, op: int, entity: str, subqueue: str, operation: str, body: dict[str, Any]) -> Any:
         """A request that is an operation of the history; its body when it succeeded, else None."""
-        path = entity if subqueue == h.MAIN else f"{entity}/$DeadLetterQueue"
         try:
-            status, condition, answer = await self.request(path, operation, body)
+            status, condition, answer = await self.request(path_of(entity, subqueue), operation, body)
         except (ConnectionError, TimeoutError) as error:
             self.world.history.append(h.Info(op, h.TIMED_OUT if isinstance(error, TimeoutError) else h.LOST_LINK))
             return None

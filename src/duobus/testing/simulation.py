@@ -24,8 +24,10 @@ from duobus.testing.disk import FAULTS
 from duobus.testing.planted import BUGS
 from duobus.testing.repeats import Repeats, window_of, with_detection
 from duobus.testing.sim_client import Message, SimulatedClient
+from duobus.testing.sim_forwarding import ForwardingPart, forwarding_queues, sub_queues_of, teach
 from duobus.testing.sim_sessions import SessionPart
 from duobus.testing.sim_transactions import transact
+from duobus.testing.sim_uses import use
 from duobus.testing.sim_world import World
 
 LOCK_MS = 3_000
@@ -95,6 +97,7 @@ class Scenario:
                 max_delivery_count=apart.choice((3, 10)),
             )
         self.session_receivers = apart.randint(2, 4)
+        self.forwarding = forwarding_queues(seed, lock)
 
     def __repr__(self) -> str:
         queues = ", ".join(queue.name for queue in self.all_queues)
@@ -107,26 +110,24 @@ class Scenario:
 
     @property
     def all_queues(self) -> list[QueueDescription]:
-        """The one with sessions included, if there is one."""
-        return self.queues if self.sessions is None else [*self.queues, self.sessions]
+        """Those with sessions and forwarding included, if there are any."""
+        return [*self.queues, *([] if self.sessions is None else [self.sessions]), *self.forwarding]
 
     def setup(self, removed: frozenset[str]) -> Setup:
         """What the checkers have to know."""
-        return Setup(
-            {
-                queue.name: EntityRules(
-                    max_delivery_count=queue.max_delivery_count,
-                    lock_ms=queue.lock_duration_ms,
-                    ttl_ms=queue.default_message_time_to_live_ms,
-                    dead_letter_on_expiry=queue.dead_lettering_on_message_expiration,
-                    fragments=tuple(range(16)) if queue.enable_partitioning else (0,),
-                    window_ms=window_of(queue),
-                )
-                for queue in self.all_queues
-            },
-            purged=removed,
-            concurrent_senders=self.senders + self.transactors,
-        )
+        rules = {
+            queue.name: EntityRules(
+                max_delivery_count=queue.max_delivery_count,
+                lock_ms=queue.lock_duration_ms,
+                ttl_ms=queue.default_message_time_to_live_ms,
+                dead_letter_on_expiry=queue.dead_lettering_on_message_expiration,
+                fragments=tuple(range(16)) if queue.enable_partitioning else (0,),
+                window_ms=window_of(queue),
+            )
+            for queue in self.all_queues
+        }
+        teach(rules)
+        return Setup(rules, purged=removed, concurrent_senders=self.senders + self.transactors)
 
 
 class Result:
@@ -176,6 +177,8 @@ class _Run:
             part = self._sessions = SessionPart(world, scenario.sessions, self.stop_at, scenario.messages)
             jobs += [part.sender(number) for number in range(2)]
             jobs += [part.receiver(number) for number in range(scenario.session_receivers)]
+        if scenario.forwarding:
+            jobs += ForwardingPart(world, self._client, lambda: self.in_phase, scenario.messages).jobs()
         tasks = [asyncio.ensure_future(job) for job in jobs]
         await self._nemesis()
         for disk in world.disks.values():
@@ -261,35 +264,11 @@ class _Run:
                     client.grant(link, rng.choice((1, 5, 20)), drain=rng.random() < 0.1)
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(client.arrived.wait(), 0.5)
-                    await self._use(client, rng, removing=removing)
+                    await use(client, rng, self.deferred, removing=removing)
                     if rng.random() < 0.03:
                         break
             client.close()
             await asyncio.sleep(0.1)
-
-    async def _use(self, client: SimulatedClient, rng: random.Random, *, removing: bool) -> None:
-        """Do with what arrived what applications do, good and bad."""
-        if removing:
-            client.received.clear()
-            return
-        for item in list(client.received):
-            if not client.alive:
-                return
-            draw = rng.random()
-            if draw < 0.08:
-                # Not settled at all: the lock runs out.
-                client.received.remove(item)
-                continue
-            if draw < 0.12:
-                await client.renew(item)
-                continue
-            if draw < 0.2:
-                await asyncio.sleep(rng.choice((0.1, 1.0, 3.5)))
-            outcome = rng.choices((h.COMPLETE, h.ABANDON, h.RELEASE, h.DEFER, h.DEAD_LETTERED), (12, 2, 1, 1, 1))[0]
-            management = outcome != h.RELEASE and rng.random() < 0.1
-            done = await client.settle(item, outcome, management=management)
-            if outcome == h.DEFER and (done or rng.random() < 0.5):
-                self.deferred.append((item.event.entity, item.event.seq))
 
     async def _manager(self) -> None:
         rng = random.Random(f"manager:{self.world.seed}")
@@ -363,7 +342,7 @@ class _Run:
                 await self._sessions.drain()
             links = []
             for queue in self.scenario.all_queues:
-                for subqueue in (h.MAIN, h.DEAD_LETTER):
+                for subqueue in sub_queues_of(queue):
                     if subqueue == h.DEAD_LETTER or not queue.requires_session:
                         links.append(await client.receiver(queue.name, subqueue=subqueue))
             quiet = 0

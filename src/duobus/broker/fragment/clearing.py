@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from duobus.broker.fragment.commands import Command
 from duobus.broker.fragment.settling import removals
-from duobus.broker.fragment.slot import ACTIVE, DELAYED, GONE, MAIN, RESERVED, Slot, kind_of, state_of
+from duobus.broker.fragment.slot import ACTIVE, DELAYED, FORWARDING, GONE, MAIN, RESERVED, Slot, kind_of, state_of
 
 if TYPE_CHECKING:
     from duobus.broker.fragment.source import Source, SubQueue
@@ -115,8 +115,8 @@ def release(source: Source, command: Clearing) -> None:
 
 
 def is_held(source: Source, slot: Slot) -> bool:
-    """Whether somebody has a message locked; one that is being completed is not held any more."""
-    return slot.lock > 0 and slot.lock in source.locks
+    """Whether somebody has a message, or it is being forwarded; one that is being completed is not held any more."""
+    return slot.lock == FORWARDING or (slot.lock > 0 and slot.lock in source.locks)
 
 
 def is_available(slot: Slot, before_ms: int) -> bool:

@@ -6,7 +6,7 @@ from heapq import heappush
 from typing import TYPE_CHECKING
 
 from duobus.broker.fragment.session_turns import place_new
-from duobus.broker.fragment.slot import MAIN, SCHEDULED, Slot, stored_state
+from duobus.broker.fragment.slot import MAIN, SCHEDULED, TRANSFER, Slot, stored_state
 from duobus.model.special import Special, encoded
 
 if TYPE_CHECKING:
@@ -42,8 +42,10 @@ def _mixed(
             continue
         slot = run.slots[position]
         slot.special = special
+        if special.way is not None and special.way.to is not None:
+            slot.state = TRANSFER
         # A past or present time: enqueue at once (contract 13.1).
-        if special.scheduled_ms is not None and special.scheduled_ms > now_ms:
+        elif special.scheduled_ms is not None and special.scheduled_ms > now_ms:
             slot.state = SCHEDULED
         specials[position] = (stored_state(slot.state, special), 0, special.encode())
     return specials

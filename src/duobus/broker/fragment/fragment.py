@@ -24,6 +24,7 @@ from duobus.broker.fragment import (
     session_states,
     sessions,
     settling,
+    transfer,
 )
 from duobus.broker.fragment.clearing import Clearing
 from duobus.broker.fragment.cold_tail import effective_ttl, note_cold_expiry, slot_of_row
@@ -37,6 +38,7 @@ from duobus.broker.fragment.commands import (
     TakeAndRemove,
     TakeDeferred,
 )
+from duobus.broker.fragment.ledger import Forget, Record
 from duobus.broker.fragment.slot import (
     ACTIVE,
     DEFERRED,
@@ -46,6 +48,8 @@ from duobus.broker.fragment.slot import (
     RESERVED,
     SCHEDULED,
     SESSION_STATE,
+    TAKEN,
+    TRANSFER,
     Slot,
     kind_of,
     state_of,
@@ -125,7 +129,7 @@ class Fragment:
         """Take in messages read back from the store, ascending; may be called again with the next rows."""
         source = self.sources[source_no]
         for row in rows:
-            if row.state == SESSION_STATE:
+            if row.state in (SESSION_STATE, TAKEN):
                 continue
             slot = slot_of_row(row)
             # Locks do not survive, and a first delivery leaves no record of its own: what may have been
@@ -255,6 +259,8 @@ class Fragment:
             return admission.check(self.sources[command.source_no], command, now_ms)
         if isinstance(command, SettleBatch):
             return settling.check(self, command)
+        if isinstance(command, transfer.Departure):
+            return transfer.check(self.sources[command.source_no], command)
         if isinstance(command, SetSessionState):
             return session_states.state_fault(self.sources[command.source_no], command)
         if isinstance(command, TakeDeferred):
@@ -292,6 +298,8 @@ class Fragment:
             self._remove(source, command, [source.by_count[count] for count in command.counts], commit)
         elif isinstance(command, Clearing):
             clearing.apply(source, command, commit)
+        elif isinstance(command, (transfer.Departure, Record, Forget)):
+            transfer.apply(source, command, now_ms, commit)
         else:
             assert isinstance(command, Housekeeping)
             settling.apply_housekeeping(source, command, now_ms, commit, self.number)
@@ -370,6 +378,8 @@ class Fragment:
                 source.forget(slot)
         elif isinstance(command, Clearing):
             clearing.release(source, command)
+        elif isinstance(command, transfer.Departure):
+            transfer.release(self, source, command)
         elif isinstance(command, SetSessionState):
             session_states.release_state(source, command)
 
@@ -420,6 +430,9 @@ class Fragment:
         """
         kind = kind_of(slot.state)
         sub = sub_queue_of(slot.state)
+        if slot.state == TRANSFER:
+            transfer.place_transfer(self, source, slot)
+            return
         if kind == SCHEDULED:
             assert slot.special is not None
             assert slot.special.scheduled_ms is not None

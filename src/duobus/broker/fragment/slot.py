@@ -26,6 +26,10 @@ SCHEDULED: Final = 2
 TIMED: Final = 3
 #: Only in stores: the state of a session, in a row of its own (behind the states of the last sub-queue).
 SESSION_STATE: Final = SUB_QUEUES * 4
+#: Only in stores: what a source has taken over from others by forwarding, in rows of their own (``ledger.py``).
+TAKEN: Final = SESSION_STATE + 1
+#: Sent via this entity and on its way to another (contract 12.4): in no sub-queue, so that nobody receives it here.
+TRANSFER: Final = SESSION_STATE + 2
 #: Later than any instant, higher than any count.
 NEVER: Final = 1 << 62
 #: Set on a slot that left its list out of turn; lists drop it when they come across it.
@@ -34,6 +38,8 @@ GONE: Final = -1
 RESERVED: Final = -1
 #: ... of one that is put off until an instant; it stands in no list (``redelivery.py``).
 DELAYED: Final = -2
+#: ... of one that is being forwarded: it stands in no list until it has left or is given back (``transfer.py``).
+FORWARDING: Final = -3
 
 
 def state_of(sub_queue: int, kind: int) -> int:
@@ -73,7 +79,7 @@ class Slot:
         deliveries: Earlier deliveries that counted, as on the wire (0 on first delivery).
         state: ``state_of(sub_queue, kind)``, or GONE.
         lock: Lock counter while locked, RESERVED while a commit disposes of it, DELAYED while it is put
-            off, 0 otherwise.
+            off, FORWARDING while it is taken somewhere else, 0 otherwise.
         special: Everything rare, or None.
         holder: While it is locked by the holder of its session: the lock of that session; else None.
     """

@@ -13,8 +13,19 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from duobus.broker.fragment.duplicates import History
+from duobus.broker.fragment.ledger import Ledger
 from duobus.broker.fragment.sessions import Sessions
-from duobus.broker.fragment.slot import DEFERRED, GONE, MAIN, SCHEDULED, SUB_QUEUES, Slot, kind_of, sub_queue_of
+from duobus.broker.fragment.slot import (
+    DEFERRED,
+    GONE,
+    MAIN,
+    SCHEDULED,
+    SUB_QUEUES,
+    TRANSFER,
+    Slot,
+    kind_of,
+    sub_queue_of,
+)
 
 #: Indexes shorter than this are not worth compacting.
 COMPACT_FROM: Final = 1024
@@ -171,6 +182,9 @@ class Source:
         cold_due: Counts of cold messages whose time to live has ended; they are fetched to be disposed of.
         history: Message ids of late, with duplicate detection; else None.
         sessions: The sessions of a source that requires them, instead of the main sub-queue's lists; None otherwise.
+        transfers: Lower-case path to a heap of (count, slot): what was sent via this entity and waits for that one.
+        transferring: Messages of that kind, those that are on their way included.
+        ledger: What it has taken over from sources of other stores.
     """
 
     __slots__ = (
@@ -188,6 +202,7 @@ class Source:
         "history",
         "is_activating",
         "is_paging",
+        "ledger",
         "locks",
         "missing",
         "next_count",
@@ -201,6 +216,8 @@ class Source:
         "source_no",
         "sub_queues",
         "touched",
+        "transferring",
+        "transfers",
         "worn",
     )
 
@@ -233,6 +250,9 @@ class Source:
         self.cold_due: list[int] = []
         self.history = None if settings.duplicate_window_ms is None else History()
         self.sessions = Sessions() if settings.requires_session else None
+        self.transfers: dict[str, list[tuple[int, Slot]]] = {}
+        self.transferring = 0
+        self.ledger = Ledger()
 
     @property
     def owes_commit(self) -> bool:
@@ -246,7 +266,9 @@ class Source:
     def counted(self, state: int, by: int) -> None:
         """Add ``by`` messages of ``state`` to the numbers."""
         kind = kind_of(state)
-        if kind == DEFERRED:
+        if state == TRANSFER:
+            self.transferring += by
+        elif kind == DEFERRED:
             self.numbers[SUB_QUEUES] += by
         elif kind == SCHEDULED:
             self.numbers[SUB_QUEUES + 1] += by

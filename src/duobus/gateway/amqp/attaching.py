@@ -24,6 +24,7 @@ from duobus.gateway.amqp.management_node import ManagementNode
 from duobus.gateway.amqp.outgoing_link import OutgoingLink
 from duobus.gateway.amqp.request_node import REQUEST_BYTES_MAX, ReplyLink, RequestLink, RequestNode
 from duobus.gateway.amqp.session_link import PendingSession, attach_session, wanted_session
+from duobus.gateway.amqp.via_link import ViaLink
 from duobus.model.address import Address, parse_address
 from duobus.model.description import Right
 
@@ -132,8 +133,6 @@ def _check_supported(link: Link) -> None:
             raise NotImplementedYet("A coordinator is a target that you send to. Attach to it as a sender.")
         if getattr(terminus, "dynamic", False):
             raise NotImplementedYet("Dynamic nodes are not offered. Create the entity, then attach to it.")
-    if any(str(key) == TRANSFER_DESTINATION for key in _remote(link).properties or {}):
-        raise NotImplementedYet("Sending via another entity is not offered. Attach to the entity that you mean.")
 
 
 def _authorize(peer: Peer, address: Address, right: Right, name: str) -> None:
@@ -161,10 +160,34 @@ def _attach_sender(peer: Peer, link: Link, address: Address) -> None:
     if address.sub_queue:
         raise NotAllowed("Messages cannot be sent to a dead-letter queue. Send to the entity itself.")
     size_max = queue.description.max_message_size_bytes
-    endpoint = IncomingLink(peer, link, queue, address.segments())
+    destination = _destination_of(peer, link)
+    if destination is None:
+        endpoint = IncomingLink(peer, link, queue, address.segments())
+    else:
+        endpoint = ViaLink(peer, link, queue, address.segments(), destination)
     link.accept(max_message_size=size_max, properties={MAX_BATCH_SIZE: size_max})
     peer.add_endpoint(link, endpoint)
     endpoint.start()
+
+
+def _destination_of(peer: Peer, link: Link) -> str | None:
+    """Where messages go that a client sends via the entity of its link; None when they are for that entity.
+
+    Raises:
+        ServiceBusError: There is no such entity, or the client may not send to it.
+    """
+    properties = _remote(link).properties or {}
+    text = next((value for key, value in properties.items() if str(key) == TRANSFER_DESTINATION), None)
+    if text is None:
+        return None
+    if not _is_short(text):
+        raise InvalidField(f"{TRANSFER_DESTINATION} is a string of {ADDRESS_MAX} characters at most.")
+    address = parse_address(str(text))
+    _authorize(peer, address, Right.SEND, "Send")
+    queue = peer.door.unit.namespace(peer.namespace or "").resolve(address)
+    if address.sub_queue or address.is_management:
+        raise NotAllowed("Messages are sent via an entity to a queue itself, not to a part of it.")
+    return queue.path
 
 
 def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:
@@ -172,7 +195,7 @@ def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:
     _authorize(peer, address, Right.LISTEN, "Listen")
     queue = peer.door.unit.namespace(peer.namespace or "").resolve(address)
     demand_one_entity(peer, link.session, queue)
-    demand_receiving(queue)
+    demand_receiving(queue, address.sub_queue)
     _demand_room(queue, peer.door.unit.quotas.receivers)
     source: Any = _remote(link).source
     filters = getattr(source, "filter", None)

@@ -243,20 +243,27 @@ def attach_coordinator(peer: Peer, link: Link) -> None:
     endpoint.start()
 
 
+def via_entity(peer: Peer, session: Session) -> Queue | None:
+    """The entity on which the transactions of a session work; None when the session is not for several entities.
+
+    A session for transactions across entities has its coordinator first; the first entity that it attaches to is the
+    one, and what is sent to others goes via it.
+    """
+    endpoints = peer.endpoints_of(session)
+    if not isinstance(next(endpoints, None), CoordinatorLink):
+        return None
+    entities = (getattr(endpoint, "queue", None) for endpoint in endpoints)
+    return next((entity for entity in entities if entity is not None), None)
+
+
 def demand_one_entity(peer: Peer, session: Session, queue: Queue) -> None:
     """Refuse a second entity to receive from on a session for transactions across entities (contract 12.4).
-
-    Such a session has its coordinator first; the first entity that it attaches to is the one that transactions work on.
 
     Raises:
         OperationCancelled: The session is one of those, and has another entity already.
     """
-    endpoints = peer.endpoints_of(session)
-    if not isinstance(next(endpoints, None), CoordinatorLink):
-        return
-    entities = (getattr(endpoint, "queue", None) for endpoint in endpoints)
-    first = next((entity for entity in entities if entity is not None), queue)
-    if first is not queue:
+    first = via_entity(peer, session)
+    if first is not None and first is not queue:
         raise OperationCancelled(
             f"The session receives from '{first.path}' and began with a coordinator, so it cannot receive from "
             f"'{queue.path}': local transactions cannot span multiple top-level entities. Use another session."

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from duobus.broker import Queue
-from duobus.errors import EntityDisabled, ServiceBusError
+from duobus.broker import MAIN, Queue
+from duobus.errors import EntityDisabled, NotAllowed, ServiceBusError
 from duobus.model.address import not_found
 from duobus.model.description import ACTIVE, RECEIVE_DISABLED, SEND_DISABLED
 
@@ -30,9 +30,20 @@ def demand_sending(queue: Queue) -> None:
     _demand(queue, _SENDING)
 
 
-def demand_receiving(queue: Queue) -> None:
-    """Raise EntityDisabled when the queue's status forbids to receive."""
+def demand_receiving(queue: Queue, sub_queue: int = MAIN) -> None:
+    """Refuse to receive from a queue that its status forbids to receive from, or that forwards its messages.
+
+    Raises:
+        EntityDisabled: By its status.
+        NotAllowed: It forwards them (HTTP contract A.7).
+    """
     _demand(queue, _RECEIVING)
+    target = queue.description.forward_to
+    if target is not None and sub_queue == MAIN:
+        raise NotAllowed(
+            f"The queue '{queue.path}' forwards its messages to '{target}', so none can be received from it. Receive "
+            "from there, or remove ForwardTo."
+        )
 
 
 def demand_operation(queue: Queue, name: str) -> None:
@@ -70,6 +81,6 @@ def _forbidden(queue: Queue, endpoint: Any) -> ServiceBusError | None:
     try:
         if endpoint is not None:
             endpoint.demand_enabled()
-    except EntityDisabled as error:
+    except (EntityDisabled, NotAllowed) as error:
         return error
     return None

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from duobus.amqp import ACCEPTED, Link, Rejected, TransactionalState, TransferRefused, Transfers
-from duobus.broker import Queue, Run, Throttle
+from duobus.broker import Queue, Run, Throttle, address
 from duobus.codec import BATCH_FORMAT, DecodeError, split_batch
 from duobus.errors import MessageTooLarge, NotImplementedYet, ServerBusy, ServiceBusError, Undecodable
+from duobus.gateway.amqp.coordinator import via_entity
 from duobus.gateway.amqp.entity_life import demand_sending
 from duobus.gateway.amqp.mapping import (
     Incoming,
@@ -158,13 +159,25 @@ class IncomingLink(Mailbox):
             except ServiceBusError as error:
                 transactions.doom(state.txn_id, error)
                 raise
-            transactions.send(state.txn_id, self.queue, batch)
+            self._send_in(state.txn_id, batch)
         except ServiceBusError as error:
             self._reject(delivery_id, 1, event.settled, error)
             return
         if not event.settled:
             self._link.settle(delivery_id, delivery_id, TransactionalState(state.txn_id, ACCEPTED))
         self._top_up(self._credit // 2)
+
+    def _send_in(self, txn_id: bytes, batch: SendBatch | None) -> None:
+        """Add messages to a transaction.
+
+        On a session for transactions across entities those to another than its first go via that one (contract 12.4).
+        """
+        via = via_entity(self._peer, self._link.session)
+        if via is None or via is self.queue or batch is None:
+            self._peer.transactions.send(txn_id, self.queue, batch)
+        else:
+            address(batch, via, self.queue.path)
+            self._peer.transactions.send(txn_id, via, batch, is_via=True)
 
     def _singles(self, event: Transfers) -> None:
         if self.queue.description.requires_session:
@@ -198,7 +211,7 @@ class IncomingLink(Mailbox):
             delivery_id = event.first_delivery_id + index
             try:
                 incoming = take(payload)
-                self.queue.demand_session(incoming.special, is_ping=incoming.is_ping)
+                self._demand_session(incoming)
             except ServiceBusError as error:
                 self._send_parts(first, run, not event.settled)
                 self._reject(delivery_id, 1, event.settled, error)
@@ -212,6 +225,9 @@ class IncomingLink(Mailbox):
                 self._send(ping)
             run, first = [], delivery_id + 1
         self._send_parts(first, run, not event.settled)
+
+    def _demand_session(self, incoming: Incoming) -> None:
+        self.queue.demand_session(incoming.special, is_ping=incoming.is_ping)
 
     def _send_parts(self, first_delivery_id: int, parts: list[Incoming], unsettled: bool) -> None:
         if parts:
@@ -254,7 +270,7 @@ class IncomingLink(Mailbox):
         take = take_session_apart if self.queue.description.requires_session else take_apart
         parts = _parts_of(payload, take) if is_batch else [take(payload)]
         for part in parts:
-            self.queue.demand_session(part.special, is_ping=part.is_ping)
+            self._demand_session(part)
         parts = [part for part in parts if not part.is_ping]
         if not parts:
             return None
@@ -265,6 +281,9 @@ class IncomingLink(Mailbox):
     def _send(self, batch: SendBatch) -> None:
         self._owed += 1 if batch.atomic else batch.n
         self._peer.carry(batch.bytes_total)
+        self._hand_over(batch)
+
+    def _hand_over(self, batch: SendBatch) -> None:
         self.queue.send(batch)
 
     # -- out ----------------------------------------------------------------------------------------------------

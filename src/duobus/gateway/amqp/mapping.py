@@ -10,7 +10,7 @@ import struct
 import uuid
 from typing import Any, Final, NamedTuple
 
-from duobus.broker import COUNT_BITS, DEAD_LETTER, Slot, kind_of, string_key, sub_queue_of
+from duobus.broker import COUNT_BITS, MAIN, Slot, kind_of, string_key, sub_queue_of
 from duobus.codec import (
     DecodeError,
     GroupShape,
@@ -398,7 +398,7 @@ def _with_overlay(slot: Slot, special: Special) -> bytes:
     changes: dict[str, Any] = {}
     if special.overlay is not None:
         changes.update(decode(special.overlay)[0])
-    if sub_queue_of(slot.state) == DEAD_LETTER:
+    if sub_queue_of(slot.state) != MAIN:
         if special.reason is not None:
             changes["DeadLetterReason"] = special.reason
         if special.description is not None:

@@ -117,8 +117,8 @@ class OutgoingLink(Mailbox):
         self.entity_changed()
 
     def demand_enabled(self) -> None:
-        """Raise EntityDisabled when the queue's status forbids this link."""
-        demand_receiving(self.queue)
+        """Raise the error of a queue that does not allow this link any more."""
+        demand_receiving(self.queue, self._sub_queue)
 
     def entity_changed(self) -> None:
         """Take from the queue's properties what deliveries are made with."""

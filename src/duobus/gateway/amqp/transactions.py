@@ -114,8 +114,10 @@ class Transactions:
 
     # -- work ---------------------------------------------------------------------------------------------------
 
-    def send(self, name: bytes, queue: Queue, batch: SendBatch | None) -> None:
+    def send(self, name: bytes, queue: Queue, batch: SendBatch | None, *, is_via: bool = False) -> None:
         """Add messages to a transaction; None for a transfer of which nothing is stored.
+
+        ``is_via``: they are stored in the queue, and are for another.
 
         Raises:
             ServiceBusError: They cannot be part of it; it can only be rolled back now.
@@ -127,7 +129,8 @@ class Transactions:
         self._peer.carry(0)
         self._keep(entry, batch.bytes_total + WORK_BYTES * batch.n)
         with _Dooming(self, entry):
-            entry.transaction.send(queue, batch)
+            transaction = entry.transaction
+            (transaction.send_via if is_via else transaction.send)(queue, batch)
 
     def settle(
         self, deliveries: Deliveries, first: int, last: int, state: TransactionalState, *, settled: bool

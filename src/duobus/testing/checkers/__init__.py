@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
-from duobus.testing.checkers import duplicates, locks, messages, order, sends, sessions, transactions
+from duobus.testing.checkers import duplicates, forwarding, locks, messages, order, sends, sessions, transactions
 from duobus.testing.checkers.facts import EntityRules, Facts, Setup, Violation
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ CHECKERS: dict[int, Callable[[Facts], Iterator[Violation]]] = {
     9: sends.fragment_isolation,
     11: messages.ping_never_delivered,
     13: messages.receive_and_delete,
+    14: forwarding.forwarded_once,
     15: messages.never_early,
     16: messages.no_invention,
     17: locks.completed_is_final,
@@ -47,6 +48,7 @@ CHECKERS: dict[int, Callable[[Facts], Iterator[Violation]]] = {
     37: sessions.session_lock_loss,
     38: sends.send_outcome,
     39: sends.presettled_send,
+    41: forwarding.hop_limit,
 }
 
 

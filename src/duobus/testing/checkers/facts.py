@@ -60,12 +60,18 @@ class EntityRules:
         copies_at: Where a message sent to it must surface: subscriptions, or a forward's destination; None: itself.
         fragments: Numbers of all its fragments; None leaves outages of parts of it unchecked (I9, I27, I28).
         window_ms: For how long it remembers message ids; None: no duplicate detection (I5).
+        dead_letters_at: The entity to which its dead letters are forwarded; None: they stay (I1).
+        is_sent_via: Transactions send to it via another entity (I34).
+        is_circle: It forwards to itself, so that its messages are found in its transfer dead-letter queue (I41).
     """
 
     __slots__ = (
         "copies_at",
         "dead_letter_on_expiry",
+        "dead_letters_at",
         "fragments",
+        "is_circle",
+        "is_sent_via",
         "lock_ms",
         "max_delivery_count",
         "ttl_ms",
@@ -82,6 +88,9 @@ class EntityRules:
         copies_at: tuple[str, ...] | None = None,
         fragments: tuple[int, ...] | None = None,
         window_ms: int | None = None,
+        dead_letters_at: str | None = None,
+        is_circle: bool = False,
+        is_sent_via: bool = False,
     ) -> None:
         self.max_delivery_count = max_delivery_count
         self.lock_ms = lock_ms
@@ -90,6 +99,9 @@ class EntityRules:
         self.copies_at = copies_at
         self.fragments = fragments
         self.window_ms = window_ms
+        self.dead_letters_at = dead_letters_at
+        self.is_circle = is_circle
+        self.is_sent_via = is_sent_via
 
 
 class Setup:
@@ -394,7 +406,10 @@ class Facts:
         """Return per fragment the indices of answers that prove a commit, and the latest begin up to each."""
         pairs: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
         for send in self.sends:
-            ok = self.end(send).ok
+            ok, about = self.end(send).ok, self.setup.rules(send.entity)
+            if about.is_circle or about.is_sent_via:
+                # The answer tells of a commit elsewhere, and not of the one with which the message came here.
+                continue
             if ok is not None and len(self.sends_of[send.uid]) == 1 and send.scheduled_ms is None:
                 for place in {(d.entity, d.fragment) for d in self.by_uid.get(send.uid, ()) if accepted_by(d, send)}:
                     pairs[place].append((ok.index, send.index))

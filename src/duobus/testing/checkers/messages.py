@@ -47,6 +47,10 @@ def _vanished_while_locked(facts: Facts, drained: Drained, excused: frozenset[st
         lost = (last.entity, last.fragment) in facts.setup.lost_fragments
         if last.mode == RECEIVE_AND_DELETE or ended or lost or last.uid in excused:
             continue
+        graves = facts.setup.rules(last.entity).dead_letters_at
+        if graves is not None and any(delivery.entity == graves for delivery in facts.by_uid[last.uid]):
+            # It was delivered too often, and went on from the dead-letter queue.
+            continue
         sent = facts.sends_of.get(last.uid)
         if sent and not (last.subqueue == MAIN and _gone_by_expiry(facts, sent[0], last.entity, drained)):
             yield Violation(1, f"{last.uid} was never removed and did not come again", last, drained)
@@ -97,6 +101,9 @@ def _sequence_order(facts: Facts) -> Iterator[Violation]:
     steps: list[tuple[int, bool, SendBegin]] = []
     for begin in facts.sends:
         ok = facts.end(begin).ok
+        if facts.setup.rules(begin.entity).is_circle:
+            # It is numbered anew with every hop.
+            continue
         plain = begin.scheduled_ms is None and begin.transaction is None and len(facts.sends_of[begin.uid]) == 1
         if plain and begin.uid in facts.by_uid:
             steps.append((begin.index, False, begin))

@@ -110,7 +110,9 @@ def one_key(facts: Facts) -> Iterator[Violation]:
         ok = _committed(facts, transaction)
         if ok is None:
             continue
-        parted = [send for send in transaction.sends if len(facts.setup.rules(send.entity).fragments or ()) > 1]
+        # What is sent via another entity lies in one of that one's fragments, whatever its key is at its destination.
+        rules = [(send, facts.setup.rules(send.entity)) for send in transaction.sends]
+        parted = [send for send, about in rules if len(about.fragments or ()) > 1 and not about.is_sent_via]
         keys = {send.key for send in parted}
         if len(keys) > 1 or None in keys:
             yield Violation(34, f"{name} was committed with the keys {sorted(map(str, keys))}", *parted, ok)

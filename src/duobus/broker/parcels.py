@@ -1,0 +1,75 @@
+"""What a lane sends: parcels for the fragments of a destination, and the outlets at which they wait."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from duobus.broker.destination import part_of
+from duobus.model.columns import Mailbox, SendBatch
+
+if TYPE_CHECKING:
+    from duobus.broker.fragment.slot import Slot
+    from duobus.broker.handle import FragmentHandle
+
+
+class Parcel:
+    """Messages for one fragment of the destination.
+
+    Attributes:
+        slots: As they are here.
+        batch: As they are there.
+        is_keyless: Another fragment may take them as well.
+    """
+
+    __slots__ = ("batch", "is_keyless", "slots")
+
+    def __init__(self, slots: list[Slot], batch: SendBatch, *, is_keyless: bool) -> None:
+        self.slots = slots
+        self.batch = batch
+        self.is_keyless = is_keyless
+
+
+class Outlet:
+    """What a lane has for one fragment of the destination.
+
+    Attributes:
+        handle: The fragment.
+        parcels: In order.
+        is_busy: One is on its way.
+        is_waiting: It was refused for now.
+    """
+
+    __slots__ = ("handle", "is_busy", "is_waiting", "parcels")
+
+    def __init__(self, handle: FragmentHandle) -> None:
+        self.handle = handle
+        self.parcels: deque[Parcel] = deque()
+        self.is_busy = False
+        self.is_waiting = False
+
+
+class Nobody(Mailbox):
+    """A mailbox that no answer comes to."""
+
+    __slots__ = ()
+
+    def wake(self) -> None:
+        """See Mailbox."""
+
+
+#: Of batches whose outcome comes to those who sent the parcel.
+NOBODY: Final = Nobody()
+
+
+def origin_of(handle: FragmentHandle, source_no: int) -> tuple[int, int, int]:
+    """What a ledger knows a source by."""
+    return handle.entity_id, handle.number, source_no
+
+
+def parcel_of(slots: list[Slot], batch: SendBatch, indices: list[int], *, is_keyless: bool) -> Parcel:
+    """The messages at ``indices`` as a parcel of their own."""
+    if len(indices) == len(slots):
+        return Parcel(slots, batch, is_keyless=is_keyless)
+    made = SendBatch(0, [batch.payloads[index] for index in indices], False, NOBODY)
+    return Parcel([slots[index] for index in indices], part_of(batch, indices, made), is_keyless=is_keyless)

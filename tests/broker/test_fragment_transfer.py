@@ -1,0 +1,173 @@
+"""Forwarding as a fragment does it: taking, giving back, leaving, diverting, and what a ledger remembers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fragment_kit import NUMBER, START_MS, Box, Driver
+
+from duobus.broker.fragment import transfer
+from duobus.broker.fragment.commands import Run
+from duobus.broker.fragment.ledger import Forget, Record
+from duobus.broker.fragment.slot import DEAD_LETTER, FORWARDING, MAIN, TRANSFER, TRANSFER_DEAD_LETTER, Slot
+from duobus.broker.fragment.transfer import Depart, Divert
+from duobus.codec import decode
+from duobus.errors import InternalError
+from duobus.model.columns import SendBatch
+from duobus.model.special import Special, Way
+
+ORIGIN = (77, 5, 0)
+
+
+def take(driver: Driver, limit: int = 100, size: int = 1 << 20, sub_queue: int = MAIN) -> list[Slot]:
+    return transfer.take(driver.source, sub_queue, limit, size)
+
+
+def arrival(driver: Driver, *payloads: bytes, counts: list[int], origin: tuple[int, int, int] = ORIGIN) -> list[Any]:
+    """What takes messages in from another store."""
+    run = Run("handle", 0, SendBatch(0, list(payloads), False, Box()), None, None)
+    return [Record("handle", 0, origin=origin, counts=counts, run=run), run]
+
+
+def test_what_was_taken_is_nobodys_and_comes_back_to_its_place() -> None:
+    driver = Driver()
+    driver.send(b"a", b"b", b"c")
+    slots = take(driver, 2)
+    assert ([slot.payload for slot in slots], {slot.lock for slot in slots}) == ([b"a", b"b"], {FORWARDING})
+    assert [slot.payload for _, slot in driver.lock(3)] == [b"c"]
+    transfer.give_back(driver.fragment, driver.source, slots, driver.now_ms)
+    assert [slot.payload for _, slot in driver.lock(3)] == [b"a", b"b"]
+
+
+def test_taking_ends_with_the_bytes_that_are_asked_for_but_not_before_one_message() -> None:
+    driver = Driver()
+    driver.send(b"a" * 10, b"b" * 10, b"c" * 10)
+    assert len(take(driver, size=11)) == 2
+    assert len(take(driver, size=1)) == 1
+    assert take(driver) == []
+
+
+def test_what_departs_is_gone_with_its_commit_and_not_before() -> None:
+    driver = Driver()
+    driver.send(b"a", b"b")
+    slots = take(driver)
+    _, done = driver.prepare(Depart("handle", 0, None, slots))
+    assert (driver.source.numbers[MAIN], driver.source.bytes, len(driver.source.by_count)) == (0, 0, 2)
+    driver.release(done)
+    assert (driver.picture(), driver.stored(), driver.source.resident_bytes) == ({}, {}, 0)
+
+
+def test_only_what_was_taken_can_depart() -> None:
+    driver = Driver()
+    driver.send(b"a")
+    ((_, held),) = driver.lock()
+    assert isinstance(driver.error_of(Depart("handle", 0, None, [held])), InternalError)
+    stranger = Slot(1, b"a", START_MS)
+    stranger.lock = FORWARDING
+    assert isinstance(driver.error_of(Depart("handle", 0, None, [stranger])), InternalError)
+
+
+def test_a_crash_before_it_departs_finds_a_message_where_it_was_and_undelivered() -> None:
+    driver = Driver()
+    driver.send(b"a")
+    take(driver)
+    driver.commit()
+    again = driver.recovered()
+    ((_, slot),) = again.lock()
+    assert (slot.payload, slot.deliveries) == (b"a", 0)
+
+
+def test_a_message_that_ran_out_of_life_on_its_way_expires_when_it_comes_back() -> None:
+    driver = Driver(dead_letter_on_expiration=True)
+    driver.send(b"a", ttl_ms=1_000)
+    slots = take(driver)
+    driver.pass_time(2_000)
+    assert driver.source.numbers[DEAD_LETTER] == 0
+    driver.commit(*transfer.give_back(driver.fragment, driver.source, slots, driver.now_ms))
+    assert driver.source.numbers[:2] == [0, 1]
+
+
+def test_what_cannot_go_on_is_found_in_the_transfer_dead_letter_queue_also_after_a_crash() -> None:
+    driver = Driver()
+    driver.send(b"a")
+    driver.commit(Divert("handle", 0, None, take(driver), reason="r", description="d" * 5_000))
+    for _ in range(2):
+        ((_, slot),) = driver.lock(5, TRANSFER_DEAD_LETTER)
+        assert slot.special is not None
+        assert (slot.special.reason, len(slot.special.description or "")) == ("r", 4096)
+        assert driver.source.numbers == [0, 0, 1, 0, 0]
+        driver = driver.recovered()
+
+
+def test_messages_sent_via_a_queue_wait_apart_from_its_own_and_survive_a_crash() -> None:
+    driver = Driver(requires_session=True)
+    driver.commit(driver.run(b"a", b"b", way=Way(to="Other")), driver.run(b"c", way=Way(to="third")))
+    for _ in range(2):
+        source = driver.source
+        assert (source.numbers, source.transferring, source.bytes) == ([0] * 5, 3, 3)
+        assert (driver.peek(), driver.peek(TRANSFER_DEAD_LETTER)) == ([], [])
+        assert set(source.transfers) == {"other", "third"}
+        assert (0, TRANSFER) in driver.fragment.fresh
+        driver = driver.recovered()
+    slots = transfer.take_transfers(driver.source, "other", 1, 100)
+    slots += transfer.take_transfers(driver.source, "other", 5, 100)
+    assert [slot.payload for slot in slots] == [b"a", b"b"]
+    assert transfer.take_transfers(driver.source, "other", 5, 100) == []
+    transfer.give_back(driver.fragment, driver.source, slots[:1], driver.now_ms)
+    driver.commit(Divert("handle", 0, None, slots[1:], reason="r", description="d"))
+    assert (driver.source.transferring, driver.source.numbers[TRANSFER_DEAD_LETTER]) == (2, 1)
+    driver.commit(Depart("handle", 0, None, transfer.take_transfers(driver.source, "other", 5, 100)))
+    assert (driver.source.transferring, set(driver.source.transfers)) == (1, {"third"})
+
+
+def test_a_repeat_is_taken_over_once_also_after_a_crash() -> None:
+    driver = Driver()
+    driver.commit(*arrival(driver, b"a", b"b", counts=[3, 4]))
+    for life in range(2):
+        driver.commit(*arrival(driver, b"b", b"c%d" % life, counts=[4, 5 + life]))
+        driver.commit(*arrival(driver, b"b", counts=[4]))
+        driver.commit(*arrival(driver, b"d%d" % life, counts=[4], origin=(77, 6 + life, 0)))
+        driver = driver.recovered()
+    assert driver.peek() == [b"a", b"b", b"c0", b"d0", b"c1", b"d1"]
+
+
+def test_a_ledger_forgets_what_it_is_told_and_its_rows_go_with_their_last_entry() -> None:
+    driver = Driver()
+    driver.commit(*arrival(driver, b"a", b"b", counts=[3, 4]))
+    row = driver.source.next_count - 3
+    driver.commit(Forget("handle", 0, None, origin=ORIGIN, counts=[3]))
+    assert driver.source.ledger.known == {ORIGIN: {4: row}}
+    driver.commit(Forget("handle", 0, None, origin=ORIGIN, counts=[3, 4, 5]))
+    assert (driver.source.ledger.known, driver.source.ledger.rows) == ({}, {})
+    assert sorted(driver.stored()) == [row + 1, row + 2]
+    assert driver.recovered().source.ledger.known == {}
+
+
+def test_a_ledgers_rows_are_no_messages() -> None:
+    driver = Driver()
+    driver.commit(*arrival(driver, b"a", counts=[3]))
+    again = driver.recovered()
+    assert (again.source.numbers, again.source.bytes, again.source.missing) == ([1, 0, 0, 0, 0], 1, 0)
+    assert again.peek() == [b"a"]
+
+
+def test_what_was_sent_via_a_queue_is_scheduled_and_lives_at_its_destination() -> None:
+    slot = Slot(9, b"m", START_MS)
+    slot.state = TRANSFER
+    slot.special = Special(ttl_ms=5, way=Way(1, "x", 77), partition_key="k")
+    found = transfer.onward(slot, NUMBER, "via", 1)
+    assert (found.ttl_ms, found.scheduled_ms, found.partition_key, found.way) == (5, 77, "k", Way(2))
+    assert found.enqueued_sequence_number == NUMBER << 48 | 9
+
+
+def test_a_dead_letter_that_cannot_go_on_keeps_both_reasons() -> None:
+    driver = Driver()
+    driver.send(b"a")
+    ((lock, _),) = driver.lock()
+    driver.settle(3, lock, reason="first", description="why")
+    driver.commit(Divert("handle", 0, None, take(driver, sub_queue=DEAD_LETTER), reason="second", description="d"))
+    ((_, slot),) = driver.lock(1, TRANSFER_DEAD_LETTER)
+    assert slot.special is not None
+    assert slot.special.overlay is not None
+    assert decode(slot.special.overlay)[0] == {"DeadLetterReason": "first", "DeadLetterErrorDescription": "why"}
+    assert slot.special.reason == "second"

@@ -91,11 +91,11 @@ async def measure(folder: Path, messages: int, rounds: int) -> dict[str, Any]:
     rates: dict[str, list[float]] = {"send": [], "hop within a store": [], "hop between stores": []}
     for turn in range(rounds):
         # Turn by turn to one store and the other.
-        names = ("plain", "first", "other", "away", "third", "filler")
+        names = ("plain", "first", "other", "near", "filler", "far")
         made = [await unit.create_queue("bench", QueueDescription(name=f"{name}{turn}")) for name in names]
-        plain, first, other, away, third, _ = made
+        plain, first, other, near, _, far = made
         rates["send"].append(await send(plain, messages))
-        for origin, target, name in ((first, away, "hop within a store"), (other, third, "hop between stores")):
+        for origin, target, name in ((first, near, "hop within a store"), (other, far, "hop between stores")):
             is_one = origin.fragments[0].broker is target.fragments[0].broker
             assert is_one == (name == "hop within a store"), "the stores are not as they were meant to be"
             await send(origin, messages)

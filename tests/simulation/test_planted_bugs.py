@@ -9,7 +9,7 @@ from duobus.testing.planted import BUGS
 from duobus.testing.simulation import caught, run
 
 CATCHING_SEEDS = {
-    "acknowledge-before-commit": 1,
+    "acknowledge-before-commit": 2,
     "token-valid-after-restart": 1,
     "expired-token-completes": 2,
     "key-placed-by-hash": 2,
@@ -24,7 +24,7 @@ CATCHING_SEEDS = {
     "store-kept-open": 1,
     "lock-not-exclusive": 1,
     "history-lost-at-restart": 24,
-    "history-outlives-its-run": 47,
+    "history-outlives-its-run": 61,
     "window-begun-anew": 88,
     "transaction-in-two-commits": 11,
     "settled-before-discharge": 3,

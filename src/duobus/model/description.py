@@ -149,14 +149,29 @@ class QueueDescription(msgspec.Struct, frozen=True, kw_only=True):
     delayed_abandon: bool = False
 
 
+class TypedValue(msgspec.Struct, frozen=True):
+    """A value whose declared type has to survive: a parameter, or a property of a correlation filter (A.5.4).
+
+    Attributes:
+        type: Local name of its XML schema type: ``string``, ``int``, ``long``, ``double``, ``dateTime`` and so on.
+        value: Its text in that type's lexical form.
+    """
+
+    type: str
+    value: str
+
+
 class RuleDescription(msgspec.Struct, frozen=True, kw_only=True):
     """A subscription's rule: which messages it takes and what it changes on them (HTTP contract A.5.4).
 
     Attributes:
         filter_type: ``Sql``, ``Correlation``, ``True`` or ``False``.
         sql_filter: Expression of an SQL filter, else None.
-        correlation_filter: Members of a correlation filter as the file names them, else None.
+        correlation_filter: Members of a correlation filter as the file names them, else None: texts, and under
+            ``Properties`` a mapping of names to plain JSON values or to ``{"type": ..., "value": ...}``.
         sql_action: Expression of the action, or None for no action.
+        sql_parameters: Values of the ``@names`` of the filter, keys with or without the ``@``; None for none.
+        action_parameters: The same for the action.
     """
 
     name: str
@@ -165,6 +180,8 @@ class RuleDescription(msgspec.Struct, frozen=True, kw_only=True):
     correlation_filter: dict[str, Any] | None = None
     sql_action: str | None = None
     created_at_ms: int = 0
+    sql_parameters: dict[str, TypedValue] | None = None
+    action_parameters: dict[str, TypedValue] | None = None
 
 
 #: What a subscription without rules of its own gets (HTTP contract A.5.3).

@@ -381,10 +381,10 @@ class ScaleUnit:
                     return f"'{space.name}/{queue.path}'"
         return f"entity {entity_id}"
 
-    def run_lost(self, broker: MessageBroker, run: Run, tombstone: Tombstone | None) -> None:
+    def run_lost(self, broker: MessageBroker, run: Run, stones: list[Tombstone]) -> None:
         """Send a keyless run elsewhere; answer a keyed one with its definite, retriable error (I28)."""
-        if tombstone is not None:
-            self._tombstones.setdefault(tombstone.store_id, []).append(tombstone)
+        for stone in stones:
+            self._tombstones.setdefault(stone.store_id, []).append(stone)
         error: ServiceBusError = broker.unavailable()
         if run.placement is not None:
             try:
@@ -393,10 +393,10 @@ class ScaleUnit:
                 error = none_left
             else:
                 again = Run(handle, run.source_no, run.batch, run.indices, run.placement)
-                again.tombstones = run.tombstones + ([tombstone] if tombstone is not None else [])
+                again.tombstones = run.tombstones + stones
                 handle.broker.submit(again)
                 return
-        stones = run.tombstones + ([tombstone] if tombstone is not None else [])
+        stones = run.tombstones + stones
         refusal = LateRefusal(run, stones, error)
         if stones:
             self.stones_unkept([(stone, refusal) for stone in stones])

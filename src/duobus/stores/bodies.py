@@ -2,8 +2,8 @@
 
 A row of a source other than 0 begins with eight bytes: the count that its message had in source 0 of the fragment.
 The highest bit set means that nothing follows, since the body is an ordinary row with that count and a negative key
-that stands for source 0 (``shelf_of``): whoever reads a source never meets one. A row of ``shares`` says how many copies
-a body has, and the one with count 0 what all bodies and copies of the fragment take up; both are written in the
+that stands for source 0 (``shelf_of``): whoever reads a source never meets one. A row of ``shares`` says how many
+copies a body has, and the one with count 0 what all bodies and copies of the fragment take up; both are written in the
 transaction that adds or removes copies. The references lie in a narrow table of their own so that settling a copy
 rewrites no body.
 """

@@ -161,13 +161,26 @@ class Subscription(Queue):
         return self.topic.sources
 
     def change_subscription(self, about: SubscriptionDescription) -> None:
-        """Take on new properties and rules, for what is published, locked and renewed from now on."""
+        """Take on new properties, not rules, for what is published, locked and renewed from now on."""
         self.describe(about)
-        self.rules = [compile_rule(rule) for rule in about.rules]
         settings = self.settings()
         for handle in self.topic.fragments:
             handle.broker.change_settings(handle, settings)
         self.put_rules()
+
+    def add_rule(self, about: SubscriptionDescription, rule: Rule) -> None:
+        """Take on a description with one more rule, or with another one of the same name."""
+        self.about = about
+        self.rules = [*(one for one in self.rules if one.name.lower() != rule.name.lower()), rule]
+        if about.status != DISABLED:
+            self.topic.rules.rules.add(self.source_no, rule)
+
+    def remove_rule(self, about: SubscriptionDescription, name: str) -> None:
+        """Take on a description with one rule less."""
+        self.about = about
+        self.rules = [rule for rule in self.rules if rule.name.lower() != name.lower()]
+        if about.status != DISABLED:
+            self.topic.rules.rules.remove(self.source_no, name)
 
     def put_rules(self) -> None:
         """Have copies made as its rules and its status say."""

@@ -325,6 +325,11 @@ def committed(fragment: Fragment, commit: CommitBatch) -> None:
         state.pending = 0
 
 
+def weight_of(run: Run) -> int:
+    """How many messages a run makes a commit longer by."""
+    return run.batch.n if not run.copies else sum([len(part.slots) for part in run.copies])
+
+
 def ranges_of(fragment: Fragment, run: Run) -> list[tuple[int, int, int]]:
     """(source key, first count, last count) of all that a run's commit may have written (I27)."""
     key = fragment.sources[run.source_no].source_key

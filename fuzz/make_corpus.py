@@ -51,6 +51,12 @@ def main() -> None:
             build_message([], body_value=Described(ULong(0x31), [None])),
             build_message([], body_value=Described(Symbol("amqp:discharge:list"), [UUID.bytes, True])),
         ],
+        "rules": [
+            b"\x00a = 5 AND (sys.Label LIKE 'l!%%' ESCAPE '!' OR NOT b IN ('x', 'it''s')) AND EXISTS([d])",
+            b"\x00-a * 2 + c % 3 >= property('a') AND user.e IS NOT NULL OR @t - @d < @t AND newid() <> \"b\"",
+            b"\x60SET a = a / 2; REMOVE b, SET sys.To = 'x' + b SET [n n] = newid(); SET sys.TimeToLive = @d",
+            b"\xb0" + message,
+        ],
         "management": [bytes([index + 1]) + encode(body) for index, body in enumerate(bodies)],
     }
     for target, found in seeds.items():

@@ -143,6 +143,9 @@ class _World:
             broker._life += 1
             broker.state = "closed"
             broker._alarm.clear()
+            reopening = getattr(broker, "_reopening", None)
+            if reopening is not None:
+                reopening.cancel()
         self.unit.idle_watch.stop()
         for disk in self.disks.values():
             if power:

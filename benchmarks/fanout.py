@@ -34,6 +34,8 @@ NAMESPACE = "bench"
 PAYLOAD = build_message(["m1", None, None, "Order-7"], {"color": "red", "region": "r7"}, data=b"x" * 1024)
 #: Messages of one link's read, as the load generator's senders have them arrive.
 READ = 100
+#: Commits whose bytes are counted; nobody receives meanwhile, so this is the backlog of each subscription.
+SENDS = 20
 #: Reads that are under way at once.
 IN_FLIGHT = 4
 
@@ -79,12 +81,12 @@ def written() -> int:
     return int(fields["wchar"])
 
 
-async def bytes_of(queue: Queue, number: int) -> float:
-    """Bytes written for each of so many sends, one commit each."""
+async def bytes_of(queue: Queue, sends: int, number: int = 1) -> float:
+    """Bytes written for each message of so many sends, one commit each."""
     before = written()
-    for _ in range(number):
-        await send(queue)
-    return (written() - before) / number
+    for _ in range(sends):
+        await send(queue, number)
+    return (written() - before) / sends / number
 
 
 def filtering(number: int, kind: str) -> tuple[RuleDescription, ...]:
@@ -123,7 +125,8 @@ async def measure(folder: Path, rounds: int, seconds: float) -> dict[str, object
         )
         about = TopicDescription(name=kind, max_size_in_megabytes=size, subscriptions=subscriptions)
         topics[kind] = await unit.topics.create_topic(NAMESPACE, about)
-    single, fanned = await bytes_of(queue, 50), await bytes_of(wide, 50)
+    single, fanned = await bytes_of(queue, SENDS), await bytes_of(wide, SENDS)
+    read, fanned_read = await bytes_of(queue, SENDS, READ), await bytes_of(wide, SENDS, READ)
     rates: dict[str, list[float]] = {"queue": [], "sql": [], "correlation": [], "ten": []}
     for _ in range(rounds):
         for name, entity in {"queue": queue, **topics, "ten": wide}.items():
@@ -135,6 +138,9 @@ async def measure(folder: Path, rounds: int, seconds: float) -> dict[str, object
         "bytes_of_a_send": round(single),
         "bytes_of_a_fan_out_to_10": round(fanned),
         "ten_sends_over_one_fan_out": round(10 * single / fanned, 2),
+        "bytes_of_each_of_100_sends": round(read),
+        "bytes_of_each_of_100_fan_outs_to_10": round(fanned_read),
+        "ten_of_100_sends_over_one_fan_out": round(10 * read / fanned_read, 2),
         "messages_per_second": medians,
         "one_of_101_sql_filters_over_queue": round(medians["sql"] / medians["queue"], 3),
         "one_of_101_correlation_filters_over_queue": round(medians["correlation"] / medians["queue"], 3),

@@ -9,6 +9,7 @@ from unittest import mock
 
 from duobus.broker.fragment import fanout
 from duobus.broker.fragment.commands import Copies
+from duobus.rules import Match, MessageView, RuleSet
 from duobus.stores.interface import CommitBatch
 
 
@@ -43,30 +44,29 @@ def tombstone_for_one_copy() -> Iterator[None]:
 @contextmanager
 def subscription_passed_over() -> Iterator[None]:
     """Of some messages the last subscription that takes them gets no copy."""
-    original = fanout._match
+    original = RuleSet.match
 
-    def match(shared: Any, payload: bytes, special: Any, now_ms: int, number: int) -> Any:
-        found = original(shared, payload, special, now_ms, number)
-        if len(found.sources) > 2 and number % 7 == 0:
-            return type(found)(found.sources[:-1], found.altered, found.errors)
+    def match(self: RuleSet, message: MessageView) -> Match:
+        found = original(self, message)
+        if len(found.sources) > 2 and (message.sequence_number or 0) % 7 == 0:
+            return Match(found.sources[:-1], found.altered, found.errors)
         return found
 
-    with mock.patch.object(fanout, "_match", match):
+    with mock.patch.object(RuleSet, "match", match):
         yield
 
 
 @contextmanager
 def action_without_its_copy() -> Iterator[None]:
     """A rule with an action and one without, on one subscription, give one copy together."""
-    original = fanout._match
+    original = RuleSet.match
 
-    def match(shared: Any, payload: bytes, special: Any, now_ms: int, number: int) -> Any:
-        found = original(shared, payload, special, now_ms, number)
-        plain = set(found.sources)
-        altered = [copy for copy in found.altered if copy.source not in plain]
-        return type(found)(found.sources, altered, found.errors)
+    def match(self: RuleSet, message: MessageView) -> Match:
+        found = original(self, message)
+        altered = [copy for copy in found.altered if copy.source not in found.sources]
+        return Match(found.sources, altered, found.errors)
 
-    with mock.patch.object(fanout, "_match", match):
+    with mock.patch.object(RuleSet, "match", match):
         yield
 
 

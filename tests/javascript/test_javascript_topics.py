@@ -30,6 +30,6 @@ def test_the_rule_manager_adds_lists_and_removes_rules(node: Node, tcp: dict[str
     assert found["after"] == ["large", "exact"]
     # Told at once, with what to do; an unknown code would be tried again for long.
     assert all(found[name]["code"] != "none" for name in ("wrong", "twice", "missing")), found
-    assert found["twice"]["code"] == "MessagingEntityAlreadyExistsError", found["twice"]
+    assert found["twice"]["code"] == "MessagingEntityAlreadyExists", found["twice"]
     assert found["missing"]["code"] in ("MessagingEntityNotFound", "MessageNotFound"), found["missing"]
     assert all(found[name]["seconds"] < 2 for name in ("wrong", "twice", "missing"))

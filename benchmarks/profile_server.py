@@ -214,6 +214,7 @@ def _report(options: argparse.Namespace, measured: Measured) -> str:
     parts = [f"{load['workload']}: {load['messages']:,} messages, {load['rate']:,.0f}/s"]
     busy = {name: value for name, value in measured.cpu.items() if value >= 0.005}
     parts.append("CPU us per message: " + ", ".join(f"{name} {value:.2f}" for name, value in busy.items()))
+    parts.append(f"CPU us per message of the load generator: {load['generator_cpu_us']:.2f}")
     parts.append("resident {:.0f} MB, at most {:.0f} MB".format(*measured.memory_mb))
     for name, profile in measured.profiles.items():
         parts.append(f"\n{name}\n{top(profile, load['messages'], options.top)}")

@@ -16,7 +16,7 @@ from duobus.broker.fragment.source import Source, SourceSettings
 from duobus.broker.message_broker import Plan
 from duobus.errors import ServiceBusError
 from duobus.model.columns import Mailbox, SendBatch
-from duobus.model.special import Special
+from duobus.model.special import SessionOnly, Special
 from duobus.stores.interface import CommitBatch
 from duobus.stores.memory import MemoryStore
 from duobus.testing.clock import SeededEntropy
@@ -113,7 +113,10 @@ class Driver:
     def run(self, *payloads: bytes, **special: Any) -> Run:
         """An unsent run of messages that all have the same special members."""
         batch = SendBatch(0, list(payloads), True, Box())
-        if special:
+        if special.keys() == {"session_id"} and special["session_id"] is not None:
+            # As a door says it.
+            batch.sessions = [SessionOnly(**special)] * len(payloads)
+        elif special:
             batch.extra = {index: Special(**special) for index in range(len(payloads))}
         return Run("handle", 0, batch, None, None)
 

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duobus.gateway.amqp.deliveries import Deliveries
+from duobus.gateway.amqp.deliveries import Deliveries, split
 
 LINK: Any = object()
 OTHER: Any = object()
+OUTLET: Any = object()
 HANDLE: Any = object()
 WRAP = 1 << 32
 
@@ -65,6 +66,42 @@ def test_forgetting_a_link_leaves_the_others_alone() -> None:
     deliveries.add(OTHER, HANDLE, b"prefix..", 2, 900, 2)
     deliveries.forget(LINK)
     assert settled(deliveries, 0, 3) == [(2, 900, 2)]
+
+
+def shared() -> Deliveries:
+    """Six deliveries of an outlet: two of LINK, three of OTHER, one of LINK."""
+    found = Deliveries()
+    found.add(OUTLET, HANDLE, b"prefix..", 0, 100, 6, [LINK, LINK, OTHER, OTHER, OTHER, LINK])
+    return found
+
+
+def test_deliveries_of_several_links_are_split_where_the_link_changes() -> None:
+    found = shared().settle(1, 5)
+    assert [(first_id, lock, number) for _, first_id, lock, number in found] == [(1, 101, 5)]
+    pieces = {link: [stretch[1:] for stretch in stretches] for link, stretches in split(found).items()}
+    assert pieces == {LINK: [(1, 101, 1), (5, 105, 1)], OTHER: [(2, 102, 3)]}
+
+
+def test_deliveries_of_one_link_are_split_from_none() -> None:
+    found = added((0, 100, 2), (2, 300, 2)).settle(0, 3)
+    assert split(found) == {LINK: found}
+
+
+def test_taking_one_of_several_links_leaves_the_deliveries_of_the_others() -> None:
+    deliveries = shared()
+    assert deliveries.take(OTHER) == [(2, 2), (3, 3), (4, 4)]
+    assert deliveries.take(OTHER) == []
+    assert settled(deliveries, 0, 5) == [(0, 100, 2), (5, 105, 1)]
+    assert len(deliveries) == 0
+
+
+def test_deliveries_of_several_links_are_gone_when_all_links_are() -> None:
+    deliveries = shared()
+    deliveries.settle(0, 0)
+    deliveries.forget(LINK)
+    assert len(deliveries) == 1
+    deliveries.forget(OTHER)
+    assert len(deliveries) == 0
 
 
 def test_draining_gives_what_nobody_settled_once() -> None:

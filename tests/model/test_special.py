@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duobus.errors import InternalError
+from duobus.model import special
 from duobus.model.metering import KINDS, operations_of
-from duobus.model.special import Special
+from duobus.model.special import SessionOnly, Special, encoded, is_ordinary, own
 
 _SPECIALS = st.builds(
     Special,
@@ -60,3 +61,31 @@ def test_an_operation_is_counted_per_64_kib_begun(size: int, operations: int) ->
 
 def test_settlements_and_renewals_are_recorded_without_price() -> None:
     assert {kind for kind, is_priced in KINDS.items() if not is_priced} == {"settle", "renew"}
+
+
+def test_what_messages_of_a_session_share_cannot_be_changed_and_is_stored_as_any_other() -> None:
+    shared = SessionOnly(session_id="s")
+    with pytest.raises(AttributeError):
+        shared.reason = "changed for all"
+    mine = own(shared)
+    mine.reason = "changed for one"
+    assert shared.reason is None
+    assert own(mine) is mine
+    assert own(None) == Special()
+    assert encoded(shared) == encoded(shared) == Special(session_id="s").encode()
+    assert encoded(mine) == mine.encode()
+    assert Special.decode(encoded(shared)) == Special(session_id="s")
+
+
+def test_ordinary_is_what_has_nothing_rare_but_a_session() -> None:
+    assert is_ordinary(None)
+    assert is_ordinary(SessionOnly(session_id="s"))
+    assert is_ordinary(Special(session_id="s"))
+    assert is_ordinary(Special())
+    assert not is_ordinary(Special(session_id="s", ttl_ms=5))
+
+
+def test_the_memory_of_stored_forms_is_bounded() -> None:
+    for number in range(5000):
+        assert encoded(SessionOnly(session_id=f"{number}")) == Special(session_id=f"{number}").encode()
+    assert len(special._ENCODED) <= special._ENCODED_MAX

@@ -79,6 +79,21 @@ def test_special_messages_keep_state_deliveries_and_special(broker: Broker) -> N
     assert read == [(0, 0, None), (3, 2, b"why"), (0, 4, None), (0, 0, b""), (2, 0, None), (0, 0, None)]
 
 
+def test_messages_that_all_have_a_special_and_nothing_else_keep_it(broker: Broker) -> None:
+    (source,) = broker.add()
+    batch = broker.batch()
+    put = broker.put(batch, source, [b"p%d" % i for i in range(130)])
+    put.equal_specials = [b"session %d" % (i % 7) for i in range(130)]
+    broker.commit(batch)
+    broker.change((source.source_key, 2, 4, 1, b"session 1 and more"))
+    broker.reopen()
+    read = [(m.payload, m.state, m.deliveries, m.special) for m in broker.store.load(source.source_key, 1, 200)]
+    expected = [(b"p%d" % i, 0, 0, b"session %d" % (i % 7)) for i in range(130)]
+    expected[1] = (b"p1", 4, 1, b"session 1 and more")
+    assert read == expected
+    assert broker.store.quarantined() == []
+
+
 def test_scan_finds_the_messages_of_one_state_only(broker: Broker) -> None:
     (source, other) = broker.add(source_nos=(0, 1))
     batch = broker.batch()

@@ -1,5 +1,6 @@
 """The AMQP 1.0 engine: bytes in, events and bytes out, for both ends of a connection. Pure; imports ``codec`` only."""
 
+from duobus.amqp.attachment import ATTACHED
 from duobus.amqp.conditions import EngineMisuse, Error
 from duobus.amqp.connection import Connection
 from duobus.amqp.events import (
@@ -23,6 +24,7 @@ from duobus.amqp.performatives import Attach, Coordinator, Source, Target
 from duobus.amqp.sasl import ANONYMOUS, EXTERNAL, MECHANISMS, MSSBCBS, PLAIN, parse_plain, plain_response
 from duobus.amqp.session import Session
 from duobus.amqp.settings import ConnectionSettings
+from duobus.amqp.shared import send_shared
 from duobus.amqp.states import (
     ACCEPTED,
     RELEASED,
@@ -37,10 +39,12 @@ from duobus.amqp.states import (
 )
 
 __all__ = [
+    "ATTACHED",
     "Connection",
     "ConnectionSettings",
     "Session",
     "Link",
+    "send_shared",
     "Error",
     "EngineMisuse",
     "Event",

@@ -158,6 +158,8 @@ class TransferTemplate:
     #: What follows the tag in a complete delivery: message-format 0, settled, more=false and five nulls.
     TAIL_SETTLED: Final = b"\x43\x41\x42\x40\x40\x40\x40\x40"
     TAIL_UNSETTLED: Final = b"\x43\x42\x42\x40\x40\x40\x40\x40"
+    #: ``overhead`` with a handle of four bytes.
+    OVERHEAD_MAX: Final = 50
 
     def __init__(self, channel: int, handle: int) -> None:
         encoded = bytes((0x52, handle)) if handle < 256 else b"\x70" + handle.to_bytes(4, "big")

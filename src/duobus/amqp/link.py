@@ -102,6 +102,7 @@ class Link(Attachment):
         echo: On a link we send on: the peer wants to hear our state; ``flow`` answers.
         holds_detach: Set by an owner who answers the peer's detach with ``answer_detach``, once there are no more
             outcomes to tell: what is told after that answer is lost on clients that wait for it.
+        template: Of its transfers; for whoever writes them.
     """
 
     __slots__ = (
@@ -111,11 +112,11 @@ class Link(Attachment):
         "_run",
         "_run_generation",
         "_run_next",
-        "_template",
         "credit",
         "drain",
         "echo",
         "holds_detach",
+        "template",
     )
 
     def __init__(self, session: Session, name: str, is_sender: bool, handle: int, state: str) -> None:
@@ -131,7 +132,7 @@ class Link(Attachment):
         self._run: Transfers | None = None
         self._run_generation = -1
         self._run_next = -1
-        self._template = TransferTemplate(session.channel, handle)
+        self.template = TransferTemplate(session.channel, handle)
 
     # Ends.
 
@@ -399,7 +400,7 @@ class Link(Attachment):
         start = delivery_id = session.next_delivery_id
         if session.can_write(n) and start + n <= MASK:
             connection = session.connection
-            template = self._template
+            template = self.template
             pack = template.pack
             constant = template.head
             overhead = template.overhead

@@ -13,13 +13,14 @@ from duobus.broker.fragment.commands import (
     SettleDetail,
     TakeDeferred,
 )
-from duobus.broker.fragment.sessions import session_lock_lost
+from duobus.broker.fragment.sessions import SessionLock, session_lock_lost
 from duobus.broker.fragment.settling import lock_lost
 from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, CopySlot, Slot, kind_of, sub_queue_of
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.lending import Receiver
 from duobus.broker.message_broker import COMMIT_BOUNDS_S, MessageBroker
 from duobus.broker.namespace import Namespace
+from duobus.broker.outlets import Outlet, TurnBatch
 from duobus.broker.placement import slot_of, string_key
 from duobus.broker.queue import COUNT_BITS, COUNT_MASK, SOURCE, Queue
 from duobus.broker.scale_unit import ScaleUnit
@@ -44,11 +45,13 @@ __all__ = [
     "MAIN",
     "MessageBroker",
     "Namespace",
+    "Outlet",
     "Queue",
     "Receiver",
     "Run",
     "SOURCE",
     "ScaleUnit",
+    "SessionLock",
     "SessionReceiver",
     "SettleBatch",
     "SettleDetail",
@@ -58,6 +61,7 @@ __all__ = [
     "TakeDeferred",
     "Throttle",
     "Topic",
+    "TurnBatch",
     "Transaction",
     "kind_of",
     "lock_lost",

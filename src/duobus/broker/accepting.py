@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from duobus.broker.handle import FragmentHandle
+    from duobus.broker.outlets import Outlet
     from duobus.broker.throttle import Throttle
 
 
@@ -42,11 +43,24 @@ class SessionReceiver(Owner):
         removing: Receive-and-delete instead of peek-lock.
         mailbox: Gets the DeliveryBatches; set before credit is given.
         gate: The rate that it shares with others, or None.
+        outlet: Where messages go that come up while credit is there, with those of other sessions; None for none.
         lock: Of the session.
+        is_closed: Nothing is wanted any more, and nothing that came belongs to it.
         handle: The fragment where it lies.
     """
 
-    __slots__ = ("_closed", "_is_offering", "gate", "handle", "lent", "lock", "mailbox", "removing", "wanted")
+    __slots__ = (
+        "_is_offering",
+        "gate",
+        "handle",
+        "is_closed",
+        "lent",
+        "lock",
+        "mailbox",
+        "outlet",
+        "removing",
+        "wanted",
+    )
 
     mailbox: Holder
     lock: SessionLock
@@ -57,7 +71,8 @@ class SessionReceiver(Owner):
         self.wanted = 0
         self.lent = 0
         self.gate: Throttle | None = None
-        self._closed = False
+        self.outlet: Outlet | None = None
+        self.is_closed = False
         self._is_offering = False
 
     def request(self, credit: int) -> None:
@@ -72,7 +87,7 @@ class SessionReceiver(Owner):
         if available <= 0 or not self.wanted or self._is_offering:
             return
         self._is_offering = True
-        while available > 0 and self.wanted and not self._closed:
+        while available > 0 and self.wanted and not self.is_closed:
             lent = min(self.wanted, available, QUANTUM)
             if self.gate is not None:
                 lent = self.gate.lend(self, lent)
@@ -92,7 +107,7 @@ class SessionReceiver(Owner):
         self.lent -= lent
         if self.gate is not None and len(batch.slots) < lent:
             self.gate.give_back(lent - len(batch.slots))
-        if self._closed:
+        if self.is_closed:
             # Locks went with the session's.
             return
         self.mailbox.ready.append(batch)
@@ -108,12 +123,12 @@ class SessionReceiver(Owner):
     def lost(self) -> None:
         """See Owner."""
         self.wanted = 0
-        if not self._closed:
+        if not self.is_closed:
             self.mailbox.session_lost()
 
     def close(self) -> None:
         """Stop asking; ``give_back`` gives the session to others."""
-        self._closed = True
+        self.is_closed = True
         self.wanted = 0
 
     def give_back(self, *, counted: bool) -> None:

@@ -12,7 +12,8 @@ from duobus.broker.accepting import Acceptor, SessionReceiver, Waiter, give
 from duobus.broker.clearing import Cleared
 from duobus.broker.fragment.browsing import ENVELOPE_BYTES
 from duobus.broker.fragment.commands import CancelScheduled, Run, SetSessionState, SettleBatch, TakeDeferred
-from duobus.broker.fragment.sessions import STATE_BYTES_MAX, SessionLock
+from duobus.broker.fragment.session_states import STATE_BYTES_MAX
+from duobus.broker.fragment.sessions import SessionLock
 from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, NEVER, TRANSFER_DEAD_LETTER, Slot
 from duobus.broker.fragment.source import Source, SourceSettings
 from duobus.broker.handle import FragmentHandle

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from duobus.broker.fragment import cold_tail, sessions
+from duobus.broker.fragment import cold_tail, session_states
 from duobus.broker.fragment.fanout import TopicState
 from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.fragment.slot import (
@@ -90,7 +90,7 @@ async def _recover_sessions(broker: MessageBroker, fragment: Fragment, row: Sour
         partial(broker.store.scan, row.source_key, SESSION_STATE, first, STATES_AT_ONCE),
     ):
         for found in rows:
-            sessions.recover_state(source, found)
+            session_states.recover_state(source, found)
         first = rows[-1].count + 1
     first = 1
     while rows := await broker.call(partial(broker.store.load, row.source_key, first, ROWS_AT_ONCE)):

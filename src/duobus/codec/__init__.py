@@ -13,13 +13,13 @@ from duobus.codec.build import (
 )
 from duobus.codec.decode import decode, skip
 from duobus.codec.encode import COUNT_MAX, DEPTH_MAX, encode, encode_into
+from duobus.codec.groups import GroupShape, plain_group_id
 from duobus.codec.outline import PassedOver, decode_outline
 from duobus.codec.sections import (
     BATCH_FORMAT,
     Scan,
     application_properties,
     message_id_of,
-    plain_group_id,
     scan,
     scan_plain,
     split_batch,
@@ -76,6 +76,7 @@ __all__ = [
     "Array",
     "Scan",
     "scan",
+    "GroupShape",
     "plain_group_id",
     "scan_plain",
     "split_batch",

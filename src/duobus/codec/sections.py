@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from duobus.codec.decode import decode, skip
+from duobus.codec.groups import ID_SIZE_PLAIN_MAX, is_group_alone
 from duobus.codec.values import DecodeError, Symbol, Timestamp, TooLargeError, UByte, UInt, ULong
 
 HEADER: Final = 0x70
@@ -65,9 +66,6 @@ _SHAPES: Final = {
 _EMPTY_BODIES: Final = frozenset(
     (b"\xa0\x00", b"\xb0\x00\x00\x00\x00", b"\x40", b"\x45", b"\xa1\x00", b"\xb1\x00\x00\x00\x00")
 )
-
-#: Ids of more bytes than this may pass the limit of 128 characters (wire contract, chapter 15): somebody has to count.
-ID_SIZE_PLAIN_MAX: Final = 128
 
 # Every section starts 00 53 code constructor; the next four bytes hold the size, or size and count of one byte each.
 _SECTION: Final = struct.Struct(">HBBI").unpack_from
@@ -192,7 +190,7 @@ def scan_plain(payload: bytes, want_group_id: bool) -> int:  # noqa: C901 - hot 
             size = sizes >> 24
             count = (sizes >> 16) & 0xFF
             # As many bytes as fields: all of them are null or the like (pyamqp writes 13 nulls). The second
-            # shortcut is the same behind a message-id of one byte's length.
+            # shortcut is the same behind a message-id of one byte's length, the third before and behind a group-id.
             if count > 6 and size - 1 != count:
                 first = payload[pos + 6]
                 if first in b"\xa1\xa0":
@@ -203,8 +201,10 @@ def scan_plain(payload: bytes, want_group_id: bool) -> int:  # noqa: C901 - hot 
                     width = 17
                 else:
                     width = 1
-                if size - width != count and not _properties_plain(
-                    payload, pos + 6, pos + 5 + size, count, want_group_id
+                if (
+                    size - width != count
+                    and (want_group_id or not is_group_alone(payload, pos + 6, size, count, width))
+                    and not _properties_plain(payload, pos + 6, pos + 5 + size, count, want_group_id)
                 ):
                     return -1
             elif size > ID_SIZE_PLAIN_MAX and not _properties_plain(
@@ -239,33 +239,6 @@ def scan_plain(payload: bytes, want_group_id: bool) -> int:  # noqa: C901 - hot 
         # Too short for a look ahead of eight bytes, or malformed; the thorough walk tells which.
         return -1
     return _plain_tail(payload, pos, bare, 0x73)
-
-
-def plain_group_id(payload: bytes, bare: int) -> str | None:
-    """Return the group id of a message of which ``scan_plain`` without a wanted group id said ``bare``.
-
-    None says no more than that ``scan`` must look: there is none, or it is written in a rare way.
-    """
-    try:
-        if payload[bare : bare + 4] != b"\x00\x53\x73\xc0" or payload[bare + 5] <= 10:
-            return None
-        pos = bare + 6
-        for _ in range(10):
-            constructor = payload[pos]
-            if constructor == 0x40:
-                pos += 1
-            elif constructor == 0xA1:
-                pos += 2 + payload[pos + 1]
-            else:
-                pos = skip(payload, pos)
-        size = payload[pos + 1]
-        end = pos + 2 + size
-        # Section and payload end no earlier: scan_plain has walked them, and reads no field's inside.
-        if payload[pos] != 0xA1 or size > ID_SIZE_PLAIN_MAX or end > bare + 5 + payload[bare + 4]:
-            return None
-        return payload[pos + 2 : end].decode()
-    except (IndexError, DecodeError, UnicodeDecodeError):
-        return None
 
 
 def _plain_tail(payload: bytes, pos: int, bare: int, last: int) -> int:

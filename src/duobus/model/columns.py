@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from duobus.errors import ServiceBusError
-    from duobus.model.special import Special
+    from duobus.model.special import SessionOnly, Special
 
 
 class Mailbox:
@@ -43,6 +43,7 @@ class SendBatch:
             annotations ...); None when there is none.
         ids: What duplicate detection knows each message by, or None; the list is None when nobody looks, or none has
             an id.
+        sessions: In place of ``extra`` where every message has a session and nothing else that is rare: that of each.
         bytes_total: Sum of the payload sizes.
         atomic: One batch transfer: stored as a whole or not at all (I40).
         ping: Pings of paired namespaces: a commit proves the store, nothing is kept (I11).
@@ -60,6 +61,7 @@ class SendBatch:
         "payloads",
         "ping",
         "reply",
+        "sessions",
         "unsettled",
     )
 
@@ -71,6 +73,7 @@ class SendBatch:
         self.keys: list[bytes | None] | None = None
         self.ids: list[bytes | None] | None = None
         self.extra: dict[int, Special] | None = None
+        self.sessions: list[SessionOnly] | None = None
         self.bytes_total = sum(map(len, payloads))
         self.atomic = False
         self.ping = False

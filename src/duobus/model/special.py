@@ -68,5 +68,40 @@ class Special(msgspec.Struct, array_like=True):
             raise InternalError(f"The stored special part of a message cannot be read: {error}") from None
 
 
+class SessionOnly(Special, frozen=True):  # type: ignore[misc]
+    """A session id and nothing else, which is all that is rare about most messages of a session.
+
+    Messages share it, so it cannot be changed: see ``own``.
+    """
+
+
+def own(special: Special | None) -> Special:
+    """The special of one message alone, to be changed."""
+    if special is None:
+        return Special()
+    return Special(session_id=special.session_id) if type(special) is SessionOnly else special
+
+
+def is_ordinary(special: Special | None) -> bool:
+    """Whether a message has nothing rare but, perhaps, its session."""
+    return special is None or type(special) is SessionOnly or special == Special(session_id=special.session_id)
+
+
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Special)
+
+#: Stored forms of late: many messages have the same session.
+_ENCODED_MAX = 4096
+_ENCODED: dict[str | None, bytes] = {}
+
+
+def encoded(special: Special) -> bytes:
+    """``special.encode()``, without making it again for each message of a session."""
+    if type(special) is not SessionOnly:
+        return special.encode()
+    form = _ENCODED.get(special.session_id)
+    if form is None:
+        if len(_ENCODED) >= _ENCODED_MAX:
+            _ENCODED.clear()
+        form = _ENCODED[special.session_id] = special.encode()
+    return form

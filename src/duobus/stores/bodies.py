@@ -95,7 +95,9 @@ class Changes:
                 self._added[body_id][0] += 1
                 payloads.append(_PREFIX.pack(_APART | -origin))
             self._sizes[home] = self._sizes.get(home, 0) + size
-            written.append(Put(put.source_key, put.first_count, put.enqueued_ms, payloads, put.specials))
+            framed = Put(put.source_key, put.first_count, put.enqueued_ms, payloads, put.specials)
+            framed.equal_specials = put.equal_specials
+            written.append(framed)
         return written + list(_body_puts(bodies))
 
     def removed(self, rows: Iterator[tuple[Any, ...]]) -> int:

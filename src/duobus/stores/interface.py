@@ -87,9 +87,19 @@ class Put:
             0 of the fragment; 0 for what is no copy. A negative count: the message has several copies, all of them in
             this commit and with the same payload, which is kept once until the last of them is removed. None: no
             copies.
+        equal_specials: In the place of ``specials``, where all are active, never delivered, and have a special: that
+            of each.
     """
 
-    __slots__ = ("enqueued_ms", "first_count", "origins", "payloads", "source_key", "specials")
+    __slots__ = (
+        "enqueued_ms",
+        "equal_specials",
+        "first_count",
+        "origins",
+        "payloads",
+        "source_key",
+        "specials",
+    )
 
     def __init__(
         self,
@@ -106,6 +116,13 @@ class Put:
         self.payloads = payloads
         self.specials = specials
         self.origins = origins
+        self.equal_specials: list[bytes] | None = None
+
+    def special_of(self, index: int) -> tuple[int, int, bytes | None] | None:
+        """(state, deliveries, special) of a message; None when it is ordinary."""
+        if self.equal_specials is not None:
+            return (0, 0, self.equal_specials[index])
+        return None if self.specials is None else self.specials.get(index)
 
 
 class Tombstone:

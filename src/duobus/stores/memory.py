@@ -293,8 +293,10 @@ class _Shelf:
             self.rows[count] = StoredMessage(count, put.enqueued_ms, 0, 0, payload, None, origin)
             self.size += len(payload) if origin >= 0 else 0
             count += 1
-        for index, (state, deliveries, special) in (put.specials or {}).items():
-            self.change(put.first_count + index, state, deliveries, special)
+        for index in range(len(put.payloads)):
+            rare = put.special_of(index)
+            if rare is not None:
+                self.change(put.first_count + index, *rare)
 
     def change(self, count: int, state: int, deliveries: int, special: bytes | None) -> None:
         old = self.rows.get(count)

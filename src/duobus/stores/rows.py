@@ -100,6 +100,9 @@ def put_values(puts: Sequence[Put]) -> tuple[list[Any], list[Any]]:
         if put.specials:
             _add_mixed(put, first_id, ordinary, exceptional)
             continue
+        if put.equal_specials is not None:
+            exceptional += _equally_special(put, put.equal_specials, first_id)
+            continue
         n = len(put.payloads)
         flat: list[Any] = [put.enqueued_ms] * (4 * n)
         flat[0::4] = range(first_id, first_id + n)
@@ -123,6 +126,18 @@ def _add_mixed(put: Put, first_id: int, ordinary: list[Any], exceptional: list[A
         state, deliveries, special = specials[index]
         check = state_sum(message_id, state, deliveries, special)
         exceptional += (message_id, put.enqueued_ms, state, deliveries, special, payload, body, check)
+
+
+def _equally_special(put: Put, specials: list[bytes], first_id: int) -> list[Any]:
+    n = len(put.payloads)
+    flat: list[Any] = [0] * (8 * n)
+    flat[0::8] = range(first_id, first_id + n)
+    flat[1::8] = [put.enqueued_ms] * n
+    flat[4::8] = specials
+    flat[5::8] = put.payloads
+    flat[6::8] = body_sums(first_id, put.enqueued_ms, put.payloads)
+    flat[7::8] = [state_sum(first_id + index, 0, 0, special) for index, special in enumerate(specials)]
+    return flat
 
 
 def change_values(changes: Sequence[tuple[int, int, int, int, bytes | None]]) -> list[Any]:

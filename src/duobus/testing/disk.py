@@ -216,10 +216,9 @@ def apply_batch(state: DiskState, batch: CommitBatch) -> None:
     state.broker_ms = batch.broker_ms
     for put in batch.puts:
         rows = state.messages[put.source_key]
-        specials = put.specials or {}
         origins = put.origins or [0] * len(put.payloads)
         for index, payload in enumerate(put.payloads):
-            kind, deliveries, special = specials.get(index, (0, 0, None))
+            kind, deliveries, special = put.special_of(index) or (0, 0, None)
             rows[put.first_count + index] = (put.enqueued_ms, kind, deliveries, payload, special, origins[index])
     for source_key, count, kind, deliveries, special in batch.changes:
         enqueued_ms, _, _, payload, _, origin = state.messages[source_key][count]

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from duobus.broker import placement
-from duobus.broker.fragment import duplicates, sessions, settling
+from duobus.broker import placement, session_desk
+from duobus.broker.fragment import duplicates, session_states, sessions, settling
 from duobus.broker.fragment.commands import Command, Run, SettleBatch, TakeAndRemove
 from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.fragment.slot import ACTIVE, MAIN, Slot, kind_of
@@ -289,7 +289,7 @@ def history_outlives_its_run() -> Iterator[None]:
 @contextmanager
 def session_state_lost_at_restart() -> Iterator[None]:
     """A recovery does not look for the states of sessions."""
-    with mock.patch.object(sessions, "recover_state", return_value=None):
+    with mock.patch.object(session_states, "recover_state", return_value=None):
         yield
 
 
@@ -322,8 +322,12 @@ def session_newest_first() -> Iterator[None]:
             self.add(slot)
         return slots[-limit:]
 
+    def offer(_fragment: Fragment, _handle: object, _outlet: object, locks: list[sessions.SessionLock]) -> None:
+        for lock in locks:
+            lock.owner.offer()
+
     original = sessions.Sessions.take
-    with mock.patch.object(sessions.Sessions, "take", take):
+    with mock.patch.object(sessions.Sessions, "take", take), mock.patch.object(session_desk, "hand_out", offer):
         yield
 
 

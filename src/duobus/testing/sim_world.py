@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from duobus.auth.authorizer import Authorizer, NamespaceRules
-from duobus.broker import MessageBroker, Queue, ScaleUnit, slot_of, string_key
+from duobus.broker import MessageBroker, Queue, ScaleUnit, outlets, slot_of, string_key
 from duobus.broker.fragment import duplicates, sessions, settling
 from duobus.broker.fragment.commands import Housekeeping, Run, TakeAndRemove
 from duobus.broker.fragment.fragment import Fragment
@@ -189,6 +189,7 @@ class World:
             stack.enter_context(_wrapped(Fragment, "_lock_slots", self._locked))
             stack.enter_context(_wrapped(sessions, "accept", self._accepting))
             stack.enter_context(_wrapped(sessions, "lock_slots", self._locked_in_session))
+            stack.enter_context(_wrapped(outlets, "take_turn", self._took_turn))
             stack.enter_context(_wrapped(sessions, "end", self._ending))
             stack.enter_context(_wrapped(settling, "apply_housekeeping", self._kept_house))
             stack.enter_context(_wrapped(Fragment, "_remove", self._removing))
@@ -223,6 +224,14 @@ class World:
     ) -> Any:
         first, _ = original(fragment, source, lock, slots)
         self._note_grants(fragment, first, slots, self.broker_ms(), lock.until_ms)
+        return first, slots
+
+    def _took_turn(self, original: Any, fragment: Fragment, source: Source, asked: Any) -> Any:
+        first, slots = original(fragment, source, asked)
+        at = 0
+        for _, number, until_ms in asked:
+            self._note_grants(fragment, first + at, slots[at : at + number], self.broker_ms(), until_ms)
+            at += number
         return first, slots
 
     def _ending(

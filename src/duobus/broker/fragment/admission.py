@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from duobus.broker.fragment import duplicates
-from duobus.broker.fragment.slot import SCHEDULED, stored_state
 from duobus.errors import QuotaExceeded, ServiceBusError
 
 if TYPE_CHECKING:
     from duobus.broker.fragment.commands import Run
     from duobus.broker.fragment.source import Source
-    from duobus.model.special import Special
 
 
 def check(source: Source, run: Run, now_ms: int, elsewhere: int = 0) -> ServiceBusError | None:
@@ -44,21 +42,3 @@ def over_quota(size: int, limit: int) -> QuotaExceeded:
         f"The maximum entity size has been reached or exceeded: the entity, or the fragment of it where the message "
         f"belongs, has {size} bytes of at most {limit}. Receive messages, or raise MaxSizeInMegabytes."
     )
-
-
-def with_specials(
-    extra: dict[int, Special], run: Run, indices: list[int] | None, now_ms: int
-) -> dict[int, tuple[int, int, bytes | None]]:
-    """Attach the specials of a batch to the run's slots; the store's form of them, by position in the run."""
-    specials: dict[int, tuple[int, int, bytes | None]] = {}
-    for position, index in enumerate(range(run.batch.n) if indices is None else indices):
-        special = extra.get(index)
-        if special is None:
-            continue
-        slot = run.slots[position]
-        slot.special = special
-        # A past or present time: enqueue at once (contract 13.1).
-        if special.scheduled_ms is not None and special.scheduled_ms > now_ms:
-            slot.state = SCHEDULED
-        specials[position] = (stored_state(slot.state, special), 0, special.encode())
-    return specials

@@ -15,7 +15,18 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Final
 
-from duobus.broker.fragment import admission, clearing, duplicates, expiry, fanout, redelivery, sessions, settling
+from duobus.broker.fragment import (
+    admission,
+    clearing,
+    duplicates,
+    entering,
+    expiry,
+    fanout,
+    redelivery,
+    session_states,
+    sessions,
+    settling,
+)
 from duobus.broker.fragment.clearing import Clearing
 from duobus.broker.fragment.cold_tail import effective_ttl, note_cold_expiry, slot_of_row
 from duobus.broker.fragment.commands import (
@@ -220,7 +231,7 @@ class Fragment:
         if isinstance(command, SettleBatch):
             return settling.check(self, command)
         if isinstance(command, SetSessionState):
-            return sessions.state_fault(self.sources[command.source_no], command)
+            return session_states.state_fault(self.sources[command.source_no], command)
         if isinstance(command, TakeDeferred):
             source = self.sources[command.source_no]
             if source.sessions is not None and command.sub_queue == MAIN:
@@ -255,7 +266,7 @@ class Fragment:
         elif isinstance(command, TakeAndRemove):
             self._apply_take(source, command, commit)
         elif isinstance(command, SetSessionState):
-            sessions.apply_state(source, command, now_ms, commit)
+            session_states.apply_state(source, command, now_ms, commit)
         elif isinstance(command, (TakeDeferred, CancelScheduled)):
             self._remove(source, command, [source.by_count[count] for count in command.counts], commit)
         elif isinstance(command, Clearing):
@@ -299,14 +310,12 @@ class Fragment:
         if not slots:
             return
         source.bytes += run.size
-        specials = None
-        if batch.extra is None:
+        put = Put(source.source_key, run.first_count, now_ms, payloads)
+        if batch.extra is None and batch.sessions is None:
             source.numbers[MAIN] += len(slots)
         else:
-            specials = admission.with_specials(batch.extra, run, indices, now_ms)
-            for slot in slots:
-                source.counted(slot.state, 1)
-        commit.puts.append(Put(source.source_key, run.first_count, now_ms, payloads, specials))
+            entering.with_specials(source, run, indices, now_ms, put)
+        commit.puts.append(put)
 
     @staticmethod
     def _remove(
@@ -346,13 +355,16 @@ class Fragment:
         elif isinstance(command, Clearing):
             clearing.release(source, command)
         elif isinstance(command, SetSessionState):
-            sessions.release_state(source, command)
+            session_states.release_state(source, command)
 
     def _release_run(self, source: Source, run: Run) -> None:
         slots = run.slots
         if not slots:
             return
         run.slots = []
+        if run.batch.sessions is not None and source.sessions is not None:
+            entering.into_sessions(self, source, slots, run.size)
+            return
         if run.batch.extra is not None or source.sessions is not None:
             self.release_rare(source, slots)
         else:
@@ -532,7 +544,7 @@ class Fragment:
     def give_back(self, source: Source, slot: Slot, now_ms: int, *, counted: bool, keeping: Housekeeping) -> None:
         """A lock ended without settlement: back to the front, unless the message has run out of life or attempts."""
         if source.sessions is not None:
-            source.sessions.let_go(slot)
+            sessions.let_go(slot)
         slot.lock = 0
         if counted:
             slot.deliveries += 1

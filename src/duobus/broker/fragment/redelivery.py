@@ -16,7 +16,7 @@ from duobus.broker.fragment.cold_tail import effective_ttl
 from duobus.broker.fragment.slot import ACTIVE, DELAYED, MAIN, RESERVED, Slot, state_of
 from duobus.errors import ArgumentInvalid, ArgumentOutOfRange, ServiceBusError
 from duobus.model.description import REDELIVERY_DELAY_MS_MAX
-from duobus.model.special import Special
+from duobus.model.special import own
 
 if TYPE_CHECKING:
     from duobus.broker.fragment.commands import Housekeeping, SettleDetail
@@ -66,7 +66,7 @@ def put_off(source: Source, slot: Slot, detail: SettleDetail | None, now_ms: int
         # What the receiver says counts, also when it says "at once".
         delay = int(detail.properties.get(DELAY_PROPERTY, delay))
     if delay > 0:
-        special = slot.special = slot.special or Special()
+        special = slot.special = own(slot.special)
         special.redeliver_at_ms = now_ms + delay
 
 

@@ -13,21 +13,15 @@ from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
-from duobus.broker.fragment.commands import ABANDON, Command, Housekeeping, SetSessionState, SettleBatch
+from duobus.broker.fragment.commands import ABANDON, Command, Housekeeping, SettleBatch
 from duobus.broker.fragment.owner import Owner
-from duobus.broker.fragment.slot import ACTIVE, DEFERRED, MAIN, SESSION_STATE, Slot, sub_queue_of
-from duobus.errors import MessageNotFound, QuotaExceeded, ServiceBusError, SessionLockLost
-from duobus.model.special import Special
-from duobus.stores.interface import CommitBatch, Put, StoredMessage
+from duobus.broker.fragment.slot import ACTIVE, DEFERRED, MAIN, Slot, sub_queue_of
+from duobus.errors import MessageNotFound, ServiceBusError, SessionLockLost
 
 if TYPE_CHECKING:
     from duobus.broker.fragment.fragment import Fragment
     from duobus.broker.fragment.source import Source
 
-#: Contract chapter 15: bytes of one state.
-STATE_BYTES_MAX: Final = 256 * 1024
-#: States of one source: what the service allows an entity (reliability 4.1).
-STATES_MAX: Final = 1_000_000
 #: Heaps with more outdated entries than this are made anew.
 COMPACT_FROM: Final = 1024
 
@@ -145,12 +139,6 @@ class Sessions:
             counts.clear()
         return slots
 
-    def let_go(self, slot: Slot) -> None:
-        """A message's lock ends; ``slot.lock`` still names it."""
-        session = self.by_id.get(id_of(slot))
-        if session is not None and session.lock is not None:
-            session.lock.held.discard(slot.lock)
-
     def drop_if_idle(self, session: Session) -> None:
         """Forget a session of which nothing is left but, perhaps, a state."""
         if not session.available and session.lock is None and not session.returning:
@@ -248,6 +236,13 @@ def _is_available(slot: Slot) -> bool:
     return slot.state == ACTIVE and not slot.lock
 
 
+def let_go(slot: Slot) -> None:
+    """A message's lock ends; ``slot.lock`` still names it."""
+    if slot.holder is not None:
+        slot.holder.held.discard(slot.lock)
+        slot.holder = None
+
+
 def session_lock_lost(session_id: str) -> SessionLockLost:
     """The error of whoever does not hold the session (any more)."""
     return SessionLockLost(
@@ -256,7 +251,8 @@ def session_lock_lost(session_id: str) -> SessionLockLost:
     )
 
 
-def _sessions_of(source: Source) -> Sessions:
+def sessions_of(source: Source) -> Sessions:
+    """The sessions of a source that requires them."""
     assert source.sessions is not None
     return source.sessions
 
@@ -266,15 +262,15 @@ def _sessions_of(source: Source) -> Sessions:
 
 def place(fragment: Fragment, source: Source, slot: Slot) -> None:
     """Make a message available in its session."""
-    sessions = _sessions_of(source)
-    _tell(fragment, source, sessions.add(slot))
+    sessions = sessions_of(source)
+    tell_of(fragment, source, sessions.add(slot))
 
 
-def _tell(fragment: Fragment, source: Source, session: Session) -> None:
+def tell_of(fragment: Fragment, source: Source, session: Session) -> None:
     """Whoever holds the session hears of its messages; for a free one, whoever waits for any."""
     lock = session.lock
     if lock is None:
-        if _sessions_of(source).list_free(source, session):
+        if sessions_of(source).list_free(source, session):
             fragment.fresh.add((source.source_no, MAIN))
     elif not lock.is_woken and not session.returning:
         lock.is_woken = True
@@ -291,18 +287,23 @@ def claim(fragment: Fragment, command: SettleBatch) -> None:
     held = source.locks
     if source.sessions is None or command.prefix != fragment.prefix or command.strict:
         return
-    locks = [lock for first, number in command.ranges for lock in range(first, first + number)]
-    if any(sub_queue_of(held[lock].state) != MAIN for lock in locks if lock in held):
-        # Dead letters know no sessions.
-        return
+    slots: list[Slot] = []
+    lost: list[int] = []
+    for first, number in command.ranges:
+        for lock in range(first, first + number):
+            slot = held.get(lock)
+            if slot is None:
+                lost.append(lock)
+            elif sub_queue_of(slot.state) != MAIN:
+                # Dead letters know no sessions.
+                return
+            else:
+                slots.append(slot)
     command.is_claimed = True
-    for lock in locks:
-        slot = held.pop(lock, None)
-        if slot is None:
-            command.lost.append(lock)
-        else:
-            source.sessions.let_go(slot)
-            command.slots.append(slot)
+    command.slots, command.lost = slots, lost
+    for slot in slots:
+        del held[slot.lock]
+        let_go(slot)
     if command.outcome == ABANDON:
         expect(source.sessions, command, command.slots)
 
@@ -322,8 +323,8 @@ def returned(fragment: Fragment, source: Source, command: SettleBatch) -> None:
         session.returning -= 1
         if not session.returning:
             if session.available:
-                _tell(fragment, source, session)
-            _sessions_of(source).drop_if_idle(session)
+                tell_of(fragment, source, session)
+            sessions_of(source).drop_if_idle(session)
     command.expected = []
 
 
@@ -332,7 +333,7 @@ def returned(fragment: Fragment, source: Source, command: SettleBatch) -> None:
 
 def accept(fragment: Fragment, source: Source, session_id: str, owner: Owner, now_ms: int) -> SessionLock | None:
     """Lock a session, whether it has messages or not (contract 11.3); None when somebody has it."""
-    sessions = _sessions_of(source)
+    sessions = sessions_of(source)
     session = sessions.by_id.get(session_id)
     if session is None:
         session = sessions.by_id[session_id] = Session(session_id)
@@ -369,7 +370,7 @@ def release(fragment: Fragment, lock: SessionLock, now_ms: int, *, counted: bool
 
 def end_locks(fragment: Fragment, source: Source, now_ms: int, keeping: Housekeeping) -> None:
     """End the locks of sessions that ran out (I37)."""
-    sessions = _sessions_of(source)
+    sessions = sessions_of(source)
     while (lock := sessions.next_end(now_ms)) is not None:
         end(fragment, source, lock, now_ms, keeping, True)
         fragment.ended.append(lock)
@@ -383,7 +384,7 @@ def end(
     """End a session's lock; what its messages ask for goes into ``keeping``."""
     if lock.is_over:
         return
-    sessions = _sessions_of(source)
+    sessions = sessions_of(source)
     session = lock.session
     lock.is_over = True
     session.lock = None
@@ -394,7 +395,7 @@ def end(
         if slot is not None:
             fragment.give_back(source, slot, now_ms, counted=counted, keeping=keeping)
     if session.available:
-        _tell(fragment, source, session)
+        tell_of(fragment, source, session)
     sessions.drop_if_idle(session)
 
 
@@ -412,7 +413,7 @@ def take(fragment: Fragment, lock: SessionLock, limit: int) -> tuple[int, list[S
     if available(lock) <= 0:
         return fragment.next_lock, []
     source = fragment.sources[lock.source_no]
-    return lock_slots(fragment, source, lock, _sessions_of(source).take(source, lock.session, limit))
+    return lock_slots(fragment, source, lock, sessions_of(source).take(source, lock.session, limit))
 
 
 def take_promised(source: Source, lock: SessionLock, credit: int) -> list[Slot]:
@@ -420,7 +421,7 @@ def take_promised(source: Source, lock: SessionLock, credit: int) -> list[Slot]:
     lock.promised -= credit
     if available(lock) <= 0:
         return []
-    return _sessions_of(source).take(source, lock.session, credit)
+    return sessions_of(source).take(source, lock.session, credit)
 
 
 def lock_slots(fragment: Fragment, source: Source, lock: SessionLock, slots: list[Slot]) -> tuple[int, list[Slot]]:
@@ -428,6 +429,7 @@ def lock_slots(fragment: Fragment, source: Source, lock: SessionLock, slots: lis
     first = number = fragment.next_lock
     for slot in slots:
         slot.lock = number
+        slot.holder = lock
         source.locks[number] = slot
         number += 1
         # Sessions are not read in order of count, so no mark covers first deliveries: each rides in the next commit.
@@ -477,59 +479,6 @@ def settle_fault(source: Source, command: SettleBatch) -> ServiceBusError | None
             if holder is None or lock not in holder.held:
                 return session_lock_lost(id_of(slot))
     return None
-
-
-# -- state ------------------------------------------------------------------------------------------------------
-
-
-def state_fault(source: Source, command: SetSessionState) -> ServiceBusError | None:
-    """Why a state cannot be set, or None: only the holder may (I36)."""
-    sessions = _sessions_of(source)
-    if command.lock.is_over:
-        return session_lock_lost(command.lock.session_id)
-    is_new = command.lock.session_id not in sessions.states
-    if is_new and command.state is not None and len(sessions.states) + len(sessions.decided) >= STATES_MAX:
-        return QuotaExceeded(f"There are {STATES_MAX} session states. Clear those that are not needed (set them null).")
-    return None
-
-
-def apply_state(source: Source, command: SetSessionState, now_ms: int, commit: CommitBatch) -> None:
-    """Put the new state's row in the place of the old one's; it is seen when it is durable."""
-    sessions = _sessions_of(source)
-    session_id = command.lock.session_id
-    old = sessions.decided[session_id] if session_id in sessions.decided else sessions.states.get(session_id)
-    new: tuple[int, int, int] | None = None
-    if command.state is not None:
-        new = (source.next_count, len(command.state), now_ms)
-        special = Special(session_id=session_id).encode()
-        commit.puts.append(
-            Put(source.source_key, source.next_count, now_ms, [command.state], {0: (SESSION_STATE, 0, special)})
-        )
-        source.next_count += 1
-    if old is not None:
-        commit.removed.append((source.source_key, old[0], old[0]))
-    sessions.decided[session_id] = command.entry = new
-
-
-def release_state(source: Source, command: SetSessionState) -> None:
-    """Show the new state."""
-    sessions = _sessions_of(source)
-    session_id = command.lock.session_id
-    if sessions.decided.get(session_id) is command.entry:
-        del sessions.decided[session_id]
-    old = sessions.states.pop(session_id, None)
-    sessions.state_bytes -= old[1] if old is not None else 0
-    if command.entry is not None:
-        sessions.states[session_id] = command.entry
-        sessions.state_bytes += command.entry[1]
-
-
-def recover_state(source: Source, row: StoredMessage) -> None:
-    """Take in a state read back from the store; only where it lies is kept."""
-    sessions = _sessions_of(source)
-    special = Special.decode(row.special) if row.special is not None else Special()
-    sessions.states[special.session_id or ""] = (row.count, len(row.payload), row.enqueued_ms)
-    sessions.state_bytes += len(row.payload)
 
 
 def forget_locks(fragment: Fragment) -> list[Owner]:

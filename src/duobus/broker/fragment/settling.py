@@ -31,7 +31,7 @@ from duobus.broker.fragment.slot import (
 from duobus.codec.decode import decode as decode_value
 from duobus.codec.encode import encode
 from duobus.errors import MessageLockLost, NotAllowed, ServiceBusError
-from duobus.model.special import Special
+from duobus.model.special import Special, encoded, own
 from duobus.stores.interface import CommitBatch, Put
 
 if TYPE_CHECKING:
@@ -90,6 +90,9 @@ def apply(fragment: Fragment, source: Source, command: SettleBatch, now_ms: int,
             source.renewed.pop(slot.lock, None)
     if command.outcome == COMPLETE:
         _uncount_all(source, slots)
+        if source.sessions is not None:
+            # They came session by session; in order of count they are ranges again.
+            slots.sort(key=_count_of)
         removals(source, slots, commit)
         return
     for slot in slots:
@@ -110,7 +113,7 @@ def _find_locked(source: Source, command: SettleBatch) -> None:
                 slots.append(slot)
     if source.sessions is not None:
         for slot in slots:
-            source.sessions.let_go(slot)
+            sessions.let_go(slot)
         if command.outcome == ABANDON:
             sessions.expect(source.sessions, command, slots)
 
@@ -153,6 +156,10 @@ def release(fragment: Fragment, source: Source, command: SettleBatch, now_ms: in
         if command.expected:
             sessions.returned(fragment, source, command)
     command.slots = []
+
+
+def _count_of(slot: Slot) -> int:
+    return slot.count
 
 
 def _uncount_all(source: Source, slots: list[Slot]) -> None:
@@ -236,14 +243,14 @@ def dead_letter(source: Source, slot: Slot, reason: str | None, description: str
     slot.state = state_of(DEAD_LETTER, ACTIVE)
     source.counted(slot.state, 1)
     slot.expires_ms = 0
-    special = slot.special = slot.special or Special()
+    special = slot.special = own(slot.special)
     special.reason = reason[:DEAD_LETTER_TEXT_MAX] if reason is not None else None
     special.description = description[:DEAD_LETTER_TEXT_MAX] if description is not None else None
 
 
 def overlay(slot: Slot, properties: dict[str, Any]) -> None:
     """Lay application properties over the message's own; the bytes that came stay as they are (design 3.12)."""
-    special = slot.special = slot.special or Special()
+    special = slot.special = own(slot.special)
     merged: dict[str, Any] = {}
     if special.overlay is not None:
         merged.update(decode_value(special.overlay)[0])
@@ -259,7 +266,7 @@ def change(source: Source, slot: Slot, commit: CommitBatch, *, deliveries: int) 
 
 def write(source: Source, slot: Slot, commit: CommitBatch, *, deliveries: int) -> None:
     """Write a message's row into a commit."""
-    special = slot.special.encode() if slot.special is not None else None
+    special = encoded(slot.special) if slot.special is not None else None
     state = stored_state(slot.state, slot.special)
     commit.changes.append((source.source_key, slot.count, state, deliveries, special))
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from duobus.broker import FragmentHandle
 
 if TYPE_CHECKING:
+    from duobus.broker import Queue
     from duobus.gateway.amqp.outgoing_link import OutgoingLink
+    from duobus.gateway.amqp.session_outlet import SessionOutlet
 
 _IDS = 1 << 32
 _MASK = _IDS - 1
@@ -19,17 +21,27 @@ class DeliveryRun:
     """Deliveries with consecutive ids and consecutive lock counters of one fragment.
 
     Attributes:
+        link: Whose they are; of those of several links the outlet that these share.
+        links: The link of each of them, where they are of several; else None.
         first: Position of the first in the session's count of deliveries, which, unlike the id, does not wrap.
         marks: One byte each: 1 once a disposition named it.
         left: How many are not marked.
     """
 
-    __slots__ = ("first", "first_lock", "handle", "left", "link", "marks", "prefix")
+    __slots__ = ("first", "first_lock", "handle", "left", "link", "links", "marks", "prefix")
 
     def __init__(
-        self, link: OutgoingLink, handle: FragmentHandle, prefix: bytes, first: int, first_lock: int, number: int
+        self,
+        link: Any,
+        handle: FragmentHandle,
+        prefix: bytes,
+        first: int,
+        first_lock: int,
+        number: int,
+        links: list[Any] | None = None,
     ) -> None:
         self.link = link
+        self.links = links
         self.handle = handle
         self.prefix = prefix
         self.first = first
@@ -50,13 +62,59 @@ class DeliveryRun:
             yield start, stop - start
             start = stop
 
+    def links_of(self, first_lock: int, number: int) -> list[Any]:
+        """The link of each delivery of a stretch."""
+        links = self.links
+        if links is None:
+            return [self.link] * number
+        start = first_lock - self.first_lock
+        return links if number == len(links) else links[start : start + number]
+
+    def take(self, link: OutgoingLink) -> list[tuple[int, int]]:
+        """Mark the deliveries of one of several links: (offset, number) of those that no disposition has named."""
+        assert self.links is not None
+        taken: list[tuple[int, int]] = []
+        for offset, owner in enumerate(self.links):
+            if owner is link and not self.marks[offset]:
+                self.marks[offset] = 1
+                self.left -= 1
+                taken.append((offset, 1))
+        return taken
+
+
+#: (run, first delivery-id, first lock, number) of deliveries that are named together.
+Stretch = tuple[DeliveryRun, int, int, int]
+
+
+def split(found: list[Stretch]) -> dict[OutgoingLink, list[Stretch]]:
+    """Stretches by the link whose deliveries they are."""
+    by_link: dict[OutgoingLink, list[Stretch]] = {}
+    for stretch in found:
+        run, first_id, first_lock, number = stretch
+        if run.links is None:
+            by_link.setdefault(run.link, []).append(stretch)
+            continue
+        links = run.links_of(first_lock, number)
+        start = 0
+        for end in range(1, number + 1):
+            if end == number or links[end] is not links[start]:
+                piece = (run, first_id + start, first_lock + start, end - start)
+                by_link.setdefault(links[start], []).append(piece)
+                start = end
+    return by_link
+
 
 class Deliveries:
-    """All unsettled deliveries of a session, ascending."""
+    """All unsettled deliveries of a session, ascending.
 
-    __slots__ = ("_firsts", "_next", "_runs")
+    Attributes:
+        outlets: What links share that hold sessions of the same queue.
+    """
+
+    __slots__ = ("_firsts", "_next", "_runs", "outlets")
 
     def __init__(self) -> None:
+        self.outlets: dict[Queue, SessionOutlet] = {}
         self._firsts: list[int] = []
         self._runs: list[DeliveryRun] = []
         self._next = 0
@@ -66,13 +124,23 @@ class Deliveries:
         return len(self._runs)
 
     def add(
-        self, link: OutgoingLink, handle: FragmentHandle, prefix: bytes, first_id: int, first_lock: int, number: int
+        self,
+        link: OutgoingLink | SessionOutlet,
+        handle: FragmentHandle,
+        prefix: bytes,
+        first_id: int,
+        first_lock: int,
+        number: int,
+        links: list[Any] | None = None,
     ) -> None:
-        """Note ``number`` deliveries from ``first_id`` on; ids only grow (RFC 1982), settled ones may lie between."""
+        """Note ``number`` deliveries from ``first_id`` on; ids only grow (RFC 1982), settled ones may lie between.
+
+        ``links``: of each, where ``link`` is the outlet of several.
+        """
         first = self._next + ((first_id - self._next) & _MASK)
         self._next = first + number
         self._firsts.append(first)
-        self._runs.append(DeliveryRun(link, handle, prefix, first, first_lock, number))
+        self._runs.append(DeliveryRun(link, handle, prefix, first, first_lock, number, links))
 
     def settle(self, first_id: int, last_id: int, *, mark: bool = True) -> list[tuple[DeliveryRun, int, int, int]]:
         """Mark a disposition's range and return (run, first delivery-id, first lock, number) of each stretch.
@@ -103,17 +171,21 @@ class Deliveries:
 
     def forget(self, link: OutgoingLink) -> None:
         """Drop what was delivered on a link that is gone: no disposition can name it any more."""
-        self._drop(lambda run: run.link is not link)
+        self.take(link)
 
     def take(self, link: OutgoingLink) -> list[tuple[int, int]]:
         """Drop what was delivered on a link; the (first, last) delivery-ids of what nobody settled."""
-        ranges = [
-            ((run.first + offset) & _MASK, (run.first + offset + number - 1) & _MASK)
-            for run in self._runs
-            if run.link is link
-            for offset, number in run.unmarked(0, len(run.marks))
-        ]
-        self.forget(link)
+        ranges: list[tuple[int, int]] = []
+        for run in self._runs:
+            if run.link is link:
+                taken = list(run.unmarked(0, len(run.marks)))
+                run.left = 0
+            elif run.links is not None:
+                taken = run.take(link)
+            else:
+                continue
+            ranges += [((run.first + at) & _MASK, (run.first + at + number - 1) & _MASK) for at, number in taken]
+        self._drop(lambda run: run.left > 0)
         return ranges
 
     def drain(self) -> list[tuple[DeliveryRun, list[tuple[int, int]]]]:

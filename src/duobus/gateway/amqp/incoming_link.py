@@ -10,7 +10,14 @@ from duobus.broker import Queue, Run, Throttle
 from duobus.codec import BATCH_FORMAT, DecodeError, split_batch
 from duobus.errors import MessageTooLarge, NotImplementedYet, ServerBusy, ServiceBusError, Undecodable
 from duobus.gateway.amqp.entity_life import demand_sending
-from duobus.gateway.amqp.mapping import Incoming, envelope_key, plain_offset, take_apart, take_session_apart
+from duobus.gateway.amqp.mapping import (
+    Incoming,
+    envelope_key,
+    plain_offset,
+    plain_session_batch,
+    take_apart,
+    take_session_apart,
+)
 from duobus.model.columns import Mailbox, Refusal, SendBatch
 from duobus.model.metering import OPERATION_BYTES, SEND, operations_of
 
@@ -161,7 +168,7 @@ class IncomingLink(Mailbox):
 
     def _singles(self, event: Transfers) -> None:
         if self.queue.description.requires_session:
-            self._rare_singles(event)
+            self._of_sessions(event)
             return
         looks_for_keys = self.queue.looks_for_keys
         bare: list[bytes] = []
@@ -172,6 +179,15 @@ class IncomingLink(Mailbox):
                 return
             bare.append(payload[offset:] if offset else payload)
         self._send(SendBatch(event.first_delivery_id, bare, not event.settled, self))
+
+    def _of_sessions(self, event: Transfers) -> None:
+        batch = plain_session_batch(
+            event.first_delivery_id, event.payloads, not event.settled, self, with_keys=self.queue.is_partitioned
+        )
+        if batch is None:
+            self._rare_singles(event)
+        else:
+            self._send(batch)
 
     def _rare_singles(self, event: Transfers) -> None:
         """The same for a read in which at least one message is not plain; refused ones and pings part the run."""

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from duobus.broker import COUNT_BITS, DEAD_LETTER, CopySlot, Slot, kind_of, string_key, sub_queue_of
 from duobus.codec import (
     DecodeError,
+    GroupShape,
     Scan,
     Symbol,
     Timestamp,
@@ -29,8 +30,9 @@ from duobus.codec import (
 )
 from duobus.codec import Int as AmqpInt
 from duobus.errors import ArgumentInvalid, ArgumentOutOfRange, Undecodable
+from duobus.model.columns import Mailbox, SendBatch
 from duobus.model.overlay import Overlay
-from duobus.model.special import Special
+from duobus.model.special import SessionOnly, Special, is_ordinary
 
 PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
 #: Contract chapter 15.
@@ -91,9 +93,61 @@ def take_session_apart(payload: bytes) -> Incoming:
     if bare >= 0:
         session_id = plain_group_id(payload, bare)
         if session_id is not None:
-            special = Special(session_id=session_id)
-            return Incoming(payload[bare:] if bare else payload, special, string_key(session_id), False)
+            found = _SESSIONS.get(session_id) or _of_session(session_id)
+            if found is not None:
+                return Incoming(payload[bare:] if bare else payload, found[0], found[1], False)
     return take_apart(payload)
+
+
+#: Session ids of late, with what goes with each: most messages belong to a session that others belong to, too.
+_SESSIONS_MAX: Final = 4096
+_SESSIONS: Final[dict[bytes, tuple[SessionOnly, bytes]]] = {}
+
+
+def _of_session(raw: bytes) -> tuple[SessionOnly, bytes] | None:
+    """The special and the placement key of an ordinary message of a session; None when the id is no text."""
+    try:
+        session_id = raw.decode()
+    except UnicodeDecodeError:
+        return None
+    if len(_SESSIONS) >= _SESSIONS_MAX:
+        _SESSIONS.clear()
+    found = _SESSIONS[raw] = SessionOnly(session_id=session_id), string_key(session_id)
+    return found
+
+
+def plain_session_batch(
+    first_delivery_id: int, payloads: list[bytes], unsettled: bool, reply: Mailbox, *, with_keys: bool
+) -> SendBatch | None:
+    """Messages of one read that have a session id and nothing else that is rare; None when one of them is different."""
+    bare: list[bytes] = []
+    specials: list[SessionOnly] = []
+    keys: list[bytes | None] = []
+    offset = scan_plain(payloads[0], False)
+    # What one client sends in one go is mostly alike.
+    shape = GroupShape(payloads[0], offset)
+    for payload in payloads:
+        raw = shape.group_id(payload)
+        if raw is not None:
+            offset = shape.bare
+        else:
+            offset = scan_plain(payload, False)
+            raw = plain_group_id(payload, offset) if offset >= 0 else None
+            if raw is None:
+                return None
+        found = _SESSIONS.get(raw) or _of_session(raw)
+        if found is None:
+            return None
+        special, key = found
+        bare.append(payload[offset:] if offset else payload)
+        specials.append(special)
+        if with_keys:
+            keys.append(key)
+    batch = SendBatch(first_delivery_id, bare, unsettled, reply)
+    batch.sessions = specials
+    if with_keys:
+        batch.keys = keys
+    return batch
 
 
 def take_apart(payload: bytes) -> Incoming:
@@ -243,7 +297,7 @@ class HeadMaker:
             if slot.deliveries and special is None and not slot.state:
                 number = base | slot.count
                 head = self._repeated(slot, number, number, locked_until_ms)
-            elif slot.deliveries or (special is not None and special != Special(session_id=special.session_id)):
+            elif slot.deliveries or not is_ordinary(special):
                 head, payload = self.rare(slot, fragment_number, locked_until_ms)
             elif locks:
                 number = base | slot.count
@@ -253,6 +307,25 @@ class HeadMaker:
                 head = pack(first, slot.enqueued_ms, _SEQUENCE, number, _ORIGIN, number)
             heads.append(head)
             payloads.append(payload)
+        return heads, payloads
+
+    def heads_until(
+        self, slots: list[Slot], fragment_number: int, untils: list[int]
+    ) -> tuple[list[bytes], list[bytes]]:
+        """``heads`` of peek-locked messages of several sessions: the locks of each end at a time of their own."""
+        base = fragment_number << COUNT_BITS
+        pack, first = self._pack, self._ordinary
+        heads: list[bytes] = []
+        payloads: list[bytes] = []
+        for slot, until_ms in zip(slots, untils, strict=True):
+            if slot.deliveries or (type(slot.special) is not SessionOnly and not is_ordinary(slot.special)):
+                head, payload = self.rare(slot, fragment_number, until_ms)
+                heads.append(head)
+                payloads.append(payload)
+                continue
+            number = base | slot.count
+            heads.append(pack(first, slot.enqueued_ms, _SEQUENCE, number, _ORIGIN, number, _LOCKED, until_ms))
+            payloads.append(slot.payload)
         return heads, payloads
 
     def _repeated(self, slot: Slot, number: int, origin: int, locked_until_ms: int) -> bytes:
@@ -321,7 +394,7 @@ class CopyHeadMaker(HeadMaker):
         for slot in slots:
             payload = slot.payload
             special = slot.special
-            if slot.state or (special is not None and special != Special(session_id=special.session_id)):
+            if slot.state or not is_ordinary(special):
                 head, payload = self.rare(slot, fragment_number, locked_until_ms)
             else:
                 number = base | slot.count
@@ -334,6 +407,18 @@ class CopyHeadMaker(HeadMaker):
                     )
                 else:
                     head = self._pack(self._ordinary, slot.enqueued_ms, _SEQUENCE, number, _ORIGIN, origin)
+            heads.append(head)
+            payloads.append(payload)
+        return heads, payloads
+
+    def heads_until(
+        self, slots: list[Slot], fragment_number: int, untils: list[int]
+    ) -> tuple[list[bytes], list[bytes]]:
+        """See HeadMaker."""
+        heads: list[bytes] = []
+        payloads: list[bytes] = []
+        for slot, until_ms in zip(slots, untils, strict=True):
+            (head,), (payload,) = self.heads([slot], fragment_number, until_ms)
             heads.append(head)
             payloads.append(payload)
         return heads, payloads

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from duobus.amqp import ACCEPTED, RELEASED, DeliveryState, Link, Modified, Rejected
+from duobus.amqp import ACCEPTED, RELEASED, DeliveryState, Link, Modified, Rejected, Session
 from duobus.broker import (
     ABANDON,
     COMPLETE,
@@ -37,7 +37,7 @@ WRITTEN_BYTES = 1 << 18
 #: a slow client's credit must not bring one after the other into memory.
 UNSENT_BYTES_MAX = 4 << 20
 #: Of an entity that allows messages beyond this, the bytes are counted; a thousand smaller ones are bounded enough.
-_COUNTED_FROM = 1 << 20
+COUNTED_FROM = 1 << 20
 
 DEAD_LETTER_REASON = "DeadLetterReason"
 DEAD_LETTER_DESCRIPTION = "DeadLetterErrorDescription"
@@ -52,15 +52,18 @@ _ANSWERS: dict[int, DeliveryState] = {
 
 
 class OutgoingLink(Mailbox):
-    """One link on which a client receives from a queue or one of its sub-queues."""
+    """One link on which a client receives from a queue or one of its sub-queues.
+
+    Attributes:
+        link: The engine's side of it.
+        owed: Settlements whose outcome the client waits for, those apart that are shared with other links.
+    """
 
     __slots__ = (
         "_deliveries",
         "_draining",
         "_heads",
         "_is_over",
-        "_link",
-        "_owed",
         "_pace",
         "_peer",
         "_receiver",
@@ -72,6 +75,8 @@ class OutgoingLink(Mailbox):
         "_unsent_number",
         "is_removing",
         "is_waiting",
+        "link",
+        "owed",
         "queue",
         "segments",
     )
@@ -90,7 +95,7 @@ class OutgoingLink(Mailbox):
     ) -> None:
         super().__init__()
         self._peer = peer
-        self._link = link
+        self.link = link
         link.holds_detach = True
         self.queue = queue
         self.segments = segments
@@ -103,8 +108,7 @@ class OutgoingLink(Mailbox):
         self._pace = Pace()
         # More will be asked for in a moment; or never again.
         self._rests = self._is_over = False
-        # Settlements whose outcome the client waits for.
-        self._owed = 0
+        self.owed = 0
         self._draining = False
         self._sent_since_drain = 0
         self._sub_queue = sub_queue
@@ -133,28 +137,29 @@ class OutgoingLink(Mailbox):
     @property
     def owes(self) -> bool:
         """Whether settlements are on their way to a store, and their outcomes not told yet."""
-        return self._owed > 0
+        return self.owed > 0
 
     # -- credit -------------------------------------------------------------------------------------------------
 
     def flow(self) -> None:
         """The client changed its credit or wants to drain."""
-        if self._link.drain:
+        if self.link.drain:
             self._draining = True
-        self._proved()
+        self.proved()
         self._give_back_surplus()
         self._ask()
         if self._draining:
             self.wake()
-        elif self._link.echo:
-            self._link.flow()
+        elif self.link.echo:
+            self.link.flow()
 
-    def _proved(self) -> None:
+    def proved(self) -> None:
+        """The client has shown that it reads what it is sent."""
         if self._pace.heard():
             self._peer.allow_output()
 
     def _ask(self) -> None:
-        number = max(0, min(self._link.credit, self._pace.asked) - self._unsent_number)
+        number = max(0, min(self.link.credit, self._pace.asked) - self._unsent_number)
         self._receiver.request(0 if self._holds_much() else number)
 
     def _ask_on(self) -> None:
@@ -173,16 +178,16 @@ class OutgoingLink(Mailbox):
 
     def _holds_much(self) -> bool:
         """Whether large messages wait to be written already."""
-        if self._size_max <= _COUNTED_FROM:
+        if self._size_max <= COUNTED_FROM:
             return False
         size: int = sum(slot.size for batch, offset in self._unsent for slot in batch.slots[offset:])
         return size > UNSENT_BYTES_MAX
 
     def _give_back_surplus(self) -> None:
         """Credit was taken back while messages waited for the window: they are not this client's any more."""
-        while self._unsent_number > self._link.credit and not self.is_removing:
+        while self._unsent_number > self.link.credit and not self.is_removing:
             batch, offset = self._unsent.pop()
-            number = min(len(batch.slots) - offset, self._unsent_number - self._link.credit)
+            number = min(len(batch.slots) - offset, self._unsent_number - self.link.credit)
             keep = len(batch.slots) - number
             if keep > offset:
                 kept = DeliveryBatch(
@@ -204,16 +209,16 @@ class OutgoingLink(Mailbox):
         whose answer comes after that is one that it waits for until it times out.
         """
         # Removed messages that wait without credit cannot be given back; they go out with the next credit.
-        nothing_waits = not self._unsent or (self.is_removing and not self._link.credit)
+        nothing_waits = not self._unsent or (self.is_removing and not self.link.credit)
         # What ``_ask`` got at once lies in the mailbox: it is looked at before the drain is answered.
         nothing_waits = nothing_waits and not self.ready and not self._rests
-        if self._draining and nothing_waits and not self._receiver.lent and not self._owed:
+        if self._draining and nothing_waits and not self._receiver.lent and not self.owes:
             self._draining = False
-            if not self._sent_since_drain and self._link.credit:
+            if not self._sent_since_drain and self.link.credit:
                 self._peer.meter(self.queue, EMPTY_RECEIVE, 1, 0, 1)
             self._sent_since_drain = 0
             self._receiver.request(0)
-            self._link.drained()
+            self.link.drained()
 
     # -- deliveries ---------------------------------------------------------------------------------------------
 
@@ -242,7 +247,7 @@ class OutgoingLink(Mailbox):
 
     def pump(self) -> None:
         """Write as many deliveries as window and socket allow."""
-        link = self._link
+        link = self.link
         peer = self._peer
         while self._unsent and peer.has_room:
             batch, offset = self._unsent[0]
@@ -271,7 +276,7 @@ class OutgoingLink(Mailbox):
     def _write(self, batch: DeliveryBatch, slots: list[Slot], first_lock: int) -> None:
         handle: FragmentHandle = batch.fragment
         heads, payloads = self._heads.heads(slots, handle.number, batch.locked_until_ms)
-        first_id = self._link.send_run(batch.prefix, first_lock, heads, payloads, self.is_removing)
+        first_id = self.link.send_run(batch.prefix, first_lock, heads, payloads, self.is_removing)
         if not self.is_removing:
             self._deliveries.add(self, handle, batch.prefix, first_id, first_lock, len(slots))
         self._sent_since_drain += len(slots)
@@ -288,7 +293,7 @@ class OutgoingLink(Mailbox):
         self, found: list[tuple[DeliveryRun, int, int, int]], state: DeliveryState | None, *, settled: bool
     ) -> None:
         """Settle deliveries of this link: (run, first delivery-id, first lock, number) of each stretch."""
-        self._proved()
+        self.proved()
         if state is RELEASED:
             self._release(found, settled=settled)
             return
@@ -300,7 +305,7 @@ class OutgoingLink(Mailbox):
             return
         commands = self._commands(found, outcome, state, None if settled else self)
         if not settled:
-            self._owed += len(commands)
+            self.owed += len(commands)
         for command in commands:
             self.queue.settle(command)
         number = sum(entry[3] for entry in found)
@@ -368,7 +373,7 @@ class OutgoingLink(Mailbox):
         return error
 
     def _answer_settlements(self, commands: list[SettleBatch]) -> None:
-        self._owed -= len(commands)
+        self.owed -= len(commands)
         done: dict[int, list[tuple[int, int]]] = {}
         for command in commands:
             ranges = [
@@ -386,8 +391,8 @@ class OutgoingLink(Mailbox):
                 done.setdefault(command.outcome, []).extend(ranges)
         for outcome, ranges in done.items():
             self._answer(ranges, _ANSWERS[outcome])
-        if not self._owed:
-            self._link.answer_detach()
+        if not self.owes:
+            self.link.answer_detach()
 
     def _answer_partly(self, command: SettleBatch, done: list[tuple[int, int]]) -> None:
         lost = set(command.lost)
@@ -398,18 +403,9 @@ class OutgoingLink(Mailbox):
         self._answer_lost(gone)
 
     def _answer(self, ranges: list[tuple[int, int]], state: DeliveryState) -> None:
-        """Dispositions to the client, neighbours merged, never over ids in between (contract 7.2)."""
-        if not ranges or self._peer.is_gone:
-            return
-        ranges.sort()
-        first, last = ranges[0]
-        for start, end in ranges[1:]:
-            if start == last + 1:
-                last = end
-            else:
-                self._link.session.disposition(False, first & 0xFFFFFFFF, last & 0xFFFFFFFF, state, True)
-                first, last = start, end
-        self._link.session.disposition(False, first & 0xFFFFFFFF, last & 0xFFFFFFFF, state, True)
+        """See ``write_outcome``."""
+        if not self._peer.is_gone:
+            write_outcome(self.link.session, ranges, state)
 
     # -- the end ------------------------------------------------------------------------------------------------
 
@@ -432,8 +428,23 @@ class OutgoingLink(Mailbox):
             if not self.is_removing:
                 self._unlock(batch, offset, len(batch.slots) - offset)
         self._deliveries.forget(self)
-        if not self._owed:
-            self._link.answer_detach()
+        if not self.owes:
+            self.link.answer_detach()
+
+
+def write_outcome(session: Session, ranges: list[tuple[int, int]], state: DeliveryState) -> None:
+    """Dispositions to the client, neighbours merged, never over ids in between (contract 7.2)."""
+    if not ranges:
+        return
+    ranges.sort()
+    first, last = ranges[0]
+    for start, end in ranges[1:]:
+        if start == last + 1:
+            last = end
+        else:
+            session.disposition(False, first & 0xFFFFFFFF, last & 0xFFFFFFFF, state, True)
+            first, last = start, end
+    session.disposition(False, first & 0xFFFFFFFF, last & 0xFFFFFFFF, state, True)
 
 
 def _fitting(slots: list[Slot], offset: int, number: int) -> int:

@@ -45,6 +45,7 @@ from duobus.gateway.amqp.incoming_link import IncomingLink
 from duobus.gateway.amqp.outgoing_link import OutgoingLink
 from duobus.gateway.amqp.request_node import ReplyLink, RequestLink
 from duobus.gateway.amqp.session_link import PendingSession, SessionLink
+from duobus.gateway.amqp.session_outlet import SessionOutlet
 from duobus.gateway.amqp.slices import REST_S, ending, widen, work_off
 from duobus.gateway.amqp.transactions import Transactions
 
@@ -92,7 +93,7 @@ class Peer(asyncio.Protocol):
         self._rules: NamespaceRules | None = None
         self._login_rules: NamespaceRules | None = None
         self._transport: asyncio.Transport | None = None
-        self._looking: list[Endpoint] = []
+        self._looking: list[Endpoint | SessionOutlet] = []
         self._write_scheduled = False
         self._endpoints: dict[Link, Endpoint] = {}
         self._deliveries: dict[Session, Deliveries] = {}
@@ -201,7 +202,7 @@ class Peer(asyncio.Protocol):
 
     # -- the end of a turn --------------------------------------------------------------------------------------
 
-    def look_at(self, endpoint: IncomingLink | OutgoingLink | CoordinatorLink) -> None:
+    def look_at(self, endpoint: IncomingLink | OutgoingLink | CoordinatorLink | SessionOutlet) -> None:
         """A link's mailbox has something; it is looked at once, at the end of the turn."""
         self._looking.append(endpoint)
         self.write_soon()
@@ -508,7 +509,7 @@ class Peer(asyncio.Protocol):
             if isinstance(state, TransactionalState):
                 self.transactions.settle(deliveries, first, last, state, settled=settled)
                 continue
-            by_link: dict[OutgoingLink, list[Any]] = {}
+            by_link: dict[OutgoingLink | SessionOutlet, list[Any]] = {}
             for found in deliveries.settle(first, last):
                 by_link.setdefault(found[0].link, []).append(found)
             for link, stretches in by_link.items():

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from duobus.amqp import DeliveryState, Link, Rejected, Source, Target
+from duobus.amqp import ATTACHED, DeliveryState, Link, Rejected, Source, Target
 from duobus.broker import Holder, Queue, SessionReceiver, SettleBatch, session_lock_lost
 from duobus.codec import Described, Symbol, ULong
 from duobus.errors import ArgumentInvalid, OperationTimeout, ServiceBusError
 from duobus.gateway.amqp.entity_life import demand_receiving
 from duobus.gateway.amqp.mapping import ID_LENGTH_MAX
-from duobus.gateway.amqp.outgoing_link import OutgoingLink
+from duobus.gateway.amqp.outgoing_link import COUNTED_FROM, OutgoingLink
+from duobus.gateway.amqp.session_outlet import leave, outlet_of
+from duobus.model.columns import DeliveryBatch
 
 if TYPE_CHECKING:
     from duobus.gateway.amqp.deliveries import Deliveries, DeliveryRun
@@ -186,7 +188,7 @@ class PendingSession:
 class SessionLink(OutgoingLink, Holder):
     """One link on which a client receives the messages of one session, as long as it holds its lock."""
 
-    __slots__ = ("receiver",)
+    __slots__ = ("_outlet", "receiver")
 
     def __init__(
         self,
@@ -198,6 +200,8 @@ class SessionLink(OutgoingLink, Holder):
         receiver: SessionReceiver,
         deliveries: Deliveries,
     ) -> None:
+        self.receiver = receiver
+        self._outlet = outlet_of(peer, link.session, queue, deliveries)
         super().__init__(
             peer,
             link,
@@ -208,13 +212,54 @@ class SessionLink(OutgoingLink, Holder):
             deliveries=deliveries,
             receiver=receiver,
         )
-        self.receiver = receiver
         receiver.mailbox = self
 
     @property
     def session_id(self) -> str:
         """Of the session."""
         return self.receiver.lock.session_id
+
+    def entity_changed(self) -> None:
+        """See OutgoingLink."""
+        super().entity_changed()
+        # Where messages may be large their bytes are counted, link by link; what is removed has waited already.
+        is_shared = not self.is_removing and self._size_max <= COUNTED_FROM
+        self._outlet.entity_changed()
+        self.receiver.outlet = self._outlet if is_shared else None
+
+    @property
+    def owes(self) -> bool:
+        """See OutgoingLink."""
+        return self.owed > 0 or self._outlet.owes(self)
+
+    # -- for the outlet -----------------------------------------------------------------------------------------
+
+    def takes(self, number: int) -> bool:
+        """Whether so many messages can be written at once, as far as this link is concerned; they are, then."""
+        link, receiver = self.link, self.receiver
+        if self._unsent or link.credit < number or link.state != ATTACHED or receiver.is_closed:
+            return False
+        self._sent_since_drain += number
+        self._pace.wrote()
+        asked = receiver.wanted + receiver.lent
+        if self._draining or (asked <= self._pace.asked // 2 and link.credit - number > asked):
+            # The drain is to be answered; or there is more credit than was asked for at a time.
+            self.wake()
+        return True
+
+    def keep(self, batch: DeliveryBatch) -> None:
+        """Messages that cannot be written at once."""
+        self._unsent.append((batch, 0))
+        self._unsent_number += len(batch.slots)
+        self.wake()
+
+    def is_even(self) -> None:
+        """Outcomes that were owed have been told."""
+        if self._draining:
+            self.wake()
+        if not self.owes:
+            # Does nothing unless the client waits for it.
+            self.link.answer_detach()
 
     def settlements(
         self, found: list[tuple[DeliveryRun, int, int, int]], state: DeliveryState | None
@@ -232,7 +277,7 @@ class SessionLink(OutgoingLink, Holder):
         """
         error = session_lock_lost(self.session_id)
         self._answer(self._deliveries.take(self), Rejected(self._peer.error(error, self.queue.path)))
-        self._peer.detach(self._link, error, self.queue.path)
+        self._peer.detach(self.link, error, self.queue.path)
 
     def lost_error(self, error: ServiceBusError) -> ServiceBusError:
         """A lock that went with its session's."""
@@ -245,6 +290,7 @@ class SessionLink(OutgoingLink, Holder):
         """
         super().close()
         self.receiver.give_back(counted=self._peer.is_gone)
+        leave(self._outlet, self._deliveries)
 
 
 def _small(kind: type[Any], terminus: object) -> Any:

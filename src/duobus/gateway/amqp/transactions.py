@@ -18,6 +18,7 @@ from duobus.errors import (
     TransactionTimedOut,
     TransactionUnknown,
 )
+from duobus.gateway.amqp.deliveries import split
 from duobus.model.metering import OPERATION_BYTES, SEND, SETTLE, operations_of
 
 if TYPE_CHECKING:
@@ -132,11 +133,8 @@ class Transactions:
         self, deliveries: Deliveries, first: int, last: int, state: TransactionalState, *, settled: bool
     ) -> None:
         """Add the settlement of deliveries to a transaction and answer with the outcome that it will have."""
-        by_link: dict[OutgoingLink, list[tuple[DeliveryRun, int, int, int]]] = {}
         # They stay unsettled: a rollback leaves them to be settled again, a lost connection gives them back at once.
-        for found in deliveries.settle(first, last, mark=False):
-            by_link.setdefault(found[0].link, []).append(found)
-        for link, stretches in by_link.items():
+        for link, stretches in split(deliveries.settle(first, last, mark=False)).items():
             answer: DeliveryState
             try:
                 answer = TransactionalState(state.txn_id, self._settle(state, link, deliveries, stretches))

@@ -1,0 +1,66 @@
+"""New messages with something rare on their way in; most of those that are rare have a session and nothing else."""
+
+from __future__ import annotations
+
+from heapq import heappush
+from typing import TYPE_CHECKING
+
+from duobus.broker.fragment.session_turns import place_new
+from duobus.broker.fragment.slot import MAIN, SCHEDULED, Slot, stored_state
+from duobus.model.special import Special, encoded
+
+if TYPE_CHECKING:
+    from duobus.broker.fragment.commands import Run
+    from duobus.broker.fragment.fragment import Fragment
+    from duobus.broker.fragment.source import Source
+    from duobus.stores.interface import Put
+
+
+def with_specials(source: Source, run: Run, indices: list[int] | None, now_ms: int, put: Put) -> None:
+    """Attach the specials of a batch to the run's slots, count them, and give the store its form of them."""
+    every = run.batch.sessions
+    if every is not None:
+        found = every if indices is None else [every[index] for index in indices]
+        for slot, special in zip(run.slots, found, strict=True):
+            slot.special = special
+        put.equal_specials = [encoded(special) for special in found]
+        source.numbers[MAIN] += len(run.slots)
+        return
+    put.specials = _mixed(run.batch.extra or {}, run, indices, now_ms)
+    for slot in run.slots:
+        source.counted(slot.state, 1)
+
+
+def _mixed(
+    extra: dict[int, Special], run: Run, indices: list[int] | None, now_ms: int
+) -> dict[int, tuple[int, int, bytes | None]]:
+    """By position in the run."""
+    specials: dict[int, tuple[int, int, bytes | None]] = {}
+    for position, index in enumerate(range(run.batch.n) if indices is None else indices):
+        special = extra.get(index)
+        if special is None:
+            continue
+        slot = run.slots[position]
+        slot.special = special
+        # A past or present time: enqueue at once (contract 13.1).
+        if special.scheduled_ms is not None and special.scheduled_ms > now_ms:
+            slot.state = SCHEDULED
+        specials[position] = (stored_state(slot.state, special), 0, special.encode())
+    return specials
+
+
+def into_sessions(fragment: Fragment, source: Source, slots: list[Slot], size: int) -> None:
+    """Make new messages available that have a session and nothing else: ``Fragment.place`` for all of them."""
+    first = slots[0].count
+    source.by_count.update(zip(range(first, first + len(slots)), slots, strict=True))
+    source.resident_bytes += size
+    life = source.settings.default_ttl_ms
+    if life is not None:
+        # ``Fragment.index_expiry``: they leave the order of the others, and came at the same time.
+        expires_ms = slots[0].enqueued_ms + life
+        expiring = source.expiring
+        for slot in slots:
+            slot.expires_ms = expires_ms
+            heappush(expiring, (expires_ms, slot.count))
+        fragment.due_at(expires_ms)
+    place_new(fragment, source, slots)

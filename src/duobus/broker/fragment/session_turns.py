@@ -1,0 +1,82 @@
+"""What one turn brings for many sessions at once: new messages in, and a holder's share out, in one pass over all.
+
+With thousands of sessions a turn has one or two messages for each, so whatever is done once for each session costs
+nearly as much as what is done for each message.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop
+from typing import TYPE_CHECKING
+
+from duobus.broker.fragment.sessions import Session, SessionLock, sessions_of, tell_of
+from duobus.broker.fragment.slot import ACTIVE, Slot
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from duobus.broker.fragment.fragment import Fragment
+    from duobus.broker.fragment.source import Source
+
+
+def place_new(fragment: Fragment, source: Source, slots: list[Slot]) -> None:
+    """Make new messages available in their sessions; their counts are above all that are there, and ascend."""
+    by_id = sessions_of(source).by_id
+    woken = fragment.woken
+    for slot in slots:
+        special = slot.special
+        session_id = special.session_id or "" if special is not None else ""
+        session = by_id.get(session_id)
+        if session is None:
+            session = by_id[session_id] = Session(session_id)
+        # Above all others, so the heap stays one.
+        session.counts.append(slot.count)
+        session.available += 1
+        lock = session.lock
+        if lock is None:
+            # One that stands in the heap of free sessions stands there by an older message.
+            if not session.listed or session.available == 1:
+                tell_of(fragment, source, session)
+        elif not lock.is_woken and not session.returning:
+            lock.is_woken = True
+            woken.append(lock)
+
+
+def take_turn(
+    fragment: Fragment, source: Source, asked: Sequence[tuple[SessionLock, int, int]]
+) -> tuple[int, list[Slot]]:
+    """Lock so many messages of each of these sessions for its holder, as ``sessions.take`` does for one.
+
+    Args:
+        fragment: Where they are.
+        source: The same.
+        asked: (lock, number of messages, when the lock ends); each of them has that many available.
+
+    Returns:
+        The first lock counter, and the messages of all, whose counters follow by one.
+    """
+    first = number = fragment.next_lock
+    slots: list[Slot] = []
+    locks, found, touched = source.locks, source.by_count, source.touched
+    for lock, left, _ in asked:
+        session = lock.session
+        session.available -= left
+        counts, held = session.counts, lock.held
+        while left:
+            count = heappop(counts)
+            slot = found.get(count)
+            if slot is None or slot.state != ACTIVE or slot.lock:
+                continue
+            slot.lock = number
+            slot.holder = lock
+            locks[number] = slot
+            held.add(number)
+            # Each first delivery rides in the next commit: see ``sessions.lock_slots``.
+            touched[count] = slot
+            slots.append(slot)
+            number += 1
+            left -= 1
+        if counts and not session.available:
+            counts.clear()
+    fragment.next_lock = number
+    return first, slots

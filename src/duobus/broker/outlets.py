@@ -1,0 +1,82 @@
+"""Outlets: whoever holds many sessions is told of their messages once a turn, and given them in one batch.
+
+What is done per link costs as much as what is done per message, where a turn has one or two for each of a thousand.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from duobus.broker.fragment.session_turns import take_turn
+from duobus.model.columns import Mailbox
+
+if TYPE_CHECKING:
+    from duobus.broker.accepting import SessionReceiver
+    from duobus.broker.fragment.fragment import Fragment
+    from duobus.broker.fragment.sessions import SessionLock
+    from duobus.broker.fragment.slot import Slot
+    from duobus.broker.handle import FragmentHandle
+
+
+class TurnBatch:
+    """Messages that a fragment hands to several holders of sessions at once, locked.
+
+    Their credit counts as lent until the batch is written, or found to be nobody's any more.
+
+    Attributes:
+        handle: The fragment.
+        prefix: First 8 bytes of every lock token of this batch.
+        first_lock: Lock counter of the first message; the others follow by one.
+        slots: The messages, those of one holder next to each other.
+        parts: Whose they are: (lock of the session, number of messages, when that lock ends).
+    """
+
+    __slots__ = ("first_lock", "handle", "parts", "prefix", "slots")
+
+    def __init__(
+        self,
+        handle: FragmentHandle,
+        prefix: bytes,
+        first_lock: int,
+        slots: list[Slot],
+        parts: list[tuple[SessionLock, int, int]],
+    ) -> None:
+        self.handle = handle
+        self.prefix = prefix
+        self.first_lock = first_lock
+        self.slots = slots
+        self.parts = parts
+
+
+class Outlet(Mailbox):
+    """The mailbox that several holders of sessions share; it gets TurnBatches."""
+
+    __slots__ = ()
+
+
+def hand_out(fragment: Fragment, handle: FragmentHandle, outlet: Outlet, locks: list[SessionLock]) -> None:
+    """Give an outlet what there is of these sessions, as far as the credit of each goes."""
+    broker = handle.broker
+    # Time may have passed since: what has run out is found now, and not handed out.
+    broker.present(handle)
+    if handle.fragment is not fragment:
+        return
+    asked: list[tuple[SessionLock, int, int]] = []
+    for lock in locks:
+        session = lock.session
+        receiver: SessionReceiver = lock.owner  # type: ignore[assignment]
+        wanted = receiver.wanted
+        # ``sessions.available``; nobody who shares an outlet was promised anything.
+        number = 0 if lock.is_over or session.returning else session.available
+        if number > wanted:
+            number = wanted
+        if number:
+            receiver.wanted = wanted - number
+            receiver.lent += number
+            asked.append((lock, number, lock.until_ms))
+    if not asked:
+        return
+    first, slots = take_turn(fragment, fragment.sources[asked[0][0].source_no], asked)
+    broker.note_touched(fragment)
+    outlet.ready.append(TurnBatch(handle, fragment.prefix, first, slots, asked))
+    outlet.wake()

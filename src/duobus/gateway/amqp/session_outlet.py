@@ -1,0 +1,229 @@
+"""SessionOutlet: the links of one AMQP session that hold sessions of one queue, written to and settled together.
+
+A client may hold thousands of sessions, each with a link of its own, and a turn has one or two messages for each. What
+belongs to no link in particular is done once for all of them: one pass over the transfers of a turn, one settlement
+for a disposition's whole range, one disposition back. Whatever is rare goes to the link whose delivery it is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from duobus.amqp import ACCEPTED, DeliveryState, Rejected, Session, send_shared
+from duobus.broker import COMPLETE, Outlet, Queue, SettleBatch, Subscription, TurnBatch, lock_lost
+from duobus.errors import MessageLockLost
+from duobus.gateway.amqp.deliveries import Stretch, split
+from duobus.gateway.amqp.mapping import CopyHeadMaker, HeadMaker
+from duobus.gateway.amqp.outgoing_link import WRITTEN_BYTES, write_outcome
+from duobus.model.columns import DeliveryBatch
+from duobus.model.metering import OPERATION_BYTES, RECEIVE, SETTLE, operations_of
+
+if TYPE_CHECKING:
+    from duobus.amqp import Link
+    from duobus.broker import SessionReceiver
+    from duobus.gateway.amqp.deliveries import Deliveries, DeliveryRun
+    from duobus.gateway.amqp.peer import Peer
+    from duobus.gateway.amqp.session_link import SessionLink
+
+
+class SessionOutlet(Outlet):
+    """What the links of one AMQP session that hold sessions of one queue share.
+
+    Attributes:
+        queue: Whose sessions they hold.
+        links: How many there are.
+    """
+
+    __slots__ = ("_awaiting", "_deliveries", "_heads", "_is_waiting", "_owed", "_peer", "_session", "links", "queue")
+
+    def __init__(self, peer: Peer, session: Session, queue: Queue, deliveries: Deliveries) -> None:
+        super().__init__()
+        self._peer = peer
+        self._session = session
+        self._deliveries = deliveries
+        self._is_waiting = False
+        # Settlements whose outcome the client waits for, and the links that wait until none of theirs is among them.
+        self._owed: dict[SettleBatch, None] = {}
+        self._awaiting: dict[SessionLink, None] = {}
+        self.queue = queue
+        self.links = 0
+        self.entity_changed()
+
+    def entity_changed(self) -> None:
+        """Take from the queue's properties what deliveries are made with."""
+        maker = CopyHeadMaker if isinstance(self.queue, Subscription) else HeadMaker
+        self._heads = maker(self.queue.description.default_message_time_to_live_ms, locks=True)
+
+    def wake(self) -> None:
+        """See Mailbox."""
+        if not self._is_waiting:
+            self._is_waiting = True
+            self._peer.look_at(self)
+
+    def deliver_answers(self) -> None:
+        """Write what the broker settled or handed out; called once a turn."""
+        self._is_waiting = False
+        released, self.ready = self.ready, []
+        outcomes = [item for item in released if isinstance(item, SettleBatch)]
+        if outcomes:
+            self._answer(outcomes)
+        for item in released:
+            if isinstance(item, TurnBatch):
+                self._write(item)
+
+    # -- deliveries ---------------------------------------------------------------------------------------------
+
+    def _write(self, batch: TurnBatch) -> None:
+        """Write what is as usual; what has to wait for anything waits at its link."""
+        slots = batch.slots
+        # So many at a time, then the output's size is looked at again.
+        stretch = max(1, WRITTEN_BYTES // max([len(slot.payload) for slot in slots]))
+        may_write = self._peer.has_room and self._session.can_write(len(slots))
+        together: list[tuple[SessionLink, int, int]] = []
+        start = at = 0
+        for lock, number, until_ms in batch.parts:
+            receiver: SessionReceiver = lock.owner  # type: ignore[assignment]
+            endpoint: SessionLink = receiver.mailbox  # type: ignore[assignment]
+            receiver.lent -= number
+            end = at + number
+            if end - start > stretch and together:
+                self._write_together(batch, together, start, at)
+                together, start = [], at
+                may_write = may_write and self._peer.has_room
+            if may_write and number <= stretch and endpoint.takes(number):
+                together.append((endpoint, number, until_ms))
+            else:
+                self._write_together(batch, together, start, at)
+                together, start = [], end
+                if not receiver.is_closed:
+                    endpoint.keep(
+                        DeliveryBatch(batch.handle, batch.prefix, batch.first_lock + at, slots[at:end], until_ms)
+                    )
+            at = end
+        self._write_together(batch, together, start, at)
+
+    def _write_together(
+        self, batch: TurnBatch, parts: list[tuple[SessionLink, int, int]], start: int, end: int
+    ) -> None:
+        """Write the messages from ``start`` to ``end`` of a batch, of these links, in one go."""
+        if not parts:
+            return
+        slots = batch.slots if end - start == len(batch.slots) else batch.slots[start:end]
+        untils: list[int] = []
+        endpoints: list[SessionLink] = []
+        links: list[tuple[Link, int]] = []
+        for endpoint, number, until_ms in parts:
+            links.append((endpoint.link, number))
+            if number == 1:
+                endpoints.append(endpoint)
+                untils.append(until_ms)
+            else:
+                endpoints += [endpoint] * number
+                untils += [until_ms] * number
+        heads, payloads = self._heads.heads_until(slots, batch.handle.number, untils)
+        first_lock = batch.first_lock + start
+        first_id = send_shared(self._session, links, batch.prefix, first_lock, heads, payloads)
+        self._deliveries.add(self, batch.handle, batch.prefix, first_id, first_lock, len(slots), endpoints)
+        size = sum(map(len, payloads))
+        operations = len(payloads)
+        if size > OPERATION_BYTES and max(map(len, payloads)) > OPERATION_BYTES:
+            operations = sum(operations_of(len(payload)) for payload in payloads)
+        self._peer.meter(self.queue, RECEIVE, len(payloads), size, operations)
+
+    # -- settlement ---------------------------------------------------------------------------------------------
+
+    def settle(self, found: list[Stretch], state: DeliveryState | None, *, settled: bool) -> None:
+        """Settle deliveries of these links; what is not a plain completion is each link's own matter."""
+        if state is not ACCEPTED and state is not None:
+            for link, stretches in split(found).items():
+                link.settle(stretches, state, settled=settled)
+            return
+        commands: dict[tuple[int, bytes], SettleBatch] = {}
+        number_of_all = 0
+        for run, first_id, first_lock, number in found:
+            key = (id(run.handle), run.prefix)
+            command = commands.get(key)
+            if command is None:
+                command = commands[key] = SettleBatch(
+                    run.handle,
+                    self.queue.source_no,
+                    None if settled else self,
+                    prefix=run.prefix,
+                    outcome=COMPLETE,
+                    ranges=[],
+                )
+            command.ranges.append((first_lock, number))
+            command.answer_to.append((first_id, run))
+            number_of_all += number
+            for link in run.links_of(first_lock, number):
+                link.proved()
+        for command in commands.values():
+            if not settled:
+                self._owed[command] = None
+            self.queue.settle(command)
+        self._peer.meter(self.queue, SETTLE, number_of_all, 0, number_of_all)
+
+    def _answer(self, commands: list[SettleBatch]) -> None:
+        done: list[tuple[int, int]] = []
+        for command in commands:
+            stretches = _stretches_of(command)
+            if command.error is None and not command.lost:
+                done += [(first_id, first_id + number - 1) for _, first_id, _, number in stretches]
+            else:
+                self._answer_singly(command, stretches, done)
+        if not self._peer.is_gone:
+            write_outcome(self._session, done, ACCEPTED)
+        for command in commands:
+            del self._owed[command]
+        if self._awaiting:
+            awaiting, self._awaiting = self._awaiting, {}
+            for link in awaiting:
+                link.is_even()
+
+    def owes(self, link: SessionLink) -> bool:
+        """Whether the client waits for an outcome of this link's; if so ``is_even`` is called when that may be over."""
+        for command in self._owed:
+            for run, _, first_lock, number in _stretches_of(command):
+                if link in run.links_of(first_lock, number):
+                    self._awaiting[link] = None
+                    return True
+        return False
+
+    def _answer_singly(self, command: SettleBatch, stretches: list[Stretch], done: list[tuple[int, int]]) -> None:
+        """Some of it was refused: each link knows what to say of its own."""
+        lost = set(command.lost)
+        for link, own in split(stretches).items():
+            gone: list[tuple[int, int]] = []
+            for _, first_id, first_lock, number in own:
+                for offset in range(number):
+                    is_lost = command.error is not None or first_lock + offset in lost
+                    (gone if is_lost else done).append((first_id + offset, first_id + offset))
+            if gone:
+                error = command.error or lock_lost()
+                if isinstance(error, MessageLockLost):
+                    error = link.lost_error(error)
+                if not self._peer.is_gone:
+                    write_outcome(self._session, gone, Rejected(self._peer.error(error, self.queue.path)))
+
+
+def _stretches_of(command: SettleBatch) -> list[tuple[DeliveryRun, int, int, int]]:
+    return [
+        (run, first_id, first_lock, number)
+        for (first_id, run), (first_lock, number) in zip(command.answer_to, command.ranges, strict=True)
+    ]
+
+
+def outlet_of(peer: Peer, session: Session, queue: Queue, deliveries: Deliveries) -> SessionOutlet:
+    """The outlet of an AMQP session for a queue, for one link more."""
+    outlet = deliveries.outlets.get(queue)
+    if outlet is None:
+        outlet = deliveries.outlets[queue] = SessionOutlet(peer, session, queue, deliveries)
+    outlet.links += 1
+    return outlet
+
+
+def leave(outlet: SessionOutlet, deliveries: Deliveries) -> None:
+    """One of its links is gone."""
+    outlet.links -= 1
+    if not outlet.links:
+        deliveries.outlets.pop(outlet.queue, None)

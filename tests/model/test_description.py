@@ -21,7 +21,6 @@ from duobus.model.description import (
     check_queue,
     check_topic,
     from_json,
-    ignored_features,
     to_json,
     unbuilt_features,
 )
@@ -155,7 +154,6 @@ def test_features_that_are_not_built_are_named_and_the_others_not() -> None:
         "ForwardTo",
         "ForwardDeadLetteredMessagesTo",
     )
-    assert ignored_features(_queue(auto_delete_on_idle_ms=300_000)) == ()
 
 
 @pytest.mark.parametrize(

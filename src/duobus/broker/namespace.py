@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from duobus.broker.queue import Queue
 from duobus.broker.throttle import Throttle
 from duobus.errors import NotImplementedYet
 from duobus.model.address import Address, not_found
+from duobus.model.description import AccessRule
 
 
 class Namespace:
@@ -25,6 +28,14 @@ class Namespace:
         self.queues: dict[str, Queue] = {}
         self.unbuilt: dict[str, str] = {}
         self.throttle: Throttle | None = None
+
+    def access_rules(self, segments: Sequence[str]) -> Iterator[tuple[tuple[str, ...], AccessRule]]:
+        """The access rules of the entities on the way to a resource, each with its entity's lower-case segments."""
+        for length in range(1, len(segments) + 1):
+            path = tuple(segments[:length])
+            queue = self.queues.get("/".join(path))
+            for rule in () if queue is None else queue.description.authorization_rules:
+                yield path, rule
 
     def resolve(self, address: Address) -> Queue:
         """The queue of an address, whichever of its nodes is meant.

@@ -100,12 +100,16 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
         primary_key: Key text; its UTF-8 bytes are the key, whatever it looks like.
         secondary_key: The other key text, so that keys can be changed without a gap.
         rights: Right values added up; an ``int`` in JSON.
+        created_at_ms: When it was made, for rules of entities; 0 is as old as what it belongs to.
+        modified_at_ms: When it was changed last; 0 likewise.
     """
 
     name: str
     primary_key: str
     secondary_key: str
     rights: int
+    created_at_ms: int = 0
+    modified_at_ms: int = 0
 
     def __repr__(self) -> str:
         # Keys stay out of tracebacks and logs (I66).
@@ -333,12 +337,6 @@ def unbuilt_features(queue: QueueDescription) -> tuple[str, ...]:
         ("ForwardTo", queue.forward_to is not None),
         ("ForwardDeadLetteredMessagesTo", queue.forward_dead_lettered_messages_to is not None),
     )
-    return tuple(name for name, is_wanted in wanted if is_wanted)
-
-
-def ignored_features(queue: QueueDescription) -> tuple[str, ...]:
-    """Return what ``queue`` asks for, is stored, and has no effect in this version; it works without."""
-    wanted = (("AuthorizationRules", bool(queue.authorization_rules)),)
     return tuple(name for name, is_wanted in wanted if is_wanted)
 
 

@@ -27,7 +27,6 @@ from duobus.model.description import (
     check_access_rules,
     check_queue,
     check_topic,
-    ignored_features,
     unbuilt_features,
 )
 from duobus.model.durations import parse_duration
@@ -247,14 +246,12 @@ def _queue(node: _Node) -> QueueDescription:
     properties.finish()
     node.finish()
     node.checked(lambda queue: check_queue(queue, EMULATOR), queue)
-    unbuilt, ignored = unbuilt_features(queue), ignored_features(queue)
+    unbuilt = unbuilt_features(queue)
     if unbuilt:
         node.warn(
             f"queue {name!r} asks for {', '.join(unbuilt)}, which this version does not support; "
             "the queue is kept as described, and links to it are refused"
         )
-    if ignored:
-        node.warn(f"queue {name!r} asks for {', '.join(ignored)}, which has no effect in this version")
     return queue
 
 

@@ -1,0 +1,122 @@
+"""Queues behind the management API: create, update, delete, and what is told of them."""
+
+from __future__ import annotations
+
+from duobus.broker import ScaleUnit
+from duobus.broker.namespace import Namespace
+from duobus.broker.queue import Queue
+from duobus.clock import Clock, Entropy
+from duobus.errors import ArgumentInvalid, NotImplementedYet, StoreFailed, StoreUnavailable
+from duobus.gateway.rest.atom.place import Place
+from duobus.gateway.rest.atom.queue_xml import read_queue, write_queue
+from duobus.gateway.rest.atom.runtime_numbers import AVAILABLE, LIMITED, Numbers
+from duobus.gateway.rest.atom.xml_reader import Element
+from duobus.model.address import check_entity_name, not_found
+from duobus.model.description import QueueDescription, check_queue, unbuilt_features
+from duobus.model.tiers import Tier, check_tier
+
+
+class Queues:
+    """The queues of all namespaces."""
+
+    def __init__(self, unit: ScaleUnit, clock: Clock, entropy: Entropy, tier: Tier) -> None:
+        self._unit = unit
+        self._clock = clock
+        self._entropy = entropy
+        self._tier = tier
+
+    def find(self, home: Namespace, name: str) -> Queue:
+        """The queue of a name.
+
+        Raises:
+            ArgumentInvalid: The name cannot be one.
+            EntityNotFound: There is none.
+            NotImplementedYet: It names something that this version keeps and does not serve.
+        """
+        check_entity_name(name)
+        queue = home.queues.get(name.lower())
+        if queue is None:
+            kind = home.unbuilt.get(name.lower())
+            if kind is not None:
+                raise NotImplementedYet(f"'{name}' is a {kind}, which this version of duobus stores only.")
+            raise not_found(f"sb://{home.name}/{name}")
+        return queue
+
+    def wanted(self, node: Element, name: str, kept: Queue | None, place: Place) -> QueueDescription:
+        """The queue that a request describes, checked; nothing is done.
+
+        Raises:
+            ArgumentInvalid, ArgumentOutOfRange: Something of it is wrong.
+            NotImplementedYet: It asks for what this version does not serve.
+        """
+        old = None if kept is None else kept.description
+        now_ms = self._clock.now_ms()
+        queue = read_queue(node, check_entity_name(name), old, place, self._new_key, now_ms, self._tier)
+        check_queue(queue, self._tier.profile)
+        check_tier(queue, self._tier)
+        unbuilt = unbuilt_features(queue)
+        if unbuilt:
+            raise NotImplementedYet(f"This version of duobus does not serve {', '.join(unbuilt)}. Leave it out.")
+        return queue
+
+    async def create(self, home: Namespace, queue: QueueDescription) -> Queue:
+        """Create a queue; see ``ScaleUnit.create_queue``."""
+        return await self._unit.create_queue(home.name, queue)
+
+    async def update(self, home: Namespace, queue: QueueDescription) -> Queue:
+        """Change a queue; see ``ScaleUnit.update_queue``.
+
+        Raises:
+            StoreUnavailable: One of its fragments is away; nothing was changed.
+        """
+        self._demand_all(self.find(home, queue.name))
+        return await self._unit.update_queue(home.name, queue, profile=self._tier.profile)
+
+    async def delete(self, home: Namespace, name: str) -> None:
+        """Delete a queue; see ``ScaleUnit.delete_queue``.
+
+        Raises:
+            StoreUnavailable: One of its fragments is away; nothing was done.
+        """
+        self._demand_all(self.find(home, name))
+        try:
+            await self._unit.delete_queue(home.name, name)
+        except StoreFailed as error:
+            raise StoreUnavailable(f"The queue '{name}' is gone, but not all of its messages yet: {error}") from error
+
+    @staticmethod
+    def _demand_all(queue: Queue) -> None:
+        """All fragments must take part in a change (HTTP contract A.5.5)."""
+        for handle in queue.fragments:
+            if not handle.online:
+                raise handle.broker.unavailable()
+
+    def inside(self, queue: Queue, place: Place) -> str:
+        """The elements of a queue."""
+        return write_queue(queue.description, numbers_of(queue), place)
+
+    def _new_key(self) -> str:
+        from duobus.auth import new_key
+
+        return new_key(self._entropy)
+
+
+def numbers_of(queue: Queue) -> Numbers:
+    """What is in a queue now; of fragments that are away, nothing, and it says so."""
+    (active, dead, transfer_dead, deferred, scheduled), size = queue.numbers()
+    is_whole = all(handle.online for handle in queue.fragments)
+    return Numbers(
+        active + deferred,
+        dead,
+        scheduled,
+        transfer_dead_letter=transfer_dead,
+        size_bytes=size,
+        availability=AVAILABLE if is_whole else LIMITED,
+    )
+
+
+def demand_target(home: Namespace, queue: QueueDescription) -> None:
+    """Raise ArgumentInvalid when a queue is to forward to what does not exist (HTTP contract A.7)."""
+    for name in (queue.forward_to, queue.forward_dead_lettered_messages_to):
+        if name is not None and name.lower() not in home.queues and name.lower() != queue.name.lower():
+            raise ArgumentInvalid(f"SubCode=40400. The forwarding target '{name}' does not exist. Create it first.")

@@ -1,0 +1,84 @@
+"""Taking one message for one request: a standing request at the entity, for as long as the client waits (B.1)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from duobus.broker import SOURCE, Queue, Receiver, Throttle
+from duobus.errors import QuotaExceeded
+from duobus.gateway.waiting import Waiting
+from duobus.model.columns import DeliveryBatch
+
+#: What a client gets that names no time, and the most that one may ask for.
+TIMEOUT_DEFAULT_S: Final = 60.0
+TIMEOUT_MAX_S: Final = 60.0
+#: When the time is over and a fragment says that it has something, it may take so long to hand it out.
+LAST_CHANCE_S: Final = 5.0
+
+
+async def take_one(
+    queue: Queue, sub_queue: int, limit_s: float, *, removing: bool, receivers_max: int, throttle: Throttle | None
+) -> DeliveryBatch | None:
+    """Wait for one message; None when there is none in time.
+
+    When the caller goes away it gets nothing: a message that was locked for it meanwhile goes back uncounted, one that
+    is being removed is waited for and is lost, as receive-and-delete is.
+
+    Raises:
+        QuotaExceeded: The entity has as many receivers as it may.
+    """
+    if sum(len(lender.receivers) for lender in queue.lenders.values()) >= receivers_max:
+        raise QuotaExceeded(
+            f"The queue '{queue.path}' has {receivers_max} receivers already. Close some, or raise the quota "
+            "(--quota receivers=...)."
+        )
+    waiting = Waiting()
+    receiver = queue.open_receiver(sub_queue, waiting, removing=removing)
+    receiver.gate = throttle
+    try:
+        receiver.request(1)
+        try:
+            async with asyncio.timeout(limit_s):
+                return await _next(waiting)
+        except TimeoutError:
+            return await _last_chance(queue, sub_queue, receiver, waiting)
+    finally:
+        if receiver.lent and removing:
+            # On its way out of the store: nobody else can have it.
+            receiver.wanted = 0
+            queue.lenders[sub_queue].leave(receiver)
+        else:
+            receiver.close()
+
+
+async def _last_chance(queue: Queue, sub_queue: int, receiver: Receiver, waiting: Waiting) -> DeliveryBatch | None:
+    """Nothing is said to be empty while any fragment has something, or is handing it out."""
+    if not receiver.lent and not _has_any(queue, sub_queue):
+        return None
+    try:
+        async with asyncio.timeout(LAST_CHANCE_S):
+            return await _next(waiting)
+    except TimeoutError:
+        return None
+
+
+def _has_any(queue: Queue, sub_queue: int) -> bool:
+    return any(
+        handle.fragment is not None and handle.fragment.available(SOURCE, sub_queue) > 0 for handle in queue.fragments
+    )
+
+
+async def _next(waiting: Waiting) -> DeliveryBatch:
+    while True:
+        for batch in await waiting.results(1):
+            if isinstance(batch, DeliveryBatch) and batch.slots:
+                return batch
+        # Empty answers: what was there had just expired.
+        waiting.ready.clear()
+
+
+def give_back(batch: DeliveryBatch) -> None:
+    """Undo a delivery that nobody got to see: unlocked, and not counted (B.1)."""
+    ranges = [(batch.first_lock, len(batch.slots))]
+    batch.fragment.broker.unlock(batch.fragment, SOURCE, batch.prefix, ranges, counted=False)

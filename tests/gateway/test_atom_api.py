@@ -363,10 +363,14 @@ async def test_what_cannot_be_done_on_all_fragments_is_not_begun() -> None:
         http = await Http.connect(server.port("http") or 0)
         queue = server.unit.namespace("ns").queues["p"]
         lost = queue.fragments[3]
+        for _ in range(40):
+            assert (await http.ask("POST", "/p/messages", b"x")).status == 201
+        assert element((await http.ask("GET", "/p")).text, "MessageCount") == "40"
         fragment, lost.fragment = lost.fragment, None
         try:
             read = await http.ask("GET", "/p")
             assert element(read.text, "EntityAvailabilityStatus") == "Limited"
+            assert element(read.text, "MessageCount") == "40"
             for method, headers in (("DELETE", {}), ("PUT", {"If-Match": "*"})):
                 refused = await http.ask(method, "/p", read.body, headers)
                 assert refused.status == 503

@@ -13,7 +13,7 @@ import pytest
 from gateway_kit import Client, TcpStream, in_loop, serving, settled
 from http_kit import Http, Reply, token
 
-from duobus.codec import Symbol, application_properties, build_message, scan
+from duobus.codec import Symbol, Timestamp, application_properties, build_message, scan
 from duobus.model.description import QueueDescription
 from duobus.server.build import Server
 
@@ -306,6 +306,27 @@ async def test_a_header_cannot_be_smuggled_into_a_response() -> None:
         assert got.header("Evil") == '"x\\u000d\\u000aSet-Cookie: a=b\\u000d\\u000a\\u000d\\u000abody"'
         assert about(got)["Label"] == "label\r\nX: y"
         assert got.header("Content-Type") == "application/octet-stream"
+
+
+@in_loop
+async def test_a_message_that_http_cannot_tell_whole_is_received_all_the_same() -> None:
+    async with serving() as server:
+        http = await Http.connect(http_port(server))
+        amqp = Client(await TcpStream.connect(http_port(server)))
+        link = await amqp.sender()
+        odd = [
+            # Scheduled before all times; a property whose name is a number; a value that is no UTF-8.
+            build_message(["1"], data=b"x", annotations={"x-opt-scheduled-enqueue-time": Timestamp(-(1 << 62))}),
+            build_message(["2"]) + b"\x00\x53\x74\xc1\x05\x02\x54\x01\x54\x02" + build_message(data=b"x"),
+            build_message(["3"]) + b"\x00\x53\x77\xa1\x02\xff\xff",
+        ]
+        for payload in odd:
+            link.send_one(uuid.uuid4().bytes, payload, False)
+        await amqp.flush()
+        for number in range(1, 4):
+            got = await http.ask("POST", "/q/messages/head?timeout=5")
+            assert (got.status, about(got)["MessageId"]) == (201, str(number)), got
+            assert (await http.ask("DELETE", lock_of(got))).status == 200
 
 
 @in_loop

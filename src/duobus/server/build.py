@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,7 +99,7 @@ class Server:
                 throttle = Throttle(namespace.name, namespace.messages_per_second, self._clock)
                 self.unit.namespace(namespace.name).throttle = throttle
         rules = [
-            NamespaceRules(row.name, row.rules, config.hosts, self.unit.namespace(row.name).access_rules)
+            NamespaceRules(row.name, row.rules, config.hosts, partial(self._entity_rules, row.name))
             for row, config in zip(namespaces, self.settings.namespaces, strict=True)
         ]
         authorizer = Authorizer(rules)
@@ -203,6 +205,9 @@ class Server:
             self.unit.keep_unbuilt(config.name, TOPIC, topic.name, to_json(topic))
             self.log.warning("topic stored but not served by this version", topic=topic.name)
 
+    def _entity_rules(self, namespace: str, segments: Sequence[str]) -> Iterator[tuple[tuple[str, ...], AccessRule]]:
+        return self.unit.namespace(namespace).access_rules(segments)
+
     # -- doors --------------------------------------------------------------------------------------------------
 
     async def _open_listeners(self, authorizer: Authorizer) -> None:
@@ -222,6 +227,7 @@ class Server:
             entropy=self._entropy,
             log=Log("http"),
             meter=self.door.meter,
+            errors=self.door.errors,
             options=settings.http,
             started_ms=started_ms,
         )

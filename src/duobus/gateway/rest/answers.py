@@ -73,7 +73,9 @@ def status_of(error: ServiceBusError) -> tuple[int, int]:
 class Answers:
     """Makes the answers to what was refused, and logs each under its tracking id."""
 
-    def __init__(self, clock: Clock, entropy: Entropy, log: Log) -> None:
+    def __init__(self, clock: Clock, entropy: Entropy, log: Log, counts: dict[str, int]) -> None:
+        """``counts``: refusals by condition, for the metrics page."""
+        self._counts = counts
         self._clock = clock
         self._entropy = entropy
         self._log = log
@@ -85,6 +87,7 @@ class Answers:
         own_status, own_code = status_of(error)
         status, sub_code = status or own_status, sub_code or own_code
         tracking_id = new_tracking_id(self._entropy)
+        self._counts[error.condition] = self._counts.get(error.condition, 0) + 1
         write = self._log.error if status == 500 else self._log.info
         write("refused", tracking_id=tracking_id, status=status, sub_code=sub_code, path=path, reason=str(error))
         word = _WORDS.get(status) or _WORDS_MORE.get(status, "Failed")

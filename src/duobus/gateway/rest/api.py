@@ -38,11 +38,12 @@ class HttpApi:
         entropy: Entropy,
         log: Log,
         meter: Meter,
+        errors: dict[str, int],
         options: HttpOptions,
         started_ms: int,
     ) -> None:
         self._guard = Guard(authorizer, clock)
-        self._answers = Answers(clock, entropy, log)
+        self._answers = Answers(clock, entropy, log, errors)
         room = BodyRoom()
         self._management = Management(
             unit, self._guard, clock=clock, entropy=entropy, options=options, started_ms=started_ms, room=room

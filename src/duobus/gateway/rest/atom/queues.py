@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from duobus.auth import new_key
 from duobus.broker import ScaleUnit
 from duobus.broker.namespace import Namespace
 from duobus.broker.queue import Queue
 from duobus.clock import Clock, Entropy
-from duobus.errors import ArgumentInvalid, NotImplementedYet, StoreFailed, StoreUnavailable
+from duobus.errors import ArgumentInvalid, NotImplementedYet, ServerBusy, StoreFailed, StoreUnavailable
+from duobus.gateway.rest.atom.last_numbers import LastNumbers
 from duobus.gateway.rest.atom.place import Place
 from duobus.gateway.rest.atom.queue_xml import read_queue, write_queue
-from duobus.gateway.rest.atom.runtime_numbers import AVAILABLE, LIMITED, Numbers
 from duobus.gateway.rest.atom.xml_reader import Element
 from duobus.model.address import check_entity_name, not_found
 from duobus.model.description import QueueDescription, check_queue, unbuilt_features
@@ -24,6 +25,8 @@ class Queues:
         self._clock = clock
         self._entropy = entropy
         self._tier = tier
+        self._numbers = LastNumbers()
+        unit.follow(self._numbers.follow)
 
     def find(self, home: Namespace, name: str) -> Queue:
         """The queue of a name.
@@ -60,8 +63,15 @@ class Queues:
         return queue
 
     async def create(self, home: Namespace, queue: QueueDescription) -> Queue:
-        """Create a queue; see ``ScaleUnit.create_queue``."""
-        return await self._unit.create_queue(home.name, queue)
+        """Create a queue; see ``ScaleUnit.create_queue``.
+
+        Raises:
+            ServerBusy: The catalog is lost; nothing was created.
+        """
+        try:
+            return await self._unit.create_queue(home.name, queue)
+        except StoreFailed as error:
+            raise ServerBusy(f"The queue '{queue.name}' cannot be created now: {error}") from error
 
     async def update(self, home: Namespace, queue: QueueDescription) -> Queue:
         """Change a queue; see ``ScaleUnit.update_queue``.
@@ -93,26 +103,10 @@ class Queues:
 
     def inside(self, queue: Queue, place: Place) -> str:
         """The elements of a queue."""
-        return write_queue(queue.description, numbers_of(queue), place)
+        return write_queue(queue.description, self._numbers.of(queue), place)
 
     def _new_key(self) -> str:
-        from duobus.auth import new_key
-
         return new_key(self._entropy)
-
-
-def numbers_of(queue: Queue) -> Numbers:
-    """What is in a queue now; of fragments that are away, nothing, and it says so."""
-    (active, dead, transfer_dead, deferred, scheduled), size = queue.numbers()
-    is_whole = all(handle.online for handle in queue.fragments)
-    return Numbers(
-        active + deferred,
-        dead,
-        scheduled,
-        transfer_dead_letter=transfer_dead,
-        size_bytes=size,
-        availability=AVAILABLE if is_whole else LIMITED,
-    )
 
 
 def demand_target(home: Namespace, queue: QueueDescription) -> None:

@@ -101,7 +101,11 @@ def _body_of(payload: bytes, found: Scan) -> tuple[bytes, str | None]:
         # Not data sections.
         start, value, end = find_section(payload, VALUE)
     if start != value:
-        content = decode(payload, value)[0]
+        try:
+            content = decode(payload, value)[0]
+        except DecodeError:
+            # The door steps over bodies; one that nothing but a byte count is right of is handed on as it is.
+            content = None
         if isinstance(content, bytes):
             return content, content_type
         if isinstance(content, str):
@@ -111,7 +115,11 @@ def _body_of(payload: bytes, found: Scan) -> tuple[bytes, str | None]:
 
 
 def _properties(slot: Slot, special: Special) -> dict[str, Any]:
-    properties = application_properties(slot.payload)
+    try:
+        properties = application_properties(slot.payload)
+    except DecodeError:
+        # Nobody has looked into them before. What cannot be told must not keep the message from being received.
+        properties = {}
     if special.overlay is not None:
         properties.update(decode(special.overlay)[0])
     if sub_queue_of(slot.state) == DEAD_LETTER:

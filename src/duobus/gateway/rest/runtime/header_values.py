@@ -108,9 +108,12 @@ def read_date(text: str) -> int | None:
     return int(found.timestamp() * 1000)
 
 
-def write_date(at_ms: int) -> str:
-    """Return an RFC 1123 time, to the second."""
-    return format_datetime(datetime.fromtimestamp(at_ms // 1000, tz=UTC), usegmt=True)
+def write_date(at_ms: int) -> str | None:
+    """Return an RFC 1123 time, to the second; None for one that the calendar does not have."""
+    try:
+        return format_datetime(datetime.fromtimestamp(at_ms // 1000, tz=UTC), usegmt=True)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def write_properties(properties: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -128,10 +131,8 @@ def _written(value: Any) -> str | None:  # one type after the other
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Timestamp):
-        try:
-            return f'"{write_date(int(value))}"'
-        except (ValueError, OverflowError, OSError):
-            return None
+        date = write_date(int(value))
+        return None if date is None else f'"{date}"'
     if isinstance(value, int):
         return str(int(value))
     if isinstance(value, float):

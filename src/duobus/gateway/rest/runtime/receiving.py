@@ -15,6 +15,8 @@ TIMEOUT_DEFAULT_S: Final = 60.0
 TIMEOUT_MAX_S: Final = 60.0
 #: When the time is over and a fragment says that it has something, it may take so long to hand it out.
 LAST_CHANCE_S: Final = 5.0
+#: The same when it has been taken out of the store already: as long as a commit may take.
+REMOVAL_S: Final = 60.0
 
 
 async def take_one(
@@ -36,31 +38,34 @@ async def take_one(
     waiting = Waiting()
     receiver = queue.open_receiver(sub_queue, waiting, removing=removing)
     receiver.gate = throttle
+    taken: DeliveryBatch | None = None
     try:
         receiver.request(1)
         try:
             async with asyncio.timeout(limit_s):
-                return await _next(waiting)
+                await _arrival(waiting)
         except TimeoutError:
-            return await _last_chance(queue, sub_queue, receiver, waiting)
+            await _last_chance(queue, sub_queue, receiver, waiting)
+        taken = _arrived(waiting)
     finally:
-        if receiver.lent and removing:
-            # On its way out of the store: nobody else can have it.
-            receiver.wanted = 0
-            queue.lenders[sub_queue].leave(receiver)
-        else:
-            receiver.close()
+        receiver.close()
+        late = _arrived(waiting)
+        if late is not None and taken is None and not removing:
+            # It came in the very moment in which the caller went.
+            give_back(late)
+    return taken
 
 
-async def _last_chance(queue: Queue, sub_queue: int, receiver: Receiver, waiting: Waiting) -> DeliveryBatch | None:
+async def _last_chance(queue: Queue, sub_queue: int, receiver: Receiver, waiting: Waiting) -> None:
     """Nothing is said to be empty while any fragment has something, or is handing it out."""
-    if not receiver.lent and not _has_any(queue, sub_queue):
-        return None
+    if _arrived(waiting) is not None or not (receiver.lent or _has_any(queue, sub_queue)):
+        return
     try:
-        async with asyncio.timeout(LAST_CHANCE_S):
-            return await _next(waiting)
+        # A message that is being removed is nobody else's any more: it is worth waiting for.
+        async with asyncio.timeout(REMOVAL_S if receiver.removing and receiver.lent else LAST_CHANCE_S):
+            await _arrival(waiting)
     except TimeoutError:
-        return None
+        return
 
 
 def _has_any(queue: Queue, sub_queue: int) -> bool:
@@ -69,11 +74,15 @@ def _has_any(queue: Queue, sub_queue: int) -> bool:
     )
 
 
-async def _next(waiting: Waiting) -> DeliveryBatch:
+def _arrived(waiting: Waiting) -> DeliveryBatch | None:
+    return next((batch for batch in waiting.ready if isinstance(batch, DeliveryBatch) and batch.slots), None)
+
+
+async def _arrival(waiting: Waiting) -> None:
     while True:
-        for batch in await waiting.results(1):
-            if isinstance(batch, DeliveryBatch) and batch.slots:
-                return batch
+        await waiting.results(1)
+        if _arrived(waiting) is not None:
+            return
         # Empty answers: what was there had just expired.
         waiting.ready.clear()
 

@@ -135,7 +135,7 @@ async def test_what_cannot_change_is_refused_and_kept_where_it_is_left_out() -> 
         ("/a", entry("<Status>Creating</Status>"), 400, "40000"),
         ("/a", entry("<UserMetadata>" + "x" * 1025 + "</UserMetadata>"), 400, "40000"),
         ("/a", entry("<ForwardTo>sb://elsewhere/q</ForwardTo>"), 400, "40000"),
-        ("/a", entry(kind="TopicDescription"), 400, "40000"),
+        ("/a", entry(kind="NamespaceInfo"), 400, "40000"),
         ("/a", entry("x" * 300_000), 403, "40300"),
         ("/a*b", entry(), 400, "40000"),
         ("/-a", entry(), 400, "40000"),

@@ -11,11 +11,11 @@ from duobus.errors import ArgumentInvalid, ServiceBusError
 from duobus.gateway.rest.atom import documents
 from duobus.gateway.rest.atom.place import Place
 from duobus.gateway.rest.atom.queue_xml import read_queue, write_queue
-from duobus.gateway.rest.atom.rule_xml import RuleBody, read_rule, write_rule
+from duobus.gateway.rest.atom.rule_xml import read_rule, write_rule
 from duobus.gateway.rest.atom.runtime_numbers import Numbers
 from duobus.gateway.rest.atom.subscription_xml import default_rule_of, read_subscription, write_subscription
 from duobus.gateway.rest.atom.topic_xml import read_topic, write_topic
-from duobus.gateway.rest.atom.typed_values import READERS, VALUES_MAX, TypedValue
+from duobus.gateway.rest.atom.typed_values import READERS, VALUES_MAX
 from duobus.gateway.rest.atom.xml_reader import (
     ATTRIBUTES_MAX,
     DEPTH_MAX,
@@ -28,8 +28,10 @@ from duobus.gateway.rest.atom.xml_reader import (
 from duobus.model.description import (
     AccessRule,
     QueueDescription,
+    RuleDescription,
     SubscriptionDescription,
     TopicDescription,
+    TypedValue,
     check_queue,
     check_subscription,
     check_topic,
@@ -363,17 +365,22 @@ VALUES = {
 PARAMETERS = {f"@{name}": TypedValue(name, text) for name, text in VALUES.items()}
 
 
+PROPERTIES = {key: {"type": one.type, "value": one.value} for key, one in PARAMETERS.items()}
+
+
 @pytest.mark.parametrize(
     "rule",
     [
-        RuleBody(name="$Default", kind="True"),
-        RuleBody(name="f", kind="False"),
-        RuleBody(name="s", kind="Sql", sql="a < @int AND b = '&'", parameters=PARAMETERS, created_at_ms=0),
-        RuleBody(name="a", kind="Sql", sql="1=1", action="SET x = @string", action_parameters=PARAMETERS),
-        RuleBody(
+        RuleDescription(name="$Default"),
+        RuleDescription(name="f", filter_type="False"),
+        RuleDescription(name="s", filter_type="Sql", sql_filter="a < @int AND b = '&'", sql_parameters=PARAMETERS),
+        RuleDescription(
+            name="a", filter_type="Sql", sql_filter="1=1", sql_action="SET x = @string", action_parameters=PARAMETERS
+        ),
+        RuleDescription(
             name="c",
-            kind="Correlation",
-            correlation={
+            filter_type="Correlation",
+            correlation_filter={
                 "CorrelationId": "c",
                 "MessageId": "m",
                 "To": "t",
@@ -382,13 +389,13 @@ PARAMETERS = {f"@{name}": TypedValue(name, text) for name, text in VALUES.items(
                 "SessionId": "s",
                 "ReplyToSessionId": "rs",
                 "ContentType": "ct",
+                "Properties": PROPERTIES,
             },
-            properties=PARAMETERS,
         ),
     ],
     ids=lambda rule: str(rule.name),
 )
-def test_a_rule_written_and_read_again_is_the_same_in_every_property(rule: RuleBody) -> None:
+def test_a_rule_written_and_read_again_is_the_same_in_every_property(rule: RuleDescription) -> None:
     assert read_rule(described(documents.RULE, write_rule(rule))) == rule
 
 
@@ -397,7 +404,9 @@ def test_every_type_of_a_value_has_a_reader() -> None:
 
 
 def test_values_are_written_as_the_javascript_sdk_wants_them() -> None:
-    written = write_rule(RuleBody(name="s", kind="Sql", sql="x", parameters={"@x": TypedValue("int", "1")}))
+    written = write_rule(
+        RuleDescription(name="s", filter_type="Sql", sql_filter="x", sql_parameters={"@x": TypedValue("int", "1")})
+    )
     assert '<Filter i:type="SqlFilter">' in written
     assert '<Value xmlns:d6p1="http://www.w3.org/2001/XMLSchema" i:type="d6p1:int">1</Value>' in written
 
@@ -411,8 +420,12 @@ def test_a_rule_as_python_sends_it_is_read() -> None:
         b'<Action xsi:type="SqlRuleAction"><SqlExpression>SET b=1</SqlExpression></Action><Name>r1</Name>'
         b"</RuleDescription>" % (SERVICE_BUS.encode(), INSTANCE.encode())
     )
-    assert read_rule(node) == RuleBody(
-        name="r1", kind="Sql", sql="a=@x", parameters={"@x": TypedValue("int", "1")}, action="SET b=1"
+    assert read_rule(node) == RuleDescription(
+        name="r1",
+        filter_type="Sql",
+        sql_filter="a=@x",
+        sql_parameters={"@x": TypedValue("int", "1")},
+        sql_action="SET b=1",
     )
 
 
@@ -423,7 +436,7 @@ def test_a_subscription_may_bring_the_rule_that_stands_in_for_the_default_one() 
     )
     rule = default_rule_of(node)
     assert rule is not None
-    assert read_rule(rule) == RuleBody(name="mine", kind="False")
+    assert read_rule(rule) == RuleDescription(name="mine", filter_type="False")
     assert default_rule_of(element("SubscriptionDescription", "")) is None
 
 
@@ -470,7 +483,7 @@ def test_an_unknown_type_reads_as_a_string_and_too_many_values_are_refused() -> 
     pair = '<KeyValueOfstringanyType><Key>k{}</Key><Value i:type="x:wide">v</Value></KeyValueOfstringanyType>'
     frame = '<Filter i:type="CorrelationFilter"><Properties>{}</Properties></Filter>'
     read = read_rule(element("RuleDescription", frame.format(pair.format(1))))
-    assert read.properties == {"k1": TypedValue("string", "v")}
+    assert read.correlation_filter == {"Properties": {"k1": {"type": "string", "value": "v"}}}
     many = "".join(pair.format(number) for number in range(VALUES_MAX + 1))
     with pytest.raises(ArgumentInvalid, match="more than"):
         read_rule(element("RuleDescription", frame.format(many)))

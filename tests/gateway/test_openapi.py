@@ -16,7 +16,7 @@ import pytest
 from gateway_kit import in_loop, serving
 from http_kit import Http, entry, token
 
-from duobus.model.description import QueueDescription
+from duobus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
 
 SPEC = json.loads((Path(__file__).parents[2] / "docs" / "reference" / "openapi.json").read_text())
 OPERATIONS = [
@@ -54,6 +54,9 @@ BODIES = [
     entry("<EnablePartitioning>true</EnablePartitioning>").encode(),
     entry("<MaxDeliveryCount>99999999999999999999</MaxDeliveryCount>").encode(),
     entry(kind="RuleDescription").encode(),
+    entry('<Filter i:type="SqlFilter"><SqlExpression>a = (</SqlExpression></Filter>', "RuleDescription").encode(),
+    entry(kind="SubscriptionDescription").encode(),
+    entry(kind="TopicDescription").encode(),
     b"<entry><content><a/></content></entry>",
     b"<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>",
     b"[]",
@@ -83,7 +86,9 @@ def drawn(chance: random.Random, parameter: dict[str, Any]) -> str:
         # Without a number the wait would be a minute.
         return chance.choice(ODD[2:] if name == "timeout" else ODD)
     values = {
-        "entity": [*QUEUES, "none", "q/$DeadLetterQueue", "t/subscriptions/s", "made", "made/too"],
+        "entity": [*QUEUES, "none", "q/$DeadLetterQueue", "t", "t/subscriptions/s", "made", "made/too"],
+        "subscription": ["s", "none", "$Default"],
+        "rule": ["$Default", "r"],
         "id": ["1", "2", "a/b", "x"],
         "token": ["00000000-0000-0000-0000-000000000001", "none"],
         "timeout": ["0", "0.001"],
@@ -118,10 +123,12 @@ def test_every_answer_to_any_request_is_one_that_the_description_names(seed: int
         QueueDescription(name="off", status="Disabled"),
         QueueDescription(name="sessions", requires_session=True),
     ]
+    topic = TopicDescription(name="t", subscriptions=(SubscriptionDescription(name="s"),))
 
     @in_loop
     async def scenario() -> None:
         async with serving(*queues) as server:
+            await server.unit.topics.create_topic("ns", topic)
             http = await Http.connect(server.port("http") or 0)
             seen = set()
             for _ in range(700):
@@ -154,8 +161,10 @@ def test_every_answer_to_any_request_is_one_that_the_description_names(seed: int
 def test_the_description_names_every_operation_of_the_page_about_it() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "http-api.md").read_text()
     rows = re.findall(r"^\| `(GET|PUT|POST|DELETE) (/\S*?)[?` ]", page, re.MULTILINE)
-    names = {"{queue}": "{entity}", "{e}": "{entity}", "{lock": "{token}"}
-    found = {(method, re.sub("{queue}|{e}|{lock", lambda match: names[match[0]], path)) for method, path in rows}
+    names = {"{queue}": "{entity}", "{topic}": "{entity}", "{e}": "{entity}", "{lock": "{token}"}
+    found = {
+        (method, re.sub("{queue}|{topic}|{e}|{lock", lambda match: names[match[0]], path)) for method, path in rows
+    }
     described = {(method, path) for method, path, _ in OPERATIONS}
     assert found
     assert found <= described, found - described

@@ -101,3 +101,63 @@ def test_failures_have_the_codes_of_the_cloud(found: dict[str, Any]) -> None:
         "missingDelete": "MessageEntityNotFoundError",
     }
     assert found["unauthorized"]["code"] == "UnauthorizedRequestError", found["unauthorized"]
+
+
+TOPIC: dict[str, Any] = {
+    "maxSizeInMegabytes": 2048,
+    "requiresDuplicateDetection": True,
+    "defaultMessageTimeToLive": "P1DT0.5S",
+    "duplicateDetectionHistoryTimeWindow": "PT12M",
+    "enableBatchedOperations": False,
+    "status": "Active",
+    "userMetadata": "a & b",
+    "autoDeleteOnIdle": "PT7M",
+    "enablePartitioning": True,
+    "supportOrdering": True,
+    "maxMessageSizeInKilobytes": 1536,
+}
+SUBSCRIPTION: dict[str, Any] = {
+    "lockDuration": "PT13S",
+    "requiresSession": True,
+    "defaultMessageTimeToLive": "P1DT0.5S",
+    "deadLetteringOnMessageExpiration": True,
+    "deadLetteringOnFilterEvaluationExceptions": False,
+    "maxDeliveryCount": 14,
+    "enableBatchedOperations": False,
+    "status": "ReceiveDisabled",
+    "userMetadata": "a & b",
+    "autoDeleteOnIdle": "PT7M",
+}
+
+
+def test_topics_subscriptions_and_rules_are_managed_as_well(node: Node, node_bus: NodeBus) -> None:
+    frame = f"Endpoint=sb://localhost:{node_bus.http_port};SharedAccessKeyName=RootManageSharedAccessKey;"
+    found = node.run(
+        "administration_topics",
+        address=f"{frame}SharedAccessKey=SAS_KEY_VALUE",
+        topic="managed/Topic",
+        topicProperties=TOPIC,
+        properties=SUBSCRIPTION,
+    )
+    for topic in (found["createdTopic"], found["readTopic"]):
+        assert {name: topic[name] for name in TOPIC} == TOPIC | {"maxSizeInMegabytes": 16 * 2048}
+    for subscription in (found["created"], found["read"]):
+        assert {name: subscription[name] for name in SUBSCRIPTION} == SUBSCRIPTION
+    rules = {rule["name"]: rule for rule in found["rules"]}
+    assert list(rules) == ["$Default", "correlation", "sql"]
+    assert found["got"]["filter"]["sqlExpression"] == "1=1"
+    assert rules["sql"]["filter"]["sqlExpression"] == "a = @x"
+    assert rules["sql"]["filter"]["sqlParameters"] == {"@x": 5, "@y": "t", "@z": True}
+    assert rules["sql"]["action"]["sqlExpression"] == "SET b = 2"
+    correlation = rules["correlation"]["filter"]
+    assert (correlation["correlationId"], correlation["subject"]) == ("c", "s")
+    assert correlation["applicationProperties"] == {"p": 1.5, "q": "x"}
+    assert found["changed"]["filter"]["sqlExpression"] == "c = 3"
+    assert (found["withRule"], found["ruled"]) == ("ruled", ["mine"])
+    assert found["subscriptions"] == ["One", "ruled"]
+    assert "managed/Topic" in found["topics"]
+    assert found["topicRuntime"]["subscriptionCount"] == 2
+    assert [runtime["activeMessageCount"] for runtime in found["runtimes"]] == [0, 0]
+    assert found["exists"] == [True, True, True, False, False, False]
+    assert found["conflict"]["code"] == "MessageEntityAlreadyExistsError"
+    assert found["missing"]["code"] == "MessageEntityNotFoundError"

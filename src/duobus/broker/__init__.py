@@ -15,7 +15,7 @@ from duobus.broker.fragment.commands import (
 )
 from duobus.broker.fragment.sessions import session_lock_lost
 from duobus.broker.fragment.settling import lock_lost
-from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Slot, kind_of, sub_queue_of
+from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, CopySlot, Slot, kind_of, sub_queue_of
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.lending import Receiver
 from duobus.broker.message_broker import COMMIT_BOUNDS_S, MessageBroker
@@ -24,6 +24,7 @@ from duobus.broker.placement import slot_of, string_key
 from duobus.broker.queue import COUNT_BITS, COUNT_MASK, SOURCE, Queue
 from duobus.broker.scale_unit import ScaleUnit
 from duobus.broker.throttle import Throttle
+from duobus.broker.topic import Subscription, Topic, subscription_path, without_subscriptions
 from duobus.broker.transaction import Transaction
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "COUNT_BITS",
     "COUNT_MASK",
     "CancelScheduled",
+    "CopySlot",
     "DEAD_LETTER",
     "DEAD_LETTER_OUTCOME",
     "DEFER",
@@ -51,14 +53,18 @@ __all__ = [
     "SettleBatch",
     "SettleDetail",
     "Slot",
+    "Subscription",
     "TRANSFER_DEAD_LETTER",
     "TakeDeferred",
     "Throttle",
+    "Topic",
     "Transaction",
     "kind_of",
     "lock_lost",
     "session_lock_lost",
     "slot_of",
+    "subscription_path",
     "string_key",
     "sub_queue_of",
+    "without_subscriptions",
 ]

@@ -19,6 +19,7 @@ _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 QUEUE = "queue"
 TOPIC = "topic"
+SUBSCRIPTION = "subscription"
 
 ACTIVE = "Active"
 DISABLED = "Disabled"
@@ -46,6 +47,9 @@ ACCESS_RULES_MAX = 12
 ACCESS_RULE_NAME_LENGTH_MAX = 256
 SUBSCRIPTIONS_PER_TOPIC_MAX = 2000
 RULES_PER_SUBSCRIPTION_MAX = 2000
+#: Of all subscriptions together (HTTP contract E.7).
+SQL_FILTERS_PER_TOPIC_MAX = 2000
+CORRELATION_FILTERS_PER_TOPIC_MAX = 100_000
 SQL_LENGTH_MAX = 1024
 
 #: Longest that an abandoned message may be put off: a day. For longer there is scheduling.
@@ -153,14 +157,29 @@ class QueueDescription(msgspec.Struct, frozen=True, kw_only=True):
     delayed_abandon: bool = False
 
 
+class TypedValue(msgspec.Struct, frozen=True):
+    """A value whose declared type has to survive: a parameter, or a property of a correlation filter (A.5.4).
+
+    Attributes:
+        type: Local name of its XML schema type: ``string``, ``int``, ``long``, ``double``, ``dateTime`` and so on.
+        value: Its text in that type's lexical form.
+    """
+
+    type: str
+    value: str
+
+
 class RuleDescription(msgspec.Struct, frozen=True, kw_only=True):
     """A subscription's rule: which messages it takes and what it changes on them (HTTP contract A.5.4).
 
     Attributes:
         filter_type: ``Sql``, ``Correlation``, ``True`` or ``False``.
         sql_filter: Expression of an SQL filter, else None.
-        correlation_filter: Members of a correlation filter as the file names them, else None.
+        correlation_filter: Members of a correlation filter as the file names them, else None: texts, and under
+            ``Properties`` a mapping of names to plain JSON values or to ``{"type": ..., "value": ...}``.
         sql_action: Expression of the action, or None for no action.
+        sql_parameters: Values of the ``@names`` of the filter, keys with or without the ``@``; None for none.
+        action_parameters: The same for the action.
     """
 
     name: str
@@ -169,6 +188,8 @@ class RuleDescription(msgspec.Struct, frozen=True, kw_only=True):
     correlation_filter: dict[str, Any] | None = None
     sql_action: str | None = None
     created_at_ms: int = 0
+    sql_parameters: dict[str, TypedValue] | None = None
+    action_parameters: dict[str, TypedValue] | None = None
 
 
 #: What a subscription without rules of its own gets (HTTP contract A.5.3).
@@ -259,11 +280,12 @@ def check_queue(queue: QueueDescription, profile: Profile = CLOUD) -> QueueDescr
     return queue
 
 
-#: What a queue keeps from its creation to its end, by the names of the wire (HTTP contract A.8.1).
+#: What an entity keeps from its creation to its end, by the names of the wire (HTTP contract A.8.1).
 _FIXED = {
     "RequiresSession": "requires_session",
     "RequiresDuplicateDetection": "requires_duplicate_detection",
     "EnablePartitioning": "enable_partitioning",
+    "EnableSubscriptionPartitioning": "enable_subscription_partitioning",
 }
 
 
@@ -272,15 +294,37 @@ def check_queue_update(kept: QueueDescription, wanted: QueueDescription, profile
 
     Name and time of creation stay; what cannot be changed must be as it was.
     """
+    fixed = ("RequiresSession", "RequiresDuplicateDetection", "EnablePartitioning")
+    return check_queue(_check_fixed(kept, wanted, "queue", fixed), profile)
+
+
+def check_topic_update(kept: TopicDescription, wanted: TopicDescription, profile: Profile = CLOUD) -> TopicDescription:
+    """Return what a topic becomes, its subscriptions apart; see ``check_queue_update``."""
+    fixed = ("RequiresDuplicateDetection", "EnablePartitioning", "EnableSubscriptionPartitioning")
+    wanted = _check_fixed(kept, wanted, "topic", fixed)
+    return check_topic(msgspec.structs.replace(wanted, subscriptions=()), profile)
+
+
+def check_subscription_update(
+    kept: SubscriptionDescription, wanted: SubscriptionDescription, profile: Profile = CLOUD
+) -> SubscriptionDescription:
+    """Return what a subscription becomes; its rules stay, they have operations of their own."""
+    wanted = _check_fixed(kept, wanted, "subscription", ("RequiresSession",))
+    return check_subscription(msgspec.structs.replace(wanted, rules=kept.rules), profile)
+
+
+_Updated = TypeVar("_Updated", QueueDescription, TopicDescription, SubscriptionDescription)
+
+
+def _check_fixed(kept: _Updated, wanted: _Updated, kind: str, fixed: tuple[str, ...]) -> _Updated:
     if wanted.name.lower() != kept.name.lower():
-        raise ArgumentInvalid(f"The name of the queue '{kept.name}' can't be changed; create another queue.")
-    for name, attribute in _FIXED.items():
-        if getattr(wanted, attribute) != getattr(kept, attribute):
-            raise ArgumentInvalid(f"The value for the {name} property of an existing Queue can't be changed.")
-    wanted = msgspec.structs.replace(
+        raise ArgumentInvalid(f"The name of the {kind} '{kept.name}' can't be changed; create another {kind}.")
+    for name in fixed:
+        if getattr(wanted, _FIXED[name]) != getattr(kept, _FIXED[name]):
+            raise ArgumentInvalid(f"The value for the {name} property of an existing {kind.title()} can't be changed.")
+    return msgspec.structs.replace(
         wanted, name=kept.name, created_at_ms=kept.created_at_ms, accessed_at_ms=kept.accessed_at_ms
     )
-    return check_queue(wanted, profile)
 
 
 def check_topic(topic: TopicDescription, profile: Profile = CLOUD) -> TopicDescription:

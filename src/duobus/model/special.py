@@ -32,6 +32,7 @@ class Special(msgspec.Struct, array_like=True):
         enqueued_sequence_number: Sequence number it first had, when it has moved since.
         dead_letter_source: Path of the entity in which it was dead-lettered, when it has been forwarded since.
         redeliver_at_ms: Until when an abandon has put it off.
+        changes: What a rule's action changed on this copy: an encoded ``Overlay``, to be applied at delivery.
     """
 
     ttl_ms: int | None = None
@@ -48,6 +49,7 @@ class Special(msgspec.Struct, array_like=True):
     enqueued_sequence_number: int | None = None
     dead_letter_source: str | None = None
     redeliver_at_ms: int | None = None
+    changes: bytes | None = None
 
     def encode(self) -> bytes:
         """Return the stored form; ``decode`` gives an equal object back."""

@@ -5,25 +5,37 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from duobus.broker.fragment import duplicates
+from duobus.broker.fragment.slot import SCHEDULED, stored_state
 from duobus.errors import QuotaExceeded, ServiceBusError
 
 if TYPE_CHECKING:
     from duobus.broker.fragment.commands import Run
     from duobus.broker.fragment.source import Source
+    from duobus.model.special import Special
 
 
-def check(source: Source, run: Run, now_ms: int) -> ServiceBusError | None:
-    """Say why a run cannot be taken in, or None; it is taken as a whole or not at all (I33, I40)."""
+def check(source: Source, run: Run, now_ms: int, elsewhere: int = 0) -> ServiceBusError | None:
+    """Say why a run cannot be taken in, or None; it is taken as a whole or not at all (I33, I40).
+
+    ``elsewhere``: bytes that count beside those of the source.
+    """
     settings = source.settings
     batch = run.batch
-    if settings.max_bytes is not None and source.bytes + batch.bytes_total > settings.max_bytes:
+    used = source.bytes + elsewhere
+    if settings.max_bytes is not None and used + batch.bytes_total > settings.max_bytes:
         # A duplicate takes no room: whoever repeats what was stored is told so, however full the entity is.
         size = 0 if batch.ping else duplicates.stored_size(source, run)
-        if size and source.bytes + size > settings.max_bytes:
-            return over_quota(source.bytes, settings.max_bytes)
+        if size and used + size > settings.max_bytes:
+            return over_quota(used, settings.max_bytes)
     if source.history is not None and settings.duplicate_window_ms is not None and batch.ids is not None:
         return duplicates.check(source.history, run, settings.duplicate_window_ms, now_ms)
     return None
+
+
+def has_room(source: Source, size: int, elsewhere: int) -> bool:
+    """Whether so many bytes more would fit now; ``elsewhere``: bytes that count beside those of the source."""
+    max_bytes = source.settings.max_bytes
+    return max_bytes is None or source.bytes + elsewhere + size <= max_bytes
 
 
 def over_quota(size: int, limit: int) -> QuotaExceeded:
@@ -32,3 +44,21 @@ def over_quota(size: int, limit: int) -> QuotaExceeded:
         f"The maximum entity size has been reached or exceeded: the entity, or the fragment of it where the message "
         f"belongs, has {size} bytes of at most {limit}. Receive messages, or raise MaxSizeInMegabytes."
     )
+
+
+def with_specials(
+    extra: dict[int, Special], run: Run, indices: list[int] | None, now_ms: int
+) -> dict[int, tuple[int, int, bytes | None]]:
+    """Attach the specials of a batch to the run's slots; the store's form of them, by position in the run."""
+    specials: dict[int, tuple[int, int, bytes | None]] = {}
+    for position, index in enumerate(range(run.batch.n) if indices is None else indices):
+        special = extra.get(index)
+        if special is None:
+            continue
+        slot = run.slots[position]
+        slot.special = special
+        # A past or present time: enqueue at once (contract 13.1).
+        if special.scheduled_ms is not None and special.scheduled_ms > now_ms:
+            slot.state = SCHEDULED
+        specials[position] = (stored_state(slot.state, special), 0, special.encode())
+    return specials

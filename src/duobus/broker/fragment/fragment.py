@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Final
 
-from duobus.broker.fragment import admission, clearing, duplicates, redelivery, sessions, settling
+from duobus.broker.fragment import admission, clearing, duplicates, expiry, fanout, redelivery, sessions, settling
 from duobus.broker.fragment.clearing import Clearing
 from duobus.broker.fragment.cold_tail import effective_ttl, note_cold_expiry, slot_of_row
 from duobus.broker.fragment.commands import (
@@ -40,12 +40,10 @@ from duobus.broker.fragment.slot import (
     Slot,
     kind_of,
     state_of,
-    stored_state,
     sub_queue_of,
 )
 from duobus.broker.fragment.source import WINDOW_COUNT, Source, SourceSettings
 from duobus.errors import MessageNotFound, ServiceBusError
-from duobus.model.special import Special
 from duobus.stores.interface import CommitBatch, Put, SourceRow, StoredMessage
 
 #: Payload bytes of never delivered messages that a source keeps in memory, unless its store is short of room.
@@ -65,6 +63,8 @@ class Fragment:
         fresh: (source number, sub-queue) pairs that got available messages since the broker last looked.
         woken: Locks of sessions that got such messages.
         ended: Locks of sessions that ran out since then.
+        topic: What a topic's fragment knows of its subscriptions; None in a queue's.
+        dirty: Sources of a topic whose rows the next commit writes; a queue's one source is always written.
         deadline: No housekeeping is due before this instant (broker time).
         armed: The instant for which the message broker has noted to look; its own business.
         window_bytes: Payload bytes that each source may keep in memory before new messages go cold.
@@ -73,6 +73,7 @@ class Fragment:
     __slots__ = (
         "armed",
         "deadline",
+        "dirty",
         "ended",
         "epoch",
         "fragment_key",
@@ -82,6 +83,7 @@ class Fragment:
         "number",
         "prefix",
         "sources",
+        "topic",
         "window_bytes",
         "woken",
     )
@@ -96,6 +98,8 @@ class Fragment:
         # 62 bits: the counter starts anywhere and still has room for ever.
         self.next_lock = int.from_bytes(salt[2:10], "big") >> 2
         self.sources: dict[int, Source] = {}
+        self.topic: fanout.TopicState | None = None
+        self.dirty: set[int] = set()
         self.fresh: set[tuple[int, int]] = set()
         self.woken: list[sessions.SessionLock] = []
         self.ended: list[sessions.SessionLock] = []
@@ -144,18 +148,18 @@ class Fragment:
         """Do what is due and return what needs a commit. Call whenever ``now_ms`` has reached ``deadline``."""
         work: list[Command] = []
         self.deadline = NEVER
-        for source in self.sources.values():
+        for source in self.sources.values() if self.topic is None else fanout.busy_sources(self):
             keeping = Housekeeping(self.handle, source.source_no)
             keeping.exhausted, source.worn = source.worn, []
             self._end_locks(source, now_ms, keeping)
             if source.sessions is not None:
                 sessions.end_locks(self, source, now_ms, keeping)
-            self._expire(source, now_ms, keeping)
+            expiry.expire(self, source, now_ms, keeping)
             self._wake_scheduled(source, now_ms, keeping)
             if source.delayed:
                 redelivery.wake(self, source, now_ms, keeping)
             source.compact()
-            self._note_history(source, now_ms)
+            self.note_history(source, now_ms)
             if keeping.expired or keeping.exhausted or keeping.due:
                 for slot in keeping.expired:
                     slot.lock = RESERVED
@@ -174,44 +178,6 @@ class Fragment:
             if ends:
                 self.due_at(ends[0][0])
 
-    def _expire(self, source: Source, now_ms: int, keeping: Housekeeping) -> None:
-        default_ttl = source.settings.default_ttl_ms
-        ready = source.sub_queues[MAIN].ready
-        if default_ttl is not None:
-            while ready and (ready[0].state == GONE or ready[0].enqueued_ms + default_ttl <= now_ms):
-                slot = ready.popleft()
-                if slot.state == GONE:
-                    source.sub_queues[MAIN].stale -= 1
-                else:
-                    # One with a life of its own stands in the index below, too, and must not expire twice.
-                    slot.expires_ms = 0
-                    keeping.expired.append(slot)
-            if ready:
-                self.due_at(ready[0].enqueued_ms + default_ttl)
-        self._expire_own(source, now_ms, keeping)
-
-    def _expire_own(self, source: Source, now_ms: int, keeping: Housekeeping) -> None:
-        """Those with a time to live of their own, and those that left the order of the others."""
-        expiring = source.expiring
-        while expiring and expiring[0][0] <= now_ms:
-            expires_ms, count = heappop(expiring)
-            found = source.by_count.get(count)
-            # A locked message does not expire under its holder (I22); its return looks at the time again.
-            if found is None:
-                if source.is_cold(count):
-                    source.cold_due.append(count)
-                continue
-            if found.expires_ms != expires_ms:
-                continue
-            # The entry is used up; a message that was paged in may stand here twice, and must not expire twice.
-            found.expires_ms = 0
-            if found.lock:
-                continue
-            # Only what stands in a list of the main sub-queue has to leave it.
-            keeping.expired.append(source.withdraw(found) if kind_of(found.state) == ACTIVE else found)
-        if expiring:
-            self.due_at(expiring[0][0])
-
     def _wake_scheduled(self, source: Source, now_ms: int, keeping: Housekeeping) -> None:
         scheduled = source.scheduled
         if source.is_activating:
@@ -227,10 +193,11 @@ class Fragment:
         if keeping.due:
             # The next ones wait for this commit: a million that are due at once are no single commit.
             source.is_activating = True
+            keeping.at_topic = self.topic is not None
         elif scheduled:
             self.due_at(scheduled[0][0])
 
-    def _note_history(self, source: Source, now_ms: int | None = None) -> None:
+    def note_history(self, source: Source, now_ms: int | None = None) -> None:
         """See to it that ids are purged when they have run out; with ``now_ms``, purge those that have."""
         history, window_ms = source.history, source.settings.duplicate_window_ms
         if history is not None and window_ms is not None:
@@ -244,7 +211,11 @@ class Fragment:
 
     def check(self, command: Command, now_ms: int) -> ServiceBusError | None:
         """Say why a command cannot be done, or None; changes nothing."""
+        if command.source_no not in self.sources:
+            return MessageNotFound("The subscription is gone, and its messages with it.")
         if isinstance(command, Run):
+            if self.topic is not None:
+                return fanout.check(self, self.topic, command, now_ms)
             return admission.check(self.sources[command.source_no], command, now_ms)
         if isinstance(command, SettleBatch):
             return settling.check(self, command)
@@ -273,8 +244,12 @@ class Fragment:
     def apply(self, command: Command, now_ms: int, commit: CommitBatch) -> None:
         """Do a checked command: decide, and write down what the store must keep. Cannot fail."""
         source = self.sources[command.source_no]
+        self.dirty.add(command.source_no)
         if isinstance(command, Run):
-            self._apply_run(source, command, now_ms, commit)
+            if self.topic is None:
+                self._apply_run(source, command, now_ms, commit)
+            else:
+                fanout.publish(self, self.topic, command, now_ms, commit)
         elif isinstance(command, SettleBatch):
             settling.apply(self, source, command, now_ms, commit)
         elif isinstance(command, TakeAndRemove):
@@ -288,6 +263,8 @@ class Fragment:
         else:
             assert isinstance(command, Housekeeping)
             settling.apply_housekeeping(source, command, now_ms, commit, self.number)
+            if command.at_topic and self.topic is not None:
+                fanout.activate(self, self.topic, command, now_ms, commit)
 
     def _apply_take(self, source: Source, command: TakeAndRemove, commit: CommitBatch) -> None:
         if command.holder is not None:
@@ -300,10 +277,8 @@ class Fragment:
             source.highest_delivered = max(source.highest_delivered, command.slots[-1].count)
 
     def has_room(self, size: int) -> bool:
-        """Whether its queue would take so many bytes more now."""
-        source = self.sources[0]
-        max_bytes = source.settings.max_bytes
-        return max_bytes is None or source.bytes + size <= max_bytes
+        """Whether its entity would take so many bytes more now."""
+        return admission.has_room(self.sources[0], size, 0 if self.topic is None else self.topic.bytes)
 
     def _apply_run(self, source: Source, run: Run, now_ms: int, commit: CommitBatch) -> None:
         batch = run.batch
@@ -312,7 +287,7 @@ class Fragment:
         indices = run.indices
         if batch.ids is not None:
             indices = duplicates.admit(source, run, now_ms, commit)
-            self._note_history(source)
+            self.note_history(source)
         run.size = batch.bytes_total if indices is None else sum([len(batch.payloads[i]) for i in indices])
         payloads = batch.payloads if indices is None else [batch.payloads[i] for i in indices]
         count = run.first_count = source.next_count
@@ -328,7 +303,7 @@ class Fragment:
         if batch.extra is None:
             source.numbers[MAIN] += len(slots)
         else:
-            specials = _with_specials(batch.extra, run, indices, now_ms)
+            specials = admission.with_specials(batch.extra, run, indices, now_ms)
             for slot in slots:
                 source.counted(slot.state, 1)
         commit.puts.append(Put(source.source_key, run.first_count, now_ms, payloads, specials))
@@ -350,13 +325,18 @@ class Fragment:
 
     def release(self, command: Command, now_ms: int) -> None:
         """Make a durable command's effects visible: messages available, removals final."""
-        source = self.sources[command.source_no]
+        source = self.sources.get(command.source_no)
+        if source is None:
+            # Its subscription was deleted while the commit was under way.
+            return
         if isinstance(command, Run):
             self._release_run(source, command)
+            fanout.release(self, command.copies)
         elif isinstance(command, SettleBatch):
             settling.release(self, source, command, now_ms)
         elif isinstance(command, Housekeeping):
             settling.release_housekeeping(self, source, command)
+            fanout.release(self, command.copies)
             if command.due:
                 source.is_activating = False
                 self.due_at(now_ms)
@@ -375,14 +355,18 @@ class Fragment:
         run.slots = []
         if run.batch.extra is not None or source.sessions is not None:
             self.release_rare(source, slots)
-            return
-        first = run.first_count
+        else:
+            self.release_plain(source, slots, run.size)
+
+    def release_plain(self, source: Source, slots: list[Slot], size: int) -> None:
+        """Make new messages available of which none has anything rare."""
+        first = slots[0].count
         main = source.sub_queues[MAIN]
         if source.cold_number or self._is_window_full(source, len(main.ready)):
-            source.chill(first, len(slots), run.size)
+            source.chill(first, len(slots), size)
             return
         source.by_count.update(zip(range(first, first + len(slots)), slots, strict=True))
-        source.resident_bytes += run.size
+        source.resident_bytes += size
         default_ttl = source.settings.default_ttl_ms
         if default_ttl is not None and not main.ready:
             self.due_at(slots[0].enqueued_ms + default_ttl)
@@ -473,6 +457,7 @@ class Fragment:
         # take() is ascending, so the last is the highest.
         if slots and sub_queue == MAIN and slots[-1].count > source.highest_delivered:
             source.highest_delivered = slots[-1].count
+            self.dirty.add(source_no)
         return first, slots, until_ms
 
     def lock_deferred(
@@ -595,21 +580,3 @@ class Fragment:
             source.history.write_outdated(source.source_key, commit)
         commit.sources.append((source.source_key, source.next_count, source.highest_delivered, source.counters()))
         return len(counts)
-
-
-def _with_specials(
-    extra: dict[int, Special], run: Run, indices: list[int] | None, now_ms: int
-) -> dict[int, tuple[int, int, bytes | None]]:
-    """Attach the specials of a batch to the run's slots; the store's form of them, by position in the run."""
-    specials: dict[int, tuple[int, int, bytes | None]] = {}
-    for position, index in enumerate(range(run.batch.n) if indices is None else indices):
-        special = extra.get(index)
-        if special is None:
-            continue
-        slot = run.slots[position]
-        slot.special = special
-        # A past or present time: enqueue at once (contract 13.1).
-        if special.scheduled_ms is not None and special.scheduled_ms > now_ms:
-            slot.state = SCHEDULED
-        specials[position] = (stored_state(slot.state, special), 0, special.encode())
-    return specials

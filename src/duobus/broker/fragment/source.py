@@ -14,7 +14,17 @@ from typing import Final
 
 from duobus.broker.fragment.duplicates import History
 from duobus.broker.fragment.sessions import Sessions
-from duobus.broker.fragment.slot import DEFERRED, GONE, MAIN, SCHEDULED, SUB_QUEUES, Slot, kind_of, sub_queue_of
+from duobus.broker.fragment.slot import (
+    DEFERRED,
+    GONE,
+    MAIN,
+    SCHEDULED,
+    SUB_QUEUES,
+    Slot,
+    kind_of,
+    slot_like,
+    sub_queue_of,
+)
 
 #: Indexes shorter than this are not worth compacting.
 COMPACT_FROM: Final = 1024
@@ -341,7 +351,7 @@ class Source:
             self.sessions.withdrawn(slot)
             return slot
         self.sub_queues[sub_queue_of(slot.state)].stale += 1
-        successor = Slot(slot.count, slot.payload, slot.enqueued_ms)
+        successor = slot_like(slot)
         successor.deliveries = slot.deliveries
         successor.state = slot.state
         successor.special = slot.special

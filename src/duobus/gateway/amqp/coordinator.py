@@ -256,7 +256,7 @@ def demand_one_entity(peer: Peer, session: Session, queue: Queue) -> None:
         return
     entities = (getattr(endpoint, "queue", None) for endpoint in endpoints)
     first = next((entity for entity in entities if entity is not None), queue)
-    if first is not queue:
+    if first.top is not queue.top:
         raise OperationCancelled(
             f"The session receives from '{first.path}' and began with a coordinator, so it cannot receive from "
             f"'{queue.path}': local transactions cannot span multiple top-level entities. Use another session."

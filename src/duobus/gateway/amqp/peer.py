@@ -30,7 +30,7 @@ from duobus.amqp import (
 )
 from duobus.amqp import Error as AmqpError
 from duobus.auth.authorizer import Grants, NamespaceRules
-from duobus.broker import SOURCE, Queue, Throttle
+from duobus.broker import Queue, Throttle
 from duobus.errors import (
     ConnectionForced,
     DetachForced,
@@ -159,7 +159,7 @@ class Peer(asyncio.Protocol):
             if released >= RELEASED_MAX:
                 self.door.loop.call_soon(self._release, unsettled[index:])
                 return
-            run.handle.broker.unlock(run.handle, SOURCE, run.prefix, ranges, counted=True)
+            run.handle.broker.unlock(run.handle, run.link.queue.source_no, run.prefix, ranges, counted=True)
             released += sum(number for _, number in ranges)
 
     def pause_writing(self) -> None:

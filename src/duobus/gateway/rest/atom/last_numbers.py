@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from duobus.broker import SOURCE, Queue
+from duobus.broker import Queue
 from duobus.gateway.rest.atom.runtime_numbers import AVAILABLE, LIMITED, Numbers
+from duobus.model.description import TOPIC
 
 
 class LastNumbers:
@@ -20,8 +21,9 @@ class LastNumbers:
         known = self._known.setdefault(queue.entity_id, {})
         for handle in queue.fragments:
             if handle.fragment is not None:
-                source = handle.fragment.sources[SOURCE]
-                known[handle.number] = (list(source.numbers), source.bytes)
+                source = handle.fragment.sources[queue.source_no]
+                shared = handle.fragment.topic if queue.kind == TOPIC else None
+                known[handle.number] = (list(source.numbers), source.bytes + (0 if shared is None else shared.bytes))
         totals, size = [0] * 5, 0
         for numbers, part in known.values():
             totals = [a + b for a, b in zip(totals, numbers, strict=True)]

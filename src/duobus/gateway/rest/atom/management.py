@@ -10,19 +10,19 @@ from aiohttp import web
 from duobus.auth.authorizer import NamespaceRules
 from duobus.broker import ScaleUnit
 from duobus.broker.namespace import Namespace
-from duobus.broker.queue import Queue
 from duobus.clock import Clock, Entropy
-from duobus.errors import EntityNotFound, NotImplementedYet, ServerBusy
+from duobus.errors import EntityNotFound, ServerBusy
 from duobus.gateway.rest.atom import documents, resources
+from duobus.gateway.rest.atom.entities import Entities, Forwarding, Thing, is_partitioned, title_of
 from duobus.gateway.rest.atom.paging import cut, next_url, page_of
 from duobus.gateway.rest.atom.place import Place
-from duobus.gateway.rest.atom.queues import Queues, demand_target
+from duobus.gateway.rest.atom.queues import demand_target
 from duobus.gateway.rest.atom.resources import Resource, resource_of
 from duobus.gateway.rest.bodies import BodyRoom, read_body
 from duobus.gateway.rest.guard import Guard
 from duobus.gateway.rest.repeats import Done, Repeats
 from duobus.gateway.rest.target import MethodUnknown, Target
-from duobus.model.description import QueueDescription, Right
+from duobus.model.description import Right, TopicDescription
 from duobus.model.http_options import HttpOptions
 
 #: Bytes of one description; one with twelve access rules and the longest metadata has some 10 KiB.
@@ -68,7 +68,7 @@ class Management:
         self._options = options
         self._started_ms = started_ms
         self._room = room
-        self._queues = Queues(unit, clock, entropy, options.tier)
+        self._entities = Entities(unit, clock, entropy, options.tier)
         self._repeats = Repeats(clock)
 
     async def close(self) -> None:
@@ -107,28 +107,32 @@ class Management:
     def _read(self, resource: Resource, target: Target, place: Place, home: Namespace) -> web.Response:
         if resource.kind == resources.NAMESPACE:
             return self._namespace_info(place, home)
-        if resource.kind in (resources.QUEUES, resources.TOPICS):
-            queues = list(home.queues.values()) if resource.kind == resources.QUEUES else []
-            return self._list(resource.kind.title(), queues, target, place)
-        if resource.kind != resources.ENTITY:
-            _demand_entity(resource)
+        if resource.kind in _LISTED:
+            return self._list(resource.kind.title(), self._listed(resource, home), target, place)
         try:
-            queue = self._queues.find(home, resource.entity)
+            thing = self._entities.find(home, resource)
         except EntityNotFound:
             if not self._options.missing_as_feed:
                 raise
             empty = documents.feed(_NOT_LISTED, (), url=place.url(""), following=None, updated_at_ms=self._now_ms())
             return _response(Done(200, empty, documents.FEED_TYPE))
-        self._options.demand_version(target.query, queue.is_partitioned)
-        return _response(Done(200, self._entry(queue, place), documents.ENTRY_TYPE))
+        self._options.demand_version(target.query, is_partitioned(thing))
+        return _response(Done(200, self._entities.entry(thing, place), documents.ENTRY_TYPE))
 
-    def _list(self, title: str, queues: Sequence[Queue], target: Target, place: Place) -> web.Response:
+    def _listed(self, resource: Resource, home: Namespace) -> Sequence[Thing]:
+        try:
+            return self._entities.listed(home, resource)
+        except EntityNotFound:
+            # What belongs to something that is missing is an empty list (A.2).
+            return ()
+
+    def _list(self, title: str, things: Sequence[Thing], target: Target, place: Place) -> web.Response:
         page = page_of(target.query)
-        found, is_followed = cut(queues, page, lambda queue: queue.path)
+        found, is_followed = cut(things, page, title_of)
         url = place.url("/".join(target.segments))
         text = documents.feed(
             title,
-            [self._entry(queue, place) for queue in found],
+            [self._entities.entry(thing, place) for thing in found],
             url=f"{url}?$skip={page.skip}&$top={page.top}",
             following=next_url(url, page) if is_followed else None,
             updated_at_ms=self._now_ms(),
@@ -148,18 +152,6 @@ class Management:
         )
         return _response(Done(200, text, documents.ENTRY_TYPE))
 
-    def _entry(self, queue: Queue, place: Place) -> str:
-        about = queue.description
-        return documents.entry(
-            documents.QUEUE,
-            self._queues.inside(queue, place),
-            url=place.url(queue.path),
-            title=queue.path,
-            author=place.namespace,
-            created_at_ms=about.created_at_ms,
-            updated_at_ms=about.updated_at_ms,
-        )
-
     # -- changing -----------------------------------------------------------------------------------------------
 
     async def _change(
@@ -167,8 +159,6 @@ class Management:
     ) -> Done:
         if self._repeats.running >= CHANGES_MAX:
             raise ServerBusy("Too many changes are under way at the moment. Try again in a few seconds.")
-        if resource.kind != resources.ENTITY:
-            _demand_entity(resource)
         is_update = "If-Match" in request.headers
         authority = f"{place.scheme}://{place.host}/{home.name}"
         parts = (
@@ -187,9 +177,9 @@ class Management:
         return await self._repeats.once(request.headers.get("x-ms-client-request-id"), parts, work)
 
     async def _delete(self, resource: Resource, target: Target, home: Namespace) -> Done:
-        queue = self._queues.find(home, resource.entity)
-        self._options.demand_version(target.query, queue.is_partitioned)
-        await self._queues.delete(home, resource.entity)
+        thing = self._entities.find(home, resource)
+        self._options.demand_version(target.query, is_partitioned(thing))
+        await self._entities.delete(home, thing)
         # 200 and nothing else: Python takes neither 202 nor 204 (A.2).
         return Done(200, "", "")
 
@@ -197,35 +187,28 @@ class Management:
         self, request: web.Request, resource: Resource, target: Target, place: Place, home: Namespace, body: bytes
     ) -> Done:
         node = documents.read_entry(body)
-        if node.name != documents.QUEUE:
-            raise NotImplementedYet(f"This version of duobus does not serve a {node.name[:64]} here. Use a queue.")
         is_update = "If-Match" in request.headers
-        kept = self._queues.find(home, resource.entity) if is_update else None
-        wanted = self._queues.wanted(node, resource.entity, kept, place)
-        self._options.demand_version(target.query, wanted.enable_partitioning)
-        demand_target(home, wanted)
-        self._demand_forward(request, wanted, home)
-        if is_update:
-            queue = await self._queues.update(home, wanted)
-        else:
-            queue = await self._queues.create(home, wanted)
-        return Done(200 if is_update else 201, self._entry(queue, place), documents.ENTRY_TYPE)
 
-    def _demand_forward(self, request: web.Request, wanted: QueueDescription, home: Namespace) -> None:
+        def check(wanted: Forwarding, is_partitioned: bool) -> None:
+            self._options.demand_version(target.query, is_partitioned)
+            if not isinstance(wanted, TopicDescription):
+                demand_target(home, resource.entity, wanted)
+            self._demand_forward(request, wanted)
+
+        thing = await self._entities.put(home, resource, node, place, is_update=is_update, check=check)
+        return Done(200 if is_update else 201, self._entities.entry(thing, place), documents.ENTRY_TYPE)
+
+    def _demand_forward(self, request: web.Request, wanted: Forwarding) -> None:
         """Whoever has messages forwarded needs the right to send to where they go (HTTP contract A.7)."""
         namespace = self._guard.namespace_of(request.host)
         for attribute, header in _FORWARDS:
-            name: str | None = getattr(wanted, attribute)
+            name: str | None = getattr(wanted, attribute, None)
             if name is not None:
                 text = request.headers.get(header) or request.headers.get("Authorization") or ""
                 self._guard.demand_for(text, tuple(name.lower().split("/")), namespace, Right.SEND)
 
     def _now_ms(self) -> int:
         return self._clock.now_ms()
-
-
-def _demand_entity(resource: Resource) -> None:
-    raise NotImplementedYet(f"This version of duobus does not serve topics, so there is no {resource.kind} to manage.")
 
 
 def _response(done: Done) -> web.Response:

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from duobus.auth import new_key
+from collections.abc import Callable
+
 from duobus.broker import ScaleUnit
 from duobus.broker.namespace import Namespace
 from duobus.broker.queue import Queue
-from duobus.clock import Clock, Entropy
+from duobus.clock import Clock
 from duobus.errors import ArgumentInvalid, NotImplementedYet, ServerBusy, StoreFailed, StoreUnavailable
 from duobus.gateway.rest.atom.last_numbers import LastNumbers
 from duobus.gateway.rest.atom.place import Place
 from duobus.gateway.rest.atom.queue_xml import read_queue, write_queue
+from duobus.gateway.rest.atom.topics import demand_all
 from duobus.gateway.rest.atom.xml_reader import Element
 from duobus.model.address import check_entity_name, not_found
-from duobus.model.description import QueueDescription, check_queue, unbuilt_features
+from duobus.model.description import QueueDescription, SubscriptionDescription, check_queue, unbuilt_features
 from duobus.model.tiers import Tier, check_tier
 
 
 class Queues:
     """The queues of all namespaces."""
 
-    def __init__(self, unit: ScaleUnit, clock: Clock, entropy: Entropy, tier: Tier) -> None:
+    def __init__(
+        self, unit: ScaleUnit, clock: Clock, tier: Tier, numbers: LastNumbers, new_key: Callable[[], str]
+    ) -> None:
         self._unit = unit
         self._clock = clock
-        self._entropy = entropy
+        self._new_key = new_key
         self._tier = tier
-        self._numbers = LastNumbers()
-        unit.follow(self._numbers.follow)
+        self._numbers = numbers
 
     def find(self, home: Namespace, name: str) -> Queue:
         """The queue of a name.
@@ -79,7 +82,7 @@ class Queues:
         Raises:
             StoreUnavailable: One of its fragments is away; nothing was changed.
         """
-        self._demand_all(self.find(home, queue.name))
+        demand_all(self.find(home, queue.name))
         return await self._unit.update_queue(home.name, queue, profile=self._tier.profile)
 
     async def delete(self, home: Namespace, name: str) -> None:
@@ -88,29 +91,19 @@ class Queues:
         Raises:
             StoreUnavailable: One of its fragments is away; nothing was done.
         """
-        self._demand_all(self.find(home, name))
+        demand_all(self.find(home, name))
         try:
             await self._unit.delete_queue(home.name, name)
         except StoreFailed as error:
             raise StoreUnavailable(f"The queue '{name}' is gone, but not all of its messages yet: {error}") from error
 
-    @staticmethod
-    def _demand_all(queue: Queue) -> None:
-        """All fragments must take part in a change (HTTP contract A.5.5)."""
-        for handle in queue.fragments:
-            if not handle.online:
-                raise handle.broker.unavailable()
-
     def inside(self, queue: Queue, place: Place) -> str:
         """The elements of a queue."""
         return write_queue(queue.description, self._numbers.of(queue), place)
 
-    def _new_key(self) -> str:
-        return new_key(self._entropy)
 
-
-def demand_target(home: Namespace, queue: QueueDescription) -> None:
-    """Raise ArgumentInvalid when a queue is to forward to what does not exist (HTTP contract A.7)."""
-    for name in (queue.forward_to, queue.forward_dead_lettered_messages_to):
-        if name is not None and name.lower() not in home.queues and name.lower() != queue.name.lower():
-            raise ArgumentInvalid(f"SubCode=40400. The forwarding target '{name}' does not exist. Create it first.")
+def demand_target(home: Namespace, name: str, wanted: QueueDescription | SubscriptionDescription) -> None:
+    """Raise ArgumentInvalid when an entity called ``name`` is to forward to what does not exist (HTTP contract A.7)."""
+    for target in (wanted.forward_to, wanted.forward_dead_lettered_messages_to):
+        if target is not None and target.lower() != name.lower() and not home.is_taken(target):
+            raise ArgumentInvalid(f"SubCode=40400. The forwarding target '{target}' does not exist. Create it first.")

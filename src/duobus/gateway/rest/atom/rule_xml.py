@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from duobus.errors import ArgumentInvalid
 from duobus.gateway.rest.atom import xml_writer as xml
 from duobus.gateway.rest.atom.fields import Fields
-from duobus.gateway.rest.atom.typed_values import TypedValue, read_values, write_values
+from duobus.gateway.rest.atom.typed_values import STRING, read_values, write_values
 from duobus.gateway.rest.atom.xml_reader import Element
+from duobus.model.description import DEFAULT_RULE, RuleDescription, TypedValue
 
 SQL: Final = "Sql"
 CORRELATION: Final = "Correlation"
@@ -36,68 +37,49 @@ CORRELATED: Final = (
 _LEVEL: Final = "<CompatibilityLevel>20</CompatibilityLevel>"
 
 
-class RuleBody(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule as its XML tells it.
-
-    Attributes:
-        name: Its name; None where the XML has none.
-        kind: SQL, CORRELATION, TRUE or FALSE.
-        sql: Expression of an SQL filter, else empty.
-        parameters: Of an SQL filter, by their names as written (``@x``).
-        correlation: System property of CORRELATED to its text.
-        properties: Application properties of a correlation filter.
-        action: Expression of the action; None without one.
-        action_parameters: Of the action.
-        created_at_ms: 0 in requests.
-    """
-
-    name: str | None = None
-    kind: str = TRUE
-    sql: str = ""
-    parameters: dict[str, TypedValue] = {}
-    correlation: dict[str, str] = {}
-    properties: dict[str, TypedValue] = {}
-    action: str | None = None
-    action_parameters: dict[str, TypedValue] = {}
-    created_at_ms: int = 0
-
-
-def read_rule(node: Element) -> RuleBody:
+def read_rule(node: Element, name: str = "") -> RuleDescription:
     """Return the rule that an element holds; whether its expressions are SQL is not looked at.
+
+    Args:
+        node: The element.
+        name: What it is called; empty where the element says it.
 
     Raises:
         ArgumentInvalid: The type of the filter or action is unknown, or something of it is missing or wrong.
     """
+    name = name or Fields(node).text("Name") or DEFAULT_RULE.name
     filtering = node.find("Filter")
-    body = RuleBody() if filtering is None else _read_filter(filtering)
+    rule = RuleDescription(name=name) if filtering is None else _read_filter(filtering, name)
     action, parameters = _read_action(node.find("Action"))
-    name = Fields(node).text("Name")
-    return msgspec.structs.replace(body, name=name, action=action, action_parameters=parameters)
+    return msgspec.structs.replace(rule, sql_action=action, action_parameters=parameters)
 
 
-def _read_filter(node: Element) -> RuleBody:
+def _read_filter(node: Element, name: str) -> RuleDescription:
     kind = _KINDS.get(node.type_name or "")
     if kind is None:
         raise ArgumentInvalid(
             f"The filter's i:type is {(node.type_name or '')[:64]!r}; it must be one of {', '.join(_KINDS)}."
         )
     if kind == CORRELATION:
-        correlation = {name: text for name in CORRELATED if (text := node.text_of(name))}
+        found: dict[str, Any] = {member: text for member in CORRELATED if (text := node.text_of(member))}
         properties = read_values(node.find("Properties"), "the filter's Properties")
-        if not correlation and not properties:
+        if properties:
+            found["Properties"] = {key: {"type": one.type, "value": one.value} for key, one in properties.items()}
+        if not found:
             raise ArgumentInvalid("A correlation filter needs at least one property to compare.")
-        return RuleBody(kind=kind, correlation=correlation, properties=properties)
+        return RuleDescription(name=name, filter_type=kind, correlation_filter=found)
     if kind != SQL:
-        return RuleBody(kind=kind)
+        return RuleDescription(name=name, filter_type=kind)
     sql = (node.text_of("SqlExpression") or "").strip()
     if not sql:
         raise ArgumentInvalid("The SQL filter has no SqlExpression.")
-    return RuleBody(kind=kind, sql=sql, parameters=read_values(node.find("Parameters"), "the filter's Parameters"))
+    parameters = read_values(node.find("Parameters"), "the filter's Parameters")
+    return RuleDescription(name=name, filter_type=kind, sql_filter=sql, sql_parameters=parameters or None)
 
 
-def _read_action(node: Element | None) -> tuple[str | None, dict[str, TypedValue]]:
+def _read_action(node: Element | None) -> tuple[str | None, dict[str, TypedValue] | None]:
     if node is None or node.type_name == "EmptyRuleAction":
-        return None, {}
+        return None, None
     if node.type_name != "SqlRuleAction":
         raise ArgumentInvalid(
             f"The action's i:type is {(node.type_name or '')[:64]!r}; it must be SqlRuleAction or EmptyRuleAction."
@@ -105,27 +87,49 @@ def _read_action(node: Element | None) -> tuple[str | None, dict[str, TypedValue
     sql = (node.text_of("SqlExpression") or "").strip()
     if not sql:
         raise ArgumentInvalid("The rule's action has no SqlExpression. Leave the action out, or give one.")
-    return sql, read_values(node.find("Parameters"), "the action's Parameters")
+    return sql, read_values(node.find("Parameters"), "the action's Parameters") or None
 
 
-def write_rule(rule: RuleBody) -> str:
+def write_rule(rule: RuleDescription) -> str:
     """Return the elements of a rule, in the cloud's order."""
-    if rule.action is None:
+    if rule.sql_action is None:
         action = '<Action i:type="EmptyRuleAction"></Action>'
     else:
-        inside = xml.element("SqlExpression", rule.action) + _LEVEL + write_values("Parameters", rule.action_parameters)
+        parameters = write_values("Parameters", rule.action_parameters or {})
+        inside = xml.element("SqlExpression", rule.sql_action) + _LEVEL + parameters
         action = f'<Action i:type="SqlRuleAction">{inside}</Action>'
     return (
-        f'<Filter i:type="{_TYPES[rule.kind]}">{_filter_inside(rule)}</Filter>'
+        f'<Filter i:type="{_TYPES[rule.filter_type]}">{_filter_inside(rule)}</Filter>'
         + action
         + xml.instant("CreatedAt", rule.created_at_ms)
-        + xml.element("Name", rule.name or "")
+        + xml.element("Name", rule.name)
     )
 
 
-def _filter_inside(rule: RuleBody) -> str:
-    if rule.kind == CORRELATION:
-        texts = "".join(xml.optional(name, rule.correlation.get(name)) for name in CORRELATED)
-        return texts + write_values("Properties", rule.properties)
-    sql = _FIXED.get(rule.kind, rule.sql)
-    return xml.element("SqlExpression", sql) + _LEVEL + write_values("Parameters", rule.parameters)
+def _filter_inside(rule: RuleDescription) -> str:
+    if rule.filter_type == CORRELATION:
+        members = rule.correlation_filter or {}
+        texts = "".join(xml.optional(name, _plain(members.get(name))) for name in CORRELATED)
+        properties = {str(key): _typed(value) for key, value in (members.get("Properties") or {}).items()}
+        return texts + write_values("Properties", properties)
+    sql = _FIXED.get(rule.filter_type) or rule.sql_filter or ""
+    return xml.element("SqlExpression", sql) + _LEVEL + write_values("Parameters", rule.sql_parameters or {})
+
+
+def _plain(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _typed(value: object) -> TypedValue:
+    """A property of a correlation filter: declared with its type, or a plain JSON value of a configuration file."""
+    if isinstance(value, TypedValue):
+        return value
+    if isinstance(value, dict):
+        return TypedValue(str(value.get("type", STRING)), str(value.get("value", "")))
+    if isinstance(value, bool):
+        return TypedValue("boolean", "true" if value else "false")
+    if isinstance(value, int):
+        return TypedValue("int" if -(1 << 31) <= value < 1 << 31 else "long", str(value))
+    if isinstance(value, float):
+        return TypedValue("double", repr(value))
+    return TypedValue(STRING, str(value))

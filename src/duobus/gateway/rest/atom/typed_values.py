@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Final
 
-import msgspec
-
 from duobus.errors import ArgumentInvalid
 from duobus.gateway.rest.atom import xml_writer as xml
 from duobus.gateway.rest.atom.xml_reader import SCHEMA, Element
+from duobus.model.description import TypedValue
 from duobus.model.durations import parse_duration
 
 #: Values of one map; 1,024 characters of SQL can name some hundreds of parameters.
@@ -25,13 +24,6 @@ STRING: Final = "string"
 #: .NET's own namespace, for what the schema language does not have.
 _SERIALIZATION: Final = "http://schemas.microsoft.com/2003/10/Serialization/"
 _INTEGER: Final = re.compile(r"[+-]?\d{1,20}", re.ASCII)
-
-
-class TypedValue(msgspec.Struct, frozen=True):
-    """A value as it was declared: the local name of its type and its text, which is kept as it came."""
-
-    type_name: str
-    text: str
 
 
 def _integer(bits: int, *, signed: bool = True) -> Callable[[str], object]:
@@ -129,9 +121,9 @@ def write_values(name: str, values: Mapping[str, TypedValue]) -> str:
 
 def _write(key: str, value: TypedValue) -> str:
     # The prefix has four characters: the JavaScript SDK cuts five off (rule 0.11).
-    namespace = _SERIALIZATION if value.type_name == "guid" else SCHEMA
+    namespace = _SERIALIZATION if value.type == "guid" else SCHEMA
     return (
         f"<KeyValueOfstringanyType>{xml.element('Key', key)}"
-        f'<Value xmlns:d6p1="{namespace}" i:type="d6p1:{value.type_name}">{xml.escape(value.text)}</Value>'
+        f'<Value xmlns:d6p1="{namespace}" i:type="d6p1:{value.type}">{xml.escape(value.value)}</Value>'
         "</KeyValueOfstringanyType>"
     )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import uuid
 from typing import Any, Final, NamedTuple
 
-from duobus.broker import COUNT_BITS, DEAD_LETTER, FragmentHandle, Slot, kind_of, sub_queue_of
+from duobus.broker import COUNT_BITS, DEAD_LETTER, CopySlot, FragmentHandle, Slot, kind_of, sub_queue_of
 from duobus.codec import DecodeError, Scan, application_properties, decode, scan, split_batch
 from duobus.codec.sections import DATA, VALUE, find_section
 from duobus.gateway.rest.runtime.broker_properties import write_header
 from duobus.gateway.rest.runtime.header_values import write_date, write_properties
+from duobus.model.overlay import Overlay
 from duobus.model.special import Special
 
 _STATES: Final = ("Active", "Deferred", "Scheduled")
@@ -36,6 +37,13 @@ def message_id_text(found: Scan) -> str | None:
     return _id_text(found.message_id)
 
 
+def altered(slot: Slot) -> bytes:
+    """The bare message, as the rule that made the copy has changed it."""
+    if slot.special is None or slot.special.changes is None:
+        return slot.payload
+    return Overlay.decode(slot.special.changes).apply_to(slot.payload)
+
+
 def show(
     handle: FragmentHandle,
     slot: Slot,
@@ -45,28 +53,30 @@ def show(
     locked_until_ms: int = 0,
 ) -> Received:
     """Return a message as a response shows it; ``lock_token`` for one that is locked."""
-    found = scan(slot.payload)
+    payload = altered(slot)
+    found = scan(payload)
     special = slot.special or _NOTHING
-    body, content_type = _body_of(slot.payload, found)
+    body, content_type = _body_of(payload, found)
     members = _members(handle, slot, found, default_ttl_ms)
     if lock_token is not None:
         members["LockToken"] = str(lock_token)
         members["LockedUntilUtc"] = write_date(locked_until_ms)
     headers = [("BrokerProperties", write_header(members))]
-    headers += write_properties(_properties(slot, special))
+    headers += write_properties(_properties(slot, payload, special))
     return Received(body, content_type, headers)
 
 
 def _members(handle: FragmentHandle, slot: Slot, found: Scan, default_ttl_ms: int | None) -> dict[str, Any]:
     special = slot.special or _NOTHING
     number = sequence_number(handle, slot)
+    origin = handle.number << COUNT_BITS | slot.origin if isinstance(slot, CopySlot) else number
     lives = [ttl for ttl in (default_ttl_ms, special.ttl_ms) if ttl is not None]
     ttl_ms = min(lives) if lives else None
     return {
         "CorrelationId": _id_text(found.correlation_id),
         "DeadLetterSource": special.dead_letter_source,
         "DeliveryCount": slot.deliveries + 1,
-        "EnqueuedSequenceNumber": special.enqueued_sequence_number or number,
+        "EnqueuedSequenceNumber": special.enqueued_sequence_number or origin,
         "EnqueuedTimeUtc": write_date(slot.enqueued_ms),
         "Label": found.subject,
         "MessageId": _id_text(found.message_id),
@@ -114,9 +124,9 @@ def _body_of(payload: bytes, found: Scan) -> tuple[bytes, str | None]:
     return payload[find_section(payload, DATA)[0] :], _ENCODED
 
 
-def _properties(slot: Slot, special: Special) -> dict[str, Any]:
+def _properties(slot: Slot, payload: bytes, special: Special) -> dict[str, Any]:
     try:
-        properties = application_properties(slot.payload)
+        properties = application_properties(payload)
     except DecodeError:
         # Nobody has looked into them before. What cannot be told must not keep the message from being received.
         properties = {}

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from aiohttp import web
 
 from duobus.auth.authorizer import NamespaceRules
-from duobus.broker import ABANDON, MAIN, SOURCE, Queue, ScaleUnit, SettleBatch, lock_lost
+from duobus.broker import ABANDON, MAIN, Queue, ScaleUnit, SettleBatch, lock_lost
 from duobus.broker import COMPLETE as COMPLETED
 from duobus.broker.namespace import Namespace
 from duobus.clock import Clock, Entropy
@@ -29,7 +29,7 @@ from duobus.gateway.rest.bodies import BodyRoom, read_body
 from duobus.gateway.rest.guard import Guard
 from duobus.gateway.rest.runtime import routes
 from duobus.gateway.rest.runtime.broker_properties import BrokerProperties, read_header
-from duobus.gateway.rest.runtime.from_amqp import message_id_text, sequence_number, show
+from duobus.gateway.rest.runtime.from_amqp import altered, message_id_text, sequence_number, show
 from duobus.gateway.rest.runtime.header_values import read_properties
 from duobus.gateway.rest.runtime.receiving import TIMEOUT_DEFAULT_S, TIMEOUT_MAX_S, give_back, take_one
 from duobus.gateway.rest.runtime.routes import Call
@@ -38,7 +38,7 @@ from duobus.gateway.rest.target import Target
 from duobus.gateway.waiting import Waiting
 from duobus.model.address import Address, parse_address
 from duobus.model.columns import DeliveryBatch, SendBatch
-from duobus.model.description import ACTIVE, RECEIVE_DISABLED, SEND_DISABLED, Right
+from duobus.model.description import ACTIVE, RECEIVE_DISABLED, SEND_DISABLED, TOPIC, Right
 from duobus.model.http_options import HttpOptions
 from duobus.model.metering import EMPTY_RECEIVE, RECEIVE, RENEW, SEND, SETTLE, operations_of
 
@@ -116,6 +116,8 @@ class Messages:
     async def _send(self, request: web.Request, queue: Queue, address: Address, home: Namespace) -> web.Response:
         if address.sub_queue != MAIN:
             raise NotAllowed("Messages cannot be sent to a dead-letter queue.")
+        if address.subscription is not None:
+            raise NotAllowed("Messages cannot be sent to a subscription. Send to its topic.")
         _demand_status(queue, (ACTIVE, RECEIVE_DISABLED))
         is_batch = request.headers.get("Content-Type", "").partition(";")[0].strip().lower() == BATCH_TYPE
         limit = min(queue.description.max_message_size_bytes, SEND_BYTES_MAX)
@@ -172,6 +174,8 @@ class Messages:
         _demand_status(queue, (ACTIVE, SEND_DISABLED))
         if queue.description.requires_session and address.sub_queue == MAIN:
             raise NotAllowed(f"'{queue.path}' requires sessions, which cannot be received over HTTP. Use AMQP.")
+        if queue.kind == TOPIC:
+            raise NotAllowed(f"Nothing is received from the topic '{queue.path}'. Receive from a subscription of it.")
         limit_s = _timeout(target.query)
         if not any(handle.online for handle in queue.fragments):
             raise queue.fragments[0].broker.unavailable()
@@ -188,7 +192,7 @@ class Messages:
             self._meter(queue.namespace, queue.path, EMPTY_RECEIVE, 0, 0, 1)
             return web.Response(status=204)
         if (request.transport is None or request.transport.is_closing()) and not removing:
-            give_back(batch)
+            give_back(queue, batch)
             # Nobody reads it.
             return web.Response(status=204)
         slot = batch.slots[0]
@@ -205,19 +209,19 @@ class Messages:
             raise ArgumentInvalid("The lock token in the address is no GUID.") from None
         handle, prefix, lock = queue.find_lock(token.bytes_le)
         fragment, _ = handle.broker.present(handle)
-        slot = fragment.sources[SOURCE].locks.get(lock) if fragment.prefix == prefix else None
-        if slot is None or not _is_named(call.message, sequence_number(handle, slot), slot.payload):
+        slot = fragment.sources[queue.source_no].locks.get(lock) if fragment.prefix == prefix else None
+        if slot is None or not _is_named(call.message, sequence_number(handle, slot), altered(slot)):
             raise lock_lost()
         if call.kind == routes.RENEW:
             if queue.description.requires_session:
                 raise NotAllowed("The lock of a session's message lasts as long as the session's. Renew that one.")
-            if handle.broker.renew(handle, SOURCE, prefix, [lock]) is None:
+            if handle.broker.renew(handle, queue.source_no, prefix, [lock]) is None:
                 raise lock_lost()
             self._meter(queue.namespace, queue.path, RENEW, 1, 0, 1)
             return web.Response(status=200)
         waiting = Waiting()
         outcome = COMPLETED if call.kind == routes.COMPLETE else ABANDON
-        command = SettleBatch(handle, SOURCE, waiting, prefix=prefix, outcome=outcome, ranges=[(lock, 1)])
+        command = SettleBatch(handle, queue.source_no, waiting, prefix=prefix, outcome=outcome, ranges=[(lock, 1)])
         command.strict = True
         queue.settle(command)
         (done,) = await waiting.results(1)
@@ -235,7 +239,7 @@ def _is_named(text: str, number: int, payload: bytes) -> bool:
 def _demand_status(queue: Queue, allowed: tuple[str, ...]) -> None:
     status = queue.description.status
     if status not in allowed:
-        raise EntityDisabled(f"The queue '{queue.path}' has the status {status}. Enable it, then try again.")
+        raise EntityDisabled(f"The {queue.kind} '{queue.path}' has the status {status}. Enable it, then try again.")
 
 
 def _timeout(query: dict[str, str]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from duobus.broker import SOURCE, Queue, Receiver, Throttle
+from duobus.broker import Queue, Receiver, Throttle
 from duobus.errors import QuotaExceeded
 from duobus.gateway.waiting import Waiting
 from duobus.model.columns import DeliveryBatch
@@ -32,7 +32,7 @@ async def take_one(
     """
     if sum(len(lender.receivers) for lender in queue.lenders.values()) >= receivers_max:
         raise QuotaExceeded(
-            f"The queue '{queue.path}' has {receivers_max} receivers already. Close some, or raise the quota "
+            f"The {queue.kind} '{queue.path}' has {receivers_max} receivers already. Close some, or raise the quota "
             "(--quota receivers=...)."
         )
     waiting = Waiting()
@@ -52,7 +52,7 @@ async def take_one(
         late = _arrived(waiting)
         if late is not None and taken is None and not removing:
             # It came in the very moment in which the caller went.
-            give_back(late)
+            give_back(queue, late)
     return taken
 
 
@@ -70,7 +70,8 @@ async def _last_chance(queue: Queue, sub_queue: int, receiver: Receiver, waiting
 
 def _has_any(queue: Queue, sub_queue: int) -> bool:
     return any(
-        handle.fragment is not None and handle.fragment.available(SOURCE, sub_queue) > 0 for handle in queue.fragments
+        handle.fragment is not None and handle.fragment.available(queue.source_no, sub_queue) > 0
+        for handle in queue.fragments
     )
 
 
@@ -87,7 +88,7 @@ async def _arrival(waiting: Waiting) -> None:
         waiting.ready.clear()
 
 
-def give_back(batch: DeliveryBatch) -> None:
+def give_back(queue: Queue, batch: DeliveryBatch) -> None:
     """Undo a delivery that nobody got to see: unlocked, and not counted (B.1)."""
     ranges = [(batch.first_lock, len(batch.slots))]
-    batch.fragment.broker.unlock(batch.fragment, SOURCE, batch.prefix, ranges, counted=False)
+    batch.fragment.broker.unlock(batch.fragment, queue.source_no, batch.prefix, ranges, counted=False)

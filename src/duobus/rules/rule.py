@@ -1,0 +1,121 @@
+"""Rule: a description that was checked and compiled."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from duobus.errors import ArgumentInvalid, ServiceBusError
+from duobus.model.address import check_subscription_name
+from duobus.model.description import RuleDescription
+from duobus.rules.actions import Action
+from duobus.rules.compiler import Run, compile_filter
+from duobus.rules.correlation import CorrelationTest, key_of, parse_correlation
+from duobus.rules.equalities import Equalities, equalities_of
+from duobus.rules.literals import parse_parameters
+from duobus.rules.parser import parse_filter
+
+SQL: Final = "Sql"
+CORRELATION: Final = "Correlation"
+TRUE: Final = "True"
+FALSE: Final = "False"
+
+
+def _always(_: Any) -> bool:
+    return True
+
+
+def _never(_: Any) -> bool:
+    return False
+
+
+class Rule:
+    """A compiled rule; made by ``compile_rule`` alone, and safe to share between fragments.
+
+    Attributes:
+        name: Of the rule; altered copies carry it as ``RuleName``.
+        is_true: Takes every message and alters none, whatever kind of filter says so.
+        is_false: Takes no message.
+        has_action: Each message that it takes gives a copy of its own.
+        is_correlation: Counts against the limit of correlation filters, otherwise of SQL filters (E.7).
+        test: MessageView to something true when it matches.
+        action: What it changes, or None.
+        can_fail: ``test`` may raise EvaluationError, though all sections can be read.
+        sections: What ``test`` and ``action`` need decoded, as bits of ``duobus.rules.system``.
+        equalities: What a message must have to match at all; empty when nothing of the kind is known.
+    """
+
+    __slots__ = (
+        "action",
+        "can_fail",
+        "equalities",
+        "has_action",
+        "is_correlation",
+        "is_false",
+        "is_true",
+        "name",
+        "sections",
+        "test",
+    )
+
+    def __init__(self, name: str, filter_type: str, action: Action | None) -> None:
+        self.name = name
+        self.action = action
+        self.has_action = action is not None
+        self.is_true = filter_type == TRUE and action is None
+        self.is_false = filter_type == FALSE
+        self.is_correlation = filter_type == CORRELATION
+        self.test: Run = _never if self.is_false else _always
+        self.can_fail = False
+        self.sections = 0 if action is None else action.sections
+        self.equalities: Equalities = {}
+
+
+def compile_rule(description: RuleDescription) -> Rule:
+    """Check and compile a rule.
+
+    Raises:
+        ArgumentInvalid: The text is no rule; the error names the position and what was expected.
+        ArgumentOutOfRange: It is one, and beyond a limit.
+    """
+    check_subscription_name(description.name, kind="rule")
+    action = None
+    try:
+        if description.sql_action is not None:
+            action = Action(description.sql_action, parse_parameters(description.action_parameters), description.name)
+        rule = Rule(description.name, description.filter_type, action)
+        if description.filter_type == SQL:
+            _compile_sql(rule, description)
+        elif description.filter_type == CORRELATION:
+            _compile_correlation(rule, description)
+        elif description.filter_type not in (TRUE, FALSE):
+            raise ArgumentInvalid(
+                f"{description.filter_type!r} is no filter type; the types are Sql, Correlation, True and False."
+            )
+    except ServiceBusError as error:
+        raise type(error)(f"Rule {description.name!r}: {error}") from None
+    return rule
+
+
+def _compile_sql(rule: Rule, description: RuleDescription) -> None:
+    if description.sql_filter is None:
+        raise ArgumentInvalid("An SQL filter needs an expression; for every message use a True filter.")
+    parameters = parse_parameters(description.sql_parameters)
+    node = parse_filter(description.sql_filter)
+    code = compile_filter(node, parameters)
+    rule.test = code.run
+    rule.can_fail = code.can_fail
+    rule.sections |= code.sections
+    if not code.can_fail:
+        rule.equalities = equalities_of(node, parameters)
+    if code.is_constant:
+        # Clients without a True filter of their own write 1=1 for it, and 1=0 for False (A.5.4, wire contract 10.8).
+        rule.is_true = code.value is True and rule.action is None
+        rule.is_false = code.value is not True
+
+
+def _compile_correlation(rule: Rule, description: RuleDescription) -> None:
+    fields = parse_correlation(description.correlation_filter or {})
+    test = CorrelationTest(fields)
+    rule.test = test
+    rule.sections |= test.sections
+    rule.equalities = {field: (key_of(value),) for field, value in fields.items()}

@@ -1,0 +1,336 @@
+"""RuleSet: all rules of one topic, matched against a message in one pass (HTTP contract E.1)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from duobus.errors import QuotaExceeded
+from duobus.model.overlay import Overlay
+from duobus.rules.index import Index
+from duobus.rules.message import MessageView
+from duobus.rules.rule import Rule
+from duobus.rules.values import EvaluationError
+
+#: Rules of one topic (E.7). True and false filters count as SQL: they are kinds of it.
+SQL_RULES_MAX: Final = 2000
+CORRELATION_RULES_MAX: Final = 100_000
+
+
+class AlteredCopy:
+    """A copy of its own, which one rule with an action asks for.
+
+    Attributes:
+        source: Number of the subscription's source.
+        rule_name: Of the rule.
+        overlay: What it changes, ``RuleName`` included.
+    """
+
+    __slots__ = ("overlay", "rule_name", "source")
+
+    def __init__(self, source: int, rule_name: str, overlay: Overlay) -> None:
+        self.source = source
+        self.rule_name = rule_name
+        self.overlay = overlay
+
+
+class Match:
+    """What one message gives.
+
+    Attributes:
+        sources: Sources that get one plain copy each, ascending: all their matching rules without action together.
+        altered: Further copies, ordered by source and within one by the order in which its rules were added.
+        errors: Source to the text of its first error, or None when there was none. The message goes to that
+            subscription's dead-letter queue, once, if DeadLetteringOnFilterEvaluationExceptions says so; its other
+            matching rules still deliver (E.4).
+    """
+
+    __slots__ = ("altered", "errors", "sources")
+
+    def __init__(
+        self, sources: tuple[int, ...], altered: Sequence[AlteredCopy] = (), errors: dict[int, str] | None = None
+    ) -> None:
+        self.sources = sources
+        self.altered = altered
+        self.errors = errors
+
+
+class _Entry:
+    """A rule at its source; compared by identity.
+
+    Attributes:
+        order: Grows with every rule that is added.
+    """
+
+    __slots__ = ("order", "rule", "source")
+
+    def __init__(self, source: int, rule: Rule, order: int) -> None:
+        self.source = source
+        self.rule = rule
+        self.order = order
+
+
+class _Findings:
+    """What was found for one message so far."""
+
+    __slots__ = ("altered", "errors", "plain")
+
+    def __init__(self, plain: Iterable[int]) -> None:
+        self.plain = set(plain)
+        self.altered: list[tuple[int, int, AlteredCopy]] = []
+        # By source: (order, text); the first error in the order of the rules counts.
+        self.errors: dict[int, tuple[int, str]] = {}
+
+    def error(self, entry: _Entry, error: EvaluationError) -> None:
+        text = f"Rule {entry.rule.name!r} cannot be evaluated: {error}."
+        known = self.errors.get(entry.source)
+        if known is None or entry.order < known[0]:
+            self.errors[entry.source] = (entry.order, text)
+
+    def take(self, entry: _Entry, message: MessageView) -> None:
+        """Note that a rule matches."""
+        action = entry.rule.action
+        if action is None:
+            self.plain.add(entry.source)
+            return
+        try:
+            overlay = action.apply(message)
+        except EvaluationError as error:
+            self.error(entry, error)
+            return
+        self.altered.append((entry.source, entry.order, AlteredCopy(entry.source, entry.rule.name, overlay)))
+
+    def match(self) -> Match:
+        self.altered.sort(key=lambda found: found[:2])
+        errors = {source: text for source, (_, text) in sorted(self.errors.items())} if self.errors else None
+        return Match(tuple(sorted(self.plain)), [copy for _, _, copy in self.altered], errors)
+
+
+class RuleSet:
+    """The rules of all subscriptions of a topic that may receive, by source.
+
+    It is changed rule by rule, at a cost that does not depend on how many there are. A message is matched against
+    what it holds at that moment (I24: one committed version).
+
+    Args:
+        subscriptions: Source number to its rules; a source without rules gets nothing.
+        new_id: Gives ``newid()`` its values.
+    """
+
+    # Rules are kept by how they are looked for: those that take everything and alter nothing are counted (_always),
+    # those with equalities are in the index, the others are tried one by one (_tried).
+    __slots__ = (
+        "_always",
+        "_always_sorted",
+        "_correlation",
+        "_index",
+        "_indexed",
+        "_new_id",
+        "_order",
+        "_readers",
+        "_rules",
+        "_sections",
+        "_sql",
+        "_tried",
+        "_tried_list",
+        "_trivial",
+    )
+
+    def __init__(
+        self, subscriptions: Mapping[int, Iterable[Rule]] | None = None, *, new_id: Callable[[], uuid.UUID]
+    ) -> None:
+        self._new_id = new_id
+        self._rules: dict[int, dict[str, _Entry]] = {}
+        self._order = 0
+        self._always: dict[int, int] = {}
+        self._always_sorted: tuple[int, ...] | None = ()
+        self._tried: dict[_Entry, None] = {}
+        self._tried_list: list[_Entry] | None = []
+        self._index = Index()
+        # Number of rules in the index, by source.
+        self._indexed: dict[int, int] = {}
+        # How many rules need which sections decoded, and all these sections.
+        self._readers: dict[int, int] = {}
+        self._sql = self._correlation = 0
+        self._sections = 0
+        # Sources with one rule that takes everything, and nothing else.
+        self._trivial = 0
+        for source, rules in (subscriptions or {}).items():
+            self.put(source, rules)
+
+    @property
+    def trivial(self) -> tuple[int, ...] | None:
+        """All sources, ascending, when each has one true filter without action and nothing else; otherwise None.
+
+        Then every message gives each of them one plain copy, and nobody has to look at it.
+        """
+        return self._sorted() if self._trivial == len(self._rules) else None
+
+    def check_room(self, source: int, rule: Rule) -> None:
+        """Whether a rule may be added; the set itself takes any number.
+
+        Raises:
+            QuotaExceeded: The topic has as many rules of this kind as it may have.
+        """
+        replaced = self._rules.get(source, {}).get(rule.name.lower())
+        if replaced is not None and replaced.rule.is_correlation == rule.is_correlation:
+            return
+        if rule.is_correlation and self._correlation >= CORRELATION_RULES_MAX:
+            raise QuotaExceeded(
+                f"The topic has {CORRELATION_RULES_MAX} rules with a correlation filter, as many as it may have. "
+                "Remove some first."
+            )
+        if not rule.is_correlation and self._sql >= SQL_RULES_MAX:
+            raise QuotaExceeded(
+                f"The topic has {SQL_RULES_MAX} rules with an SQL, true or false filter, as many as it may have. "
+                "Remove some first, or use correlation filters."
+            )
+
+    def _count(self, rule: Rule, change: int) -> None:
+        if rule.is_correlation:
+            self._correlation += change
+        else:
+            self._sql += change
+
+    def put(self, source: int, rules: Iterable[Rule] = ()) -> None:
+        """Give a source these rules and no others; a source that is not known yet is added."""
+        self.drop(source)
+        self._rules[source] = {}
+        for rule in rules:
+            self.add(source, rule)
+
+    def drop(self, source: int) -> None:
+        """Take a source out: its subscription is gone, or may not receive now."""
+        for name in list(self._rules.get(source, ())):
+            self.remove(source, name)
+        self._rules.pop(source, None)
+
+    def add(self, source: int, rule: Rule) -> None:
+        """Give a source one more rule, in the place of one of the same name.
+
+        Raises:
+            KeyError: There is no such source.
+        """
+        self.remove(source, rule.name)
+        entries = self._rules[source]
+        was_trivial = self._is_trivial(source)
+        entry = entries[rule.name.lower()] = _Entry(source, rule, self._order)
+        self._order += 1
+        self._count(rule, 1)
+        self._trivial += self._is_trivial(source) - was_trivial
+        if rule.is_false:
+            return
+        if rule.is_true:
+            self._always[source] = self._always.get(source, 0) + 1
+            self._always_sorted = None
+            return
+        self._readers[rule.sections] = self._readers.get(rule.sections, 0) + 1
+        self._sections |= rule.sections
+        if rule.equalities:
+            self._index.add(rule.equalities, entry)
+            self._indexed[source] = self._indexed.get(source, 0) + 1
+        else:
+            self._tried[entry] = None
+            self._tried_list = None
+
+    def remove(self, source: int, name: str) -> None:
+        """Take a rule from a source; nothing happens when there is none of this name.
+
+        Raises:
+            KeyError: There is no such source.
+        """
+        entries = self._rules[source]
+        was_trivial = self._is_trivial(source)
+        entry = entries.pop(name.lower(), None)
+        if entry is None:
+            return
+        self._trivial += self._is_trivial(source) - was_trivial
+        rule = entry.rule
+        self._count(rule, -1)
+        if rule.is_false:
+            return
+        if rule.is_true:
+            _count_down(self._always, source)
+            self._always_sorted = None
+            return
+        _count_down(self._readers, rule.sections)
+        self._sections = 0
+        for sections in self._readers:
+            self._sections |= sections
+        if rule.equalities:
+            self._index.remove(rule.equalities, entry)
+            _count_down(self._indexed, source)
+        else:
+            del self._tried[entry]
+            self._tried_list = None
+
+    def match(self, message: MessageView) -> Match:
+        """Evaluate all rules on a message. Whatever the message holds, nothing is raised."""
+        always = self._sorted()
+        if not self._readers:
+            return Match(always)
+        message.new_id = self._new_id
+        found = _Findings(always)
+        tried = self._tried_list
+        if tried is None:
+            tried = self._tried_list = list(self._tried)
+        try:
+            message.need(self._sections)
+        except EvaluationError as error:
+            self._match_unreadable(message, tried, found, error)
+            return found.match()
+        for entry in self._index.find(message):
+            if entry.rule.test(message):
+                found.take(entry, message)
+        _try(tried, message, found)
+        return found.match()
+
+    def _match_unreadable(
+        self, message: MessageView, tried: list[_Entry], found: _Findings, error: EvaluationError
+    ) -> None:
+        """Match a message of which something cannot be decoded; rules that have no need of it hold as ever."""
+        for entry in tried:
+            try:
+                message.need(entry.rule.sections)
+                if entry.rule.test(message):
+                    found.take(entry, message)
+            except EvaluationError as failure:
+                found.error(entry, failure)
+        for source in self._indexed:
+            entry = next(entry for entry in self._rules[source].values() if entry.rule.equalities)
+            found.error(entry, error)
+
+    def _is_trivial(self, source: int) -> bool:
+        entries = self._rules[source]
+        return len(entries) == 1 and next(iter(entries.values())).rule.is_true
+
+    def _sorted(self) -> tuple[int, ...]:
+        if self._always_sorted is None:
+            self._always_sorted = tuple(sorted(self._always))
+        return self._always_sorted
+
+
+def _try(entries: list[_Entry], message: MessageView, found: _Findings) -> None:
+    """Evaluate these rules, one by one."""
+    plain = found.plain
+    for entry in entries:
+        rule = entry.rule
+        if not rule.can_fail:
+            # A source that has its plain copy gains nothing from another rule that matches.
+            if (rule.action is not None or entry.source not in plain) and rule.test(message):
+                found.take(entry, message)
+            continue
+        try:
+            matches = rule.test(message)
+        except EvaluationError as error:
+            found.error(entry, error)
+            continue
+        if matches:
+            found.take(entry, message)
+
+
+def _count_down(counts: dict[int, int], key: int) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]

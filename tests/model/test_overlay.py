@@ -1,0 +1,56 @@
+"""Overlay: what a rule changed on a copy, stored and applied."""
+
+from __future__ import annotations
+
+import pytest
+
+from duobus.codec import Int, Symbol, application_properties_section, build_message, data_section
+from duobus.errors import InternalError
+from duobus.model.overlay import Overlay
+from duobus.model.special import Special
+
+OVERLAY = Overlay(
+    {3: "new", 0: None, 6: Symbol("a/b")},
+    {"x": Int(1), "y": None},
+    ("gone", "absent"),
+    {"ttl_ms": 5, "session_id": None},
+)
+
+
+def test_it_is_stored_and_read_back() -> None:
+    again = Overlay.decode(OVERLAY.encode())
+    assert again == OVERLAY
+    assert (again.properties, again.application) == (OVERLAY.properties, OVERLAY.application)
+    assert (again.removed, again.envelope) == (OVERLAY.removed, OVERLAY.envelope)
+    assert type(again.application["x"]) is Int
+
+
+@pytest.mark.parametrize("data", [b"", b"\x40", b"\xff", b"\x45", OVERLAY.encode()[:-1]])
+def test_a_stored_form_that_is_none_is_our_own_fault(data: bytes) -> None:
+    with pytest.raises(InternalError):
+        Overlay.decode(data)
+
+
+def test_it_changes_properties_and_nothing_behind_them() -> None:
+    tail = data_section(b"one") + data_section(b"two")
+    payload = build_message(["id", b"u", None, "old"], {"gone": 1, "kept": "k"}) + tail
+    expected = build_message(
+        [None, b"u", None, "new", None, None, Symbol("a/b")], {"kept": "k", "x": Int(1), "y": None}
+    )
+    assert OVERLAY.apply_to(payload) == expected + tail
+
+
+def test_sections_that_are_missing_are_made() -> None:
+    tail = data_section(b"one")
+    assert Overlay({3: "s"}).apply_to(tail) == build_message([None, None, None, "s"]) + tail
+    assert Overlay(None, {"a": 1}).apply_to(tail) == application_properties_section({"a": 1}) + tail
+    assert Overlay().apply_to(tail) == tail
+
+
+def test_what_is_rare_of_the_copy_is_changed_and_of_the_original_not() -> None:
+    original = Special(ttl_ms=1, session_id="s", priority=9)
+    assert OVERLAY.special(original) == Special(ttl_ms=5, priority=9)
+    assert original == Special(ttl_ms=1, session_id="s", priority=9)
+    assert Overlay(None, None, (), {"ttl_ms": None}).special(Special(ttl_ms=1)) is None
+    assert Overlay(None, None, (), {"ttl_ms": 7}).special(None) == Special(ttl_ms=7)
+    assert Overlay().special(original) is original

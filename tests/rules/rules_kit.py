@@ -1,0 +1,101 @@
+"""The message of the contract's vectors (E.8), rules from their texts, and one rule's verdict on a message."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from duobus.codec import Int, Timestamp, application_properties, build_message
+from duobus.model.description import RuleDescription, TypedValue
+from duobus.model.special import Special
+from duobus.rules import MessageView, Overlay, Rule, RuleSet, compile_rule
+from duobus.rules.values import EvaluationError
+
+WHEN_MS = 1_767_312_000_000  # 2026-01-02T00:00Z
+VECTOR_PROPERTIES = {
+    "qty": Int(5),
+    "price": 2.5,
+    "color": "red",
+    "vip": True,
+    "when": Timestamp(WHEN_MS),
+    "a b": 1,
+    "nul": None,
+}
+VECTOR_MESSAGE = build_message(["m1", None, None, "Order-7"], VECTOR_PROPERTIES, data=b"body")
+PARAMETERS = {"@t": TypedValue("dateTime", "2026-02-01T00:00:00"), "@d": TypedValue("duration", "P7D")}
+
+
+def rule(
+    sql: str | None = None,
+    action: str | None = None,
+    *,
+    name: str = "r",
+    correlation: dict[str, Any] | None = None,
+    parameters: dict[str, TypedValue] | None = None,
+    filter_type: str | None = None,
+) -> Rule:
+    kind = "Correlation" if correlation is not None else "Sql" if sql is not None else "True"
+    return compile_rule(
+        RuleDescription(
+            name=name,
+            filter_type=filter_type or kind,
+            sql_filter=sql,
+            correlation_filter=correlation,
+            sql_action=action,
+            sql_parameters=parameters,
+            action_parameters=parameters,
+        )
+    )
+
+
+def counting_ids() -> Callable[[], uuid.UUID]:
+    numbers = itertools.count(1)
+    return lambda: uuid.UUID(int=next(numbers))
+
+
+def rule_set(subscriptions: dict[int, list[Rule]]) -> RuleSet:
+    return RuleSet(subscriptions, new_id=counting_ids())
+
+
+def view(properties: dict[str, Any] | None = None, fields: list[Any] | None = None, **more: Any) -> MessageView:
+    return MessageView(build_message(fields, properties, data=b"body"), **more)
+
+
+def matches(found: Rule, message: MessageView) -> bool:
+    message.new_id = counting_ids()
+    message.need(found.sections)
+    return bool(found.test(message))
+
+
+def verdict(sql: str, payload: bytes = VECTOR_MESSAGE, parameters: dict[str, TypedValue] | None = None) -> str:
+    """T, F, U, or E for an error in the message; a mistake in the text is raised."""
+    try:
+        if matches(rule(sql, parameters=parameters), MessageView(payload)):
+            return "T"
+        # What is false is true when it is negated; what is unknown is not.
+        return "F" if matches(rule(f"NOT ({sql})", parameters=parameters), MessageView(payload)) else "U"
+    except EvaluationError:
+        return "E"
+
+
+def truth(sql: str, properties: dict[str, Any] | None = None, fields: list[Any] | None = None) -> str:
+    return verdict(sql, build_message(fields, properties, data=b"body"))
+
+
+def overlay_of(action: str, payload: bytes = VECTOR_MESSAGE, special: Special | None = None, **more: Any) -> Overlay:
+    """What an action makes of a message; an error in the message is raised as EvaluationError."""
+    match = rule_set({1: [rule(action=action, **more)]}).match(MessageView(payload, special))
+    if match.errors:
+        raise EvaluationError(match.errors[1])
+    assert match.sources == ()
+    return match.altered[0].overlay
+
+
+def acted(action: str, properties: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The application properties after an action, ``RuleName`` left out."""
+    payload = VECTOR_MESSAGE if properties is None else build_message(None, properties, data=b"body")
+    found = application_properties(overlay_of(action, payload).apply_to(payload))
+    assert found.pop("RuleName") == "r"
+    return found

@@ -15,6 +15,7 @@ import click
 #: so that printing it imports none of them.
 _COMMANDS = {
     "demo": ("duobus.cli.demo", "Send, kill the broker, go on, and count: nothing may be lost."),
+    "syphon": ("duobus.cli.syphon", "Carry messages from backlog queues to where they were meant for."),
     "serve": ("duobus.cli.serve", "Run the broker until SIGTERM or Ctrl-C."),
 }
 

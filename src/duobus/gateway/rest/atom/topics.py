@@ -27,7 +27,6 @@ from duobus.model.description import (
     unbuilt_features,
 )
 from duobus.model.tiers import Tier, check_tier
-from duobus.rules import compile_rule
 
 
 class Topics:
@@ -96,8 +95,6 @@ class Topics:
             rules = wanted.rules if first is None else (read_rule(first),)
             rules = tuple(msgspec.structs.replace(rule, created_at_ms=now_ms) for rule in rules)
             wanted = msgspec.structs.replace(wanted, rules=rules)
-            for rule in rules:
-                compile_rule(rule)
         check_subscription(wanted, self._tier.profile)
         check_tier(wanted, self._tier)
         forwards = QueueDescription(

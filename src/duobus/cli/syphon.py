@@ -1,0 +1,128 @@
+"""``duobus syphon``: from the backlog queues of a pair to the entities that the messages were meant for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from azure.servicebus.aio import ServiceBusClient
+
+    from duobus.ha.events import Event
+
+_EXAMPLE = """
+\b
+Example:
+  export DUOBUS_PRIMARY='Endpoint=sb://contoso.servicebus.windows.net/;...'
+  export DUOBUS_SECONDARY='Endpoint=sb://contoso-backup.servicebus.windows.net/;...'
+  duobus syphon --json
+
+\b
+Any number may run side by side. SIGTERM or Ctrl-C ends it; what it had received and not delivered comes again when
+its locks end. Exit status: 0 ended by a signal; 1 it cannot work, with the reason.
+"""
+
+
+@click.command(name="syphon", epilog=_EXAMPLE)
+@click.option(
+    "--primary",
+    envvar="DUOBUS_PRIMARY",
+    required=True,
+    show_envvar=True,
+    help="Connection string of the namespace to deliver to (Send). Better given in the environment.",
+)
+@click.option(
+    "--secondary",
+    envvar="DUOBUS_SECONDARY",
+    required=True,
+    show_envvar=True,
+    help="Connection string of the namespace with the backlog queues (Listen).",
+)
+@click.option("--primary-name", help="Name of the primary in the paths; by default the first label of its host name.")
+@click.option(
+    "--backlog-queues", type=click.IntRange(1, 1000), default=10, show_default=True, help="How many backlog queues."
+)
+@click.option(
+    "--poll",
+    type=click.IntRange(1, 3600),
+    default=900,
+    show_default=True,
+    help="Seconds that a receive waits for messages; each is an operation that Azure bills.",
+)
+@click.option(
+    "--ttl-mode",
+    type=click.Choice(("restart", "remaining")),
+    default="restart",
+    show_default=True,
+    help="Whether times to live start anew, or count from when the message was diverted.",
+)
+@click.option("--json", "is_json", is_flag=True, help="Print one JSON object per event.")
+def command(
+    primary: str, secondary: str, primary_name: str | None, backlog_queues: int, poll: int, ttl_mode: str, is_json: bool
+) -> None:
+    """Carry messages from the backlog queues of a pair to where they were meant for, until it is ended."""
+    try:
+        from azure.servicebus.aio import ServiceBusClient
+    except ImportError as error:
+        raise click.ClickException("The syphon needs the SDK: pip install 'duobus[ha]'") from error
+
+    def client(role: str, text: str) -> ServiceBusClient:
+        try:
+            return ServiceBusClient.from_connection_string(text)
+        except ValueError as error:
+            # Without the text itself, which holds a key.
+            raise click.ClickException(f"The connection string of the {role} is not one: {error}") from None
+
+    there, behind = client("primary", primary), client("secondary", secondary)
+    asyncio.run(_run(there, behind, primary_name, backlog_queues, timedelta(seconds=poll), ttl_mode, is_json))
+
+
+async def _run(
+    primary: ServiceBusClient,
+    secondary: ServiceBusClient,
+    primary_name: str | None,
+    backlog_queues: int,
+    poll: timedelta,
+    ttl_mode: str,
+    is_json: bool,
+) -> None:
+    from duobus.ha.aio import backlog
+    from duobus.ha.aio.syphon import Syphon
+    from duobus.ha.errors import BacklogUnavailable
+    from duobus.ha.events import Reporter
+
+    reporter = Reporter(_printer(is_json))
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, task.cancel)
+    async with primary, secondary:
+        name = primary_name or backlog.name_of(primary)
+        try:
+            queues = await backlog.provide(secondary, None, backlog.paths(name, backlog_queues), reporter)
+        except BacklogUnavailable as error:
+            raise click.ClickException(f"{error} Is --primary-name {name!r} right?") from error
+        syphon = Syphon(primary, secondary, queues, ttl_mode=ttl_mode, poll=poll, reporter=reporter)
+        with contextlib.suppress(asyncio.CancelledError):
+            await syphon.run()
+
+
+def _printer(is_json: bool) -> Callable[[Event], None]:
+    def as_json(event: Event) -> None:
+        click.echo(json.dumps({"event": type(event).__name__, **dataclasses.asdict(event)}))
+
+    def as_text(event: Event) -> None:
+        members = dataclasses.asdict(event)
+        said = "  ".join(f"{name}={value}" for name, value in members.items() if value != "")
+        click.echo(f"{type(event).__name__}  {said}")
+
+    return as_json if is_json else as_text

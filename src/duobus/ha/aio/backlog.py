@@ -1,0 +1,165 @@
+"""The backlog queues of a pair: made when they are missing, chosen at random, left alone when they fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from azure.core.exceptions import ClientAuthenticationError, HttpResponseError, ResourceExistsError
+from azure.core.exceptions import ResourceNotFoundError as NotFound
+from azure.servicebus.exceptions import (
+    MessagingEntityNotFoundError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+)
+
+from duobus.ha.errors import BacklogUnavailable
+from duobus.ha.events import BacklogMissing, Reporter
+
+if TYPE_CHECKING:
+    from azure.servicebus.aio import ServiceBusClient
+    from azure.servicebus.aio.management import ServiceBusAdministrationClient
+
+    from duobus.clock import Clock, Entropy
+
+#: A backlog queue that failed is tried again after this time; without it one bad minute of the secondary would leave a
+#: pair without any, for ever.
+REST_MS: Final = 60_000
+#: Queues that are looked at side by side at pairing.
+AT_ONCE: Final = 10
+TRIES: Final = 3
+TRY_AGAIN_S: Final = 30.0
+
+#: What the service writes for a duration without end.
+_FOREVER: Final = "P10675199DT2H48M5.4775807S"
+_DELIVERIES: Final = 2_147_483_647
+#: The most that Azure takes today; the documents ask for more.
+_DELIVERIES_OF_AZURE: Final = 2_000
+
+
+def paths(primary_name: str, count: int) -> list[str]:
+    """Return the paths of the backlog queues of a primary, ``contoso/x-servicebus-transfer/0`` and so on (PN5)."""
+    return [f"{primary_name}/x-servicebus-transfer/{index}" for index in range(count)]
+
+
+def name_of(client: ServiceBusClient) -> str:
+    """Return the name of a namespace: the first label of its host name."""
+    return str(client.fully_qualified_namespace).split(".", 1)[0].split(":", 1)[0]
+
+
+class Rotation:
+    """The backlog queues that senders may choose among; shared by all senders of a pair (PN4)."""
+
+    def __init__(self, queues: Sequence[str], clock: Clock, entropy: Entropy) -> None:
+        self.queues = tuple(queues)
+        self._clock = clock
+        self._entropy = entropy
+        self._resting: dict[str, int] = {}
+
+    def choose(self) -> str | None:
+        """Return one of those in the rotation, each as likely as the others; None when all have failed."""
+        there = [queue for queue in self.queues if self.is_in(queue)]
+        if not there:
+            return None
+        # 64 bits, so that no queue is ever noticeably more likely than another.
+        return there[self._entropy.number(64) % len(there)]
+
+    def is_in(self, queue: str) -> bool:
+        """Tell whether a queue is in the rotation."""
+        until = self._resting.get(queue)
+        if until is None:
+            return True
+        if self._clock.monotonic_ms() < until:
+            return False
+        del self._resting[queue]
+        return True
+
+    def drop(self, queue: str) -> None:
+        """Take a queue out of the rotation, for all senders."""
+        self._resting[queue] = self._clock.monotonic_ms() + REST_MS
+
+
+async def provide(
+    client: ServiceBusClient,
+    administration: ServiceBusAdministrationClient | None,
+    wanted: Sequence[str],
+    reporter: Reporter,
+) -> list[str]:
+    """Return those of the wanted queues that are there, having made what was missing.
+
+    One that exists is taken as it is (PN7). Without ``administration`` none is made: a link to each tells whether it is
+    there.
+
+    Raises:
+        BacklogUnavailable: There is none at all.
+        ClientAuthenticationError, ServiceBusAuthenticationError, ServiceBusAuthorizationError: The credentials may not.
+    """
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def look(queue: str) -> Exception | None:
+        async with room:
+            try:
+                await (_look(client, queue) if administration is None else _provide_one(administration, queue))
+            except (ClientAuthenticationError, ServiceBusAuthenticationError, ServiceBusAuthorizationError):
+                raise
+            except Exception as error:  # noqa: BLE001 - the pair does without this queue, whatever it was
+                return error
+            return None
+
+    answers = dict(zip(wanted, await asyncio.gather(*(look(queue) for queue in wanted)), strict=True))
+    for queue, answer in answers.items():
+        if answer is not None:
+            reporter.tell(BacklogMissing(queue, str(answer)))
+    found = [queue for queue, answer in answers.items() if answer is None]
+    if not found:
+        how = "Pass administration=, so that they can be made." if administration is None else "See the cause."
+        text = f"The secondary has none of {len(wanted)} backlog queues ({wanted[0]} ...). {how}"
+        raise BacklogUnavailable(text) from answers[wanted[0]]
+    return found
+
+
+async def _look(client: ServiceBusClient, queue: str) -> None:
+    async with client.get_queue_sender(queue):
+        pass
+
+
+async def _provide_one(administration: ServiceBusAdministrationClient, queue: str) -> None:
+    for left in reversed(range(TRIES)):
+        try:
+            try:
+                await administration.get_queue(queue)
+            except NotFound:
+                await _create(administration, queue)
+        except (ClientAuthenticationError, MessagingEntityNotFoundError):
+            raise
+        except Exception:
+            if not left:
+                raise
+            await asyncio.sleep(TRY_AGAIN_S)
+        else:
+            return
+
+
+async def _create(administration: ServiceBusAdministrationClient, queue: str) -> None:
+    """Create a backlog queue with the properties of the documents (PN6)."""
+    for deliveries in (_DELIVERIES, _DELIVERIES_OF_AZURE):
+        try:
+            await administration.create_queue(
+                queue,
+                max_size_in_megabytes=5120,
+                max_delivery_count=deliveries,
+                default_message_time_to_live=_FOREVER,
+                auto_delete_on_idle=_FOREVER,
+                lock_duration=timedelta(minutes=1),
+                dead_lettering_on_message_expiration=True,
+                enable_batched_operations=True,
+            )
+        except ResourceExistsError:
+            return  # Somebody else was faster; theirs is taken as it is.
+        except HttpResponseError as error:
+            if error.status_code != 400 or deliveries == _DELIVERIES_OF_AZURE:
+                raise
+        else:
+            return

@@ -1,0 +1,235 @@
+"""Syphon: from the backlog queues to the entities that the messages were meant for (PN14, PN15; I10, I49)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from azure.servicebus.exceptions import ServiceBusQuotaExceededError
+
+from duobus.clock import Clock
+from duobus.ha.classify import Classifier, Verdict, outage
+from duobus.ha.events import Reporter, SyphonDeadLettered, Syphoned, SyphonFailed, SyphonSkipped
+from duobus.ha.options import POLL_DEFAULT
+from duobus.ha.transfer import Undeliverable, from_backlog
+
+if TYPE_CHECKING:
+    from azure.servicebus import ServiceBusReceivedMessage
+    from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
+    from azure.servicebus.amqp import AmqpAnnotatedMessage
+
+BATCH: Final = 100
+#: A destination that did not answer is left alone for this time: half of the lock of a backlog queue.
+RETRY_DEFAULT: Final = timedelta(seconds=30)
+#: Messages for such destinations that a pump gives back when it tries again. Those beyond it come back by themselves,
+#: when their locks end.
+HELD_MAX: Final = 1_000
+#: After a receive that failed, doubled with each failure up to the second one.
+RETRY_FIRST_S, RETRY_LAST_S = 1.0, 60.0
+#: The SDK takes no wait of nothing.
+SHORTEST_WAIT_S: Final = 0.05
+#: Destinations whose links are kept open.
+SENDERS_MAX: Final = 100
+
+CANNOT_BE_DELIVERED: Final = "The message cannot be delivered to the destination."
+EXPIRED: Final = "TTLExpiredException"
+_DESCRIPTION_MAX: Final = 4_000
+
+
+class _Parcel(NamedTuple):
+    received: ServiceBusReceivedMessage
+    message: AmqpAnnotatedMessage
+
+
+class Syphon:
+    """Carries messages of backlog queues to their destinations, at least once, until it is cancelled.
+
+    Any number may run side by side, in any processes. A message is completed in its backlog queue after its destination
+    accepted it, so that one which is killed in between brings it twice; duplicate detection at the destination
+    suppresses that. A destination that is away holds up nobody: its messages stay. What can never be delivered goes to
+    the backlog queue's dead letters with a reason.
+
+    Args:
+        primary: Client of the namespace to deliver to.
+        secondary: Client of the namespace that has the backlog queues.
+        queues: Their paths.
+        classifier: Which errors mean that a destination is away.
+        ttl_mode: ``restart`` or ``remaining``.
+        poll: How long a receive waits for messages.
+        retry: How long a destination that did not answer is left alone.
+        reporter: Hears of everything.
+        clock: The time.
+    """
+
+    def __init__(
+        self,
+        primary: ServiceBusClient,
+        secondary: ServiceBusClient,
+        queues: Sequence[str],
+        *,
+        classifier: Classifier = outage,
+        ttl_mode: str = "restart",
+        poll: timedelta = POLL_DEFAULT,
+        retry: timedelta = RETRY_DEFAULT,
+        reporter: Reporter | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._primary = primary
+        self._secondary = secondary
+        self._queues = tuple(queues)
+        self._classifier = classifier
+        self._is_remaining = ttl_mode == "remaining"
+        self._poll_s = poll.total_seconds()
+        self._retry_ms = round(retry.total_seconds() * 1000)
+        self._reporter = reporter if reporter is not None else Reporter(None)
+        self._clock = clock if clock is not None else Clock()
+
+    async def run(self) -> None:
+        """Carry until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for queue in self._queues:
+                group.create_task(_Pump(self, queue).run())
+
+
+class _Pump:
+    """One backlog queue. It has senders of its own, as the SDK's are for one task at a time."""
+
+    def __init__(self, syphon: Syphon, queue: str) -> None:
+        self._syphon = syphon
+        self._queue = queue
+        self._senders: dict[str, ServiceBusSender] = {}
+        #: Path to the time at which it is tried again.
+        self._skipped: dict[str, int] = {}
+        #: Path to messages of it that are locked.
+        self._held: dict[str, list[ServiceBusReceivedMessage]] = {}
+
+    async def run(self) -> None:
+        syphon, retry_s = self._syphon, RETRY_FIRST_S
+        try:
+            while True:
+                try:
+                    self._held.clear()  # Their locks went with their link.
+                    async with syphon._secondary.get_queue_receiver(self._queue) as receiver:
+                        while True:
+                            # A link that the service ends before the time is over is attached again by the outer loop.
+                            messages = await receiver.receive_messages(BATCH, max_wait_time=self._wait_s())
+                            await self._give_back(receiver)
+                            retry_s = RETRY_FIRST_S
+                            if messages:
+                                await self._carry(receiver, messages)
+                except Exception as error:  # noqa: BLE001 - a pump never ends by itself
+                    syphon._reporter.tell(SyphonFailed(self._queue, str(error) or type(error).__name__))
+                    await asyncio.sleep(retry_s)
+                    retry_s = min(2 * retry_s, RETRY_LAST_S)
+        finally:
+            await self._close_senders(list(self._senders))
+
+    async def _carry(self, receiver: ServiceBusReceiver, messages: Sequence[ServiceBusReceivedMessage]) -> None:
+        """Bring a batch to its destinations, all at the same time."""
+        clock = self._syphon._clock
+        now_ms = clock.now_ms() if self._syphon._is_remaining else None
+        parcels: dict[str, list[_Parcel]] = {}
+        for received in messages:
+            try:
+                restored = from_backlog(received, now_ms)
+            except Undeliverable as error:
+                await self._bury(receiver, received, "", error.reason, str(error))
+                continue
+            if restored.is_expired:
+                text = "The time to live was over before the message left the backlog."
+                await self._bury(receiver, received, restored.path, EXPIRED, text)
+            else:
+                parcels.setdefault(restored.path, []).append(_Parcel(received, restored.message))
+        async with asyncio.TaskGroup() as group:
+            for path, those in parcels.items():
+                if path in self._skipped:
+                    self._hold(path, those)
+                else:
+                    group.create_task(self._deliver(receiver, path, those))
+        await self._close_senders(list(self._senders)[SENDERS_MAX:])
+
+    async def _deliver(self, receiver: ServiceBusReceiver, path: str, parcels: list[_Parcel]) -> None:
+        """Bring messages of one destination there: as one batch, one by one if it does not take that."""
+        sender = self._senders.get(path)
+        if sender is None:
+            sender = self._senders[path] = self._syphon._primary.get_queue_sender(path)
+        if len(parcels) > 1:
+            try:
+                await sender.send_messages([parcel.message for parcel in parcels])
+            except Exception as error:  # noqa: BLE001 - the classifier says what it means
+                if self._is_away(error):
+                    await self._skip(path, parcels, error)
+                    return
+            else:
+                await self._complete(receiver, path, parcels)
+                return
+        for index, parcel in enumerate(parcels):
+            try:
+                await sender.send_messages(parcel.message)
+            except Exception as error:  # noqa: BLE001 - the classifier says what it means
+                if self._is_away(error):
+                    await self._skip(path, parcels[index:], error)
+                    return
+                text = f"{path}: {type(error).__name__}: {error}"
+                await self._bury(receiver, parcel.received, path, CANNOT_BE_DELIVERED, text)
+            else:
+                await self._complete(receiver, path, [parcel])
+
+    def _is_away(self, error: Exception) -> bool:
+        """Tell whether the message is to stay in the backlog: the destination is away, busy, or full."""
+        return isinstance(error, ServiceBusQuotaExceededError) or self._syphon._classifier(error) is not Verdict.REFUSED
+
+    async def _skip(self, path: str, parcels: list[_Parcel], error: Exception) -> None:
+        """Leave a destination alone for a while, so that it holds up nobody (I49)."""
+        self._skipped[path] = self._syphon._clock.monotonic_ms() + self._syphon._retry_ms
+        self._hold(path, parcels)
+        text = str(error) or type(error).__name__
+        self._syphon._reporter.tell(SyphonSkipped(path, self._queue, len(parcels), text))
+        await self._close_senders([path])
+
+    def _hold(self, path: str, parcels: list[_Parcel]) -> None:
+        room = HELD_MAX - sum(len(held) for held in self._held.values())
+        self._held.setdefault(path, []).extend(parcel.received for parcel in parcels[: max(0, room)])
+
+    def _wait_s(self) -> float:
+        """How long to wait for messages: a poll, or until a destination is to be tried again."""
+        if not self._skipped:
+            return self._syphon._poll_s
+        left_ms = min(self._skipped.values()) - self._syphon._clock.monotonic_ms()
+        return min(self._syphon._poll_s, max(SHORTEST_WAIT_S, left_ms / 1000))
+
+    async def _give_back(self, receiver: ServiceBusReceiver) -> None:
+        """Put messages back into the backlog whose destination is to be tried again; the next receive brings them."""
+        now_ms = self._syphon._clock.monotonic_ms()
+        for path in [path for path, until in self._skipped.items() if until <= now_ms]:
+            del self._skipped[path]
+            held = self._held.pop(path, [])
+            # One whose lock is over is back already.
+            await asyncio.gather(*(receiver.abandon_message(received) for received in held), return_exceptions=True)
+
+    async def _complete(self, receiver: ServiceBusReceiver, path: str, parcels: list[_Parcel]) -> None:
+        # All at once: the SDK waits for the answer of each.
+        answers = await asyncio.gather(
+            *(receiver.complete_message(parcel.received) for parcel in parcels), return_exceptions=True
+        )
+        self._syphon._reporter.tell(Syphoned(path, self._queue, len(parcels)))
+        for answer in answers:
+            # Its lock is gone: it is delivered, and will be delivered again.
+            if isinstance(answer, Exception):
+                self._syphon._reporter.tell(SyphonFailed(self._queue, str(answer)))
+
+    async def _bury(self, receiver: ServiceBusReceiver, received: Any, path: str, reason: str, text: str) -> None:
+        text = text[:_DESCRIPTION_MAX]
+        await receiver.dead_letter_message(received, reason=reason, error_description=text)
+        self._syphon._reporter.tell(SyphonDeadLettered(path, self._queue, reason, text))
+
+    async def _close_senders(self, paths: list[str]) -> None:
+        for path in paths:
+            sender = self._senders.pop(path, None)
+            if sender is not None:
+                try:
+                    await sender.close()
+                except Exception as error:  # noqa: BLE001 - it is given up, whatever it says
+                    self._syphon._reporter.tell(SyphonFailed(self._queue, f"closing the link to {path}: {error}"))

@@ -1,0 +1,140 @@
+"""What a pair tells its operator: every event there is, and counts of them."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_log = logging.getLogger("duobus.ha")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a pair.
+
+    Attributes:
+        entity: Path of the entity of the primary, or of the backlog queue, that it is about; empty for the pair itself.
+    """
+
+    entity: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendFailed(Event):
+    """A send to the primary failed for a reason that counts as an outage; the failover interval began."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverEngaged(Event):
+    """Sends to the entity go to backlog queues from now on.
+
+    Attributes:
+        after_ms: Time since the failure that began it.
+    """
+
+    after_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrimaryHealthy(Event):
+    """The primary takes messages of the entity again.
+
+    Attributes:
+        reason: ``send``, ``ping`` or ``marked healthy``.
+        after_ms: Time in suspicion or failover.
+        was_diverted: Failover was engaged.
+    """
+
+    reason: str
+    after_ms: int
+    was_diverted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Diverted(Event):
+    """Messages went to a backlog queue."""
+
+    backlog: str
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogFailed(Event):
+    """A backlog queue did not take a message, and left the rotation of all senders."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogMissing(Event):
+    """A backlog queue is not there and could not be made; the pair does without it."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class PingSent(Event):
+    """A ping of an entity; ``error`` is empty when the primary took it."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Syphoned(Event):
+    """Messages went from a backlog queue to the entity they were meant for."""
+
+    backlog: str
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class SyphonSkipped(Event):
+    """A destination is away; its messages stay in the backlog queue and are tried again later."""
+
+    backlog: str
+    messages: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class SyphonDeadLettered(Event):
+    """A backlog message that its destination can never take went to the backlog queue's dead letters."""
+
+    backlog: str
+    reason: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class SyphonFailed(Event):
+    """Receiving from a backlog queue failed; it is tried again."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Faulted(Event):
+    """One client of the pair was closed and the other was not, within five seconds: the other is closed, too."""
+
+    closed_first: str
+
+
+class Reporter:
+    """Counts events and hands them on. An observer that raises is logged, and harms nobody."""
+
+    def __init__(self, observer: Callable[[Event], None] | None) -> None:
+        self._observer = observer
+        self.counts: Counter[str] = Counter()
+
+    def tell(self, event: Event) -> None:
+        """Take note of an event."""
+        self.counts[type(event).__name__] += getattr(event, "messages", 1)
+        if self._observer is not None:
+            try:
+                self._observer(event)
+            except Exception:  # noqa: BLE001 - the application's own code
+                _log.exception("on_event raised for %r", event)

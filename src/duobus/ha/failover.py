@@ -1,0 +1,160 @@
+"""Failover of one client, entity by entity: which way a send goes, when to ping, when all is well again.
+
+Pure: what happened and ``now_ms`` go in, the way to take and what changed come out. The machine has three states and
+five edges, and no others (invariant I12; requirements PN3, PN8, PN9):
+
+    HEALTHY      --a send failed--------------------------------->  SUSPECT
+    SUSPECT      --a send succeeded------------------------------>  HEALTHY
+    SUSPECT      --the failover interval passed without success-->  FAILED_OVER
+    FAILED_OVER  --a ping succeeded, or marked healthy by hand--->  HEALTHY
+    HEALTHY      --a send failed, and the interval is zero------->  FAILED_OVER
+
+A success that comes late, of a send which was on its way when failover engaged, changes nothing: only a ping ends it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+#: What ended a suspicion or a failover.
+BY_SEND: Final = "send"
+BY_PING: Final = "ping"
+BY_HAND: Final = "marked healthy"
+
+
+class State(Enum):
+    """What is known of one entity of the primary."""
+
+    HEALTHY = "healthy"
+    SUSPECT = "suspect"
+    FAILED_OVER = "failed over"
+
+
+class Change(NamedTuple):
+    """An edge that was taken.
+
+    Attributes:
+        entity: Its path.
+        state: The state that it is in now.
+        was: The state that it left.
+        at_ms: When.
+        since_ms: When it had entered the state that it left; of HEALTHY the same as ``at_ms``.
+        reason: Of a return to HEALTHY: BY_SEND, BY_PING or BY_HAND; empty otherwise.
+    """
+
+    entity: str
+    state: State
+    was: State
+    at_ms: int
+    since_ms: int
+    reason: str
+
+
+class _Trouble:
+    """An entity that is not healthy; a healthy one has no record, so that nothing is kept for it."""
+
+    __slots__ = ("failed_over", "next_ping_ms", "since_ms")
+
+    def __init__(self, now_ms: int) -> None:
+        self.since_ms = now_ms
+        self.failed_over = False
+        self.next_ping_ms = 0
+
+    @property
+    def state(self) -> State:
+        return State.FAILED_OVER if self.failed_over else State.SUSPECT
+
+
+class Failover:
+    """The failover of every entity of one paired client.
+
+    Args:
+        interval_ms: Time without a successful send after a failure, until sends are diverted; 0 diverts at once.
+        ping_ms: Time between two pings of an entity that has failed over; the first one comes after this time.
+    """
+
+    __slots__ = ("_interval_ms", "_ping_ms", "_troubles")
+
+    def __init__(self, interval_ms: int, ping_ms: int) -> None:
+        self._interval_ms = interval_ms
+        self._ping_ms = ping_ms
+        self._troubles: dict[str, _Trouble] = {}
+
+    def state(self, entity: str) -> State:
+        """The state as of the last call with a time."""
+        trouble = self._troubles.get(entity)
+        return State.HEALTHY if trouble is None else trouble.state
+
+    def troubled(self) -> dict[str, State]:
+        """The entities that are not healthy."""
+        return {entity: trouble.state for entity, trouble in self._troubles.items()}
+
+    def is_diverted(self, entity: str) -> bool:
+        """Tell whether a send has to go to a backlog queue. Call ``advance`` first."""
+        trouble = self._troubles.get(entity)
+        return trouble is not None and trouble.failed_over
+
+    def on_send_succeeded(self, entity: str, now_ms: int) -> Change | None:
+        """The primary took a message of this entity."""
+        trouble = self._troubles.get(entity)
+        if trouble is None or trouble.failed_over:
+            return None
+        return self._heal(entity, now_ms, BY_SEND)
+
+    def on_send_failed(self, entity: str, now_ms: int) -> Change | None:
+        """The primary did not take a message, for a reason that counts as an outage.
+
+        Whether this very message is to be diverted ``is_diverted`` tells afterwards: with an interval of zero, and when
+        failover engaged while the send was on its way.
+        """
+        trouble = self._troubles.get(entity)
+        if trouble is not None:
+            return None
+        trouble = self._troubles[entity] = _Trouble(now_ms)
+        if self._interval_ms == 0:
+            return self._engage(entity, trouble, State.HEALTHY, now_ms)
+        return Change(entity, State.SUSPECT, State.HEALTHY, now_ms, now_ms, "")
+
+    def advance(self, now_ms: int) -> list[Change]:
+        """Engage the failover of every entity whose interval has passed without a success."""
+        return [
+            self._engage(entity, trouble, State.SUSPECT, now_ms)
+            for entity, trouble in self._troubles.items()
+            if not trouble.failed_over and now_ms - trouble.since_ms >= self._interval_ms
+        ]
+
+    def pings_due(self, now_ms: int) -> list[str]:
+        """Return the entities to ping now; each is due again one ping interval from now."""
+        due = [e for e, trouble in self._troubles.items() if trouble.failed_over and trouble.next_ping_ms <= now_ms]
+        for entity in due:
+            self._troubles[entity].next_ping_ms = now_ms + self._ping_ms
+        return due
+
+    def on_ping_succeeded(self, entity: str, now_ms: int) -> Change | None:
+        """The primary took a ping: every sender goes there again at once (PN9)."""
+        if not self.is_diverted(entity):
+            return None
+        return self._heal(entity, now_ms, BY_PING)
+
+    def mark_healthy(self, entity: str, now_ms: int) -> Change | None:
+        """End suspicion or failover by hand."""
+        return self._heal(entity, now_ms, BY_HAND) if entity in self._troubles else None
+
+    def next_ms(self) -> int | None:
+        """When ``advance`` or ``pings_due`` has something to do; None while all is healthy."""
+        return min(
+            (t.next_ping_ms if t.failed_over else t.since_ms + self._interval_ms for t in self._troubles.values()),
+            default=None,
+        )
+
+    def _engage(self, entity: str, trouble: _Trouble, was: State, now_ms: int) -> Change:
+        suspect_since_ms = trouble.since_ms
+        trouble.failed_over = True
+        trouble.since_ms = now_ms
+        trouble.next_ping_ms = now_ms + self._ping_ms
+        return Change(entity, State.FAILED_OVER, was, now_ms, suspect_since_ms, "")
+
+    def _heal(self, entity: str, now_ms: int, reason: str) -> Change:
+        trouble = self._troubles.pop(entity)
+        return Change(entity, State.HEALTHY, trouble.state, now_ms, trouble.since_ms, reason)

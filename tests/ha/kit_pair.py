@@ -1,0 +1,109 @@
+"""Two namespaces in a test: clients with few retries, a pair, what an entity holds, and waiting for an event."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from itertools import count
+from typing import Any, TypeVar
+
+from azure.servicebus import ServiceBusReceivedMessage
+from azure.servicebus.aio import ServiceBusClient
+
+from duobus.ha.aio import PairedNamespace, backlog, pair_namespace
+from duobus.ha.events import Event
+from duobus.ha.options import SendAvailabilityPairedNamespaceOptions
+from duobus.testing.server import ServerProcess
+
+#: A hang is a failure.
+LIMIT_S = 30.0
+BACKLOGS = 3
+#: Sets of queues that there are.
+TESTS_MAX = 24
+SHORT = timedelta(milliseconds=300)
+SECOND = timedelta(seconds=1)
+
+E = TypeVar("E", bound=Event)
+
+
+def client(server: ServerProcess) -> ServiceBusClient:
+    """The SDK's client, without retries of its own, so that a failure is seen at once."""
+    return ServiceBusClient.from_connection_string(server.connection_string, retry_total=0)
+
+
+class Events(list[Event]):
+    """What a pair told; wait for something of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._more = asyncio.Event()
+
+    def __call__(self, event: Event) -> None:
+        self.append(event)
+        self._more.set()
+
+    def of(self, kind: type[E]) -> list[E]:
+        """Those of one kind."""
+        return [event for event in self if isinstance(event, kind)]
+
+    async def wait(self, kind: type[E], number: int = 1) -> E:
+        """Return the ``number``-th of a kind, once it has come."""
+        async with asyncio.timeout(LIMIT_S):
+            while len(self.of(kind)) < number:
+                self._more.clear()
+                await self._more.wait()
+        return self.of(kind)[number - 1]
+
+
+class Bus:
+    """A primary and a secondary, with a set of queues of its own."""
+
+    _used = count()
+
+    def __init__(self, primary: ServerProcess, secondary: ServerProcess) -> None:
+        self.primary = primary
+        self.secondary = secondary
+        number = next(self._used)
+        assert number < TESTS_MAX, "raise TESTS_MAX"
+        self.name = f"contoso-{number}"
+        self.orders, self.bills, self.visits = (f"{name}-{number}" for name in ("orders", "bills", "visits"))
+        self.backlogs = backlog.paths(self.name, BACKLOGS)
+
+    @asynccontextmanager
+    async def paired(self, **options: Any) -> AsyncIterator[tuple[PairedNamespace, Events]]:
+        """A pair of the two, with a short failover interval."""
+        events = Events()
+        options = {
+            "backlog_queue_count": BACKLOGS,
+            "failover_interval": SHORT,
+            "ping_primary_interval": SECOND,
+            "primary_name": self.name,
+            **options,
+        }
+        there = SendAvailabilityPairedNamespaceOptions(client(self.secondary), on_event=events, **options)
+        async with await pair_namespace(client(self.primary), there) as pair:
+            yield pair, events
+
+    async def kept(self) -> list[ServiceBusReceivedMessage]:
+        """What is in the backlog queues; taken out of them."""
+        there = await asyncio.gather(*(drain(self.secondary, path) for path in self.backlogs))
+        return [message for messages in there for message in messages]
+
+
+async def drain(server: ServerProcess, queue: str, **how: Any) -> list[ServiceBusReceivedMessage]:
+    """Take out of a queue what it holds."""
+    found: list[ServiceBusReceivedMessage] = []
+    async with (
+        client(server) as sdk,
+        sdk.get_queue_receiver(queue, receive_mode="receiveanddelete", **how) as receiver,
+    ):
+        while messages := await receiver.receive_messages(100, max_wait_time=0.3):
+            found += messages
+    return found
+
+
+def body(message: ServiceBusReceivedMessage) -> str:
+    """The body as text."""
+    return b"".join(message.body).decode()

@@ -23,6 +23,8 @@ from benchmarks.peers import EMULATOR_KEY, EMULATOR_RULE
 TICK_SECONDS = 0.02
 BAIT = "bait"
 """The queue that hostile receivers attach to; it should hold messages."""
+HOT = "hot"
+"""The partitioned queue of which one fragment gets all that a hot key brings."""
 CREDIT_MAX = 0x7FFFFFFF
 WINDOW = wire.uint(CREDIT_MAX)
 
@@ -83,13 +85,14 @@ def lies() -> list[bytes]:
 
 
 class Hostile(ABC):
-    """A kind of peer; ``step`` is called once a tick."""
+    """A kind of peer; ``step`` is called once a tick. ``busy`` counts what was refused for that reason."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._sockets: deque[socket.socket] = deque()
         self._ticks = 0
         self.reads = True
+        self.busy = 0
 
     def dial(self, data: bytes = b"") -> socket.socket:
         """Connect, write ``data``, and be remembered."""
@@ -119,7 +122,9 @@ class Hostile(ABC):
                 poll.register(descriptor, select.POLLIN)
             for descriptor, _ in poll.poll(0):
                 with contextlib.suppress(OSError):
-                    if not by_descriptor[descriptor].recv(1 << 18):
+                    data = by_descriptor[descriptor].recv(1 << 18)
+                    self.busy += data.count(b"com.microsoft:server-busy")
+                    if not data:
                         self._sockets.remove(by_descriptor[descriptor])
                         by_descriptor[descriptor].close()
 
@@ -246,6 +251,33 @@ class Flows(Hostile):
         self.write(self._sockets[0], wire.flow(0, CREDIT_MAX, 0, CREDIT_MAX, 0, 0) * 100)
 
 
+class HotKey(Hostile):
+    """500 messages a second of one key, in bursts of five on each of two connections."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        target = wire.described(wire.TARGET, [wire.string(HOT)])
+        source = wire.described(wire.SOURCE, [wire.string("me")])
+        fields = [wire.string("hot"), wire.uint(0), wire.FALSE, wire.ubyte(0), wire.ubyte(0), source, target]
+        nothing = [wire.NULL, wire.NULL]
+        self._data = opening() + wire.frame(wire.described(wire.ATTACH, [*fields, *nothing, wire.uint(0)]))
+        key = wire.symbol("x-opt-partition-key") + wire.string("hot")
+        self._message = b"\x00\x53\x72\xc1" + bytes((len(key) + 1, 2)) + key + b"\x00\x53\x75\xa0\x40" + bytes(64)
+        self._sent = 0
+
+    def step(self) -> None:
+        while len(self._sockets) < 2:
+            self.dial(self._data)
+        burst = b"".join(self._transfer(number) for number in range(self._sent, self._sent + 5))
+        self._sent += 5
+        for sock in self._sockets:
+            self.write(sock, burst)
+
+    def _transfer(self, number: int) -> bytes:
+        fields = [wire.uint(0), wire.uint(number), wire.binary(struct.pack(">I", number)), wire.uint(0), wire.FALSE]
+        return wire.frame(wire.described(wire.TRANSFER, fields) + self._message)
+
+
 KINDS: dict[str, type[Hostile]] = {
     "one byte a second": Drip,
     "handshakes never finished": Silent,
@@ -256,6 +288,7 @@ KINDS: dict[str, type[Hostile]] = {
     "links without end": Links,
     "nesting and symbol bombs": Bombs,
     "flow flood": Flows,
+    "hot key": HotKey,
 }
 
 
@@ -280,7 +313,7 @@ def attack(kind: str, port: int) -> None:
     while not _is_over(TICK_SECONDS):
         with contextlib.suppress(ConnectionError):
             hostile.tick()
-    print((process_time() - used) / (perf_counter() - began), flush=True)
+    print((process_time() - used) / (perf_counter() - began), hostile.busy, flush=True)
 
 
 def _is_over(seconds: float) -> bool:

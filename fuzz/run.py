@@ -116,7 +116,7 @@ def main() -> int:
     """Run; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--target", required=True, choices=("frames", "codec", "sasl", "cbs", "management", "coordinator")
+        "--target", required=True, choices=("frames", "codec", "sasl", "cbs", "management", "coordinator", "rules")
     )
     parser.add_argument("--seconds", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0)

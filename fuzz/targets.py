@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
+from uuid import UUID
 
 from duobus.amqp import AttachReceived, Connection, ConnectionSettings, OpenReceived, SaslInit
 from duobus.amqp.frames import AMQP_HEADER, SASL_HEADER, TYPE_SASL, frame
@@ -20,7 +21,19 @@ from duobus.amqp.performatives import Attach, Begin, Flow, Open, Source, Target,
 from duobus.amqp.performatives import SaslInit as SaslInitFrame
 from duobus.auth.authorizer import Authorizer, Grants, NamespaceRules
 from duobus.broker.clearing import Cleared
-from duobus.codec import DecodeError, application_properties, build_message, decode, encode, scan, skip, split_batch
+from duobus.codec import (
+    DecodeError,
+    Described,
+    PassedOver,
+    application_properties,
+    build_message,
+    decode,
+    decode_outline,
+    encode,
+    scan,
+    skip,
+    split_batch,
+)
 from duobus.codec.sections import find_section
 from duobus.errors import MessageLockLost, ServiceBusError
 from duobus.gateway.amqp.coordinator import request_of
@@ -28,7 +41,8 @@ from duobus.gateway.amqp.management_node import _OPERATIONS, ManagementNode
 from duobus.gateway.amqp.mapping import take_apart
 from duobus.gateway.amqp.request_node import Request
 from duobus.model.address import parse_address
-from duobus.model.description import ALL_RIGHTS, AccessRule
+from duobus.model.description import ALL_RIGHTS, AccessRule, RuleDescription, TypedValue
+from duobus.rules import MessageView, RuleSet, compile_rule
 
 SECONDS_PER_64K = 0.05
 #: How much the process may grow at its highest; what it did before is not counted.
@@ -36,6 +50,9 @@ RSS_GROWTH_MAX_KIB = 200 * 1024
 _before_kib = 0
 #: Unfinished deliveries of the engine under test.
 PARTIAL_MAX = 100_000
+#: What one call of the engine may cost in frames that are taken one at a time; the rest waits for the next call.
+WORK_MAX = 30
+_NOTHING: frozenset[object] = frozenset()
 
 KEY = "fuzz key"
 NOW_MS = 1_700_000_000_000
@@ -59,7 +76,8 @@ def codec(data: bytes) -> None:
         if skip(data) != end:
             raise OracleBroken("skip and decode end at different places")
         decode(encode(value))
-    for function in (skip, scan, split_batch, application_properties, _sections):
+        _compare_outline(data, value, end)
+    for function in (skip, scan, split_batch, application_properties, _sections, _outline):
         try:
             function(data)
         except DecodeError:
@@ -68,6 +86,32 @@ def codec(data: bytes) -> None:
         take_apart(data)
     except ServiceBusError:
         pass
+
+
+def _outline(data: bytes) -> None:
+    decode_outline(data, 0, len(data), _NOTHING)
+
+
+def _compare_outline(data: bytes, value: Any, end: int) -> None:
+    """What the outline reads is what decoding reads, but for what it passes over."""
+    try:
+        outlined, outline_end = decode_outline(data, 0, len(data), _NOTHING)
+    except DecodeError:
+        return
+    if outline_end != end:
+        raise OracleBroken("outline and decode end at different places")
+    if not _is_outline(outlined, value):
+        raise OracleBroken("outline and decode read different values")
+
+
+def _is_outline(outlined: Any, value: Any) -> bool:
+    if isinstance(outlined, PassedOver):
+        return encode(decode(outlined.raw)[0]) == encode(value)
+    if isinstance(outlined, Described) and isinstance(value, Described):
+        return _is_outline(outlined.descriptor, value.descriptor) and _is_outline(outlined.value, value.value)
+    if type(outlined) is list and type(value) is list:
+        return len(outlined) == len(value) and all(map(_is_outline, outlined, value))
+    return encode(outlined) == encode(value)
 
 
 def _sections(data: bytes) -> None:
@@ -80,7 +124,13 @@ def _sections(data: bytes) -> None:
 
 def _engine() -> Connection:
     settings = ConnectionSettings(
-        "fuzz", partial_bytes_max=PARTIAL_MAX, channel_max=20, handle_max=20, links_max=40, incoming_window=50
+        "fuzz",
+        partial_bytes_max=PARTIAL_MAX,
+        channel_max=20,
+        handle_max=20,
+        links_max=40,
+        incoming_window=50,
+        work_max=WORK_MAX,
     )
     return Connection(settings, acceptor=True)
 
@@ -101,13 +151,16 @@ def _answer(engine: Connection, event: Any) -> None:
 
 def _feed(engine: Connection, data: bytes, step: int) -> None:
     for start in range(0, len(data), step):
-        events = engine.receive(data[start : start + step], start)
-        while events:
-            again = False
-            for event in events:
+        for event in engine.receive(data[start : start + step], start):
+            _answer(engine, event)
+        # A frame has eight bytes at least, and each call takes one at least.
+        for _ in range(len(data) // 8 + 2):
+            if not engine.is_cut:
+                break
+            for event in engine.receive(b"", start):
                 _answer(engine, event)
-                again = again or isinstance(event, (SaslInit, OpenReceived))
-            events = engine.receive(b"", start) if again else []
+        else:
+            raise OracleBroken("the engine says without end that there is more")
         if engine.partial_bytes > PARTIAL_MAX + 66_000 or engine.partial_bytes < 0:
             raise OracleBroken(f"{engine.partial_bytes} bytes of unfinished deliveries")
         if engine.output_size > 64 * 1024 + 100 * len(data):
@@ -157,11 +210,11 @@ def frames(data: bytes) -> None:
 
 
 def _feed_quietly(engine: Connection) -> None:
-    events = engine.receive(HANDSHAKE + ATTACHED, 0)
-    while events:
-        for event in events:
+    for event in engine.receive(HANDSHAKE + ATTACHED, 0):
+        _answer(engine, event)
+    while engine.is_cut:
+        for event in engine.receive(b"", 0):
             _answer(engine, event)
-        events = engine.receive(b"", 0)
     engine.take_output()
 
 
@@ -344,6 +397,38 @@ def coordinator(data: bytes) -> None:
         pass
 
 
+# -- rules ------------------------------------------------------------------------------------------------------------
+
+_RULE_MESSAGE = build_message(["id", None, "to", "label"], {"a": 5, "b": "text", "c": 2.5, "d": True, "e": None})
+_PARAMETERS = {"@t": TypedValue("dateTime", "2026-02-01T00:00:00"), "@d": TypedValue("duration", "P7D")}
+
+
+def rules(data: bytes) -> None:
+    """A filter, an action or a message: the first byte chooses, the rest is its text or bytes."""
+    kind, text = data[:1], data[1:].decode("utf-8", "replace")
+    payload = _RULE_MESSAGE
+    sql, action = "a = 5 AND b LIKE '%t'", "SET a = a + 1; REMOVE B; SET sys.Label = b"
+    if kind < b"\x55":
+        sql = text
+    elif kind < b"\xaa":
+        action = text
+    else:
+        payload = data[1:]
+    try:
+        descriptions = [
+            RuleDescription(name="f", filter_type="Sql", sql_filter=sql, sql_parameters=_PARAMETERS),
+            RuleDescription(name="a", sql_action=action, action_parameters=_PARAMETERS),
+        ]
+        compiled = [compile_rule(description) for description in descriptions]
+    except ServiceBusError:
+        return
+    found = RuleSet({1: compiled}, new_id=lambda: UUID(int=1)).match(MessageView(payload))
+    for copy in found.altered:
+        changed = application_properties(copy.overlay.apply_to(payload))
+        if changed.get("RuleName") != "a":
+            raise OracleBroken("a copy does not tell its rule")
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "frames": frames,
     "codec": codec,
@@ -351,6 +436,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "cbs": cbs,
     "management": management,
     "coordinator": coordinator,
+    "rules": rules,
 }
 
 

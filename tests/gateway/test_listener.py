@@ -154,6 +154,45 @@ async def test_too_many_silent_connections_are_refused_at_once() -> None:
 
 
 @in_a_loop
+async def test_connections_that_come_at_once_are_taken_one_after_the_other() -> None:
+    taken: list[Echo] = []
+
+    class Counted(Echo):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            taken.append(self)
+            super().connection_made(transport)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "ACCEPT_REST_S", 0.05)
+        listener = Listener("test", Counted, None, Log("test"))
+        await listener.open("127.0.0.1", 0)
+        clients = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(4)]
+        for _, writer in clients:
+            writer.write(b"a")
+        reader, _ = clients[0]
+        assert await reader.read(1) == b"a"
+        assert len(taken) < 4
+        for reader, _ in clients[1:]:
+            assert await reader.read(1) == b"a"
+        for _, writer in clients:
+            await shut(writer)
+        await listener.close()
+
+
+@in_a_loop
+async def test_a_listener_that_is_closed_while_it_rests_stays_closed() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "ACCEPT_REST_S", 0.02)
+        listener = await opened(None)
+        clients = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(2)]
+        await asyncio.sleep(0.01)
+        await listener.close()
+        await asyncio.sleep(0.03)
+        for _, writer in clients:
+            await shut(writer)
+
+
+@in_a_loop
 async def test_a_port_that_is_taken_is_an_error_and_closing_frees_it() -> None:
     listener = await opened(None)
     other = Listener("other", Echo, None, Log("test"))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import wraps
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient
@@ -26,6 +27,21 @@ SHORT = timedelta(milliseconds=300)
 SECOND = timedelta(seconds=1)
 
 E = TypeVar("E", bound=Event)
+P = ParamSpec("P")
+
+
+def bounded(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run a test in a loop of its own; one that hangs has failed."""
+
+    @wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        async def limited() -> None:
+            async with asyncio.timeout(2 * LIMIT_S):
+                await test(*args, **kwargs)
+
+        asyncio.run(limited())
+
+    return run
 
 
 def client(server: ServerProcess) -> ServiceBusClient:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from functools import wraps
-from typing import Any, ParamSpec
+from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import MessageSizeExceededError, MessagingEntityNotFoundError, ServiceBusError
-from kit_pair import LIMIT_S, Bus, Events, body, client, drain
+from kit_pair import LIMIT_S, Bus, Events, body, bounded, client, drain
 
 from duobus.ha.aio import pair_namespace
 from duobus.ha.errors import BacklogUnavailable, NotDiverted, PairFaulted, PairingRefused
@@ -36,22 +34,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"),
 ]
-
-P = ParamSpec("P")
-
-
-def bounded(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run a test in a loop of its own; one that hangs has failed."""
-
-    @wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        async def limited() -> None:
-            async with asyncio.timeout(2 * LIMIT_S):
-                await test(*args, **kwargs)
-
-        asyncio.run(limited())
-
-    return run
 
 
 async def fail_over(sender: Any, events: Events) -> None:

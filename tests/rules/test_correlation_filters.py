@@ -204,9 +204,7 @@ def test_rules_that_do_not_match_are_not_looked_at(form: str) -> None:
 
 def test_a_message_view_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    monkeypatch.setattr(
-        "duobus.rules.message.application_properties", lambda payload: calls.append(payload) or {"a": "x7"}
-    )
+    monkeypatch.setattr("duobus.rules.message.quick_user", lambda payload: calls.append(payload) or {"a": "x7"})
     found = rule_set({source: [rule(f"a = 'x{source}'"), rule("a LIKE 'y%'", name="s")] for source in range(9)})
     assert found.match(MessageView(b"")).sources == (7,)
     assert len(calls) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from duobus.codec import DecodeError, Described, Symbol, ULong, encode_into
+from duobus.codec import DecodeError, Described, PassedOver, Symbol, ULong, encode_into
 
 if TYPE_CHECKING:
     from duobus.amqp.link import Link
@@ -81,6 +81,8 @@ def error_from(value: Any) -> Error | None:
     condition, description, info = [*fields, None, None, None][:3]
     if not isinstance(condition, (str, type(None))) or not isinstance(description, (str, type(None))):
         raise DecodeError("an error's condition is a symbol and its description a string")
+    if isinstance(info, PassedOver):
+        info = None
     if not isinstance(info, (dict, type(None))):
         raise DecodeError("an error's info is a map")
     return Error(str(condition or ""), description, info)

@@ -34,6 +34,7 @@ from duobus.amqp.frames import (
 from duobus.amqp.handshake import FRAMES, Handshake
 from duobus.amqp.link import Link
 from duobus.amqp.performatives import (
+    PERFORMATIVES,
     Attach,
     Begin,
     Close,
@@ -58,11 +59,6 @@ _HEARTBEAT_MIN_MS: Final = 250
 _FRAME_OUT_MAX: Final = 1 << 20
 
 _U16: Final = struct.Struct(">H").unpack_from
-
-_PERFORMATIVES: Final[dict[Any, type[Performative]]] = {
-    kind.CODE: kind for kind in (Open, Begin, Attach, Flow, Transfer, Disposition, Detach, End, Close)
-}
-_PERFORMATIVES.update({f"amqp:{kind.__name__.lower()}:list": kind for kind in list(_PERFORMATIVES.values())})
 
 
 class Connection(Handshake):
@@ -124,6 +120,11 @@ class Connection(Handshake):
         """Whether our close was sent and the peer's is awaited."""
         return self._close_sent and not self.is_closed
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether frames are left for the next ``receive``: these were work enough, or an answer was awaited."""
+        return not self.halted and len(self._pending) >= max(self.needed, 8)
+
     # Input.
 
     def receive(self, data: bytes, now_ms: int) -> list[Event]:
@@ -150,6 +151,7 @@ class Connection(Handshake):
             data = b"".join((self._pending, data))
             self._pending.clear()
         self.needed = 0
+        self.work_left = self.settings.work_max
         pos = self._read(data, events)
         if pos < len(data) and not self.is_closed:
             self._pending += memoryview(data)[pos:]
@@ -197,7 +199,7 @@ class Connection(Handshake):
         descriptor, fields, end = self.read_body(data, pos, stop, TYPE_AMQP)
         if descriptor is None:
             return  # A heartbeat; that it came is all it says.
-        kind = _PERFORMATIVES.get(descriptor) if isinstance(descriptor, (int, str)) else None
+        kind = PERFORMATIVES.get(descriptor) if isinstance(descriptor, (int, str)) else None
         if kind is None:
             raise DecodeError(f"unknown performative {descriptor!r:.50}")
         if end != stop and kind is not Transfer:

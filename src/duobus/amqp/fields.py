@@ -7,10 +7,12 @@ included, under a descriptor of three bytes: weak decoders index past short list
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import zip_longest
 from typing import Any, ClassVar, TypeVar
 
 from duobus.amqp.conditions import Error, encode_error, error_from
-from duobus.codec import Array, DecodeError, Described, Symbol, UByte, UInt, ULong, UShort, encode_into
+from duobus.codec import Array, DecodeError, Described, PassedOver, Symbol, UByte, UInt, ULong, UShort, encode_into
+from duobus.codec.outline import PART_BYTES_MAX
 
 P = TypeVar("P", bound="Performative")
 
@@ -24,6 +26,14 @@ class Performative:
     __slots__ = ()
     CODE: ClassVar[int]
     FIELDS: ClassVar[tuple[Field, ...]]
+    #: For each field: its name, how it is read, what it is called in errors, and whether it is mandatory.
+    READERS: ClassVar[tuple[tuple[str, Callable[[Any, str], Any], str, bool], ...]]
+
+    def __init_subclass__(cls) -> None:
+        prefix = cls.__name__.lower()
+        cls.READERS = tuple(
+            (name, _READ[kind], f"{prefix}.{name}", is_required) for name, kind, is_required in cls.FIELDS
+        )
 
     def __init__(self, **values: Any) -> None:
         for name, _, _ in self.FIELDS:
@@ -40,14 +50,14 @@ class Performative:
         """
         if not isinstance(fields, list) or len(fields) > len(cls.FIELDS):
             raise DecodeError(f"{cls.__name__.lower()} is a list of at most {len(cls.FIELDS)} fields")
-        values: dict[str, Any] = {}
-        for (name, kind, _), value in zip(cls.FIELDS, fields, strict=False):
-            if value is not None:
-                values[name] = _READ[kind](value, f"{cls.__name__.lower()}.{name}")
-        for name, _, required in cls.FIELDS:
-            if required and values.get(name) is None:
-                raise DecodeError(f"{cls.__name__.lower()}.{name} is missing")
-        return cls(**values)
+        made = cls.__new__(cls)
+        # Fields that are left out at the end of the list are null.
+        for (name, read, full_name, is_required), value in zip_longest(cls.READERS, fields):
+            found = None if value is None else read(value, full_name)
+            if found is None and is_required:
+                raise DecodeError(f"{full_name} is missing")
+            setattr(made, name, found)
+        return made
 
     def write(self, out: bytearray) -> None:
         """Append the encoding, with every field."""
@@ -91,7 +101,32 @@ class Performative:
         return f"{type(self).__name__}({', '.join(given)})"
 
 
+#: All that Service Bus knows of the maps in frames has keys that begin so (wire contract 6.1).
+_KNOWN_KEYS = b"com.microsoft:"
+_MAPS = (0xC1, 0xD1)
+_ARRAYS = (0xE0, 0xF0)
+
+
+def _demand_unread(value: PassedOver, name: str, codes: tuple[int, ...]) -> None:
+    """Raise DecodeError unless a large map or array may be taken as absent: nobody would have to read it."""
+    if value.code not in codes:
+        raise DecodeError(f"{name} may not be so large, or of constructor 0x{value.code:02x}")
+    if _KNOWN_KEYS in value.raw:
+        raise DecodeError(f"{name} has {len(value.raw)} bytes; with keys of ours {PART_BYTES_MAX} are allowed")
+
+
 def _read_any(value: Any, name: str) -> Any:
+    if isinstance(value, PassedOver):
+        raise DecodeError(f"{name} may not have {len(value.raw)} bytes")
+    return value
+
+
+def _read_map(value: Any, name: str) -> dict[Any, Any] | None:
+    if isinstance(value, PassedOver):
+        _demand_unread(value, name, _MAPS)
+        return None
+    if not isinstance(value, dict):
+        raise DecodeError(f"{name} may not be of type {type(value).__name__}")
     return value
 
 
@@ -114,7 +149,10 @@ def _unsigned(bits: int) -> Callable[[Any, str], int]:
     return read
 
 
-def _read_symbols(value: Any, name: str) -> list[str]:
+def _read_symbols(value: Any, name: str) -> list[str] | None:
+    if isinstance(value, PassedOver):
+        _demand_unread(value, name, _ARRAYS)
+        return None
     # "Multiple" fields: one symbol may stand without its array.
     items = value.items if isinstance(value, Array) else [value]
     if not all(isinstance(item, str) for item in items):
@@ -150,8 +188,8 @@ _READ: dict[str, Callable[[Any, str], Any]] = {
     "string": _instance_of(str),
     "symbol": _instance_of(str),
     "symbols": _read_symbols,
-    "map": _instance_of(dict),
-    "fields": _instance_of(dict),
+    "map": _read_map,
+    "fields": _read_map,
     "error": _read_error,
     "source": _terminus,
     "target": _terminus,

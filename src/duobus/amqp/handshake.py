@@ -17,7 +17,7 @@ from duobus.amqp.performatives import SaslInit as SaslInitFrame
 from duobus.amqp.performatives import SaslMechanisms, SaslOutcome
 from duobus.amqp.receive import Inbound
 from duobus.amqp.settings import ConnectionSettings
-from duobus.codec import DecodeError, Described, decode
+from duobus.codec import DecodeError, Described, decode_outline
 
 # Phases of the conversation; each says what may come next.
 HEADER: Final = 0  # The first protocol header.
@@ -26,6 +26,9 @@ SECOND_HEADER: Final = 2  # The AMQP header behind SASL.
 FRAMES: Final = 3  # AMQP frames, the first of which is open.
 
 _U32: Final = struct.Struct(">I").unpack_from
+
+#: States of deliveries carry what the broker keeps: properties to modify, reasons.
+_WHOLE: Final = frozenset({0x14, 0x15, "amqp:transfer:list", "amqp:disposition:list"})
 
 
 class Handshake(Inbound):
@@ -137,7 +140,7 @@ class Handshake(Inbound):
             raise ProtocolViolation(conditions.FRAMING_ERROR, text)
         if body == stop:
             return None, None, stop
-        value, end = decode(data, body)
+        value, end = decode_outline(data, body, stop, _WHOLE)
         if not isinstance(value, Described) or end > stop:
             raise DecodeError("a frame's body is a described list that ends within the frame")
         return value.descriptor, value.value, end

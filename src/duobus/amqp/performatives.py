@@ -397,6 +397,12 @@ class SaslOutcome(Performative):
     additional_data: bytes | None
 
 
+#: The bodies of AMQP frames by their descriptors.
+PERFORMATIVES: dict[Any, type[Performative]] = {
+    kind.CODE: kind for kind in (Open, Begin, Attach, Flow, Transfer, Disposition, Detach, End, Close)
+}
+PERFORMATIVES.update({f"amqp:{kind.__name__.lower()}:list": kind for kind in list(PERFORMATIVES.values())})
+
 TERMINI.update(
     {
         ("source", Source.CODE): Source,

@@ -62,6 +62,8 @@ class Inbound:
     Attributes:
         generation: Counts reads, and frames that end something within one: what is collected into one event must
             not reach across either.
+        work_left: How many more frames may be taken one at a time before the rest has to wait for the next call of
+            ``receive``; those that begin or end something count several times.
     """
 
     __slots__ = (
@@ -72,6 +74,7 @@ class Inbound:
         "halted",
         "needed",
         "sessions",
+        "work_left",
     )
 
     def __init__(self, frame_max: int) -> None:
@@ -82,6 +85,7 @@ class Inbound:
         # Bytes that the next frame takes, as far as known.
         self.needed = 0
         self.sessions: dict[int, Session] = {}
+        self.work_left = MASK
         self._transfer_tails: dict[bytes, _Tail] = {}
         self._disposition_tails: dict[bytes, _Tail] = {}
 
@@ -295,7 +299,8 @@ class Inbound:
                 range_tail = None
             self.control(data, pos, stop, events)
             pos = stop
-            if self.halted:
+            self.work_left -= 1
+            if self.halted or self.work_left <= 0:
                 return pos
             frame_max = self.frame_max
         if link is not None:

@@ -36,6 +36,9 @@ ENDED: Final = "ended"
 #: Output of a connection at which large deliveries are cut no further until it was taken.
 LARGE_OUTPUT_MAX: Final = 1 << 20
 
+#: Begins, ends, attaches and detaches make objects and long answers: each counts as so many other frames.
+WORK_OF_LIFE: Final = 24
+
 #: Characters of a link's name. It is kept, and clients use what they have of entity and identifier.
 NAME_MAX: Final = 1024
 
@@ -127,6 +130,7 @@ class Session:
     def on_begin(self, begin: Begin, remote_channel: int, events: list[Event]) -> None:
         """Take the peer's begin, whether it asks or answers."""
         is_answer = begin.remote_channel is not None
+        self.connection.work_left -= WORK_OF_LIFE
         self.remote_channel = remote_channel
         self._next_incoming_id = begin.next_outgoing_id
         self._remote_window = min(begin.incoming_window, HALF - 1)
@@ -150,6 +154,7 @@ class Session:
 
     def on_end(self, end: End, events: list[Event]) -> None:
         """Take the peer's end: answer it, if it is not the answer to ours, and tell the owner."""
+        self.connection.work_left -= WORK_OF_LIFE
         if self.state != ENDING:
             self._drop_links()
             self.connection.write_frame(self.channel, End().to_bytes())
@@ -243,6 +248,7 @@ class Session:
         Raises:
             ProtocolViolation: The handle is in use or too large.
         """
+        self.connection.work_left -= WORK_OF_LIFE
         handle = attach.handle
         if handle > self.connection.settings.handle_max:
             text = f"handle {handle} is above {self.connection.settings.handle_max}"
@@ -289,6 +295,7 @@ class Session:
         Raises:
             ProtocolViolation: No link has that handle.
         """
+        self.connection.work_left -= WORK_OF_LIFE
         link = self._link(detach.handle)
         link.on_detach(detach, events)
         if link.state in (HELD, DETACHED):

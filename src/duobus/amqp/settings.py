@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from duobus.amqp import sasl
+from duobus.amqp.frames import MASK
 
 
 class ConnectionSettings:
@@ -23,6 +24,8 @@ class ConnectionSettings:
         links_max: Of the connection, over all sessions.
         partial_bytes_max: Bytes of unfinished deliveries on the connection; the link that passes it is detached.
         partial_room: Bytes of unfinished deliveries beside the largest one; what passes it is refused, nothing else.
+        work_max: What one call of ``receive`` may cost in frames that are taken one at a time, see ``receive.Inbound``;
+            what is left waits for the next call.
         sessions_max: Sessions at a time; may be less than the channels, and may be raised later, like links_max.
         require_sasl: As acceptor: refuse peers that do not start with SASL.
         mechanisms: As acceptor: what is offered, best first. As initiator: the first is used.
@@ -47,6 +50,7 @@ class ConnectionSettings:
         "require_sasl",
         "sasl_response",
         "sessions_max",
+        "work_max",
     )
 
     def __init__(
@@ -64,6 +68,7 @@ class ConnectionSettings:
         partial_bytes_max: int = 256 << 20,
         partial_room: int = 256 << 20,
         sessions_max: int = 65536,
+        work_max: int = MASK,
         require_sasl: bool = True,
         mechanisms: tuple[str, ...] = sasl.MECHANISMS,
         sasl_response: bytes = b"",
@@ -81,6 +86,7 @@ class ConnectionSettings:
         self.partial_bytes_max = partial_bytes_max
         self.partial_room = partial_room
         self.sessions_max = sessions_max
+        self.work_max = work_max
         self.require_sasl = require_sasl
         self.mechanisms = mechanisms
         self.sasl_response = sasl_response

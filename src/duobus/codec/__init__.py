@@ -13,6 +13,7 @@ from duobus.codec.build import (
 )
 from duobus.codec.decode import decode, skip
 from duobus.codec.encode import COUNT_MAX, DEPTH_MAX, encode, encode_into
+from duobus.codec.outline import PassedOver, decode_outline
 from duobus.codec.sections import (
     BATCH_FORMAT,
     Scan,
@@ -50,6 +51,8 @@ __all__ = [
     "encode_into",
     "decode",
     "skip",
+    "decode_outline",
+    "PassedOver",
     "COUNT_MAX",
     "DEPTH_MAX",
     "DecodeError",

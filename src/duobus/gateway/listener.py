@@ -21,8 +21,16 @@ TLS_HANDSHAKE = 0x16
 FIRST_BYTE_TIMEOUT_S = 10.0
 TLS_HANDSHAKE_TIMEOUT_S = 5.0
 BACKLOG = 1024
+#: Between two connections that a listener takes: what a flood of them costs is spread, and others are served meanwhile.
+ACCEPT_REST_S = 0.001
+#: After accepting has failed.
+ACCEPT_AGAIN_S = 0.1
 #: Connections that have not shown what they are yet.
 SILENT_MAX = 1000
+
+#: Bytes that lie in a socket unsent before it takes no more, until its peer has shown that it reads: what the kernel
+#: buffers otherwise are megabytes, which somebody had to make first. What is sent and not acknowledged does not count.
+UNSENT_BYTES = 1 << 16
 
 #: Gives the context for a new connection.
 TlsSource = Callable[[], ssl.SSLContext]
@@ -59,7 +67,8 @@ class Listener:
         self._tls = tls
         self._log = log
         self._sockets: list[socket.socket] = []
-        self._accepting: list[asyncio.Task[None]] = []
+        # When the last connection was taken.
+        self._accepted = 0.0
         self._silent: set[asyncio.Task[None]] = set()
         self._undecided: set[Switch] = set()
         self._http = http
@@ -87,44 +96,69 @@ class Listener:
                 raise
             self.port = sock.getsockname()[1]
             self._sockets.append(sock)
-        self._accepting = [loop.create_task(self._accept(sock), name=f"accept-{self.name}") for sock in self._sockets]
+        for sock in self._sockets:
+            loop.add_reader(sock, self._accept, sock)
 
     async def close(self) -> None:
         """Stop accepting; connections that were handed over live on."""
-        tasks = [*self._accepting, *self._silent]
+        loop = asyncio.get_running_loop()
+        for sock in self._sockets:
+            loop.remove_reader(sock)
+            sock.close()
+        self._sockets = []
+        tasks = list(self._silent)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for sock in self._sockets:
-            sock.close()
-        self._sockets, self._accepting = [], []
         for switch in list(self._undecided):
             switch.abort()
 
-    async def _accept(self, listening: socket.socket) -> None:
+    def _accept(self, listening: socket.socket) -> None:
+        """Take one connection, and what comes close behind a little later."""
         loop = asyncio.get_running_loop()
-        while True:
-            try:
-                sock, _ = await loop.sock_accept(listening)
-            except OSError as error:
-                # Out of descriptors, most often: wait a little instead of spinning; links that exist go on.
-                self._log.warning("accept failed", listener=self.name, error=str(error))
-                await asyncio.sleep(0.1)
-                continue
-            if len(self._silent) + len(self._undecided) >= SILENT_MAX:
-                sock.close()
-                continue
-            task = loop.create_task(self._hand_over(sock))
-            self._silent.add(task)
-            task.add_done_callback(self._silent.discard)
+        try:
+            sock, _ = listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            # Out of descriptors, most often: wait a little instead of spinning; links that exist go on.
+            self._log.warning("accept failed", listener=self.name, error=str(error))
+            self._rest(listening, ACCEPT_AGAIN_S)
+            return
+        now = loop.time()
+        if now - self._accepted < ACCEPT_REST_S:
+            self._rest(listening, ACCEPT_REST_S)
+        self._accepted = now
+        if len(self._silent) + len(self._undecided) >= SILENT_MAX:
+            sock.close()
+            return
+        task = loop.create_task(self._hand_over(sock))
+        self._silent.add(task)
+        task.add_done_callback(self._silent.discard)
+
+    def _rest(self, listening: socket.socket, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listening)
+        loop.call_later(seconds, self._accept_again, listening)
+
+    def _accept_again(self, listening: socket.socket) -> None:
+        if listening in self._sockets:
+            asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
     async def _hand_over(self, sock: socket.socket) -> None:
         try:
             sock.setblocking(False)
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            async with asyncio.timeout(FIRST_BYTE_TIMEOUT_S):
-                first = await _first_byte(sock)
+                if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+            # What follows costs as much again, and by then there is most often something to look at.
+            await asyncio.sleep(ACCEPT_REST_S)
+            try:
+                first = _peek(sock)
+            except BlockingIOError:
+                async with asyncio.timeout(FIRST_BYTE_TIMEOUT_S):
+                    first = await _first_byte(sock)
             if first is None or (first == TLS_HANDSHAKE and self._tls is None):
                 sock.close()
                 return
@@ -150,8 +184,14 @@ class Listener:
         return Switch(self._protocol, self._http, self._undecided)
 
 
-async def _first_byte(sock: socket.socket) -> int | None:
+def _peek(sock: socket.socket) -> int | None:
     """The first byte without taking it, or None when the peer closed."""
+    data = sock.recv(1, socket.MSG_PEEK)
+    return data[0] if data else None
+
+
+async def _first_byte(sock: socket.socket) -> int | None:
+    """The same as soon as there is one."""
     loop = asyncio.get_running_loop()
     readable = loop.create_future()
     loop.add_reader(sock, _set_done, readable)
@@ -159,8 +199,7 @@ async def _first_byte(sock: socket.socket) -> int | None:
         await readable
     finally:
         loop.remove_reader(sock)
-    data = sock.recv(1, socket.MSG_PEEK)
-    return data[0] if data else None
+    return _peek(sock)
 
 
 def _set_done(future: asyncio.Future[None]) -> None:

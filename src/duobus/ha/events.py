@@ -123,6 +123,30 @@ class Faulted(Event):
     closed_first: str
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaFailed(Event):
+    """One of two namespaces did not take a copy, or gave no messages; the other one did what was asked.
+
+    Attributes:
+        namespace: Host name of the one that failed.
+    """
+
+    namespace: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class RolesSwapped(Event):
+    """The backup took a message that the active namespace did not, and is the active one from now on.
+
+    Attributes:
+        active: Host name of the namespace that is active now.
+    """
+
+    active: str
+    error: str
+
+
 class Reporter:
     """Counts events and hands them on. An observer that raises is logged, and harms nobody."""
 

@@ -10,7 +10,7 @@ from duobus.codec import EncodeError, Symbol, encode
 from duobus.codec.sections import FRONT_SIZE_MAX, PROPERTY_SIZE_MAX
 from duobus.model.overlay import Overlay
 from duobus.rules.compiler import Compiler, Run
-from duobus.rules.message import MessageView, index_names
+from duobus.rules.message import MessageView, index_names, values_of
 from duobus.rules.operators import kind_of
 from duobus.rules.parser import at, parse_action
 from duobus.rules.syntax import Property, RemoveStatement, SetStatement
@@ -66,10 +66,10 @@ class Draft:
     __slots__ = ("_original", "changed", "new_id", "places", "raw", "removed", "system", "user")
 
     def __init__(self, message: MessageView) -> None:
-        self._original = message.raw
+        self.raw = message.raw()
+        self._original = frozenset(self.raw)
         self.system = list(message.system)
         self.user = dict(message.user)
-        self.raw = dict(message.raw)
         self.new_id = message.new_id
         self.changed: set[str] = set()
         self.removed: set[str] = set()
@@ -105,7 +105,7 @@ class Draft:
         self.changed.discard(present)
         if present in self._original:
             self.removed.add(present)
-        self.user = index_names(self.raw)
+        self.user = index_names(values_of(self.raw))
 
     def _reindex(self, name: str) -> None:
         low = name.lower()

@@ -9,6 +9,7 @@ from typing import Any, Final
 from duobus.codec import DecodeError, decode
 from duobus.codec.sections import APPLICATION_PROPERTIES, PROPERTIES, application_properties, find_section
 from duobus.model.special import Special
+from duobus.rules.quick import quick_properties, quick_user
 from duobus.rules.system import (
     APPLICATION_SECTION,
     CORRELATION_ID,
@@ -40,15 +41,19 @@ def fold(name: str) -> str:
     return name.lower()
 
 
-def index_names(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return the values as expressions see them, by exact name and by folded name, the exact one first."""
+def values_of(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return the values as expressions see them, by exact name."""
     values: dict[str, Any] = {}
-    folded: list[tuple[str, Any]] | None = None
     for name, value in raw.items():
         convert = from_amqp_table(type(value))
-        if convert is not None:
-            value = convert(value)
-        values[name] = value
+        values[name] = value if convert is None else convert(value)
+    return values
+
+
+def index_names(values: dict[str, Any]) -> dict[str, Any]:
+    """Add the folded names to values by exact name, the exact ones first; the same mapping is returned."""
+    folded: list[tuple[str, Any]] | None = None
+    for name, value in values.items():
         low = name.lower()
         if low != name:
             if folded is None:
@@ -72,7 +77,6 @@ class MessageView:
     Attributes:
         system: Values of the system properties, by place (``duobus.rules.system``).
         user: Values of the user properties, by exact and by folded name.
-        raw: The application properties as the codec gave them.
         new_id: Gives ``newid()`` its values; set by the rule set.
     """
 
@@ -82,7 +86,6 @@ class MessageView:
         "enqueued_ms",
         "new_id",
         "payload",
-        "raw",
         "sequence_number",
         "special",
         "system",
@@ -104,7 +107,6 @@ class MessageView:
         self.sequence_number = sequence_number
         self.system = _NOTHING_KNOWN
         self.user: dict[str, Any] = {}
-        self.raw: dict[str, Any] = {}
         self._loaded = 0
         self._failure: EvaluationError | None = None
 
@@ -132,12 +134,21 @@ class MessageView:
         if sections & PROPERTIES_SECTION:
             self._load_properties()
         if sections & APPLICATION_SECTION:
-            self.raw = application_properties(self.payload)
-            self.user = index_names(self.raw)
+            values = quick_user(self.payload)
+            self.user = index_names(values_of(application_properties(self.payload)) if values is None else values)
         if sections & ENVELOPE:
             self._load_envelope()
 
+    def raw(self) -> dict[str, Any]:
+        """Return the application properties as the codec gives them, a new mapping each time.
+
+        Only after they were decoded, so that nothing can be wrong with them.
+        """
+        return application_properties(self.payload)
+
     def _load_properties(self) -> None:
+        if quick_properties(self.payload, self.system):
+            return
         start, value, _ = find_section(self.payload, PROPERTIES)
         if start == value:
             return

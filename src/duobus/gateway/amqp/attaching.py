@@ -51,6 +51,15 @@ def right_of(endpoint: Endpoint) -> Right | None:
     return None
 
 
+def detach_unauthorized(peer: Peer, now_ms: int) -> None:
+    """Detach the links whose token has expired."""
+    for link, endpoint in peer.endpoints():
+        right = right_of(endpoint)
+        if right is not None and not peer.grants.allows(endpoint.segments, right, now_ms):
+            path = "/".join(endpoint.segments)
+            peer.detach(link, Unauthorized("The token has expired. Put a fresh one and attach again."), path)
+
+
 def attach(peer: Peer, link: Link) -> None:
     """Accept a link and start it, or refuse it with the error that the SDK needs (contract 6.3)."""
     text = _address_text(link)

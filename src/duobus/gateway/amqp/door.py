@@ -14,6 +14,7 @@ from duobus.errors import QuotaExceeded, ServiceBusError
 from duobus.gateway.amqp.budget import ByteBudget
 from duobus.gateway.amqp.entity_life import entity_changed
 from duobus.gateway.amqp.peer import Peer
+from duobus.gateway.amqp.slices import WORK_MAX
 from duobus.telemetry.logs import Log, new_tracking_id, tracking_suffix
 from duobus.telemetry.metering_log import MeteringCounts
 
@@ -130,6 +131,7 @@ class AmqpDoor:
             links_max=STRANGER_LINKS_MAX,
             sessions_max=STRANGER_SESSIONS_MAX,
             partial_room=PARTIAL_ROOM,
+            work_max=WORK_MAX,
         )
 
     def error(self, error: ServiceBusError, path: str, **about: object) -> AmqpError:

@@ -23,6 +23,7 @@ from duobus.broker import (
 from duobus.errors import MessageLockLost, NotAllowed, NotImplementedYet, ServiceBusError
 from duobus.gateway.amqp.entity_life import demand_receiving
 from duobus.gateway.amqp.mapping import CopyHeadMaker, HeadMaker
+from duobus.gateway.amqp.slices import REST_S, Pace
 from duobus.model.columns import DeliveryBatch, Mailbox
 from duobus.model.metering import EMPTY_RECEIVE, OPERATION_BYTES, RECEIVE, SETTLE, operations_of
 
@@ -30,9 +31,7 @@ if TYPE_CHECKING:
     from duobus.gateway.amqp.deliveries import Deliveries, DeliveryRun
     from duobus.gateway.amqp.peer import Peer
 
-#: Messages that are asked for before others are written, and how many of them are written before the output's size is
-#: looked at again: a client may give any credit and read nothing.
-ASKED_MAX = 1000
+#: How many bytes of messages are written before the output's size is looked at again.
 WRITTEN_BYTES = 1 << 18
 #: Payload bytes of messages that wait to be written beyond which no more is asked for, where messages may be large:
 #: a slow client's credit must not bring one after the other into memory.
@@ -59,10 +58,13 @@ class OutgoingLink(Mailbox):
         "_deliveries",
         "_draining",
         "_heads",
+        "_is_over",
         "_link",
         "_owed",
+        "_pace",
         "_peer",
         "_receiver",
+        "_rests",
         "_sent_since_drain",
         "_size_max",
         "_sub_queue",
@@ -98,6 +100,9 @@ class OutgoingLink(Mailbox):
         # Batches that credit was lent for but that are not on the wire yet: (batch, offset of the first unsent).
         self._unsent: list[tuple[DeliveryBatch, int]] = []
         self._unsent_number = 0
+        self._pace = Pace()
+        # More will be asked for in a moment; or never again.
+        self._rests = self._is_over = False
         # Settlements whose outcome the client waits for.
         self._owed = 0
         self._draining = False
@@ -136,6 +141,7 @@ class OutgoingLink(Mailbox):
         """The client changed its credit or wants to drain."""
         if self._link.drain:
             self._draining = True
+        self._proved()
         self._give_back_surplus()
         self._ask()
         if self._draining:
@@ -143,9 +149,27 @@ class OutgoingLink(Mailbox):
         elif self._link.echo:
             self._link.flow()
 
+    def _proved(self) -> None:
+        if self._pace.heard():
+            self._peer.allow_output()
+
     def _ask(self) -> None:
-        number = max(0, min(self._link.credit, ASKED_MAX) - self._unsent_number)
+        number = max(0, min(self._link.credit, self._pace.asked) - self._unsent_number)
         self._receiver.request(0 if self._holds_much() else number)
+
+    def _ask_on(self) -> None:
+        if self._pace.is_full:
+            self._ask()
+        elif not self._rests:
+            self._rests = True
+            self._peer.door.loop.call_later(REST_S, self._ask_later)
+
+    def _ask_later(self) -> None:
+        self._rests = False
+        if not self._is_over:
+            self._ask()
+            if self._draining:
+                self.wake()
 
     def _holds_much(self) -> bool:
         """Whether large messages wait to be written already."""
@@ -182,7 +206,7 @@ class OutgoingLink(Mailbox):
         # Removed messages that wait without credit cannot be given back; they go out with the next credit.
         nothing_waits = not self._unsent or (self.is_removing and not self._link.credit)
         # What ``_ask`` got at once lies in the mailbox: it is looked at before the drain is answered.
-        nothing_waits = nothing_waits and not self.ready
+        nothing_waits = nothing_waits and not self.ready and not self._rests
         if self._draining and nothing_waits and not self._receiver.lent and not self._owed:
             self._draining = False
             if not self._sent_since_drain and self._link.credit:
@@ -239,9 +263,9 @@ class OutgoingLink(Mailbox):
             self.wake()
         elif not self._unsent:
             asked = self._receiver.wanted + self._receiver.lent
-            if link.credit > asked and asked <= ASKED_MAX // 2:
+            if link.credit > asked and asked <= self._pace.asked // 2:
                 # There is more credit than was asked for at a time.
-                self._ask()
+                self._ask_on()
         self._answer_drain()
 
     def _write(self, batch: DeliveryBatch, slots: list[Slot], first_lock: int) -> None:
@@ -251,6 +275,7 @@ class OutgoingLink(Mailbox):
         if not self.is_removing:
             self._deliveries.add(self, handle, batch.prefix, first_id, first_lock, len(slots))
         self._sent_since_drain += len(slots)
+        self._pace.wrote()
         size = sum(map(len, payloads))
         operations = len(payloads)
         if size > OPERATION_BYTES and max(map(len, payloads)) > OPERATION_BYTES:
@@ -263,6 +288,7 @@ class OutgoingLink(Mailbox):
         self, found: list[tuple[DeliveryRun, int, int, int]], state: DeliveryState | None, *, settled: bool
     ) -> None:
         """Settle deliveries of this link: (run, first delivery-id, first lock, number) of each stretch."""
+        self._proved()
         if state is RELEASED:
             self._release(found, settled=settled)
             return
@@ -387,12 +413,17 @@ class OutgoingLink(Mailbox):
 
     # -- the end ------------------------------------------------------------------------------------------------
 
+    def ask_no_more(self) -> None:
+        """The connection is gone; ``close`` follows."""
+        self._is_over = True
+        self._receiver.close()
+
     def close(self) -> None:
         """The link is gone: what was never written goes back uncounted; what was keeps its locks (design 3.11).
 
         Outcomes that are still owed are told all the same; a client that detached hears our answer after them.
         """
-        self._receiver.close()
+        self.ask_no_more()
         outcomes = self._take_ready()
         if outcomes:
             self._answer_settlements(outcomes)

@@ -40,11 +40,12 @@ from duobus.errors import (
 )
 from duobus.gateway.amqp import attaching
 from duobus.gateway.amqp.coordinator import CoordinatorLink
-from duobus.gateway.amqp.deliveries import Deliveries, DeliveryRun
+from duobus.gateway.amqp.deliveries import Deliveries
 from duobus.gateway.amqp.incoming_link import IncomingLink
 from duobus.gateway.amqp.outgoing_link import OutgoingLink
 from duobus.gateway.amqp.request_node import ReplyLink, RequestLink
 from duobus.gateway.amqp.session_link import PendingSession, SessionLink
+from duobus.gateway.amqp.slices import REST_S, ending, widen, work_off
 from duobus.gateway.amqp.transactions import Transactions
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ if TYPE_CHECKING:
 CARRIED_BYTES_MAX = 4 << 20
 #: Unread output of a peer beyond which nothing more is read from it; as much again may be on its way to the socket.
 OUTPUT_BYTES_MAX = 1 << 19
-#: Messages that a lost connection gives back in one turn; the others follow in the next ones.
-RELEASED_MAX = 500
+#: ... while it has not shown yet that it reads: what is made for a peer that never does is made in vain.
+OUTPUT_BYTES_FIRST = 1 << 14
 #: How long a connection that was closed from this side may take over its goodbye.
 CLOSE_MS = 5_000
 #: Whoever has the turn in a full byte budget has to bring the whole message in this time: 100 MB at 1.7 MB/s.
@@ -101,6 +102,8 @@ class Peer(asyncio.Protocol):
         # Since when it has the turn and since when nothing came, and how much there was of the message then.
         self._turn: tuple[int, int, int] | None = None
         self._paused = False
+        # The engine holds frames that wait for their time, and goes on doing so.
+        self._goes_on = self._is_behind = False
         self._since_ms = door.clock.monotonic_ms()
         self._is_closing = False
         self._closing_ms = 0
@@ -112,7 +115,7 @@ class Peer(asyncio.Protocol):
         """See asyncio.Protocol."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        transport.set_write_buffer_limits(high=OUTPUT_BYTES_MAX)
+        transport.set_write_buffer_limits(high=OUTPUT_BYTES_FIRST)
         self.door.peers[self] = None
 
     def data_received(self, data: bytes) -> None:
@@ -120,16 +123,23 @@ class Peer(asyncio.Protocol):
         self._handle_all(self.engine.receive(data, self.door.clock.monotonic_ms()))
 
     def _handle_all(self, events: list[Any]) -> None:
-        pending = events
-        while pending:
-            again = False
-            for event in pending:
-                again = _HANDLERS[type(event)](self, event) or again
-            # The engine stops at a SASL init and at an open until they are answered; what followed is in its buffer.
-            pending = self.engine.receive(b"", self.door.clock.monotonic_ms()) if again else []
+        for event in events:
+            _HANDLERS[type(event)](self, event)
         if self.engine.partial_bytes != self._partial:
             self.carry(0)
+        if self.engine.is_cut and not self._goes_on:
+            self._goes_on = True
+            self.door.loop.call_later(REST_S, self._go_on)
         self.write_soon()
+
+    def _go_on(self) -> None:
+        """Take the next frames of what was read; others were served meanwhile."""
+        self._goes_on = False
+        if not self.is_gone:
+            self._handle_all(self.engine.receive(b"", self.door.clock.monotonic_ms()))
+            if self._is_behind != self._goes_on:
+                self._is_behind = self._goes_on
+                self.see_to_reading()
 
     def eof_received(self) -> bool:
         """See asyncio.Protocol: a half-closed peer is treated as gone (contract chapter 16)."""
@@ -138,6 +148,7 @@ class Peer(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Release every lock at once, each delivery counted (design 3.11, I20)."""
         self.is_gone = True
+        self.can_write = False
         self._partial = 0
         self.door.budget.note(self, 0, self._carried)
         self.door.forget(self)
@@ -147,20 +158,12 @@ class Peer(asyncio.Protocol):
         self._deliveries.clear()
         # Receivers first: what is released must not be offered to this connection again.
         # Those that wait for a session go before those that free one.
-        for endpoint in sorted(self._endpoints.values(), key=lambda endpoint: not isinstance(endpoint, PendingSession)):
-            endpoint.close()
+        for endpoint in self._endpoints.values():
+            if isinstance(endpoint, OutgoingLink):
+                endpoint.ask_no_more()
+        endpoints = sorted(self._endpoints.values(), key=lambda endpoint: not isinstance(endpoint, PendingSession))
         self._endpoints.clear()
-        self._release(unsettled)
-
-    def _release(self, unsettled: list[tuple[DeliveryRun, list[tuple[int, int]]]]) -> None:
-        """Give back what was delivered, thousands of messages in slices: others wait for this turn to end."""
-        released = 0
-        for index, (run, ranges) in enumerate(unsettled):
-            if released >= RELEASED_MAX:
-                self.door.loop.call_soon(self._release, unsettled[index:])
-                return
-            run.handle.broker.unlock(run.handle, run.link.queue.source_no, run.prefix, ranges, counted=True)
-            released += sum(number for _, number in ranges)
+        self.door.loop.call_soon(work_off, self.door.loop, ending(endpoints, unsettled))
 
     def pause_writing(self) -> None:
         """See asyncio.Protocol: a peer that does not read is not read from either."""
@@ -187,7 +190,8 @@ class Peer(asyncio.Protocol):
 
     def see_to_reading(self) -> None:
         """Read from the socket, or stop, as what is held here and in the whole server demands."""
-        paused = not self.can_write or self._carried > CARRIED_BYTES_MAX or not self.door.budget.may_read(self)
+        holds_much = self._is_behind or self._carried > CARRIED_BYTES_MAX
+        paused = not self.can_write or holds_much or not self.door.budget.may_read(self)
         if paused != self._paused and self._transport is not None and not self._transport.is_closing():
             self._paused = paused
             if paused:
@@ -246,7 +250,7 @@ class Peer(asyncio.Protocol):
         elif not self._had_token and age_ms > attaching.TOKEN_MS:
             self._close(Unauthorized("No token was put within 20 seconds. Connect again and put one."))
         elif self.grants.drop_expired(now_ms):
-            self._detach_unauthorized(now_ms)
+            attaching.detach_unauthorized(self, now_ms)
         if self.engine.output_size:
             self.write_soon()
 
@@ -262,13 +266,6 @@ class Peer(asyncio.Protocol):
         is_slow = monotonic_ms - since_ms > TURN_MS or monotonic_ms - silent_ms > TURN_SILENCE_MS
         if is_slow and not self._is_closing:
             self._close(QuotaExceeded("The server is short of memory and your message is slow. Try later."))
-
-    def _detach_unauthorized(self, now_ms: int) -> None:
-        for link, endpoint in list(self._endpoints.items()):
-            right = attaching.right_of(endpoint)
-            if right is not None and not self.grants.allows(endpoint.segments, right, now_ms):
-                path = "/".join(endpoint.segments)
-                self.detach(link, Unauthorized("The token has expired. Put a fresh one and attach again."), path)
 
     # -- closing ------------------------------------------------------------------------------------------------
 
@@ -327,6 +324,11 @@ class Peer(asyncio.Protocol):
         return self.door.unit.namespace(self.namespace or "").throttle
 
     # -- for links and nodes ------------------------------------------------------------------------------------
+
+    def allow_output(self) -> None:
+        """This peer reads what it is sent."""
+        if self._transport is not None and not self.is_gone:
+            widen(self._transport, OUTPUT_BYTES_MAX)
 
     @property
     def has_room(self) -> bool:
@@ -438,12 +440,11 @@ class Peer(asyncio.Protocol):
 
     # -- events -------------------------------------------------------------------------------------------------
 
-    def _on_sasl_init(self, event: SaslInit) -> bool:
+    def _on_sasl_init(self, event: SaslInit) -> None:
         is_ok = event.mechanism in ("ANONYMOUS", "MSSBCBS")
         if event.mechanism == "PLAIN":
             is_ok = self._log_in(event)
         self.engine.sasl_outcome(is_ok)
-        return True
 
     def _log_in(self, event: SaslInit) -> bool:
         parts = (event.response or b"").split(b"\x00")
@@ -460,7 +461,7 @@ class Peer(asyncio.Protocol):
         self._now_known()
         return True
 
-    def _on_open(self, event: OpenReceived) -> bool:
+    def _on_open(self, event: OpenReceived) -> None:
         self._rules = self.door.authorizer.namespace_of(event.hostname)
         self.namespace = self._rules.name
         self.engine.open(self.door.clock.monotonic_ms())
@@ -469,7 +470,6 @@ class Peer(asyncio.Protocol):
         elif self.door.is_closing:
             self._close(ConnectionForced("The server is shutting down. Connect again."))
         self._count()
-        return True
 
     def _on_attach(self, event: AttachReceived) -> None:
         attaching.attach(self, event.link)
@@ -530,7 +530,7 @@ class Peer(asyncio.Protocol):
         """Events that need no answer from this side."""
 
 
-_HANDLERS: dict[type, Callable[[Peer, Any], bool | None]] = {
+_HANDLERS: dict[type, Callable[[Peer, Any], None]] = {
     SaslInit: Peer._on_sasl_init,
     OpenReceived: Peer._on_open,
     SessionBegun: Peer._on_nothing,

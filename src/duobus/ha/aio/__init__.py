@@ -2,6 +2,15 @@
 
 from duobus.ha.aio.paired_sender import PairedSender
 from duobus.ha.aio.pairing import PairedNamespace, pair_namespace
+from duobus.ha.aio.replication import ActiveReplicationSender, PassiveReplicationSender, ReplicatedReceiver
 from duobus.ha.aio.syphon import Syphon
 
-__all__ = ["PairedNamespace", "PairedSender", "Syphon", "pair_namespace"]
+__all__ = [
+    "ActiveReplicationSender",
+    "PairedNamespace",
+    "PairedSender",
+    "PassiveReplicationSender",
+    "ReplicatedReceiver",
+    "Syphon",
+    "pair_namespace",
+]

@@ -1,0 +1,108 @@
+"""What a receiver has seen already: a durable, bounded window of message ids (IN8, IN10, TL12; invariant I51).
+
+The broker promises each message at least once, and a message that was sent to two namespaces comes twice. Whoever must
+not work twice keeps the ids of what is done. An id is recorded *after* the work: a crash in between repeats the work
+rather than losing it, so that the effect has to be idempotent or in the same transaction as the record.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+#: Ids that are remembered unless another number is given: some 100 MB on disk.
+WINDOW_DEFAULT: Final = 1_000_000
+WINDOW_MAX: Final = 100_000_000
+#: An id as long as Service Bus allows.
+ID_LENGTH_MAX: Final = 128
+FORMAT: Final = 1
+
+_CREATE: Final = """
+CREATE TABLE IF NOT EXISTS seen(number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, result BLOB);
+"""
+
+
+class SeenMessages:
+    """The ids of messages whose work is done, newest ``window`` of them, on disk.
+
+    Every record is on disk (fsync) when the call returns. Several processes of one machine may share the file.
+
+    Args:
+        path: The file; made if missing.
+        window: Ids that are remembered; older ones are forgotten. 1 to 100,000,000.
+
+    Raises:
+        ValueError: A window out of range, or a file of a newer version.
+    """
+
+    def __init__(self, path: Path, window: int = WINDOW_DEFAULT) -> None:
+        if not 1 <= window <= WINDOW_MAX:
+            raise ValueError(f"window has to be 1 to {WINDOW_MAX:,}, not {window:,}")
+        self._window = window
+        self._database = sqlite3.connect(path, isolation_level=None)
+        try:
+            self._database.execute("PRAGMA journal_mode=WAL")
+            self._database.execute("PRAGMA synchronous=FULL")
+            (version,) = self._database.execute("PRAGMA user_version").fetchone()
+            if version > FORMAT:
+                raise ValueError(f"{path} has format {version}; this version of duobus reads up to {FORMAT}.")
+            self._database.executescript(_CREATE)
+            self._database.execute(f"PRAGMA user_version={FORMAT}")
+        except BaseException:
+            self._database.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    def __len__(self) -> int:
+        (number,) = self._database.execute("SELECT count(*) FROM seen").fetchone()
+        return int(number)
+
+    def __contains__(self, message_id: str) -> bool:
+        return self._database.execute("SELECT 1 FROM seen WHERE id = ?", (message_id,)).fetchone() is not None
+
+    def result(self, message_id: str) -> bytes | None:
+        """What was recorded with an id; None without a result, or when it was not seen."""
+        row = self._database.execute("SELECT result FROM seen WHERE id = ?", (message_id,)).fetchone()
+        return None if row is None else row[0]
+
+    def record(self, message_id: str, result: bytes | None = None) -> None:
+        """Remember an id, and what came of its work; on disk when this returns."""
+        self.record_all([(message_id, result)])
+
+    def record_all(self, done: Iterable[tuple[str, bytes | None]]) -> None:
+        """Remember many ids, in one sync. One that is there already keeps its first result.
+
+        Raises:
+            ValueError: An id that is empty or longer than 128 characters; nothing is remembered.
+        """
+        rows = list(done)
+        for message_id, _ in rows:
+            if not 0 < len(message_id) <= ID_LENGTH_MAX:
+                raise ValueError(f"a message id has 1 to {ID_LENGTH_MAX} characters, not {len(message_id)}")
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            # Not OR IGNORE: that uses a number up for what it ignores, and the window is counted in numbers.
+            self._database.executemany(
+                "INSERT INTO seen(id, result) SELECT ?1, ?2 WHERE NOT EXISTS (SELECT 1 FROM seen WHERE id = ?1)", rows
+            )
+            self._database.execute(
+                "DELETE FROM seen WHERE number <= (SELECT max(number) FROM seen) - ?", (self._window,)
+            )
+            self._database.execute("COMMIT")
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise

@@ -11,12 +11,25 @@ import pytest
 from broker_kit import Hall, answers, batch
 from fragment_kit import Box
 
-from duobus.broker import COMPLETE, COUNT_BITS, DEAD_LETTER, MAIN, SettleBatch, Subscription, Topic
+from duobus.broker import (
+    COMPLETE,
+    COUNT_BITS,
+    DEAD_LETTER,
+    MAIN,
+    Group,
+    SettleBatch,
+    Subscription,
+    Topic,
+    Transaction,
+)
+from duobus.codec import build_message
+from duobus.codec.sections import application_properties
 from duobus.errors import (
     ArgumentInvalid,
     EntityAlreadyExists,
     EntityNotFound,
     NoMatchingSubscription,
+    NotAllowed,
     QuotaExceeded,
 )
 from duobus.model.address import parse_address
@@ -28,6 +41,7 @@ from duobus.model.description import (
     TopicDescription,
     to_json,
 )
+from duobus.model.overlay import Overlay
 from duobus.testing.loop import SimulationLoop
 
 MINUTE_MS = 60_000
@@ -466,6 +480,118 @@ async def test_a_commit_writes_the_rows_of_those_subscriptions_only_that_it_chan
     hall.disks[1].commit = lambda made: (written.append(len(made.sources)), commit(made))[1]  # type: ignore[method-assign]
     await publish(hall, b"one")
     assert written == [2]
+
+
+def tagged(**properties: Any) -> bytes:
+    """A bare message with application properties."""
+    return build_message(application_properties=properties, data=b"body")
+
+
+def sql(name: str, expression: str, action: str | None = None) -> RuleDescription:
+    return RuleDescription(name=name, filter_type="Sql", sql_filter=expression, sql_action=action)
+
+
+@simulated()
+async def test_every_matching_rule_with_an_action_gives_a_copy_of_its_own(hall: Hall) -> None:
+    await hall.start()
+    await make(hall)
+    rules = (sql("plain", "n > 0"), sql("other", "n > 1"), sql("marked", "n = 2", "SET mark = 'x'; REMOVE n"))
+    await hall.unit.topics.create_subscription("n", "t", SubscriptionDescription(name="a", rules=rules))
+    await publish(hall, tagged(n=2), tagged(n=0))
+    await hall.again()
+    await asyncio.sleep(0.1)
+    (found,) = await take(sub(hall, "a"), 10)
+    seen_properties = []
+    for slot in found.slots:
+        changes = None if slot.special is None else slot.special.changes
+        payload = slot.payload if changes is None else Overlay.decode(changes).apply_to(slot.payload)
+        seen_properties.append(application_properties(payload))
+        # The message itself stays the bytes that came.
+        assert slot.payload == tagged(n=2)
+    assert seen_properties == [{"n": 2}, {"mark": "x", "RuleName": "marked"}]
+    # Two copies and the one body that they share.
+    assert hall.disks[1].usage().rows == 3
+
+
+@simulated()
+async def test_what_a_filter_fails_on_is_dead_lettered_where_it_is_asked_for_and_nowhere_else(hall: Hall) -> None:
+    await hall.start()
+    await make(hall, "others")
+    rules = (sql("broken", "n / 0 = 1"),)
+    for name, keeps in (("keeps", True), ("skips", False)):
+        about = SubscriptionDescription(name=name, rules=rules, dead_lettering_on_filter_evaluation_exceptions=keeps)
+        await hall.unit.topics.create_subscription("n", "t", about)
+    assert await publish(hall, tagged(n=1)) == [None]
+    ((_, dead),) = await sub(hall, "keeps").peek(DEAD_LETTER, 1, 10)
+    assert dead.special.reason == "FilterEvaluationException"
+    assert "broken" in dead.special.description
+    assert await seen(sub(hall, "skips"), DEAD_LETTER) == []
+    assert await seen(sub(hall, "others")) == [tagged(n=1)]
+
+
+@simulated()
+async def test_a_rule_that_is_none_creates_nothing(hall: Hall) -> None:
+    await hall.start()
+    await make(hall, "a")
+    wrong = SubscriptionDescription(name="b", rules=(sql("wrong", "n ="),))
+    with pytest.raises(ArgumentInvalid):
+        await hall.unit.topics.create_subscription("n", "t", wrong)
+    with pytest.raises(ArgumentInvalid):
+        hall.unit.topics.add_rule(sub(hall, "a"), sql("wrong", "n ="))
+    with pytest.raises(ArgumentInvalid):
+        await hall.unit.topics.create_topic("n", TopicDescription(name="u", subscriptions=(wrong,)))
+    assert [row.path for row in hall.catalog.read().entities] == ["t", "t/Subscriptions/a"]
+    assert [rule.name for rule in sub(hall, "a").about.rules] == ["$Default"]
+
+
+@simulated()
+async def test_a_transaction_publishes_and_settles_on_a_topic_together_or_not_at_all(hall: Hall) -> None:
+    await hall.start()
+    topic = await make(hall, "a", "b")
+    other = await make(hall, "c", name="other")
+    await publish(hall, b"one")
+    (found,) = await take(sub(hall, "a"), 1)
+    ranges = [(found.first_lock, 1)]
+
+    def settlement() -> SettleBatch:
+        number = sub(hall, "a").source_no
+        return SettleBatch(found.fragment, number, None, prefix=found.prefix, outcome=COMPLETE, ranges=list(ranges))
+
+    work = Transaction(b"t1", 1 << 60)
+    work.settle(sub(hall, "a"), [settlement()])
+    work.send(topic, batch(b"two"))
+    with pytest.raises(NotAllowed, match="top-level"):
+        work.send(other, batch(b"three"))
+    work = Transaction(b"t2", 1 << 60)
+    work.settle(sub(hall, "a"), [settlement()])
+    work.send(topic, batch(b"two"))
+    box = Box()
+    topic.fragments[0].broker.submit(Group(work.take(), box))
+    await settled(hall)
+    assert [command.error for command in box.ready] == [None]
+    assert await seen(sub(hall, "a")) == [b"two"]
+    assert await seen(sub(hall, "b")) == [b"one", b"two"]
+
+
+@simulated()
+async def test_a_deep_backlog_of_a_subscription_lies_in_the_store_and_comes_back_in_order(hall: Hall) -> None:
+    await hall.start()
+    await make(hall, "a", "b")
+    payloads = [b"%04d" % index for index in range(300)]
+    await publish(hall, *payloads)
+    hall.build()
+    await hall.start()
+    got: list[bytes] = []
+    origins: list[int] = []
+    while len(got) < 300:
+        for found in await take(sub(hall, "b"), 100):
+            got += [slot.payload for slot in found.slots]
+            origins += [slot.origin for slot in found.slots]
+            complete(sub(hall, "b"), found)
+        await settled(hall)
+        await asyncio.sleep(0.1)
+    assert got == payloads
+    assert origins == list(range(1, 301))
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Topics and subscriptions with the Python SDK, sync and asyncio, against a broker process with a configuration."""
+"""Topics and subscriptions with the Python SDK, sync and asyncio, on a broker that a configuration has made."""
 
 from __future__ import annotations
 

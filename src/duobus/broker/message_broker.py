@@ -490,12 +490,12 @@ class MessageBroker:
             if decided:
                 work.append(command)
                 if run is not None:
-                    messages += run.batch.n
+                    messages += fanout.weight_of(run)
                     size += run.batch.bytes_total
                 elif isinstance(command, Group):
-                    runs = [member.batch for member in command.members if isinstance(member, Run)]
-                    messages += sum(batch.n for batch in runs)
-                    size += sum(batch.bytes_total for batch in runs)
+                    runs = [member for member in command.members if isinstance(member, Run)]
+                    messages += sum(map(fanout.weight_of, runs))
+                    size += sum(run.batch.bytes_total for run in runs)
                 elif isinstance(command, Clearing):
                     messages += len(command.slots)
         return work

@@ -27,6 +27,9 @@ from duobus.model.description import (
 )
 from duobus.rules import Rule, RuleSet, compile_rule
 
+#: Copies that one run of messages may lead to, unless it is one message or a batch: some 50 ms of a commit.
+COPIES_AT_ONCE = 10_000
+
 
 class Topic(Queue):
     """A topic of any number of fragments, with its subscriptions.
@@ -78,10 +81,11 @@ class Topic(Queue):
 
     def send(self, batch: SendBatch) -> None:
         """Publish messages; what comes to ``batch.reply`` is as of a queue."""
-        if not self.rules.refuses_unmatched or batch.atomic or batch.n == 1 or batch.ping:
+        # Where messages may be refused, each is for itself; and no commit gets longer than what is atomic asks for.
+        step = 1 if self.rules.refuses_unmatched else max(1, COPIES_AT_ONCE // max(1, len(self.subscriptions)))
+        if batch.n <= step or batch.atomic or batch.ping:
             super().send(batch)
             return
-        # Each message is refused or accepted for itself.
         self.prepare(batch)
         runs, refused = self.placement.split(batch)
         for indices, error in refused:
@@ -89,8 +93,10 @@ class Topic(Queue):
         if refused:
             batch.reply.wake()
         for handle, indices, is_keyless in runs:
-            for index in range(batch.n) if indices is None else indices:
-                handle.broker.submit(Run(handle, SOURCE, batch, [index], self.placement if is_keyless else None))
+            every = list(range(batch.n)) if indices is None else indices
+            for start in range(0, len(every), step):
+                part = every[start : start + step]
+                handle.broker.submit(Run(handle, SOURCE, batch, part, self.placement if is_keyless else None))
 
     def numbers(self) -> tuple[list[int], int]:
         """Messages per kind, of which a topic has scheduled ones only (HTTP contract A.5.2), and bytes of all."""
@@ -161,13 +167,26 @@ class Subscription(Queue):
         return self.topic.sources
 
     def change_subscription(self, about: SubscriptionDescription) -> None:
-        """Take on new properties and rules, for what is published, locked and renewed from now on."""
+        """Take on new properties, not rules, for what is published, locked and renewed from now on."""
         self.describe(about)
-        self.rules = [compile_rule(rule) for rule in about.rules]
         settings = self.settings()
         for handle in self.topic.fragments:
             handle.broker.change_settings(handle, settings)
         self.put_rules()
+
+    def add_rule(self, about: SubscriptionDescription, rule: Rule) -> None:
+        """Take on a description with one more rule, or with another one of the same name."""
+        self.about = about
+        self.rules = [*(one for one in self.rules if one.name.lower() != rule.name.lower()), rule]
+        if about.status != DISABLED:
+            self.topic.rules.rules.add(self.source_no, rule)
+
+    def remove_rule(self, about: SubscriptionDescription, name: str) -> None:
+        """Take on a description with one rule less."""
+        self.about = about
+        self.rules = [rule for rule in self.rules if rule.name.lower() != name.lower()]
+        if about.status != DISABLED:
+            self.topic.rules.rules.remove(self.source_no, name)
 
     def put_rules(self) -> None:
         """Have copies made as its rules and its status say."""

@@ -29,9 +29,7 @@ from duobus.errors import (
 from duobus.model.address import not_found
 from duobus.model.description import (
     CLOUD,
-    CORRELATION_FILTERS_PER_TOPIC_MAX,
     RULES_PER_SUBSCRIPTION_MAX,
-    SQL_FILTERS_PER_TOPIC_MAX,
     SUBSCRIPTION,
     SUBSCRIPTIONS_PER_TOPIC_MAX,
     TOPIC,
@@ -47,6 +45,7 @@ from duobus.model.description import (
     to_json,
 )
 from duobus.rules import compile_rule
+from duobus.rules.ruleset import CORRELATION_RULES_MAX, SQL_RULES_MAX
 from duobus.stores.catalog import DELETING, INTENT, LIVE, EntityRow, SlotRow
 
 if TYPE_CHECKING:
@@ -253,7 +252,7 @@ class TopicLife:
         """Change a subscription's properties, not its rules; raises as ``update_topic``."""
         subscription = self.subscription(namespace, path, about.name)
         wanted = check_subscription_update(subscription.about, about, profile)
-        self._change(subscription, wanted)
+        subscription.change_subscription(self._written(subscription, wanted))
         self._unit.idle_watch.begin(subscription)
         self._unit.tell(subscription)
         return subscription
@@ -303,8 +302,8 @@ class TopicLife:
         rule = msgspec.structs.replace(rule, created_at_ms=self._unit.now_ms())
         wanted = check_subscription(msgspec.structs.replace(subscription.about, rules=(*others, rule)))
         compiled = compile_rule(rule)
-        _demand_filters(subscription.topic.subscriptions.values(), compiled.is_correlation)
-        self._change(subscription, wanted)
+        subscription.topic.rules.rules.check_room(subscription.source_no, compiled)
+        subscription.add_rule(self._written(subscription, wanted), compiled)
 
     def remove_rule(self, subscription: Subscription, name: str) -> None:
         """Remove a rule; raises EntityNotFound when there is none of this name."""
@@ -312,7 +311,8 @@ class TopicLife:
         left = tuple(rule for rule in rules if rule.name.lower() != name.lower())
         if len(left) == len(rules):
             raise _no_rule(subscription, name)
-        self._change(subscription, msgspec.structs.replace(subscription.about, rules=left))
+        wanted = msgspec.structs.replace(subscription.about, rules=left)
+        subscription.remove_rule(self._written(subscription, wanted), name)
 
     # -- the end of one -----------------------------------------------------------------------------------------
 
@@ -379,10 +379,11 @@ class TopicLife:
             *(sources.add_source(one, subscription.source_no, settings) for one in subscription.topic.fragments)
         )
 
-    def _change(self, subscription: Subscription, wanted: SubscriptionDescription) -> None:
+    def _written(self, subscription: Subscription, wanted: SubscriptionDescription) -> SubscriptionDescription:
+        """A new description, durable."""
         wanted = msgspec.structs.replace(wanted, updated_at_ms=self._unit.now_ms())
         self._write(subscription, subscription.source_no, to_json(wanted))
-        subscription.change_subscription(wanted)
+        return wanted
 
     def _write(self, entity: Topic | Subscription, entity_id: int, encoded: bytes) -> None:
         try:
@@ -403,20 +404,18 @@ def _demand_distinct(about: TopicDescription) -> None:
         seen.add(subscription.name.lower())
 
 
-def _demand_filters(subscriptions: Sequence[Subscription] | object, is_correlation: bool | None = None) -> None:
-    """Refuse more filters than a topic may have; ``is_correlation``: the kind of one that is to be added."""
-    sql, correlations = count_filters(subscriptions)  # type: ignore[arg-type]
-    sql += is_correlation is False
-    correlations += is_correlation is True
-    if sql > SQL_FILTERS_PER_TOPIC_MAX:
+def _demand_filters(subscriptions: Sequence[Subscription]) -> None:
+    """Refuse more rules than a topic may have, of those that come together."""
+    sql, correlations = count_filters(subscriptions)
+    if sql > SQL_RULES_MAX:
         raise QuotaExceeded(
-            f"The topic would have {sql} SQL filters of at most {SQL_FILTERS_PER_TOPIC_MAX} (SubCode 40501). Use "
+            f"The topic would have {sql} rules with an SQL, true or false filter, of at most {SQL_RULES_MAX}. Use "
             "correlation filters, or delete some."
         )
-    if correlations > CORRELATION_FILTERS_PER_TOPIC_MAX:
+    if correlations > CORRELATION_RULES_MAX:
         raise QuotaExceeded(
-            f"The topic would have {correlations} correlation filters of at most {CORRELATION_FILTERS_PER_TOPIC_MAX} "
-            "(SubCode 40502). Delete some."
+            f"The topic would have {correlations} rules with a correlation filter, of at most {CORRELATION_RULES_MAX}. "
+            "Delete some."
         )
 
 

@@ -47,9 +47,6 @@ ACCESS_RULES_MAX = 12
 ACCESS_RULE_NAME_LENGTH_MAX = 256
 SUBSCRIPTIONS_PER_TOPIC_MAX = 2000
 RULES_PER_SUBSCRIPTION_MAX = 2000
-#: Of all subscriptions together (HTTP contract E.7).
-SQL_FILTERS_PER_TOPIC_MAX = 2000
-CORRELATION_FILTERS_PER_TOPIC_MAX = 100_000
 SQL_LENGTH_MAX = 1024
 
 #: Longest that an abandoned message may be put off: a day. For longer there is scheduling.

@@ -163,7 +163,8 @@ class SqliteStore(MessagingStore):
         self._fragments[key] = fragment
         for source in added:
             self._sources[source.source_key] = known[source.source_no] = source
-        self._homes = bodies.homes_of(self._sources)
+        if added:
+            self._homes |= bodies.homes_of({row.source_key: row for row in known.values()})
         return copy_of_fragment(fragment), [copy_of_source(known[number]) for number in source_nos]
 
     def drop_entity(self, entity_id: int) -> None:

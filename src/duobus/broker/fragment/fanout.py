@@ -77,98 +77,144 @@ class TopicState:
 
 
 class _Part:
-    """What one subscription gets of a run."""
+    """What one subscription gets of a run.
 
-    __slots__ = ("first", "origins", "payloads", "size", "slots", "source", "specials")
+    Attributes:
+        source: Of the subscription.
+        payloads, origins: Of its copies, as ``Put`` has them.
+        rare: Index of a copy to its state, its special, and that encoded, for those that are not ordinary.
+    """
+
+    __slots__ = ("origins", "payloads", "rare", "source")
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.first = source.next_count
-        self.slots: list[Slot] = []
         self.payloads: list[bytes] = []
         self.origins: list[int] = []
-        self.specials: dict[int, tuple[int, int, bytes | None]] = {}
-        self.size = 0
+        self.rare: dict[int, tuple[int, Special, bytes]] = {}
 
 
 class _Spread:
     """Collects the copies of several messages, to be written together."""
 
-    __slots__ = ("_fragment", "_now_ms", "_parts", "_state")
+    __slots__ = ("_fragment", "_now_ms", "_parts", "_state", "_trivial")
 
     def __init__(self, fragment: Fragment, state: TopicState, now_ms: int) -> None:
         self._fragment = fragment
         self._state = state
         self._now_ms = now_ms
         self._parts: dict[int, _Part] = {}
+        trivial = state.shared.rules.trivial
+        self._trivial = None if trivial is None else Match(trivial)
 
     def add(self, count: int, payload: bytes, special: Special | None) -> None:
         """Give every subscription that takes a message its copies."""
-        shared = self._state.shared
-        match = _match(shared, payload, special, self._now_ms, self._fragment.number << 48 | count)
-        sources = self._fragment.sources
-        failed = [number for number in match.errors or () if number in shared.keeping_errors and number in sources]
-        plain = [number for number in match.sources if number in sources]
-        altered = [copy for copy in match.altered if copy.source in sources]
-        copies = len(failed) + len(plain) + len(altered)
+        match = self._trivial
+        if match is None:
+            number = self._fragment.number << 48 | count
+            match = self._state.shared.rules.match(MessageView(payload, special, self._now_ms, number))
+        targets = match.sources
+        if special is not None or match.errors is not None or match.altered:
+            self._add_rare(count, payload, special, match)
+            return
+        if not targets:
+            return
+        self._state.pending += len(payload)
+        origin = count if len(targets) == 1 else -count
+        parts = self._parts
+        for number in targets:
+            part = parts.get(number) or self._part(number)
+            if part is None:
+                continue
+            if part.source.sessions is not None:
+                _bury(part, payload, origin, None, SESSION_ID_IS_NULL, _SESSION_TEXT)
+                continue
+            part.payloads.append(payload)
+            part.origins.append(origin)
+
+    def _add_rare(self, count: int, payload: bytes, special: Special | None, match: Match) -> None:
+        keeping = self._state.shared.keeping_errors
+        failed = [number for number in match.errors or () if number in keeping]
+        copies = len(failed) + len(match.sources) + len(match.altered)
         if not copies:
             return
         self._state.pending += len(payload)
         origin = count if copies == 1 else -count
         encoded = None if special is None else special.encode()
-        for number in plain:
+        for number in match.sources:
+            # No two copies share what may change later.
             own = None if encoded is None else Special.decode(encoded)
-            self._put(sources[number], payload, origin, own, encoded)
-        for copy in altered:
+            self._put(number, payload, origin, own, encoded)
+        for copy in match.altered:
             changed = copy.overlay.special(special)
             own = Special() if changed is None else Special.decode(changed.encode())
             own.changes = copy.overlay.encode()
-            self._put(sources[copy.source], payload, origin, own, own.encode())
+            self._put(copy.source, payload, origin, own, own.encode())
         for number in failed:
-            self._bury(sources[number], payload, origin, encoded, FILTER_FAILED, (match.errors or {})[number])
+            part = self._part(number)
+            if part is not None:
+                _bury(part, payload, origin, encoded, FILTER_FAILED, (match.errors or {})[number])
 
-    def _put(self, source: Source, payload: bytes, origin: int, special: Special | None, encoded: bytes | None) -> None:
-        if source.sessions is not None and (special is None or special.session_id is None):
-            self._bury(source, payload, origin, encoded, SESSION_ID_IS_NULL, _SESSION_TEXT)
-        else:
-            self._keep(source, payload, origin, special, encoded, ACTIVE)
+    def _part(self, number: int) -> _Part | None:
+        """The part of a subscription; None when this fragment does not have its source yet, or any more."""
+        part = self._parts.get(number)
+        source = self._fragment.sources.get(number)
+        if part is None and source is not None:
+            part = self._parts[number] = _Part(source)
+        return part
 
-    def _bury(self, source: Source, payload: bytes, origin: int, encoded: bytes | None, reason: str, text: str) -> None:
-        special = Special() if encoded is None else Special.decode(encoded)
-        special.reason = reason
-        special.description = text[: settling.DEAD_LETTER_TEXT_MAX]
-        self._keep(source, payload, origin, special, special.encode(), _DEAD)
-
-    def _keep(
-        self, source: Source, payload: bytes, origin: int, special: Special | None, encoded: bytes | None, state: int
-    ) -> None:
-        part = self._parts.get(source.source_no)
+    def _put(self, number: int, payload: bytes, origin: int, special: Special | None, encoded: bytes | None) -> None:
+        part = self._part(number)
         if part is None:
-            part = self._parts[source.source_no] = _Part(source)
-        slot = CopySlot(source.next_count, payload, self._now_ms, abs(origin))
-        source.next_count += 1
-        slot.state = state
-        slot.special = special
-        if special is not None:
-            part.specials[len(part.slots)] = (stored_state(state, special), 0, encoded)
-        part.slots.append(slot)
+            return
+        if part.source.sessions is not None and (special is None or special.session_id is None):
+            _bury(part, payload, origin, encoded, SESSION_ID_IS_NULL, _SESSION_TEXT)
+            return
+        if special is not None and encoded is not None:
+            part.rare[len(part.payloads)] = (ACTIVE, special, encoded)
         part.payloads.append(payload)
         part.origins.append(origin)
-        part.size += len(payload)
-        source.counted(state, 1)
-        source.bytes += len(payload)
 
     def write(self, commit: CommitBatch) -> list[Copies]:
-        """Write all copies into a commit."""
+        """Number the copies and write all of them into a commit."""
         copies: list[Copies] = []
+        now_ms = self._now_ms
         for number, part in self._parts.items():
-            source = part.source
+            source, payloads, origins = part.source, part.payloads, part.origins
+            if not payloads:
+                continue
+            first = count = source.next_count
+            slots: list[Slot] = []
+            for payload, origin in zip(payloads, origins, strict=True):
+                slots.append(CopySlot(count, payload, now_ms, abs(origin)))
+                count += 1
+            source.next_count = count
+            source.numbers[MAIN] += len(slots)
+            specials: dict[int, tuple[int, int, bytes | None]] = {}
+            for index, (state, special, encoded) in part.rare.items():
+                slot = slots[index]
+                slot.state, slot.special = state, special
+                specials[index] = (stored_state(state, special), 0, encoded)
+                if state != ACTIVE:
+                    source.counted(ACTIVE, -1)
+                    source.counted(state, 1)
+            size = sum(map(len, payloads))
+            source.bytes += size
             self._fragment.dirty.add(number)
-            specials = part.specials or None
-            commit.puts.append(Put(source.source_key, part.first, self._now_ms, part.payloads, specials, part.origins))
-            is_plain = specials is None and source.sessions is None
-            copies.append(Copies(source, part.slots, part.size, is_plain=is_plain))
+            commit.puts.append(Put(source.source_key, first, now_ms, payloads, specials or None, origins))
+            is_plain = not specials and source.sessions is None
+            copies.append(Copies(source, slots, size, is_plain=is_plain))
         return copies
+
+
+def _bury(part: _Part, payload: bytes, origin: int, encoded: bytes | None, reason: str, text: str) -> None:
+    """Give a subscription a copy in its dead-letter queue."""
+    special = Special() if encoded is None else Special.decode(encoded)
+    special.reason = reason
+    special.description = text[: settling.DEAD_LETTER_TEXT_MAX]
+    part.rare[len(part.payloads)] = (_DEAD, special, special.encode())
+    part.payloads.append(payload)
+    part.origins.append(origin)
 
 
 def _match(shared: TopicRules, payload: bytes, special: Special | None, now_ms: int, number: int) -> Match:
@@ -323,6 +369,11 @@ def committed(fragment: Fragment, commit: CommitBatch) -> None:
     if state is not None:
         state.stored = commit.shared.get(fragment.sources[0].source_key, state.stored)
         state.pending = 0
+
+
+def weight_of(run: Run) -> int:
+    """How many messages a run makes a commit longer by."""
+    return run.batch.n if not run.copies else sum([len(part.slots) for part in run.copies])
 
 
 def ranges_of(fragment: Fragment, run: Run) -> list[tuple[int, int, int]]:

@@ -22,7 +22,7 @@ await client.createRule(topic, "One", "sql", { sqlExpression: "a = @x", sqlParam
 await client.createRule(topic, "One", "correlation", { correlationId: "c", subject: "s", applicationProperties: { p: 1.5, q: "x" } });
 for await (const rule of client.listRules(topic, "One")) rules.push(plain(rule));
 const got = plain(await client.getRule(topic, "One", "$Default"));
-const changed = plain(await client.updateRule({ ...(await client.getRule(topic, "One", "sql")), filter: { sqlExpression: "c = 3" } }));
+const changed = plain(await client.updateRule(topic, "One", { ...(await client.getRule(topic, "One", "sql")), filter: { sqlExpression: "c = 3" } }));
 const ruled = [];
 for await (const rule of client.listRules(topic, "ruled")) ruled.push(rule.name);
 const subscriptions = [];

@@ -88,9 +88,10 @@ def ending(endpoints: list[Endpoint], unsettled: list[tuple[DeliveryRun, list[tu
         endpoint.close()
         yield CLOSING
     for run, ranges in unsettled:
+        source_no = run.link.queue.source_no
+        unlock = run.handle.broker.unlock
         for first, number in ranges:
             for offset in range(0, number, RELEASED_MAX):
                 part = min(RELEASED_MAX, number - offset)
-                source_no = run.link.queue.source_no
-                run.handle.broker.unlock(run.handle, source_no, run.prefix, [(first + offset, part)], counted=True)
+                unlock(run.handle, source_no, run.prefix, [(first + offset, part)], counted=True)
                 yield part

@@ -142,7 +142,8 @@ def test_a_rule_of_every_kind_is_created_read_listed_changed_and_deleted(
             await client.create_rule(topic, "s", "Mine", filter=filtering, action=action)
             rule = await client.get_rule(topic, "s", "mine")
             assert type(rule.filter) is type(filtering)
-            members = {"sql_expression", "parameters"} if isinstance(filtering, SqlRuleFilter) else set()
+            # The text of a true or false filter says nothing, and every client has its own.
+            members = {"sql_expression", "parameters"} if type(filtering) is SqlRuleFilter else set()
             if isinstance(filtering, CorrelationRuleFilter):
                 members = set(filtering.__dict__)
             for name in members:

@@ -45,6 +45,8 @@ SHORT_MESSAGES = 25_000
 SHORT_TIMES = 3
 #: Messages that one sender sends before another takes its place: it keeps the time of each.
 PER_SENDER = 200_000
+#: Room for two million messages: an ordinary queue has 1 GiB.
+QUEUE = {"LockDuration": "PT5M", "MaxSizeInMegabytes": 5120}
 #: What a deep backlog may cost.
 RESIDENT_MB_MAX, RATE_SHARE_MIN, READY_SECONDS_MAX = 600.0, 0.9, 5.0
 
@@ -210,7 +212,7 @@ def run(messages: int, short_messages: int, parts: int, data_root: Path) -> dict
     with tempfile.TemporaryDirectory(prefix="duobus-backlog-", dir=data_root) as folder:
         server = ServerProcess(
             Path(folder),
-            config=queues_config({DEEP: {"LockDuration": "PT5M"}, SHORT: {"LockDuration": "PT5M"}}),
+            config=queues_config({DEEP: QUEUE, SHORT: QUEUE}),
             arguments=("--emulator", "--stores", "1"),
         )
         with server:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import wraps
 from typing import Any
 
 from fragment_kit import Box
 
-from duobus.broker import MessageBroker, Queue, ScaleUnit
+from duobus.broker import COMPLETE, SOURCE, MessageBroker, Queue, Receiver, ScaleUnit, SettleBatch
 from duobus.clock import BrokerTime
 from duobus.errors import StoreFailed
 from duobus.model.columns import SendBatch
@@ -64,6 +66,9 @@ class HeldWriter:
             self._loop.call_soon(self.step)
 
 
+HallTest = Callable[["Hall"], Coroutine[Any, Any, None]]
+
+
 class Hall:
     """A scale unit with its stores, writers and time."""
 
@@ -109,6 +114,65 @@ class Hall:
     async def create(self, name: str = "q", **properties: Any) -> Queue:
         """A new queue."""
         return await self.unit.create_queue("n", QueueDescription(name=name, **properties))
+
+
+def simulated_over(stores: int, time_limit_s: int = 600) -> Callable[[HallTest], Callable[[], None]]:
+    """Run a test in virtual time over so many stores."""
+
+    def decorate(test: HallTest) -> Callable[[], None]:
+        @wraps(test)
+        def run() -> None:
+            loop = SimulationLoop()
+
+            async def whole() -> None:
+                await test(Hall(loop, stores))
+
+            try:
+                loop.run(whole(), time_limit_s=time_limit_s)
+            finally:
+                loop.close()
+
+        del run.__wrapped__  # type: ignore[attr-defined]  # or pytest asks for a fixture called "hall"
+        return run
+
+    return decorate
+
+
+#: Run a test in virtual time over four stores.
+simulated = simulated_over(4)
+
+
+async def turns(number: int = 10) -> None:
+    """Let what is ready happen; no time passes."""
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+def receiver(queue: Queue, credit: int, *, removing: bool = False) -> tuple[Receiver, Box]:
+    """A receiver with credit."""
+    box = Box()
+    made = queue.open_receiver(0, box, removing=removing)
+    made.request(credit)
+    return made, box
+
+
+def payloads(box: Box) -> list[bytes]:
+    """What a receiver has got."""
+    return [slot.payload for delivered in box.ready for slot in delivered.slots]
+
+
+def settlement(delivered: Any, *, number: int = 1, strict: bool = False, reply: Box | None = None) -> SettleBatch:
+    """Complete the first messages of a delivery."""
+    command = SettleBatch(
+        delivered.fragment,
+        SOURCE,
+        reply,
+        prefix=delivered.prefix,
+        outcome=COMPLETE,
+        ranges=[(delivered.first_lock, number)],
+    )
+    command.strict = strict
+    return command
 
 
 def batch(*payloads: bytes, key: bytes | None = None, **special: Any) -> SendBatch:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from broker_kit import Hall, answers, batch
-from test_message_broker import payloads, receiver, settlement, simulated, turns
+from broker_kit import Hall, answers, batch, payloads, receiver, settlement, simulated, turns
 
 from duobus.broker import DEAD_LETTER_OUTCOME, Queue
 from duobus.broker.fragment import fragment as fragment_module

@@ -6,9 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from broker_kit import Hall, answers, batch
+from broker_kit import Hall, answers, batch, payloads, receiver, settlement, simulated, turns
 from fragment_kit import START_MS, Box, Driver
-from test_message_broker import payloads, receiver, settlement, simulated, turns
 
 from duobus.broker import ABANDON, COMPLETE, DEAD_LETTER_OUTCOME, DEFER, Queue, message_broker
 from duobus.broker.fragment import clearing as slices

@@ -7,7 +7,7 @@ import uuid
 from typing import Any
 
 import pytest
-from broker_kit import Hall, answers, batch
+from broker_kit import Hall, answers, batch, simulated_over
 from fragment_kit import START_MS, Driver
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -21,7 +21,6 @@ from duobus.codec import build_message
 from duobus.codec.values import ULong
 from duobus.errors import ArgumentInvalid, ServerBusy, StoreUnavailable
 from duobus.model.columns import SendBatch
-from duobus.testing.loop import SimulationLoop
 
 WINDOW_MS = 20_000
 EVERY_KIND = pytest.mark.parametrize(
@@ -353,26 +352,10 @@ def test_a_long_id_is_kept_by_its_digest_which_no_short_one_can_equal() -> None:
 # -- over a store that fails ------------------------------------------------------------------------------------
 
 
-def hall(loop: SimulationLoop, stores: int = 1) -> Hall:
-    return Hall(loop, stores)
-
-
 async def create(place: Hall, **properties: Any) -> Any:
     return await place.create(
         requires_duplicate_detection=True, duplicate_detection_history_time_window_ms=WINDOW_MS, **properties
     )
-
-
-def simulated(test: Any) -> Any:
-    """Run a test on a loop in virtual time."""
-
-    def run() -> None:
-        loop = SimulationLoop(1)
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.run(test(loop))
-
-    run.__name__ = test.__name__
-    return run
 
 
 async def settle_down(place: Hall) -> None:
@@ -382,9 +365,8 @@ async def settle_down(place: Hall) -> None:
         await broker.finish()
 
 
-@simulated
-async def test_a_commit_that_failed_before_it_was_written_forgets_its_ids(loop: SimulationLoop) -> None:
-    place = hall(loop)
+@simulated_over(1)
+async def test_a_commit_that_failed_before_it_was_written_forgets_its_ids(place: Hall) -> None:
     await place.start()
     queue = await create(place)
     place.writers[1].fail_next = "before"
@@ -402,9 +384,8 @@ async def test_a_commit_that_failed_before_it_was_written_forgets_its_ids(loop: 
     assert queue.numbers()[0][0] == 1
 
 
-@simulated
-async def test_a_run_that_was_refused_after_it_was_written_is_no_original(loop: SimulationLoop) -> None:
-    place = hall(loop)
+@simulated_over(1)
+async def test_a_run_that_was_refused_after_it_was_written_is_no_original(place: Hall) -> None:
     await place.start()
     queue = await create(place)
     place.writers[1].fail_next = "after"
@@ -420,11 +401,8 @@ async def test_a_run_that_was_refused_after_it_was_written_is_no_original(loop: 
     assert queue.numbers()[0][0] == 1
 
 
-@simulated
-async def test_a_duplicate_that_comes_while_the_original_is_being_written_is_decided_after_it(
-    loop: SimulationLoop,
-) -> None:
-    place = hall(loop)
+@simulated_over(1)
+async def test_a_duplicate_that_comes_while_the_original_is_being_written_is_decided_after_it(place: Hall) -> None:
     await place.start()
     queue = await create(place)
     place.writers[1].is_held = True
@@ -440,9 +418,8 @@ async def test_a_duplicate_that_comes_while_the_original_is_being_written_is_dec
     assert second.reply.ready[0].dropped == [0]
 
 
-@simulated
-async def test_the_history_survives_a_new_process_over_the_same_stores(loop: SimulationLoop) -> None:
-    place = hall(loop, 3)
+@simulated_over(3)
+async def test_the_history_survives_a_new_process_over_the_same_stores(place: Hall) -> None:
     await place.start()
     queue = await create(place, enable_partitioning=True)
     sent = [batch(bare(f"id-{number}")) for number in range(40)]
@@ -462,9 +439,8 @@ async def test_the_history_survives_a_new_process_over_the_same_stores(loop: Sim
     assert sum(broker.id_room.used for broker in place.unit.brokers.values()) == 40
 
 
-@simulated
-async def test_keyless_messages_go_where_their_ids_belong_and_are_not_sent_elsewhere(loop: SimulationLoop) -> None:
-    place = hall(loop, 2)
+@simulated_over(2)
+async def test_keyless_messages_go_where_their_ids_belong_and_are_not_sent_elsewhere(place: Hall) -> None:
     await place.start()
     queue = await create(place, enable_partitioning=True)
     made = batch(bare("a"))
@@ -480,9 +456,8 @@ async def test_keyless_messages_go_where_their_ids_belong_and_are_not_sent_elsew
     assert isinstance(answers(lost)[0], StoreUnavailable)
 
 
-@simulated
-async def test_a_batch_whose_ids_belong_to_different_fragments_is_refused_as_a_whole(loop: SimulationLoop) -> None:
-    place = hall(loop)
+@simulated_over(1)
+async def test_a_batch_whose_ids_belong_to_different_fragments_is_refused_as_a_whole(place: Hall) -> None:
     await place.start()
     queue = await create(place, enable_partitioning=True)
     made = batch(*(bare(f"{number}") for number in range(5)))
@@ -496,9 +471,8 @@ async def test_a_batch_whose_ids_belong_to_different_fragments_is_refused_as_a_w
     assert answers(same) == [None]
 
 
-@simulated
-async def test_a_deleted_queue_gives_its_room_back(loop: SimulationLoop) -> None:
-    place = hall(loop)
+@simulated_over(1)
+async def test_a_deleted_queue_gives_its_room_back(place: Hall) -> None:
     await place.start()
     queue = await create(place)
     queue.send(batch(bare("a"), bare("b")))

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import msgspec
 import pytest
-from broker_kit import Hall, answers, batch
+from broker_kit import Hall, answers, batch, simulated_over, turns
 from fragment_kit import Box, Driver
-from test_message_broker import turns
 
 from duobus.broker import Queue
 from duobus.broker.fragment.commands import COMPLETE
@@ -27,28 +24,11 @@ from duobus.errors import (
 )
 from duobus.model.description import QueueDescription, TopicDescription, from_json
 from duobus.model.quotas import Quotas
-from duobus.testing.loop import SimulationLoop
 
 MIB = 1 << 20
 
-
-def simulated(test: Callable[[Hall], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Run a test over four stores in virtual time, for hours of it."""
-
-    def run() -> None:
-        loop = SimulationLoop()
-
-        async def whole() -> None:
-            await test(Hall(loop, 4))
-
-        try:
-            loop.run(whole(), time_limit_s=20_000)
-        finally:
-            loop.close()
-
-    run.__name__ = test.__name__
-    run.__doc__ = test.__doc__
-    return run
+#: For hours of virtual time.
+simulated = simulated_over(4, time_limit_s=20_000)
 
 
 def timers(hall: Hall) -> int:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from broker_kit import Hall, answers, batch
-from test_message_broker import simulated, turns
+from broker_kit import Hall, answers, batch, simulated, turns
 
 from duobus.broker.fragment.slot import MAIN
 from duobus.errors import StoreUnavailable

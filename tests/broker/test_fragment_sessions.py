@@ -18,6 +18,7 @@ from duobus.broker.fragment.commands import (
     TakeAndRemove,
     TakeDeferred,
 )
+from duobus.broker.fragment.owner import Owner
 from duobus.broker.fragment.sessions import SessionLock
 from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, Slot
 from duobus.errors import MessageNotFound, SessionLockLost
@@ -25,7 +26,7 @@ from duobus.errors import MessageNotFound, SessionLockLost
 LOCK_MS = 30_000
 
 
-class Owner(sessions.Owner):
+class Holder(Owner):
     """Counts what a session's holder is told."""
 
     def __init__(self) -> None:
@@ -33,11 +34,11 @@ class Owner(sessions.Owner):
         self.losses = 0
 
     def offer(self) -> None:
-        """See sessions.Owner."""
+        """See Owner."""
         self.offers += 1
 
     def lost(self) -> None:
-        """See sessions.Owner."""
+        """See Owner."""
         self.losses += 1
 
 
@@ -60,7 +61,7 @@ class Sessions:
     def accept(self, session_id: str) -> SessionLock | None:
         """Lock a session."""
         driver = self.driver
-        return sessions.accept(driver.fragment, driver.source, session_id, Owner(), driver.now_ms)
+        return sessions.accept(driver.fragment, driver.source, session_id, Holder(), driver.now_ms)
 
     def held(self, session_id: str) -> SessionLock:
         """Lock a session that nobody has."""

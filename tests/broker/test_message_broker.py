@@ -3,69 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from functools import wraps
-from typing import Any
 
-from broker_kit import Hall, answers, batch
+from broker_kit import Hall, answers, batch, payloads, receiver, settlement, simulated, turns
 from fragment_kit import Box
 
-from duobus.broker import COMPLETE, SOURCE, Queue, Receiver, SettleBatch, slot_of, string_key
+from duobus.broker import SOURCE, slot_of, string_key
 from duobus.broker.fragment.commands import Group
 from duobus.errors import MessageLockLost, StoreUnavailable
-from duobus.testing.loop import SimulationLoop
-
-
-def simulated(test: Callable[[Hall], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Run a test in virtual time over four stores."""
-
-    @wraps(test)
-    def run() -> None:
-        loop = SimulationLoop()
-
-        async def whole() -> None:
-            await test(Hall(loop, 4))
-
-        try:
-            loop.run(whole(), time_limit_s=600)
-        finally:
-            loop.close()
-
-    del run.__wrapped__  # type: ignore[attr-defined]  # or pytest asks for a fixture called "hall"
-    return run
-
-
-async def turns(number: int = 10) -> None:
-    """Let what is ready happen; no time passes."""
-    for _ in range(number):
-        await asyncio.sleep(0)
-
-
-def receiver(queue: Queue, credit: int, *, removing: bool = False) -> tuple[Receiver, Box]:
-    """A receiver with credit."""
-    box = Box()
-    made = queue.open_receiver(0, box, removing=removing)
-    made.request(credit)
-    return made, box
-
-
-def payloads(box: Box) -> list[bytes]:
-    """What a receiver has got."""
-    return [slot.payload for delivered in box.ready for slot in delivered.slots]
-
-
-def settlement(delivered: Any, *, number: int = 1, strict: bool = False, reply: Box | None = None) -> SettleBatch:
-    """Complete the first messages of a delivery."""
-    command = SettleBatch(
-        delivered.fragment,
-        SOURCE,
-        reply,
-        prefix=delivered.prefix,
-        outcome=COMPLETE,
-        ranges=[(delivered.first_lock, number)],
-    )
-    command.strict = strict
-    return command
 
 
 @simulated

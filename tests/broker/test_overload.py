@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from broker_kit import Hall, answers, batch
+from broker_kit import Hall, answers, batch, payloads, receiver, simulated, turns
 from fragment_kit import Box
-from test_message_broker import payloads, receiver, simulated, turns
 
 from duobus.broker import Queue, Throttle, backlog, slot_of, string_key
 from duobus.errors import ServerBusy

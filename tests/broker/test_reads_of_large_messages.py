@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from broker_kit import Hall, batch
+from broker_kit import Hall, batch, simulated, turns
 from fragment_kit import Box
-from test_message_broker import simulated, turns
 
 from duobus.broker import Queue
 from duobus.broker.fragment import fragment as fragment_module

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from broker_kit import Hall, answers, batch
+from broker_kit import Hall, answers, batch, simulated, turns
 from fragment_kit import Box
-from test_message_broker import simulated, turns
 
 from duobus.errors import EntityAlreadyExists, StoreFailed, StoreUnavailable
 from duobus.model.description import QueueDescription, from_json

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from functools import wraps
 
 import pytest
-from broker_kit import Hall, batch
+from broker_kit import Hall, batch, settlement, simulated_over, turns
 from fragment_kit import Box
 
-from duobus.broker import COMPLETE, SOURCE, Group, Queue, SettleBatch, Transaction, string_key
+from duobus.broker import Group, Queue, Transaction, string_key
 from duobus.broker.transaction import DISCHARGED, DOOMED, MESSAGES_MAX, SETTLEMENTS_MAX
 from duobus.errors import (
     InternalError,
@@ -21,36 +19,12 @@ from duobus.errors import (
     TransactionRolledBack,
 )
 from duobus.model.columns import DeliveryBatch
-from duobus.testing.loop import SimulationLoop
 
-
-def simulated(test: Callable[[Hall], Coroutine[None, None, None]]) -> Callable[[], None]:
-    """Run a test in virtual time over two stores."""
-
-    @wraps(test)
-    def run() -> None:
-        loop = SimulationLoop()
-
-        async def whole() -> None:
-            await test(Hall(loop, 2))
-
-        try:
-            loop.run(whole(), time_limit_s=600)
-        finally:
-            loop.close()
-
-    del run.__wrapped__  # type: ignore[attr-defined]  # or pytest asks for a fixture called "hall"
-    return run
+simulated = simulated_over(2)
 
 
 def transaction() -> Transaction:
     return Transaction(b"txn", 1_000)
-
-
-def settlement(delivered: DeliveryBatch, number: int = 1) -> SettleBatch:
-    """Complete the first messages of a delivery."""
-    ranges = [(delivered.first_lock, number)]
-    return SettleBatch(delivered.fragment, SOURCE, None, prefix=delivered.prefix, outcome=COMPLETE, ranges=ranges)
 
 
 async def locked(queue: Queue, *payloads: bytes) -> DeliveryBatch:
@@ -61,11 +35,6 @@ async def locked(queue: Queue, *payloads: bytes) -> DeliveryBatch:
     await turns()
     (delivered,) = [found for found in box.ready if found.slots]
     return delivered
-
-
-async def turns(number: int = 10) -> None:
-    for _ in range(number):
-        await asyncio.sleep(0)
 
 
 def discharge(found: Transaction, reply: Box) -> Group:
@@ -109,7 +78,7 @@ async def test_limits_count_messages_of_batches_and_locks_of_ranges(hall: Hall) 
     delivered = await locked(queue, b"x")
     found = transaction()
     with pytest.raises(QuotaExceeded):
-        found.settle(queue, [settlement(delivered, SETTLEMENTS_MAX + 1)])
+        found.settle(queue, [settlement(delivered, number=SETTLEMENTS_MAX + 1)])
 
 
 @simulated

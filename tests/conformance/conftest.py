@@ -9,8 +9,12 @@ import pytest
 from azure.servicebus._pyamqp.aio._client_async import AMQPClientAsync
 from azure.servicebus._pyamqp.client import AMQPClient
 from kit_bus import Bus
+from kit_place import Place
 from kit_raw import RawClient, token
 from kit_sdk import Sdk
+
+from duobus.testing.broker import BrokerThread
+from duobus.testing.namespace import Broker
 
 
 @pytest.fixture(scope="session")
@@ -52,3 +56,19 @@ def raw(bus: Bus) -> Iterator[RawClient]:
     with RawClient(bus.port) as client:
         assert client.put_token("", token(""))[0] == 202
         yield client
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    """A broker in this process, whose time tests move."""
+    made = Broker(BrokerThread())
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def place(broker: Broker) -> Iterator[Place]:
+    """A namespace of its own in it."""
+    with broker.namespace() as namespace:
+        yield Place(broker, namespace)

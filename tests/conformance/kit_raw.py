@@ -246,5 +246,14 @@ def frames(data: bytes) -> list[tuple[int, int, bytes]]:
     return found
 
 
+def tags(client: RawClient) -> list[bytes]:
+    """The delivery tag of every message that the broker wrote; replies have shorter ones."""
+    found = []
+    for kind, _, content in frames(bytes(client.bytes_read)):
+        if kind == 0 and content[:3] == b"\x00\x53\x14" and b"\xa0\x10" in content[:24]:
+            found.append(content[content.index(b"\xa0\x10") + 2 :][:16])
+    return found
+
+
 def _now_ms() -> int:
     return time.monotonic_ns() // 1_000_000

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from azure.servicebus._pyamqp._decode import decode_frame, decode_payload
 from kit_bus import Bus, until
-from kit_raw import RawClient, Refused, frames, token
+from kit_raw import RawClient, Refused, frames, tags, token
 
 from duobus.amqp import ACCEPTED, RELEASED, Dispositions, Link, LinkFlow, Modified, Rejected, Source, Transfers
 from duobus.codec import Array, Int, Symbol, Timestamp, UInt, build_message, scan
@@ -60,15 +60,6 @@ def locked(raw: RawClient, queue: str, **options: Any) -> tuple[Link, int, bytes
     link.grant(1)
     ((delivery_id, payload),) = raw.receive(link, 1)
     return link, delivery_id, payload
-
-
-def tags(raw: RawClient) -> list[bytes]:
-    """The delivery tag of every message that the broker wrote; replies have shorter ones."""
-    found = []
-    for kind, _, content in frames(bytes(raw.bytes_read)):
-        if kind == 0 and content[:3] == b"\x00\x53\x14" and b"\xa0\x10" in content[:24]:
-            found.append(content[content.index(b"\xa0\x10") + 2 :][:16])
-    return found
 
 
 def management(raw: RawClient, queue: str, operation: str, request: Any) -> tuple[int, dict[str, Any], Any]:

@@ -5,26 +5,22 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-import uuid
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from kit_bus import Bus
+from kit_place import coordinator, declare, discharge, outcome, put
 from kit_raw import RULE, RawClient
 
 from duobus.amqp import (
     ACCEPTED,
-    Coordinator,
-    Declared,
-    DeliveryState,
     Dispositions,
-    Link,
     Rejected,
     TransactionalState,
     Transfers,
 )
-from duobus.codec import Described, ULong, build_message
+from duobus.codec import build_message
 from duobus.server.config import EMULATOR_KEY
 
 INPUTS, KILLS = 400, 4
@@ -35,27 +31,12 @@ def connect(bus: Bus) -> RawClient:
     return RawClient(bus.port, mechanism="PLAIN", response=f"\0{RULE}\0{EMULATOR_KEY}".encode())
 
 
-def outcome(client: RawClient, delivery_id: int) -> DeliveryState | None:
-    """What the broker says of one delivery."""
-
-    def is_it(event: Dispositions) -> bool:
-        return event.role and any(first <= delivery_id <= last for first, last, _, _ in event.ranges)
-
-    event = client.wait(Dispositions, where=is_it)
-    return next(state for first, last, _, state in event.ranges if first <= delivery_id <= last)
-
-
-def put(client: RawClient, link: Link, payload: bytes, state: DeliveryState | None = None) -> int:
-    """Write a delivery, without waiting for anything."""
-    return client.credited(link).send_one(uuid.uuid4().bytes, payload, False, state=state)
-
-
 class Mover:
     """Moves dead letters back to their queue, each as two messages in one transaction."""
 
     def __init__(self, client: RawClient, queue: str) -> None:
         self._client = client
-        self._coordinator = client.sender("", target=Coordinator(capabilities=["amqp:local-transactions"]))
+        self._coordinator = coordinator(client)
         self._out = client.sender(queue)
         self._letters = client.receiver(f"{queue}/$DeadLetterQueue")
         self._letters.grant(10)
@@ -65,14 +46,12 @@ class Mover:
         client = self._client
         for _ in range(number):
             delivery_id, payload = self._next()
-            declared = outcome(client, put(client, self._coordinator, _coordination(ULong(0x31), None)))
-            assert isinstance(declared, Declared)
-            txn = declared.txn_id
+            txn = declare(client, self._coordinator)
             client.session.disposition(True, delivery_id, delivery_id, TransactionalState(txn, ACCEPTED), False)
             name = payload[payload.rfind(b"in-") :]
             for half in (b"a", b"b"):
                 put(client, self._out, build_message(None, data=name + half), TransactionalState(txn))
-            assert outcome(client, put(client, self._coordinator, _coordination(ULong(0x32), txn, False))) == ACCEPTED
+            assert discharge(client, self._coordinator, txn) == ACCEPTED
 
     def _next(self) -> tuple[int, bytes]:
         event = self._client.wait(Transfers, 2.0, where=lambda event: event.link is self._letters)
@@ -83,10 +62,6 @@ class Mover:
         if self._letters.credit < 5:
             self._letters.grant(10)
         return delivery_id, payload
-
-
-def _coordination(what: ULong, *fields: object) -> bytes:
-    return build_message(None, body_value=Described(what, list(fields)))
 
 
 def fill(bus: Bus, queue: str) -> None:

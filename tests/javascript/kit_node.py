@@ -25,7 +25,7 @@ POOL: Pool = {
     "impatient": (4, {"LockDuration": "PT5S"}),
     "large": (4, {"MaxMessageSizeInKilobytes": 2048}),
     "backing-off": (2, {"RedeliveryDelay": "PT1S", "DelayedAbandon": True, "MaxDeliveryCount": 10}),
-    "sessions": (2, {"RequiresSession": True}),
+    "sessions": (3, {"RequiresSession": True}),
     "parted-sessions": (2, {"RequiresSession": True, "EnablePartitioning": True}),
     "impatient-sessions": (2, {"RequiresSession": True, "LockDuration": "PT5S"}),
 }

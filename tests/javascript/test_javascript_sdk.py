@@ -240,3 +240,12 @@ def test_a_session_whose_lock_ran_out_is_lost_to_its_holder(node: Node, node_bus
     assert found["state"]["code"] == "SessionLockLost", found
     assert found["bodies"] == [[1, 1], [2, 0]]
     assert found["rest"] == [2]
+
+
+def test_handlers_and_iterators_receive_from_queues_and_sessions(
+    node: Node, node_bus: NodeBus, tcp: dict[str, Any]
+) -> None:
+    found = node.run("subscribing", queue=node_bus.queue(), sessions=node_bus.queue("sessions"), **tcp)
+    all_three = ["one", "two", "three"]
+    assert found["plain"] == [all_three, all_three, []], found
+    assert found["session"] == [all_three, all_three, []], found

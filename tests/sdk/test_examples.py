@@ -14,10 +14,12 @@ from duobus.testing.server import ServerProcess
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def run_example(name: str, connection_string: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_example(
+    name: str, connection_string: str, *arguments: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments],
-        env={**os.environ, "SERVICEBUS_CONNECTION_STRING": connection_string},
+        env={**os.environ, "SERVICEBUS_CONNECTION_STRING": connection_string, **environment},
         capture_output=True,
         text=True,
         timeout=30,

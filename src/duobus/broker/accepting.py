@@ -10,7 +10,8 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Protocol
 
 from duobus.broker.fragment import sessions
-from duobus.broker.fragment.sessions import Owner, SessionLock
+from duobus.broker.fragment.owner import Owner
+from duobus.broker.fragment.sessions import SessionLock
 from duobus.broker.lending import QUANTUM
 from duobus.errors import StoreUnavailable
 from duobus.model.columns import DeliveryBatch, Mailbox
@@ -65,7 +66,7 @@ class SessionReceiver(Owner):
         self.offer()
 
     def offer(self) -> None:
-        """Take what there is, as far as credit goes. See sessions.Owner."""
+        """Take what there is, as far as credit goes. See Owner."""
         lock = self.lock
         available = sessions.available(lock)
         if available <= 0 or not self.wanted or self._is_offering:
@@ -105,7 +106,7 @@ class SessionReceiver(Owner):
         self.offer()
 
     def lost(self) -> None:
-        """See sessions.Owner."""
+        """See Owner."""
         self.wanted = 0
         if not self._closed:
             self.mailbox.session_lost()

@@ -82,6 +82,7 @@ class MessageBroker:
         time: BrokerTime,
         entropy: Entropy,
         watcher: Watcher,
+        reader: Writer | None = None,
     ) -> None:
         self.store_id = store_id
         self.store = store
@@ -110,7 +111,7 @@ class MessageBroker:
         self._commit_no = 0
         self._start_scheduled = False
         self._alarm = Alarm(self._loop, time.now_ms, self._ring)
-        self._pager = Pager(self)
+        self._pager = Pager(self, reader or writer)
         self.sessions = SessionDesk(self)
         # Tombstones of other stores, each with the refusal that waits until it is durable; then those in a commit.
         self._tombstones: list[tuple[Tombstone, LateRefusal]] = []
@@ -227,8 +228,7 @@ class MessageBroker:
         homes = {
             source.source_key: fragment for fragment in self._fragments.values() for source in fragment.sources.values()
         }
-        report = [(homes.get(key), count, fault) for (key, count), fault in fresh.items()]
-        self._watcher.messages_quarantined(self, report)
+        self._watcher.messages_quarantined(self, [(homes.get(key), count, fresh[key, count]) for key, count in fresh])
 
     def _adopt(self, fragment: Fragment) -> None:
         handle = fragment.handle

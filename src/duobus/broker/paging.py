@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,11 +12,13 @@ from duobus.broker.fragment.browsing import Sought
 from duobus.broker.fragment.fragment import WINDOW_BYTES, Fragment
 from duobus.broker.fragment.slot import MAIN, NEVER, Slot
 from duobus.broker.fragment.source import Source
+from duobus.broker.read_ahead import Convoy
 from duobus.stores.interface import StoredMessage, is_end
 
 if TYPE_CHECKING:
     from duobus.broker.handle import FragmentHandle
     from duobus.broker.message_broker import MessageBroker
+    from duobus.broker.ports import Writer
 
 #: Payload bytes that all fragments of a store may keep in memory before new windows get short.
 RESIDENT_BYTES_MAX = 128 << 20
@@ -26,32 +28,66 @@ FETCH_ROWS, PEEK_ROWS = 1000, 250
 
 
 class Pager:
-    """Brings pages of cold tails into memory for one message broker."""
+    """Brings pages of cold tails into memory for one message broker.
 
-    __slots__ = ("_broker",)
+    Args:
+        broker: Whose store it is.
+        reader: Runs what needs no order with the commits.
 
-    def __init__(self, broker: MessageBroker) -> None:
+    Attributes:
+        moves: See ``read_ahead.Road``.
+    """
+
+    __slots__ = ("_broker", "_convoys", "moves", "reader")
+
+    def __init__(self, broker: MessageBroker, reader: Writer) -> None:
         self._broker = broker
+        self.reader = reader
+        self.moves = 0
+        # What is on its way, by source key.
+        self._convoys: dict[int, Convoy] = {}
 
     def warm(self, fragment: Fragment) -> None:
         """Read what is about to be wanted of a fragment's cold tails, and what has to be disposed of there."""
+        self.moves += 1
         for source in fragment.sources.values():
             if source.cold_number and not source.is_paging:
                 self._warm(fragment, source)
 
     def _warm(self, fragment: Fragment, source: Source) -> None:
-        take: Callable[[list[StoredMessage]], None]
         if source.cold_due:
             first, number = min(source.cold_due), FETCH_ROWS
-            take = partial(self._fetched, fragment, source)
-        else:
-            page = source.wanted_page(fragment.window_bytes)
-            if page is None:
-                return
-            first, number = page
-            take = partial(self._paged, fragment, source, number)
+            read = partial(self._broker.store.load, source.source_key, first, number)
+            source.is_paging = True
+            self._broker.read(read, partial(self._fetched, fragment, source))
+            return
+        page = source.wanted_page(fragment.window_bytes)
+        if page is None:
+            return
         source.is_paging = True
-        self._broker.read(partial(self._broker.store.load, source.source_key, first, number), take)
+        convoy = Convoy(self, self._broker, fragment, source)
+        if not convoy.ask():
+            self._read_rows(fragment, source)
+        else:
+            self._convoys[source.source_key] = convoy
+
+    def arrived(self, convoy: Convoy) -> None:
+        """See ``read_ahead.Road``: go on with rows, or with the next convoy when there is room."""
+        fragment, source = convoy.fragment, convoy.source
+        if self._convoys.get(source.source_key) is convoy:
+            del self._convoys[source.source_key]
+        if not convoy.is_current:
+            return
+        if convoy.is_blocked and source.cold_number:
+            self._read_rows(fragment, source)
+        else:
+            source.is_paging = False
+            self._broker.follow_up(fragment, [])
+
+    def _read_rows(self, fragment: Fragment, source: Source) -> None:
+        number = source.page_rows(fragment.window_bytes)
+        read = partial(self._broker.store.load, source.source_key, source.cold_first, number)
+        self._broker.read(read, partial(self._paged, fragment, source, number))
 
     def _paged(self, fragment: Fragment, source: Source, asked: int, rows: list[StoredMessage]) -> None:
         if fragment.sources.get(source.source_no) is not source:
@@ -66,6 +102,10 @@ class Pager:
     async def read_ahead(self, fragment: Fragment) -> None:
         """Read what ``warm`` reads, and return when it is there."""
         self.warm(fragment)
+        for source in fragment.sources.values():
+            convoy = self._convoys.get(source.source_key)
+            if convoy is not None:
+                await convoy.all_taken()
         # Calls of a store are done in order, so whatever was asked of it before has come by then.
         await self._broker.use(lambda: None)
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from duobus.broker.fragment import sessions
 from duobus.broker.fragment.commands import SettleBatch, TakeAndRemove
-from duobus.broker.fragment.sessions import Owner, SessionLock, session_lock_lost
+from duobus.broker.fragment.owner import Owner
+from duobus.broker.fragment.sessions import SessionLock, session_lock_lost
 from duobus.broker.fragment.slot import MAIN
 from duobus.errors import InternalError
 from duobus.model.columns import DeliveryBatch

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 #: The order is the one in which they are played when nothing else is asked for.
 PARTS = {
     "queue": "duobus.demo.queue_part",
+    "sessions": "duobus.demo.sessions_part",
 }
 
 

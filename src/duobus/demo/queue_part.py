@@ -14,6 +14,7 @@ from duobus.demo.corpus import Outgoing, standard_library
 from duobus.demo.dispositions import Dispositions
 from duobus.demo.errors import DemoFailed
 from duobus.demo.feed import Feed
+from duobus.demo.killing import freeze_in_the_middle
 from duobus.demo.ledger import Ledger
 from duobus.demo.parts import Part
 from duobus.demo.run_state import RunState
@@ -39,9 +40,7 @@ UNSETTLED_SENDS_MIN = 1
 
 #: Messages that are kept back for the moment of a kill, so that senders are busy then.
 _RESERVE = 100
-_FREEZE_S = 0.15
 _PHASE_TIMEOUT_S = 60.0
-_ATTEMPTS = 20
 #: Asked for beyond LOCKS_HELD_MIN, because some of the locks may be lost to a connection that breaks.
 _HELD_TARGET = 120
 
@@ -164,7 +163,7 @@ class QueuePart:
             holder.hold(run)
             run.may_receive.set()
             self._feed.allow(None)
-            self._freeze_in_the_middle()
+            freeze_in_the_middle(run, server, lambda: self._ledger.in_flight >= UNSETTLED_SENDS_MIN)
             kill: dict[str, Any] = {
                 "unsettled_sends": self._ledger.in_flight,
                 "locks_held": holder.count(self._clock.now_ms()),
@@ -180,22 +179,6 @@ class QueuePart:
             kill["restart_seconds"] = round((self._clock.monotonic_ms() - server.started_at_ms) / 1000, 3)
         finally:
             holder.close()
-
-    def _freeze_in_the_middle(self) -> None:
-        """Stop the broker at a moment when sends are without an answer, for certain.
-
-        An answer can be on its way when a send is counted as unsettled. A frozen broker sends none, so what is
-        unsettled a moment later is unsettled for good.
-        """
-        run = self._run
-        for _attempt in range(_ATTEMPTS):
-            run.wait_until(lambda: self._ledger.in_flight >= UNSETTLED_SENDS_MIN, 10.0, "a send is on its way")
-            self._server.freeze()
-            run.stopping.wait(_FREEZE_S)
-            if self._ledger.in_flight >= UNSETTLED_SENDS_MIN:
-                return
-            self._server.thaw()
-        raise DemoFailed("No send was unsettled at any moment that was tried for the kill.")
 
     def _wait(self, is_reached: Callable[[], bool], what: str) -> None:
         def look() -> bool:

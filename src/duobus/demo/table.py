@@ -7,6 +7,7 @@ from typing import Any
 from rich.table import Table
 
 _ROWS = (
+    ("sessions", "Sessions"),
     ("sent", "Sent"),
     ("acknowledged", "Acknowledged"),
     ("too_large", "Refused as too large"),
@@ -14,13 +15,17 @@ _ROWS = (
     ("duplicates", "Duplicates"),
     ("lost", "Lost"),
     ("altered", "Altered"),
+    ("out_of_order", "Out of order"),
+    ("states_set", "States set"),
+    ("states_lost", "States lost"),
+    ("states_right", "States right in the end"),
     ("abandoned", "Abandoned"),
     ("deferred", "Deferred"),
     ("dead_lettered", "Dead-lettered"),
 )
 
 #: Rows that must be 0.
-_MUST_BE_ZERO = frozenset({"lost", "altered"})
+_MUST_BE_ZERO = frozenset({"lost", "altered", "out_of_order", "states_lost"})
 
 
 def table_of(title: str, result: dict[str, Any]) -> Table:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -14,10 +13,8 @@ from duobus.demo.async_workers import run_async_receiver, run_async_sender
 from duobus.demo.clients import UNKNOWN_OUTCOME, Door, number_of, sync_doors
 from duobus.demo.errors import DemoFailed
 from duobus.demo.run_state import RunState
+from duobus.demo.worker_threads import WorkerThreads
 from duobus.demo.workers import run_deferred_receiver, run_receiver, run_sender
-
-#: Workers end within a receive call of being told to; a connection that hangs may cost the SDK its own time-out.
-STOP_TIMEOUT_S = 30.0
 
 #: With no completion for so long, although messages are left, the drain gives up: longer than any lock can last.
 STALLED_S = 45.0
@@ -56,27 +53,16 @@ class Traffic:
         jobs += [(f"receiver {index}", self._receiver(index)) for index in range(crew.receivers)]
         jobs.append(("deferred receiver", lambda: run_deferred_receiver(run, doors[0])))
         jobs.append(("asyncio", lambda: asyncio.run(self._run_tasks(crew))))
-        # Daemons: a worker that hangs in the SDK must not keep the process from ending with its report.
-        self._threads = [
-            threading.Thread(target=self._guarded, args=(name, job), name=name, daemon=True) for name, job in jobs
-        ]
+        self._threads = WorkerThreads(run, jobs)
 
     def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
+        self._threads.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._run.stopping.set()
-        # After a failure the report matters more than an orderly end.
-        until_ms = self._run.clock.monotonic_ms() + int(1000 * (STOP_TIMEOUT_S if value is None else 2.0))
-        for thread in self._threads:
-            thread.join(max(0.0, (until_ms - self._run.clock.monotonic_ms()) / 1000))
-        hanging = [thread.name for thread in self._threads if thread.is_alive()]
-        if hanging and value is None:
-            raise DemoFailed(f"Still busy {STOP_TIMEOUT_S:g} s after the end of the run: {', '.join(hanging)}.")
+        self._threads.__exit__(kind, value, traceback)
 
     def drain(self, timeout_s: float, on_look: Callable[[], None] = lambda: None) -> int:
         """Receive until a look into the queue and its dead-letter queue finds nothing more.
@@ -136,12 +122,6 @@ class Traffic:
 
     def _receiver(self, index: int) -> Callable[[], None]:
         return lambda: run_receiver(self._run, self._sync_door(index), _PREFETCHES[index % 2])
-
-    def _guarded(self, name: str, job: Callable[[], None]) -> None:
-        try:
-            job()
-        except BaseException as error:  # noqa: BLE001 - reported by whoever waits for this run
-            self._run.fail(name, error)
 
     async def _run_tasks(self, crew: Crew) -> None:
         run = self._run

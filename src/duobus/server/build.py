@@ -155,7 +155,11 @@ class Server:
             is_new = store_id not in existing
             store, writer = self._make_store(store_id, must_exist=not is_new)
             self._writers.append(writer)
-            broker = MessageBroker(store_id, store, writer, time=self._time, entropy=self._entropy, watcher=self.unit)
+            reader = StoreWriter(asyncio.get_running_loop(), f"reader-{store_id}")
+            self._writers.append(reader)
+            broker = MessageBroker(
+                store_id, store, writer, time=self._time, entropy=self._entropy, watcher=self.unit, reader=reader
+            )
             broker.id_room.limit = self.settings.quotas.history_ids
             if is_new:
                 # The file first, then the catalog: a store that the catalog knows is never created again as empty.

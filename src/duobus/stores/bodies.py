@@ -67,6 +67,10 @@ class Changes:
         self._dropped: dict[int, int] = {}
         self._sizes: dict[int, int] = {}
 
+    def are_copies(self, row_id: int) -> bool:
+        """Whether a row belongs to a source with copies."""
+        return row_id >> COUNT_BITS in self._homes
+
     def framed(self, puts: Sequence[Put]) -> list[Put]:
         """The puts as they are written: copies in their form, and the bodies that they share."""
         written: list[Put] = []
@@ -192,6 +196,24 @@ def delete(db: apsw.Connection, changes: Changes, removed: Sequence[tuple[int, i
     return number + sum(changes.removed(delete_range(db, bounds)) for bounds in ranges)
 
 
+def parted(
+    removed: list[tuple[int, int, int]], homes: Mapping[int, int]
+) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
+    """What is removed of sources without copies, and of sources with them."""
+    if not homes:
+        return removed, []
+    copies = [entry for entry in removed if entry[0] in homes]
+    return ([entry for entry in removed if entry[0] not in homes] if copies else removed), copies
+
+
+def delete_run(db: apsw.Connection, changes: Changes, bounds: tuple[int, int]) -> int:
+    """Delete a run of messages, copies or not; returns how many they were."""
+    if changes.are_copies(bounds[0]):
+        return changes.removed(delete_range(db, bounds))
+    db.execute(schema.DELETE_RANGE, bounds)
+    return db.changes()
+
+
 def delete_range(db: apsw.Connection, bounds: tuple[int, int]) -> Iterator[tuple[Any, ...]]:
     """Delete copies by a range of ids, inclusive, and tell of them."""
     return iter(list(db.execute(schema.DELETE_RANGE + schema.RETURNING, bounds)))
@@ -224,6 +246,33 @@ def _bounds(home: int) -> tuple[int, int]:
     return shelf_of(home) << COUNT_BITS, shelf_of(home) << COUNT_BITS | COUNT_MAX
 
 
+def read(
+    db: apsw.Connection,
+    quarantine: dict[int, str],
+    homes: Mapping[int, int],
+    source_key: int,
+    state: int | None,
+    first_count: int,
+    limit: int,
+) -> list[StoredMessage]:
+    """Return the messages of a source, copies with their bodies; of one state or (None) of all, as ``load`` does."""
+    home = homes.get(source_key)
+    if home is None:
+        return _page(db, quarantine, source_key, state, first_count, limit)
+    return CopyReader(db, quarantine, source_key, home).read(state, first_count, limit)
+
+
+def _page(
+    db: apsw.Connection, quarantine: dict[int, str], source_key: int, state: int | None, first_count: int, limit: int
+) -> list[StoredMessage]:
+    first_id, last_id = source_key << COUNT_BITS | first_count, source_key << COUNT_BITS | COUNT_MAX
+    reader = table_rows.MessageReader(db, quarantine, last_id, limit)
+    if state is not None:
+        return reader.read(schema.SCAN, schema.SCAN_IDS, (state, first_id, last_id))
+    query = schema.LOAD_FEW if limit <= schema.FEW_ROWS else schema.LOAD_MANY
+    return reader.read(query, schema.LOAD_IDS, (first_id,))
+
+
 class CopyReader:
     """Reads the copies of one source, with their bodies.
 
@@ -249,7 +298,7 @@ class CopyReader:
         size = 0
         while len(found) < limit:
             wanted = limit - len(found)
-            page = self._page(state, first_count, wanted)
+            page = _page(self._db, self._quarantine, self._source_key, state, first_count, wanted)
             is_last = is_end(page, wanted)
             for index, message in enumerate(page):
                 if self._complete(message, page, index):
@@ -261,15 +310,6 @@ class CopyReader:
                 break
             first_count = page[-1].count + 1
         return found
-
-    def _page(self, state: int | None, first_count: int, limit: int) -> list[StoredMessage]:
-        first_id = self._source_key << COUNT_BITS | first_count
-        last_id = self._source_key << COUNT_BITS | COUNT_MAX
-        reader = table_rows.MessageReader(self._db, self._quarantine, last_id, limit)
-        if state is not None:
-            return reader.read(schema.SCAN, schema.SCAN_IDS, (state, first_id, last_id))
-        query = schema.LOAD_FEW if limit <= schema.FEW_ROWS else schema.LOAD_MANY
-        return reader.read(query, schema.LOAD_IDS, (first_id,))
 
     def _complete(self, message: StoredMessage, page: list[StoredMessage], index: int) -> bool:
         """Take the prefix off and put the body in; False when that cannot be read."""

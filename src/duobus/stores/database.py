@@ -173,7 +173,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def connect(path: str, options: StoreOptions) -> apsw.Connection:
+def connect(path: str, options: StoreOptions, *, cache_kib: int = _CACHE_KIB) -> apsw.Connection:
     """Return a connection with every setting that safety and speed need; nothing is written yet."""
     db = apsw.Connection(path, vfs=options.vfs, statementcachesize=_STATEMENT_CACHE)
     db.set_busy_timeout(_BUSY_MS)
@@ -186,7 +186,7 @@ def connect(path: str, options: StoreOptions) -> apsw.Connection:
         f"page_size={PAGE_SIZE}",
         f"synchronous={'NORMAL' if options.unsafe_no_sync else 'FULL'}",
         "wal_autocheckpoint=0",
-        f"cache_size=-{_CACHE_KIB}",
+        f"cache_size=-{cache_kib}",
         "mmap_size=0",
         "temp_store=MEMORY",
         "trusted_schema=OFF",

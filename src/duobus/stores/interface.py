@@ -221,6 +221,42 @@ class StoredMessage:
         self.origin = origin
 
 
+class Plain:
+    """Verified ordinary messages in columns, their counts consecutive: active, no deliveries, no special."""
+
+    __slots__ = ("enqueued_ms", "first_count", "payloads")
+
+    def __init__(self, first_count: int, enqueued_ms: Sequence[int], payloads: Sequence[bytes]) -> None:
+        self.first_count = first_count
+        self.enqueued_ms = enqueued_ms
+        self.payloads = payloads
+
+
+class Columns(ABC):
+    """A stretch of ordinary messages with consecutive counts, read but not verified yet.
+
+    Attributes:
+        first_count: Of the first that was not taken.
+        number: How many are left.
+        size: Bytes of all payloads at the beginning.
+    """
+
+    __slots__ = ("first_count", "number", "size")
+
+    def __init__(self, first_count: int, number: int, size: int) -> None:
+        self.first_count = first_count
+        self.number = number
+        self.size = size
+
+    @abstractmethod
+    def take(self, number: int) -> Plain | None:
+        """Verify the next ``number`` messages, or as many as are left, and hand them over.
+
+        None when one of them is damaged; ``load`` then tells which, and quarantines it. Touches no store, so that any
+        thread may call it.
+        """
+
+
 class StoreContents:
     """What ``open`` found, read in one go.
 
@@ -265,7 +301,12 @@ class MessagingStore(ABC):
     """One messaging store. Every method blocks; only one thread at a time calls.
 
     Every method may raise StoreFailed; after that every call raises it again until ``close`` and then ``open``.
+
+    Attributes:
+        columns_least: Fewer messages than this are not worth asking ``load_columns`` for.
     """
+
+    columns_least = 1
 
     @abstractmethod
     def open(self) -> StoreContents:
@@ -320,6 +361,14 @@ class MessagingStore(ABC):
         With the message that makes them READ_BYTES_MAX bytes of payload the answer ends early, but never before its
         first message: see ``is_end``. A row whose checksum does not hold is left out and added to ``quarantined``.
         """
+
+    def load_columns(self, _source_key: int, _first_count: int, _limit: int) -> Sequence[Columns]:
+        """Return up to ``limit`` messages as ``load`` does, unverified and in columns, as far as they are ordinary.
+
+        None at all when the first one is not, or when anything is amiss, which ``load`` then meets. Never raises, and
+        may be called by another thread beside the other methods. So it may see commits that nobody was told of yet.
+        """
+        return ()
 
     @abstractmethod
     def scan(self, source_key: int, state: int, first_count: int, limit: int) -> list[StoredMessage]:

@@ -11,9 +11,11 @@ from collections.abc import Iterable, Sequence
 
 from duobus.errors import StoreFailed
 from duobus.stores.checks import check_batch, check_run_owner
+from duobus.stores.held import columns_of
 from duobus.stores.interface import (
     READ_BYTES_MAX,
     SOURCE_KEY_MAX,
+    Columns,
     CommitBatch,
     FragmentRow,
     IdBlock,
@@ -168,6 +170,11 @@ class MemoryStore(MessagingStore):
         self._demand_open()
         shelf = self._shelves.get(source_key)
         return [] if shelf is None else shelf.load(first_count, limit)
+
+    def load_columns(self, source_key: int, first_count: int, limit: int) -> list[Columns]:
+        """Return the ordinary messages with which ``load`` would begin."""
+        shelf = self._shelves.get(source_key) if self._is_open else None
+        return [] if shelf is None else columns_of(first_count, shelf.load(first_count, limit))
 
     def scan(self, source_key: int, state: int, first_count: int, limit: int) -> list[StoredMessage]:
         """Return messages of one state other than 0."""

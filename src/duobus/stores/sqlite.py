@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import apsw
 
 from duobus.errors import StoreFailed, StoreStale, StoreTooNew
-from duobus.stores import bodies, history_rows, schema
+from duobus.stores import bodies, columns, history_rows, schema
 from duobus.stores import rows as table_rows
 from duobus.stores.checks import check_batch, check_run_owner
 from duobus.stores.database import (
@@ -32,6 +32,7 @@ from duobus.stores.interface import (
     COUNT_MAX,
     FORMAT_VERSION,
     SOURCE_KEY_MAX,
+    Columns,
     CommitBatch,
     FragmentRow,
     IdBlock,
@@ -46,6 +47,8 @@ from duobus.stores.memory import copy_of_fragment, copy_of_source, find_fragment
 
 #: Rows that one transaction of ``drop_entity`` deletes: about 20 MiB of 1 KiB messages, 70 ms (measured).
 _DROP_SLICE = 20_000
+#: Reading ahead meets each page once.
+_AHEAD_CACHE_KIB = 1024
 
 
 class SqliteStore(MessagingStore):
@@ -62,6 +65,8 @@ class SqliteStore(MessagingStore):
         options: See StoreOptions.
     """
 
+    columns_least = schema.STRETCH
+
     def __init__(
         self, path: str, store_id: int, *, must_exist: bool = False, options: StoreOptions | None = None
     ) -> None:
@@ -76,6 +81,9 @@ class SqliteStore(MessagingStore):
         self._aside_lock = threading.Lock()
         self._aside: apsw.Connection | None = None
         self._aside_failure: str | None = None
+        # The same for a third one, which reads ahead.
+        self._ahead_lock = threading.Lock()
+        self._ahead: apsw.Connection | None = None
         self._meta = table_rows.Meta(store_id)
         #: What ``_meta`` becomes when the running transaction is through.
         self._next_meta = self._meta
@@ -117,12 +125,7 @@ class SqliteStore(MessagingStore):
             deleted = 0
             copies = bodies.Changes(self._homes, self._shared)
             for run in runs:
-                ids = _ids(run.source_key, run.first_count, run.last_count)
-                if run.source_key in self._homes:
-                    deleted += copies.removed(bodies.delete_range(db, ids))
-                else:
-                    db.execute(schema.DELETE_RANGE, ids)
-                    deleted += db.changes()
+                deleted += bodies.delete_run(db, copies, _ids(run.source_key, run.first_count, run.last_count))
                 history_rows.delete(db, run.source_key, run.first_count, run.last_count)
             for fragment in self._fragments.values():
                 table_rows.write_epoch(db, fragment, fragment.epoch + 1)
@@ -163,8 +166,7 @@ class SqliteStore(MessagingStore):
         self._fragments[key] = fragment
         for source in added:
             self._sources[source.source_key] = known[source.source_no] = source
-        if added:
-            self._homes |= bodies.homes_of({row.source_key: row for row in known.values()})
+        self._homes |= bodies.homes_of({row.source_key: row for row in known.values()} if added else {})
         return copy_of_fragment(fragment), [copy_of_source(known[number]) for number in source_nos]
 
     def drop_entity(self, entity_id: int) -> None:
@@ -205,8 +207,7 @@ class SqliteStore(MessagingStore):
         copies = bodies.Changes(self._homes, self._shared)
         with self._transaction("drop a source") as db:
             for key in keys:
-                if room > 0:
-                    room -= copies.removed(bodies.delete_slice(db, _ids(key, 0, COUNT_MAX), room))
+                room -= copies.removed(bodies.delete_slice(db, _ids(key, 0, COUNT_MAX), max(0, room)))
             shared, gone = copies.write(db)
             if room > 0:
                 for key in keys:
@@ -229,13 +230,9 @@ class SqliteStore(MessagingStore):
         except StoreFailed as error:
             self._abandon(str(error))
             raise
-        puts, removed, of_copies = batch.puts, batch.removed, []
-        copies = None
-        if self._homes:
-            copies = bodies.Changes(self._homes, self._shared)
-            puts = copies.framed(puts)
-            of_copies = [entry for entry in removed if entry[0] in self._homes]
-            removed = [entry for entry in removed if entry[0] not in self._homes] if of_copies else removed
+        copies = bodies.Changes(self._homes, self._shared) if self._homes else None
+        puts = batch.puts if copies is None else copies.framed(batch.puts)
+        removed, of_copies = bodies.parted(batch.removed, self._homes)
         ordinary, exceptional = table_rows.put_values(puts)
         is_kept = not table_rows.are_many_bytes(puts)
         changes = table_rows.change_values(batch.changes)
@@ -275,28 +272,27 @@ class SqliteStore(MessagingStore):
         self._shared.update(batch.shared)
 
     def load(self, source_key: int, first_count: int, limit: int) -> list[StoredMessage]:
-        """Return verified messages by count; see ``rows.MessageReader``."""
-        if source_key in self._homes:
-            return self._read_copies(source_key, None, first_count, limit)
-        first_id, last_id = _ids(source_key, first_count, COUNT_MAX)
+        """Return verified messages by count; see ``bodies.read``."""
         with self._operation("read messages") as db:
-            reader = table_rows.MessageReader(db, self._quarantine, last_id, limit)
-            query = schema.LOAD_FEW if limit <= schema.FEW_ROWS else schema.LOAD_MANY
-            return reader.read(query, schema.LOAD_IDS, (first_id,))
+            return bodies.read(db, self._quarantine, self._homes, source_key, None, first_count, limit)
+
+    def load_columns(self, source_key: int, first_count: int, limit: int) -> list[Columns]:
+        """Read on a connection of its own, while commits go on; see ``columns.read``."""
+        with self._ahead_lock:
+            if self._db is None or self._options.vfs is not None or source_key in self._homes:
+                return []
+            try:
+                if self._ahead is None:
+                    self._ahead = connect(self._path, self._options, cache_kib=_AHEAD_CACHE_KIB)
+                return list(columns.read(self._ahead, source_key, first_count, limit))
+            except DRIVER_ERRORS:
+                # ``load`` on the writer's connection meets it as well, and is the one to say so.
+                return []
 
     def scan(self, source_key: int, state: int, first_count: int, limit: int) -> list[StoredMessage]:
         """Return verified messages of one state, found by the partial index."""
-        if source_key in self._homes:
-            return self._read_copies(source_key, state, first_count, limit)
-        first_id, last_id = _ids(source_key, first_count, COUNT_MAX)
         with self._operation("read messages") as db:
-            reader = table_rows.MessageReader(db, self._quarantine, last_id, limit)
-            return reader.read(schema.SCAN, schema.SCAN_IDS, (state, first_id, last_id))
-
-    def _read_copies(self, source_key: int, state: int | None, first_count: int, limit: int) -> list[StoredMessage]:
-        with self._operation("read messages") as db:
-            reader = bodies.CopyReader(db, self._quarantine, source_key, self._homes[source_key])
-            return reader.read(state, first_count, limit)
+            return bodies.read(db, self._quarantine, self._homes, source_key, state, first_count, limit)
 
     def load_ids(self, source_key: int, first_count: int, limit: int) -> list[IdBlock]:
         """Return verified blocks of a duplicate history."""
@@ -315,8 +311,7 @@ class SqliteStore(MessagingStore):
         page's pointers hides them.
         """
         with self._operation("verify the store") as db:
-            problems = table_rows.verify(db, self._meta.rows) + history_rows.faults(db)
-            return problems + bodies.faults(db, self._homes)
+            return table_rows.verify(db, self._meta.rows) + history_rows.faults(db) + bodies.faults(db, self._homes)
 
     def usage(self) -> StoreUsage:
         """Return rows (counted in every commit, not by looking), bytes of the files and bytes free on the disk."""
@@ -368,6 +363,7 @@ class SqliteStore(MessagingStore):
         with self._aside_lock:
             _close(self._aside)
             self._aside = None
+        self._close_ahead()
         if self._db is not None and self._aside_failure is None:
             try:
                 empty_log(self._db)
@@ -470,6 +466,11 @@ class SqliteStore(MessagingStore):
             self._meta = self._next_meta
             self.commits += 1
 
+    def _close_ahead(self) -> None:
+        with self._ahead_lock:
+            _close(self._ahead)
+            self._ahead = None
+
     def _abandon(self, failure: str) -> None:
         """Close both connections without writing anything, and remember why."""
         self._failure = failure
@@ -477,6 +478,7 @@ class SqliteStore(MessagingStore):
             _close(self._aside)
             self._aside = None
             self._aside_failure = None
+        self._close_ahead()
         _close(self._db)
         self._db = None
         self._file.release()

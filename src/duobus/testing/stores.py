@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from duobus.errors import StoreFailed, StoreStale
+from duobus.stores.held import columns_of
 from duobus.stores.interface import (
+    Columns,
     CommitBatch,
     FragmentRow,
     IdBlock,
@@ -208,6 +210,12 @@ class CrashingStore(MessagingStore):
     def load(self, source_key: int, first_count: int, limit: int) -> list[StoredMessage]:
         """Return messages of every state."""
         return self._read(source_key, first_count, limit, None)
+
+    def load_columns(self, source_key: int, first_count: int, limit: int) -> list[Columns]:
+        """Return the ordinary messages with which ``load`` would begin; none of a store that is away."""
+        if self._failed or not self._usable or self._disk.owner is not self:
+            return []
+        return columns_of(first_count, self._read(source_key, first_count, limit, None))
 
     def scan(self, source_key: int, state: int, first_count: int, limit: int) -> list[StoredMessage]:
         """Return messages of one state."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from duobus.broker.fragment.commands import Command, Housekeeping
 from duobus.broker.fragment.slot import ACTIVE, MAIN, NEVER, RESERVED, CopySlot, Slot, state_in_memory
 from duobus.model.special import Special
-from duobus.stores.interface import StoredMessage
+from duobus.stores.interface import Columns, Plain, StoredMessage
 
 if TYPE_CHECKING:
     from duobus.broker.fragment.fragment import Fragment
@@ -41,6 +41,7 @@ def recovered(fragment: Fragment, source_no: int) -> None:
         source.bytes = size
     source.cold_bytes = source.bytes - size
     source.cold_first = source.highest_delivered + 1 if source.cold_number else 0
+    source.cold_end = source.next_count
 
 
 def note_expiry(fragment: Fragment, source_no: int, row: StoredMessage) -> None:
@@ -101,6 +102,25 @@ def page_in(fragment: Fragment, source_no: int, rows: list[StoredMessage], *, is
         source.warmed(missing, source.cold_bytes, 0)
         fragment.dirty.add(source_no)
     return missing
+
+
+def is_apart(source: Source, columns: Columns) -> bool:
+    """Whether none of these messages is in memory."""
+    return source.by_count.keys().isdisjoint(range(columns.first_count, columns.first_count + columns.number))
+
+
+def take_in(fragment: Fragment, source_no: int, plain: Plain) -> None:
+    """Take ordinary messages of the cold tail that are ``is_apart`` into the head window."""
+    source = fragment.sources[source_no]
+    number, size = len(plain.payloads), sum(map(len, plain.payloads))
+    counts = range(plain.first_count, plain.first_count + number)
+    # ``place`` of ordinary messages comes to this.
+    slots = list(map(Slot, counts, plain.payloads, plain.enqueued_ms))
+    source.by_count.update(zip(counts, slots, strict=True))
+    source.sub_queues[MAIN].ready.extend(slots)
+    source.resident_bytes += size
+    fragment.paged(source)
+    source.warmed(number, size, plain.first_count + number)
 
 
 def fetched(fragment: Fragment, source_no: int, rows: list[StoredMessage]) -> list[Command]:

@@ -14,6 +14,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from duobus.broker.fragment.commands import ABANDON, Command, Housekeeping, SetSessionState, SettleBatch
+from duobus.broker.fragment.owner import Owner
 from duobus.broker.fragment.slot import ACTIVE, DEFERRED, MAIN, SESSION_STATE, Slot, sub_queue_of
 from duobus.errors import MessageNotFound, QuotaExceeded, ServiceBusError, SessionLockLost
 from duobus.model.special import Special
@@ -29,20 +30,6 @@ STATE_BYTES_MAX: Final = 256 * 1024
 STATES_MAX: Final = 1_000_000
 #: Heaps with more outdated entries than this are made anew.
 COMPACT_FROM: Final = 1024
-
-
-class Owner:
-    """Who holds a session."""
-
-    __slots__ = ()
-
-    def offer(self) -> None:
-        """Messages of the session became available."""
-        raise NotImplementedError
-
-    def lost(self) -> None:
-        """The session's lock is gone."""
-        raise NotImplementedError
 
 
 class Session:

@@ -32,7 +32,7 @@ COMPACT_FROM: Final = 1024
 #: The head window: never delivered messages that are kept in memory per source. Beyond it they go cold.
 WINDOW_COUNT: Final = 50_000
 #: Rows of one page of the cold tail: some milliseconds of reading.
-PAGE_COUNT: Final = 4_000
+PAGE_COUNT: Final = 4_096
 
 _COUNTERS: Final = struct.Struct(">6q")
 
@@ -171,6 +171,7 @@ class Source:
         bytes: Sum of the payload sizes, cold ones included.
         cold_first: First count of the cold tail: every active message from there on that is not in ``by_count`` lies
             in the store only. 0 when nothing is cold.
+        cold_end: No message from there on is known to be cold: it may be in a commit that is under way.
         cold_number: Messages in the cold tail.
         cold_bytes: Their payload bytes.
         resident_bytes: Payload bytes in memory.
@@ -187,6 +188,7 @@ class Source:
         "bytes",
         "cold_bytes",
         "cold_due",
+        "cold_end",
         "cold_first",
         "cold_number",
         "delayed",
@@ -231,6 +233,7 @@ class Source:
         self.numbers = [0] * (SUB_QUEUES + 2)
         self.bytes = 0
         self.cold_first = 0
+        self.cold_end = 0
         self.cold_number = 0
         self.cold_bytes = 0
         self.resident_bytes = 0
@@ -289,6 +292,7 @@ class Source:
         """Leave ``number`` new messages from ``count`` on to the store alone."""
         if not self.cold_number:
             self.cold_first = count
+        self.cold_end = count + number
         self.cold_number += number
         self.cold_bytes += size
 
@@ -302,18 +306,25 @@ class Source:
         """Whether a message with this count, if it is active, lies in the store only."""
         return 0 < self.cold_first <= count and count not in self.by_count
 
-    def wanted_page(self, window_bytes: int) -> tuple[int, int] | None:
-        """(first count, number of rows) of the page to read ahead now, or None; at most half a window."""
-        if not self.cold_number or self.is_paging:
+    def wanted_page(self, window_bytes: int, on_its_way: int = 0) -> tuple[int, int] | None:
+        """(first count, number of rows) of the page to read ahead now, or None; at most half a window.
+
+        ``on_its_way``: messages that were read, or are being read, and are not taken in yet.
+        """
+        if not self.cold_number:
             return None
         # Not the list's length: it may be full of messages that are gone, and who finds none takes none off.
-        available = self.sub_queues[0].available()
+        available = self.sub_queues[0].available() + on_its_way
         if available > WINDOW_COUNT // 2:
             return None
-        average = max(1, self.cold_bytes // self.cold_number)
-        if available * average > window_bytes // 2:
+        if available * max(1, self.cold_bytes // self.cold_number) > window_bytes // 2:
             return None
-        return self.cold_first, max(1, min(PAGE_COUNT, window_bytes // 2 // average))
+        return self.cold_first, self.page_rows(window_bytes)
+
+    def page_rows(self, window_bytes: int) -> int:
+        """Rows of a page of the cold tail: no more than half a window holds."""
+        average = max(1, self.cold_bytes // self.cold_number) if self.cold_number else 1
+        return max(1, min(PAGE_COUNT, window_bytes // 2 // average))
 
     def compact(self) -> None:
         """Drop what outlived its message from the indexes that are cleaned only by time.

@@ -151,7 +151,7 @@ class ManagementNode(RequestNode):
 
     async def _do(self, request: Request) -> Answer:
         _, body, function = self._allowed(request)
-        return await function(self, body)
+        return await self.guarded(function(self, body))
 
     def _allowed(self, request: Request) -> tuple[str, dict[Any, Any], Operation]:
         """The operation that a request asks for, and may ask for.

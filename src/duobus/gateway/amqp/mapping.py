@@ -28,7 +28,7 @@ from duobus.codec import (
     with_application_properties,
 )
 from duobus.codec import Int as AmqpInt
-from duobus.errors import ArgumentInvalid, Undecodable
+from duobus.errors import ArgumentInvalid, ArgumentOutOfRange, Undecodable
 from duobus.model.overlay import Overlay
 from duobus.model.special import Special
 
@@ -46,6 +46,10 @@ SCHEDULED_TIME: Final = Symbol("x-opt-scheduled-enqueue-time")
 ENQUEUE_SEQUENCE_NUMBER: Final = Symbol("x-opt-enqueue-sequence-number")
 DEAD_LETTER_SOURCE: Final = Symbol("x-opt-deadletter-source")
 LOCK_TOKEN: Final = Symbol("x-opt-lock-token")
+
+#: The end of the last year that clients can tell, as Python's SDK rounds it: a message that waits for later would wait
+#: for ever, and break whoever reads the time of it.
+SCHEDULED_MS_MAX: Final = 253_402_300_800_000
 
 #: Annotations that are the broker's to give; whatever a sender puts there is dropped (contract 8.3).
 _OWN: Final = frozenset(
@@ -98,6 +102,7 @@ def take_apart(payload: bytes) -> Incoming:
     Raises:
         Undecodable: It is not AMQP.
         ArgumentInvalid: A key is too long, properties are too large, or session id and partition key differ (PE11).
+        ArgumentOutOfRange: It is scheduled for an instant that never comes.
     """
     try:
         found = scan(payload)
@@ -139,6 +144,8 @@ def _special_of(found: Scan) -> Special:
         if scheduled is not None:
             if not isinstance(scheduled, Timestamp):
                 raise ArgumentInvalid(f"{SCHEDULED_TIME} is a timestamp, not a {type(scheduled).__name__}.")
+            if scheduled > SCHEDULED_MS_MAX:
+                raise ArgumentOutOfRange(f"{SCHEDULED_TIME} is beyond the year 9999. Give an instant that can come.")
             special.scheduled_ms = int(scheduled)
         pairs = [(key, value) for key, value in found.annotations.items() if key not in _OWN]
         if pairs:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from duobus.amqp import ACCEPTED, Link, Rejected, Session, TransactionalState, TransferRefused, Transfers
 from duobus.codec import DecodeError, application_properties, build_message, decode, scan
 from duobus.codec.sections import VALUE, Scan, find_section
-from duobus.errors import MessageTooLarge, QuotaExceeded, Undecodable
+from duobus.errors import InternalError, MessageTooLarge, QuotaExceeded, ServiceBusError, Undecodable
 
 if TYPE_CHECKING:
     from duobus.gateway.amqp.peer import Peer
+
+_Result = TypeVar("_Result")
 
 #: Requests that one link may have under way.
 CREDIT = 100
@@ -186,6 +188,20 @@ class RequestNode:
     def handle(self, request: Request, link: RequestLink) -> None:
         """Answer a request, now or later."""
         raise NotImplementedError
+
+    async def guarded(self, operation: Awaitable[_Result]) -> _Result:
+        """The result of an operation; a fault of ours is told, for who hears nothing waits as long as its client does.
+
+        Raises:
+            ServiceBusError: Why there is none; InternalError for a fault.
+        """
+        try:
+            return await operation
+        except ServiceBusError:
+            raise
+        except Exception as fault:
+            self.peer.door.log.error("request failed", node=self.name, error=repr(fault))
+            raise InternalError("The broker ran into a fault of its own. Try again; its log says more.") from fault
 
     def reply(self, request: Request, properties: dict[str, Any], body: Any) -> None:
         """Send the answer to a request; dropped when the client has no link for it."""

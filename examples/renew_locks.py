@@ -1,0 +1,48 @@
+"""Work for longer than a lock lasts.
+
+    export SERVICEBUS_CONNECTION_STRING='Endpoint=sb://localhost:5672;...;UseDevelopmentEmulator=true;'
+    python examples/renew_locks.py queue.1/sessions.1
+
+The first queue has plain messages, the second requires sessions (QUEUE/SESSION_QUEUE). For the example both have a lock
+duration of 5 seconds.
+"""
+
+import os
+import sys
+import time
+
+from azure.servicebus import AutoLockRenewer, ServiceBusClient, ServiceBusMessage
+
+WORK_S = 7
+
+
+def main(queues: str) -> None:
+    """Hold a message, and then a session, for longer than their locks last."""
+    queue, session_queue = queues.split("/")
+    with (
+        ServiceBusClient.from_connection_string(os.environ["SERVICEBUS_CONNECTION_STRING"]) as client,
+        AutoLockRenewer() as renewer,
+    ):
+        with client.get_queue_sender(queue) as sender:
+            sender.send_messages(ServiceBusMessage("slow work"))
+        with client.get_queue_sender(session_queue) as sender:
+            sender.send_messages(ServiceBusMessage("slow session work", session_id="slow"))
+        with (
+            client.get_queue_receiver(queue) as receiver,
+            client.get_queue_receiver(session_queue, session_id="slow") as session_receiver,
+        ):
+            (message,) = receiver.receive_messages(max_wait_time=5)
+            (session_message,) = session_receiver.receive_messages(max_wait_time=5)
+            # A message's lock is its own; in a session the session's lock counts for all of its messages.
+            renewer.register(receiver, message, max_lock_renewal_duration=60)
+            renewer.register(session_receiver, session_receiver.session, max_lock_renewal_duration=60)
+            time.sleep(WORK_S)
+            receiver.complete_message(message)
+            session_receiver.complete_message(session_message)
+            print(f"completed {message!s} and {session_message!s} after {WORK_S} seconds")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: renew_locks.py QUEUE/SESSION_QUEUE")
+    main(sys.argv[1])

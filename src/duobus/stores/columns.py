@@ -1,0 +1,136 @@
+"""Pages of a cold tail as columns: how a deep backlog comes back into memory without a step per message.
+
+The driver gives the interpreter lock away and takes it again with every row, while the event loop wants it all the
+time: a page of 4,000 rows met it 4,000 times. Here one statement puts a stretch of rows together, payloads behind each
+other and their numbers as hexadecimal digits, and comes back once. It does so only for what nearly every stretch of a
+backlog is: ordinary messages with consecutive counts. Whatever else it meets, it leaves to ``rows.MessageReader``,
+which looks at each row by itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Sequence
+from itertools import groupby
+from struct import unpack_from
+
+import apsw
+
+from duobus.stores import schema
+from duobus.stores.checksums import body_sums
+from duobus.stores.interface import COUNT_BITS, COUNT_MAX, READ_BYTES_MAX, Columns, Plain
+
+#: 32-bit words that a row has in the digits: checksum, length, and two for the time, which is signed.
+_WORDS = 4
+_DIGITS = 8
+
+
+def read(db: apsw.Connection, source_key: int, first_count: int, limit: int) -> list[StoredColumns]:
+    """Return up to ``limit`` messages from ``first_count`` on in stretches, unverified, as far as they are plain.
+
+    It ends with the stretch that makes it READ_BYTES_MAX bytes of payload.
+    """
+    stretches: list[StoredColumns] = []
+    size = 0
+    while limit >= schema.STRETCH and size < READ_BYTES_MAX:
+        found = _stretch(db, source_key, first_count)
+        if found is None:
+            break
+        stretches.append(found)
+        first_count += found.number
+        limit -= found.number
+        size += found.size
+    return stretches
+
+
+def _stretch(db: apsw.Connection, source_key: int, first_count: int) -> StoredColumns | None:
+    """Return the STRETCH messages from ``first_count`` on, unverified; None when not all of them are there and plain.
+
+    Only a row that verifies may end a source, and only ``rows.MessageReader`` can tell why one is missing. So a stretch
+    is whole or it is none: as many rows as ids, and the ids are the ones that were asked for.
+    """
+    number = schema.STRETCH
+    if first_count + number - 1 > COUNT_MAX:
+        return None
+    first_id = source_key << COUNT_BITS | first_count
+    try:
+        found = db.execute(schema.LOAD_STRETCH, (first_id, first_id, first_id + number - 1)).fetchone()
+    except (apsw.CorruptError, UnicodeDecodeError):
+        return None
+    if found is None:
+        return None
+    rows, offsets, plain, digits, payloads = found
+    if rows != number or offsets != number * (number - 1) // 2 or plain != number:
+        return None
+    if len(digits) != number * _WORDS * _DIGITS:
+        # A number beyond its digits: a damaged one.
+        return None
+    return StoredColumns(first_id, number, digits, payloads)
+
+
+class StoredColumns(Columns):
+    """A stretch as the file has it; what is verified is what is handed on.
+
+    Args:
+        first_id: Key of the first row; the others follow by one.
+        number: Rows.
+        digits: Of each row its checksum, the length of its payload and its time.
+        payloads: All payloads, one behind the other.
+    """
+
+    __slots__ = ("_end_id", "_lengths", "_offset", "_payloads", "_sums", "_times")
+
+    def __init__(self, first_id: int, number: int, digits: str, payloads: bytes) -> None:
+        super().__init__(first_id & COUNT_MAX, number, len(payloads))
+        numbers = bytes.fromhex(digits)
+        words, doubles = array("I", numbers), array("q", numbers)
+        if sys.byteorder == "little":
+            words.byteswap()
+            doubles.byteswap()
+        self._end_id = first_id + number
+        self._sums = words[0::_WORDS].tolist()
+        self._lengths = words[1::_WORDS].tolist()
+        self._times = doubles[1::2].tolist()
+        self._payloads = payloads
+        self._offset = 0
+
+    def take(self, number: int) -> Plain | None:
+        """Cut the payloads and hold each against its checksum; see ``Columns.take``."""
+        left = self.number
+        number = min(number, left)
+        first = len(self._sums) - left
+        end = first + number
+        payloads = self._cut(self._lengths[first:end])
+        times = self._times[first:end]
+        if payloads is None or _sums(self._end_id - left, times, payloads) != self._sums[first:end]:
+            return None
+        plain = Plain(self.first_count, times, payloads)
+        self.first_count += number
+        self.number -= number
+        return plain
+
+    def _cut(self, lengths: list[int]) -> Sequence[bytes] | None:
+        """Return the next payloads; None when the lengths don't add up to what is there."""
+        data, start = self._payloads, self._offset
+        self._offset = end = start + sum(lengths)
+        if end > len(data):
+            return None
+        if lengths.count(lengths[0]) == len(lengths):
+            return unpack_from(f"{lengths[0]}s" * len(lengths), data, start)
+        payloads = []
+        for length in lengths:
+            payloads.append(data[start : start + length])
+            start += length
+        return payloads
+
+
+def _sums(first_id: int, times: list[int], payloads: Sequence[bytes]) -> list[int]:
+    if times.count(times[0]) == len(times):
+        # One commit, or one millisecond: what a backlog that was filled fast consists of.
+        return body_sums(first_id, times[0], payloads)
+    sums: list[int] = []
+    for time, run in groupby(times):
+        start = len(sums)
+        sums += body_sums(first_id + start, time, payloads[start : start + sum(1 for _ in run)])
+    return sums

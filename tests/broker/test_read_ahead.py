@@ -1,0 +1,253 @@
+"""A deep backlog comes into memory beside the commits: once each, in order, and nothing that is not released yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from broker_kit import Hall, HeldWriter, batch
+from test_clearing import ALL, payloads, receiver, sent
+from test_message_broker import simulated, turns
+
+from duobus.broker import Queue, read_ahead
+from duobus.broker.fragment import cold_tail
+from duobus.broker.fragment import fragment as fragment_module
+from duobus.broker.fragment import source as source_module
+from duobus.broker.fragment.slot import Slot
+from duobus.broker.fragment.source import Source, SourceSettings
+from duobus.broker.paging import Pager
+from duobus.errors import StoreFailed
+from duobus.stores.held import HeldColumns
+from duobus.stores.interface import Columns, Plain, StoredMessage
+
+WINDOW = 6
+
+
+@pytest.fixture(autouse=True)
+def _small_windows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for module in (fragment_module, source_module):
+        monkeypatch.setattr(module, "WINDOW_COUNT", WINDOW)
+    monkeypatch.setattr(source_module, "PAGE_COUNT", 8)
+    monkeypatch.setattr(read_ahead, "AT_ONCE", 2)
+    monkeypatch.setattr(read_ahead, "AT_ONCE_IN_NEED", 3)
+    return
+
+
+async def deep(hall: Hall, number: int = 30) -> tuple[Queue, Source, HeldWriter]:
+    """A queue with a cold tail, and a reader beside its writer."""
+    await hall.start()
+    queue = await hall.create()
+    await sent(queue, number)
+    reader = HeldWriter(hall.loop, hall.disks[1])
+    pager_of(queue).reader = reader
+    return queue, source_of(queue), reader
+
+
+def source_of(queue: Queue) -> Source:
+    fragment = queue.fragments[0].fragment
+    assert fragment is not None
+    return fragment.sources[0]
+
+
+def pager_of(queue: Queue) -> Pager:
+    pager: Pager = queue.fragments[0].broker._pager
+    return pager
+
+
+def expected(number: int, first: int = 0) -> list[bytes]:
+    return [b"%d" % index for index in range(first, first + number)]
+
+
+@simulated
+async def test_a_backlog_comes_whole_and_in_order(hall: Hall) -> None:
+    await comes_whole_and_in_order(hall, 1000)
+
+
+@simulated
+async def test_a_backlog_that_can_wait_for_idle_turns_comes_as_well(hall: Hall) -> None:
+    await comes_whole_and_in_order(hall, 0)
+
+
+async def comes_whole_and_in_order(hall: Hall, enough: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(read_ahead, "ENOUGH", enough)
+        queue, source, _ = await deep(hall)
+        assert source.cold_number > 20
+        _, box = receiver(queue, 100)
+        await turns(100)
+        assert payloads(box) == expected(30)
+        assert (source.cold_number, source.cold_bytes, source.is_paging) == (0, 0, False)
+        assert source.resident_bytes == source.bytes
+
+
+@simulated
+async def test_the_window_stays_as_small_as_it_is(hall: Hall) -> None:
+    queue, source, _ = await deep(hall, 60)
+    _, box = receiver(queue, 5)
+    await turns(100)
+    assert payloads(box) == expected(5)
+    assert len(source.by_count) < 5 + WINDOW + 2 * source_module.PAGE_COUNT
+
+
+@simulated
+async def test_the_next_page_is_asked_for_while_one_is_taken_in(hall: Hall) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(read_ahead, "ENOUGH", 0)
+        for module in (fragment_module, source_module):
+            patch.setattr(module, "WINDOW_COUNT", 40)
+        queue, source, reader = await deep(hall, 120)
+        reader.is_held = True
+        _, box = receiver(queue, 35)
+        await turns()
+        assert len(reader.waiting) == 1
+        before = source.cold_number
+        reader.step()
+        # What came is not taken in yet, all of it, and the reader has something to do again.
+        assert 0 < before - source.cold_number < source_module.PAGE_COUNT
+        assert len(reader.waiting) == 1
+        reader.release()
+        await turns(100)
+        assert payloads(box) == expected(35)
+
+
+@simulated
+async def test_nothing_is_asked_for_that_is_not_released_yet(hall: Hall) -> None:
+    queue, source, _ = await deep(hall, 12)
+    asked: list[int] = []
+    store = hall.disks[1]
+    load_columns = store.load_columns
+
+    def noted(source_key: int, first_count: int, limit: int) -> list[Columns]:
+        asked.append(first_count + limit)
+        return load_columns(source_key, first_count, limit)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "load_columns", noted)
+        end = source.next_count
+        hall.writers[1].is_held = True
+        queue.send(batch(b"late", b"later"))
+        await turns()
+        assert source.next_count == end + 2
+        _, box = receiver(queue, 100)
+        await turns(50)
+        assert payloads(box) == expected(12)
+        assert asked
+        assert max(asked) <= end
+        hall.writers[1].release()
+        await turns(50)
+        assert payloads(box)[-2:] == [b"late", b"later"]
+
+
+class Damaged(HeldColumns):
+    """Columns of which all but the first messages turn out to be damaged."""
+
+    __slots__ = ("good",)
+
+    def take(self, number: int) -> Plain | None:  # type: ignore[override]
+        """See ``Columns``."""
+        self.good -= 1
+        return super().take(number) if self.good >= 0 else None
+
+
+@simulated
+async def test_columns_that_are_damaged_are_read_by_row(hall: Hall) -> None:
+    await damage_is_read_by_row(hall, 0)
+
+
+@simulated
+async def test_what_stood_in_front_of_the_damage_was_taken_in_before(hall: Hall) -> None:
+    await damage_is_read_by_row(hall, 1)
+
+
+async def damage_is_read_by_row(hall: Hall, good: int) -> None:
+    queue, source, _ = await deep(hall)
+    store = hall.disks[1]
+
+    def damaged(source_key: int, first_count: int, limit: int) -> list[Columns]:
+        columns = Damaged(store.load(source_key, first_count, limit))
+        columns.good = good
+        return [columns]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "load_columns", damaged)
+        _, box = receiver(queue, 100)
+        await turns(200)
+        assert payloads(box) == expected(30)
+        assert source.cold_number == 0
+
+
+@simulated
+async def test_messages_that_are_not_ordinary_come_in_their_place(hall: Hall) -> None:
+    queue, source, _ = await deep(hall, 12)
+    queue.send(batch(b"12", ttl_ms=1_000_000))
+    await turns()
+    await sent_from(queue, 13, 10)
+    _, box = receiver(queue, 100)
+    await turns(200)
+    assert payloads(box) == expected(23)
+    assert source.cold_number == 0
+
+
+@simulated
+async def test_a_store_that_fails_while_a_page_is_on_its_way_loses_nothing(hall: Hall) -> None:
+    queue, old, reader = await deep(hall)
+    reader.is_held = True
+    _, box = receiver(queue, 100)
+    await turns()
+    assert reader.waiting
+    hall.writers[1].fail_next = "before"
+    queue.send(batch(b"x"))
+    await turns(5)
+    reader.release()
+    await turns(5)
+    resident = len(old.by_count)
+    await hall_is_open(hall)
+    await turns(200)
+    assert len(old.by_count) == resident
+    found = payloads(box)
+    assert sorted(set(found), key=int) == expected(30)
+
+
+@simulated
+async def test_a_reader_that_was_stopped_leaves_it_to_the_writer(hall: Hall) -> None:
+    queue, _, reader = await deep(hall)
+
+    def refuse(_call: Any, done: Any) -> None:
+        hall.loop.call_soon(done, None, StoreFailed("stopped"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "submit", refuse)
+        _, box = receiver(queue, 100)
+        await turns(200)
+        assert payloads(box) == expected(30)
+
+
+@simulated
+async def test_a_purge_waits_for_what_is_read_beside_it(hall: Hall) -> None:
+    queue, _, _ = await deep(hall, 60)
+    found = await queue.purge(ALL, lambda: False)
+    assert (found.removed, found.locked, found.is_complete) == (60, 0, True)
+    assert queue.numbers()[0][0] == 0
+
+
+def test_columns_are_apart_from_memory_only_as_a_whole() -> None:
+    source = Source(1, 0, SourceSettings())
+    source.keep(Slot(5, b"m", 0))
+    rows = [StoredMessage(count, 0, 0, 0, b"m", None) for count in range(1, 9)]
+    assert cold_tail.is_apart(source, HeldColumns(rows[:4]))
+    assert not cold_tail.is_apart(source, HeldColumns(rows[4:]))
+    assert cold_tail.is_apart(source, HeldColumns(rows[5:]))
+
+
+async def sent_from(queue: Queue, first: int, number: int) -> None:
+    for payload in expected(number, first):
+        queue.send(batch(payload))
+        await turns()
+
+
+async def hall_is_open(hall: Hall) -> None:
+    import asyncio
+
+    await asyncio.sleep(1)
+    assert hall.unit.brokers[1].state == "open"

@@ -52,6 +52,11 @@ class Unauthorized(ServiceBusError):
     http_status = 401
     transient = False
 
+    def __init__(self, text: str, sub_code: int = 40100) -> None:
+        """``sub_code``: what HTTP clients are told beside the text (HTTP contract A.8)."""
+        super().__init__(text)
+        self.sub_code = sub_code
+
 
 class MessageLockLost(ServiceBusError):
     """The lock ran out, was released, or belongs to another receiver. Receive the message again."""

@@ -81,6 +81,21 @@ def test_what_a_subscription_gets_goes_on_to_its_queue(stores: int, partitioned:
 
 
 @pytest.mark.parametrize("stores", [1, 3])
+def test_a_body_that_no_subscription_needs_any_more_is_gone(stores: int) -> None:
+    async def story(hall: Hall) -> None:
+        await queue_of(hall, "target")
+        both = (SubscriptionDescription(name=name, forward_to="target") for name in ("one", "two"))
+        topic = await topic_of(hall, "t", *both)
+        topic.send(batch(b"x" * 1000))
+        await settled()
+        assert topic.numbers()[1] == 0
+        for name in ("one", "two"):
+            assert topic.subscriptions[name].numbers()[1] == 0
+
+    run(story, stores)
+
+
+@pytest.mark.parametrize("stores", [1, 3])
 def test_a_queue_forwards_to_a_topic_whose_subscriptions_choose(stores: int) -> None:
     async def story(hall: Hall) -> None:
         topic = await topic_of(hall, "t", SubscriptionDescription(name="one"), SubscriptionDescription(name="two"))

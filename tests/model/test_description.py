@@ -21,7 +21,6 @@ from duobus.model.description import (
     check_queue,
     check_topic,
     from_json,
-    ignored_features,
     to_json,
 )
 
@@ -145,10 +144,6 @@ def test_a_bad_subscription_makes_its_topic_refused() -> None:
     ):
         with pytest.raises((ArgumentInvalid, ArgumentOutOfRange)):
             check_topic(TopicDescription(name="t", subscriptions=(subscription,)))
-
-
-def test_a_feature_that_has_its_effect_is_not_called_one_without() -> None:
-    assert ignored_features(_queue(auto_delete_on_idle_ms=300_000, forward_to="x")) == ()
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ Everything is compared as lower-case path segments, never by string prefix: a gr
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from urllib.parse import unquote
 
-from duobus.auth.sas import parse_sas
+from duobus.auth.sas import SasToken, parse_sas
 from duobus.errors import Unauthorized
 from duobus.model.description import AccessRule, Right
 
@@ -24,6 +24,12 @@ GRANTS_MAX = 4096
 #: Stands in for a rule that does not exist, so that an unknown name costs the same time as a wrong key.
 _NOBODY = AccessRule(name="", primary_key="\0", secondary_key="\0", rights=0)
 
+#: What HTTP tells beside the text (HTTP contract A.8).
+INVALID_SIGNATURE, INVALID_AUDIENCE, EXPIRED = 40103, 40104, 40106
+
+#: Lower-case segments of a resource to the access rules of the entities on the way to it, each with the entity's path.
+EntityRules = Callable[[Sequence[str]], Iterable[tuple[tuple[str, ...], AccessRule]]]
+
 #: Trailing parts of an audience that name an operation on an entity and not another resource.
 _OPERATION_SEGMENTS = frozenset({"$management", "$cbs"})
 
@@ -35,14 +41,22 @@ class NamespaceRules:
         name: Name of the namespace, lower case.
         hosts: Further host names by which clients may call it, lower case, without port.
         rules: Its access rules by name.
+        entity_rules: Finds the access rules of its entities; each is good for its entity and what is below it.
     """
 
-    __slots__ = ("hosts", "name", "rules")
+    __slots__ = ("entity_rules", "hosts", "name", "rules")
 
-    def __init__(self, name: str, rules: Iterable[AccessRule], hosts: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        rules: Iterable[AccessRule],
+        hosts: Iterable[str] = (),
+        entity_rules: EntityRules = lambda segments: (),
+    ) -> None:
         self.name = name.lower()
         self.hosts = frozenset(host.lower() for host in hosts)
         self.rules = {rule.name: rule for rule in rules}
+        self.entity_rules = entity_rules
 
 
 class Grant:
@@ -108,30 +122,62 @@ class Authorizer:
         name = _without_port((host or "").lower())
         return self._by_host.get(name) or self._by_host.get(name.partition(".")[0]) or self._default
 
-    def authorize_token(self, text: str, namespace: NamespaceRules, now_ms: int, grace_ms: int = 0) -> Grant:
+    def knows(self, host: str, namespace: NamespaceRules) -> bool:
+        """Whether a host name (without port) is one of a namespace's own, not only one that falls to it."""
+        return self._is_known(host.lower()) and self.namespace_of(host) is namespace
+
+    def authorize_token(
+        self,
+        text: str,
+        namespace: NamespaceRules,
+        now_ms: int,
+        grace_ms: int = 0,
+        resource: Sequence[str] | None = None,
+    ) -> Grant:
         """Return what a token allows in ``namespace``.
 
-        The grant's ``expires_ms`` has the grace in it, so that ``Grants`` needs no other rule.
+        The grant's ``expires_ms`` has the grace in it, so that ``Grants`` needs no other rule. ``resource``: what the
+        token is for, where that is known; the token's own audience says it otherwise. The access rules of the entity
+        that it names are tried before those of the namespace, and give rights below that entity only, whatever the
+        token was made for (HTTP contract B.2.3, step 5).
 
         Raises:
             Unauthorized: Not a token of this namespace, malformed, wrongly signed or expired. The text says which,
                 except that it does not tell an unknown rule from a wrong key; it quotes nothing of the token.
         """
         token = parse_sas(text)
-        rule = namespace.rules.get(token.rule_name, _NOBODY)
-        # Both are computed always: the time must not tell which key, or whether any, came close.
-        is_primary = token.is_signed_by(rule.primary_key)
-        is_secondary = token.is_signed_by(rule.secondary_key)
-        if not (is_primary | is_secondary) or rule is _NOBODY:
+        audience = parse_audience(token.resource)
+        path, rule = self._signer(token, namespace, audience.path if resource is None else resource)
+        if rule is _NOBODY:
             raise Unauthorized(
-                "The token's signature is wrong, or its rule does not exist. Check the key and its name."
+                "The token's signature is wrong, or its rule does not exist. Check the key and its name.",
+                INVALID_SIGNATURE,
             )
         if now_ms > token.expires_ms + grace_ms:
-            raise Unauthorized("The token has expired. Put a fresh one.")
-        audience = parse_audience(token.resource)
+            raise Unauthorized("The token has expired. Put a fresh one.", EXPIRED)
         if not self._is_host_of(audience, namespace):
-            raise Unauthorized("The token was made for another namespace. Check the endpoint it was made with.")
-        return Grant(audience.path, rule.rights, token.expires_ms + grace_ms)
+            raise Unauthorized(
+                "The token was made for another namespace. Check the endpoint it was made with.", INVALID_AUDIENCE
+            )
+        longer, shorter = (audience.path, path) if len(audience.path) >= len(path) else (path, audience.path)
+        if longer[: len(shorter)] != shorter:
+            raise Unauthorized("The token's rule belongs to another entity than its audience.", INVALID_AUDIENCE)
+        return Grant(longer, rule.rights, token.expires_ms + grace_ms)
+
+    def _signer(
+        self, token: SasToken, namespace: NamespaceRules, resource: Sequence[str]
+    ) -> tuple[tuple[str, ...], AccessRule]:
+        """The rule that has signed a token, with the path that it is good for; _NOBODY for none."""
+        named = [(path, rule) for path, rule in namespace.entity_rules(resource) if rule.name == token.rule_name]
+        named.append(((), namespace.rules.get(token.rule_name, _NOBODY)))
+        found: tuple[tuple[str, ...], AccessRule] = ((), _NOBODY)
+        for path, rule in named:
+            # Both are computed always: the time must not tell which key, or whether any, came close.
+            is_primary = token.is_signed_by(rule.primary_key)
+            is_secondary = token.is_signed_by(rule.secondary_key)
+            if (is_primary | is_secondary) and found[1] is _NOBODY:
+                found = path, rule
+        return found
 
     def authorize_plain(self, rule_name: str, key: str, namespace: NamespaceRules) -> Grant:
         """Return what a rule's name and key allow: the rule's rights on the whole namespace (SASL PLAIN).
@@ -233,7 +279,7 @@ def parse_audience(text: str) -> Audience:
     try:
         plain = unquote(text, errors="strict").lower()
     except UnicodeDecodeError:
-        raise Unauthorized("The audience is not UTF-8.") from None
+        raise Unauthorized("The audience is not UTF-8.", INVALID_AUDIENCE) from None
     scheme, separator, rest = plain.partition("://")
     has_scheme = bool(separator) and scheme.isascii() and scheme.isalpha()
     if has_scheme:
@@ -242,7 +288,7 @@ def parse_audience(text: str) -> Audience:
     host, _, path = plain.partition("/")
     segments = [segment for segment in path.split("/") if segment]
     if "." in segments or ".." in segments:
-        raise Unauthorized("The audience holds '.' or '..'.")
+        raise Unauthorized("The audience holds '.' or '..'.", INVALID_AUDIENCE)
     if len(segments) > 1 and segments[0] == "$hc":
         segments = segments[1:]
     name = _without_port(host)

@@ -20,6 +20,9 @@ TOKEN_LENGTH_MAX = 16_384
 #: Most digits of ``se``; 12 reach the year 33658 and stay far inside 64 bits when counted in ms.
 _EXPIRY_DIGITS_MAX = 12
 
+#: What HTTP tells beside the text (HTTP contract A.8): MalformedToken.
+MALFORMED = 40105
+
 _SCHEME = "sharedaccesssignature"
 _FIELDS = ("sr", "sig", "se", "skn")
 
@@ -57,27 +60,29 @@ def parse_sas(text: str) -> SasToken:
         Unauthorized: It is not such a token; the text says what is missing or doubled, never a value.
     """
     if len(text) > TOKEN_LENGTH_MAX:
-        raise Unauthorized(f"The token is longer than {TOKEN_LENGTH_MAX} characters.")
+        raise Unauthorized(f"The token is longer than {TOKEN_LENGTH_MAX} characters.", MALFORMED)
     scheme, _, rest = text.strip().partition(" ")
     if scheme.lower() == "bearer":
         scheme, _, rest = rest.lstrip().partition(" ")
     if scheme.lower() != _SCHEME:
-        raise Unauthorized("The token is no SharedAccessSignature. Put a token made from a rule's name and key.")
+        raise Unauthorized(
+            "The token is no SharedAccessSignature. Put a token made from a rule's name and key.", MALFORMED
+        )
     fields: dict[str, str] = {}
     for part in rest.strip().split("&"):
         name, separator, value = part.partition("=")
         if not separator or name in fields:
-            raise Unauthorized("The token holds a field twice or without a value.")
+            raise Unauthorized("The token holds a field twice or without a value.", MALFORMED)
         fields[name] = value
     missing = [name for name in _FIELDS if not fields.get(name)]
     if missing:
-        raise Unauthorized(f"The token lacks {' and '.join(missing)}.")
+        raise Unauthorized(f"The token lacks {' and '.join(missing)}.", MALFORMED)
     try:
         # A sloppy client decodes "+" to a blank; base64 knows no blank, so it was a plus.
         signature = unquote(fields["sig"], errors="strict").replace(" ", "+")
         rule_name = unquote(fields["skn"], errors="strict")
     except UnicodeDecodeError:
-        raise Unauthorized("The token's sig or skn is not UTF-8.") from None
+        raise Unauthorized("The token's sig or skn is not UTF-8.", MALFORMED) from None
     return SasToken(fields["sr"], fields["se"], signature, rule_name)
 
 
@@ -105,7 +110,7 @@ def new_key(entropy: Entropy) -> str:
 def _expires_ms(expiry: str) -> int:
     whole, _, fraction = expiry.partition(".")
     if not (whole.isascii() and whole.isdigit() and len(whole) <= _EXPIRY_DIGITS_MAX):
-        raise Unauthorized("The token's se is no number of seconds since 1970.")
+        raise Unauthorized("The token's se is no number of seconds since 1970.", MALFORMED)
     if fraction and not (fraction.isascii() and fraction.isdigit()):
-        raise Unauthorized("The token's se is no number of seconds since 1970.")
+        raise Unauthorized("The token's se is no number of seconds since 1970.", MALFORMED)
     return int(whole) * 1000

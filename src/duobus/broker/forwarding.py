@@ -235,7 +235,7 @@ def transfer_message_count(queue: Queue) -> int:
     for handle in queue.fragments:
         if handle.fragment is None:
             continue
-        source = handle.fragment.sources[SOURCE]
+        source = handle.fragment.sources[queue.source_no]
         number += source.transferring
         number += source.numbers[MAIN] if about.forward_to is not None else 0
         number += source.numbers[DEAD_LETTER] if about.forward_dead_lettered_messages_to is not None else 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from duobus.broker.queue import Queue
 from duobus.broker.throttle import Throttle
 from duobus.broker.topic import Topic
 from duobus.errors import NotImplementedYet
 from duobus.model.address import Address, not_found
+from duobus.model.description import AccessRule
 
 
 class Namespace:
@@ -30,6 +31,15 @@ class Namespace:
         self.topics: dict[str, Topic] = {}
         self.unbuilt: dict[str, str] = {}
         self.throttle: Throttle | None = None
+
+    def access_rules(self, segments: Sequence[str]) -> Iterator[tuple[tuple[str, ...], AccessRule]]:
+        """The access rules of the entities on the way to a resource, each with its entity's lower-case segments."""
+        for length in range(1, len(segments) + 1):
+            path = tuple(segments[:length])
+            key = "/".join(path)
+            entity = self.queues.get(key) or self.topics.get(key)
+            for rule in () if entity is None else entity.description.authorization_rules:
+                yield path, rule
 
     def resolve(self, address: Address) -> Queue:
         """The queue, topic or subscription of an address, whichever of its nodes is meant.

@@ -8,7 +8,9 @@ from pathlib import Path
 import click
 
 from duobus.errors import ConfigurationError
+from duobus.model.http_options import HttpOptions
 from duobus.model.quotas import parse_quotas
+from duobus.model.tiers import TIERS
 from duobus.server.config import (
     DEFAULT_HOST,
     DEFAULT_INCOMING_BYTES_MAX,
@@ -21,6 +23,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _PORT = click.IntRange(0, 65_535)
 _MIB = 1 << 20
+TIER_NAMES = tuple(TIERS)
 
 _EXAMPLE = """
 \b
@@ -69,6 +72,21 @@ SIGTERM or Ctrl-C drains and stops; a second one stops at once.
     metavar="NAME=NUMBER",
     help="Allow more or fewer of something, as in connections=20000; an unknown name shows all. Repeatable.",
 )
+@click.option(
+    "--tier",
+    type=click.Choice(TIER_NAMES),
+    default=TIER_NAMES[0],
+    show_default=True,
+    help="Manage entities by the defaults and limits of this tier of the cloud; all has those of none.",
+)
+@click.option(
+    "--strict-api-version", is_flag=True, help="Demand api-version 2013-10 or later for partitioned entities over HTTP."
+)
+@click.option(
+    "--missing-as-feed",
+    is_flag=True,
+    help="Answer a GET of something missing with an empty feed, as the cloud, not 404.",
+)
 @click.option("--ready-file", type=_FILE, help="Write ports and connection strings here once clients can connect.")
 @click.option(
     "--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Form of the logs."
@@ -90,6 +108,9 @@ def command(
     incoming_memory: int,
     websocket_origins: tuple[str, ...],
     quotas: tuple[str, ...],
+    tier: str,
+    strict_api_version: bool,
+    missing_as_feed: bool,
     ready_file: Path | None,
     log_format: str,
 ) -> None:
@@ -113,6 +134,9 @@ def command(
                 incoming_bytes_max=incoming_memory * _MIB,
                 websocket_origins=websocket_origins,
                 quotas=parse_quotas(quotas),
+                http=HttpOptions(
+                    tier=TIERS[tier], strict_api_version=strict_api_version, missing_as_feed=missing_as_feed
+                ),
                 ready_file=ready_file,
                 log_format=log_format,
             )

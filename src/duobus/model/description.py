@@ -101,12 +101,16 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
         primary_key: Key text; its UTF-8 bytes are the key, whatever it looks like.
         secondary_key: The other key text, so that keys can be changed without a gap.
         rights: Right values added up; an ``int`` in JSON.
+        created_at_ms: When it was made, for rules of entities; 0 is as old as what it belongs to.
+        modified_at_ms: When it was changed last; 0 likewise.
     """
 
     name: str
     primary_key: str
     secondary_key: str
     rights: int
+    created_at_ms: int = 0
+    modified_at_ms: int = 0
 
     def __repr__(self) -> str:
         # Keys stay out of tracebacks and logs (I66).
@@ -366,12 +370,6 @@ def check_access_rule(rule: AccessRule) -> AccessRule:
     if rule.rights & Right.MANAGE and rule.rights != ALL_RIGHTS:
         raise ArgumentInvalid(f"The access rule {rule.name!r} has Manage, which needs Send and Listen beside it.")
     return rule
-
-
-def ignored_features(queue: QueueDescription) -> tuple[str, ...]:
-    """Return what ``queue`` asks for, is stored, and has no effect in this version; it works without."""
-    wanted = (("AuthorizationRules", bool(queue.authorization_rules)),)
-    return tuple(name for name, is_wanted in wanted if is_wanted)
 
 
 def _check_redelivery(queue: QueueDescription) -> None:

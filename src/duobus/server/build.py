@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,20 +99,21 @@ class Server:
                 throttle = Throttle(namespace.name, namespace.messages_per_second, self._clock)
                 self.unit.namespace(namespace.name).throttle = throttle
         rules = [
-            NamespaceRules(row.name, row.rules, config.hosts)
+            NamespaceRules(row.name, row.rules, config.hosts, partial(self._entity_rules, row.name))
             for row, config in zip(namespaces, self.settings.namespaces, strict=True)
         ]
+        authorizer = Authorizer(rules)
         self.default = namespaces[0]
         self.door = AmqpDoor(
             self.unit,
-            Authorizer(rules),
+            authorizer,
             clock=self._clock,
             entropy=self._entropy,
             log=Log("amqp"),
             metering=self.metering,
             budget=ByteBudget(self.settings.incoming_bytes_max),
         )
-        await self._open_listeners()
+        await self._open_listeners(authorizer)
         self.is_ready = True
 
     def _namespaces(self, contents: CatalogContents) -> list[NamespaceRow]:
@@ -222,18 +225,33 @@ class Server:
         except ServiceBusError as error:
             self.log.error("topic not created", topic=asked.name, reason=str(error))
 
+    def _entity_rules(self, namespace: str, segments: Sequence[str]) -> Iterator[tuple[tuple[str, ...], AccessRule]]:
+        return self.unit.namespace(namespace).access_rules(segments)
+
     # -- doors --------------------------------------------------------------------------------------------------
 
-    async def _open_listeners(self) -> None:
+    async def _open_listeners(self, authorizer: Authorizer) -> None:
         settings = self.settings
         tls = self.certificates = self._certificates()
+        from duobus.gateway.rest.api import HttpApi
         from duobus.gateway.rest.app import RestDoor
         from duobus.gateway.websocket import WebSocketDoor
 
         started_ms = self._clock.now_ms()
         metrics = Metrics(lambda: samples(self.unit, self.door, started_ms))
         websocket = WebSocketDoor(self.door, self._own_hosts(), Log("websocket"))
-        self.rest = RestDoor(self.unit, metrics, lambda: self.is_ready, websocket=websocket)
+        api = HttpApi(
+            self.unit,
+            authorizer,
+            clock=self._clock,
+            entropy=self._entropy,
+            log=Log("http"),
+            meter=self.door.meter,
+            errors=self.door.errors,
+            options=settings.http,
+            started_ms=started_ms,
+        )
+        self.rest = RestDoor(self.unit, metrics, lambda: self.is_ready, websocket=websocket, api=api)
         http = await self.rest.open()
         # Every port serves everything (design 5); the names say what clients look for there.
         await self._listen("amqp", http, settings.port, tls)

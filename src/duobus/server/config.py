@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from duobus.errors import ConfigurationError
+from duobus.model.http_options import HttpOptions
 from duobus.model.quotas import Quotas
 from duobus.server.config_file import NamespaceConfig, read_config_file
 
@@ -70,6 +71,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         incoming_bytes_max: What messages may hold in memory, over all connections, before a store has them.
         websocket_origins: Hosts beside the server's own whose pages may connect; ``*`` for all.
         quotas: How many there may be of what.
+        http: What can be chosen about the HTTP APIs.
         warnings: What the operator should read at the start, one text each.
     """
 
@@ -92,6 +94,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     incoming_bytes_max: int = DEFAULT_INCOMING_BYTES_MAX
     websocket_origins: tuple[str, ...] = ()
     quotas: Quotas = Quotas()
+    http: HttpOptions = HttpOptions()
     warnings: tuple[str, ...] = ()
 
     @property

@@ -27,7 +27,6 @@ from duobus.model.description import (
     check_access_rules,
     check_queue,
     check_topic,
-    ignored_features,
 )
 from duobus.model.durations import parse_duration
 from duobus.server.json_comments import parse_json_with_comments
@@ -254,9 +253,6 @@ def _queue(node: _Node) -> QueueDescription:
     properties.finish()
     node.finish()
     node.checked(lambda queue: check_queue(queue, EMULATOR), queue)
-    ignored = ignored_features(queue)
-    if ignored:
-        node.warn(f"queue {name!r} asks for {', '.join(ignored)}, which has no effect in this version")
     return queue
 
 

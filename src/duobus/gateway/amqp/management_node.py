@@ -42,7 +42,7 @@ from duobus.gateway.amqp import clearing, rule_operations
 from duobus.gateway.amqp.entity_life import demand_operation
 from duobus.gateway.amqp.mapping import HeadMaker, take_apart
 from duobus.gateway.amqp.request_node import Request, RequestLink, RequestNode
-from duobus.gateway.amqp.waiting import Waiting
+from duobus.gateway.waiting import Waiting
 from duobus.model.address import Address
 from duobus.model.columns import DeliveryBatch, SendBatch
 from duobus.model.description import Right

@@ -1,4 +1,4 @@
-"""The HTTP door: so far ``GET /health``, ``GET /metrics`` and the upgrade to AMQP over WebSocket."""
+"""The HTTP door: ``GET /health``, ``GET /metrics``, the upgrade to AMQP over WebSocket, and the two APIs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from duobus.broker import ScaleUnit
+from duobus.gateway.rest.api import HttpApi, expect_nothing
 from duobus.gateway.websocket import PATHS, WebSocketDoor
 from duobus.telemetry.metrics import CONTENT_TYPE, Metrics
 
@@ -16,6 +17,13 @@ UNHEALTHY = "Service not available. Please try after some time."
 
 #: Connections that are left when the server stops get this long; AMQP has taken its leave before.
 _SHUTDOWN_S = 1.0
+#: Longest request line and longest header, in bytes: BrokerProperties and properties travel in headers.
+LINE_BYTES_MAX = 16_384
+HEADER_BYTES_MAX = 32_768
+#: Headers of a request: custom properties are headers.
+HEADERS_MAX = 512
+#: How long a connection may do nothing between two requests.
+KEEP_ALIVE_S = 300.0
 
 
 class RestDoor:
@@ -28,11 +36,13 @@ class RestDoor:
         is_ready: Callable[[], bool],
         *,
         websocket: WebSocketDoor | None = None,
+        api: HttpApi | None = None,
     ) -> None:
         self._unit = unit
         self._metrics = metrics
         self._is_ready = is_ready
         self._websocket = websocket
+        self._api = api
         self._runner: web.AppRunner | None = None
 
     async def open(self) -> Callable[[], asyncio.Protocol]:
@@ -44,7 +54,23 @@ class RestDoor:
         if self._websocket is not None:
             for path in PATHS:
                 app.router.add_get(path, self._websocket.serve)
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_SHUTDOWN_S)
+        if self._api is not None:
+            # Last: whatever nothing else is registered for.
+            app.router.add_route("*", r"/{address:[\s\S]*}", self._api.serve, expect_handler=expect_nothing)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=_SHUTDOWN_S,
+            keepalive_timeout=KEEP_ALIVE_S,
+            max_line_size=LINE_BYTES_MAX,
+            max_field_size=HEADER_BYTES_MAX,
+            max_headers=HEADERS_MAX,
+            # A body is the message that is to come out again, byte by byte; and a small one could unpack to a huge one.
+            auto_decompress=False,
+            # Whoever waits for a message and goes away must not get one.
+            handler_cancellation=True,
+        )
         await self._runner.setup()
         server = self._runner.server
         assert server is not None
@@ -52,6 +78,8 @@ class RestDoor:
 
     async def close(self) -> None:
         """Close what is open."""
+        if self._api is not None:
+            await self._api.close()
         if self._runner is not None:
             await self._runner.cleanup()
 

@@ -1,0 +1,89 @@
+"""The front of both HTTP APIs: takes a request apart, sends it to the one that it is for, and answers what fails."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from aiohttp import web
+
+from duobus.auth.authorizer import Authorizer
+from duobus.broker import ScaleUnit
+from duobus.clock import Clock, Entropy
+from duobus.errors import ArgumentInvalid, ServiceBusError
+from duobus.gateway.rest.answers import Answers
+from duobus.gateway.rest.atom.management import Management
+from duobus.gateway.rest.atom.place import Place
+from duobus.gateway.rest.bodies import BodyRoom
+from duobus.gateway.rest.guard import Guard
+from duobus.gateway.rest.runtime.messages import Messages, Meter
+from duobus.gateway.rest.runtime.routes import call_of
+from duobus.gateway.rest.target import parse_target
+from duobus.model.http_options import HttpOptions
+from duobus.telemetry.logs import Log
+
+#: What a Host header may hold: it comes back in answers.
+_HOST: Final = re.compile(r"(?:[A-Za-z0-9._~-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::\d{1,5}){0,2}")
+
+
+class HttpApi:
+    """Management and runtime API of one server; ``serve`` is the handler of all their requests."""
+
+    def __init__(
+        self,
+        unit: ScaleUnit,
+        authorizer: Authorizer,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        log: Log,
+        meter: Meter,
+        errors: dict[str, int],
+        options: HttpOptions,
+        started_ms: int,
+    ) -> None:
+        self._guard = Guard(authorizer, clock)
+        self._answers = Answers(clock, entropy, log, errors)
+        room = BodyRoom()
+        self._management = Management(
+            unit, self._guard, clock=clock, entropy=entropy, options=options, started_ms=started_ms, room=room
+        )
+        self._messages = Messages(
+            unit, self._guard, self._answers, clock=clock, entropy=entropy, options=options, meter=meter, room=room
+        )
+
+    async def close(self) -> None:
+        """Let what must not be cut off come to its end."""
+        await self._management.close()
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """Answer one request; whatever happens, with an answer of the contract's form."""
+        name = ""
+        # As it came: what aiohttp makes of it is decoded already.
+        text = request.raw_path
+        try:
+            host = request.host
+            if not _HOST.fullmatch(host):
+                raise ArgumentInvalid("The header Host is no host name.")
+            namespace = self._guard.namespace_of(host)
+            name = namespace.name
+            target = parse_target(text)
+            own = host.partition("]")[0].strip("[") if host.startswith("[") else host.partition(":")[0]
+            place = Place(
+                "https" if request.secure else "http",
+                host,
+                name,
+                lambda other: other.lower() == own.lower() or self._guard.knows(other, namespace),
+            )
+            call = call_of(request.method, target)
+            if call is not None:
+                return await self._messages.answer(call, request, target, place, namespace)
+            return await self._management.answer(request, target, place, namespace)
+        except ServiceBusError as error:
+            return self._answers.refusal(error, name, text.partition("?")[0])
+        except Exception as error:  # noqa: BLE001 - nothing of ours is to show outside
+            return self._answers.fault(error, name, text.partition("?")[0])
+
+
+async def expect_nothing(request: web.Request) -> None:
+    """Leave ``Expect: 100-continue`` to whoever reads the body (B.1)."""

@@ -1,0 +1,1 @@
+"""The management API: Atom XML over HTTP (HTTP contract, part A)."""

@@ -1,0 +1,79 @@
+"""Reading the elements of a description: text to values, with an error that names the element (HTTP contract A.5)."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from duobus.errors import ArgumentInvalid
+from duobus.gateway.rest.atom.xml_reader import Element
+from duobus.model.durations import parse_duration
+
+#: Longest part of a wrong value that an error quotes, in characters.
+_SHOWN: Final = 64
+_NUMBER: Final = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+_FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
+
+
+class Fields:
+    """The elements of one description, whatever their order; unknown ones are never asked for (rule 0.13)."""
+
+    __slots__ = ("node",)
+
+    def __init__(self, node: Element) -> None:
+        self.node = node
+
+    def has(self, name: str) -> bool:
+        """Whether the element is there with a text."""
+        return bool((self.node.text_of(name) or "").strip())
+
+    def flag(self, name: str, default: bool) -> bool:
+        """A boolean.
+
+        Raises:
+            ArgumentInvalid: It is another text; so for all of these.
+        """
+        text = (self.node.text_of(name) or "").strip()
+        if not text:
+            return default
+        if text.lower() not in _FLAGS:
+            raise _wrong(name, text, "true or false")
+        return _FLAGS[text.lower()]
+
+    def number(self, name: str, default: int) -> int:
+        """A whole number."""
+        text = (self.node.text_of(name) or "").strip()
+        if not text:
+            return default
+        if not _NUMBER.fullmatch(text):
+            raise _wrong(name, text, "a whole number")
+        return int(text)
+
+    def duration(self, name: str, default: int | None) -> int | None:
+        """A duration in ms; None is for ever."""
+        text = (self.node.text_of(name) or "").strip()
+        if not text:
+            return default
+        try:
+            return parse_duration(text)
+        except ArgumentInvalid as error:
+            raise ArgumentInvalid(f"{name}: {error}") from None
+
+    def finite(self, name: str, default: int) -> int:
+        """A duration that must end."""
+        value = self.duration(name, default)
+        if value is None:
+            raise ArgumentInvalid(f"{name} cannot be infinite.")
+        return value
+
+    def text(self, name: str) -> str | None:
+        """A text; an empty one reads as none, which is how some clients clear it (rule 0.27)."""
+        return self.node.text_of(name) or None
+
+    def word(self, name: str, default: str) -> str:
+        """A text without blanks around it."""
+        return (self.node.text_of(name) or "").strip() or default
+
+
+def _wrong(name: str, text: str, wanted: str) -> ArgumentInvalid:
+    return ArgumentInvalid(f"{name} is {text[:_SHOWN]!r}; it must be {wanted}.")

@@ -1,0 +1,218 @@
+"""The management API: what each request for it is answered (HTTP contract, part A)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from aiohttp import web
+
+from duobus.auth.authorizer import NamespaceRules
+from duobus.broker import ScaleUnit
+from duobus.broker.namespace import Namespace
+from duobus.clock import Clock, Entropy
+from duobus.errors import EntityNotFound, ServerBusy
+from duobus.gateway.rest.atom import documents, resources
+from duobus.gateway.rest.atom.entities import Entities, Forwarding, Thing, is_partitioned, title_of
+from duobus.gateway.rest.atom.paging import cut, next_url, page_of
+from duobus.gateway.rest.atom.place import Place
+from duobus.gateway.rest.atom.queues import demand_target
+from duobus.gateway.rest.atom.resources import Resource, resource_of
+from duobus.gateway.rest.bodies import BodyRoom, read_body
+from duobus.gateway.rest.guard import Guard
+from duobus.gateway.rest.repeats import Done, Repeats
+from duobus.gateway.rest.target import MethodUnknown, Target
+from duobus.model.description import Right, TopicDescription
+from duobus.model.http_options import HttpOptions
+
+#: Bytes of one description; one with twelve access rules and the longest metadata has some 10 KiB.
+DESCRIPTION_BYTES_MAX: Final = 262_144
+#: Changes that are under way at a time; more are told to come again.
+CHANGES_MAX: Final = 64
+
+_NOT_LISTED: Final = "Publicly Listed Services"
+_FORWARDS: Final = (
+    ("forward_to", "ServiceBusSupplementaryAuthorization"),
+    ("forward_dead_lettered_messages_to", "ServiceBusDlqSupplementaryAuthorization"),
+)
+_LISTED: Final = (resources.QUEUES, resources.TOPICS, resources.SUBSCRIPTIONS, resources.RULES)
+
+
+class Management:
+    """Answers management requests.
+
+    Args:
+        unit: What is managed.
+        guard: Who may.
+        clock: Time.
+        entropy: For keys that are generated.
+        options: What the operator chose.
+        started_ms: What namespaces are told to have been created at.
+        room: Memory for bodies.
+    """
+
+    def __init__(
+        self,
+        unit: ScaleUnit,
+        guard: Guard,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        options: HttpOptions,
+        started_ms: int,
+        room: BodyRoom,
+    ) -> None:
+        self._unit = unit
+        self._guard = guard
+        self._clock = clock
+        self._options = options
+        self._started_ms = started_ms
+        self._room = room
+        self._entities = Entities(unit, clock, entropy, options.tier)
+        self._repeats = Repeats(clock)
+
+    async def close(self) -> None:
+        """Let changes that are under way come to their end."""
+        await self._repeats.close()
+
+    async def answer(
+        self, request: web.Request, target: Target, place: Place, namespace: NamespaceRules
+    ) -> web.StreamResponse:
+        """Answer one request.
+
+        Raises:
+            ServiceBusError: It is refused; the caller says so.
+        """
+        resource = resource_of(target)
+        # The namespace's name and kind are for everybody with a good token (A.5.8).
+        right = None if resource.kind == resources.NAMESPACE else Right.MANAGE
+        self._guard.demand(request, target, namespace, right)
+        home = self._unit.namespace(namespace.name)
+        if request.method in {"GET", "HEAD"}:
+            return self._read(resource, target, place, home)
+        if request.method not in {"PUT", "DELETE"} or resource.kind in (*_LISTED, resources.NAMESPACE):
+            raise MethodUnknown(
+                f"{request.method} means nothing for this address. Use GET; PUT and DELETE for a single entity; POST "
+                "for its messages."
+            )
+        body = await read_body(request, DESCRIPTION_BYTES_MAX, self._room)
+        try:
+            done = await self._change(request, resource, target, place, home, body)
+        finally:
+            self._room.give(len(body))
+        return _response(done)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def _read(self, resource: Resource, target: Target, place: Place, home: Namespace) -> web.Response:
+        if resource.kind == resources.NAMESPACE:
+            return self._namespace_info(place, home)
+        if resource.kind in _LISTED:
+            return self._list(resource.kind.title(), self._listed(resource, home), target, place)
+        try:
+            thing = self._entities.find(home, resource)
+        except EntityNotFound:
+            if not self._options.missing_as_feed:
+                raise
+            empty = documents.feed(_NOT_LISTED, (), url=place.url(""), following=None, updated_at_ms=self._now_ms())
+            return _response(Done(200, empty, documents.FEED_TYPE))
+        self._options.demand_version(target.query, is_partitioned(thing))
+        return _response(Done(200, self._entities.entry(thing, place), documents.ENTRY_TYPE))
+
+    def _listed(self, resource: Resource, home: Namespace) -> Sequence[Thing]:
+        try:
+            return self._entities.listed(home, resource)
+        except EntityNotFound:
+            # What belongs to something that is missing is an empty list (A.2).
+            return ()
+
+    def _list(self, title: str, things: Sequence[Thing], target: Target, place: Place) -> web.Response:
+        page = page_of(target.query)
+        found, is_followed = cut(things, page, title_of)
+        url = place.url("/".join(target.segments))
+        text = documents.feed(
+            title,
+            [self._entities.entry(thing, place) for thing in found],
+            url=f"{url}?$skip={page.skip}&$top={page.top}",
+            following=next_url(url, page) if is_followed else None,
+            updated_at_ms=self._now_ms(),
+        )
+        return _response(Done(200, text, documents.FEED_TYPE))
+
+    def _namespace_info(self, place: Place, home: Namespace) -> web.Response:
+        inside = documents.namespace_info(home.name, self._options.tier.sku, self._started_ms)
+        text = documents.entry(
+            documents.NAMESPACE,
+            inside,
+            url=place.url("$namespaceinfo"),
+            title=home.name,
+            author=home.name,
+            created_at_ms=self._started_ms,
+            updated_at_ms=self._started_ms,
+        )
+        return _response(Done(200, text, documents.ENTRY_TYPE))
+
+    # -- changing -----------------------------------------------------------------------------------------------
+
+    async def _change(
+        self, request: web.Request, resource: Resource, target: Target, place: Place, home: Namespace, body: bytes
+    ) -> Done:
+        if self._repeats.running >= CHANGES_MAX:
+            raise ServerBusy("Too many changes are under way at the moment. Try again in a few seconds.")
+        is_update = "If-Match" in request.headers
+        authority = f"{place.scheme}://{place.host}/{home.name}"
+        parts = (
+            authority.encode(),
+            request.method.encode(),
+            "/".join(target.lower).encode(),
+            b"update" if is_update else b"create",
+            body,
+        )
+
+        async def work() -> Done:
+            if request.method == "DELETE":
+                return await self._delete(resource, target, home)
+            return await self._put(request, resource, target, place, home, body)
+
+        return await self._repeats.once(request.headers.get("x-ms-client-request-id"), parts, work)
+
+    async def _delete(self, resource: Resource, target: Target, home: Namespace) -> Done:
+        thing = self._entities.find(home, resource)
+        self._options.demand_version(target.query, is_partitioned(thing))
+        await self._entities.delete(home, thing)
+        # 200 and nothing else: Python takes neither 202 nor 204 (A.2).
+        return Done(200, "", "")
+
+    async def _put(
+        self, request: web.Request, resource: Resource, target: Target, place: Place, home: Namespace, body: bytes
+    ) -> Done:
+        node = documents.read_entry(body)
+        is_update = "If-Match" in request.headers
+
+        def check(wanted: Forwarding, is_partitioned: bool) -> None:
+            self._options.demand_version(target.query, is_partitioned)
+            if not isinstance(wanted, TopicDescription):
+                demand_target(home, resource.entity, wanted)
+            self._demand_forward(request, wanted)
+
+        thing = await self._entities.put(home, resource, node, place, is_update=is_update, check=check)
+        return Done(200 if is_update else 201, self._entities.entry(thing, place), documents.ENTRY_TYPE)
+
+    def _demand_forward(self, request: web.Request, wanted: Forwarding) -> None:
+        """Whoever has messages forwarded needs the right to send to where they go (HTTP contract A.7)."""
+        namespace = self._guard.namespace_of(request.host)
+        for attribute, header in _FORWARDS:
+            name: str | None = getattr(wanted, attribute, None)
+            if name is not None:
+                text = request.headers.get(header) or request.headers.get("Authorization") or ""
+                self._guard.demand_for(text, tuple(name.lower().split("/")), namespace, Right.SEND)
+
+    def _now_ms(self) -> int:
+        return self._clock.now_ms()
+
+
+def _response(done: Done) -> web.Response:
+    response = web.Response(status=done.status, body=done.text.encode())
+    if done.content_type:
+        response.headers["Content-Type"] = done.content_type
+    return response

@@ -1,0 +1,69 @@
+"""Who may do what over HTTP: the token of a request against the resource that it asks for (HTTP contract B.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aiohttp import web
+
+from duobus.auth.authorizer import HTTP_GRACE_MS, INVALID_AUDIENCE, Authorizer, NamespaceRules
+from duobus.clock import Clock
+from duobus.errors import Unauthorized
+from duobus.gateway.rest.target import Target
+from duobus.model.description import Right
+
+#: No token was given.
+MISSING = 40102
+#: Where a token may stand, in order.
+_HEADERS = ("Authorization", "ServiceBusAuthorization")
+
+
+class Guard:
+    """Checks tokens; every request anew, so that a changed key counts at once."""
+
+    def __init__(self, authorizer: Authorizer, clock: Clock) -> None:
+        self._authorizer = authorizer
+        self._clock = clock
+
+    def namespace_of(self, host: str) -> NamespaceRules:
+        """The namespace that a Host header stands for."""
+        return self._authorizer.namespace_of(host)
+
+    def knows(self, host: str, namespace: NamespaceRules) -> bool:
+        """Whether a host name is one of the namespace's own."""
+        return self._authorizer.knows(host, namespace)
+
+    def demand(self, request: web.Request, target: Target, namespace: NamespaceRules, right: Right | None) -> None:
+        """Raise Unauthorized unless the request's token gives ``right`` (None: it has to be good, no more).
+
+        Raises:
+            Unauthorized: It is missing, wrong, expired, for something else, or without the right.
+        """
+        text = next((request.headers[name] for name in _HEADERS if name in request.headers), "")
+        if not text:
+            raise Unauthorized("The request has no token. Send one in the header Authorization.", MISSING)
+        self._demand(text, target.lower, target.raw, namespace, right)
+
+    def demand_for(self, text: str, segments: Sequence[str], namespace: NamespaceRules, right: Right) -> None:
+        """The same for a token that stands elsewhere, and another resource: the target of a forward (A.7)."""
+        self._demand(text, segments, segments, namespace, right)
+
+    def _demand(
+        self,
+        text: str,
+        segments: Sequence[str],
+        raw: Sequence[str],
+        namespace: NamespaceRules,
+        right: Right | None,
+    ) -> None:
+        now_ms = self._clock.now_ms()
+        grant = self._authorizer.authorize_token(text, namespace, now_ms, HTTP_GRACE_MS, segments)
+        if right is None:
+            return
+        if not grant.covers(segments) and not grant.covers(raw):
+            raise Unauthorized("The token was made for another resource. Make one for this address.", INVALID_AUDIENCE)
+        if not grant.rights & (right | Right.MANAGE):
+            raise Unauthorized(
+                f"Unauthorized access. '{(right.name or '').title()}' claim(s) are required to perform this operation. "
+                f"Resource: '/{'/'.join(segments)}'. Use a token of a rule that has it."
+            )

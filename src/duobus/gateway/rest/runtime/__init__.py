@@ -1,0 +1,1 @@
+"""The runtime API: sending, receiving and settling over HTTP (HTTP contract, part B)."""

@@ -1,0 +1,30 @@
+"""What an operator can choose about the HTTP doors."""
+
+from __future__ import annotations
+
+import msgspec
+
+from duobus.errors import ArgumentInvalid
+from duobus.model.tiers import ALL, Tier
+
+#: From this version on clients know partitioned entities.
+_PARTITIONING = "2013-10"
+
+
+class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Choices.
+
+    Attributes:
+        tier: Whose defaults and limits hold for descriptions.
+        strict_api_version: Demand ``api-version`` 2013-10 or later for partitioned entities (PE7).
+        missing_as_feed: Answer a GET of something missing with 200 and an empty feed, as the cloud does, not with 404.
+    """
+
+    tier: Tier = ALL
+    strict_api_version: bool = False
+    missing_as_feed: bool = False
+
+    def demand_version(self, query: dict[str, str], is_partitioned: bool) -> None:
+        """Raise ArgumentInvalid when the request's api-version is too old for what it is about."""
+        if self.strict_api_version and is_partitioned and query.get("api-version", "") < _PARTITIONING:
+            raise ArgumentInvalid(f"Partitioned entities need the parameter api-version={_PARTITIONING} or later.")

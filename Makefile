@@ -15,7 +15,7 @@ ARGS ?=
 COMPILED_TESTS := $(addprefix tests/,codec amqp model broker gateway conformance durability hostile simulation)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test compile test-compiled demo serve bench neighbours backlog connections sim sim-bugs killloop powercut javascript go proton fuzz docs format clean
+.PHONY: help setup check test compile test-compiled demo serve bench neighbours backlog connections fanout sim sim-bugs killloop powercut javascript go proton fuzz docs format clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
@@ -70,6 +70,9 @@ neighbours: $(STAMP) ## Measure what hostile peers cost the others (ARGS=--quick
 
 backlog: $(STAMP) ## Measure a deep backlog: BACKLOG=2000000 messages; some 3 GB of disk
 	$(BIN)/python -m benchmarks.backlog --messages $(or $(BACKLOG),2000000) $(ARGS)
+
+fanout: $(STAMP) ## Measure what a topic costs beside a queue (ARGS='--rounds 9')
+	$(BIN)/python -m benchmarks.fanout $(ARGS)
 
 sim: $(STAMP) ## Simulate from seeds: SEED=7 for one, SEEDS=2000 for many
 	$(BIN)/python -m duobus.testing.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200))

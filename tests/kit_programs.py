@@ -26,7 +26,7 @@ KEY = "a key of the tests"
 Pool = Mapping[str, tuple[int, dict[str, Any]]]
 
 
-def configuration(pool: Pool) -> dict[str, Any]:
+def configuration(pool: Pool, topics: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
     """The emulator's format (HTTP contract D.1), with two rules of one right each."""
     queues = [
         {"Name": f"{kind}-{index}", "Properties": properties}
@@ -37,15 +37,15 @@ def configuration(pool: Pool) -> dict[str, Any]:
         {"KeyName": name, "PrimaryKey": KEY, "Rights": [right]}
         for name, right in ((LISTEN_ONLY, "Listen"), (SEND_ONLY, "Send"))
     ]
-    namespace = {"Name": "sbemulatorns", "Queues": queues, "Topics": [], "AuthorizationRules": rules}
+    namespace = {"Name": "sbemulatorns", "Queues": queues, "Topics": list(topics), "AuthorizationRules": rules}
     return {"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "File"}}}
 
 
 class ProgramBus:
     """A broker process, and what programs have to know of it."""
 
-    def __init__(self, folder: Path, pool: Pool) -> None:
-        self.process = ServerProcess(folder, config=configuration(pool))
+    def __init__(self, folder: Path, pool: Pool, topics: Sequence[Mapping[str, Any]] = ()) -> None:
+        self.process = ServerProcess(folder, config=configuration(pool, topics))
         self._pool = pool
         self._used = dict.fromkeys(pool, 0)
 

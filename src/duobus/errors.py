@@ -93,6 +93,14 @@ class MessageTooLarge(ServiceBusError):
     transient = False
 
 
+class NoMatchingSubscription(ServiceBusError):
+    """No subscription takes the message, and the topic refuses such. Add a rule, or change the topic."""
+
+    condition = "com.microsoft:no-matching-subscription"
+    http_status = 400
+    transient = False
+
+
 class QuotaExceeded(ServiceBusError):
     """A quota is used up. Receive messages, close links, or raise the quota."""
 

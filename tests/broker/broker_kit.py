@@ -103,7 +103,7 @@ class Hall:
     async def again(self) -> None:
         """What a crash and a new process come to."""
         # Timers end with their process.
-        self.unit._idle_watch.stop()
+        self.unit.idle_watch.stop()
         self.unit.forwarding.stop()
         self.build()
         await self.start()

@@ -21,7 +21,7 @@ from duobus.errors import (
     ServerBusy,
     StoreFailed,
 )
-from duobus.model.description import QueueDescription, from_json
+from duobus.model.description import QueueDescription, TopicDescription, from_json
 from duobus.model.quotas import Quotas
 
 MIB = 1 << 20
@@ -452,7 +452,7 @@ def test_messages_that_ran_out_of_life_are_dead_lettered_or_removed_as_the_queue
 async def test_a_namespace_takes_as_many_entities_as_it_may_and_no_more(hall: Hall) -> None:
     await hall.start()
     hall.unit.quotas = Quotas(entities=3, partitioned_entities=1)
-    hall.unit.keep_unbuilt("n", "topic", "t", b"{}")
+    await hall.unit.topics.create_topic("n", TopicDescription(name="t"))
     await hall.create("a", enable_partitioning=True)
     with pytest.raises(QuotaExceeded, match="1 partitioned entities of at most 1"):
         await hall.create("b", enable_partitioning=True)

@@ -81,15 +81,6 @@ async def test_a_wrong_key_or_rule_is_an_authentication_error(bus: Bus, sdk: Sdk
 
 
 @within_the_limit
-async def test_a_topic_of_the_configuration_is_kept_and_refused(bus: Bus, sdk: Sdk) -> None:
-    async with sdk.client(bus.connection_string) as client:
-        with pytest.raises(ServiceBusError, match="topic") as caught:
-            async with client.sender("topic.1"):
-                pytest.fail("the link was attached")
-        assert tracked(bus, caught.value)["condition"] == "amqp:not-implemented"
-
-
-@within_the_limit
 async def test_too_long_an_identifier_is_refused_without_a_retry(bus: Bus, sdk: Sdk) -> None:
     queue = bus.queue()
     async with sdk.client(bus.connection_string, retry_total=3) as client, client.sender(queue) as sender:

@@ -224,12 +224,6 @@ def test_every_management_operation_stands_there_with_its_right() -> None:
     assert written == {name: right.name for name, (_, right) in _OPERATIONS.items()}
 
 
-def test_operations_that_are_named_as_refused_are_not_built() -> None:
-    refused = {plain(row[0]) for row in rows_of("management-operations.md", "Refused")}
-    assert len(refused) == 3
-    assert not refused & set(_OPERATIONS)
-
-
 def test_every_disposition_status_stands_there_by_its_name() -> None:
     page = (REFERENCE / "management-operations.md").read_text()
     for status in _DISPOSITIONS:

@@ -15,7 +15,7 @@ TAKING = ("peek-message", "receive-by-sequence-number", "batch-delete-messages")
 
 
 def queue(status: str) -> Any:
-    return SimpleNamespace(path="q", description=SimpleNamespace(status=status))
+    return SimpleNamespace(kind="queue", path="q", description=SimpleNamespace(status=status))
 
 
 @pytest.mark.parametrize("name", TAKING)

@@ -31,11 +31,32 @@ POOL: Pool = {
 }
 
 
+#: Each for one test.
+TOPICS: list[dict[str, Any]] = [
+    {
+        "Name": "fanout",
+        "Subscriptions": [
+            {"Name": "all"},
+            {
+                "Name": "red",
+                "Rules": [
+                    {
+                        "Name": "colour",
+                        "Properties": {"FilterType": "Sql", "SqlFilter": {"SqlExpression": "colour = 'red'"}},
+                    }
+                ],
+            },
+        ],
+    },
+    {"Name": "ruled", "Subscriptions": [{"Name": "changing"}]},
+]
+
+
 class NodeBus(ProgramBus):
     """A broker process, and what Node programs have to know of it."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, POOL)
+        super().__init__(folder, POOL, TOPICS)
 
     @property
     def http_port(self) -> int:

@@ -14,6 +14,7 @@ from store_builders import as_tuples, sqlite_store
 from duobus.errors import StoreFailed
 from duobus.stores.interface import CommitBatch, MessagingStore, Put, SourceRow, StoreContents, Tombstone
 from duobus.stores.memory import MemoryStore
+from duobus.stores.sqlite import SqliteStore
 
 COUNTS = st.integers(1, 40)
 SPECIAL = st.tuples(st.integers(0, 3), st.integers(0, 3), st.none() | st.binary(max_size=3))
@@ -26,6 +27,7 @@ def describe(contents: StoreContents) -> tuple[object, ...]:
         sorted((f.fragment_key, f.entity_id, f.fragment_no, f.epoch) for f in contents.fragments),
         sorted(describe_source(s) for s in contents.sources),
         [(t.store_id, t.generation, t.commit_no, t.source_key, t.first_count) for t in contents.tombstones],
+        sorted(contents.shared.items()),
     )
 
 
@@ -106,24 +108,60 @@ class TwoStores(RuleBasedStateMachine):
         batch.removed, batch.changes = removed, [(key, count, *rest) for key, count, rest in changes]
         outcomes = {self.outcome(store, batch) for store in self.stores}
         assert len(outcomes) == 1
-        if outcomes == {"ok"}:
+        if outcomes.pop().startswith("ok"):
             self.commit_no += 1
             for key, end in ends.items():
                 self.sources[key].next_count = end
         else:
             self.reopen(deletions=[])
 
+    @precondition(lambda self: any(row.source_no for row in self.sources.values()))
+    @rule(data=st.data(), payloads=PAYLOADS)
+    def publish(self, data: st.DataObject, payloads: list[bytes]) -> None:
+        """Copies of the same messages in some of a fragment's sources, or in one alone."""
+        homes = {row.fragment_key: row for row in self.sources.values() if row.source_no == 0}
+        rows = [row for row in self.sources.values() if row.source_no and row.fragment_key in homes]
+        if not rows:
+            return
+        home = homes[data.draw(st.sampled_from(sorted({row.fragment_key for row in rows})))]
+        rows = [row for row in rows if row.fragment_key == home.fragment_key]
+        targets = data.draw(st.lists(st.sampled_from(rows), min_size=1, unique=True))
+        batch = CommitBatch(self.commit_no + 1, self.commit_no)
+        batch.epochs = list(self.epochs)
+        first, sign = home.next_count, -1 if len(targets) > 1 else 1
+        ends = {home.source_key: first + len(payloads)}
+        for row in targets:
+            origins = [sign * (first + index) for index in range(len(payloads))]
+            batch.puts.append(Put(row.source_key, row.next_count, 7, payloads, None, origins))
+            ends[row.source_key] = row.next_count + len(payloads)
+        batch.sources = [(key, end, 0, b"") for key, end in ends.items()]
+        (outcome,) = {self.outcome(store, batch) for store in self.stores}
+        assert outcome.startswith("ok")
+        self.commit_no += 1
+        for key, end in ends.items():
+            self.sources[key].next_count = end
+
+    @rule(entity=st.integers(1, 3), number=st.integers(1, 2), limit=st.integers(1, 5))
+    def drop_source(self, entity: int, number: int, limit: int) -> None:
+        left, right = (store.drop_source(entity, number, limit) for store in self.stores)
+        assert left == right
+        if not left:
+            gone = [k for k, s in self.sources.items() if self.owners[s.fragment_key] == entity]
+            self.sources = {k: s for k, s in self.sources.items() if k not in gone or s.source_no != number}
+
     def outcome(self, store: MessagingStore, batch: CommitBatch) -> str:
         try:
             store.commit(batch)
         except StoreFailed as error:
             return f"{type(error).__name__}: {error}"
-        return "ok"
+        return f"ok {sorted(batch.shared.items())}"
 
     @invariant()
     def both_hold_the_same_messages(self) -> None:
         left, right = self.stores
         assert left.usage().rows == right.usage().rows
+        assert isinstance(right, SqliteStore)
+        assert right.verify() == []
         for key in self.sources:
             assert as_tuples(left.load(key, 1, 1000)) == as_tuples(right.load(key, 1, 1000))
             assert as_tuples(left.load(key, 9, 4)) == as_tuples(right.load(key, 9, 4))

@@ -254,3 +254,21 @@ def test_a_queue_with_sessions_is_made_and_shown(space: Namespace) -> None:
             receiver.session.set_state("kept")
             space.advance(3600)
             assert len(space.messages("q")) == 1
+
+
+def test_a_topic_has_its_subscriptions_each_with_what_its_filter_takes(space: Namespace) -> None:
+    space.create_topic("orders", subscriptions=["audit"], max_size_in_megabytes=2048)
+    space.create_subscription("orders", "painters", filter="colour = 'red'", max_delivery_count=2)
+    with client(space.connection_string) as opened, opened.get_topic_sender("orders") as sender:
+        for colour in ("red", "blue"):
+            sender.send_messages(ServiceBusMessage(colour, application_properties={"colour": colour}))
+    assert [message.body for message in space.messages("orders/Subscriptions/painters")] == [b"red"]
+    assert [message.body for message in space.messages("orders/subscriptions/AUDIT")] == [b"red", b"blue"]
+    with pytest.raises(ArgumentInvalid, match="TopicProperties"):
+        space.create_topic("other", lock_duration=timedelta(seconds=5))
+    with pytest.raises(ArgumentInvalid):
+        space.create_subscription("orders", "wrong", filter="colour =")
+    with pytest.raises(EntityNotFound):
+        space.create_subscription("missing", "any")
+    space.reset()
+    space.create_topic("orders")

@@ -16,7 +16,7 @@ from duobus.broker.fragment.commands import (
 )
 from duobus.broker.fragment.sessions import SessionLock, session_lock_lost
 from duobus.broker.fragment.settling import lock_lost
-from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Slot, kind_of, sub_queue_of
+from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, CopySlot, Slot, kind_of, sub_queue_of
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.lending import Receiver
 from duobus.broker.message_broker import COMMIT_BOUNDS_S, MessageBroker
@@ -26,6 +26,7 @@ from duobus.broker.placement import slot_of, string_key
 from duobus.broker.queue import COUNT_BITS, COUNT_MASK, SOURCE, Queue
 from duobus.broker.scale_unit import ScaleUnit
 from duobus.broker.throttle import Throttle
+from duobus.broker.topic import Subscription, Topic, subscription_path, without_subscriptions
 from duobus.broker.transaction import Transaction
 from duobus.broker.via import address
 
@@ -36,6 +37,7 @@ __all__ = [
     "COUNT_BITS",
     "COUNT_MASK",
     "CancelScheduled",
+    "CopySlot",
     "DEAD_LETTER",
     "DEAD_LETTER_OUTCOME",
     "DEFER",
@@ -56,9 +58,11 @@ __all__ = [
     "SettleBatch",
     "SettleDetail",
     "Slot",
+    "Subscription",
     "TRANSFER_DEAD_LETTER",
     "TakeDeferred",
     "Throttle",
+    "Topic",
     "TurnBatch",
     "Transaction",
     "address",
@@ -66,7 +70,9 @@ __all__ = [
     "lock_lost",
     "session_lock_lost",
     "slot_of",
+    "subscription_path",
     "string_key",
     "sub_queue_of",
     "transfer_message_count",
+    "without_subscriptions",
 ]

@@ -1,6 +1,6 @@
 """Destination: the entity to which messages are forwarded, as forwarding sees it, and what may be said against it.
 
-A queue is one. Whatever else takes messages in by the same members can be one, too.
+A queue or a topic is one.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ def find(home: Namespace, path: str) -> Destination:
         EntityDisabled: Its status forbids it.
         EntityNotFound: There is none.
     """
-    found: Queue | None = home.queues.get(path.lower())
+    key = path.lower()
+    found: Queue | None = home.queues.get(key) or home.topics.get(key)
     if found is None:
         raise not_found(f"sb://{home.name}/{path}")
     status = found.description.status
@@ -120,7 +121,7 @@ def check_targets(home: Namespace, description: QueueDescription, kept: QueueDes
         if target is None or (kept is not None and getattr(kept, attribute) == target):
             continue
         key = target.lower()
-        if key == description.name.lower() or key in home.queues or key in home.unbuilt:
+        if key == description.name.lower() or home.is_taken(key):
             continue
         raise ArgumentInvalid(
             f"SubCode=40400. {name} of '{description.name}' is '{target}', which does not exist. Create it first."

@@ -24,20 +24,44 @@ class FragmentHandle:
         entity_id: The catalog's id of the entity.
         number: The fragment's number in the entity.
         fragment: The engine while the store is open; None while it is away.
+        home: The handle of the whole fragment: this one, or the topic's when this is a subscription's.
+        parts: Of a topic's fragment: source number to the handle that the subscription has of it.
         lenders: (source number, sub-queue) to whoever wants to hear of available messages.
         waiting, waiting_bytes: New messages that wait for a commit of it to start; counted by ``backlog.py``.
     """
 
-    __slots__ = ("broker", "entity_id", "fragment", "lenders", "number", "waiting", "waiting_bytes")
+    __slots__ = (
+        "broker",
+        "entity_id",
+        "fragment",
+        "home",
+        "lenders",
+        "number",
+        "parts",
+        "waiting",
+        "waiting_bytes",
+    )
 
-    def __init__(self, broker: MessageBroker, entity_id: int, number: int) -> None:
+    def __init__(self, broker: MessageBroker, entity_id: int, number: int, home: FragmentHandle | None = None) -> None:
         self.broker = broker
         self.entity_id = entity_id
         self.number = number
-        self.fragment: Fragment | None = None
+        self.fragment: Fragment | None = None if home is None else home.fragment
+        self.home = home or self
+        self.parts: dict[int, FragmentHandle] = {}
         self.lenders: dict[tuple[int, int], Taker] = {}
         self.waiting = 0
         self.waiting_bytes = 0
+
+    def become(self, fragment: Fragment | None) -> None:
+        """The fragment is there, or away; for the subscriptions that it has, too."""
+        self.fragment = fragment
+        for part in self.parts.values():
+            part.fragment = fragment
+
+    def part(self, source_no: int) -> FragmentHandle:
+        """The handle of those who use this source."""
+        return self.parts.get(source_no, self)
 
     @property
     def online(self) -> bool:

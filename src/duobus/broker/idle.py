@@ -42,7 +42,7 @@ class IdleWatch:
     """Finds the queues that have been idle for too long.
 
     Args:
-        queues: Gives all queues that there are.
+        queues: Gives all queues that there are, topics behind their subscriptions.
         now_ms: Broker time.
         delete: Begins the deletion of a queue.
     """
@@ -74,10 +74,14 @@ class IdleWatch:
         earliest = None
         for queue in list(self._queues()):
             clock = queue.idle
+            whole = queue.top.idle
+            if (clock is not None or whole is not None) and _is_in_use(queue):
+                # Whoever uses a subscription uses its topic.
+                for one in (clock, whole):
+                    if one is not None:
+                        one.last_ms = now_ms
             if clock is None:
                 continue
-            if _is_in_use(queue):
-                clock.last_ms = now_ms
             due_ms = clock.last_ms + clock.limit_ms
             if due_ms <= now_ms:
                 self._delete(queue)

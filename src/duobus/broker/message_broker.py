@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from duobus.broker import backlog, recovery
 from duobus.broker.alarm import Alarm
-from duobus.broker.fragment import sessions
+from duobus.broker.fragment import fanout, sessions
 from duobus.broker.fragment.clearing import Clearing
 from duobus.broker.fragment.commands import (
     Command,
@@ -234,7 +234,7 @@ class MessageBroker:
         handle = fragment.handle
         assert isinstance(handle, FragmentHandle)
         self._fragments[fragment.fragment_key] = fragment
-        handle.fragment = fragment
+        handle.become(fragment)
         plan = self.plans.get((handle.entity_id, handle.number))
         if plan is not None:
             # They may have changed while it was being recovered.
@@ -255,6 +255,7 @@ class MessageBroker:
         )
         self.plans[handle.entity_id, handle.number] = plan
         fragment = Fragment(handle, row.fragment_key, row.fragment_no, row.epoch, self._entropy.token(10))
+        fragment.topic = None if plan.topic is None else fanout.TopicState(plan.topic)
         for source in sources:
             fragment.add_source(source, plan.settings[source.source_no])
         self._adopt(fragment)
@@ -272,7 +273,7 @@ class MessageBroker:
     @staticmethod
     def _apply_settings(fragment: Fragment, settings: dict[int, SourceSettings]) -> None:
         for source_no, source in fragment.sources.items():
-            if source.settings is not settings[source_no]:
+            if source.settings is not settings.get(source_no, source.settings):
                 fragment.set_settings(settings[source_no], source_no)
 
     async def drop_entity(self, entity_id: int) -> None:
@@ -286,7 +287,7 @@ class MessageBroker:
             if fragment is not None:
                 self._fragments.pop(fragment.fragment_key, None)
                 self.id_room.used -= sum(len(s.history.known) for s in fragment.sources.values() if s.history)
-                fragment.handle.fragment = None  # type: ignore[attr-defined]
+                fragment.handle.become(None)  # type: ignore[attr-defined]
                 for owner in sessions.forget_locks(fragment):
                     owner.lost()
         await self.use(lambda: self.store.drop_entity(entity_id))
@@ -307,7 +308,7 @@ class MessageBroker:
         message broker.
         """
         if self.state != "open":
-            self._refuse(command, self.unavailable(), None)
+            self._refuse(command, self.unavailable(), [])
             return
         if isinstance(command, Run):
             refusal = backlog.admit(command)
@@ -451,7 +452,7 @@ class MessageBroker:
         room = COMMIT_TOUCHED_MAX
         for fragment in touched.values():
             commit.epochs.append((fragment.fragment_key, fragment.epoch))
-            for source in fragment.sources.values():
+            for source in fanout.to_write(fragment):
                 room -= fragment.touch(source, commit, room)
                 if source.touched:
                     self._changed[fragment.fragment_key] = fragment
@@ -466,7 +467,7 @@ class MessageBroker:
         self._commit_no = commit.commit_no
         self._started_s = self._loop.time()
         life = self._life
-        self._writer.submit(lambda: self.store.commit(commit), lambda _, error: self._committed(life, error))
+        self._writer.submit(lambda: self.store.commit(commit), lambda _, error: self._committed(life, error, commit))
 
     def _decide_all(self, now_ms: int, commit: CommitBatch) -> list[Command]:
         """Check and apply what waits, up to the size of a good commit."""
@@ -489,12 +490,12 @@ class MessageBroker:
             if decided:
                 work.append(command)
                 if run is not None:
-                    messages += run.batch.n
+                    messages += fanout.weight_of(run)
                     size += run.batch.bytes_total
                 elif isinstance(command, Group):
-                    runs = [member.batch for member in command.members if isinstance(member, Run)]
-                    messages += sum(batch.n for batch in runs)
-                    size += sum(batch.bytes_total for batch in runs)
+                    runs = [member for member in command.members if isinstance(member, Run)]
+                    messages += sum(map(fanout.weight_of, runs))
+                    size += sum(run.batch.bytes_total for run in runs)
                 elif isinstance(command, Clearing):
                     messages += len(command.slots)
         return work
@@ -512,14 +513,14 @@ class MessageBroker:
             fragments.append(fragment)
         for member, fragment in zip(members, fragments, strict=True):
             fragment.apply(member, now_ms, commit)
-            touched[member.handle] = fragment
+            touched[member.handle.home] = fragment
             if isinstance(member, Run):
                 if member.placement is not None:
                     member.placement.commit_started(member.handle)
                 commit.tombstones += member.tombstones
         return True
 
-    def _committed(self, life: int, error: BaseException | None) -> None:
+    def _committed(self, life: int, error: BaseException | None, commit: CommitBatch) -> None:
         if life != self._life:
             return
         if error is not None:
@@ -535,6 +536,7 @@ class MessageBroker:
         kept, self._carried = self._carried, []
         # What was stored slowly may have run out of life by now: the next commit looks at that first.
         for fragment in fragments.values():
+            fanout.committed(fragment, commit)
             self._alarm.note(fragment)
         # The store works on the next commit while the doors write the answers of this one.
         self._start()
@@ -555,7 +557,7 @@ class MessageBroker:
         removed: list[TakeAndRemove] = []
         for command in work:
             for member in command.members if isinstance(command, Group) else (command,):
-                fragments[member.handle].release(member, now_ms)
+                fragments[member.handle.home].release(member, now_ms)
                 if isinstance(member, TakeAndRemove):
                     removed.append(member)
             if command.reply is not None:
@@ -585,9 +587,10 @@ class MessageBroker:
         fresh = sorted(fragment.fresh)
         fragment.fresh.clear()
         for key in fresh:
-            lender = handle.lenders.get(key)
+            part = handle.part(key[0])
+            lender = part.lenders.get(key)
             if lender is not None:
-                lender.offer(handle)
+                lender.offer(part)
 
     # -- time ---------------------------------------------------------------------------------------------------
 
@@ -671,11 +674,11 @@ class MessageBroker:
             if isinstance(command, Group) and was_submitted:
                 self._undecided.keep(command, commit_no, unavailable)
             else:
-                self._refuse(command, unavailable, self._stone(command, commit_no, old))
+                self._refuse(command, unavailable, self._stones(command, commit_no, old))
         for command in pending:
             if isinstance(command, Run):
                 backlog.left(command)
-            self._refuse(command, unavailable, None)
+            self._refuse(command, unavailable, [])
         unkept, self._tombstones, self._carried = self._carried + self._tombstones, [], []
         self._watcher.stones_unkept(unkept)
         self._watcher.store_failed(self, error)
@@ -688,7 +691,7 @@ class MessageBroker:
         self.failures += 1
         self.last_error = f"{type(error).__name__}: {error}"
         for fragment in self._fragments.values():
-            fragment.handle.fragment = None  # type: ignore[attr-defined]
+            fragment.handle.become(None)  # type: ignore[attr-defined]
         owners = [owner for fragment in self._fragments.values() for owner in sessions.forget_locks(fragment)]
         self._fragments = {}
         self.id_room = IdRoom(self.id_room.limit)
@@ -698,21 +701,17 @@ class MessageBroker:
         for owner in owners:
             owner.lost()
 
-    def _refuse(self, command: Command, error: ServiceBusError, stone: Tombstone | None) -> None:
+    def _refuse(self, command: Command, error: ServiceBusError, stones: list[Tombstone]) -> None:
         """Answer a command that this store cannot do; a run may find a place elsewhere."""
         if isinstance(command, Run):
-            self._watcher.run_lost(self, command, stone)
+            self._watcher.run_lost(self, command, stones)
         else:
             self._answer(command, error)
 
-    def _stone(self, run: Command, commit_no: int, old: dict[object, Fragment]) -> Tombstone | None:
-        """The tombstone of a run whose commit may or may not be on disk; None for what is no run of messages."""
-        if not isinstance(run, Run) or not run.slots:
-            return None
-        fragment = old[run.handle]
-        key = fragment.sources[run.source_no].source_key
-        last = run.first_count + len(run.slots) - 1
-        return Tombstone(self.store_id, self.generation, commit_no, key, run.first_count, last)
+    def _stones(self, run: Command, commit_no: int, old: dict[object, Fragment]) -> list[Tombstone]:
+        """The tombstones of a run whose commit may or may not be on disk; none for what is no run of messages."""
+        ranges = fanout.ranges_of(old[run.handle], run) if isinstance(run, Run) else []
+        return [Tombstone(self.store_id, self.generation, commit_no, *one) for one in ranges]
 
     @staticmethod
     def _answer(command: Command, error: ServiceBusError) -> None:

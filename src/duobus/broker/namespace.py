@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from duobus.broker.queue import Queue
 from duobus.broker.throttle import Throttle
+from duobus.broker.topic import Topic
 from duobus.errors import NotImplementedYet
 from duobus.model.address import Address, not_found
 
@@ -14,29 +17,61 @@ class Namespace:
     Attributes:
         name: Its name, as configured.
         queues: Lower-case path to queue.
+        topics: Lower-case path to topic.
         unbuilt: Lower-case path to what this version stores and does not serve (a topic, say).
         throttle: Its rate, or None when it has no bound.
     """
 
-    __slots__ = ("name", "queues", "throttle", "unbuilt")
+    __slots__ = ("name", "queues", "throttle", "topics", "unbuilt")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.queues: dict[str, Queue] = {}
+        self.topics: dict[str, Topic] = {}
         self.unbuilt: dict[str, str] = {}
         self.throttle: Throttle | None = None
 
     def resolve(self, address: Address) -> Queue:
-        """The queue of an address, whichever of its nodes is meant.
+        """The queue, topic or subscription of an address, whichever of its nodes is meant.
 
         Raises:
             EntityNotFound: There is none.
             NotImplementedYet: It is stored, but this version cannot serve it; no silent plain queue (issue 2).
         """
-        queue = self.queues.get(address.key)
-        if queue is None or address.subscription is not None:
+        queue = self._find(address)
+        if queue is None:
             kind = self.unbuilt.get(address.key)
             if kind is not None:
                 raise NotImplementedYet(f"'{address.path}' is a {kind}, which this version of duobus stores only.")
             raise not_found(f"sb://{self.name}/{address.path}")
         return queue
+
+    def is_taken(self, path: str) -> bool:
+        """Whether an entity has this name; queues and topics share one name space (HTTP contract A.6.3)."""
+        key = path.lower()
+        return key in self.queues or key in self.topics or key in self.unbuilt
+
+    def topic(self, path: str) -> Topic:
+        """The topic of this name.
+
+        Raises:
+            EntityNotFound: There is none.
+        """
+        topic = self.topics.get(path.lower())
+        if topic is None:
+            raise not_found(f"sb://{self.name}/{path}")
+        return topic
+
+    def entities(self) -> Iterator[Queue]:
+        """Everything that can be used by itself: a topic's subscriptions come before the topic."""
+        yield from self.queues.values()
+        for topic in self.topics.values():
+            yield from topic.subscriptions.values()
+            yield topic
+
+    def _find(self, address: Address) -> Queue | None:
+        topic = self.topics.get(address.key)
+        if address.subscription is None:
+            # A topic has no dead letters of its own: they are its subscriptions'.
+            return self.queues.get(address.key) or (None if address.sub_queue else topic)
+        return None if topic is None else topic.subscriptions.get(address.subscription.lower())

@@ -90,11 +90,14 @@ class Pager:
         self._broker.read(read, partial(self._paged, fragment, source, number))
 
     def _paged(self, fragment: Fragment, source: Source, asked: int, rows: list[StoredMessage]) -> None:
+        if fragment.sources.get(source.source_no) is not source:
+            return
         missing = cold_tail.page_in(fragment, source.source_no, rows, is_last=is_end(rows, asked))
         self._broker.follow_up(fragment, [], missing=missing)
 
     def _fetched(self, fragment: Fragment, source: Source, rows: list[StoredMessage]) -> None:
-        self._broker.follow_up(fragment, cold_tail.fetched(fragment, source.source_no, rows))
+        if fragment.sources.get(source.source_no) is source:
+            self._broker.follow_up(fragment, cold_tail.fetched(fragment, source.source_no, rows))
 
     async def read_ahead(self, fragment: Fragment) -> None:
         """Read what ``warm`` reads, and return when it is there."""

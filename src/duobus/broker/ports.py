@@ -12,6 +12,7 @@ from duobus.stores.interface import StoreContents, Tombstone
 
 if TYPE_CHECKING:
     from duobus.broker.fragment.commands import Run
+    from duobus.broker.fragment.fanout import TopicRules
     from duobus.broker.fragment.fragment import Fragment
     from duobus.broker.handle import FragmentHandle
     from duobus.broker.message_broker import MessageBroker
@@ -62,8 +63,8 @@ class Watcher(Protocol):
     def store_failed(self, broker: MessageBroker, error: BaseException) -> None:
         """The store failed; its fragments are away."""
 
-    def run_lost(self, broker: MessageBroker, run: Run, tombstone: Tombstone | None) -> None:
-        """A run was not stored (tombstone None) or nobody knows: find it another place, or answer it."""
+    def run_lost(self, broker: MessageBroker, run: Run, stones: list[Tombstone]) -> None:
+        """A run was not stored (no tombstones) or nobody knows: find it another place, or answer it."""
 
     def messages_missing(self, broker: MessageBroker, fragment: Fragment, number: int) -> None:
         """The store could not give so many messages back: it has quarantined them (I57)."""
@@ -82,10 +83,13 @@ class Watcher(Protocol):
 
 
 class Plan:
-    """What a message broker must know of a fragment to recover it: its handle and settings per source."""
+    """What a message broker must know of a fragment to recover it: handle, settings per source, rules of a topic."""
 
-    __slots__ = ("handle", "settings")
+    __slots__ = ("handle", "settings", "topic")
 
-    def __init__(self, handle: FragmentHandle, settings: dict[int, SourceSettings]) -> None:
+    def __init__(
+        self, handle: FragmentHandle, settings: dict[int, SourceSettings], topic: TopicRules | None = None
+    ) -> None:
         self.handle = handle
         self.settings = settings
+        self.topic = topic

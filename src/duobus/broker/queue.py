@@ -50,6 +50,7 @@ class Queue:
         namespace: Name of its namespace.
         description: Its properties.
         fragments: In order of slot.
+        source_no: The source that it is in each of them.
         placement: Which of them a message goes to.
         lenders: Sub-queue to the lender of its receivers.
         acceptor: Where those wait who want the next available session; None when it requires no sessions.
@@ -68,25 +69,35 @@ class Queue:
         "lenders",
         "namespace",
         "placement",
+        "source_no",
     )
 
+    #: What it is called in texts.
+    kind = "queue"
+
     def __init__(
-        self, entity_id: int, namespace: str, description: QueueDescription, fragments: Sequence[FragmentHandle]
+        self,
+        entity_id: int,
+        namespace: str,
+        description: QueueDescription,
+        fragments: Sequence[FragmentHandle],
+        source_no: int = SOURCE,
     ) -> None:
         self.entity_id = entity_id
         self.namespace = namespace
         self.description = description
         self.fragments = list(fragments)
+        self.source_no = source_no
         self.placement = Placement(self.fragments)
-        self.lenders = {sub: Lender(SOURCE, sub) for sub in (MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER)}
+        self.lenders = {sub: Lender(source_no, sub) for sub in (MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER)}
         self.idle: IdleClock | None = None
         self.is_deleted = False
         self._by_number = {handle.number: handle for handle in self.fragments}
-        self.acceptor = Acceptor(SOURCE, self.fragments) if description.requires_session else None
+        self.acceptor = Acceptor(source_no, self.fragments) if description.requires_session else None
         for handle in self.fragments:
-            handle.lenders = {(SOURCE, sub): lender for sub, lender in self.lenders.items()}
+            handle.lenders = {(source_no, sub): lender for sub, lender in self.lenders.items()}
             if self.acceptor is not None:
-                handle.lenders[SOURCE, MAIN] = self.acceptor
+                handle.lenders[source_no, MAIN] = self.acceptor
 
     @property
     def path(self) -> str:
@@ -98,11 +109,21 @@ class Queue:
         """Whether the queue has several fragments, so that keys matter for placement."""
         return len(self.fragments) > 1
 
+    @property
+    def top(self) -> Queue:
+        """The top-level entity of which it is all, or a part."""
+        return self
+
+    @property
+    def looks_for_keys(self) -> bool:
+        """Whether a message's keys matter, so that none may be passed over."""
+        return self.is_partitioned
+
     def settings(self) -> dict[int, SourceSettings]:
         """What the fragments need to know of the description, per source."""
         about = self.description
         return {
-            SOURCE: SourceSettings(
+            self.source_no: SourceSettings(
                 lock_duration_ms=about.lock_duration_ms,
                 max_delivery_count=about.max_delivery_count,
                 default_ttl_ms=about.default_message_time_to_live_ms,
@@ -145,7 +166,7 @@ class Queue:
         if refused:
             batch.reply.wake()
         for handle, indices, is_keyless in runs:
-            handle.broker.submit(Run(handle, SOURCE, batch, indices, self.placement if is_keyless else None))
+            handle.broker.submit(Run(handle, self.source_no, batch, indices, self.placement if is_keyless else None))
 
     def prepare(self, batch: SendBatch) -> None:
         """What comes before the question of where messages go: they are a use of the queue, and get their identity."""
@@ -161,14 +182,14 @@ class Queue:
         """
         if self.acceptor is None or is_ping or (special is not None and special.session_id is not None):
             return
-        raise NotAllowed(f"The queue '{self.path}' requires sessions. Set the session id of the message.")
+        raise NotAllowed(f"The {self.kind} '{self.path}' requires sessions. Set the session id of the message.")
 
     def cancel_scheduled(self, numbers: Iterable[int], reply: Mailbox) -> int:
         """Cancel scheduled messages; one CancelScheduled per fragment comes to ``reply``. Returns how many will."""
         self._note_use()
         by_fragment = self._by_fragment(numbers, "scheduled")
         for handle, counts in by_fragment:
-            handle.broker.submit(CancelScheduled(handle, SOURCE, counts, reply))
+            handle.broker.submit(CancelScheduled(handle, self.source_no, counts, reply))
         return len(by_fragment)
 
     # -- receiving ----------------------------------------------------------------------------------------------
@@ -212,11 +233,11 @@ class Queue:
         batches: list[DeliveryBatch] = []
         try:
             for handle, counts in self._by_fragment(numbers, "deferred"):
-                batches.append(handle.broker.lock_deferred(handle, SOURCE, sub_queue, counts))
+                batches.append(handle.broker.lock_deferred(handle, self.source_no, sub_queue, counts))
         except Exception:
             for batch in batches:
                 ranges = [(batch.first_lock, len(batch.slots))]
-                batch.fragment.broker.unlock(batch.fragment, SOURCE, batch.prefix, ranges, counted=False)
+                batch.fragment.broker.unlock(batch.fragment, self.source_no, batch.prefix, ranges, counted=False)
             raise
         return batches
 
@@ -227,11 +248,13 @@ class Queue:
         self._note_use()
         if holder is not None:
             counts = self._counts_in(holder.handle, numbers)
-            holder.handle.broker.submit(TakeDeferred(holder.handle, SOURCE, sub_queue, counts, reply, holder.lock))
+            holder.handle.broker.submit(
+                TakeDeferred(holder.handle, self.source_no, sub_queue, counts, reply, holder.lock)
+            )
             return 1
         by_fragment = self._by_fragment(numbers, "deferred")
         for handle, counts in by_fragment:
-            handle.broker.submit(TakeDeferred(handle, SOURCE, sub_queue, counts, reply))
+            handle.broker.submit(TakeDeferred(handle, self.source_no, sub_queue, counts, reply))
         return len(by_fragment)
 
     # -- sessions -----------------------------------------------------------------------------------------------
@@ -245,7 +268,7 @@ class Queue:
         """
         self._note_use()
         handle = self.placement.keyed(string_key(session_id))
-        if not give(handle, SOURCE, session_id, receiver):
+        if not give(handle, self.source_no, session_id, receiver):
             raise SessionCannotBeLocked(
                 f"The session '{session_id}' of '{self.path}' is locked by another receiver. Wait until it is free, or "
                 "accept another."
@@ -298,7 +321,7 @@ class Queue:
         return was_used
 
     def _sources(self) -> Iterator[Source]:
-        return (handle.fragment.sources[SOURCE] for handle in self.fragments if handle.fragment is not None)
+        return (handle.fragment.sources[self.source_no] for handle in self.fragments if handle.fragment is not None)
 
     # -- looking ------------------------------------------------------------------------------------------------
 
@@ -329,7 +352,7 @@ class Queue:
                 if not handle.online:
                     raise handle.broker.unavailable()
                 wanted = limit - len(found)
-                slots = await handle.broker.peek(handle, SOURCE, sub_queue, first, wanted, size, session_id)
+                slots = await handle.broker.peek(handle, self.source_no, sub_queue, first, wanted, size, session_id)
             except StoreUnavailable as error:
                 away = error
                 continue
@@ -347,12 +370,12 @@ class Queue:
         """Remove available messages that were enqueued before an instant; how many. See ``clearing.batch_delete``."""
         self._note_use()
         handles = self.fragments if session_id is None else [self._home_of(session_id)]
-        return await clearing.batch_delete(handles, SOURCE, sub_queue, limit, before_ms, session_id)
+        return await clearing.batch_delete(handles, self.source_no, sub_queue, limit, before_ms, session_id)
 
     async def purge(self, sub_queues: Sequence[int], is_time_over: Callable[[], bool]) -> Cleared:
         """Remove everything of these sub-queues that nobody holds. See ``clearing.purge``."""
         self._note_use()
-        return await clearing.purge(self.fragments, SOURCE, sub_queues, is_time_over)
+        return await clearing.purge(self.fragments, self.source_no, sub_queues, is_time_over)
 
     def _home_of(self, session_id: str) -> FragmentHandle:
         """The one fragment where all of a session lies, there or not (I25)."""
@@ -387,7 +410,7 @@ class Queue:
         size = 0
         for handle in self.fragments:
             if handle.fragment is not None:
-                source = handle.fragment.sources[SOURCE]
+                source = handle.fragment.sources[self.source_no]
                 totals = [a + b for a, b in zip(totals, source.numbers, strict=True)]
                 size += source.bytes
         return totals, size

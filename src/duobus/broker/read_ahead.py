@@ -95,7 +95,9 @@ class Convoy:
 
     @property
     def is_current(self) -> bool:
-        """Whether the fragment is still alive."""
+        """Whether the fragment is still alive, and the source part of it."""
+        if self.fragment.sources.get(self.source.source_no) is not self.source:
+            return False
         return self.fragment.handle.fragment is self.fragment  # type: ignore[attr-defined]
 
     def ask(self) -> bool:

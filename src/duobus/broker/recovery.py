@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from duobus.broker.fragment import cold_tail, session_states
+from duobus.broker.fragment.fanout import TopicState
 from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.fragment.slot import (
     ACTIVE,
@@ -68,7 +69,14 @@ async def recover_fragments(
             continue
         # begin_generation has raised every epoch by one since ``contents`` was read.
         fragment = Fragment(plan.handle, found.fragment_key, found.fragment_no, found.epoch + 1, entropy.token(10))
-        for row in sources.get(found.fragment_key, []):
+        rows = sources.get(found.fragment_key, [])
+        if plan.topic is not None:
+            key = next((row.source_key for row in rows if row.source_no == 0), 0)
+            fragment.topic = TopicState(plan.topic, contents.shared.get(key, 0))
+        for row in rows:
+            if row.source_no not in plan.settings:
+                # Its subscription is being deleted.
+                continue
             source = fragment.add_source(row, plan.settings[row.source_no])
             for gone in deleted.get(row.source_key, []):
                 source.counted(state_in_memory(gone.state), -1)

@@ -7,6 +7,7 @@ and finds another place for runs whose store failed (I27).
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,9 @@ from duobus.broker.message_broker import MessageBroker
 from duobus.broker.namespace import Namespace
 from duobus.broker.ports import LateRefusal, Plan
 from duobus.broker.queue import COUNT_BITS, Queue
+from duobus.broker.topic import Subscription, Topic
+from duobus.broker.topic_life import TopicLife
+from duobus.clock import Entropy
 from duobus.errors import (
     EntityAlreadyExists,
     QuotaExceeded,
@@ -34,6 +38,8 @@ from duobus.model.address import not_found
 from duobus.model.description import (
     CLOUD,
     QUEUE,
+    SUBSCRIPTION,
+    TOPIC,
     Profile,
     QueueDescription,
     check_queue_update,
@@ -61,21 +67,33 @@ class ScaleUnit:
         namespaces: Lower-case name to namespace; the first is the default one.
         quotas: What there may be at most.
         forwarding: What goes from one entity to another.
+        catalog: Of all entities.
+        idle_watch: Finds those that nobody uses.
+        topics: Makes, changes and deletes topics and what belongs to them.
+        new_id: Gives ``newid()`` of rules its values.
         store_events: What happened to stores, for the log: called with (store id, "opened" or "failed", why).
     """
 
-    def __init__(self, catalog: Catalog, log: Callable[[int, str, str], None], quotas: Quotas | None = None) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        log: Callable[[int, str, str], None],
+        quotas: Quotas | None = None,
+        new_id: Callable[[], uuid.UUID] | None = None,
+    ) -> None:
         self.brokers: dict[int, MessageBroker] = {}
         self.namespaces: dict[str, Namespace] = {}
         self.store_events = log
         self.quotas = quotas or Quotas()
         self.forwarding = Forwarding(self.namespace)
-        self._catalog = catalog
+        self.catalog = catalog
         self._tombstones: dict[int, list[Tombstone]] = {}
         # Tombstones for which no store is there, with the refusals that wait for them.
         self._homeless: list[tuple[Tombstone, LateRefusal]] = []
         self._followers: list[Callable[[Queue], None]] = []
-        self._idle_watch = IdleWatch(self._queues, self._now_ms, self._delete_idle)
+        self.idle_watch = IdleWatch(self._queues, self.now_ms, self._delete_idle)
+        self.topics = TopicLife(self)
+        self.new_id: Callable[[], uuid.UUID] = new_id or Entropy().uuid
         self._deletions: set[asyncio.Task[None]] = set()
 
     # -- start and stop -----------------------------------------------------------------------------------------
@@ -88,8 +106,9 @@ class ScaleUnit:
         for space in contents.namespaces:
             self.namespace(space.name)
         entities = [row for row in contents.entities if row.kind == QUEUE]
+        self.topics.found(contents.entities)
         for row in contents.entities:
-            if row.kind != QUEUE:
+            if row.kind not in (QUEUE, TOPIC, SUBSCRIPTION):
                 self.namespace(row.namespace).unbuilt[row.path.lower()] = row.kind
         for row in entities:
             if row.state in (LIVE, "intent"):
@@ -97,9 +116,10 @@ class ScaleUnit:
         await self._open_stores()
         for row in entities:
             await self._resume(row)
+        await self.topics.resume([row for row in contents.entities if row.kind in (TOPIC, SUBSCRIPTION)])
         for queue in self._queues():
-            self._idle_watch.begin(queue)
-            self.forwarding.begin(queue)
+            self.idle_watch.begin(queue)
+            self.forwarding.begin(queue, queue.source_no)
 
     async def _open_stores(self) -> None:
         """All stores are opened before any is recovered: a tombstone may lie in any of the others."""
@@ -125,7 +145,7 @@ class ScaleUnit:
 
     async def stop(self) -> None:
         """Finish what waits and close every store."""
-        self._idle_watch.stop()
+        self.idle_watch.stop()
         self.forwarding.stop()
         await asyncio.gather(*self._deletions)
         await asyncio.gather(*(broker.close() for broker in self.brokers.values()))
@@ -147,13 +167,15 @@ class ScaleUnit:
             return
         for path in list(home.queues):
             await self.delete_queue(home.name, path)
+        for path in list(home.topics):
+            await self.topics.delete_topic(home.name, path)
         del self.namespaces[name.lower()]
 
     async def time_moved(self) -> None:
         """Broker time has jumped ahead: do what is due by now and return when it is stored (only tests do that)."""
         for broker in self.brokers.values():
             broker.time_moved()
-        self._idle_watch.look()
+        self.idle_watch.look()
         await asyncio.gather(*self._deletions)
         await asyncio.gather(*(broker.finish() for broker in self.brokers.values()))
 
@@ -172,31 +194,23 @@ class ScaleUnit:
         """
         home = self.namespace(namespace)
         key = description.name.lower()
-        if key in home.queues or key in home.unbuilt:
+        if home.is_taken(key):
             raise EntityAlreadyExists(f"The entity '{description.name}' exists already. Choose another name.")
-        self._demand_room(home, description)
         if demand_targets:
             check_targets(home, description)
-        away = [broker for broker in self.brokers.values() if broker.state != "open"]
-        if away:
-            raise away[0].unavailable()
-        store_ids = sorted(self.brokers)
-        count = FRAGMENTS_STANDARD if description.enable_partitioning else 1
-        # The first fragment of each entity starts one store further, so that plain entities spread too.
-        offset = sum(len(space.queues) for space in self.namespaces.values())
-        slots = tuple(SlotRow(slot, slot, store_ids[(offset + slot) % len(store_ids)]) for slot in range(count))
+        slots = self.place(home, description.name, is_partitioned=description.enable_partitioning)
         encoded = to_json(description)
-        entity_id = self._catalog.begin_create(home.name, QUEUE, description.name, encoded, slots)
-        row = EntityRow(entity_id, home.name, QUEUE, description.name, encoded, "intent", count, slots)
+        entity_id = self.catalog.begin_create(home.name, QUEUE, description.name, encoded, slots)
+        row = EntityRow(entity_id, home.name, QUEUE, description.name, encoded, "intent", len(slots), slots)
         queue = self._make_queue(row)
         try:
             await self._create_fragments(queue)
         except (StoreFailed, ServiceBusError) as error:
-            self._catalog.begin_delete(entity_id)
+            self.catalog.begin_delete(entity_id)
             raise StoreUnavailable(f"The queue '{description.name}' could not be created: {error}") from error
-        self._catalog.mark_live(entity_id)
+        self.catalog.mark_live(entity_id)
         home.queues[key] = queue
-        self._idle_watch.begin(queue)
+        self.idle_watch.begin(queue)
         self.forwarding.begin(queue)
         return queue
 
@@ -214,15 +228,15 @@ class ScaleUnit:
             raise not_found(f"sb://{home.name}/{description.name}")
         wanted = check_queue_update(queue.description, description, profile)
         check_targets(home, wanted, queue.description)
-        wanted = msgspec.structs.replace(wanted, updated_at_ms=self._now_ms())
+        wanted = msgspec.structs.replace(wanted, updated_at_ms=self.now_ms())
         try:
-            self._catalog.update_description(queue.entity_id, to_json(wanted))
+            self.catalog.update_description(queue.entity_id, to_json(wanted))
         except StoreFailed as error:
             raise ServerBusy(f"The properties of '{queue.path}' cannot be changed now: {error}") from error
         queue.change(wanted)
-        self._idle_watch.begin(queue)
+        self.idle_watch.begin(queue)
         self.forwarding.begin(queue)
-        self._tell(queue)
+        self.tell(queue)
         return queue
 
     def follow(self, follower: Callable[[Queue], None]) -> None:
@@ -234,59 +248,76 @@ class ScaleUnit:
         if follower in self._followers:
             self._followers.remove(follower)
 
-    def _tell(self, queue: Queue) -> None:
+    def tell(self, queue: Queue) -> None:
+        """An entity has other properties, or is gone."""
         for follower in list(self._followers):
             follower(queue)
 
-    def _now_ms(self) -> int:
+    def now_ms(self) -> int:
+        """Broker time."""
         return next(iter(self.brokers.values())).now_ms()
 
     def _queues(self) -> Iterator[Queue]:
         for space in self.namespaces.values():
-            yield from space.queues.values()
+            yield from space.entities()
 
     def _delete_idle(self, queue: Queue) -> None:
         """Gone for clients at once, so that nobody can use it meanwhile; then from the stores."""
         try:
-            self._take_away(queue)
+            if isinstance(queue, (Topic, Subscription)):
+                self.topics.take_away(queue)
+            else:
+                self._take_away(queue)
         except StoreFailed as error:
             # The catalog is lost; it is looked at again when the time has passed once more.
-            self._idle_watch.begin(queue)
+            self.idle_watch.begin(queue)
             self.store_events(0, "unfinished", f"deletion of '{queue.path}': {error}")
             return
-        task = asyncio.get_running_loop().create_task(self._clear_idle(queue), name="delete-idle-queue")
+        task = asyncio.get_running_loop().create_task(self._clear_idle(queue), name="delete-idle-entity")
         self._deletions.add(task)
         task.add_done_callback(self._deletions.discard)
 
     async def _clear_idle(self, queue: Queue) -> None:
         minutes = (queue.description.auto_delete_on_idle_ms or 0) / 60_000
-        why = f"queue '{queue.path}' was idle for {minutes:g} minutes (AutoDeleteOnIdle)"
+        why = f"{queue.kind} '{queue.path}' was idle for {minutes:g} minutes (AutoDeleteOnIdle)"
         try:
-            await self._clear(queue)
+            if isinstance(queue, (Topic, Subscription)):
+                await self.topics.clear(queue)
+            else:
+                await self._clear(queue)
         except (StoreFailed, ServiceBusError) as error:
             self.store_events(0, "unfinished", f"{why}; the rest is deleted at the next start: {error}")
         else:
             self.store_events(0, "deleted", why)
 
-    def _demand_room(self, home: Namespace, description: QueueDescription) -> None:
-        number, limit, kind = len(home.queues) + len(home.unbuilt), self.quotas.entities, "entities"
-        if number < limit and description.enable_partitioning:
-            number = sum(queue.is_partitioned for queue in home.queues.values())
+    def place(self, home: Namespace, name: str, *, is_partitioned: bool) -> tuple[SlotRow, ...]:
+        """Where the fragments of a new queue or topic belong.
+
+        Raises:
+            QuotaExceeded: The namespace has as many entities as it may.
+            StoreUnavailable: A store is away.
+        """
+        self._demand_room(home, name, is_partitioned=is_partitioned)
+        away = [broker for broker in self.brokers.values() if broker.state != "open"]
+        if away:
+            raise away[0].unavailable()
+        store_ids = sorted(self.brokers)
+        count = FRAGMENTS_STANDARD if is_partitioned else 1
+        # The first fragment of each entity starts one store further, so that plain entities spread too.
+        offset = sum(len(space.queues) + len(space.topics) for space in self.namespaces.values())
+        return tuple(SlotRow(slot, slot, store_ids[(offset + slot) % len(store_ids)]) for slot in range(count))
+
+    def _demand_room(self, home: Namespace, name: str, *, is_partitioned: bool) -> None:
+        entities = [*home.queues.values(), *home.topics.values()]
+        number, limit, kind = len(entities) + len(home.unbuilt), self.quotas.entities, "entities"
+        if number < limit and is_partitioned:
+            number = sum(entity.is_partitioned for entity in entities)
             limit, kind = self.quotas.partitioned_entities, "partitioned entities"
         if number >= limit:
             raise QuotaExceeded(
-                f"The namespace '{home.name}' has {number} {kind} of at most {limit}, so '{description.name}' cannot "
+                f"The namespace '{home.name}' has {number} {kind} of at most {limit}, so '{name}' cannot "
                 "be created. Delete some, or raise the quota (--quota)."
             )
-
-    def keep_unbuilt(self, namespace: str, kind: str, path: str, description: bytes) -> None:
-        """Store an entity that this version does not serve, so that a later one has it."""
-        home = self.namespace(namespace)
-        if path.lower() in home.unbuilt or path.lower() in home.queues:
-            return
-        entity_id = self._catalog.begin_create(home.name, kind, path, description, ())
-        self._catalog.mark_live(entity_id)
-        home.unbuilt[path.lower()] = kind
 
     async def delete_queue(self, namespace: str, path: str) -> None:
         """Delete a queue with everything in it.
@@ -300,24 +331,24 @@ class ScaleUnit:
 
     def _take_away(self, queue: Queue) -> None:
         """From now on the queue is gone for clients, also after a crash."""
-        self._catalog.begin_delete(queue.entity_id)
+        self.catalog.begin_delete(queue.entity_id)
         del self.namespace(queue.namespace).queues[queue.path.lower()]
         queue.is_deleted = True
         queue.idle = None
         self.forwarding.end(queue)
-        self._tell(queue)
+        self.tell(queue)
 
     async def _clear(self, queue: Queue) -> None:
         """Delete what the stores hold of a queue that was taken away."""
         for broker in {handle.broker.store_id: handle.broker for handle in queue.fragments}.values():
             await broker.drop_entity(queue.entity_id)
-        self._catalog.finish_delete(queue.entity_id)
+        self.catalog.finish_delete(queue.entity_id)
 
-    def report_differences(self, queue: Queue, asked: QueueDescription) -> None:
-        """Log in which properties a queue that exists differs from what a configuration asks for (design 6)."""
-        names = _differences(queue.description, asked)
+    def report_differences(self, entity: Queue, kept: msgspec.Struct, asked: msgspec.Struct) -> None:
+        """Log in which properties an entity that exists differs from what a configuration asks for (design 6)."""
+        names = _differences(kept, asked)
         if names:
-            self.store_events(0, "left alone", f"queue '{queue.path}' differs in {', '.join(names)}")
+            self.store_events(0, "left alone", f"{entity.kind} '{entity.path}' differs in {', '.join(names)}")
 
     def _add_queue(self, row: EntityRow) -> None:
         queue = self._make_queue(row)
@@ -343,12 +374,12 @@ class ScaleUnit:
             if row.state == "intent":
                 queue = self._make_queue(row)
                 await self._create_fragments(queue)
-                self._catalog.mark_live(row.entity_id)
+                self.catalog.mark_live(row.entity_id)
                 self.namespace(row.namespace).queues[row.path.lower()] = queue
             elif row.state == "deleting":
                 for store_id in {slot.store_id for slot in row.slots}:
                     await self.brokers[store_id].drop_entity(row.entity_id)
-                self._catalog.finish_delete(row.entity_id)
+                self.catalog.finish_delete(row.entity_id)
         except (StoreFailed, StoreUnavailable) as error:
             # A store is away: the intent stays in the catalog for the next start.
             self.store_events(0, "unfinished", f"{row.state} of '{row.path}': {error}")
@@ -388,15 +419,15 @@ class ScaleUnit:
     def _name_of(self, fragment: Fragment) -> str:
         entity_id = getattr(fragment.handle, "entity_id", None)
         for space in self.namespaces.values():
-            for queue in space.queues.values():
+            for queue in (*space.queues.values(), *space.topics.values()):
                 if queue.entity_id == entity_id:
                     return f"'{space.name}/{queue.path}'"
         return f"entity {entity_id}"
 
-    def run_lost(self, broker: MessageBroker, run: Run, tombstone: Tombstone | None) -> None:
+    def run_lost(self, broker: MessageBroker, run: Run, stones: list[Tombstone]) -> None:
         """Send a keyless run elsewhere; answer a keyed one with its definite, retriable error (I28)."""
-        if tombstone is not None:
-            self._tombstones.setdefault(tombstone.store_id, []).append(tombstone)
+        for stone in stones:
+            self._tombstones.setdefault(stone.store_id, []).append(stone)
         error: ServiceBusError = broker.unavailable()
         if run.placement is not None:
             try:
@@ -405,10 +436,10 @@ class ScaleUnit:
                 error = none_left
             else:
                 again = Run(handle, run.source_no, run.batch, run.indices, run.placement)
-                again.tombstones = run.tombstones + ([tombstone] if tombstone is not None else [])
+                again.tombstones = run.tombstones + stones
                 handle.broker.submit(again)
                 return
-        stones = run.tombstones + ([tombstone] if tombstone is not None else [])
+        stones = run.tombstones + stones
         refusal = LateRefusal(run, stones, error)
         if stones:
             self.stones_unkept([(stone, refusal) for stone in stones])
@@ -438,8 +469,8 @@ class ScaleUnit:
                     broker.bury(store_id, generation)
 
 
-def _differences(kept: QueueDescription, asked: QueueDescription) -> list[str]:
-    """Names of the properties in which two descriptions of a queue differ, times of change excepted."""
+def _differences(kept: msgspec.Struct, asked: msgspec.Struct) -> list[str]:
+    """Names of the properties in which two descriptions differ, times of change excepted."""
     ignored = {"name", "created_at_ms", "updated_at_ms", "accessed_at_ms"}
     names: Iterable[str] = kept.__struct_fields__
     return [name for name in names if name not in ignored and getattr(kept, name) != getattr(asked, name)]

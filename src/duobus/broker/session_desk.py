@@ -154,7 +154,8 @@ def tell(fragment: Fragment) -> None:
             else:
                 locks.append(lock)
         for outlet, locks in shared.items():
-            handle: FragmentHandle = fragment.handle  # type: ignore[assignment]
+            home: FragmentHandle = fragment.handle  # type: ignore[assignment]
+            handle = home.part(locks[0].source_no)
             if handle.fragment is fragment:
                 hand_out(fragment, handle, outlet, locks)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from duobus.broker.fragment.commands import Command, Run, SettleBatch
-from duobus.broker.queue import SOURCE, Queue
+from duobus.broker.queue import Queue
 from duobus.errors import NotAllowed, QuotaExceeded, ServiceBusError, TransactionRolledBack
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Transaction:
             self._enter(queue, queue.fragments[0])
         self._sent += batch.n
         assert self.handle is not None
-        self.work.append(Run(self.handle, SOURCE, batch, None, None))
+        self.work.append(Run(self.handle, queue.source_no, batch, None, None))
 
     def send_via(self, via: Queue, batch: SendBatch) -> None:
         """Add messages for another entity, which are stored in this one until they get there; see ``via.address``.
@@ -118,7 +118,7 @@ class Transaction:
             self._key = key
         self._sent += batch.n
         assert self.handle is not None
-        self.work.append(Run(self.handle, SOURCE, batch, None, None))
+        self.work.append(Run(self.handle, via.source_no, batch, None, None))
 
     def _demand_room(self, number: int) -> None:
         if self._sent + number > MESSAGES_MAX:
@@ -182,20 +182,20 @@ class Transaction:
         assert self.state == OPEN  # whoever keeps transactions forgets those that are discharged
 
     def _demand_entity(self, queue: Queue) -> None:
-        if self.queue is not None and self.queue is not queue:
+        if self.queue is not None and self.queue.top is not queue.top:
             raise NotAllowed(
                 f"The transaction works on '{self.queue.path}' and cannot work on '{queue.path}', too: local "
                 "transactions cannot span multiple top-level entities. Use a transaction for each."
             )
 
     def _enter(self, queue: Queue, handle: FragmentHandle) -> None:
-        if self.handle is not None and self.handle is not handle:
+        if self.handle is not None and self.handle.home is not handle.home:
             raise NotAllowed(
                 f"The messages of this transaction belong to different fragments of the partitioned entity "
                 f"'{queue.path}', which no transaction can span. Use a transaction for each partition key."
             )
         self.queue = queue
-        self.handle = handle
+        self.handle = handle.home
 
     def refusal(self) -> ServiceBusError:
         """The answer to work on it, or to its discharge, when it is doomed."""

@@ -19,6 +19,7 @@ _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 QUEUE = "queue"
 TOPIC = "topic"
+SUBSCRIPTION = "subscription"
 
 ACTIVE = "Active"
 DISABLED = "Disabled"
@@ -272,11 +273,12 @@ def check_queue(queue: QueueDescription, profile: Profile = CLOUD) -> QueueDescr
     return queue
 
 
-#: What a queue keeps from its creation to its end, by the names of the wire (HTTP contract A.8.1).
+#: What an entity keeps from its creation to its end, by the names of the wire (HTTP contract A.8.1).
 _FIXED = {
     "RequiresSession": "requires_session",
     "RequiresDuplicateDetection": "requires_duplicate_detection",
     "EnablePartitioning": "enable_partitioning",
+    "EnableSubscriptionPartitioning": "enable_subscription_partitioning",
 }
 
 
@@ -285,15 +287,37 @@ def check_queue_update(kept: QueueDescription, wanted: QueueDescription, profile
 
     Name and time of creation stay; what cannot be changed must be as it was.
     """
+    fixed = ("RequiresSession", "RequiresDuplicateDetection", "EnablePartitioning")
+    return check_queue(_check_fixed(kept, wanted, "queue", fixed), profile)
+
+
+def check_topic_update(kept: TopicDescription, wanted: TopicDescription, profile: Profile = CLOUD) -> TopicDescription:
+    """Return what a topic becomes, its subscriptions apart; see ``check_queue_update``."""
+    fixed = ("RequiresDuplicateDetection", "EnablePartitioning", "EnableSubscriptionPartitioning")
+    wanted = _check_fixed(kept, wanted, "topic", fixed)
+    return check_topic(msgspec.structs.replace(wanted, subscriptions=()), profile)
+
+
+def check_subscription_update(
+    kept: SubscriptionDescription, wanted: SubscriptionDescription, profile: Profile = CLOUD
+) -> SubscriptionDescription:
+    """Return what a subscription becomes; its rules stay, they have operations of their own."""
+    wanted = _check_fixed(kept, wanted, "subscription", ("RequiresSession",))
+    return check_subscription(msgspec.structs.replace(wanted, rules=kept.rules), profile)
+
+
+_Updated = TypeVar("_Updated", QueueDescription, TopicDescription, SubscriptionDescription)
+
+
+def _check_fixed(kept: _Updated, wanted: _Updated, kind: str, fixed: tuple[str, ...]) -> _Updated:
     if wanted.name.lower() != kept.name.lower():
-        raise ArgumentInvalid(f"The name of the queue '{kept.name}' can't be changed; create another queue.")
-    for name, attribute in _FIXED.items():
-        if getattr(wanted, attribute) != getattr(kept, attribute):
-            raise ArgumentInvalid(f"The value for the {name} property of an existing Queue can't be changed.")
-    wanted = msgspec.structs.replace(
+        raise ArgumentInvalid(f"The name of the {kind} '{kept.name}' can't be changed; create another {kind}.")
+    for name in fixed:
+        if getattr(wanted, _FIXED[name]) != getattr(kept, _FIXED[name]):
+            raise ArgumentInvalid(f"The value for the {name} property of an existing {kind.title()} can't be changed.")
+    return msgspec.structs.replace(
         wanted, name=kept.name, created_at_ms=kept.created_at_ms, accessed_at_ms=kept.accessed_at_ms
     )
-    return check_queue(wanted, profile)
 
 
 def check_topic(topic: TopicDescription, profile: Profile = CLOUD) -> TopicDescription:

@@ -47,6 +47,7 @@ class Special(msgspec.Struct, array_like=True):
         dead_letter_source: Path of the entity in which it was dead-lettered, when it has been forwarded since.
         redeliver_at_ms: Until when an abandon has put it off.
         way: Of messages that are or were forwarded, or sent via another entity.
+        changes: What a rule's action changed on this copy: an encoded ``Overlay``, to be applied at delivery.
     """
 
     ttl_ms: int | None = None
@@ -64,6 +65,7 @@ class Special(msgspec.Struct, array_like=True):
     dead_letter_source: str | None = None
     redeliver_at_ms: int | None = None
     way: Way | None = None
+    changes: bytes | None = None
 
     def encode(self) -> bytes:
         """Return the stored form; ``decode`` gives an equal object back."""

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from duobus.auth.authorizer import Authorizer, NamespaceRules
-from duobus.broker import MessageBroker, ScaleUnit, Throttle
+from duobus.broker import MessageBroker, Namespace, ScaleUnit, Throttle, without_subscriptions
 from duobus.clock import BrokerTime, Clock, Entropy
 from duobus.errors import ConfigurationError, ServiceBusError, StoreFailed, StoreTooNew
 from duobus.gateway.amqp.budget import ByteBudget
 from duobus.gateway.amqp.door import AmqpDoor
 from duobus.gateway.listener import Listener, TlsSource
 from duobus.gateway.switch import ProtocolFactory
-from duobus.model.description import ALL_RIGHTS, TOPIC, AccessRule, to_json
+from duobus.model.description import ALL_RIGHTS, EMULATOR, AccessRule, TopicDescription
 from duobus.server.config import EMULATOR_KEY, Settings
 from duobus.server.config_file import NamespaceConfig
 from duobus.server.observing import samples
@@ -71,7 +71,7 @@ class Server:
         self._catalog: Catalog = _catalog_of(settings)
         self._writers: list[StoreWriter] = []
         self._checkpoints: list[CheckpointThread] = []
-        self.unit = ScaleUnit(self._catalog, self._store_event, settings.quotas)
+        self.unit = ScaleUnit(self._catalog, self._store_event, settings.quotas, entropy.uuid)
 
     # -- start --------------------------------------------------------------------------------------------------
 
@@ -200,10 +200,27 @@ class Server:
                     self.log.error("queue not created", queue=description.name, reason=str(error))
                     continue
             else:
-                self.unit.report_differences(queue, description)
+                self.unit.report_differences(queue, queue.description, description)
         for topic in config.topics:
-            self.unit.keep_unbuilt(config.name, TOPIC, topic.name, to_json(topic))
-            self.log.warning("topic stored but not served by this version", topic=topic.name)
+            await self._create_topic(home, topic)
+
+    async def _create_topic(self, home: Namespace, asked: TopicDescription) -> None:
+        """The same for a topic and its subscriptions: those that are missing are created, with their rules."""
+        topics = self.unit.topics
+        topic = home.topics.get(asked.name.lower())
+        try:
+            if topic is None:
+                topic = await topics.create_topic(home.name, asked, profile=EMULATOR)
+            else:
+                self.unit.report_differences(topic, topic.about, without_subscriptions(asked))
+            for subscription in asked.subscriptions:
+                found = topic.subscriptions.get(subscription.name.lower())
+                if found is None:
+                    found = await topics.create_subscription(home.name, asked.name, subscription, profile=EMULATOR)
+                else:
+                    self.unit.report_differences(found, found.about, subscription)
+        except ServiceBusError as error:
+            self.log.error("topic not created", topic=asked.name, reason=str(error))
 
     # -- doors --------------------------------------------------------------------------------------------------
 

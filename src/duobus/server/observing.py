@@ -27,14 +27,14 @@ def samples(unit: ScaleUnit, door: AmqpDoor, started_ms: int) -> Iterator[Sample
         buckets = list(zip((*COMMIT_BOUNDS_S, inf), counts, strict=True))
         yield Sample("duobus_store_commit_seconds", label, broker.commit_seconds, buckets)
     for namespace in unit.namespaces.values():
-        for queue in namespace.queues.values():
+        for queue in namespace.entities():
             where = (namespace.name, queue.path)
             numbers, size = queue.numbers()
             yield Sample("duobus_messages_bytes", where, size)
             for state, number in zip(_STATES, numbers, strict=True):
                 yield Sample("duobus_messages", (*where, state), number)
             yield Sample("duobus_messages_to_forward", where, transfer_message_count(queue))
-            for handle in queue.fragments:
+            for handle in queue.fragments if queue.top is queue else ():
                 yield Sample("duobus_fragment_available", (*where, str(handle.number)), int(handle.online))
 
 

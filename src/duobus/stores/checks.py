@@ -28,6 +28,9 @@ def check_batch(
         raise StoreFailed(f"commit {batch.commit_no} comes after commit {last_commit_no}; numbers only grow")
     covered = _check_epochs(batch, fragments)
     ends = _check_puts(batch.puts, sources, covered)
+    copies = [put for put in batch.puts if put.origins is not None]
+    if copies:
+        _check_origins(copies, batch, sources)
     # A source may be named more than once in a commit; its last row counts.
     for source_key, next_count in {row[0]: row[1] for row in batch.sources}.items():
         source = _source_of(source_key, sources, covered)
@@ -66,6 +69,24 @@ def _check_puts(puts: list[Put], sources: Mapping[int, SourceRow], covered: set[
             raise StoreFailed(f"source {put.source_key}: count {end - 1} is past the last one, {COUNT_MAX}")
         ends[put.source_key] = end
     return ends
+
+
+def _check_origins(puts: list[Put], batch: CommitBatch, sources: Mapping[int, SourceRow]) -> None:
+    """Refuse bodies that could get the place of another message, and copies that could not find theirs."""
+    homes: dict[int, tuple[int, int]] = {}
+    for source_key, next_count, _, _ in batch.sources:
+        row = sources[source_key]
+        if row.source_no == 0:
+            homes[row.fragment_key] = (row.next_count, next_count)
+    for put in puts:
+        row = sources[put.source_key]
+        origins = put.origins or ()
+        if row.source_no == 0 or len(origins) != len(put.payloads):
+            raise StoreFailed(f"source {put.source_key}: copies in source 0, or not every copy has its origin")
+        shared = [-origin for origin in origins if origin < 0]
+        first, end = homes.get(row.fragment_key, (1, 1))
+        if shared and (min(shared) < first or max(shared) >= end):
+            raise StoreFailed(f"source {put.source_key}: the count of a shared body was used before, or is not taken")
 
 
 def _source_of(source_key: int, sources: Mapping[int, SourceRow], covered: set[int]) -> SourceRow:

@@ -22,7 +22,7 @@ from pathlib import Path
 import apsw
 
 from duobus.errors import StoreFailed, StoreTooNew
-from duobus.stores.interface import FORMAT_VERSION
+from duobus.stores.interface import FORMAT_VERSION, FORMAT_VERSION_MIN
 from duobus.stores.schema import APPLICATION_ID
 
 #: 8 KiB holds seven rows of 1 KiB: 236,000 rows/s at commits of 100, against 216,000 with 4 KiB and 192,000
@@ -217,7 +217,7 @@ def check_format(db: apsw.Connection, path: str, *, must_exist: bool) -> bool:
             f"{path}: the store has format {version}, this version reads up to {FORMAT_VERSION};"
             " use the version of duobus that wrote it"
         )
-    if version != FORMAT_VERSION:
+    if version < FORMAT_VERSION_MIN:
         raise StoreFailed(f"{path}: the store has the unknown format {version}; its first page is damaged")
     return True
 

@@ -29,7 +29,7 @@ def columns_of(first_count: int, messages: Iterable[StoredMessage]) -> list[Colu
     """Return as many of these messages as are ordinary and follow each other from ``first_count`` on."""
     found: list[StoredMessage] = []
     for message in messages:
-        is_plain = not message.state and not message.deliveries and message.special is None
+        is_plain = not message.state and not message.deliveries and message.special is None and not message.origin
         if not is_plain or message.count != first_count + len(found):
             break
         found.append(message)

@@ -10,8 +10,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
-#: Highest format this version reads and writes; a newer one is refused (I65).
-FORMAT_VERSION = 1
+#: Highest format this version reads and writes; a newer one is refused (I65). 2: bodies that copies share.
+FORMAT_VERSION = 2
+#: Lowest format that ``open`` brings forward to it.
+FORMAT_VERSION_MIN = 1
 
 #: A row's integer key is ``source_key << COUNT_BITS | count``: 2**44 messages a source are 5.5 years at
 #: 100,000 a second; 2**19 sources a store are left. A composite key without rowid measured 41 us a row
@@ -46,7 +48,7 @@ class FragmentRow:
 
 
 class SourceRow:
-    """One source (the queue itself: 0; one per subscription) of a fragment.
+    """One source (the queue or topic itself: 0; one per subscription) of a fragment.
 
     Attributes:
         source_key: Store-local id, 1 to SOURCE_KEY_MAX, given by the store, never reused.
@@ -81,10 +83,23 @@ class Put:
     Attributes:
         specials: Index into ``payloads`` to (state, deliveries, special) for the messages that are not
             ordinary, or None when all are: state 0 (active), no deliveries, no special.
-        equal_specials: In its place, where all are active, never delivered, and have a special: that of each.
+        origins: For copies of a topic's messages, in sources other than 0: the count that each message had in source
+            0 of the fragment; 0 for what is no copy. A negative count: the message has several copies, all of them in
+            this commit and with the same payload, which is kept once until the last of them is removed. None: no
+            copies.
+        equal_specials: In the place of ``specials``, where all are active, never delivered, and have a special: that
+            of each.
     """
 
-    __slots__ = ("enqueued_ms", "equal_specials", "first_count", "payloads", "source_key", "specials")
+    __slots__ = (
+        "enqueued_ms",
+        "equal_specials",
+        "first_count",
+        "origins",
+        "payloads",
+        "source_key",
+        "specials",
+    )
 
     def __init__(
         self,
@@ -93,12 +108,14 @@ class Put:
         enqueued_ms: int,
         payloads: Sequence[bytes],
         specials: dict[int, tuple[int, int, bytes | None]] | None = None,
+        origins: Sequence[int] | None = None,
     ) -> None:
         self.source_key = source_key
         self.first_count = first_count
         self.enqueued_ms = enqueued_ms
         self.payloads = payloads
         self.specials = specials
+        self.origins = origins
         self.equal_specials: list[bytes] | None = None
 
     def special_of(self, index: int) -> tuple[int, int, bytes | None] | None:
@@ -164,6 +181,7 @@ class CommitBatch:
         buried: Tombstones that are done with, to be deleted: (store_id, generation).
         histories: New blocks of message ids.
         outdated: (source_key, last_count): blocks up to that first count are to be deleted.
+        shared: Filled in by the store: ``StoreContents.shared`` of the fragments whose copies this commit changed.
     """
 
     __slots__ = (
@@ -176,6 +194,7 @@ class CommitBatch:
         "outdated",
         "puts",
         "removed",
+        "shared",
         "sources",
         "tombstones",
     )
@@ -192,15 +211,23 @@ class CommitBatch:
         self.buried: list[tuple[int, int]] = []
         self.histories: list[IdBlock] = []
         self.outdated: list[tuple[int, int]] = []
+        self.shared: dict[int, int] = {}
 
 
 class StoredMessage:
-    """One row read back and verified."""
+    """One row read back and verified; ``origin``: of a copy, the count of its message in source 0; else 0."""
 
-    __slots__ = ("count", "deliveries", "enqueued_ms", "payload", "special", "state")
+    __slots__ = ("count", "deliveries", "enqueued_ms", "origin", "payload", "special", "state")
 
     def __init__(
-        self, count: int, enqueued_ms: int, state: int, deliveries: int, payload: bytes, special: bytes | None
+        self,
+        count: int,
+        enqueued_ms: int,
+        state: int,
+        deliveries: int,
+        payload: bytes,
+        special: bytes | None,
+        origin: int = 0,
     ) -> None:
         self.count = count
         self.enqueued_ms = enqueued_ms
@@ -208,6 +235,7 @@ class StoredMessage:
         self.deliveries = deliveries
         self.payload = payload
         self.special = special
+        self.origin = origin
 
 
 class Plain:
@@ -247,9 +275,14 @@ class Columns(ABC):
 
 
 class StoreContents:
-    """What ``open`` found, read in one go."""
+    """What ``open`` found, read in one go.
 
-    __slots__ = ("broker_ms", "fragments", "generation", "last_commit_no", "sources", "tombstones")
+    Attributes:
+        shared: Source key of a topic's source 0 to the bytes that the copies of its messages take up in this store,
+            each body that several share counted once.
+    """
+
+    __slots__ = ("broker_ms", "fragments", "generation", "last_commit_no", "shared", "sources", "tombstones")
 
     def __init__(
         self,
@@ -259,6 +292,7 @@ class StoreContents:
         fragments: list[FragmentRow],
         sources: list[SourceRow],
         tombstones: list[Tombstone],
+        shared: dict[int, int] | None = None,
     ) -> None:
         self.generation = generation
         self.last_commit_no = last_commit_no
@@ -266,6 +300,7 @@ class StoreContents:
         self.fragments = fragments
         self.sources = sources
         self.tombstones = tombstones
+        self.shared = shared or {}
 
 
 class StoreUsage:
@@ -318,6 +353,14 @@ class MessagingStore(ABC):
     @abstractmethod
     def drop_entity(self, entity_id: int) -> None:
         """Delete every fragment, source and message of an entity, durable on return; none is no error."""
+
+    @abstractmethod
+    def drop_source(self, entity_id: int, source_no: int, limit: int) -> bool:
+        """Delete up to ``limit`` messages of a source in every fragment of an entity, durable on return.
+
+        Returns:
+            Whether there is more to do. With the last messages go the sources; sources that do not exist are no error.
+        """
 
     @abstractmethod
     def commit(self, batch: CommitBatch) -> None:

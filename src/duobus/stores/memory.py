@@ -48,6 +48,7 @@ class MemoryStore(MessagingStore):
         self._sources: dict[int, SourceRow] = {}
         self._tombstones: list[Tombstone] = []
         self._shelves: dict[int, _Shelf] = {}
+        self._bodies = SharedBodies()
 
     def open(self) -> StoreContents:
         """Return what was committed so far."""
@@ -61,6 +62,7 @@ class MemoryStore(MessagingStore):
             [copy_of_fragment(row) for row in self._fragments.values()],
             [copy_of_source(row) for row in self._sources.values()],
             list(self._tombstones),
+            {key: size for key, size in self._bodies.totals.items() if size},
         )
 
     def begin_generation(self, deletions: Iterable[Tombstone]) -> int:
@@ -98,6 +100,7 @@ class MemoryStore(MessagingStore):
             self._sources[source.source_key] = known[number] = source
             self._shelves[source.source_key] = _Shelf()
             self._next_source_key += 1
+        self._bodies.note_sources(self._sources)
         return copy_of_fragment(fragment), [copy_of_source(known[number]) for number in source_nos]
 
     def drop_entity(self, entity_id: int) -> None:
@@ -109,6 +112,26 @@ class MemoryStore(MessagingStore):
         for key in [key for key, row in self._sources.items() if row.fragment_key in gone]:
             del self._sources[key]
             del self._shelves[key]
+            self._bodies.forget(key)
+        self._bodies.note_sources(self._sources)
+
+    def drop_source(self, entity_id: int, source_no: int, limit: int) -> bool:
+        """Forget up to ``limit`` messages of a source, then the source."""
+        self._demand_open()
+        gone = {key for key, row in self._fragments.items() if row.entity_id == entity_id}
+        keys = [k for k, row in self._sources.items() if row.fragment_key in gone and row.source_no == source_no]
+        for key in keys:
+            counts = heapq.nsmallest(limit, self._shelves[key].rows)
+            for count in counts:
+                self._remove(key, count, count)
+            limit -= len(counts)
+        if not keys or limit <= 0:
+            return bool(keys)
+        for key in keys:
+            del self._sources[key]
+            del self._shelves[key]
+        self._bodies.note_sources(self._sources)
+        return False
 
     def commit(self, batch: CommitBatch) -> None:
         """Take over all of ``batch`` or refuse all of it; everything that can fail comes before the first change."""
@@ -118,8 +141,10 @@ class MemoryStore(MessagingStore):
         except StoreFailed:
             self._is_open = False
             raise
+        before = dict(self._bodies.totals)
         for put in batch.puts:
             self._shelves[put.source_key].add(put)
+            self._bodies.add(put)
         for source_key, count, state, deliveries, special in batch.changes:
             shelf = self._shelves.get(source_key)
             if shelf is not None:
@@ -136,6 +161,7 @@ class MemoryStore(MessagingStore):
         buried = set(batch.buried)
         self._tombstones = [t for t in self._tombstones if (t.store_id, t.generation) not in buried]
         self._tombstones.extend(batch.tombstones)
+        batch.shared = {key: size for key, size in self._bodies.totals.items() if before.get(key, 0) != size}
         self._last_commit_no = batch.commit_no
         self._broker_ms = max(self._broker_ms, batch.broker_ms)
 
@@ -173,7 +199,9 @@ class MemoryStore(MessagingStore):
         """Return the rows held; the bytes are those of the payloads."""
         self._demand_open()
         shelves = self._shelves.values()
-        return StoreUsage(sum(len(shelf.rows) for shelf in shelves), sum(shelf.size for shelf in shelves), None)
+        rows = sum(len(shelf.rows) for shelf in shelves) + len(self._bodies.shared)
+        size = sum(shelf.size for shelf in shelves) + sum(size for _, size in self._bodies.shared.values())
+        return StoreUsage(rows, size, None)
 
     def checkpoint(self) -> None:
         """Do nothing: there is no log."""
@@ -194,7 +222,57 @@ class MemoryStore(MessagingStore):
     def _remove(self, source_key: int, first_count: int, last_count: int) -> None:
         shelf = self._shelves.get(source_key)
         if shelf is not None:
-            shelf.remove(first_count, last_count)
+            for row in shelf.remove(first_count, last_count):
+                self._bodies.remove(source_key, row)
+
+
+class SharedBodies:
+    """What copies of topics' messages have in common, counted as the contract says.
+
+    Attributes:
+        totals: ``StoreContents.shared``.
+        shared: (key of source 0, count) to copies and bytes of a body that several share.
+    """
+
+    def __init__(self) -> None:
+        self.totals: dict[int, int] = {}
+        self.shared: dict[tuple[int, int], tuple[int, int]] = {}
+        self._homes: dict[int, int] = {}
+
+    def note_sources(self, sources: dict[int, SourceRow]) -> None:
+        """The store has these sources now."""
+        homes = {row.fragment_key: row.source_key for row in sources.values() if row.source_no == 0}
+        self._homes = {row.source_key: homes.get(row.fragment_key, 0) for row in sources.values() if row.source_no}
+
+    def add(self, put: Put) -> None:
+        """Count new messages, if they lie in a source that is not 0."""
+        home = self._homes.get(put.source_key, 0)
+        if not home:
+            return
+        for payload, origin in zip(put.payloads, put.origins or [0] * len(put.payloads), strict=True):
+            refs, size = self.shared.get((home, -origin), (0, len(payload)))
+            if refs == 0:
+                self.totals[home] = self.totals.get(home, 0) + size
+            if origin < 0:
+                self.shared[home, -origin] = (refs + 1, size)
+
+    def remove(self, source_key: int, row: StoredMessage) -> None:
+        """Count a message no more."""
+        home = self._homes.get(source_key, 0)
+        if not home:
+            return
+        refs, size = self.shared.get((home, -row.origin), (1, len(row.payload)))
+        if row.origin < 0 and refs > 1:
+            self.shared[home, -row.origin] = (refs - 1, size)
+            return
+        self.shared.pop((home, -row.origin), None)
+        self.totals[home] -= size
+
+    def forget(self, source_key: int) -> None:
+        """A source is gone with all of its fragment."""
+        self.totals.pop(source_key, None)
+        for key in [key for key in self.shared if key[0] == source_key]:
+            del self.shared[key]
 
 
 class _Shelf:
@@ -210,9 +288,10 @@ class _Shelf:
 
     def add(self, put: Put) -> None:
         count = put.first_count
-        for payload in put.payloads:
-            self.rows[count] = StoredMessage(count, put.enqueued_ms, 0, 0, payload, None)
-            self.size += len(payload)
+        origins = put.origins or [0] * len(put.payloads)
+        for payload, origin in zip(put.payloads, origins, strict=True):
+            self.rows[count] = StoredMessage(count, put.enqueued_ms, 0, 0, payload, None, origin)
+            self.size += len(payload) if origin >= 0 else 0
             count += 1
         for index in range(len(put.payloads)):
             rare = put.special_of(index)
@@ -223,20 +302,22 @@ class _Shelf:
         old = self.rows.get(count)
         if old is None:
             return
-        self.rows[count] = StoredMessage(count, old.enqueued_ms, state, deliveries, old.payload, special)
+        self.rows[count] = StoredMessage(count, old.enqueued_ms, state, deliveries, old.payload, special, old.origin)
         if state:
             self.exceptional.add(count)
         else:
             self.exceptional.discard(count)
 
-    def remove(self, first_count: int, last_count: int) -> None:
+    def remove(self, first_count: int, last_count: int) -> list[StoredMessage]:
         if last_count - first_count < len(self.rows):
             counts = [count for count in range(first_count, last_count + 1) if count in self.rows]
         else:
             counts = [count for count in self.rows if first_count <= count <= last_count]
-        for count in counts:
-            self.size -= len(self.rows.pop(count).payload)
-            self.exceptional.discard(count)
+        gone = [self.rows.pop(count) for count in counts]
+        for row in gone:
+            self.size -= len(row.payload) if row.origin >= 0 else 0
+            self.exceptional.discard(row.count)
+        return gone
 
     def forget_ids(self, first_count: int, last_count: int) -> None:
         # Blocks are kept in the order of their counts: those that are outdated stand in front.
@@ -297,4 +378,6 @@ def copy_of_source(row: SourceRow) -> SourceRow:
 
 def copy_of_message(row: StoredMessage) -> StoredMessage:
     """Return a row of the caller's own: what it does to it must not reach the store."""
-    return StoredMessage(row.count, row.enqueued_ms, row.state, row.deliveries, row.payload, row.special)
+    return StoredMessage(
+        row.count, row.enqueued_ms, row.state, row.deliveries, row.payload, row.special, abs(row.origin)
+    )

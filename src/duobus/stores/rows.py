@@ -221,12 +221,25 @@ def update_meta(db: apsw.Connection, old: Meta, new: Meta) -> bool:
     return db.changes() == 1
 
 
-def read_meta(db: apsw.Connection, path: str) -> Meta:
+def read_meta(db: apsw.Connection, path: str, version: int = FORMAT_VERSION) -> Meta:
     """Return the store's own row, verified."""
     rows = list(_verified(db, schema.READ_META, path, "the store's own row"))
-    if len(rows) != 1 or rows[0][0] != FORMAT_VERSION:
+    if len(rows) != 1 or rows[0][0] != version:
         raise StoreFailed(f"{path}: the store's own row is missing or damaged; restore the file")
     return Meta(*rows[0][1:])
+
+
+def bring_forward(db: apsw.Connection, path: str) -> None:
+    """Give a file that an earlier version wrote the format of this one, in one transaction; no way leads back."""
+    version = int(db.pragma("user_version"))
+    if version == FORMAT_VERSION:
+        return
+    meta = read_meta(db, path, version)
+    with db:
+        db.execute(schema.CREATE_SHARES)
+        check = numbers_sum((FORMAT_VERSION, *meta.numbers()))
+        db.execute(schema.UPDATE_FORMAT, (FORMAT_VERSION, check))
+        db.execute(f"PRAGMA user_version={FORMAT_VERSION}")
 
 
 def insert_fragment(db: apsw.Connection, row: FragmentRow) -> None:

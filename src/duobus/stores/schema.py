@@ -20,6 +20,13 @@ CREATE TABLE IF NOT EXISTS histories(
     id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, ids BLOB NOT NULL, row_sum INTEGER NOT NULL);
 """
 
+#: Bodies that several copies share (``bodies.py``): how many do, and the body's bytes. A body itself is an ordinary row
+#: of messages with the same id. A row with count 0 has the bytes of all copies of a fragment.
+CREATE_SHARES = """
+CREATE TABLE shares(
+    id INTEGER PRIMARY KEY, refs INTEGER NOT NULL, size INTEGER NOT NULL, row_sum INTEGER NOT NULL);
+"""
+
 CREATE = f"""
 PRAGMA application_id={APPLICATION_ID};
 CREATE TABLE meta(
@@ -43,7 +50,7 @@ CREATE TABLE tombstones(
     id INTEGER PRIMARY KEY, store_id INTEGER NOT NULL, generation INTEGER NOT NULL, commit_no INTEGER NOT NULL,
     source_key INTEGER NOT NULL, first_count INTEGER NOT NULL, last_count INTEGER NOT NULL,
     row_sum INTEGER NOT NULL);
-{CREATE_HISTORIES}"""
+{CREATE_HISTORIES}{CREATE_SHARES}"""
 
 META_COLUMNS = "store_id, generation, last_commit_no, broker_ms, rows, next_fragment_key, next_source_key, probes"
 READ_META = f"SELECT format, {META_COLUMNS}, row_sum FROM meta WHERE id = 1"
@@ -53,6 +60,7 @@ UPDATE_META = (
     "UPDATE meta SET generation = ?, last_commit_no = ?, broker_ms = ?, rows = ?, next_fragment_key = ?,"
     " next_source_key = ?, probes = ?, row_sum = ? WHERE id = 1 AND generation = ? AND last_commit_no = ?"
 )
+UPDATE_FORMAT = "UPDATE meta SET format = ?, row_sum = ? WHERE id = 1"
 READ_FRAGMENTS = "SELECT fragment_key, entity_id, fragment_no, epoch, row_sum FROM fragments ORDER BY 1"
 INSERT_FRAGMENT = "INSERT INTO fragments VALUES (?, ?, ?, ?, ?)"
 UPDATE_FRAGMENT = "UPDATE fragments SET epoch = ?, row_sum = ? WHERE fragment_key = ?"
@@ -76,6 +84,13 @@ LOAD_HISTORIES = (
 )
 LOAD_HISTORY_IDS = "SELECT id FROM histories WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?"
 DELETE_HISTORIES = "DELETE FROM histories WHERE id BETWEEN ? AND ?"
+#: What is deleted of a source with copies says what it held: eight bytes are all of a reference to a body.
+RETURNING = (
+    " RETURNING id, enqueued_ms, iif(octet_length(payload) = 8, CAST(payload AS BLOB), NULL), octet_length(payload),"
+    " body_sum"
+)
+READ_SHARES = "SELECT id, refs, size, row_sum FROM shares WHERE id BETWEEN ? AND ? ORDER BY id"
+DELETE_SHARES = "DELETE FROM shares WHERE id BETWEEN ? AND ?"
 DELETE_RANGE = "DELETE FROM messages WHERE id BETWEEN ? AND ?"
 #: A dropped entity goes in slices, so that no transaction outgrows the log.
 DELETE_SLICE = "DELETE FROM messages WHERE id IN (SELECT id FROM messages WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?)"
@@ -148,6 +163,12 @@ INSERT_EXCEPTIONAL = Rows(
 )
 INSERT_HISTORIES = Rows("INSERT INTO histories(id, at_ms, ids, row_sum) VALUES ", "(?,?,?,?)")
 DELETE_IDS = Rows("DELETE FROM messages WHERE id IN (", "?", ")")
+DELETE_COPIES = Rows("DELETE FROM messages WHERE id IN (", "?", ")" + RETURNING)
+LOAD_BODIES = Rows(f"SELECT {_SMALL_COLUMNS} FROM messages WHERE id IN (", "?", ") ORDER BY id")
+LOAD_BODY_IDS = Rows("SELECT id FROM messages WHERE id IN (", "?", ") ORDER BY id")
+FIND_SHARES = Rows("SELECT id, refs, size, row_sum FROM shares WHERE id IN (", "?", ")")
+WRITE_SHARES = Rows("INSERT OR REPLACE INTO shares(id, refs, size, row_sum) VALUES ", "(?,?,?,?)")
+DELETE_SHARE_IDS = Rows("DELETE FROM shares WHERE id IN (", "?", ")")
 UPDATE_STATES = Rows(
     "UPDATE messages SET state = n.column2, deliveries = n.column3, special = n.column4, state_sum = n.column5"
     " FROM (VALUES ",

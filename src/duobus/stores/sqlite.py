@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import apsw
 
 from duobus.errors import StoreFailed, StoreStale, StoreTooNew
-from duobus.stores import columns, history_rows, schema
+from duobus.stores import bodies, columns, history_rows, schema
 from duobus.stores import rows as table_rows
 from duobus.stores.checks import check_batch, check_run_owner
 from duobus.stores.database import (
@@ -89,6 +89,9 @@ class SqliteStore(MessagingStore):
         self._next_meta = self._meta
         self._fragments: dict[int, FragmentRow] = {}
         self._sources: dict[int, SourceRow] = {}
+        #: Of topics: see ``bodies.homes_of``, and what their copies take up.
+        self._homes: dict[int, int] = {}
+        self._shared: dict[int, int] = {}
         self._quarantine: dict[int, str] = {}
         #: Transactions committed since the object was made; lets a checkpoint thread see whether there is work.
         self.commits = 0
@@ -120,15 +123,18 @@ class SqliteStore(MessagingStore):
             for run in runs:
                 check_run_owner(self._store_id, run.store_id)
             deleted = 0
+            copies = bodies.Changes(self._homes, self._shared)
             for run in runs:
-                db.execute(schema.DELETE_RANGE, _ids(run.source_key, run.first_count, run.last_count))
-                deleted += db.changes()
+                deleted += bodies.delete_run(db, copies, _ids(run.source_key, run.first_count, run.last_count))
                 history_rows.delete(db, run.source_key, run.first_count, run.last_count)
             for fragment in self._fragments.values():
                 table_rows.write_epoch(db, fragment, fragment.epoch + 1)
+            shared, gone = copies.write(db)
+            deleted += gone
             self._advance(db, generation=self._meta.generation + 1, rows=self._meta.rows - deleted)
         for fragment in self._fragments.values():
             fragment.epoch += 1
+        self._shared.update(shared)
         return self._meta.generation
 
     def add_fragment(
@@ -160,6 +166,7 @@ class SqliteStore(MessagingStore):
         self._fragments[key] = fragment
         for source in added:
             self._sources[source.source_key] = known[source.source_no] = source
+        self._homes |= bodies.homes_of({row.source_key: row for row in known.values()} if added else {})
         return copy_of_fragment(fragment), [copy_of_source(known[number]) for number in source_nos]
 
     def drop_entity(self, entity_id: int) -> None:
@@ -169,7 +176,7 @@ class SqliteStore(MessagingStore):
         """
         gone = {key for key, row in self._fragments.items() if row.entity_id == entity_id}
         sources = [key for key, row in self._sources.items() if row.fragment_key in gone]
-        for source_key in sources:
+        for source_key in [*sources, *map(bodies.shelf_of, sources)]:
             deleted = _DROP_SLICE
             while deleted == _DROP_SLICE:
                 with self._transaction("drop an entity") as db:
@@ -179,13 +186,40 @@ class SqliteStore(MessagingStore):
         with self._transaction("drop an entity") as db:
             for key in sources:
                 history_rows.delete(db, key, 0, COUNT_MAX)
+                bodies.forget_shares(db, key)
             db.executemany(schema.DELETE_SOURCE, [(key,) for key in sources])
             db.executemany(schema.DELETE_FRAGMENT, [(key,) for key in gone])
             self._advance(db)
         for key in sources:
             del self._sources[key]
+            self._shared.pop(key, None)
         for key in gone:
             del self._fragments[key]
+        self._homes = bodies.homes_of(self._sources)
+
+    def drop_source(self, entity_id: int, source_no: int, limit: int) -> bool:
+        """Delete copies with what nobody else needs of their bodies, in one transaction; the sources come last."""
+        fragments = {key for key, row in self._fragments.items() if row.entity_id == entity_id}
+        keys = [k for k, row in self._sources.items() if row.fragment_key in fragments and row.source_no == source_no]
+        if not keys:
+            return False
+        room = limit
+        copies = bodies.Changes(self._homes, self._shared)
+        with self._transaction("drop a source") as db:
+            for key in keys:
+                room -= copies.removed(bodies.delete_slice(db, _ids(key, 0, COUNT_MAX), max(0, room)))
+            shared, gone = copies.write(db)
+            if room > 0:
+                for key in keys:
+                    history_rows.delete(db, key, 0, COUNT_MAX)
+                db.executemany(schema.DELETE_SOURCE, [(key,) for key in keys])
+            self._advance(db, rows=self._meta.rows - (limit - room) - gone)
+        self._shared.update(shared)
+        if room > 0:
+            for key in keys:
+                del self._sources[key]
+                self._homes.pop(key, None)
+        return room <= 0
 
     def commit(self, batch: CommitBatch) -> None:
         """Write ``batch`` in one transaction; all values are bound and summed before it begins."""
@@ -196,10 +230,13 @@ class SqliteStore(MessagingStore):
         except StoreFailed as error:
             self._abandon(str(error))
             raise
-        ordinary, exceptional = table_rows.put_values(batch.puts)
-        is_kept = not table_rows.are_many_bytes(batch.puts)
+        copies = bodies.Changes(self._homes, self._shared) if self._homes else None
+        puts = batch.puts if copies is None else copies.framed(batch.puts)
+        removed, of_copies = bodies.parted(batch.removed, self._homes)
+        ordinary, exceptional = table_rows.put_values(puts)
+        is_kept = not table_rows.are_many_bytes(puts)
         changes = table_rows.change_values(batch.changes)
-        ranges, singles = table_rows.removals(batch.removed)
+        ranges, singles = table_rows.removals(removed)
         sources = table_rows.source_values(batch.sources, self._sources)
         histories = history_rows.values(batch.histories)
         count = len(ordinary) // schema.INSERT_ORDINARY.width + len(exceptional) // schema.INSERT_EXCEPTIONAL.width
@@ -211,6 +248,10 @@ class SqliteStore(MessagingStore):
                 db.execute(schema.DELETE_RANGE, bounds)
                 count -= db.changes()
             count -= table_rows.run(db, schema.DELETE_IDS, singles)
+            if copies is not None:
+                count -= bodies.delete(db, copies, of_copies)
+                batch.shared, gone = copies.write(db)
+                count -= gone
             table_rows.run(db, schema.UPDATE_SOURCES, sources)
             table_rows.run(db, schema.INSERT_HISTORIES, histories)
             for source_key, last_count in batch.outdated:
@@ -228,19 +269,17 @@ class SqliteStore(MessagingStore):
         for source_key, next_count, highest_delivered, counters in batch.sources:
             source = self._sources[source_key]
             source.next_count, source.highest_delivered, source.counters = next_count, highest_delivered, counters
+        self._shared.update(batch.shared)
 
     def load(self, source_key: int, first_count: int, limit: int) -> list[StoredMessage]:
-        """Return verified messages by count; see ``rows.MessageReader``."""
-        first_id, last_id = _ids(source_key, first_count, COUNT_MAX)
+        """Return verified messages by count; see ``bodies.read``."""
         with self._operation("read messages") as db:
-            reader = table_rows.MessageReader(db, self._quarantine, last_id, limit)
-            query = schema.LOAD_FEW if limit <= schema.FEW_ROWS else schema.LOAD_MANY
-            return reader.read(query, schema.LOAD_IDS, (first_id,))
+            return bodies.read(db, self._quarantine, self._homes, source_key, None, first_count, limit)
 
     def load_columns(self, source_key: int, first_count: int, limit: int) -> list[Columns]:
         """Read on a connection of its own, while commits go on; see ``columns.read``."""
         with self._ahead_lock:
-            if self._db is None or self._options.vfs is not None:
+            if self._db is None or self._options.vfs is not None or source_key in self._homes:
                 return []
             try:
                 if self._ahead is None:
@@ -252,10 +291,8 @@ class SqliteStore(MessagingStore):
 
     def scan(self, source_key: int, state: int, first_count: int, limit: int) -> list[StoredMessage]:
         """Return verified messages of one state, found by the partial index."""
-        first_id, last_id = _ids(source_key, first_count, COUNT_MAX)
         with self._operation("read messages") as db:
-            reader = table_rows.MessageReader(db, self._quarantine, last_id, limit)
-            return reader.read(schema.SCAN, schema.SCAN_IDS, (state, first_id, last_id))
+            return bodies.read(db, self._quarantine, self._homes, source_key, state, first_count, limit)
 
     def load_ids(self, source_key: int, first_count: int, limit: int) -> list[IdBlock]:
         """Return verified blocks of a duplicate history."""
@@ -264,7 +301,8 @@ class SqliteStore(MessagingStore):
 
     def quarantined(self) -> list[tuple[int, int, str]]:
         """Return the bad rows met since ``open``; they stay in the file until they are removed."""
-        return [(key >> COUNT_BITS, key & COUNT_MAX, fault) for key, fault in self._quarantine.items()]
+        # A damaged body is reported with each of its copies.
+        return [(key >> COUNT_BITS, key & COUNT_MAX, fault) for key, fault in self._quarantine.items() if key >= 0]
 
     def verify(self) -> list[str]:
         """Read everything and return what is wrong, in words; empty when all is well. Takes as long as reading does.
@@ -273,7 +311,7 @@ class SqliteStore(MessagingStore):
         page's pointers hides them.
         """
         with self._operation("verify the store") as db:
-            return table_rows.verify(db, self._meta.rows) + history_rows.faults(db)
+            return table_rows.verify(db, self._meta.rows) + history_rows.faults(db) + bodies.faults(db, self._homes)
 
     def usage(self) -> StoreUsage:
         """Return rows (counted in every commit, not by looking), bytes of the files and bytes free on the disk."""
@@ -338,6 +376,7 @@ class SqliteStore(MessagingStore):
         if check_format(db, self._path, must_exist=self._must_exist):
             use_log(db, self._options)
             db.execute(schema.CREATE_HISTORIES)
+            table_rows.bring_forward(db, self._path)
         else:
             use_log(db, self._options)
             self._create(db)
@@ -347,6 +386,8 @@ class SqliteStore(MessagingStore):
             raise StoreFailed(f"{self._path}: this is store {meta.store_id}, not {self._store_id}; files were mixed up")
         self._fragments = {row.fragment_key: row for row in table_rows.read_fragments(db, self._path)}
         self._sources = {row.source_key: row for row in table_rows.read_sources(db, self._path)}
+        self._homes = bodies.homes_of(self._sources)
+        self._shared = bodies.totals(db, self._homes, self._path)
         self._quarantine = {}
         return StoreContents(
             meta.generation,
@@ -355,6 +396,7 @@ class SqliteStore(MessagingStore):
             [copy_of_fragment(row) for row in self._fragments.values()],
             [copy_of_source(row) for row in self._sources.values()],
             table_rows.read_tombstones(db, self._path),
+            dict(self._shared),
         )
 
     def _create(self, db: apsw.Connection) -> None:

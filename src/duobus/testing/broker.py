@@ -24,7 +24,7 @@ from duobus.codec.sections import DATA, SEQUENCE, VALUE, find_section
 from duobus.errors import EntityNotFound
 from duobus.gateway.amqp.door import AmqpDoor
 from duobus.gateway.listener import Listener
-from duobus.model.description import QueueDescription, from_json
+from duobus.model.description import QueueDescription, SubscriptionDescription, TopicDescription, from_json
 from duobus.server.build import Server
 from duobus.server.config import Settings, load_settings
 from duobus.stores.catalog import new_namespace
@@ -145,6 +145,16 @@ class BrokerHost:
         """
         await self._server.unit.create_queue(namespace, from_json(description.encode(), QueueDescription))
 
+    async def create_topic(self, namespace: str, description: str) -> None:
+        """Create a topic with its subscriptions from the JSON of its description; EntityAlreadyExists."""
+        about = from_json(description.encode(), TopicDescription)
+        await self._server.unit.topics.create_topic(namespace, about)
+
+    async def create_subscription(self, namespace: str, topic: str, description: str) -> None:
+        """Create a subscription from the JSON of its description; EntityNotFound, EntityAlreadyExists."""
+        about = from_json(description.encode(), SubscriptionDescription)
+        await self._server.unit.topics.create_subscription(namespace, topic, about)
+
     async def update_queue(self, namespace: str, path: str, changes: dict[str, Any]) -> None:
         """Change properties of a queue, by the names of its description.
 
@@ -160,7 +170,11 @@ class BrokerHost:
         await self._server.unit.delete_queue(namespace, self._found(namespace, path).path)
 
     def _found(self, namespace: str, path: str) -> Queue:
-        queue = self._server.unit.namespace(namespace).queues.get(path.lower())
+        home = self._server.unit.namespace(namespace)
+        topic, is_subscription, name = path.lower().rpartition("/subscriptions/")
+        queue = home.queues.get(path.lower())
+        if is_subscription and topic in home.topics:
+            queue = home.topics[topic].subscriptions.get(name)
         if queue is None:
             raise EntityNotFound(f"The queue '{path}' does not exist. Create it with create_queue.")
         return queue

@@ -23,8 +23,8 @@ SYNC_FAILED = "sync-failed"
 SLOW = "slow"
 FAULTS = (REFUSED, AMBIGUOUS, SYNC_FAILED, SLOW)
 
-# (enqueued_ms, state, deliveries, payload, special)
-_Row = tuple[int, int, int, bytes, bytes | None]
+# (enqueued_ms, state, deliveries, payload, special, origin as in Put)
+_Row = tuple[int, int, int, bytes, bytes | None, int]
 
 
 class ContractBroken(AssertionError):
@@ -177,7 +177,11 @@ def examine(state: DiskState, batch: CommitBatch) -> None:
 
 def _examine_histories(state: DiskState, batch: CommitBatch, guarded: set[int], new: set[tuple[int, int]]) -> None:
     for block in batch.histories:
-        if (block.source_key, block.first_count) not in new:
+        fragment_key, _, next_count, *_ = state.sources[block.source_key]
+        is_topic = sum(row[0] == fragment_key for row in state.sources.values()) > 1
+        # Of a topic's messages only the copies are put, in other sources, or none at all.
+        is_known = is_topic and block.first_count >= next_count
+        if (block.source_key, block.first_count) not in new and not is_known:
             raise ContractBroken(f"ids of message {block.first_count} of source {block.source_key}, which is not put")
     for source_key, _ in batch.outdated:
         _require_source(state, source_key, guarded)
@@ -212,12 +216,13 @@ def apply_batch(state: DiskState, batch: CommitBatch) -> None:
     state.broker_ms = batch.broker_ms
     for put in batch.puts:
         rows = state.messages[put.source_key]
+        origins = put.origins or [0] * len(put.payloads)
         for index, payload in enumerate(put.payloads):
             kind, deliveries, special = put.special_of(index) or (0, 0, None)
-            rows[put.first_count + index] = (put.enqueued_ms, kind, deliveries, payload, special)
+            rows[put.first_count + index] = (put.enqueued_ms, kind, deliveries, payload, special, origins[index])
     for source_key, count, kind, deliveries, special in batch.changes:
-        enqueued_ms, _, _, payload, _ = state.messages[source_key][count]
-        state.messages[source_key][count] = (enqueued_ms, kind, deliveries, payload, special)
+        enqueued_ms, _, _, payload, _, origin = state.messages[source_key][count]
+        state.messages[source_key][count] = (enqueued_ms, kind, deliveries, payload, special, origin)
     remove_runs(state, batch.removed)
     for source_key, next_count, highest, counters in batch.sources:
         fragment_key, source_no, *_ = state.sources[source_key]
@@ -230,6 +235,20 @@ def apply_batch(state: DiskState, batch: CommitBatch) -> None:
         state.tombstones.append((stone.store_id, stone.generation, stone.commit_no, *run))
     buried = set(batch.buried)
     state.tombstones = [row for row in state.tombstones if row[:2] not in buried]
+
+
+def shared_bytes(state: DiskState) -> dict[int, int]:
+    """``StoreContents.shared``, by looking at everything."""
+    homes = {row[0]: key for key, row in state.sources.items() if row[1] == 0}
+    sizes: dict[int, dict[tuple[int, int], int]] = {}
+    for source_key, (fragment_key, source_no, *_) in state.sources.items():
+        home = homes.get(fragment_key)
+        if source_no == 0 or home is None:
+            continue
+        found = sizes.setdefault(home, {})
+        for count, (_, _, _, payload, _, origin) in state.messages[source_key].items():
+            found[(0, origin) if origin < 0 else (source_key, count)] = len(payload)
+    return {home: sum(found.values()) for home, found in sizes.items()}
 
 
 def remove_runs(state: DiskState, runs: Iterable[tuple[int, int, int]]) -> None:

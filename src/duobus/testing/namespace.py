@@ -9,14 +9,25 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Protocol
 
+import msgspec
+
 from duobus import errors
 from duobus.errors import ArgumentInvalid
-from duobus.model.description import QueueDescription, check_queue, to_json
+from duobus.model.description import (
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+    check_queue,
+    check_subscription,
+    check_topic,
+    to_json,
+)
 
 _STOP_TIMEOUT_S = 15.0
 
@@ -236,6 +247,44 @@ class Namespace:
         """
         self._broker.call("update_queue", self.name, name, _values(properties))
 
+    def create_topic(self, name: str, *, subscriptions: Sequence[str] = (), **properties: Any) -> str:
+        """Create a topic with subscriptions that take everything, and return its name.
+
+        Args:
+            name: Of the topic.
+            subscriptions: Names of its subscriptions.
+            properties: As ``ServiceBusAdministrationClient.create_topic`` names them; durations are ``timedelta``.
+
+        Raises:
+            EntityAlreadyExists: The name is taken.
+            ArgumentInvalid, ArgumentOutOfRange: A property is wrong.
+        """
+        parts = tuple(SubscriptionDescription(name=one) for one in subscriptions)
+        about = TopicDescription(name=name, subscriptions=parts, **_values(properties, TopicDescription))
+        self._broker.call("create_topic", self.name, to_json(check_topic(about)).decode())
+        return name
+
+    def create_subscription(self, topic: str, name: str, *, filter: str | None = None, **properties: Any) -> str:
+        """Create a subscription of a topic and return its name.
+
+        Args:
+            topic: Name of the topic.
+            name: Of the subscription.
+            filter: SQL expression of its one rule; None: it takes everything.
+            properties: As ``ServiceBusAdministrationClient.create_subscription`` names them.
+
+        Raises:
+            EntityNotFound: There is no such topic.
+            EntityAlreadyExists: The name is taken.
+            ArgumentInvalid, ArgumentOutOfRange: A property or the expression is wrong.
+        """
+        values = _values(properties, SubscriptionDescription)
+        if filter is not None:
+            values["rules"] = (RuleDescription(name="$Default", filter_type="Sql", sql_filter=filter),)
+        about = check_subscription(SubscriptionDescription(name=name, **values))
+        self._broker.call("create_subscription", self.name, topic, to_json(about).decode())
+        return name
+
     def messages(self, queue: str) -> list[FoundMessage]:
         """Return all messages of a queue, then those of its dead-letter queue, by sequence number; at most 1,000 each.
 
@@ -259,9 +308,9 @@ def _description(name: str, properties: dict[str, Any]) -> QueueDescription:
     return check_queue(QueueDescription(name=name, **_values(properties)))
 
 
-def _values(properties: dict[str, Any]) -> dict[str, Any]:
+def _values(properties: dict[str, Any], kind: type[msgspec.Struct] = QueueDescription) -> dict[str, Any]:
     """Properties under the names of a description, with its units."""
-    known = set(QueueDescription.__struct_fields__) - {"name"}
+    known = set(kind.__struct_fields__) - {"name", "subscriptions", "rules"}
     values: dict[str, Any] = {}
     for key, given in properties.items():
         if key == "max_message_size_in_kilobytes":
@@ -273,5 +322,6 @@ def _values(properties: dict[str, Any]) -> dict[str, Any]:
         elif key in known or f"{key}_ms" in known:
             values[key if key in known else f"{key}_ms"] = given
         else:
-            raise ArgumentInvalid(f"A queue has no property '{key}'. Use the names of QueueProperties.")
+            entity = kind.__name__.removesuffix("Description")
+            raise ArgumentInvalid(f"A {entity.lower()} has no property '{key}'. Use the names of {entity}Properties.")
     return values

@@ -227,8 +227,8 @@ def store_kept_open() -> Iterator[None]:
     """A failed commit is taken for one that never happened: memory goes on as if nothing was."""
     original = MessageBroker._committed
 
-    def committed(self: MessageBroker, life: int, error: BaseException | None) -> None:
-        original(self, life, None)
+    def committed(self: MessageBroker, life: int, error: BaseException | None, commit: CommitBatch) -> None:
+        original(self, life, None, commit)
 
     def kept(self: CrashingStore, batch: CommitBatch) -> None:
         try:

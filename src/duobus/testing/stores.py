@@ -41,6 +41,7 @@ from duobus.testing.disk import (
     find_fragment,
     forget_ids,
     remove_runs,
+    shared_bytes,
 )
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ class CrashingStore(MessagingStore):
             [FragmentRow(key, *row) for key, row in sorted(state.fragments.items())],
             [SourceRow(key, *row) for key, row in sorted(state.sources.items())],
             [Tombstone(*row) for row in state.tombstones],
+            shared_bytes(state),
         )
 
     def begin_generation(self, deletions: Iterable[Tombstone]) -> int:
@@ -172,6 +174,24 @@ class CrashingStore(MessagingStore):
 
         self._perform(operation)
 
+    def drop_source(self, entity_id: int, source_no: int, limit: int) -> bool:
+        """Delete some messages of a source, or with the last of them the source."""
+        state = self._state
+        fragments = {key for key, row in state.fragments.items() if row[0] == entity_id}
+        keys = [key for key, row in state.sources.items() if row[0] in fragments and row[1] == source_no]
+        found = sorted((key, count) for key in keys for count in state.messages[key])
+        is_last = len(found) < limit
+
+        def operation(target: DiskState) -> None:
+            remove_runs(target, [(key, count, count) for key, count in found[:limit]])
+            for key in keys if is_last else ():
+                del target.sources[key], target.messages[key]
+                target.histories.pop(key, None)
+
+        if keys:
+            self._perform(operation)
+        return bool(keys) and not is_last
+
     def commit(self, batch: CommitBatch) -> None:
         """Write the batch, or fail as the disk's faults will have it."""
         state = self._state
@@ -185,6 +205,7 @@ class CrashingStore(MessagingStore):
         # The broker may reuse its objects once commit has returned; the disk keeps its own.
         kept = copy.deepcopy(batch)
         self._perform(lambda target: apply_batch(target, kept))
+        batch.shared = shared_bytes(state) if any(row[1] for row in state.sources.values()) else {}
 
     def load(self, source_key: int, first_count: int, limit: int) -> list[StoredMessage]:
         """Return messages of every state."""
@@ -214,7 +235,7 @@ class CrashingStore(MessagingStore):
         for count in sorted(rows):
             if len(found) >= limit:
                 break
-            enqueued_ms, state, deliveries, payload, special = rows[count]
+            enqueued_ms, state, deliveries, payload, special, origin = rows[count]
             if count < first_count or wanted not in (None, state):
                 continue
             if (source_key, count) in self._disk.rotten:
@@ -222,7 +243,7 @@ class CrashingStore(MessagingStore):
                 if report not in self._bad:
                     self._bad.append(report)
                 continue
-            found.append(StoredMessage(count, enqueued_ms, state, deliveries, payload, special))
+            found.append(StoredMessage(count, enqueued_ms, state, deliveries, payload, special, abs(origin)))
         return found
 
     def quarantined(self) -> list[tuple[int, int, str]]:

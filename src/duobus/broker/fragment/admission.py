@@ -12,18 +12,28 @@ if TYPE_CHECKING:
     from duobus.broker.fragment.source import Source
 
 
-def check(source: Source, run: Run, now_ms: int) -> ServiceBusError | None:
-    """Say why a run cannot be taken in, or None; it is taken as a whole or not at all (I33, I40)."""
+def check(source: Source, run: Run, now_ms: int, elsewhere: int = 0) -> ServiceBusError | None:
+    """Say why a run cannot be taken in, or None; it is taken as a whole or not at all (I33, I40).
+
+    ``elsewhere``: bytes that count beside those of the source.
+    """
     settings = source.settings
     batch = run.batch
-    if settings.max_bytes is not None and source.bytes + batch.bytes_total > settings.max_bytes:
+    used = source.bytes + elsewhere
+    if settings.max_bytes is not None and used + batch.bytes_total > settings.max_bytes:
         # A duplicate takes no room: whoever repeats what was stored is told so, however full the entity is.
         size = 0 if batch.ping else duplicates.stored_size(source, run)
-        if size and source.bytes + size > settings.max_bytes:
-            return over_quota(source.bytes, settings.max_bytes)
+        if size and used + size > settings.max_bytes:
+            return over_quota(used, settings.max_bytes)
     if source.history is not None and settings.duplicate_window_ms is not None and batch.ids is not None:
         return duplicates.check(source.history, run, settings.duplicate_window_ms, now_ms)
     return None
+
+
+def has_room(source: Source, size: int, elsewhere: int) -> bool:
+    """Whether so many bytes more would fit now; ``elsewhere``: bytes that count beside those of the source."""
+    max_bytes = source.settings.max_bytes
+    return max_bytes is None or source.bytes + elsewhere + size <= max_bytes
 
 
 def over_quota(size: int, limit: int) -> QuotaExceeded:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from duobus.broker.fragment.cold_tail import slot_of_row
-from duobus.broker.fragment.slot import RESERVED, SCHEDULED, Slot, sub_queue_of
+from duobus.broker.fragment.slot import RESERVED, SCHEDULED, Slot, slot_like, sub_queue_of
 from duobus.stores.interface import StoredMessage
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def look_at_rows(
 
 
 def _copy(slot: Slot) -> Slot:
-    copy = Slot(slot.count, slot.payload, slot.enqueued_ms)
+    copy = slot_like(slot)
     copy.state, copy.deliveries, copy.lock, copy.special = slot.state, slot.deliveries, slot.lock, slot.special
     return copy
 

@@ -10,7 +10,7 @@ from heapq import heappush
 from typing import TYPE_CHECKING
 
 from duobus.broker.fragment.commands import Command, Housekeeping
-from duobus.broker.fragment.slot import ACTIVE, MAIN, NEVER, RESERVED, Slot, state_in_memory
+from duobus.broker.fragment.slot import ACTIVE, MAIN, NEVER, RESERVED, CopySlot, Slot, state_in_memory
 from duobus.model.special import Special
 from duobus.stores.interface import Columns, Plain, StoredMessage
 
@@ -76,7 +76,7 @@ def page_in(fragment: Fragment, source_no: int, rows: list[StoredMessage], *, is
         # Scheduled and dead messages are in memory anyway, and so is what is being disposed of.
         if count in by_count or state_in_memory(row.state) != ACTIVE:
             continue
-        if row.state == ACTIVE and row.special is None and not row.deliveries:
+        if row.state == ACTIVE and row.special is None and not row.deliveries and not row.origin:
             # ``place`` of an ordinary message comes to this.
             slot = by_count[count] = Slot(count, row.payload, row.enqueued_ms)
             ready.append(slot)
@@ -100,6 +100,7 @@ def page_in(fragment: Fragment, source_no: int, rows: list[StoredMessage], *, is
         source.numbers[MAIN] -= missing
         source.bytes -= source.cold_bytes
         source.warmed(missing, source.cold_bytes, 0)
+        fragment.dirty.add(source_no)
     return missing
 
 
@@ -147,6 +148,8 @@ def fetched(fragment: Fragment, source_no: int, rows: list[StoredMessage]) -> li
 def slot_of_row(row: StoredMessage) -> Slot:
     """A message as the store gave it back."""
     slot = Slot(row.count, row.payload, row.enqueued_ms)
+    if row.origin:
+        slot = CopySlot(row.count, row.payload, row.enqueued_ms, row.origin)
     slot.state = state_in_memory(row.state)
     slot.deliveries = row.deliveries
     if row.special is not None:

@@ -17,6 +17,7 @@ from duobus.stores.interface import Tombstone
 
 if TYPE_CHECKING:
     from duobus.broker.fragment.sessions import Session, SessionLock
+    from duobus.broker.fragment.source import Source
 
 COMPLETE: Final = 0
 ABANDON: Final = 1
@@ -43,6 +44,25 @@ class Command:
         self.error: ServiceBusError | None = None
 
 
+class Copies:
+    """New messages of one subscription with consecutive counts, all of them plain or not.
+
+    Attributes:
+        source: Of the subscription.
+        slots: The messages.
+        is_plain: None of them has anything rare.
+        size: Their payload bytes.
+    """
+
+    __slots__ = ("is_plain", "size", "slots", "source")
+
+    def __init__(self, source: Source, slots: list[Slot], size: int, *, is_plain: bool) -> None:
+        self.source = source
+        self.slots = slots
+        self.size = size
+        self.is_plain = is_plain
+
+
 class Run(Command):
     """Enqueue those messages of a batch that go to this fragment.
 
@@ -55,9 +75,11 @@ class Run(Command):
         size: After apply: their payload bytes.
         dropped: After apply: indices of the duplicates that were accepted and dropped; None when there are none.
         tombstones: Earlier attempts whose commit was ambiguous (I27).
+        copies: Of a run to a topic, between apply and release: what each subscription gets of it; ``slots`` are those
+            that stay at the topic until their time.
     """
 
-    __slots__ = ("batch", "dropped", "first_count", "indices", "placement", "size", "slots", "tombstones")
+    __slots__ = ("batch", "copies", "dropped", "first_count", "indices", "placement", "size", "slots", "tombstones")
 
     def __init__(
         self, handle: Any, source_no: int, batch: SendBatch, indices: list[int] | None, placement: Any
@@ -71,6 +93,7 @@ class Run(Command):
         self.slots: list[Slot] = []
         self.dropped: list[int] | None = None
         self.tombstones: list[Tombstone] = []
+        self.copies: list[Copies] = []
 
     def counts(self) -> list[int]:
         """After apply: the count of each message, in order. A duplicate uses one up that names nothing."""
@@ -241,9 +264,11 @@ class Housekeeping(Command):
         expired: Ran out of life: removed, or dead-lettered with TTLExpiredException.
         exhausted: Reached MaxDeliveryCount: dead-lettered.
         due: Scheduled messages whose time has come.
+        at_topic: They are messages of a topic, for its subscriptions.
+        copies: After apply, at a topic: what each subscription gets of those.
     """
 
-    __slots__ = ("due", "due_slots", "exhausted", "expired")
+    __slots__ = ("at_topic", "copies", "due", "due_slots", "exhausted", "expired")
 
     def __init__(self, handle: Any, source_no: int) -> None:
         super().__init__(handle, source_no, None)
@@ -251,6 +276,8 @@ class Housekeeping(Command):
         self.exhausted: list[Slot] = []
         self.due: list[Slot] = []
         self.due_slots: list[Slot] = []
+        self.at_topic = False
+        self.copies: list[Copies] = []
 
 
 class Group(Command):

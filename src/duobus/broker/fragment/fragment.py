@@ -20,6 +20,8 @@ from duobus.broker.fragment import (
     clearing,
     duplicates,
     entering,
+    expiry,
+    fanout,
     redelivery,
     session_states,
     sessions,
@@ -76,6 +78,8 @@ class Fragment:
         fresh: (source number, sub-queue) pairs that got available messages since the broker last looked.
         woken: Locks of sessions that got such messages.
         ended: Locks of sessions that ran out since then.
+        topic: What a topic's fragment knows of its subscriptions; None in a queue's.
+        dirty: Sources of a topic whose rows the next commit writes; a queue's one source is always written.
         deadline: No housekeeping is due before this instant (broker time).
         armed: The instant for which the message broker has noted to look; its own business.
         window_bytes: Payload bytes that each source may keep in memory before new messages go cold.
@@ -84,6 +88,7 @@ class Fragment:
     __slots__ = (
         "armed",
         "deadline",
+        "dirty",
         "ended",
         "epoch",
         "fragment_key",
@@ -93,6 +98,7 @@ class Fragment:
         "number",
         "prefix",
         "sources",
+        "topic",
         "window_bytes",
         "woken",
     )
@@ -107,6 +113,8 @@ class Fragment:
         # 62 bits: the counter starts anywhere and still has room for ever.
         self.next_lock = int.from_bytes(salt[2:10], "big") >> 2
         self.sources: dict[int, Source] = {}
+        self.topic: fanout.TopicState | None = None
+        self.dirty: set[int] = set()
         self.fresh: set[tuple[int, int]] = set()
         self.woken: list[sessions.SessionLock] = []
         self.ended: list[sessions.SessionLock] = []
@@ -155,18 +163,18 @@ class Fragment:
         """Do what is due and return what needs a commit. Call whenever ``now_ms`` has reached ``deadline``."""
         work: list[Command] = []
         self.deadline = NEVER
-        for source in self.sources.values():
+        for source in self.sources.values() if self.topic is None else fanout.busy_sources(self):
             keeping = Housekeeping(self.handle, source.source_no)
             keeping.exhausted, source.worn = source.worn, []
             self._end_locks(source, now_ms, keeping)
             if source.sessions is not None:
                 sessions.end_locks(self, source, now_ms, keeping)
-            self._expire(source, now_ms, keeping)
+            expiry.expire(self, source, now_ms, keeping)
             self._wake_scheduled(source, now_ms, keeping)
             if source.delayed:
                 redelivery.wake(self, source, now_ms, keeping)
             source.compact()
-            self._note_history(source, now_ms)
+            self.note_history(source, now_ms)
             if keeping.expired or keeping.exhausted or keeping.due:
                 for slot in keeping.expired:
                     slot.lock = RESERVED
@@ -185,44 +193,6 @@ class Fragment:
             if ends:
                 self.due_at(ends[0][0])
 
-    def _expire(self, source: Source, now_ms: int, keeping: Housekeeping) -> None:
-        default_ttl = source.settings.default_ttl_ms
-        ready = source.sub_queues[MAIN].ready
-        if default_ttl is not None:
-            while ready and (ready[0].state == GONE or ready[0].enqueued_ms + default_ttl <= now_ms):
-                slot = ready.popleft()
-                if slot.state == GONE:
-                    source.sub_queues[MAIN].stale -= 1
-                else:
-                    # One with a life of its own stands in the index below, too, and must not expire twice.
-                    slot.expires_ms = 0
-                    keeping.expired.append(slot)
-            if ready:
-                self.due_at(ready[0].enqueued_ms + default_ttl)
-        self._expire_own(source, now_ms, keeping)
-
-    def _expire_own(self, source: Source, now_ms: int, keeping: Housekeeping) -> None:
-        """Those with a time to live of their own, and those that left the order of the others."""
-        expiring = source.expiring
-        while expiring and expiring[0][0] <= now_ms:
-            expires_ms, count = heappop(expiring)
-            found = source.by_count.get(count)
-            # A locked message does not expire under its holder (I22); its return looks at the time again.
-            if found is None:
-                if source.is_cold(count):
-                    source.cold_due.append(count)
-                continue
-            if found.expires_ms != expires_ms:
-                continue
-            # The entry is used up; a message that was paged in may stand here twice, and must not expire twice.
-            found.expires_ms = 0
-            if found.lock:
-                continue
-            # Only what stands in a list of the main sub-queue has to leave it.
-            keeping.expired.append(source.withdraw(found) if kind_of(found.state) == ACTIVE else found)
-        if expiring:
-            self.due_at(expiring[0][0])
-
     def _wake_scheduled(self, source: Source, now_ms: int, keeping: Housekeeping) -> None:
         scheduled = source.scheduled
         if source.is_activating:
@@ -238,10 +208,11 @@ class Fragment:
         if keeping.due:
             # The next ones wait for this commit: a million that are due at once are no single commit.
             source.is_activating = True
+            keeping.at_topic = self.topic is not None
         elif scheduled:
             self.due_at(scheduled[0][0])
 
-    def _note_history(self, source: Source, now_ms: int | None = None) -> None:
+    def note_history(self, source: Source, now_ms: int | None = None) -> None:
         """See to it that ids are purged when they have run out; with ``now_ms``, purge those that have."""
         history, window_ms = source.history, source.settings.duplicate_window_ms
         if history is not None and window_ms is not None:
@@ -255,7 +226,11 @@ class Fragment:
 
     def check(self, command: Command, now_ms: int) -> ServiceBusError | None:
         """Say why a command cannot be done, or None; changes nothing."""
+        if command.source_no not in self.sources:
+            return MessageNotFound("The subscription is gone, and its messages with it.")
         if isinstance(command, Run):
+            if self.topic is not None:
+                return fanout.check(self, self.topic, command, now_ms)
             return admission.check(self.sources[command.source_no], command, now_ms)
         if isinstance(command, SettleBatch):
             return settling.check(self, command)
@@ -286,8 +261,12 @@ class Fragment:
     def apply(self, command: Command, now_ms: int, commit: CommitBatch) -> None:
         """Do a checked command: decide, and write down what the store must keep. Cannot fail."""
         source = self.sources[command.source_no]
+        self.dirty.add(command.source_no)
         if isinstance(command, Run):
-            self._apply_run(source, command, now_ms, commit)
+            if self.topic is None:
+                self._apply_run(source, command, now_ms, commit)
+            else:
+                fanout.publish(self, self.topic, command, now_ms, commit)
         elif isinstance(command, SettleBatch):
             settling.apply(self, source, command, now_ms, commit)
         elif isinstance(command, TakeAndRemove):
@@ -303,6 +282,8 @@ class Fragment:
         else:
             assert isinstance(command, Housekeeping)
             settling.apply_housekeeping(source, command, now_ms, commit, self.number)
+            if command.at_topic and self.topic is not None:
+                fanout.activate(self, self.topic, command, now_ms, commit)
 
     def _apply_take(self, source: Source, command: TakeAndRemove, commit: CommitBatch) -> None:
         if command.holder is not None:
@@ -315,10 +296,8 @@ class Fragment:
             source.highest_delivered = max(source.highest_delivered, command.slots[-1].count)
 
     def has_room(self, size: int) -> bool:
-        """Whether its queue would take so many bytes more now."""
-        source = self.sources[0]
-        max_bytes = source.settings.max_bytes
-        return max_bytes is None or source.bytes + size <= max_bytes
+        """Whether its entity would take so many bytes more now."""
+        return admission.has_room(self.sources[0], size, 0 if self.topic is None else self.topic.bytes)
 
     def _apply_run(self, source: Source, run: Run, now_ms: int, commit: CommitBatch) -> None:
         batch = run.batch
@@ -327,7 +306,7 @@ class Fragment:
         indices = run.indices
         if batch.ids is not None:
             indices = duplicates.admit(source, run, now_ms, commit)
-            self._note_history(source)
+            self.note_history(source)
         run.size = batch.bytes_total if indices is None else sum([len(batch.payloads[i]) for i in indices])
         payloads = batch.payloads if indices is None else [batch.payloads[i] for i in indices]
         count = run.first_count = source.next_count
@@ -363,17 +342,26 @@ class Fragment:
 
     def release(self, command: Command, now_ms: int) -> None:
         """Make a durable command's effects visible: messages available, removals final."""
-        source = self.sources[command.source_no]
+        source = self.sources.get(command.source_no)
+        if source is None:
+            # Its subscription was deleted while the commit was under way.
+            return
         if isinstance(command, Run):
             self._release_run(source, command)
+            fanout.release(self, command.copies)
         elif isinstance(command, SettleBatch):
             settling.release(self, source, command, now_ms)
         elif isinstance(command, Housekeeping):
             settling.release_housekeeping(self, source, command)
+            fanout.release(self, command.copies)
             if command.due:
                 source.is_activating = False
                 self.due_at(now_ms)
-        elif isinstance(command, (TakeAndRemove, TakeDeferred, CancelScheduled)):
+        else:
+            self._release_rare_command(source, command)
+
+    def _release_rare_command(self, source: Source, command: Command) -> None:
+        if isinstance(command, (TakeAndRemove, TakeDeferred, CancelScheduled)):
             for slot in command.slots:
                 source.forget(slot)
         elif isinstance(command, Clearing):
@@ -393,14 +381,18 @@ class Fragment:
             return
         if run.batch.extra is not None or source.sessions is not None:
             self.release_rare(source, slots)
-            return
-        first = run.first_count
+        else:
+            self.release_plain(source, slots, run.size)
+
+    def release_plain(self, source: Source, slots: list[Slot], size: int) -> None:
+        """Make new messages available of which none has anything rare."""
+        first = slots[0].count
         main = source.sub_queues[MAIN]
         if source.cold_number or self._is_window_full(source, len(main.ready)):
-            source.chill(first, len(slots), run.size)
+            source.chill(first, len(slots), size)
             return
         source.by_count.update(zip(range(first, first + len(slots)), slots, strict=True))
-        source.resident_bytes += run.size
+        source.resident_bytes += size
         default_ttl = source.settings.default_ttl_ms
         if default_ttl is not None and not main.ready:
             self.due_at(slots[0].enqueued_ms + default_ttl)
@@ -494,6 +486,7 @@ class Fragment:
         # take() is ascending, so the last is the highest.
         if slots and sub_queue == MAIN and slots[-1].count > source.highest_delivered:
             source.highest_delivered = slots[-1].count
+            self.dirty.add(source_no)
         return first, slots, until_ms
 
     def lock_deferred(

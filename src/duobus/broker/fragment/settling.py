@@ -196,7 +196,7 @@ def apply_housekeeping(
     else:
         source.uncount(command.expired)
         removals(source, command.expired, commit)
-    if command.due:
+    if command.due and not command.at_topic:
         _apply_due(source, command, now_ms, commit, fragment_number)
 
 

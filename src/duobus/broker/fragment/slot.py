@@ -101,3 +101,24 @@ class Slot:
     def size(self) -> int:
         """Bytes that count towards the entity's size."""
         return len(self.payload)
+
+
+class CopySlot(Slot):
+    """One message of a subscription.
+
+    Attributes:
+        origin: Lower 48 bits of the sequence number that the topic gave the message (HTTP contract E.1).
+    """
+
+    __slots__ = ("origin",)
+
+    def __init__(self, count: int, payload: bytes, enqueued_ms: int, origin: int) -> None:
+        super().__init__(count, payload, enqueued_ms)
+        self.origin = origin
+
+
+def slot_like(slot: Slot) -> Slot:
+    """A slot for the same message, in the state of a new one."""
+    if isinstance(slot, CopySlot):
+        return CopySlot(slot.count, slot.payload, slot.enqueued_ms, slot.origin)
+    return Slot(slot.count, slot.payload, slot.enqueued_ms)

@@ -24,6 +24,7 @@ from duobus.broker.fragment.slot import (
     TRANSFER,
     Slot,
     kind_of,
+    slot_like,
     sub_queue_of,
 )
 
@@ -374,7 +375,7 @@ class Source:
             self.sessions.withdrawn(slot)
             return slot
         self.sub_queues[sub_queue_of(slot.state)].stale += 1
-        successor = Slot(slot.count, slot.payload, slot.enqueued_ms)
+        successor = slot_like(slot)
         successor.deliveries = slot.deliveries
         successor.state = slot.state
         successor.special = slot.special

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from duobus.amqp import Attach, Coordinator, Link, Source, Target
-from duobus.broker import Queue
+from duobus.broker import Queue, Subscription, Topic
 from duobus.errors import (
     DetachForced,
     InvalidField,
@@ -147,8 +147,8 @@ def _demand_room(queue: Queue, limit: int) -> None:
     number = sum(len(lender.receivers) for lender in queue.lenders.values())
     if number >= limit:
         raise QuotaExceeded(
-            f"The queue '{queue.path}' has {number} receivers of at most {limit}. Close some, or raise the quota "
-            "(--quota receivers=...)."
+            f"The {queue.kind} '{queue.path}' has {number} receivers of at most {limit}. Close some, or raise the "
+            "quota (--quota receivers=...)."
         )
 
 
@@ -156,9 +156,11 @@ def _attach_sender(peer: Peer, link: Link, address: Address) -> None:
     """The client sends."""
     _authorize(peer, address, Right.SEND, "Send")
     queue = peer.door.unit.namespace(peer.namespace or "").resolve(address)
-    demand_sending(queue)
     if address.sub_queue:
         raise NotAllowed("Messages cannot be sent to a dead-letter queue. Send to the entity itself.")
+    if isinstance(queue, Subscription):
+        raise NotAllowed(f"Messages cannot be sent to a subscription. Send to its topic '{queue.top.path}'.")
+    demand_sending(queue)
     size_max = queue.description.max_message_size_bytes
     destination = _destination_of(peer, link)
     if destination is None:
@@ -194,6 +196,8 @@ def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:
     """The client receives."""
     _authorize(peer, address, Right.LISTEN, "Listen")
     queue = peer.door.unit.namespace(peer.namespace or "").resolve(address)
+    if isinstance(queue, Topic):
+        raise NotAllowed(f"Nothing can be received from the topic '{queue.path}'. Receive from a subscription of it.")
     demand_one_entity(peer, link.session, queue)
     demand_receiving(queue, address.sub_queue)
     _demand_room(queue, peer.door.unit.quotas.receivers)
@@ -206,7 +210,7 @@ def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:
         raise NotAllowed(f"{what} not require sessions, so no session can be accepted from it.")
     if requires_session and not is_session:
         raise NotAllowed(
-            f"The queue '{queue.path}' requires sessions: a session is required. Attach with the filter "
+            f"The {queue.kind} '{queue.path}' requires sessions: a session is required. Attach with the filter "
             "com.microsoft:session-filter, which names one or is null for the next available."
         )
     if getattr(source, "distribution_mode", None) == "copy":

@@ -263,7 +263,7 @@ def demand_one_entity(peer: Peer, session: Session, queue: Queue) -> None:
         OperationCancelled: The session is one of those, and has another entity already.
     """
     first = via_entity(peer, session)
-    if first is not None and first is not queue:
+    if first is not None and first.top is not queue.top:
         raise OperationCancelled(
             f"The session receives from '{first.path}' and began with a coordinator, so it cannot receive from "
             f"'{queue.path}': local transactions cannot span multiple top-level entities. Use another session."

@@ -56,7 +56,7 @@ def demand_operation(queue: Queue, name: str) -> None:
 def _demand(queue: Queue, allowed: tuple[str, ...]) -> None:
     status = queue.description.status
     if status not in allowed:
-        raise EntityDisabled(f"The queue '{queue.path}' has the status {status}. Enable it, then try again.")
+        raise EntityDisabled(f"The {queue.kind} '{queue.path}' has the status {status}. Enable it, then try again.")
 
 
 def entity_changed(peer: Peer, queue: Queue) -> None:

@@ -183,10 +183,10 @@ class IncomingLink(Mailbox):
         if self.queue.description.requires_session:
             self._of_sessions(event)
             return
-        is_partitioned = self.queue.is_partitioned
+        looks_for_keys = self.queue.looks_for_keys
         bare: list[bytes] = []
         for payload in event.payloads:
-            offset = plain_offset(payload, is_partitioned)
+            offset = plain_offset(payload, looks_for_keys)
             if offset < 0:
                 self._rare_singles(event)
                 return

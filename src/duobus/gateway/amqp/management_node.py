@@ -15,7 +15,6 @@ from duobus.broker import (
     DEAD_LETTER_OUTCOME,
     DEFER,
     MAIN,
-    SOURCE,
     FragmentHandle,
     Queue,
     SessionReceiver,
@@ -39,7 +38,7 @@ from duobus.errors import (
     SessionLockLost,
     Unauthorized,
 )
-from duobus.gateway.amqp import clearing
+from duobus.gateway.amqp import clearing, rule_operations
 from duobus.gateway.amqp.entity_life import demand_operation
 from duobus.gateway.amqp.mapping import HeadMaker, take_apart
 from duobus.gateway.amqp.request_node import Request, RequestLink, RequestNode
@@ -164,6 +163,7 @@ class ManagementNode(RequestNode):
         operation = _OPERATIONS.get(name)
         if operation is None:
             raise NotImplementedYet(f"'{name}' is no operation that '{self.name}' has in this version.")
+        rule_operations.demand_known(self.queue, name, is_sub_queue=self.address.sub_queue != MAIN)
         function, right = operation
         if not self.peer.allows(self.address.segments(), right):
             raise Unauthorized(
@@ -194,11 +194,11 @@ class ManagementNode(RequestNode):
         until: list[Timestamp] = []
         by_fragment = self._locks_of(body)
         for (handle, prefix), locks in by_fragment.items():
-            if not handle.broker.holds(handle, SOURCE, prefix, locks):
+            if not handle.broker.holds(handle, self.queue.source_no, prefix, locks):
                 raise lock_lost()
         ends: dict[tuple[FragmentHandle, bytes], int] = {}
         for (handle, prefix), locks in by_fragment.items():
-            end = handle.broker.renew(handle, SOURCE, prefix, locks)
+            end = handle.broker.renew(handle, self.queue.source_no, prefix, locks)
             if end is None:
                 raise lock_lost()
             ends[handle, prefix] = end
@@ -235,7 +235,7 @@ class ManagementNode(RequestNode):
         commands: list[SettleBatch] = []
         for (handle, prefix), locks in self._locks_of(body).items():
             ranges = [(lock, 1) for lock in locks]
-            command = SettleBatch(handle, SOURCE, reply, prefix=prefix, outcome=outcome, ranges=ranges)
+            command = SettleBatch(handle, self.queue.source_no, reply, prefix=prefix, outcome=outcome, ranges=ranges)
             command.detail = detail
             command.strict = True
             command.holder = None if holder is None else holder.lock
@@ -434,6 +434,9 @@ _OPERATIONS: dict[str, tuple[Operation, Right]] = {
     "com.microsoft:schedule-message": (ManagementNode._schedule, Right.SEND),
     "com.microsoft:cancel-scheduled-message": (ManagementNode._cancel, Right.SEND),
     "com.microsoft:batch-delete-messages": (clearing.batch_delete, Right.LISTEN),
+    "com.microsoft:add-rule": (rule_operations.add_rule, Right.MANAGE),
+    "com.microsoft:remove-rule": (rule_operations.remove_rule, Right.MANAGE),
+    "com.microsoft:enumerate-rules": (rule_operations.enumerate_rules, Right.LISTEN),
     "duobus:purge-messages": (clearing.purge, Right.MANAGE),
 }
 

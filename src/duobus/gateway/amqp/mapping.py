@@ -10,7 +10,7 @@ import struct
 import uuid
 from typing import Any, Final, NamedTuple
 
-from duobus.broker import COUNT_BITS, MAIN, Slot, kind_of, string_key, sub_queue_of
+from duobus.broker import COUNT_BITS, MAIN, CopySlot, Slot, kind_of, string_key, sub_queue_of
 from duobus.codec import (
     DecodeError,
     GroupShape,
@@ -31,6 +31,7 @@ from duobus.codec import (
 from duobus.codec import Int as AmqpInt
 from duobus.errors import ArgumentInvalid, ArgumentOutOfRange, Undecodable
 from duobus.model.columns import Mailbox, SendBatch
+from duobus.model.overlay import Overlay
 from duobus.model.special import SessionOnly, Special, is_ordinary
 
 PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
@@ -294,7 +295,8 @@ class HeadMaker:
             payload = slot.payload
             special = slot.special
             if slot.deliveries and special is None and not slot.state:
-                head = self._repeated(slot, base | slot.count, locked_until_ms)
+                number = base | slot.count
+                head = self._repeated(slot, number, number, locked_until_ms)
             elif slot.deliveries or not is_ordinary(special):
                 head, payload = self.rare(slot, fragment_number, locked_until_ms)
             elif locks:
@@ -326,7 +328,7 @@ class HeadMaker:
             payloads.append(slot.payload)
         return heads, payloads
 
-    def _repeated(self, slot: Slot, number: int, locked_until_ms: int) -> bytes:
+    def _repeated(self, slot: Slot, number: int, origin: int, locked_until_ms: int) -> bytes:
         """Head of an ordinary message that was delivered before."""
         header = self._again.get(slot.deliveries)
         if header is None:
@@ -336,9 +338,9 @@ class HeadMaker:
             self._again[slot.deliveries] = header
         if self._locks:
             return header + self._pack_map(
-                self._start, slot.enqueued_ms, _SEQUENCE, number, _ORIGIN, number, _LOCKED, locked_until_ms
+                self._start, slot.enqueued_ms, _SEQUENCE, number, _ORIGIN, origin, _LOCKED, locked_until_ms
             )
-        return header + self._pack_map(self._start, slot.enqueued_ms, _SEQUENCE, number, _ORIGIN, number)
+        return header + self._pack_map(self._start, slot.enqueued_ms, _SEQUENCE, number, _ORIGIN, origin)
 
     def rare(
         self, slot: Slot, fragment_number: int, locked_until_ms: int, lock_token: uuid.UUID | None = None
@@ -361,7 +363,8 @@ class HeadMaker:
         )
         number = fragment_number << COUNT_BITS | slot.count
         annotations: dict[Any, Any] = {ENQUEUED_TIME: Timestamp(slot.enqueued_ms), SEQUENCE_NUMBER: number}
-        annotations[ENQUEUE_SEQUENCE_NUMBER] = special.enqueued_sequence_number or number
+        origin = fragment_number << COUNT_BITS | (slot.origin if isinstance(slot, CopySlot) else slot.count)
+        annotations[ENQUEUE_SEQUENCE_NUMBER] = special.enqueued_sequence_number or origin
         if locked_until_ms:
             annotations[LOCKED_UNTIL] = Timestamp(locked_until_ms)
         if kind_of(slot.state):
@@ -380,6 +383,47 @@ class HeadMaker:
         return head, _with_overlay(slot, special)
 
 
+class CopyHeadMaker(HeadMaker):
+    """The same for copies of a topic's messages, which have the number that the topic gave them beside their own."""
+
+    def heads(self, slots: list[Slot], fragment_number: int, locked_until_ms: int) -> tuple[list[bytes], list[bytes]]:
+        """See HeadMaker."""
+        base = fragment_number << COUNT_BITS
+        heads: list[bytes] = []
+        payloads: list[bytes] = []
+        for slot in slots:
+            payload = slot.payload
+            special = slot.special
+            if slot.state or not is_ordinary(special):
+                head, payload = self.rare(slot, fragment_number, locked_until_ms)
+            else:
+                number = base | slot.count
+                origin = base | slot.origin if isinstance(slot, CopySlot) else number
+                if slot.deliveries:
+                    head = self._repeated(slot, number, origin, locked_until_ms)
+                elif self._locks:
+                    head = self._pack(
+                        self._ordinary, slot.enqueued_ms, _SEQUENCE, number, _ORIGIN, origin, _LOCKED, locked_until_ms
+                    )
+                else:
+                    head = self._pack(self._ordinary, slot.enqueued_ms, _SEQUENCE, number, _ORIGIN, origin)
+            heads.append(head)
+            payloads.append(payload)
+        return heads, payloads
+
+    def heads_until(
+        self, slots: list[Slot], fragment_number: int, untils: list[int]
+    ) -> tuple[list[bytes], list[bytes]]:
+        """See HeadMaker."""
+        heads: list[bytes] = []
+        payloads: list[bytes] = []
+        for slot, until_ms in zip(slots, untils, strict=True):
+            (head,), (payload,) = self.heads([slot], fragment_number, until_ms)
+            heads.append(head)
+            payloads.append(payload)
+        return heads, payloads
+
+
 def _wire_ttl(ttl_ms: int | None) -> int | None:
     # The header holds 32 bits; a longer life is not told (contract 7.5).
     return ttl_ms if ttl_ms is not None and ttl_ms < 1 << 32 else None
@@ -395,6 +439,9 @@ def _with_pairs(annotations: dict[Any, Any], special: Special) -> bytes:
 
 
 def _with_overlay(slot: Slot, special: Special) -> bytes:
+    payload = slot.payload
+    if special.changes is not None:
+        payload = Overlay.decode(special.changes).apply_to(payload)
     changes: dict[str, Any] = {}
     if special.overlay is not None:
         changes.update(decode(special.overlay)[0])
@@ -403,4 +450,4 @@ def _with_overlay(slot: Slot, special: Special) -> bytes:
             changes["DeadLetterReason"] = special.reason
         if special.description is not None:
             changes["DeadLetterErrorDescription"] = special.description
-    return with_application_properties(slot.payload, changes) if changes else slot.payload
+    return with_application_properties(payload, changes) if changes else payload

@@ -11,18 +11,18 @@ from duobus.broker import (
     DEAD_LETTER_OUTCOME,
     DEFER,
     MAIN,
-    SOURCE,
     FragmentHandle,
     Queue,
     SessionReceiver,
     SettleBatch,
     SettleDetail,
     Slot,
+    Subscription,
     lock_lost,
 )
 from duobus.errors import MessageLockLost, NotAllowed, NotImplementedYet, ServiceBusError
 from duobus.gateway.amqp.entity_life import demand_receiving
-from duobus.gateway.amqp.mapping import HeadMaker
+from duobus.gateway.amqp.mapping import CopyHeadMaker, HeadMaker
 from duobus.gateway.amqp.slices import REST_S, Pace
 from duobus.model.columns import DeliveryBatch, Mailbox
 from duobus.model.metering import EMPTY_RECEIVE, OPERATION_BYTES, RECEIVE, SETTLE, operations_of
@@ -124,7 +124,8 @@ class OutgoingLink(Mailbox):
         """Take from the queue's properties what deliveries are made with."""
         about = self.queue.description
         default_ttl = about.default_message_time_to_live_ms if self._sub_queue == MAIN else None
-        self._heads = HeadMaker(default_ttl, locks=not self.is_removing)
+        maker = CopyHeadMaker if isinstance(self.queue, Subscription) else HeadMaker
+        self._heads = maker(default_ttl, locks=not self.is_removing)
         self._size_max = about.max_message_size_bytes
 
     def wake(self) -> None:
@@ -199,7 +200,7 @@ class OutgoingLink(Mailbox):
     def _unlock(self, batch: DeliveryBatch, offset: int, number: int) -> None:
         """Give messages of a batch back that the client never saw."""
         ranges = [(batch.first_lock + offset, number)]
-        batch.fragment.broker.unlock(batch.fragment, SOURCE, batch.prefix, ranges, counted=False)
+        batch.fragment.broker.unlock(batch.fragment, self.queue.source_no, batch.prefix, ranges, counted=False)
 
     def _answer_drain(self) -> None:
         """Drain is answered when nothing that was asked for is under way any more (contract 8.5).
@@ -310,8 +311,8 @@ class OutgoingLink(Mailbox):
         number = sum(entry[3] for entry in found)
         self._peer.meter(self.queue, SETTLE, number, 0, number)
 
-    @staticmethod
     def _commands(
+        self,
         found: list[tuple[DeliveryRun, int, int, int]],
         outcome: int,
         state: DeliveryState | None,
@@ -325,7 +326,7 @@ class OutgoingLink(Mailbox):
             command = commands.get(key)
             if command is None:
                 command = commands[key] = SettleBatch(
-                    run.handle, SOURCE, reply, prefix=run.prefix, outcome=outcome, ranges=[]
+                    run.handle, self.queue.source_no, reply, prefix=run.prefix, outcome=outcome, ranges=[]
                 )
                 command.detail = detail
             command.ranges.append((first_lock, number))
@@ -354,7 +355,7 @@ class OutgoingLink(Mailbox):
         gone: list[tuple[int, int]] = []
         for run, first_id, first_lock, number in found:
             ranges = [(first_lock, number)]
-            lost = set(run.handle.broker.unlock(run.handle, SOURCE, run.prefix, ranges, counted=False))
+            lost = set(run.handle.broker.unlock(run.handle, self.queue.source_no, run.prefix, ranges, counted=False))
             for offset in range(number):
                 delivery_id = first_id + offset
                 (gone if first_lock + offset in lost else done).append((delivery_id, delivery_id))

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from duobus.amqp import ACCEPTED, DeliveryState, Rejected, Session, send_shared
-from duobus.broker import COMPLETE, SOURCE, Outlet, Queue, SettleBatch, TurnBatch, lock_lost
+from duobus.broker import COMPLETE, Outlet, Queue, SettleBatch, Subscription, TurnBatch, lock_lost
 from duobus.errors import MessageLockLost
 from duobus.gateway.amqp.deliveries import Stretch, split
-from duobus.gateway.amqp.mapping import HeadMaker
+from duobus.gateway.amqp.mapping import CopyHeadMaker, HeadMaker
 from duobus.gateway.amqp.outgoing_link import WRITTEN_BYTES, write_outcome
 from duobus.model.columns import DeliveryBatch
 from duobus.model.metering import OPERATION_BYTES, RECEIVE, SETTLE, operations_of
@@ -51,7 +51,8 @@ class SessionOutlet(Outlet):
 
     def entity_changed(self) -> None:
         """Take from the queue's properties what deliveries are made with."""
-        self._heads = HeadMaker(self.queue.description.default_message_time_to_live_ms, locks=True)
+        maker = CopyHeadMaker if isinstance(self.queue, Subscription) else HeadMaker
+        self._heads = maker(self.queue.description.default_message_time_to_live_ms, locks=True)
 
     def wake(self) -> None:
         """See Mailbox."""
@@ -144,7 +145,12 @@ class SessionOutlet(Outlet):
             command = commands.get(key)
             if command is None:
                 command = commands[key] = SettleBatch(
-                    run.handle, SOURCE, None if settled else self, prefix=run.prefix, outcome=COMPLETE, ranges=[]
+                    run.handle,
+                    self.queue.source_no,
+                    None if settled else self,
+                    prefix=run.prefix,
+                    outcome=COMPLETE,
+                    ranges=[],
                 )
             command.ranges.append((first_lock, number))
             command.answer_to.append((first_id, run))

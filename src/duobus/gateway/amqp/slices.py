@@ -13,8 +13,6 @@ import socket
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from duobus.broker import SOURCE
-
 if TYPE_CHECKING:
     from duobus.gateway.amqp.deliveries import DeliveryRun
     from duobus.gateway.amqp.peer import Endpoint
@@ -90,8 +88,10 @@ def ending(endpoints: list[Endpoint], unsettled: list[tuple[DeliveryRun, list[tu
         endpoint.close()
         yield CLOSING
     for run, ranges in unsettled:
+        source_no = run.link.queue.source_no
+        unlock = run.handle.broker.unlock
         for first, number in ranges:
             for offset in range(0, number, RELEASED_MAX):
                 part = min(RELEASED_MAX, number - offset)
-                run.handle.broker.unlock(run.handle, SOURCE, run.prefix, [(first + offset, part)], counted=True)
+                unlock(run.handle, source_no, run.prefix, [(first + offset, part)], counted=True)
                 yield part

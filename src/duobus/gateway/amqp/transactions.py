@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from duobus.amqp import DeliveryState, Rejected, TransactionalState
-from duobus.broker import SOURCE, Queue, Run, SettleBatch, Transaction, lock_lost
+from duobus.broker import Queue, Run, SettleBatch, Transaction, lock_lost
 from duobus.broker.transaction import OPEN, WORK_BYTES
 from duobus.errors import (
     QuotaExceeded,
@@ -170,7 +170,7 @@ class Transactions:
         with _Dooming(self, entry):
             for command in commands:
                 locks = [lock for first, number in command.ranges for lock in range(first, first + number)]
-                if not command.handle.broker.holds(command.handle, SOURCE, command.prefix, locks):
+                if not command.handle.broker.holds(command.handle, command.source_no, command.prefix, locks):
                     raise lock_lost()
                 self._keep(entry, WORK_BYTES * (1 + len(command.ranges)))
             entry.transaction.settle(queue, commands)

@@ -1,0 +1,163 @@
+"""What a topic costs beside a queue, printed as JSON: `python -m benchmarks.fanout [--rounds N] [--seconds S]`.
+
+The broker is in this process, on a store of its own in a file, with every sync; the wire is left out. Two figures:
+bytes written for a message of 1 KiB that goes to 10 subscriptions, against 10 sends to a queue; and the rate of sends
+to a topic of which one subscription takes the message beside 100 that do not, against sends to a queue. Rounds of both
+are interleaved, medians count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+from duobus.broker import MessageBroker, Queue, ScaleUnit
+from duobus.clock import BrokerTime, Clock, Entropy
+from duobus.codec import build_message
+from duobus.model.columns import Mailbox, SendBatch
+from duobus.model.description import (
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from duobus.stores.catalog import MemoryCatalog
+from duobus.stores.sqlite import SqliteStore
+from duobus.stores.writer import StoreWriter
+
+NAMESPACE = "bench"
+PAYLOAD = build_message(["m1", None, None, "Order-7"], {"color": "red", "region": "r7"}, data=b"x" * 1024)
+#: Messages of one link's read, as the load generator's senders have them arrive.
+READ = 100
+#: Commits whose bytes are counted; nobody receives meanwhile, so this is the backlog of each subscription.
+SENDS = 20
+#: Reads that are under way at once.
+IN_FLIGHT = 4
+
+
+class Box(Mailbox):
+    """Counts what came back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.event = asyncio.Event()
+
+    def wake(self) -> None:
+        self.event.set()
+
+
+async def send(queue: Queue, number: int = 1) -> None:
+    """Send messages and wait until they are stored."""
+    box = Box()
+    queue.send(SendBatch(0, [PAYLOAD] * number, True, box))
+    await box.event.wait()
+    assert box.ready[0].error is None, box.ready[0].error
+
+
+async def rate(queue: Queue, seconds: float) -> float:
+    """Messages a second, with IN_FLIGHT senders."""
+    sent = 0
+    end = time.perf_counter() + seconds
+
+    async def sender() -> None:
+        nonlocal sent
+        while time.perf_counter() < end:
+            await send(queue, READ)
+            sent += READ
+
+    started = time.perf_counter()
+    await asyncio.gather(*(sender() for _ in range(IN_FLIGHT)))
+    return sent / (time.perf_counter() - started)
+
+
+def written() -> int:
+    """Bytes that this process has given to write calls."""
+    fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(fields["wchar"])
+
+
+async def bytes_of(queue: Queue, sends: int, number: int = 1) -> float:
+    """Bytes written for each message of so many sends, one commit each."""
+    before = written()
+    for _ in range(sends):
+        await send(queue, number)
+    return (written() - before) / sends / number
+
+
+def filtering(number: int, kind: str) -> tuple[RuleDescription, ...]:
+    """A rule that takes region ``number`` and no other; that of the benchmark's message is 7."""
+    if kind == "sql":
+        return (RuleDescription(name="r", filter_type="Sql", sql_filter=f"region = 'r{number}'"),)
+    members = {"Properties": {"region": f"r{number}"}}
+    return (RuleDescription(name="r", filter_type="Correlation", correlation_filter=members),)
+
+
+async def measure(folder: Path, rounds: int, seconds: float) -> dict[str, object]:
+    """Everything."""
+    loop = asyncio.get_running_loop()
+    unit = ScaleUnit(MemoryCatalog(), lambda *_: None)
+    writer = StoreWriter(loop, "bench")
+    broker = MessageBroker(
+        1,
+        SqliteStore(str(folder / "bench.db"), 1),
+        writer,
+        time=BrokerTime(Clock()),
+        entropy=Entropy(),
+        watcher=unit,
+    )
+    unit.brokers[1] = broker
+    await unit.start(unit.catalog.read())
+    size = 81_920
+    queue = await unit.create_queue(NAMESPACE, QueueDescription(name="q", max_size_in_megabytes=size))
+    ten = tuple(SubscriptionDescription(name=f"s{number}") for number in range(10))
+    wide = await unit.topics.create_topic(
+        NAMESPACE, TopicDescription(name="wide", max_size_in_megabytes=size, subscriptions=ten)
+    )
+    topics: dict[str, Queue] = {}
+    for kind in ("sql", "correlation"):
+        subscriptions = tuple(
+            SubscriptionDescription(name=f"s{number}", rules=filtering(number, kind)) for number in range(7, 108)
+        )
+        about = TopicDescription(name=kind, max_size_in_megabytes=size, subscriptions=subscriptions)
+        topics[kind] = await unit.topics.create_topic(NAMESPACE, about)
+    single, fanned = await bytes_of(queue, SENDS), await bytes_of(wide, SENDS)
+    read, fanned_read = await bytes_of(queue, SENDS, READ), await bytes_of(wide, SENDS, READ)
+    rates: dict[str, list[float]] = {"queue": [], "sql": [], "correlation": [], "ten": []}
+    for _ in range(rounds):
+        for name, entity in {"queue": queue, **topics, "ten": wide}.items():
+            rates[name].append(await rate(entity, seconds))
+    await unit.stop()
+    writer.stop()
+    medians = {name: round(median(found)) for name, found in rates.items()}
+    return {
+        "bytes_of_a_send": round(single),
+        "bytes_of_a_fan_out_to_10": round(fanned),
+        "ten_sends_over_one_fan_out": round(10 * single / fanned, 2),
+        "bytes_of_each_of_100_sends": round(read),
+        "bytes_of_each_of_100_fan_outs_to_10": round(fanned_read),
+        "ten_of_100_sends_over_one_fan_out": round(10 * read / fanned_read, 2),
+        "messages_per_second": medians,
+        "one_of_101_sql_filters_over_queue": round(medians["sql"] / medians["queue"], 3),
+        "one_of_101_correlation_filters_over_queue": round(medians["correlation"] / medians["queue"], 3),
+        "copies_per_second_to_10": medians["ten"] * 10,
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = asyncio.run(measure(Path(folder), arguments.rounds, arguments.seconds))
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Sources of a topic's fragments that come and go while it is in use: one per subscription."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from duobus.broker.fragment.source import SourceSettings
+    from duobus.broker.handle import FragmentHandle
+    from duobus.broker.message_broker import MessageBroker
+
+#: Copies that one transaction deletes: some 30 ms, so that others are not kept from their commits.
+DROP_SLICE = 5_000
+
+
+async def add_source(handle: FragmentHandle, source_no: int, settings: SourceSettings) -> None:
+    """Create (or find) a source of a fragment in its store, and in memory when the fragment is there.
+
+    Raises:
+        StoreUnavailable: The store is away, or failed on this and is being reopened.
+    """
+    store = handle.broker.store
+    _, rows = await handle.broker.use(lambda: store.add_fragment(handle.entity_id, handle.number, [source_no]))
+    fragment = handle.fragment
+    if fragment is not None and source_no not in fragment.sources:
+        for row in rows:
+            if row.source_no == source_no:
+                fragment.add_source(row, settings)
+
+
+def forget_source(part: FragmentHandle, source_no: int) -> None:
+    """A source is gone for everybody: what comes back for it later finds nothing."""
+    fragment, part.fragment = part.fragment, None
+    part.home.parts.pop(source_no, None)
+    source = None if fragment is None else fragment.sources.pop(source_no, None)
+    if source is not None and source.sessions is not None:
+        locks, source.sessions.locks = source.sessions.locks, {}
+        for lock in locks.values():
+            lock.is_over = True
+        for lock in locks.values():
+            lock.owner.lost()
+
+
+async def drop_source(handles: Iterable[FragmentHandle], entity_id: int, source_no: int) -> None:
+    """Delete a source with its copies from every store, in slices between which others have their turn.
+
+    Raises:
+        StoreUnavailable: A store is away, or failed on this and is being reopened.
+    """
+    brokers = {handle.broker.store_id: handle.broker for handle in handles}
+    await asyncio.gather(*(_drop(broker, entity_id, source_no) for broker in brokers.values()))
+
+
+async def _drop(broker: MessageBroker, entity_id: int, source_no: int) -> None:
+    store = broker.store
+    while await broker.use(lambda: store.drop_source(entity_id, source_no, DROP_SLICE)):
+        pass

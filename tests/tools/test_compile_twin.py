@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import os
 import re
 import shutil
@@ -24,6 +26,41 @@ def test_every_pattern_of_the_table_names_a_module() -> None:
         assert list((ROOT / "src").glob(pattern)), pattern
     assert "duobus/codec/decode.py" in script.modules()
     assert "duobus/codec/values.py" not in script.modules()
+
+
+def test_no_class_of_the_interpreter_derives_from_a_compiled_one() -> None:
+    """It would fail when it is made, and only in the twin (decision 0008)."""
+    source = ROOT / "src"
+    compiled = set(script.modules())
+    for path in source.rglob("*.py"):
+        if path.relative_to(source).as_posix() in compiled:
+            continue
+        tree = ast.parse(path.read_text())
+        from_compiled = {
+            alias.asname or alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and node.module is not None and node.level == 0
+            for alias in node.names
+            if defining_file(node.module, alias.name) in compiled
+        }
+        bases = {
+            ast.unparse(base): node.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef)
+            for base in node.bases
+        }
+        assert not from_compiled & bases.keys(), (
+            f"{path.name}: {[bases[name] for name in from_compiled & bases.keys()]}"
+        )
+
+
+def defining_file(module: str, name: str) -> str | None:
+    """The file below ``src`` that defines a class of ours; None for anything else."""
+    if not module.startswith("duobus"):
+        return None
+    found = getattr(importlib.import_module(module), name, None)
+    home = getattr(found, "__module__", None)
+    return f"{home.replace('.', '/')}.py" if isinstance(found, type) and home else None
 
 
 def test_the_compiler_is_the_one_that_the_checks_run_with() -> None:

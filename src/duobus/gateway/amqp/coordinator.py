@@ -52,8 +52,8 @@ _DECLARE = (0x31, "amqp:declare:list")
 _DISCHARGE = (0x32, "amqp:discharge:list")
 
 
-class Discharge(Group):
-    """The work of one transaction on its way to its store.
+class Discharge:
+    """A transaction whose work is on its way to its store.
 
     Attributes:
         entry: The transaction.
@@ -64,18 +64,17 @@ class Discharge(Group):
 
     __slots__ = ("delivery_id", "entry", "size", "until_ms")
 
-    def __init__(self, entry: Open, reply: Mailbox, delivery_id: int | None, until_ms: int) -> None:
-        super().__init__(entry.transaction.take(), reply)
+    def __init__(self, entry: Open, delivery_id: int | None, size: int, until_ms: int) -> None:
         self.entry = entry
         self.delivery_id = delivery_id
-        self.size = 0
+        self.size = size
         self.until_ms = until_ms
 
 
 class CoordinatorLink(Mailbox):
     """One link to the coordinator; it ends, and rolls back, every transaction that it declared."""
 
-    __slots__ = ("_link", "_peer", "_under_way", "is_waiting", "segments")
+    __slots__ = ("_discharges", "_link", "_peer", "_under_way", "is_waiting", "segments")
 
     def __init__(self, peer: Peer, link: Link) -> None:
         super().__init__()
@@ -84,8 +83,10 @@ class CoordinatorLink(Mailbox):
         link.holds_detach = True
         self.segments: tuple[str, ...] = ()
         self.is_waiting = False
-        # Insertion-ordered, for simulations must do the same every time.
-        self._under_way: dict[Discharge, None] = {}
+        # What a store has not decided yet. A dict, for simulations must do the same every time.
+        self._discharges: dict[Group, Discharge] = {}
+        # Those among them that were not given up.
+        self._under_way: dict[Group, None] = {}
 
     @property
     def owes(self) -> bool:
@@ -142,9 +143,11 @@ class CoordinatorLink(Mailbox):
 
     def _commit(self, entry: Open, delivery_id: int | None) -> None:
         peer = self._peer
-        group = Discharge(entry, self, delivery_id, peer.door.clock.monotonic_ms() + DISCHARGE_MS)
-        group.size = peer.transactions.let_go(entry)
-        peer.carry(group.size)
+        group = Group(entry.transaction.take(), self)
+        size = peer.transactions.let_go(entry)
+        peer.carry(size)
+        until_ms = peer.door.clock.monotonic_ms() + DISCHARGE_MS
+        self._discharges[group] = Discharge(entry, delivery_id, size, until_ms)
         self._under_way[group] = None
         handle = entry.transaction.handle
         if handle is None:
@@ -167,15 +170,17 @@ class CoordinatorLink(Mailbox):
         self.is_waiting = False
         answers, self.ready = self.ready, []
         for group in answers:
-            self._peer.carry(-group.size)
+            discharge = self._discharges.pop(group)
+            self._peer.carry(-discharge.size)
             if group.error is None and group.members:
-                self._peer.transactions.committed(group.entry, group.members)
+                self._peer.transactions.committed(discharge.entry, group.members)
             if self._under_way.pop(group, self) is self:
                 # Given up: the link was detached for it.
                 continue
-            if group.delivery_id is not None and not self._peer.is_gone:
+            delivery_id = discharge.delivery_id
+            if delivery_id is not None and not self._peer.is_gone:
                 state = ACCEPTED if group.error is None else self._rejected(_rolled_back(group.error))
-                self._link.settle(group.delivery_id, group.delivery_id, state)
+                self._link.settle(delivery_id, delivery_id, state)
         if not self._under_way:
             self._rest()
 
@@ -195,7 +200,7 @@ class CoordinatorLink(Mailbox):
 
     def tick(self, monotonic_ms: int) -> None:
         """Give up on a discharge whose store fell ill and does not come back: nobody knows what became of it."""
-        if any(monotonic_ms >= group.until_ms for group in self._under_way):
+        if any(monotonic_ms >= self._discharges[group].until_ms for group in self._under_way):
             self._under_way.clear()
             error = InternalError(
                 "The messaging store failed while it wrote the transaction, and did not come back in time to tell "

@@ -56,6 +56,7 @@ def test_no_cut_parts_copies_and_bodies(seed: int) -> None:
     disk = Disk(f"whole-{seed}")
     life(disk, must_exist=False)
     total = disk.operations
+    disk.unregister()
     dice = random.Random(seed)
     for cut_at in sorted(dice.sample(range(1, total), 25)):
         disk = Disk(f"cut-{seed}-{cut_at}")
@@ -65,3 +66,4 @@ def test_no_cut_parts_copies_and_bodies(seed: int) -> None:
         disk.lose_power(dice)
         # Whatever is there now has to be whole, and to go on.
         life(disk, must_exist=False)
+        disk.unregister()

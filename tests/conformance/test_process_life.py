@@ -242,4 +242,5 @@ def test_health_and_metrics_are_served_on_the_http_port(own: Bus) -> None:
     assert json.loads(page)["status"] == "healthy"
     assert own.get("/metrics")[1].startswith("# ")
     assert own.metric("duobus_store_available", "1") == 1
-    assert own.get("/nothing")[0] == 404
+    # Any other path is an entity's, and nobody learns without a token whether there is one.
+    assert own.get("/nothing")[0] == 401

@@ -62,7 +62,8 @@ class TwoStores(RuleBasedStateMachine):
 
     @rule(entity=st.integers(1, 3), fragment=st.integers(0, 1), numbers=st.lists(st.integers(0, 2), max_size=3))
     def add(self, entity: int, fragment: int, numbers: list[int]) -> None:
-        answers = [store.add_fragment(entity, fragment, numbers) for store in self.stores]
+        # A fragment begins with source 0.
+        answers = [store.add_fragment(entity, fragment, [0, *numbers]) for store in self.stores]
         (left, left_sources), (right, right_sources) = answers
         assert (left.fragment_key, left.epoch) == (right.fragment_key, right.epoch)
         assert [describe_source(s) for s in left_sources] == [describe_source(s) for s in right_sources]

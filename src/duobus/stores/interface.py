@@ -348,7 +348,13 @@ class MessagingStore(ABC):
     def add_fragment(
         self, entity_id: int, fragment_no: int, source_nos: Sequence[int]
     ) -> tuple[FragmentRow, list[SourceRow]]:
-        """Create a fragment with its sources, durable on return; what exists already is returned as it is."""
+        """Create a fragment with its sources, durable on return; what exists already is returned as it is.
+
+        Source 0 comes first: bodies of the others' messages are kept beside it.
+
+        Raises:
+            ValueError: Other sources are to be made, and source 0 is neither there nor among them.
+        """
 
     @abstractmethod
     def drop_entity(self, entity_id: int) -> None:

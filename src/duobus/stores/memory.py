@@ -7,7 +7,7 @@ object, and nothing survives the object.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from duobus.errors import StoreFailed
 from duobus.stores.checks import check_batch, check_run_owner
@@ -89,6 +89,7 @@ class MemoryStore(MessagingStore):
         fragment = find_fragment(self._fragments.values(), entity_id, fragment_no)
         known = {s.source_no: s for s in self._sources.values() if fragment and s.fragment_key == fragment.fragment_key}
         missing = [number for number in dict.fromkeys(source_nos) if number not in known]
+        demand_first(known, missing)
         if self._next_source_key + len(missing) - 1 > SOURCE_KEY_MAX:
             raise StoreFailed(f"the store has given out all of its {SOURCE_KEY_MAX} source keys; add another store")
         if fragment is None:
@@ -357,6 +358,12 @@ class _Shelf:
             found.append(copy_of_message(self.rows[count]))
             size += len(found[-1].payload)
         return found
+
+
+def demand_first(known: Collection[int], missing: Collection[int]) -> None:
+    """Refuse to make sources of a fragment before its source 0; see ``MessagingStore.add_fragment``."""
+    if missing and 0 not in known and 0 not in missing:
+        raise ValueError(f"a fragment's source 0 comes first, before {sorted(missing)}")
 
 
 def find_fragment(rows: Iterable[FragmentRow], entity_id: int, fragment_no: int) -> FragmentRow | None:

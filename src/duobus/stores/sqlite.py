@@ -43,7 +43,7 @@ from duobus.stores.interface import (
     StoreUsage,
     Tombstone,
 )
-from duobus.stores.memory import copy_of_fragment, copy_of_source, find_fragment
+from duobus.stores.memory import copy_of_fragment, copy_of_source, demand_first, find_fragment
 
 #: Rows that one transaction of ``drop_entity`` deletes: about 20 MiB of 1 KiB messages, 70 ms (measured).
 _DROP_SLICE = 20_000
@@ -149,6 +149,7 @@ class SqliteStore(MessagingStore):
         key = fragment.fragment_key
         known = {row.source_no: row for row in self._sources.values() if row.fragment_key == key}
         missing = [number for number in dict.fromkeys(source_nos) if number not in known]
+        demand_first(known, missing)
         added = [SourceRow(meta.next_source_key + i, key, number) for i, number in enumerate(missing)]
         if is_new or added:
             with self._transaction("create a fragment") as db:

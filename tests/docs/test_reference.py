@@ -52,28 +52,41 @@ def plain(cell: str) -> str:
     return cell.strip("`")
 
 
-def commands() -> Iterator[tuple[str, click.Command]]:
-    context = click.Context(main)
-    yield "duobus", main
-    for name in main.list_commands(context):
-        command = main.get_command(context, name)
-        assert command is not None
-        yield f"duobus {name}", command
+def commands(path: str = "duobus", command: click.Command = main) -> Iterator[tuple[str, click.Command]]:
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from commands(f"{path} {name}", inner)
+
+
+def rows_of_command(heading: str, command: click.Command) -> list[list[str]]:
+    """The rows of a command, and those of the options it shares with others, which have a table of their own."""
+    names = {option.opts[0] for option in command.params}
+    shared = [row for row in rows_of("command-line.md", "Which server") if plain(row[0]) in names]
+    own = rows_of("command-line.md", heading)
+    assert not {plain(row[0]) for row in own} & {plain(row[0]) for row in shared}
+    return own + (shared if "--connection-string" in names else [])
 
 
 @pytest.mark.parametrize(("heading", "command"), list(commands()), ids=lambda value: str(value))
 def test_every_option_of_a_command_stands_there_with_its_default(heading: str, command: click.Command) -> None:
     built = {}
     for option in command.params:
+        if isinstance(option, click.Argument):
+            built[option.human_readable_name] = "none"
+            continue
         assert isinstance(option, click.Option)
         default = option.default if isinstance(option.default, int | str) and not option.is_flag else None
         built[option.opts[0]] = "none" if default is None else str(default)
-    assert {plain(row[0]): plain(row[2]) for row in rows_of("command-line.md", heading)} == built
+    assert {plain(row[0]): plain(row[2]) for row in rows_of_command(heading, command)} == built
 
 
 def test_choices_and_ranges_of_options_stand_there_as_built() -> None:
     for heading, command in commands():
-        values = {plain(row[0]): row[1] for row in rows_of("command-line.md", heading)}
+        values = {plain(row[0]): row[1] for row in rows_of_command(heading, command)}
         for option in command.params:
             if isinstance(option.type, click.Choice):
                 for choice in option.type.choices:

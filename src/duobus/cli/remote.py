@@ -1,0 +1,246 @@
+"""What the commands on entities and messages share: which server, how to reach it, how failures are told.
+
+The official SDK speaks, so that the same command line works against duobus and Azure. It is imported by the commands,
+not here.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import click
+
+from duobus.errors import ArgumentInvalid
+from duobus.model.durations import format_duration, parse_duration
+
+if TYPE_CHECKING:
+    from azure.core.pipeline.transport import RequestsTransport
+    from azure.servicebus import ServiceBusClient
+
+#: What ``duobus serve --emulator`` takes with its default ports; the key is public.
+LOCAL: Final = (
+    "Endpoint=sb://localhost;SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey=SAS_KEY_VALUE;"
+    "UseDevelopmentEmulator=true;"
+)
+
+#: Where an emulator manages entities when its address names no port.
+EMULATOR_HTTP_PORT: Final = 5300
+
+OUTPUTS: Final = ("table", "json", "jsonl", "tsv")
+
+_SECRETS: Final = ("sharedaccesskey", "sharedaccesssignature")
+_SHORT: Final = re.compile(r"(\d{1,9})(s|m|h|d)")
+
+
+class NotFound(click.ClickException):
+    """There is no such entity: status 3."""
+
+    exit_code = 3
+
+
+def duration(text: str) -> str:
+    """Read an ISO 8601 duration, or a short one as 90s, 5m, 2h, 7d; return the ISO 8601 text that goes on the wire."""
+    written = text
+    short = _SHORT.fullmatch(text)
+    if short is not None:
+        written = f"P{short[1]}D" if short[2] == "d" else f"PT{short[1]}{short[2].upper()}"
+    try:
+        return format_duration(parse_duration(written))
+    except ArgumentInvalid:
+        raise click.BadParameter(f"{text!r} is no duration; write it like PT1M, P14D, 90s or 5m.") from None
+
+
+class Remote:
+    """The server that a command talks to.
+
+    Args:
+        connection_string: As applications have it; None for the emulator's on this machine.
+        endpoint: Base URL of the management API, if it is to be another than the connection string says.
+        ca: Certificate authority to trust, PEM.
+    """
+
+    def __init__(self, connection_string: str | None, endpoint: str | None, ca: Path | None) -> None:
+        text = (connection_string or LOCAL).strip().rstrip(";")
+        members = dict(part.partition("=")[::2] for part in text.split(";"))
+        self._members = {name.lower(): (name, value) for name, value in members.items()}
+        self._ca = None if ca is None else str(ca)
+        self._text = text
+        address = self._split(self._members.get("endpoint", ("", ""))[1])
+        is_emulator = self._members.get("usedevelopmentemulator", ("", ""))[1].lower() == "true"
+        self.is_plain = is_emulator
+        self.netloc = address.netloc
+        self._custom = None if is_emulator or address.port is None else f"sb://{address.netloc}"
+        if endpoint is not None:
+            other = self._split(endpoint)
+            self.is_plain, self.netloc = other.scheme == "http", other.netloc
+        elif is_emulator and address.port is None:
+            self.netloc = f"{address.netloc}:{EMULATOR_HTTP_PORT}"
+
+    @property
+    def url(self) -> str:
+        """Base URL of the management API."""
+        return f"{'http' if self.is_plain else 'https'}://{self.netloc}"
+
+    def _split(self, url: str) -> Any:
+        """Take an address apart, which is quoted in no error, since a key may have got into it."""
+        try:
+            found = urlsplit(url)
+            if not found.hostname or found.scheme not in {"sb", "http", "https"} or found.username:
+                raise ValueError(url)
+            _ = found.port
+        except ValueError:
+            raise click.UsageError(
+                "The connection string or endpoint is none. Connection strings have the form Endpoint=sb://HOST;"
+                "SharedAccessKeyName=NAME;SharedAccessKey=KEY, endpoints the form http://HOST:PORT."
+            ) from None
+        return found
+
+    def masked(self, text: str) -> str:
+        """Return a text without the keys and signatures of the connection string."""
+        for name in _SECRETS:
+            value = self._members.get(name, ("", ""))[1]
+            if value:
+                text = text.replace(value, "***")
+        return re.sub(r"(?i)(SharedAccessKey|SharedAccessSignature|\bsig)=[^;&\s]+", r"\1=***", text)
+
+    @contextmanager
+    def administration(self, what: str) -> Iterator[Any]:
+        """A client of the management API; what fails with an entity is told as errors of the command line."""
+        with self._told(self.url, what):
+            from azure.servicebus.management import ServiceBusAdministrationClient
+
+            others = (f"{name}={value}" for low, (name, value) in self._members.items() if low != "endpoint")
+            text = ";".join((f"Endpoint=sb://{self.netloc}", *others))
+            options: dict[str, Any] = {"retry_connect": 0}
+            if self.is_plain:
+                options["transport"] = _plain_transport()
+            elif self._ca is not None:
+                options["connection_verify"] = self._ca
+            with ServiceBusAdministrationClient.from_connection_string(text, **options) as client:
+                yield client
+
+    @contextmanager
+    def messaging(self, what: str) -> Iterator[ServiceBusClient]:
+        """A client of the messages; what fails with an entity is told as errors of the command line."""
+        with self._told(self._members["endpoint"][1], what):
+            from azure.servicebus import ServiceBusClient
+
+            options: dict[str, Any] = {"retry_total": 1}
+            if self._custom is not None:
+                # Over TLS the SDK drops the port of the namespace.
+                options["custom_endpoint_address"] = self._custom
+            if self._ca is not None:
+                options["connection_verify"] = self._ca
+            with ServiceBusClient.from_connection_string(self._text, **options) as client:
+                yield client
+
+    @contextmanager
+    def _told(self, address: str, what: str) -> Iterator[None]:
+        try:
+            from azure.core.exceptions import AzureError, ResourceNotFoundError, ServiceRequestError
+            from azure.servicebus.exceptions import MessagingEntityNotFoundError, ServiceBusConnectionError
+        except ImportError as error:
+            raise click.ClickException("This command needs the SDK: pip install 'duobus[ha]'") from error
+        # The SDK tells its retries in the log, which nobody asked for.
+        logging.getLogger("azure").addHandler(logging.NullHandler())
+        try:
+            yield
+        except (ServiceRequestError, ServiceBusConnectionError) as error:
+            raise click.ClickException(
+                f"{address} does not answer: {self.masked(said(error))}\nStart a server there, or say with "
+                "--connection-string or DUOBUS_CONNECTION_STRING which it is. If it is its certificate that is not "
+                "trusted: --ca, and duobus trust."
+            ) from None
+        except (AzureError, ValueError, TypeError) as error:
+            # By its status: the SDK replaces some errors of a class of their own by a common one. A feed without
+            # entries is how the cloud says that something is missing, and has the status 200.
+            is_missing = isinstance(error, MessagingEntityNotFoundError | ResourceNotFoundError)
+            is_missing = is_missing or getattr(error, "status_code", None) == HTTPStatus.NOT_FOUND
+            if is_missing:
+                raise NotFound(f"There is no {what}. {self.masked(said(error))}") from None
+            raise click.ClickException(self.masked(said(error))) from None
+
+
+def said(error: BaseException) -> str:
+    """What an error of the SDK says, without the frame that the management API puts around it."""
+    text = str(getattr(error, "message", "") or error)
+    detail = re.search(r"<Detail>(.*?)</Detail>", text, re.DOTALL)
+    return clean(detail[1] if detail else text.replace("\n", " "))
+
+
+def clean(text: str) -> str:
+    """A text without what moves the cursor or recolours a terminal: it comes from others."""
+    return "".join(
+        sign if sign.isprintable() else sign.encode("unicode_escape", "backslashreplace").decode() for sign in text
+    )
+
+
+def _plain_transport() -> RequestsTransport:
+    """HTTP without TLS: the SDK's administration client knows HTTPS only, but lets its transport be chosen."""
+    from azure.core.pipeline.transport import RequestsTransport
+
+    class PlainTransport(RequestsTransport):  # type: ignore[misc] # the class is loaded lazily by its module
+        def send(self, request: Any, **options: Any) -> Any:
+            request.url = re.sub("^https:", "http:", request.url)
+            return super().send(request, **options)
+
+    # Without the proxies of the environment, which do not reach a server on a development machine.
+    return PlainTransport(use_env_settings=False)
+
+
+def remote_command(*, has_endpoint: bool = True, has_output: bool = True) -> Callable[[Any], Any]:
+    """Add the options that say which server; the command gets a ``Remote`` and, if it prints, its output format."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def run(
+            connection_string: str | None,
+            ca: Path | None,
+            endpoint: str | None = None,
+            output: str | None = None,
+            **given: Any,
+        ) -> None:
+            if has_output:
+                given["output"] = output
+            function(remote=Remote(connection_string, endpoint, ca), **given)
+
+        for option in reversed(list(_options(has_endpoint, has_output))):
+            run = option(run)
+        return run
+
+    return decorate
+
+
+def _options(has_endpoint: bool, has_output: bool) -> Iterator[Any]:
+    yield click.option(
+        "--connection-string",
+        envvar="DUOBUS_CONNECTION_STRING",
+        show_envvar=True,
+        help="Of the namespace; without one, the emulator's on this machine. Better given in the environment.",
+    )
+    if has_endpoint:
+        yield click.option(
+            "--endpoint", metavar="URL", help="Where entities are managed, as in http://localhost:5300, if elsewhere."
+        )
+    yield click.option(
+        "--ca",
+        envvar="DUOBUS_CA",
+        show_envvar=True,
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Certificate authority to trust, PEM.",
+    )
+    if has_output:
+        yield click.option(
+            "--output",
+            "-o",
+            type=click.Choice(OUTPUTS),
+            help="Form of what is printed; by default table on a terminal, else jsonl.",
+        )

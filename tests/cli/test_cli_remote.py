@@ -1,0 +1,295 @@
+"""The commands on entities and messages, against a real server process with plain HTTP and TLS."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from duobus.cli.main import main
+from duobus.cli.remote import LOCAL, Remote, clean, duration
+from duobus.demo.server_process import ServerProcess
+
+KEY = "SAS_KEY_VALUE"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("command-line")) as process:
+        yield process
+
+
+class Shell:
+    """Runs commands with the server's connection string in the environment."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self.environment: dict[str, str | None] = {"DUOBUS_CONNECTION_STRING": server.connection_string}
+
+    def run(self, *words: str, status: int = 0, given: str | bytes = "") -> Result:
+        result = CliRunner().invoke(main, words, env=self.environment, input=given)
+        assert result.exit_code == status, result.output
+        assert KEY not in result.output
+        return result
+
+    def record(self, *words: str) -> dict[str, Any]:
+        (found,) = self.records(*words)
+        return found
+
+    def records(self, *words: str, given: str | bytes = "") -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.run(*words, given=given).stdout.splitlines()]
+
+
+@pytest.fixture
+def shell(server: ServerProcess) -> Shell:
+    return Shell(server)
+
+
+def test_a_queue_is_created_shown_listed_updated_and_deleted(shell: Shell) -> None:
+    made = shell.record("queue", "create", "life", "--enable-partitioning", "true", "--lock-duration", "90s")
+    assert (made["name"], made["enablePartitioning"], made["lockDuration"]) == ("life", True, "PT1M30S")
+    changed = shell.record("queue", "update", "life", "--max-delivery-count", "3")
+    assert (changed["maxDeliveryCount"], changed["lockDuration"]) == (3, "PT1M30S")
+    shown = shell.record("queue", "show", "life")
+    assert shown["activeMessageCount"] == 0
+    assert changed.items() <= shown.items()
+    assert "life" in [queue["name"] for queue in shell.records("queue", "list")]
+    shell.run("queue", "delete", "life", "--yes")
+    assert "life" not in [queue["name"] for queue in shell.records("queue", "list")]
+
+
+def test_what_is_missing_ends_with_status_3(shell: Shell) -> None:
+    assert "There is no queue none" in shell.run("queue", "show", "none", status=3).stderr
+    shell.run("queue", "update", "none", "--status", "Disabled", status=3)
+    shell.run("queue", "delete", "none", "--yes", status=3)
+    shell.run("queue", "delete", "none", "--dry-run", status=3)
+    shell.run("subscription", "create", "none", "sub", status=3)
+    shell.run("message", "send", "none", "hello", status=3)
+    shell.run("message", "peek", "none", status=3)
+
+
+def test_what_exists_or_is_refused_ends_with_status_1(shell: Shell) -> None:
+    shell.run("queue", "create", "twice")
+    shell.run("queue", "create", "twice", status=1)
+    assert "exists already" in shell.run("queue", "create", "twice", "--dry-run", status=1).stderr
+    refused = shell.run("queue", "create", "far", "--forward-to", "nowhere", status=1)
+    assert "does not exist" in refused.stderr
+
+
+def test_what_makes_no_sense_ends_with_status_2(shell: Shell) -> None:
+    shell.run("queue", "create", status=2)
+    shell.run("queue", "create", "q", "--lock-duration", "soon", status=2)
+    shell.run("queue", "create", "q", "--enable-partitioning", "perhaps", status=2)
+    shell.run("queue", "update", "q", status=2)
+    shell.run("queue", "delete", "q", status=2)
+    shell.run("message", "send", "q", "--property", "colour", status=2)
+    shell.run("message", "send", "q", "--property", "size:=large", status=2)
+    shell.run("message", "receive", "q", "--wait", "PT0S", status=2)
+    shell.run("message", "send", "q", "body", "--lines", status=2)
+    shell.run("rule", "create", "t", "s", "r", "--label", "x", "--filter-sql-expression", "1=1", status=2)
+
+
+def test_a_dry_run_changes_nothing(shell: Shell) -> None:
+    would = shell.run("queue", "create", "dry", "--max-size", "2048", "--dry-run")
+    assert json.loads(would.stdout) == {"name": "dry", "maxSizeInMegabytes": 2048}
+    assert "Would create" in would.stderr
+    shell.run("queue", "show", "dry", status=3)
+    shell.run("queue", "create", "dry")
+    assert shell.record("queue", "update", "dry", "--status", "Disabled", "--dry-run")["status"] == "Disabled"
+    assert shell.record("queue", "show", "dry")["status"] == "Active"
+    shell.run("queue", "delete", "dry", "--dry-run")
+    shell.run("queue", "show", "dry")
+
+
+def test_a_rule_of_a_subscription_filters_and_acts(shell: Shell) -> None:
+    shell.run("topic", "create", "prices", "--enable-partitioning", "true")
+    shell.run("subscription", "create", "prices", "alerts", "--lock-duration", "PT30S")
+    shell.run("rule", "delete", "prices", "alerts", "$Default", "--yes")
+    sql, action = ("--filter-sql-expression", "size > 5"), ("--action-sql-expression", "SET sys.Label = 'big'")
+    made = shell.record("rule", "create", "prices", "alerts", "big", *sql, *action)
+    assert made["filter"] == {"type": "sql", "sqlExpression": "size > 5"}
+    match = ("--correlation-filter-property", "colour=red", "--correlation-filter-property", "ripe:=true")
+    made = shell.record("rule", "create", "prices", "alerts", "red", "--label", "fruit", *match)
+    assert made["filter"] == {"type": "correlation", "label": "fruit", "properties": {"colour": "red", "ripe": True}}
+    changed = shell.record("rule", "update", "prices", "alerts", "big", "--filter-sql-expression", "size > 6")
+    assert (changed["filter"]["sqlExpression"], changed["action"]) == (
+        "size > 6",
+        {"type": "sql", "sqlExpression": action[1]},
+    )
+    assert {rule["name"] for rule in shell.records("rule", "list", "prices", "alerts")} == {"big", "red"}
+    for size in ("6", "7"):
+        shell.run("message", "send", "prices", f"of size {size}", "--property", f"size:={size}")
+    got = shell.record("message", "receive", "prices", "--subscription", "alerts")
+    assert (got["body"], got["subject"], got["properties"]["size"]) == ("of size 7", "big", 7)
+    assert [topic["name"] for topic in shell.records("topic", "list")] == ["prices"]
+    assert shell.record("topic", "show", "prices")["subscriptionCount"] == 1
+    assert shell.record("subscription", "list", "prices")["lockDuration"] == "PT30S"
+
+
+def test_lines_are_sent_peeked_and_received_and_then_gone(shell: Shell) -> None:
+    shell.run("queue", "create", "lines")
+    lines = [f"line {number}" for number in range(250)]
+    assert "Sent: 250." in shell.run("message", "send", "lines", "--lines", given="\n".join(lines)).stderr
+    peeked = shell.records("message", "peek", "lines", "--count", "1000")
+    assert [message["body"] for message in peeked] == lines
+    last = str(peeked[-2]["sequenceNumber"])
+    assert len(shell.records("message", "peek", "lines", "--from", last, "--count", "9")) == 2
+    locked = shell.records("message", "receive", "lines", "--count", "130")
+    deleted = shell.records("message", "receive", "lines", "--count", "120", "--mode", "receive-and-delete")
+    assert [message["body"] for message in locked + deleted] == lines
+    assert shell.record("queue", "show", "lines")["totalMessageCount"] == 0
+
+
+def test_everything_that_is_said_of_a_message_arrives(shell: Shell) -> None:
+    shell.run("queue", "create", "said", "--requires-session", "true")
+    words = {
+        "--message-id": "id",
+        "--session-id": "s",
+        "--correlation-id": "c",
+        "--subject": "l",
+        "--content-type": "text/plain",
+        "--to": "t",
+        "--reply-to": "r",
+        "--reply-to-session-id": "rs",
+        "--time-to-live": "2h",
+        "--property": "n:=1.5",
+    }
+    shell.run("message", "send", "said", "ü", *(word for pair in words.items() for word in pair))
+    got = shell.record("message", "receive", "said", "--session-id", "s")
+    names = ("messageId", "sessionId", "correlationId", "subject", "contentType", "to", "replyTo", "replyToSessionId")
+    assert [got[name] for name in names] == ["id", "s", "c", "l", "text/plain", "t", "r", "rs"]
+    assert (got["timeToLive"], got["properties"], got["body"], got["state"]) == ("PT2H", {"n": 1.5}, "ü", "active")
+
+
+def test_a_body_that_is_no_text_comes_in_base64(shell: Shell) -> None:
+    shell.run("queue", "create", "bytes")
+    shell.run("message", "send", "bytes", "--count", "2", given=b"\xff\x00")
+    got = shell.records("message", "receive", "bytes", "--count", "2")
+    assert [message["bodyBase64"] for message in got] == ["/wA=", "/wA="]
+
+
+def test_a_dead_letter_is_received_from_its_queue(shell: Shell) -> None:
+    shell.run("queue", "create", "short", "--enable-dead-lettering-on-message-expiration", "true")
+    shell.run("message", "send", "short", "late", "--time-to-live", "PT0.05S")
+    got = shell.record("message", "receive", "short", "--dead-letter", "--wait", "10s")
+    assert (got["body"], got["deadLetterReason"]) == ("late", "TTLExpiredException")
+
+
+def test_the_forms_of_output_hold_the_same(shell: Shell) -> None:
+    shell.run("queue", "create", "forms")
+    assert json.loads(shell.run("message", "peek", "forms", "-o", "json").stdout) == []
+    shell.run("message", "send", "forms", "--lines", given="one\ntab\there \x1b[31m[red]\n")
+    peek = ("message", "peek", "forms", "--count", "5", "-o")
+    assert len(json.loads(shell.run(*peek, "json").stdout)) == 2
+    rows = [line.split("\t") for line in shell.run(*peek, "tsv").stdout.splitlines()]
+    assert [row[-1] for row in rows] == ["one", r"tab\there \x1b[31m[red]"]
+    table = shell.run(*peek, "table").stdout
+    assert "\x1b" not in table
+    assert "one" in table
+    assert json.loads(shell.run("queue", "show", "forms", "-o", "json").stdout)["name"] == "forms"
+    assert "maxDeliveryCount" in shell.run("queue", "show", "forms", "-o", "table").stdout
+
+
+def test_tls_with_the_servers_own_authority(server: ServerProcess, shell: Shell) -> None:
+    rule = f"SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey={KEY}"
+    shell.environment["DUOBUS_CONNECTION_STRING"] = f"Endpoint=sb://localhost:{server.ready['tls_port']};{rule}"
+    assert "duobus trust" in shell.run("queue", "list", status=1).stderr
+    shell.environment["DUOBUS_CA"] = server.ca
+    shell.run("queue", "create", "safe")
+    shell.run("message", "send", "safe", "hello")
+    assert shell.record("message", "receive", "safe")["body"] == "hello"
+
+
+def test_the_endpoint_of_the_management_may_be_another(server: ServerProcess, shell: Shell) -> None:
+    elsewhere = LOCAL.replace("sb://localhost", "sb://localhost:1")
+    shell.environment["DUOBUS_CONNECTION_STRING"] = elsewhere
+    assert "localhost:1 does not answer" in shell.run("topic", "list", status=1).stderr
+    shell.run("queue", "create", "elsewhere", "--endpoint", f"http://localhost:{server.ready['http_port']}")
+
+
+@pytest.mark.parametrize(
+    "text", ["nothing", "Endpoint=;SharedAccessKey=geheim", "Endpoint=sb://a:b;SharedAccessKey=geheim"]
+)
+def test_a_wrong_connection_string_is_refused_and_not_repeated(text: str) -> None:
+    result = CliRunner().invoke(main, ["queue", "list", "--connection-string", text])
+    assert result.exit_code == 2
+    assert "geheim" not in result.output
+    assert "nothing" not in result.output
+
+
+def test_a_wrong_key_is_refused_and_not_repeated(server: ServerProcess, shell: Shell) -> None:
+    shell.environment["DUOBUS_CONNECTION_STRING"] = server.connection_string.replace(KEY, "geheim")
+    for words in (["queue", "list"], ["message", "peek", "q"]):
+        assert "geheim" not in shell.run(*words, status=1).output
+
+
+def test_without_a_connection_string_it_is_the_emulator_of_this_machine() -> None:
+    assert Remote(None, None, None).url == "http://localhost:5300"
+    assert Remote(LOCAL.replace("localhost", "localhost:5672"), None, None).url == "http://localhost:5672"
+    azure = "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=n;SharedAccessKey=k="
+    assert Remote(azure, None, None).url == "https://contoso.servicebus.windows.net"
+
+
+def test_keys_are_masked_in_whatever_is_told() -> None:
+    remote = Remote("Endpoint=sb://h;SharedAccessKeyName=n;SharedAccessKey=ab/c=", None, None)
+    assert (
+        remote.masked("got ab/c= and SharedAccessKey=other; sig=x&se=1")
+        == "got *** and SharedAccessKey=***; sig=***&se=1"
+    )
+
+
+def test_durations_are_iso_or_short() -> None:
+    assert [duration(text) for text in ("90s", "5m", "2h", "7d", "PT1M")] == ["PT1M30S", "PT5M", "PT2H", "P7D", "PT1M"]
+    with pytest.raises(click.BadParameter):
+        duration("5 minutes")
+
+
+def test_control_characters_of_others_are_not_printed() -> None:
+    assert clean("a\x1b]0;b\x07\u202e") == r"a\x1b]0;b\x07\u202e"
+
+
+def test_trust_names_the_authority_for_every_language(server: ServerProcess, tmp_path: Path) -> None:
+    folder = Path(server.ca).parents[1]
+    result = CliRunner().invoke(main, ["trust", "--data", os.fspath(folder)])
+    assert result.exit_code == 0
+    for word in ("connection_verify=", "NODE_EXTRA_CA_CERTS=", "keytool", "update-ca-certificates", "DUOBUS_CA="):
+        assert word in result.output
+    assert server.ca in result.output
+    only = CliRunner().invoke(main, ["trust", "--data", os.fspath(folder), "--language", "go"])
+    assert only.output.splitlines()[1:] == [f"export SSL_CERT_FILE={server.ca}"]
+    assert CliRunner().invoke(main, ["trust", "--data", os.fspath(tmp_path)]).exit_code == 3
+
+
+def every_command(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        if isinstance(found, click.Group):
+            yield from every_command(found, (*path, name))
+        else:
+            yield (*path, name)
+
+
+def test_the_help_of_every_command_has_an_example_of_it() -> None:
+    paths = list(every_command(main))
+    assert ("rule", "update") in paths
+    for path in paths:
+        result = CliRunner().invoke(main, [*path, "--help"])
+        assert result.exit_code == 0
+        example = result.output.split("Example:")[1]
+        assert f"duobus {' '.join(path)}" in example
+
+
+def test_without_the_sdk_a_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("azure.servicebus", "azure.servicebus.management", "azure.core.exceptions"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for words in (["queue", "list"], ["message", "send", "q", "x"], ["rule", "create", "t", "s", "r", "--label", "x"]):
+        result = CliRunner().invoke(main, words)
+        assert result.exit_code == 1
+        assert "pip install 'duobus[ha]'" in result.output

@@ -1,0 +1,42 @@
+"""The commands that the README shows run as they are written, against a real broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from duobus.demo.server_process import ServerProcess
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+
+
+def test_the_commands_in_the_readme_make_a_queue_and_move_a_message(tmp_path: Path) -> None:
+    section = README.read_text().split("\n## On the command line\n", 1)[1].split("\n## ", 1)[0]
+    (shell,) = re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    command = tmp_path / "bin" / "duobus"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m duobus "$@"\n')
+    command.chmod(0o755)
+    with ServerProcess(tmp_path / "server") as server:
+        environment = os.environ | {
+            "PATH": f"{command.parent}:{os.environ['PATH']}",
+            "DUOBUS_CONNECTION_STRING": server.connection_string,
+        }
+        done = subprocess.run(
+            ["sh", "-e", "-c", shell],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == 0, done.stderr
+    created, received, shown = done.stdout.split("\n", 2)
+    assert json.loads(created)["enablePartitioning"] is True
+    message = json.loads(received)
+    assert (message["body"], message["properties"]) == ("hello", {"colour": "red"})
+    assert json.loads(shown)["totalMessageCount"] == 0

@@ -1,9 +1,10 @@
 """What a topic costs beside a queue, printed as JSON: `python -m benchmarks.fanout [--rounds N] [--seconds S]`.
 
-The broker is in this process, on a store of its own in a file, with every sync; the wire is left out. Two figures:
-bytes written for a message of 1 KiB that goes to 10 subscriptions, against 10 sends to a queue; and the rate of sends
-to a topic of which one subscription takes the message beside 100 that do not, against sends to a queue. Rounds of both
-are interleaved, medians count.
+The broker is in this process, on a store of its own in a file, with every sync; the wire is left out. Three figures:
+bytes written for a message of 1 KiB that goes to 10 subscriptions, against 10 sends to a queue; the rate of sends to a
+topic of which one subscription takes the message beside 100 that do not, against sends to a queue; and the rate of
+sends to a topic with 100,000 correlation rules against one with 10. Rounds are interleaved, medians count. What ends
+in ``_new`` has messages each with a property that no other has, for which a topic cannot remember anything.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import time
 from pathlib import Path
 from statistics import median
 
+import msgspec
+
 from duobus.broker import MessageBroker, Queue, ScaleUnit
 from duobus.clock import BrokerTime, Clock, Entropy
-from duobus.codec import build_message
+from duobus.codec import Int, build_message
 from duobus.model.columns import Mailbox, SendBatch
 from duobus.model.description import (
     QueueDescription,
@@ -32,10 +35,19 @@ from duobus.stores.writer import StoreWriter
 
 NAMESPACE = "bench"
 PAYLOAD = build_message(["m1", None, None, "Order-7"], {"color": "red", "region": "r7"}, data=b"x" * 1024)
+#: So many that a topic has forgotten the first when it comes again.
+NEW = [
+    build_message(
+        ["m1", None, None, "Order-7"], {"color": "red", "region": "r7", "order": Int(number)}, data=b"x" * 1024
+    )
+    for number in range(4000)
+]
 #: Messages of one link's read, as the load generator's senders have them arrive.
 READ = 100
 #: Commits whose bytes are counted; nobody receives meanwhile, so this is the backlog of each subscription.
 SENDS = 20
+#: Rules of a subscription, where there are many.
+RULES_EACH = 1000
 #: Reads that are under way at once.
 IN_FLIGHT = 4
 
@@ -51,24 +63,26 @@ class Box(Mailbox):
         self.event.set()
 
 
-async def send(queue: Queue, number: int = 1) -> None:
+async def send(queue: Queue, number: int = 1, payloads: list[bytes] | None = None) -> None:
     """Send messages and wait until they are stored."""
     box = Box()
-    queue.send(SendBatch(0, [PAYLOAD] * number, True, box))
+    queue.send(SendBatch(0, payloads or [PAYLOAD] * number, True, box))
     await box.event.wait()
     assert box.ready[0].error is None, box.ready[0].error
 
 
-async def rate(queue: Queue, seconds: float) -> float:
+async def rate(queue: Queue, seconds: float, *, are_new: bool = False) -> float:
     """Messages a second, with IN_FLIGHT senders."""
     sent = 0
+    reads = [NEW[first : first + READ] if are_new else [PAYLOAD] * READ for first in range(0, len(NEW), READ)]
     end = time.perf_counter() + seconds
 
     async def sender() -> None:
         nonlocal sent
         while time.perf_counter() < end:
-            await send(queue, READ)
+            read = reads[sent // READ % len(reads)]
             sent += READ
+            await send(queue, payloads=read)
 
     started = time.perf_counter()
     await asyncio.gather(*(sender() for _ in range(IN_FLIGHT)))
@@ -97,7 +111,22 @@ def filtering(number: int, kind: str) -> tuple[RuleDescription, ...]:
     return (RuleDescription(name="r", filter_type="Correlation", correlation_filter=members),)
 
 
-async def measure(folder: Path, rounds: int, seconds: float) -> dict[str, object]:
+def correlating(rules: int) -> tuple[SubscriptionDescription, ...]:
+    """Subscriptions with so many correlation rules, one of which takes the benchmark's message."""
+    each = min(rules, RULES_EACH)
+    return tuple(
+        SubscriptionDescription(
+            name=f"s{first}",
+            rules=tuple(
+                msgspec.structs.replace(filtering(number, "correlation")[0], name=f"r{number}")
+                for number in range(first, first + each)
+            ),
+        )
+        for first in range(0, rules, each)
+    )
+
+
+async def measure(folder: Path, rounds: int, seconds: float, rules: int = 100_000) -> dict[str, object]:
     """Everything."""
     loop = asyncio.get_running_loop()
     unit = ScaleUnit(MemoryCatalog(), lambda *_: None)
@@ -127,10 +156,20 @@ async def measure(folder: Path, rounds: int, seconds: float) -> dict[str, object
         topics[kind] = await unit.topics.create_topic(NAMESPACE, about)
     single, fanned = await bytes_of(queue, SENDS), await bytes_of(wide, SENDS)
     read, fanned_read = await bytes_of(queue, SENDS, READ), await bytes_of(wide, SENDS, READ)
-    rates: dict[str, list[float]] = {"queue": [], "sql": [], "correlation": [], "ten": []}
+    # As many subscriptions for few rules as for many: what rules cost is asked for.
+    for name, number in (("few", 10), ("many", rules)):
+        subscriptions = correlating(number)
+        more = max(0, -(-rules // RULES_EACH) - len(subscriptions))
+        subscriptions += tuple(SubscriptionDescription(name=f"n{n}", rules=()) for n in range(more))
+        about = TopicDescription(name=name, max_size_in_megabytes=size, subscriptions=subscriptions)
+        topics[name] = await unit.topics.create_topic(NAMESPACE, about)
+    entities = {"queue": queue, **topics, "ten": wide}
+    names = [*entities, *(f"{name}_new" for name in topics)]
+    rates: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(rounds):
-        for name, entity in {"queue": queue, **topics, "ten": wide}.items():
-            rates[name].append(await rate(entity, seconds))
+        for name in names:
+            entity = entities[name.removesuffix("_new")]
+            rates[name].append(await rate(entity, seconds, are_new=name.endswith("_new")))
     await unit.stop()
     writer.stop()
     medians = {name: round(median(found)) for name, found in rates.items()}
@@ -144,6 +183,10 @@ async def measure(folder: Path, rounds: int, seconds: float) -> dict[str, object
         "messages_per_second": medians,
         "one_of_101_sql_filters_over_queue": round(medians["sql"] / medians["queue"], 3),
         "one_of_101_correlation_filters_over_queue": round(medians["correlation"] / medians["queue"], 3),
+        "one_of_101_sql_filters_new_over_queue": round(medians["sql_new"] / medians["queue"], 3),
+        "one_of_101_correlation_filters_new_over_queue": round(medians["correlation_new"] / medians["queue"], 3),
+        "many_correlation_rules_over_10": round(medians["many"] / medians["few"], 3),
+        "many_correlation_rules_new_over_10": round(medians["many_new"] / medians["few_new"], 3),
         "copies_per_second_to_10": medians["ten"] * 10,
     }
 

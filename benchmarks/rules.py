@@ -1,11 +1,13 @@
 """What rules cost: `python benchmarks/rules.py [--quick]`.
 
-Three ratios, each of medians of interleaved rounds in one run: a typical SQL rule against the same condition written
+Five ratios, each of medians of interleaved rounds in one run: a typical SQL rule against the same condition written
 by hand, a match among 100,000 correlation rules against one among 10, and a match beside 100 SQL rules that fail
-against one alone. Messages are decoded anew each time, except for the first ratio.
+against one alone; and what a topic does, which remembers, against a look at each message: for messages that
+are all alike, and for such of which no two are. Messages are decoded anew each time, except for the first ratio.
 """
 
 import argparse
+import itertools
 import json
 import sys
 import time
@@ -75,6 +77,15 @@ def matcher(found: RuleSet, expected: int) -> Callable[[], object]:
     return lambda: found.match(MessageView(PAYLOAD))
 
 
+def remembering(found: RuleSet, payloads: list[bytes]) -> tuple[Callable[[], object], Callable[[], object]]:
+    """A look at one message after the other, and what a topic does with them."""
+    first, second = itertools.cycle(payloads), itertools.cycle(payloads)
+    return (
+        lambda: found.match(MessageView(next(first), None, 1, 1)),
+        lambda: found.match_payload(next(second), None, 1, 1),
+    )
+
+
 def measure(rules: int, count: int, rounds: int) -> dict[str, dict[str, float]]:
     """All comparisons; see the module's docstring."""
     rule = sql_rule(SQL)
@@ -87,7 +98,13 @@ def measure(rules: int, count: int, rounds: int) -> dict[str, dict[str, float]]:
     many = rule_set([correlation_rule(number) for number in range(rules)])
     alone = rule_set([sql_rule(SQL)])
     beside_sql = rule_set([sql_rule(SQL), *(sql_rule(f"color = 'c{n}' AND qty > 4") for n in range(100))])
+    new = [
+        build_message(["m1", None, None, "Order-7"], dict(PROPERTIES, order=Int(number)), data=b"x" * 1024)
+        for number in range(5000)
+    ]
     return {
+        "remembered / looked at": compare(*remembering(beside_sql, [PAYLOAD]), count, rounds),
+        "ever new, by memo / looked at": compare(*remembering(beside_sql, new), count, rounds),
         "SQL rule / by hand": compare(lambda: by_hand(plain), lambda: rule.test(message), count * 10, rounds),
         f"{rules} correlation rules / 10": compare(matcher(few, 1), matcher(many, 1), count, rounds),
         "beside 100 SQL rules / alone": compare(matcher(alone, 1), matcher(beside_sql, 1), count, rounds),

@@ -12,7 +12,7 @@ from benchmarks.fanout import measure
 
 @pytest.mark.slow
 def test_a_short_round_gives_every_figure(tmp_path: Path) -> None:
-    found = asyncio.run(measure(tmp_path, 1, 0.05))
+    found = asyncio.run(measure(tmp_path, 1, 0.05, rules=2000))
     rates = found["messages_per_second"]
     assert isinstance(rates, dict)
     assert all(rate > 0 for rate in rates.values())

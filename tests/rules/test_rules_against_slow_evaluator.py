@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
-from rules_kit import rule, rule_set, view
+from rules_kit import remembered, rule, rule_set, view
 from slow_evaluator import PROPERTIES, TREES, text_of, verdict_of
 
 from duobus.model.description import SQL_LENGTH_MAX
@@ -15,7 +15,10 @@ from duobus.model.description import SQL_LENGTH_MAX
 def engine_verdict(text: str, properties: dict[str, Any]) -> str:
     """By the way that messages go: through the index, if the filter is in one."""
     for sql, outcome in ((text, "T"), (f"NOT ({text})", "F")):
-        found = rule_set({1: [rule(sql)]}).match(view(properties))
+        rules = rule_set({1: [rule(sql)]})
+        found = rules.match(view(properties))
+        for again in remembered(rules, view(properties).payload):
+            assert (again.sources, again.errors) == (found.sources, found.errors), sql
         if found.errors:
             return "E"
         if found.sources:

@@ -3,6 +3,7 @@
     compile_rule(description)  -> Rule                 once, when a rule is made; every mistake in it is reported here
     RuleSet({source: rules})   kept by the topic's fragment, changed rule by rule
     rules.match(MessageView)   -> Match                once per message: who gets a copy, and which copies are altered
+    rules.match_payload(...)   -> Match                the same, with a memo for messages with the same properties
 
 ``typed_value`` and ``amqp_value`` turn the values of parameters and correlation filters from AMQP into what a
 description holds, and back.

@@ -31,7 +31,7 @@ from duobus.rules.syntax import (
     PropertyOf,
     Signed,
 )
-from duobus.rules.system import APPLICATION_SECTION, PLACES, section_of
+from duobus.rules.system import APPLICATION_SECTION, DRAWS_ID, PLACES, section_of, traits_of
 
 Run = Callable[[Any], Any]
 
@@ -47,10 +47,11 @@ class Code:
         can_fail: It may raise EvaluationError once the sections are there.
         is_boolean: Its values are True, False and None only.
         sections: What it reads, as bits of ``duobus.rules.system``.
+        traits: What else it looks at, as bits of the same module.
         value: Its value where that is constant.
     """
 
-    __slots__ = ("can_fail", "is_boolean", "run", "sections", "value")
+    __slots__ = ("can_fail", "is_boolean", "run", "sections", "traits", "value")
 
     def __init__(
         self, run: Run, *parts: Code, can_fail: bool = False, is_boolean: bool = False, value: Any = _VARIES
@@ -58,9 +59,10 @@ class Code:
         self.run = run
         self.can_fail: bool = can_fail or any(part.can_fail for part in parts)
         self.is_boolean = is_boolean
-        self.sections = 0
+        self.sections = self.traits = 0
         for part in parts:
             self.sections |= part.sections
+            self.traits |= part.traits
         self.value = value
 
     @property
@@ -82,8 +84,9 @@ def compile_filter(node: Node, parameters: Mapping[str, Any]) -> Code:
     return _with(Code(closures.demand_boolean(code.run, "the filter"), code, can_fail=True, is_boolean=True))
 
 
-def _with(code: Code, sections: int = 0) -> Code:
+def _with(code: Code, sections: int = 0, traits: int = 0) -> Code:
     code.sections |= sections
+    code.traits |= traits
     return code
 
 
@@ -105,7 +108,7 @@ class Compiler:
             Constant: lambda node: constant(node.value),
             Parameter: self._parameter,
             Property: self.property,
-            NewId: lambda node: Code(lambda message: message.new_id()),
+            NewId: lambda node: _with(Code(lambda message: message.new_id()), traits=DRAWS_ID),
             PropertyOf: self._property_of,
             Signed: self._signed,
             Arithmetic: self._arithmetic,
@@ -143,7 +146,7 @@ class Compiler:
         """Compile the reading of a property."""
         if node.is_system:
             place = self.place(node)
-            return _with(Code(lambda message: message.system[place]), section_of(place))
+            return _with(Code(lambda message: message.system[place]), section_of(place), traits_of(place))
         return _with(Code(closures.read_user(node.name)), APPLICATION_SECTION)
 
     @staticmethod
@@ -234,7 +237,8 @@ class Compiler:
     def _exists(self, node: Exists) -> Code:
         if node.property.is_system:
             place = self.place(node.property)
-            return _with(Code(lambda message: message.system[place] is not None, is_boolean=True), section_of(place))
+            exists = Code(lambda message: message.system[place] is not None, is_boolean=True)
+            return _with(exists, section_of(place), traits_of(place))
         name, low = node.property.name, node.property.name.lower()
         return _with(
             Code(lambda message: name in message.user or low in message.user, is_boolean=True), APPLICATION_SECTION

@@ -78,12 +78,14 @@ class MessageView:
         system: Values of the system properties, by place (``duobus.rules.system``).
         user: Values of the user properties, by exact and by folded name.
         new_id: Gives ``newid()`` its values; set by the rule set.
+        is_quick: The quick reader has read all that was decoded so far.
     """
 
     __slots__ = (
         "_failure",
         "_loaded",
         "enqueued_ms",
+        "is_quick",
         "new_id",
         "payload",
         "sequence_number",
@@ -107,6 +109,7 @@ class MessageView:
         self.sequence_number = sequence_number
         self.system = _NOTHING_KNOWN
         self.user: dict[str, Any] = {}
+        self.is_quick = True
         self._loaded = 0
         self._failure: EvaluationError | None = None
 
@@ -135,7 +138,10 @@ class MessageView:
             self._load_properties()
         if sections & APPLICATION_SECTION:
             values = quick_user(self.payload)
-            self.user = index_names(values_of(application_properties(self.payload)) if values is None else values)
+            if values is None:
+                self.is_quick = False
+                values = values_of(application_properties(self.payload))
+            self.user = index_names(values)
         if sections & ENVELOPE:
             self._load_envelope()
 
@@ -149,6 +155,7 @@ class MessageView:
     def _load_properties(self) -> None:
         if quick_properties(self.payload, self.system):
             return
+        self.is_quick = False
         start, value, _ = find_section(self.payload, PROPERTIES)
         if start == value:
             return

@@ -17,9 +17,10 @@ _INT: Final = struct.Struct(">i").unpack_from
 _LONG: Final = struct.Struct(">q").unpack_from
 _DOUBLE: Final = struct.Struct(">d").unpack_from
 
-_PROPERTIES: Final = b"\x00\x53\x73\xc0"
-_NO_PROPERTIES: Final = b"\x00\x53\x73\x45"
-_APPLICATION: Final = b"\x00\x53\x74\xc1"
+# How the sections begin that are read here.
+PROPERTIES: Final = b"\x00\x53\x73\xc0"
+NO_PROPERTIES: Final = b"\x00\x53\x73\x45"
+APPLICATION: Final = b"\x00\x53\x74\xc1"
 
 #: Place of each field of the properties section, -1 for those that no rule can name.
 _PLACES: Final = tuple(next((place for place, at in FIELDS.items() if at == index), -1) for index in range(13))
@@ -30,8 +31,8 @@ def quick_user(payload: bytes) -> dict[str, Any] | None:  # noqa: C901 - one wal
     values: dict[str, Any] = {}
     try:
         start = payload[:4]
-        pos = 5 + payload[4] if start == _PROPERTIES else 4 if start == _NO_PROPERTIES else 0
-        if payload[pos : pos + 4] != _APPLICATION:
+        pos = 5 + payload[4] if start == PROPERTIES else 4 if start == NO_PROPERTIES else 0
+        if payload[pos : pos + 4] != APPLICATION:
             return None
         end = pos + 5 + payload[pos + 4]
         pairs = payload[pos + 5]
@@ -82,7 +83,7 @@ def quick_properties(payload: bytes, system: list[Any]) -> bool:
     """Put the texts of the properties section into a row of system properties; False: the codec has to look."""
     found: list[tuple[int, str]] = []
     try:
-        if payload[:4] != _PROPERTIES:
+        if payload[:4] != PROPERTIES:
             return False
         end = 5 + payload[4]
         count = payload[5]

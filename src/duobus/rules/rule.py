@@ -13,6 +13,7 @@ from duobus.rules.correlation import CorrelationTest, key_of, parse_correlation
 from duobus.rules.equalities import Equalities, equalities_of
 from duobus.rules.literals import parse_parameters
 from duobus.rules.parser import parse_filter
+from duobus.rules.system import DRAWS_ID, ENVELOPE, MESSAGE_ID, READS_ID
 
 SQL: Final = "Sql"
 CORRELATION: Final = "Correlation"
@@ -41,6 +42,8 @@ class Rule:
         action: What it changes, or None.
         can_fail: ``test`` may raise EvaluationError, though all sections can be read.
         sections: What ``test`` and ``action`` need decoded, as bits of ``duobus.rules.system``.
+        reads_id: The filter looks at the message-id.
+        is_steady: The filter gives the same for all messages with the same properties and application properties.
         equalities: What a message must have to match at all; empty when nothing of the kind is known.
     """
 
@@ -51,8 +54,10 @@ class Rule:
         "has_action",
         "is_correlation",
         "is_false",
+        "is_steady",
         "is_true",
         "name",
+        "reads_id",
         "sections",
         "test",
     )
@@ -66,6 +71,8 @@ class Rule:
         self.is_correlation = filter_type == CORRELATION
         self.test: Run = _never if self.is_false else _always
         self.can_fail = False
+        self.reads_id = False
+        self.is_steady = True
         self.sections = 0 if action is None else action.sections
         self.equalities: Equalities = {}
 
@@ -105,6 +112,8 @@ def _compile_sql(rule: Rule, description: RuleDescription) -> None:
     rule.test = code.run
     rule.can_fail = code.can_fail
     rule.sections |= code.sections
+    rule.reads_id = bool(code.traits & READS_ID)
+    rule.is_steady = not (code.traits & DRAWS_ID or code.sections & ENVELOPE)
     if not code.can_fail:
         rule.equalities = equalities_of(node, parameters)
     if code.is_constant:
@@ -118,4 +127,5 @@ def _compile_correlation(rule: Rule, description: RuleDescription) -> None:
     test = CorrelationTest(fields)
     rule.test = test
     rule.sections |= test.sections
+    rule.reads_id = MESSAGE_ID in fields
     rule.equalities = {field: (key_of(value),) for field, value in fields.items()}

@@ -8,9 +8,12 @@ from typing import Final
 
 from duobus.errors import QuotaExceeded
 from duobus.model.overlay import Overlay
+from duobus.model.special import Special
 from duobus.rules.index import Index
+from duobus.rules.memo import Memo
 from duobus.rules.message import MessageView
 from duobus.rules.rule import Rule
+from duobus.rules.system import ENVELOPE
 from duobus.rules.values import EvaluationError
 
 #: Rules of one topic (E.7). True and false filters count as SQL: they are kinds of it.
@@ -124,8 +127,10 @@ class RuleSet:
         "_always",
         "_always_sorted",
         "_correlation",
+        "_id_readers",
         "_index",
         "_indexed",
+        "_memo",
         "_new_id",
         "_order",
         "_readers",
@@ -135,6 +140,7 @@ class RuleSet:
         "_tried",
         "_tried_list",
         "_trivial",
+        "_unsteady",
     )
 
     def __init__(
@@ -154,6 +160,9 @@ class RuleSet:
         self._readers: dict[int, int] = {}
         self._sql = self._correlation = 0
         self._sections = 0
+        # How many rules look at the message-id, and how many at what no key of the memo holds.
+        self._id_readers = self._unsteady = 0
+        self._memo = Memo()
         # Sources with one rule that takes everything, and nothing else.
         self._trivial = 0
         for source, rules in (subscriptions or {}).items():
@@ -219,14 +228,21 @@ class RuleSet:
         self._order += 1
         self._count(rule, 1)
         self._trivial += self._is_trivial(source) - was_trivial
-        if rule.is_false:
-            return
+        if not rule.is_false:
+            self._include(entry)
+        self._start_memo()
+
+    def _include(self, entry: _Entry) -> None:
+        """Put a rule where messages find it."""
+        source, rule = entry.source, entry.rule
         if rule.is_true:
             self._always[source] = self._always.get(source, 0) + 1
             self._always_sorted = None
             return
         self._readers[rule.sections] = self._readers.get(rule.sections, 0) + 1
         self._sections |= rule.sections
+        self._id_readers += rule.reads_id
+        self._unsteady += not rule.is_steady
         if rule.equalities:
             self._index.add(rule.equalities, entry)
             self._indexed[source] = self._indexed.get(source, 0) + 1
@@ -246,10 +262,14 @@ class RuleSet:
         if entry is None:
             return
         self._trivial += self._is_trivial(source) - was_trivial
-        rule = entry.rule
-        self._count(rule, -1)
-        if rule.is_false:
-            return
+        self._count(entry.rule, -1)
+        if not entry.rule.is_false:
+            self._exclude(entry)
+        self._start_memo()
+
+    def _exclude(self, entry: _Entry) -> None:
+        """Undo ``_include``."""
+        source, rule = entry.source, entry.rule
         if rule.is_true:
             _count_down(self._always, source)
             self._always_sorted = None
@@ -258,12 +278,37 @@ class RuleSet:
         self._sections = 0
         for sections in self._readers:
             self._sections |= sections
+        self._id_readers -= rule.reads_id
+        self._unsteady -= not rule.is_steady
         if rule.equalities:
             self._index.remove(rule.equalities, entry)
             _count_down(self._indexed, source)
         else:
             del self._tried[entry]
             self._tried_list = None
+
+    def _start_memo(self) -> None:
+        """What was kept is of no use any more: a rule came or went."""
+        # Envelopes are read by actions alone here, whose copies are not kept; but all that may be unreadable counts.
+        sections = 0 if self._unsteady else self._sections & ~ENVELOPE
+        self._memo.start(sections, with_id=self._id_readers > 0)
+
+    def match_payload(
+        self, payload: bytes, special: Special | None, enqueued_ms: int | None, sequence_number: int | None
+    ) -> Match:
+        """Return what ``match`` gives for the view of a message, which is only made when nothing like it was seen."""
+        memo = self._memo
+        key = memo.key(payload) if memo.sections else None
+        if key is None:
+            return self.match(MessageView(payload, special, enqueued_ms, sequence_number))
+        known = memo.find(key)
+        if known is not None:
+            return known
+        message = MessageView(payload, special, enqueued_ms, sequence_number)
+        match = self.match(message)
+        if message.is_quick and match.errors is None and not match.altered:
+            memo.keep(key, match)
+        return match
 
     def match(self, message: MessageView) -> Match:
         """Evaluate all rules on a message. Whatever the message holds, nothing is raised."""

@@ -89,6 +89,15 @@ PROPERTIES_SECTION: Final = 1
 APPLICATION_SECTION: Final = 2
 ENVELOPE: Final = 4
 
+# What else a filter may look at, as bits: it decides what a result may be kept for (``duobus.rules.memo``).
+READS_ID: Final = 1
+DRAWS_ID: Final = 2
+
+
+def traits_of(place: int) -> int:
+    """Return the bits of what a filter looks at with the system property at this place."""
+    return READS_ID if place == MESSAGE_ID else 0
+
 
 def section_of(place: int) -> int:
     """Return the bit of what has to be decoded for the system property at this place."""

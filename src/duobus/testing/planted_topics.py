@@ -9,7 +9,7 @@ from unittest import mock
 
 from duobus.broker.fragment import fanout
 from duobus.broker.fragment.commands import Copies
-from duobus.rules import Match, MessageView, RuleSet
+from duobus.rules import Match, RuleSet
 from duobus.stores.interface import CommitBatch
 
 
@@ -44,29 +44,29 @@ def tombstone_for_one_copy() -> Iterator[None]:
 @contextmanager
 def subscription_passed_over() -> Iterator[None]:
     """Of some messages the last subscription that takes them gets no copy."""
-    original = RuleSet.match
+    original = RuleSet.match_payload
 
-    def match(self: RuleSet, message: MessageView) -> Match:
-        found = original(self, message)
-        if len(found.sources) > 2 and (message.sequence_number or 0) % 7 == 0:
+    def match_payload(self: RuleSet, *message: Any) -> Match:
+        found = original(self, *message)
+        if len(found.sources) > 2 and message[-1] % 7 == 0:
             return Match(found.sources[:-1], found.altered, found.errors)
         return found
 
-    with mock.patch.object(RuleSet, "match", match):
+    with mock.patch.object(RuleSet, "match_payload", match_payload):
         yield
 
 
 @contextmanager
 def action_without_its_copy() -> Iterator[None]:
     """A rule with an action and one without, on one subscription, give one copy together."""
-    original = RuleSet.match
+    original = RuleSet.match_payload
 
-    def match(self: RuleSet, message: MessageView) -> Match:
-        found = original(self, message)
+    def match_payload(self: RuleSet, *message: Any) -> Match:
+        found = original(self, *message)
         altered = [copy for copy in found.altered if copy.source not in found.sources]
         return Match(found.sources, altered, found.errors)
 
-    with mock.patch.object(RuleSet, "match", match):
+    with mock.patch.object(RuleSet, "match_payload", match_payload):
         yield
 
 

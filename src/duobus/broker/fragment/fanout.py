@@ -24,7 +24,7 @@ from duobus.broker.fragment.slot import (
 )
 from duobus.errors import NoMatchingSubscription, ServiceBusError
 from duobus.model.special import Special
-from duobus.rules import Match, MessageView, RuleSet
+from duobus.rules import Match, RuleSet
 from duobus.stores.interface import CommitBatch, Put
 
 if TYPE_CHECKING:
@@ -97,40 +97,55 @@ class _Part:
 class _Spread:
     """Collects the copies of several messages, to be written together."""
 
-    __slots__ = ("_fragment", "_now_ms", "_parts", "_state", "_trivial")
+    __slots__ = ("_fragment", "_now_ms", "_parts", "_rules", "_state", "_trivial")
 
     def __init__(self, fragment: Fragment, state: TopicState, now_ms: int) -> None:
         self._fragment = fragment
         self._state = state
         self._now_ms = now_ms
         self._parts: dict[int, _Part] = {}
-        trivial = state.shared.rules.trivial
+        self._rules = state.shared.rules
+        trivial = self._rules.trivial
         self._trivial = None if trivial is None else Match(trivial)
 
     def add(self, count: int, payload: bytes, special: Special | None) -> None:
         """Give every subscription that takes a message its copies."""
+        if special is None:
+            self.add_plain(count, (payload,))
+            return
         match = self._trivial
         if match is None:
             number = self._fragment.number << 48 | count
-            match = self._state.shared.rules.match(MessageView(payload, special, self._now_ms, number))
-        targets = match.sources
-        if special is not None or match.errors is not None or match.altered:
-            self._add_rare(count, payload, special, match)
-            return
-        if not targets:
-            return
-        self._state.pending += len(payload)
-        origin = count if len(targets) == 1 else -count
-        parts = self._parts
-        for number in targets:
-            part = parts.get(number) or self._part(number)
-            if part is None:
+            match = self._rules.match_payload(payload, special, self._now_ms, number)
+        self._add_rare(count, payload, special, match)
+
+    def add_plain(self, first: int, payloads: Sequence[bytes]) -> None:
+        """Do the same for messages in a row that have nothing rare."""
+        trivial, rules, parts, now_ms = self._trivial, self._rules, self._parts, self._now_ms
+        number = self._fragment.number << 48 | first
+        pending = 0
+        for count, payload in enumerate(payloads, first):
+            match = trivial
+            if match is None:
+                match = rules.match_payload(payload, None, now_ms, number)
+                number += 1
+            if match.errors is not None or match.altered:
+                self._add_rare(count, payload, None, match)
                 continue
-            if part.source.sessions is not None:
-                _bury(part, payload, origin, None, SESSION_ID_IS_NULL, _SESSION_TEXT)
-                continue
-            part.payloads.append(payload)
-            part.origins.append(origin)
+            targets = match.sources
+            if targets:
+                pending += len(payload)
+            origin = count if len(targets) == 1 else -count
+            for target in targets:
+                part = parts.get(target) or self._part(target)
+                if part is None:
+                    continue
+                if part.source.sessions is not None:
+                    _bury(part, payload, origin, None, SESSION_ID_IS_NULL, _SESSION_TEXT)
+                    continue
+                part.payloads.append(payload)
+                part.origins.append(origin)
+        self._state.pending += pending
 
     def _add_rare(self, count: int, payload: bytes, special: Special | None, match: Match) -> None:
         keeping = self._state.shared.keeping_errors
@@ -183,12 +198,12 @@ class _Spread:
             source, payloads, origins = part.source, part.payloads, part.origins
             if not payloads:
                 continue
-            first = count = source.next_count
-            slots: list[Slot] = []
-            for payload, origin in zip(payloads, origins, strict=True):
-                slots.append(CopySlot(count, payload, now_ms, abs(origin)))
-                count += 1
-            source.next_count = count
+            first = source.next_count
+            slots: list[Slot] = [
+                CopySlot(count, payload, now_ms, abs(origin))
+                for count, payload, origin in zip(range(first, first + len(payloads)), payloads, origins, strict=True)
+            ]
+            source.next_count = first + len(slots)
             source.numbers[MAIN] += len(slots)
             specials: dict[int, tuple[int, int, bytes | None]] = {}
             for index, (state, special, encoded) in part.rare.items():
@@ -221,7 +236,7 @@ def _match(shared: TopicRules, payload: bytes, special: Special | None, now_ms: 
     trivial = shared.rules.trivial
     if trivial is not None:
         return Match(trivial)
-    return shared.rules.match(MessageView(payload, special, now_ms, number))
+    return shared.rules.match_payload(payload, special, now_ms, number)
 
 
 def check(fragment: Fragment, state: TopicState, run: Run, now_ms: int) -> ServiceBusError | None:
@@ -270,7 +285,11 @@ def publish(fragment: Fragment, state: TopicState, run: Run, now_ms: int, commit
             run.copies = _copy_plain(fragment, targets, count, payloads, run.size, now_ms, commit)
             return
     spread = _Spread(fragment, state, now_ms)
-    extra = batch.extra or {}
+    if batch.extra is None:
+        spread.add_plain(count, payloads)
+        run.copies = spread.write(commit)
+        return
+    extra = batch.extra
     for offset, index in enumerate(range(batch.n) if indices is None else indices):
         special = extra.get(index)
         if special is not None and _is_scheduled(special, now_ms):

@@ -113,7 +113,16 @@ class CopySlot(Slot):
     __slots__ = ("origin",)
 
     def __init__(self, count: int, payload: bytes, enqueued_ms: int, origin: int) -> None:
-        super().__init__(count, payload, enqueued_ms)
+        # As Slot does it, without the call: one is made for every copy of a message.
+        self.count = count
+        self.payload = payload
+        self.enqueued_ms = enqueued_ms
+        self.expires_ms = 0
+        self.deliveries = 0
+        self.state = 0
+        self.lock = 0
+        self.special = None
+        self.holder = None
         self.origin = origin
 
 

@@ -1,0 +1,114 @@
+"""Memo: what rules gave for properties that were seen before, so that a stream of like messages is read once.
+
+The key is bytes of the message, never more than rules look at: the application properties, and of the properties
+section everything behind the message-id, which differs from message to message. Two messages with the same key are
+decoded by the quick reader to the same values, or the key is None; so a result of the one is a result of the other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from duobus.rules.quick import APPLICATION, NO_PROPERTIES, PROPERTIES
+from duobus.rules.system import APPLICATION_SECTION, PROPERTIES_SECTION
+
+if TYPE_CHECKING:
+    from duobus.rules.ruleset import Match
+
+#: Bytes that the memo of one topic takes, about; what goes beyond makes it start anew.
+BYTES_MAX: Final = 131_072
+# Of an entry, beside its key and its sources: the key's head, the match, the tuple, and room in the table.
+_ENTRY_BYTES: Final = 320
+_SOURCE_BYTES: Final = 8
+
+#: After so many look-ups it is judged: with less than a quarter of them found it costs more than it saves.
+JUDGED_AFTER: Final = 512
+_WORTH_FROM: Final = JUDGED_AFTER // 4
+#: Messages for which it then rests, so that those with ever new properties hardly pay for it.
+REST: Final = 16_384
+
+
+class Memo:
+    """Matches by key, for one state of the rules.
+
+    Attributes:
+        sections: Those that rules need decoded (bits of ``duobus.rules.system``), or 0: nothing may be kept.
+        with_id: A rule looks at the message-id.
+    """
+
+    __slots__ = ("_asked", "_bytes", "_found", "_known", "_rest", "sections", "with_id")
+
+    def __init__(self) -> None:
+        self.sections = 0
+        self.with_id = False
+        self._known: dict[bytes, Match] = {}
+        self._bytes = 0
+        self._asked = self._found = self._rest = 0
+
+    def start(self, sections: int, *, with_id: bool) -> None:
+        """Forget everything: the rules are others now."""
+        self.sections = sections
+        self.with_id = with_id
+        if self._known:
+            self._known = {}
+            self._bytes = 0
+
+    def key(self, payload: bytes) -> bytes | None:  # noqa: C901 - one walk without calls
+        """Return what the rules' result depends on; None when it rests, or the message is for the codec to read."""
+        if self._rest:
+            self._rest -= 1
+            return None
+        sections = self.sections
+        try:
+            start = payload[:4]
+            middle = 5 + payload[4] if start == PROPERTIES else 4 if start == NO_PROPERTIES else 0
+            key = b""
+            if sections & APPLICATION_SECTION:
+                # First, because it tells its own length: then two keys are equal only part by part.
+                if payload[middle : middle + 4] != APPLICATION:
+                    return None
+                end = middle + 5 + payload[middle + 4]
+                if end > len(payload):
+                    return None
+                key = payload[middle:end]
+            if sections & PROPERTIES_SECTION:
+                if start != PROPERTIES or middle > len(payload):
+                    return None
+                first = 6
+                if not self.with_id and payload[5]:
+                    # The id has to be one that cannot fail, since what it is won't be looked at.
+                    if payload[6] == 0xA1:
+                        first = 8 + payload[7]
+                        if first > middle or not payload[8:first].isascii():
+                            return None
+                    elif payload[6] == 0x40:
+                        first = 7
+                    else:
+                        return None
+                key += payload[5:6] + payload[first:middle]
+        except IndexError:
+            return None
+        return key
+
+    def find(self, key: bytes) -> Match | None:
+        """Return what is known for a key."""
+        found = self._known.get(key)
+        self._asked += 1
+        if found is not None:
+            self._found += 1
+        if self._asked == JUDGED_AFTER:
+            if self._found < _WORTH_FROM:
+                self._rest = REST
+                self._known = {}
+                self._bytes = 0
+            self._asked = self._found = 0
+        return found
+
+    def keep(self, key: bytes, match: Match) -> None:
+        """Note the match of a message with this key, all of which the quick reader has read."""
+        size = _ENTRY_BYTES + len(key) + _SOURCE_BYTES * len(match.sources)
+        if self._bytes + size > BYTES_MAX:
+            self._known = {}
+            self._bytes = 0
+        self._known[key] = match
+        self._bytes += size

@@ -1,0 +1,217 @@
+"""The memo of a rule set: results that are kept, for which messages, until when, and how many."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rules_kit import VECTOR_MESSAGE, remembered, rule, rule_set
+
+from duobus.codec import Int, Timestamp, UInt, build_message
+from duobus.model.special import Special
+from duobus.rules import Match, MessageView, Rule, RuleSet
+from duobus.rules import memo as memo_module
+
+
+class Counting(RuleSet):
+    """Counts the messages that were looked at."""
+
+    __slots__ = ("looks",)
+
+    def match(self, message: MessageView) -> Match:
+        self.looks += 1
+        return super().match(message)
+
+
+def counting(*rules: Rule) -> Counting:
+    found = Counting({number: [one] for number, one in enumerate(rules, 1)}, new_id=lambda: uuid.UUID(int=1))
+    found.looks = 0
+    return found
+
+
+def give(found: RuleSet, payload: bytes, special: Special | None = None, number: int = 1) -> tuple[int, ...]:
+    return found.match_payload(payload, special, 5, number).sources
+
+
+def message(message_id: Any = None, label: str | None = None, **properties: Any) -> bytes:
+    return build_message([message_id, None, None, label], properties, data=b"body")
+
+
+# -- which messages are alike -----------------------------------------------------------------------------------------
+
+
+def test_messages_with_the_same_application_properties_are_looked_at_once() -> None:
+    found = counting(rule("a = 1"), rule(correlation={"Properties": {"b": "x"}}))
+    assert give(found, message("m1", "one", a=1)) == (1,)
+    assert give(found, message("m22", "other", a=1)) == (1,)
+    assert give(found, build_message(None, {"a": 1}, data=b"another body")) == (1,)
+    assert found.looks == 1
+    assert give(found, message(a=2)) == ()
+    assert give(found, message(b="x")) == (2,)
+    assert found.looks == 3
+
+
+def test_a_message_id_makes_no_difference_where_no_rule_looks_at_it() -> None:
+    found = counting(rule("sys.Label = 'x'"), rule("sys.Label = 'x' AND a = 1"))
+    for message_id in ("m1", "m2", "", None, "m" * 99):
+        assert give(found, message(message_id, "x", a=1)) == (1, 2)
+        assert give(found, message(message_id, "y", a=1)) == ()
+    assert found.looks == 2
+
+
+@pytest.mark.parametrize(
+    "by_id",
+    [
+        rule("sys.MessageId = 'm1'"),
+        rule("sys.Label LIKE 'x' AND NOT (NOT EXISTS (sys.MessageId) OR sys.MessageId <> 'm1')"),
+        rule(correlation={"MessageId": "m1"}),
+    ],
+)
+def test_a_message_id_counts_where_a_rule_looks_at_it(by_id: Rule) -> None:
+    found = counting(by_id)
+    for _ in range(2):
+        assert give(found, message("m1", "x")) == (1,)
+        assert give(found, message("m2", "x")) == ()
+        assert give(found, message(None, "x")) == ()
+    assert found.looks == 3
+
+
+@pytest.mark.parametrize(
+    "sql", ["sys.SequenceNumber = 1", "sys.PartitionKey = 'k'", "-sys.EnqueuedSequenceNumber < -1"]
+)
+def test_nothing_is_kept_where_a_filter_looks_at_more_than_properties(sql: str) -> None:
+    found = counting(rule(sql), rule("a = 1"))
+    special = Special()
+    special.partition_key = "k"
+    for number, rare in ((1, None), (2, None), (3, special)):
+        expected = found.match(MessageView(message(a=1), rare, 5, number)).sources
+        assert give(found, message(a=1), rare, number) == expected
+
+
+def test_newid_is_drawn_for_each_message() -> None:
+    found = counting(rule("newid() = a"), rule("a = 1"))
+    give(found, message(a=1))
+    give(found, message(a=1))
+    assert found.looks == 2
+    found.remove(1, "r")
+    give(found, message(a=1))
+    give(found, message(a=1))
+    assert found.looks == 3
+
+
+def test_errors_and_altered_copies_are_made_anew_for_each_message() -> None:
+    found = counting(rule("10 / a = 1"), rule("b = 1", "SET c = newid(); SET d = sys.SequenceNumber"))
+    for number in (1, 2):
+        assert found.match_payload(message(a=0), None, 5, number).errors
+        copy = found.match_payload(message(b=1), None, 5, number).altered[0]
+        assert copy.overlay.application["d"] == number
+    assert found.looks == 4
+    for _ in range(2):
+        assert give(found, message(a=10)) == (1,)
+    assert found.looks == 5
+
+
+def test_what_the_codec_has_to_read_is_not_kept() -> None:
+    found = counting(rule("sys.To = 'x' OR a = 1"))
+    odd = [message(message_id, a=1) for message_id in (uuid.UUID(int=7), b"id")]
+    odd += [message(a=1, b="x" * 300), build_message(data=b"body")]
+    assert [give(found, payload) for payload in odd * 2] == [(1,), (1,), (1,), ()] * 2
+    assert found.looks == 8
+
+
+# -- hostile bytes ----------------------------------------------------------------------------------------------------
+
+RULES = [
+    rule("a = 1"),
+    rule("sys.Label = 'x'"),
+    rule("b LIKE 'x%' OR sys.To IS NULL"),
+    rule(correlation={"Label": "x", "Properties": {"a": 1}}),
+    rule("a > 1", "SET a = 2"),
+    rule("sys.CorrelationId = 'x'"),
+]
+VALUES = st.one_of(
+    st.sampled_from(["x", "xy", 1, 2, True, None, 1.5, Int(1), UInt(1), Timestamp(5)]), st.text(max_size=3)
+)
+FIELDS = st.lists(st.sampled_from([None, "x", "xy", "é"]), max_size=13)
+
+
+def outcome(match: Match) -> tuple[Any, ...]:
+    return match.sources, [(copy.source, copy.overlay.encode()) for copy in match.altered], match.errors
+
+
+@given(
+    st.lists(st.sampled_from(RULES), min_size=1, max_size=4),
+    st.lists(
+        st.tuples(
+            FIELDS,
+            st.dictionaries(st.sampled_from(["a", "A", "b"]), VALUES),
+            st.lists(st.tuples(st.integers(0, 40), st.integers(0, 255)), max_size=2),
+        ),
+        max_size=6,
+    ),
+)
+def test_a_kept_result_is_the_one_that_looking_gives_whatever_was_seen_before(
+    rules: list[Rule], messages: list[Any]
+) -> None:
+    found = rule_set({number: [one] for number, one in enumerate(rules)})
+    for fields, properties, changes in messages:
+        payload = bytearray(build_message(fields, properties, data=b"body"))
+        # Sound ones first, and then the same with bytes that do not belong there.
+        for place, value in ((0, 0), *changes):
+            payload[place % len(payload)] = value
+            expected = outcome(found.match(MessageView(bytes(payload))))
+            for again in remembered(found, bytes(payload)):
+                assert outcome(again) == expected
+
+
+def test_an_id_that_is_no_text_is_an_error_although_the_rest_is_known() -> None:
+    found = counting(rule("sys.Label = 'x'"))
+    sound = message("mm", "x")
+    assert give(found, sound) == (1,)
+    for bad in (sound.replace(b"mm", b"\xff\xff"), sound.replace(b"\x02mm", b"\xf2mm"), sound[:9], b"", b"\x00\x53"):
+        assert outcome(found.match_payload(bad, None, 5, 1)) == outcome(found.match(MessageView(bad, None, 5, 1)))
+
+
+# -- until when, and how many -----------------------------------------------------------------------------------------
+
+
+def test_a_rule_that_comes_or_goes_holds_for_the_next_message() -> None:
+    found = rule_set({1: [rule("qty = 5")], 2: [rule("qty = 6")]})
+    assert give(found, VECTOR_MESSAGE) == (1,)
+    found.add(2, rule("qty = 5"))
+    assert give(found, VECTOR_MESSAGE) == (1, 2)
+    found.add(2, rule(name="all"))
+    found.remove(2, "r")
+    assert give(found, VECTOR_MESSAGE) == (1, 2)
+    found.remove(2, "all")
+    assert give(found, VECTOR_MESSAGE) == (1,)
+    found.put(3, [rule("vip")])
+    assert give(found, VECTOR_MESSAGE) == (1, 3)
+    found.drop(1)
+    assert give(found, VECTOR_MESSAGE) == (3,)
+
+
+def test_the_memo_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memo_module, "_WORTH_FROM", 0)
+    found = counting(*(rule("a >= 0") for _ in range(100)))
+    for number in range(1000):
+        give(found, message(a=number, filler="x" * 200))
+        memo = found._memo
+        kept = sum(320 + len(key) + 8 * len(match.sources) for key, match in memo._known.items())
+        assert kept == memo._bytes <= memo_module.BYTES_MAX
+    assert 0 < len(found._memo._known) < 200
+
+
+def test_ever_new_properties_make_the_memo_rest_and_like_ones_wake_it() -> None:
+    found = counting(rule("a >= 0"))
+    for number in range(memo_module.JUDGED_AFTER):
+        give(found, message(a=number))
+    assert len(found._memo._known) == 1
+    found.looks = 0
+    for _ in range(memo_module.REST + 10):
+        assert give(found, message(a=1)) == (1,)
+    # All while it rests, and one when it is awake again.
+    assert found.looks == memo_module.REST + 1

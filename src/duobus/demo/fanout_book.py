@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from duobus.demo.fanout_plan import Copy, Look
@@ -111,22 +111,21 @@ class FanoutBook:
         """Number of completions that were acknowledged on connections of this kind."""
         return self._completed_over[transport]
 
-    def missing(self, acknowledged: Set[str] | None = None) -> dict[str, list[Copy]]:
+    def missing(self) -> dict[str, list[Copy]]:
         """Return the copies that nobody took over, by outlet.
 
-        Of every publication of which a copy was seen, all have to come. A message of which none was seen counts when it
-        is in ``acknowledged``; None is every message.
+        Of every publication of which a copy was seen, all have to come; and every message has to be published.
         """
         with self._lock:
-            return {outlet: self._missing(outlet, acknowledged) for outlet in self._expected}
+            return {outlet: self._missing(outlet) for outlet in self._expected}
 
-    def report(self, acknowledged: Set[str] | None = None) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """Return the counts as members of a result: those of COUNTS in all, and by outlet.
 
         ``received`` counts copies, ``duplicates`` those of further publications of a message, ``wrong`` messages that
         should not be there: they went to the wrong place, or came twice of one publication.
         """
-        missing = self.missing(acknowledged)
+        missing = self.missing()
         with self._lock:
             outlets = {
                 outlet: {
@@ -143,9 +142,9 @@ class FanoutBook:
             totals = {name: sum(counts[name] for counts in outlets.values()) for name in COUNTS}
             return {**totals, "outlets": outlets}
 
-    def examples(self, acknowledged: Set[str] | None = None) -> dict[str, list[str]]:
+    def examples(self) -> dict[str, list[str]]:
         """Return a few of what is lost, altered and wrong, in words."""
-        missing = self.missing(acknowledged)
+        missing = self.missing()
         with self._lock:
             found = {
                 "missing": [f"{outlet}: {_words(copy)}" for outlet, copies in missing.items() for copy in copies],
@@ -160,14 +159,14 @@ class FanoutBook:
             }
         return {name: texts[:_EXAMPLES_MAX] for name, texts in found.items()}
 
-    def _missing(self, outlet: str, acknowledged: Set[str] | None) -> list[Copy]:
+    def _missing(self, outlet: str) -> list[Copy]:
         taken = self._taken[outlet]
         found: list[Copy] = []
         for copy in self._expected[outlet]:
             publications = self._publications.get(copy.message_id)
             if publications is not None:
                 found += [copy for publication in publications if (copy, publication) not in taken]
-            elif acknowledged is None or copy.message_id in acknowledged:
+            else:
                 found.append(copy)
         return found
 

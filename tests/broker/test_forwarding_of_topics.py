@@ -10,10 +10,12 @@ import pytest
 from broker_kit import Hall, batch
 from fragment_kit import Box
 
-from duobus.broker import DEAD_LETTER, MAIN, Queue, Slot, Topic
+from duobus.broker import COUNT_BITS, DEAD_LETTER, MAIN, Queue, Slot, Topic
 from duobus.broker.fragment.commands import DEAD_LETTER_OUTCOME, SettleBatch, SettleDetail
+from duobus.codec import build_message
+from duobus.codec.sections import application_properties
 from duobus.errors import ArgumentInvalid
-from duobus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
+from duobus.model.description import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
 from duobus.testing.loop import SimulationLoop
 
 Story = Callable[[Hall], Coroutine[Any, Any, None]]
@@ -76,6 +78,45 @@ def test_what_a_subscription_gets_goes_on_to_its_queue(stores: int, partitioned:
         assert sorted(await payloads(target)) == sorted(sent)
         assert await payloads(topic.subscriptions["on"]) == []
         assert sorted(await payloads(topic.subscriptions["stays"])) == sorted(sent)
+
+    run(story, stores)
+
+
+def rule(name: str, expression: str, action: str | None = None) -> RuleDescription:
+    return RuleDescription(name=name, filter_type="Sql", sql_filter=expression, sql_action=action)
+
+
+@pytest.mark.parametrize("stores", [1, 3])
+def test_what_an_action_changed_goes_on_and_the_next_topics_rules_see_it(stores: int) -> None:
+    async def story(hall: Hall) -> None:
+        mark = rule("mark", "n = 1", "SET n = n + 1; SET mark = 'x'; REMOVE gone")
+        seen = SubscriptionDescription(name="seen", rules=(rule("two", "n = 2 AND mark = 'x'"),))
+        missed = SubscriptionDescription(name="missed", rules=(rule("one", "n = 1 OR EXISTS(gone)"),))
+        last = await topic_of(hall, "last", seen, missed)
+        hop = SubscriptionDescription(name="hop", forward_to="last", rules=(mark,))
+        first = await topic_of(hall, "first", hop)
+        first.send(batch(build_message(application_properties={"n": 1, "gone": True}, data=b"body")))
+        await settled()
+        (arrived,) = await payloads(last.subscriptions["seen"])
+        assert application_properties(arrived) == {"n": 2, "mark": "x", "RuleName": "mark"}
+        assert await payloads(last.subscriptions["missed"]) == []
+
+    run(story, stores)
+
+
+@pytest.mark.parametrize("stores", [1, 3])
+def test_a_copy_that_goes_on_keeps_the_number_that_its_topic_gave_it(stores: int) -> None:
+    async def story(hall: Hall) -> None:
+        target = await queue_of(hall, "target")
+        hop = SubscriptionDescription(name="hop", forward_to="target", rules=(rule("two", "n = 2"),))
+        topic = await topic_of(hall, "t", hop, SubscriptionDescription(name="all"))
+        for number in (1, 2):
+            topic.send(batch(build_message(application_properties={"n": number}, data=b"body")))
+        await settled()
+        (arrived,) = await slots(target)
+        assert arrived.special is not None
+        # The first of its subscription, the second of its topic.
+        assert (arrived.special.enqueued_sequence_number or 0) & ((1 << COUNT_BITS) - 1) == 2
 
     run(story, stores)
 

@@ -305,3 +305,10 @@ def test_a_byte_order_mark_at_the_start_is_no_error(tmp_path: Path) -> None:
     path = tmp_path / "Config.json"
     path.write_bytes(b"\xef\xbb\xbf" + _SAMPLE.encode())
     assert read_config_file(path).namespaces[0].name == "sbemulatorns"
+
+
+def test_a_subscription_that_forwards_is_read_without_a_warning() -> None:
+    subscription = {"Name": "s", "Properties": {"ForwardTo": "q"}}
+    contents = parse_config(_config(Queues=[{"Name": "q"}], Topics=[{"Name": "t", "Subscriptions": [subscription]}]))
+    assert contents.namespaces[0].topics[0].subscriptions[0].forward_to == "q"
+    assert contents.warnings == ()

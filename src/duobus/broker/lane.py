@@ -242,21 +242,24 @@ class Lane:
     def _send_on(self, fragment: Fragment, source: Source, entity: Destination, slots: list[Slot]) -> None:
         number, path, life_ms = self.handle.number, self._origin.path, source.settings.default_ttl_ms
         good: list[Slot] = []
+        payloads: list[bytes] = []
         specials: list[Special] = []
         for slot in slots:
             special = transfer.onward(slot, number, path, life_ms)
             if transfer.hops_of(special) > transfer.HOPS_MAX:
                 self._divert([slot], transfer.HOPS_EXCEEDED, transfer.HOPS_TEXT)
                 continue
-            why = ends.fault(entity, slot.payload, special)
+            payload = transfer.onward_payload(slot)
+            why = ends.fault(entity, payload, special)
             if why is not None:
                 self._divert([slot], *why)
                 continue
             good.append(slot)
+            payloads.append(payload)
             specials.append(special)
         if not good:
             return
-        batch = SendBatch(0, [slot.payload for slot in good], False, NOBODY)
+        batch = SendBatch(0, payloads, False, NOBODY)
         batch.extra = dict(enumerate(specials))
         if entity.is_partitioned:
             keys = [ends.key_of(special) for special in specials]

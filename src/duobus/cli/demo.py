@@ -22,7 +22,7 @@ Example:
   duobus demo --part queue --json
 
 \b
-Exit status: 0 nothing lost or altered; 1 something was, or the run could not be finished.
+Exit status: 0 nothing lost, altered or wrongly delivered; 1 something was, or the run could not be finished.
 """
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 PARTS = {
     "queue": "duobus.demo.queue_part",
     "sessions": "duobus.demo.sessions_part",
+    "fanout": "duobus.demo.fanout_part",
 }
 
 

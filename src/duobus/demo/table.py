@@ -10,11 +10,13 @@ _ROWS = (
     ("sessions", "Sessions"),
     ("sent", "Sent"),
     ("acknowledged", "Acknowledged"),
+    ("expected", "Copies expected"),
     ("too_large", "Refused as too large"),
     ("received", "Received"),
     ("duplicates", "Duplicates"),
     ("lost", "Lost"),
     ("altered", "Altered"),
+    ("wrong", "Wrongly delivered"),
     ("out_of_order", "Out of order"),
     ("states_set", "States set"),
     ("states_lost", "States lost"),
@@ -25,7 +27,7 @@ _ROWS = (
 )
 
 #: Rows that must be 0.
-_MUST_BE_ZERO = frozenset({"lost", "altered", "out_of_order", "states_lost"})
+_MUST_BE_ZERO = frozenset({"lost", "altered", "wrong", "out_of_order", "states_lost"})
 
 
 def table_of(title: str, result: dict[str, Any]) -> Table:
@@ -45,6 +47,9 @@ def table_of(title: str, result: dict[str, Any]) -> Table:
     transports: dict[str, dict[str, int]] = result.get("transports", {})
     for name, counts in transports.items():
         table.add_row(f"Over {name}", f"{counts['sent']:,} sent, {counts['received']:,} received")
+    outlets: dict[str, dict[str, int]] = result.get("outlets", {})
+    for name, counts in outlets.items():
+        table.add_row(f"From {name}", _outlet(counts))
     fragments: dict[str, int] = result.get("per_fragment", {})
     if fragments:
         table.add_row("Messages per fragment", _in_lines([f"{name}: {count}" for name, count in fragments.items()]))
@@ -61,6 +66,11 @@ def _value(member: str, value: int) -> str:
     if member not in _MUST_BE_ZERO:
         return f"{value:,}"
     return f"[red]{value:,}[/red] (must be 0)" if value else "[green]0[/green]"
+
+
+def _outlet(counts: dict[str, int]) -> str:
+    faults = ", ".join(f"{counts[name]:,} {name}" for name in ("duplicates", "lost", "altered", "wrong"))
+    return f"{counts['received']:,} of {counts['expected']:,} copies, {faults}"
 
 
 def _in_lines(texts: list[str], per_line: int = 4) -> str:

@@ -275,12 +275,6 @@ def _topic(node: _Node) -> TopicDescription:
     properties.finish()
     node.finish()
     node.checked(lambda topic: check_topic(topic, EMULATOR), topic)
-    unserved = [one.name for one in topic.subscriptions if one.forward_to or one.forward_dead_lettered_messages_to]
-    if unserved:
-        node.warn(
-            f"the subscriptions {', '.join(unserved)} of topic {name!r} ask for forwarding, which this version does "
-            "not support; they are kept as described, and links to them are refused"
-        )
     if topic.authorization_rules:
         node.warn(f"topic {name!r} asks for AuthorizationRules, which has no effect in this version")
     return topic

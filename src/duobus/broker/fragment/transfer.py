@@ -20,6 +20,7 @@ from duobus.broker.fragment.slot import (
     RESERVED,
     TRANSFER,
     TRANSFER_DEAD_LETTER,
+    CopySlot,
     Slot,
     state_of,
     sub_queue_of,
@@ -27,6 +28,7 @@ from duobus.broker.fragment.slot import (
 from duobus.codec.decode import decode as decode_value
 from duobus.codec.encode import encode
 from duobus.errors import InternalError, ServiceBusError
+from duobus.model.overlay import Overlay
 from duobus.model.special import Special, Way
 
 if TYPE_CHECKING:
@@ -196,7 +198,7 @@ def release(fragment: Fragment, source: Source, command: Command) -> None:
 
 
 def onward(slot: Slot, fragment_number: int, path: str, default_ttl_ms: int | None) -> Special:
-    """What is rare about a message when it has been forwarded; its bytes stay what they are (design 3.12).
+    """What is rare about a message when it has been forwarded; its bytes are those of ``onward_payload``.
 
     Kept are keys, session, priority, annotations, overlay, and the number that it was first given (contract 8.3). Its
     delivery count begins anew, and so does its life, which the entity may have cut. A dead letter does not expire, so
@@ -210,6 +212,8 @@ def onward(slot: Slot, fragment_number: int, path: str, default_ttl_ms: int | No
     """
     old = slot.special or _ORDINARY
     way = _way_of(slot.special)
+    # A copy was first given its number by the topic.
+    first = slot.origin if isinstance(slot, CopySlot) else slot.count
     new = Special(
         ttl_ms=effective_ttl(old.ttl_ms, default_ttl_ms),
         scheduled_ms=old.scheduled_ms,
@@ -220,7 +224,7 @@ def onward(slot: Slot, fragment_number: int, path: str, default_ttl_ms: int | No
         annotations=old.annotations,
         annotations_count=old.annotations_count,
         overlay=old.overlay,
-        enqueued_sequence_number=old.enqueued_sequence_number or fragment_number << 48 | slot.count,
+        enqueued_sequence_number=old.enqueued_sequence_number or fragment_number << 48 | first,
         dead_letter_source=old.dead_letter_source,
         way=Way(way.hops + 1),
     )
@@ -234,6 +238,18 @@ def onward(slot: Slot, fragment_number: int, path: str, default_ttl_ms: int | No
         new.dead_letter_source = path
         _keep_reason(new)
     return new
+
+
+def onward_payload(slot: Slot) -> bytes:
+    """The bytes of a message when it is forwarded: those that came, with what a rule's action changed on this copy.
+
+    The change is put in here and not handed on beside them, because a destination knows the message as it is now: its
+    own rules look at it, and its limits hold for it.
+    """
+    special = slot.special
+    if special is None or special.changes is None:
+        return slot.payload
+    return Overlay.decode(special.changes).apply_to(slot.payload)
 
 
 def hops_of(special: Special) -> int:

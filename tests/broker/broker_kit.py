@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any
 
+import pytest
 from fragment_kit import Box
 
 from duobus.broker import COMPLETE, SOURCE, MessageBroker, Queue, Receiver, ScaleUnit, SettleBatch
@@ -20,6 +21,7 @@ from duobus.stores.catalog import MemoryCatalog
 from duobus.stores.memory import MemoryStore
 from duobus.testing.clock import SeededEntropy, SimulatedClock
 from duobus.testing.loop import SimulationLoop
+from duobus.twin import compiled_rooms
 
 
 class HeldWriter:
@@ -174,6 +176,12 @@ def settlement(delivered: Any, *, number: int = 1, strict: bool = False, reply: 
     )
     command.strict = strict
     return command
+
+
+#: For tests that set constants of the fragment: compiled code has their values inside (decision 0008).
+sets_constants = pytest.mark.skipif(
+    "fragment" in compiled_rooms(), reason="a compiled fragment does not see constants that are replaced"
+)
 
 
 def batch(*payloads: bytes, key: bytes | None = None, **special: Any) -> SendBatch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from broker_kit import Hall, answers, batch, payloads, receiver, settlement, simulated, turns
+from broker_kit import Hall, answers, batch, payloads, receiver, sets_constants, settlement, simulated, turns
 
 from duobus.broker import DEAD_LETTER_OUTCOME, Queue
 from duobus.broker.fragment import fragment as fragment_module
@@ -101,6 +101,7 @@ async def test_a_peek_shows_nothing_that_is_not_durable_yet(hall: Hall) -> None:
     assert len(await queue.peek(MAIN, 0, 10)) == 1
 
 
+@sets_constants
 @simulated
 async def test_a_deep_queue_is_peeked_without_being_read_into_memory(hall: Hall) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -127,6 +128,7 @@ async def test_a_deep_queue_is_peeked_without_being_read_into_memory(hall: Hall)
         assert len(source.by_count) == resident
 
 
+@sets_constants
 @simulated
 async def test_what_lies_behind_a_window_full_of_expired_messages_is_received_all_the_same(hall: Hall) -> None:
     with pytest.MonkeyPatch.context() as patch:

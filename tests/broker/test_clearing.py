@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from broker_kit import Hall, answers, batch, payloads, receiver, settlement, simulated, turns
+from broker_kit import Hall, answers, batch, payloads, receiver, sets_constants, settlement, simulated, turns
 from fragment_kit import START_MS, Box, Driver
 
 from duobus.broker import ABANDON, COMPLETE, DEAD_LETTER_OUTCOME, DEFER, Queue, message_broker
@@ -199,6 +199,7 @@ async def test_a_store_that_fails_on_a_slice_is_told_with_what_is_certain(hall: 
             await queue.batch_delete(MAIN, 100, NEVER)
 
 
+@sets_constants
 @simulated
 async def test_a_deep_queue_is_deleted_beyond_what_is_in_memory(hall: Hall) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from broker_kit import Hall, HeldWriter, batch
+from broker_kit import Hall, HeldWriter, batch, sets_constants
 from test_clearing import ALL, payloads, receiver, sent
 from test_message_broker import simulated, turns
 
@@ -20,6 +20,8 @@ from duobus.broker.paging import Pager
 from duobus.errors import StoreFailed
 from duobus.stores.held import HeldColumns
 from duobus.stores.interface import Columns, Plain, StoredMessage
+
+pytestmark = sets_constants
 
 WINDOW = 6
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from broker_kit import Hall, batch, simulated, turns
+from broker_kit import Hall, batch, sets_constants, simulated, turns
 from fragment_kit import Box
 
 from duobus.broker import Queue
@@ -63,6 +63,7 @@ async def test_a_receiver_gets_all_of_them_through_short_pages(hall: Hall) -> No
     assert (source.cold_number, source.cold_bytes) == (0, 0)
 
 
+@sets_constants
 @simulated
 async def test_a_peek_reads_one_message_more_than_it_can_answer_at_most(hall: Hall) -> None:
     queue = await _filled(hall, 30)

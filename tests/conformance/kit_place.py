@@ -55,6 +55,10 @@ class Place:
         """Create a queue."""
         return self._namespace.create_queue(name, **properties)
 
+    def create_topic(self, name: str = "t", **properties: Any) -> str:
+        """Create a topic."""
+        return self._namespace.create_topic(name, **properties)
+
     def create_unchecked(self, name: str = "q", **properties: Any) -> str:
         """Create a queue with values that no client may ask for, such as a quota that can be filled."""
         made = QueueDescription(name=name, **properties)

@@ -10,8 +10,8 @@ from duobus.testing.sim_topics import run
 CATCHING_SEEDS = {
     "action-without-its-copy": 1,
     "copy-left-out": 1,
-    "subscription-passed-over": 1,
-    "tombstone-for-one-copy": 1,
+    "subscription-passed-over": 3,
+    "tombstone-for-one-copy": 5,
 }
 
 

@@ -69,10 +69,10 @@ class Bus:
 
 
 @asynccontextmanager
-async def attacked(*queues: QueueDescription) -> AsyncIterator[Bus]:
+async def attacked(*queues: QueueDescription, **options: Any) -> AsyncIterator[Bus]:
     """A server with everything in memory, on ports that the system picks."""
     settings = load_settings(
-        Settings(data=None, ephemeral=True, emulator=True, stores=1, port=0, tls_port=0, http_port=0)
+        Settings(data=None, ephemeral=True, emulator=True, stores=1, port=0, tls_port=0, http_port=0, **options)
     )
     namespace = NamespaceConfig(name="ns", queues=(QueueDescription(name="q"), QueueDescription(name="calm"), *queues))
     clock = PushedClock()

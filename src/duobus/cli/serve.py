@@ -87,6 +87,9 @@ SIGTERM or Ctrl-C drains and stops; a second one stops at once.
     is_flag=True,
     help="Answer a GET of something missing with an empty feed, as the cloud, not 404.",
 )
+@click.option(
+    "--bearer-tokens", type=_FILE, help="Issuers of bearer tokens to trust, and clients of an own token endpoint; JSON."
+)
 @click.option("--ready-file", type=_FILE, help="Write ports and connection strings here once clients can connect.")
 @click.option(
     "--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Form of the logs."
@@ -111,6 +114,7 @@ def command(
     tier: str,
     strict_api_version: bool,
     missing_as_feed: bool,
+    bearer_tokens: Path | None,
     ready_file: Path | None,
     log_format: str,
 ) -> None:
@@ -137,6 +141,7 @@ def command(
                 http=HttpOptions(
                     tier=TIERS[tier], strict_api_version=strict_api_version, missing_as_feed=missing_as_feed
                 ),
+                bearer_tokens=bearer_tokens,
                 ready_file=ready_file,
                 log_format=log_format,
             )

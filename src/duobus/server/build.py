@@ -38,6 +38,8 @@ from duobus.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from duobus.gateway.certificates import Certificates
+    from duobus.gateway.rest.token_endpoint import TokenEndpoint
+    from duobus.server.tokens import Tokens
 
 #: Limits of a clean stop (I63): peers get this long to close their side.
 PEERS_CLOSE_S = 5.0
@@ -49,6 +51,7 @@ class Server:
     Attributes:
         unit: The scale unit.
         listeners: Name of a door to its listener, for those that are offered.
+        tokens: What it knows of bearer tokens, or None when none are configured.
         default: The default namespace's row: its first rule is what the ready file tells.
         authority: Certificate of the self-signed authority, or None.
         certificates: What TLS connections are served with, or None.
@@ -66,6 +69,7 @@ class Server:
         self.certificates: Certificates | None = None
         self.new_key = False
         self.is_ready = False
+        self.tokens: Tokens | None = None
         self.metering = MeteringCounts(str(entropy.uuid()))
         self._clock = clock
         self._entropy = entropy
@@ -102,7 +106,13 @@ class Server:
             NamespaceRules(row.name, row.rules, config.hosts, partial(self._entity_rules, row.name))
             for row, config in zip(namespaces, self.settings.namespaces, strict=True)
         ]
-        authorizer = Authorizer(rules)
+        if self.settings.tokens is not None:
+            # Here and not above: the libraries that it needs take their time, and most servers go without.
+            from duobus.server.tokens import Tokens
+
+            self.tokens = Tokens(self.settings.tokens, self.settings.data, self._clock, self._entropy)
+            await self.tokens.start()
+        authorizer = Authorizer(rules, self.tokens.verifier if self.tokens else None)
         self.default = namespaces[0]
         self.door = AmqpDoor(
             self.unit,
@@ -251,7 +261,9 @@ class Server:
             options=settings.http,
             started_ms=started_ms,
         )
-        self.rest = RestDoor(self.unit, metrics, lambda: self.is_ready, websocket=websocket, api=api)
+        self.rest = RestDoor(
+            self.unit, metrics, lambda: self.is_ready, websocket=websocket, api=api, tokens=self._endpoint()
+        )
         http = await self.rest.open()
         # Every port serves everything (design 5); the names say what clients look for there.
         await self._listen("amqp", http, settings.port, tls)
@@ -260,6 +272,9 @@ class Server:
         await self._listen("http", http, settings.http_port, tls)
         if settings.https_port is not None and tls is not None:
             await self._listen("https", http, settings.https_port, tls)
+
+    def _endpoint(self) -> TokenEndpoint | None:
+        return self.tokens.endpoint if self.tokens is not None else None
 
     def _own_hosts(self) -> set[str]:
         """Names that are this server's own, for the origins of web pages."""
@@ -317,6 +332,8 @@ class Server:
             await self.door.close(PEERS_CLOSE_S)
         if hasattr(self, "rest"):
             await self.rest.close()
+        if self.tokens is not None:
+            await self.tokens.stop()
         await self.unit.stop()
         loop = asyncio.get_running_loop()
         for checkpoint in self._checkpoints:

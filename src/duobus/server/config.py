@@ -15,7 +15,9 @@ import msgspec
 from duobus.errors import ConfigurationError
 from duobus.model.http_options import HttpOptions
 from duobus.model.quotas import Quotas
+from duobus.model.token_options import TokenOptions
 from duobus.server.config_file import NamespaceConfig, read_config_file
+from duobus.server.token_file import read_token_file
 
 __all__ = [
     "EMULATOR_KEY",
@@ -72,6 +74,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         websocket_origins: Hosts beside the server's own whose pages may connect; ``*`` for all.
         quotas: How many there may be of what.
         http: What can be chosen about the HTTP APIs.
+        bearer_tokens: File of issuers and clients, or None.
+        tokens: What it says, or None.
         warnings: What the operator should read at the start, one text each.
     """
 
@@ -95,6 +99,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     websocket_origins: tuple[str, ...] = ()
     quotas: Quotas = Quotas()
     http: HttpOptions = HttpOptions()
+    bearer_tokens: Path | None = None
+    tokens: TokenOptions | None = None
     warnings: tuple[str, ...] = ()
 
     @property
@@ -131,6 +137,8 @@ def load_settings(options: Settings) -> Settings:
         )
     if options.ephemeral:
         warnings.append("--ephemeral: messages and entities are kept in memory and gone when the server stops.")
+    if options.bearer_tokens is not None:
+        options = msgspec.structs.replace(options, tokens=read_token_file(options.bearer_tokens))
     return msgspec.structs.replace(options, namespaces=namespaces, warnings=tuple(warnings))
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final
-
 from aiohttp import web
 
 from duobus.auth.authorizer import Authorizer
@@ -18,12 +15,9 @@ from duobus.gateway.rest.bodies import BodyRoom
 from duobus.gateway.rest.guard import Guard
 from duobus.gateway.rest.runtime.messages import Messages, Meter
 from duobus.gateway.rest.runtime.routes import call_of
-from duobus.gateway.rest.target import parse_target
+from duobus.gateway.rest.target import HOST, parse_target
 from duobus.model.http_options import HttpOptions
 from duobus.telemetry.logs import Log
-
-#: What a Host header may hold: it comes back in answers.
-_HOST: Final = re.compile(r"(?:[A-Za-z0-9._~-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::\d{1,5}){0,2}")
 
 
 class HttpApi:
@@ -63,7 +57,7 @@ class HttpApi:
         text = request.raw_path
         try:
             host = request.host
-            if not _HOST.fullmatch(host):
+            if not HOST.fullmatch(host):
                 raise ArgumentInvalid("The header Host is no host name.")
             namespace = self._guard.namespace_of(host)
             name = namespace.name

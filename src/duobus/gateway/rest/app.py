@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -11,6 +12,9 @@ from duobus.broker import ScaleUnit
 from duobus.gateway.rest.api import HttpApi, expect_nothing
 from duobus.gateway.websocket import PATHS, WebSocketDoor
 from duobus.telemetry.metrics import CONTENT_TYPE, Metrics
+
+if TYPE_CHECKING:
+    from duobus.gateway.rest.token_endpoint import TokenEndpoint
 
 HEALTHY = "Service is healthy."
 UNHEALTHY = "Service not available. Please try after some time."
@@ -37,12 +41,14 @@ class RestDoor:
         *,
         websocket: WebSocketDoor | None = None,
         api: HttpApi | None = None,
+        tokens: TokenEndpoint | None = None,
     ) -> None:
         self._unit = unit
         self._metrics = metrics
         self._is_ready = is_ready
         self._websocket = websocket
         self._api = api
+        self._tokens = tokens
         self._runner: web.AppRunner | None = None
 
     async def open(self) -> Callable[[], asyncio.Protocol]:
@@ -54,6 +60,8 @@ class RestDoor:
         if self._websocket is not None:
             for path in PATHS:
                 app.router.add_get(path, self._websocket.serve)
+        if self._tokens is not None:
+            self._tokens.add_to(app.router)
         if self._api is not None:
             # Last: whatever nothing else is registered for.
             app.router.add_route("*", r"/{address:[\s\S]*}", self._api.serve, expect_handler=expect_nothing)

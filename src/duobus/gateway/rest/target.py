@@ -5,6 +5,7 @@ The raw text is decoded once and split on slashes after that: Python sends ``/a%
 
 from __future__ import annotations
 
+import re
 from typing import Final
 from urllib.parse import unquote
 
@@ -15,6 +16,8 @@ from duobus.model.address import decode_percent, strip_authority
 TARGET_LENGTH_MAX: Final = 8_192
 #: Parameters of one query; real ones have four.
 PARAMETERS_MAX: Final = 32
+#: What a Host header may hold: it comes back in answers.
+HOST: Final = re.compile(r"(?:[A-Za-z0-9._~-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::\d{1,5}){0,2}")
 
 
 class MethodUnknown(ArgumentInvalid):

@@ -40,9 +40,8 @@ check: $(STAMP) ## Lint, format, types, import rules
 	$(BIN)/lint-imports
 	$(BIN)/lint-imports --config .importlinter-runtime
 
-# Three at a time on two processors: those that use an SDK wait more than they work.
 test: $(STAMP) ## All tests
-	$(BIN)/python -m pytest -q -n 3 tests
+	$(BIN)/python -m pytest -q -n 2 tests
 
 compile: $(STAMP) ## The compiled twin into .build/compiled (PYTHONPATH=.build/compiled); needs a C compiler
 	@$(BIN)/python -c 'import setuptools' 2>/dev/null \

@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from duobus.clock import Clock
-from duobus.demo.clients import doors_of, silence_sdk_logs, sync_doors
+from duobus.demo.clients import doors_of, sync_doors
 from duobus.demo.corpus import Outgoing, standard_library
 from duobus.demo.dispositions import Dispositions
-from duobus.demo.errors import DemoFailed
 from duobus.demo.fanout_book import FanoutBook
 from duobus.demo.fanout_plan import OUTLETS, TOPIC, chosen, expected_of, fanout_config, looks_of
 from duobus.demo.fanout_workers import look_for_rest, run_publisher, run_subscriber
 from duobus.demo.feed import Feed
-from duobus.demo.killing import freeze_in_the_middle
+from duobus.demo.killing import freeze_in_the_middle, kill_failures, play_with_server
 from duobus.demo.ledger import Ledger
 from duobus.demo.parts import Part
 from duobus.demo.run_state import POLL_S, RunState
@@ -179,15 +178,7 @@ _MUST_BE_ZERO = (
 def failures_of(result: dict[str, Any]) -> list[str]:
     """Return what makes a result a failure, one sentence each; empty when it is none."""
     failures = [f"{result[name]} {text}: {result[detail]}." for name, detail, text in _MUST_BE_ZERO if result[name]]
-    if len(result["kills"]) != KILLS:
-        failures.append(f"{len(result['kills'])} kills instead of {KILLS}.")
-    for number, kill in enumerate(result["kills"], 1):
-        if kill["unsettled_sends"] < UNSETTLED_SENDS_MIN or kill["locks_held"] < COPIES_HELD_MIN:
-            failures.append(
-                f"Kill {number} did not meet its conditions: {kill['unsettled_sends']} sends unsettled, at least "
-                f"{UNSETTLED_SENDS_MIN} needed; {kill['locks_held']} copies held, at least {COPIES_HELD_MIN} needed."
-            )
-    return failures
+    return failures + kill_failures(result["kills"], KILLS, UNSETTLED_SENDS_MIN, COPIES_HELD_MIN, "copies")
 
 
 def play_fanout(folder: Path, watcher: Watcher, clock: Clock, limit_s: float) -> dict[str, Any]:
@@ -196,13 +187,12 @@ def play_fanout(folder: Path, watcher: Watcher, clock: Clock, limit_s: float) ->
     Raises:
         DemoFailed: It could not be finished; the text ends with the broker's last words.
     """
-    silence_sdk_logs()
-    server = ServerProcess(folder, config=fanout_config(), clock=clock)
-    try:
-        with server:
-            return FanoutPart(server, chosen(standard_library()), watcher, clock, limit_s).play()
-    except DemoFailed as error:
-        raise DemoFailed(f"{error}\nThe end of the broker's log:\n{server.log_tail()}") from error
+    return play_with_server(
+        folder,
+        fanout_config(),
+        clock,
+        lambda server: FanoutPart(server, chosen(standard_library()), watcher, clock, limit_s).play(),
+    )
 
 
 PART = Part("A topic with rules, actions and a hop", play_fanout, failures_of)

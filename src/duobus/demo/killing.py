@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
+from duobus.clock import Clock
+from duobus.demo.clients import silence_sdk_logs
 from duobus.demo.errors import DemoFailed
 from duobus.demo.run_state import RunState
 from duobus.demo.server_process import ServerProcess
@@ -30,3 +34,40 @@ def freeze_in_the_middle(run: RunState, server: ServerProcess, is_busy: Callable
             return
         server.thaw()
     raise DemoFailed("No send was unsettled at any moment that was tried for the kill.")
+
+
+def kill_failures(kills: list[dict[str, Any]], wanted: int, sends_min: int, held_min: int, held: str) -> list[str]:
+    """Return what is wrong with the kills of a result, one sentence each.
+
+    Args:
+        kills: As the part has recorded them.
+        wanted: How many there had to be.
+        sends_min: Unsettled sends that each had to meet.
+        held_min: The same of what receivers hold.
+        held: What that is called.
+    """
+    failures = [] if len(kills) == wanted else [f"{len(kills)} kills instead of {wanted}."]
+    for number, kill in enumerate(kills, 1):
+        if kill["unsettled_sends"] < sends_min or kill["locks_held"] < held_min:
+            failures.append(
+                f"Kill {number} did not meet its conditions: {kill['unsettled_sends']} sends unsettled, at least "
+                f"{sends_min} needed; {kill['locks_held']} {held} held, at least {held_min} needed."
+            )
+    return failures
+
+
+def play_with_server(
+    folder: Path, config: Mapping[str, Any], clock: Clock, play: Callable[[ServerProcess], dict[str, Any]]
+) -> dict[str, Any]:
+    """Play a part against a broker of its own in ``folder``; return the result's members.
+
+    Raises:
+        DemoFailed: It could not be finished; the text ends with the broker's last words.
+    """
+    silence_sdk_logs()
+    server = ServerProcess(folder, config=config, clock=clock)
+    try:
+        with server:
+            return play(server)
+    except DemoFailed as error:
+        raise DemoFailed(f"{error}\nThe end of the broker's log:\n{server.log_tail()}") from error

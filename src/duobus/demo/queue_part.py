@@ -9,12 +9,11 @@ from typing import Any
 from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage, ServiceBusReceiver
 
 from duobus.clock import Clock
-from duobus.demo.clients import UNKNOWN_OUTCOME, Door, close_quietly, doors_of, silence_sdk_logs
+from duobus.demo.clients import UNKNOWN_OUTCOME, Door, close_quietly, doors_of
 from duobus.demo.corpus import Outgoing, standard_library
 from duobus.demo.dispositions import Dispositions
-from duobus.demo.errors import DemoFailed
 from duobus.demo.feed import Feed
-from duobus.demo.killing import freeze_in_the_middle
+from duobus.demo.killing import freeze_in_the_middle, kill_failures, play_with_server
 from duobus.demo.ledger import Ledger
 from duobus.demo.parts import Part
 from duobus.demo.run_state import RunState
@@ -202,15 +201,7 @@ def failures_of(result: dict[str, Any]) -> list[str]:
         failures.append(f"{result['revived']} deliveries of messages whose completion had been acknowledged.")
     if result["left"]:
         failures.append(f"{result['left']} messages are in the queue and are not delivered.")
-    if len(result["kills"]) != KILLS:
-        failures.append(f"{len(result['kills'])} kills instead of {KILLS}.")
-    for number, kill in enumerate(result["kills"], 1):
-        if kill["unsettled_sends"] < UNSETTLED_SENDS_MIN or kill["locks_held"] < LOCKS_HELD_MIN:
-            failures.append(
-                f"Kill {number} did not meet its conditions: {kill['unsettled_sends']} sends unsettled, at least "
-                f"{UNSETTLED_SENDS_MIN} needed; {kill['locks_held']} locks held, at least {LOCKS_HELD_MIN} needed."
-            )
-    return failures
+    return failures + kill_failures(result["kills"], KILLS, UNSETTLED_SENDS_MIN, LOCKS_HELD_MIN, "locks")
 
 
 def play_queue(folder: Path, watcher: Watcher, clock: Clock, limit_s: float) -> dict[str, Any]:
@@ -219,13 +210,12 @@ def play_queue(folder: Path, watcher: Watcher, clock: Clock, limit_s: float) -> 
     Raises:
         DemoFailed: It could not be finished; the text ends with the broker's last words.
     """
-    silence_sdk_logs()
-    server = ServerProcess(folder, config=queues_config({QUEUE: _QUEUE_PROPERTIES}), clock=clock)
-    try:
-        with server:
-            return QueuePart(server, standard_library(), watcher, clock, limit_s).play()
-    except DemoFailed as error:
-        raise DemoFailed(f"{error}\nThe end of the broker's log:\n{server.log_tail()}") from error
+    return play_with_server(
+        folder,
+        queues_config({QUEUE: _QUEUE_PROPERTIES}),
+        clock,
+        lambda server: QueuePart(server, standard_library(), watcher, clock, limit_s).play(),
+    )
 
 
 PART = Part("The standard library through a partitioned queue", play_queue, failures_of)

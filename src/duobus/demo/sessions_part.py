@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from duobus.clock import Clock
-from duobus.demo.clients import UNKNOWN_OUTCOME, doors_of, silence_sdk_logs, sync_doors
+from duobus.demo.clients import UNKNOWN_OUTCOME, doors_of, sync_doors
 from duobus.demo.corpus import Outgoing, standard_library
 from duobus.demo.dispositions import Dispositions
 from duobus.demo.errors import DemoFailed
 from duobus.demo.feed import Feed
-from duobus.demo.killing import freeze_in_the_middle
+from duobus.demo.killing import freeze_in_the_middle, kill_failures, play_with_server
 from duobus.demo.ledger import Ledger
 from duobus.demo.parts import Part
 from duobus.demo.run_state import RunState
@@ -180,16 +180,7 @@ def failures_of(result: dict[str, Any]) -> list[str]:
             f"{result['states_right']} of {result['sessions']} sessions tell in the end that each of their messages "
             "was applied once and in order."
         )
-    if len(result["kills"]) != KILLS:
-        failures.append(f"{len(result['kills'])} kills instead of {KILLS}.")
-    for number, kill in enumerate(result["kills"], 1):
-        if kill["unsettled_sends"] < UNSETTLED_SENDS_MIN or kill["locks_held"] < SESSIONS_HELD_MIN:
-            failures.append(
-                f"Kill {number} did not meet its conditions: {kill['unsettled_sends']} sends unsettled, at least "
-                f"{UNSETTLED_SENDS_MIN} needed; {kill['locks_held']} sessions held, at least {SESSIONS_HELD_MIN} "
-                "needed."
-            )
-    return failures
+    return failures + kill_failures(result["kills"], KILLS, UNSETTLED_SENDS_MIN, SESSIONS_HELD_MIN, "sessions")
 
 
 def play_sessions(folder: Path, watcher: Watcher, clock: Clock, limit_s: float) -> dict[str, Any]:
@@ -198,13 +189,12 @@ def play_sessions(folder: Path, watcher: Watcher, clock: Clock, limit_s: float) 
     Raises:
         DemoFailed: It could not be finished; the text ends with the broker's last words.
     """
-    silence_sdk_logs()
-    server = ServerProcess(folder, config=queues_config({QUEUE: _QUEUE_PROPERTIES}), clock=clock)
-    try:
-        with server:
-            return SessionsPart(server, sessions_of(standard_library()), watcher, clock, limit_s).play()
-    except DemoFailed as error:
-        raise DemoFailed(f"{error}\nThe end of the broker's log:\n{server.log_tail()}") from error
+    return play_with_server(
+        folder,
+        queues_config({QUEUE: _QUEUE_PROPERTIES}),
+        clock,
+        lambda server: SessionsPart(server, sessions_of(standard_library()), watcher, clock, limit_s).play(),
+    )
 
 
 PART = Part("Packages of the standard library as sessions with state", play_sessions, failures_of)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from duobus.amqp import (
@@ -36,23 +35,23 @@ from duobus.codec import (
     BATCH_FORMAT,
     Array,
     Symbol,
-    Timestamp,
     UInt,
     application_properties,
     build_message,
     decode,
-    header_section,
     scan,
 )
-from duobus.codec.sections import HEADER, VALUE, find_section
+from duobus.codec.sections import VALUE, find_section
 from duobus.testing import history as h
+from duobus.testing.sim_message import PING, Message, Received, body_of, delivery_count, digest, key_of
 from duobus.testing.sub_queues import path_of
 
 if TYPE_CHECKING:
     from duobus.testing.sim_world import World
 
-PING = "application/vnd.ms-servicebus-ping"
 ANSWER_S = 20.0
+#: Looks for credit, 50 ms apart.
+CREDIT_TRIES = 100
 
 _OUTCOMES: dict[str, DeliveryState] = {
     h.COMPLETE: ACCEPTED,
@@ -62,54 +61,6 @@ _OUTCOMES: dict[str, DeliveryState] = {
     h.DEAD_LETTERED: Rejected(Error("com.microsoft:dead-letter", "poison", {"DeadLetterReason": "poison"})),
 }
 _MANAGED = {h.COMPLETE: "completed", h.ABANDON: "abandoned", h.DEFER: "defered", h.DEAD_LETTERED: "suspended"}
-
-
-class Received:
-    """A delivery that a client holds."""
-
-    __slots__ = ("delivery_id", "event", "link")
-
-    def __init__(self, link: Link, delivery_id: int, event: h.Delivery) -> None:
-        self.link = link
-        self.delivery_id = delivery_id
-        self.event = event
-
-
-class Message:
-    """A message to send."""
-
-    __slots__ = ("body", "key", "ping", "scheduled_ms", "ttl_ms", "uid")
-
-    def __init__(self, uid: str, body: bytes, key: str | None = None) -> None:
-        self.uid = uid
-        self.body = b"uid=" + uid.encode() + b";" + body
-        self.key = key
-        self.ping = False
-        self.ttl_ms: int | None = None
-        self.scheduled_ms: int | None = None
-
-    def encode(self) -> bytes:
-        """The message as an SDK would write it."""
-        return build_message(
-            self.properties(),
-            None if self.ping else {"uid": self.uid},
-            data=b"" if self.ping else self.body,
-            header=header_section(durable=True, ttl_ms=self.ttl_ms) if self.ttl_ms else b"",
-            annotations=self.annotations() or None,
-        )
-
-    def properties(self) -> list[Any]:
-        """The fields of the properties section."""
-        return [self.uid, None, None, None, None, None, Symbol(PING)] if self.ping else [self.uid]
-
-    def annotations(self) -> dict[Any, Any]:
-        """The message annotations."""
-        annotations: dict[Any, Any] = {}
-        if self.key is not None:
-            annotations[Symbol("x-opt-partition-key")] = self.key
-        if self.scheduled_ms is not None:
-            annotations[Symbol("x-opt-scheduled-enqueue-time")] = Timestamp(self.scheduled_ms)
-        return annotations
 
 
 class SimulatedClient(asyncio.Protocol):
@@ -247,15 +198,23 @@ class SimulatedClient(asyncio.Protocol):
 
     # -- sending ------------------------------------------------------------------------------------------------
 
+    async def _credit(self, link: Link, number: int) -> None:
+        """Wait for credit as an SDK does, and not for ever: it comes in a frame of its own behind the attach."""
+        for _ in range(CREDIT_TRIES):
+            if link.sendable() >= number or not self.alive or not link.is_attached:
+                return
+            await asyncio.sleep(0.05)
+
     async def send(
         self, link: Link, entity: str, messages: list[Message], *, batch: bool = False, settled: bool = False
     ) -> bool:
         """Send messages in one write, one transfer each or one for all; whether all were accepted."""
+        await self._credit(link, 1 if batch else len(messages))
         waiting: list[tuple[list[int], asyncio.Future[DeliveryState | None] | None]] = []
         payloads = [message.encode() for message in messages]
         ops = [self._begin_send(entity, message, settled=settled) for message in messages]
         groups = (
-            [(ops, build_message(None, None, data=payloads, annotations=_key(messages[0])))]
+            [(ops, build_message(None, None, data=payloads, annotations=key_of(messages[0])))]
             if batch
             else [([op], payload) for op, payload in zip(ops, payloads, strict=True)]
         )
@@ -288,7 +247,7 @@ class SimulatedClient(asyncio.Protocol):
                 self.name,
                 entity,
                 message.uid,
-                _digest(message.body),
+                digest(message.body),
                 key=key,
                 fragment=self.world.fragment_of(entity, key),
                 settled=settled,
@@ -363,10 +322,10 @@ class SimulatedClient(asyncio.Protocol):
             entity,
             seq,
             str(found.message_id),
-            _digest(_body(bare)),
+            digest(body_of(bare)),
             None if removed else grant.token,
             until,
-            _delivery_count(payload) + 1,
+            delivery_count(payload) + 1,
             self.name,
             self.name,
             grant.broker_ms,
@@ -437,16 +396,15 @@ class SimulatedClient(asyncio.Protocol):
             raise ConnectionError(h.LOST_LINK)
         links = {link.name: link for link in session.links}
         requests, replies = links.get(f"q-{node}"), links.get(f"a-{node}")
-        if requests is None or replies is None:
+        # An attach that had no answer in time leaves its link behind, and one of the two may be gone without the other.
+        if replies is None:
             name = f"a-{node}"
             replies = await self._attach(session.attach_receiver(name, Source(address=node), Target(address=name)))
             replies.grant(100)
+        if requests is None:
             requests = await self._attach(session.attach_sender(f"q-{node}", Source(address="x"), Target(address=node)))
             self._flush()
-            for _ in range(100):
-                if requests.sendable():
-                    break
-                await asyncio.sleep(0.05)
+        await self._credit(requests, 1)
         number = uuid.UUID(bytes=self.world.rng.randbytes(16))
         payload = build_message(
             [number, None, None, None, f"a-{node}"],
@@ -537,22 +495,3 @@ class SimulatedClient(asyncio.Protocol):
         self.world.history.append(delivery)
         assert self._session is not None
         return Received(self._session.links[0], -1, delivery)
-
-
-def _key(message: Message) -> dict[Any, Any] | None:
-    return {Symbol("x-opt-partition-key"): message.key} if message.key is not None else None
-
-
-def _digest(body: bytes) -> bytes:
-    return sha256(body).digest()[:8]
-
-
-def _body(bare: bytes) -> bytes:
-    start, value, _ = find_section(bare, 0x75)
-    return b"" if start == value else bytes(decode(bare, value)[0])
-
-
-def _delivery_count(payload: bytes) -> int:
-    start, value, _ = find_section(payload, HEADER)
-    fields = decode(payload, value)[0] if start != value else []
-    return int(fields[4] or 0) if len(fields) > 4 else 0

@@ -14,6 +14,7 @@ from duobus.broker.fragment.commands import (
     SettleDetail,
     TakeDeferred,
 )
+from duobus.broker.fragment.reserving import Reserve
 from duobus.broker.fragment.sessions import SessionLock, session_lock_lost
 from duobus.broker.fragment.settling import lock_lost
 from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, CopySlot, Slot, kind_of, sub_queue_of
@@ -50,6 +51,7 @@ __all__ = [
     "Outlet",
     "Queue",
     "Receiver",
+    "Reserve",
     "Run",
     "SOURCE",
     "ScaleUnit",

@@ -208,7 +208,7 @@ def tombstones_forgotten() -> Iterator[None]:
 @contextmanager
 def batch_half_stored() -> Iterator[None]:
     """Of a run of several messages the last is answered and not written."""
-    original = Fragment._apply_run
+    original = Fragment.apply_run
 
     def apply_run(self: Fragment, source: Source, run: Run, now_ms: int, commit: CommitBatch) -> None:
         original(self, source, run, now_ms, commit)
@@ -218,7 +218,7 @@ def batch_half_stored() -> Iterator[None]:
             if put.specials:
                 put.specials = {index: rare for index, rare in put.specials.items() if index < len(put.payloads)}
 
-    with mock.patch.object(Fragment, "_apply_run", apply_run):
+    with mock.patch.object(Fragment, "apply_run", apply_run):
         yield
 
 

@@ -27,7 +27,8 @@ from duobus.amqp import (
 )
 from duobus.codec import Described, ULong, build_message
 from duobus.testing import history as h
-from duobus.testing.sim_client import ANSWER_S, SimulatedClient
+from duobus.testing.sim_client import SimulatedClient
+from duobus.testing.sim_connection import ANSWER_S
 from duobus.testing.sim_message import Message, Received
 from duobus.testing.sim_world import World
 

@@ -14,6 +14,7 @@ CATCHING_SEEDS = {
     "expired-token-completes": 1,
     "key-placed-by-hash": 2,
     "ping-delivered": 2,
+    "deferred-comes-again": 1,
     "removed-after-transfer": 230,
     "highest-count-not-persisted": 1,
     "delivery-count-reset": 1,

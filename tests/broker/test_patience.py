@@ -10,8 +10,9 @@ import pytest
 from broker_kit import Hall, answers, batch, payloads, receiver, simulated, simulated_over, turns
 
 from duobus.broker.fragment.slot import MAIN
-from duobus.broker.patience import ENDLESS_S, LONG_S, PATIENCE_S, PatientWriter
+from duobus.broker.patience import ENDLESS_S, LONG_S, PatientWriter
 from duobus.errors import StoreFailed, StoreUnavailable
+from duobus.model.quotas import STORE_PATIENCE_S as PATIENCE_S
 from duobus.testing.loop import SimulationLoop
 
 

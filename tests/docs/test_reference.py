@@ -79,7 +79,7 @@ def test_every_option_of_a_command_stands_there_with_its_default(heading: str, c
             built[option.human_readable_name] = "none"
             continue
         assert isinstance(option, click.Option)
-        default = option.default if isinstance(option.default, int | str) and not option.is_flag else None
+        default = option.default if isinstance(option.default, int | float | str) and not option.is_flag else None
         built[option.opts[0]] = "none" if default is None else str(default)
     assert {plain(row[0]): plain(row[2]) for row in rows_of_command(heading, command)} == built
 

@@ -32,7 +32,7 @@ from duobus.broker.fragment.source import SourceSettings
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.lending import Receiver
 from duobus.broker.paging import Pager, set_windows
-from duobus.broker.patience import CLOSE_S, ENDLESS_S, LONG_S, PATIENCE_S, PatientWriter
+from duobus.broker.patience import CLOSE_S, ENDLESS_S, LONG_S, PatientWriter
 from duobus.broker.ports import LateRefusal, Plan, Watcher, Writer
 from duobus.broker.session_desk import SessionDesk, tell
 from duobus.broker.throttle import busy
@@ -40,6 +40,7 @@ from duobus.broker.undecided import Undecided
 from duobus.clock import BrokerTime, Entropy
 from duobus.errors import InternalError, ServiceBusError, StoreFailed, StoreUnavailable
 from duobus.model.columns import DeliveryBatch, Mailbox
+from duobus.model.quotas import STORE_PATIENCE_S
 from duobus.stores.interface import CommitBatch, MessagingStore, StoreContents, Tombstone
 
 T = TypeVar("T")
@@ -85,7 +86,7 @@ class MessageBroker:
         entropy: Entropy,
         watcher: Watcher,
         reader: Writer | None = None,
-        patience_s: float = PATIENCE_S,
+        patience_s: float = STORE_PATIENCE_S,
     ) -> None:
         self.store_id = store_id
         self.store = store

@@ -16,12 +16,10 @@ from typing import Any, Final, TypeVar
 
 from duobus.broker.ports import Writer
 from duobus.errors import StoreFailed
+from duobus.model.quotas import STORE_PATIENCE_S
 
 T = TypeVar("T")
 
-#: How long a store may take for one call, in seconds, unless the operator says otherwise. The slowest send has to
-#: succeed elsewhere within 5 s of a fault (PE4), and a healthy disk that syncs for this long has not been seen.
-PATIENCE_S: Final = 3.0
 #: What deletes a whole entity may have millions of rows to delete.
 LONG_S: Final = 60.0
 #: How long a server that is told to stop waits for a store to close.
@@ -58,7 +56,7 @@ class PatientWriter:
         patience_s: How long a call may take, in seconds, unless ``submit`` says otherwise.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, writer: Writer, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, writer: Writer, patience_s: float = STORE_PATIENCE_S) -> None:
         self.patience_s = patience_s
         self._loop = loop
         self._writer = writer

@@ -164,7 +164,7 @@ async def measure(folder: Path, rounds: int, seconds: float, rules: int = 100_00
         about = TopicDescription(name=name, max_size_in_megabytes=size, subscriptions=subscriptions)
         topics[name] = await unit.topics.create_topic(NAMESPACE, about)
     entities = {"queue": queue, **topics, "ten": wide}
-    names = [*entities, *(f"{name}_new" for name in topics)]
+    names = [*entities, "queue_new", *(f"{name}_new" for name in topics)]
     rates: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(rounds):
         for name in names:
@@ -183,8 +183,8 @@ async def measure(folder: Path, rounds: int, seconds: float, rules: int = 100_00
         "messages_per_second": medians,
         "one_of_101_sql_filters_over_queue": round(medians["sql"] / medians["queue"], 3),
         "one_of_101_correlation_filters_over_queue": round(medians["correlation"] / medians["queue"], 3),
-        "one_of_101_sql_filters_new_over_queue": round(medians["sql_new"] / medians["queue"], 3),
-        "one_of_101_correlation_filters_new_over_queue": round(medians["correlation_new"] / medians["queue"], 3),
+        "one_of_101_sql_filters_new_over_queue_new": round(medians["sql_new"] / medians["queue_new"], 3),
+        "one_of_101_correlation_filters_new_over_queue_new": round(medians["correlation_new"] / medians["queue_new"], 3),
         "many_correlation_rules_over_10": round(medians["many"] / medians["few"], 3),
         "many_correlation_rules_new_over_10": round(medians["many_new"] / medians["few_new"], 3),
         "copies_per_second_to_10": medians["ten"] * 10,

@@ -64,14 +64,16 @@ class _Entry:
 
     Attributes:
         order: Grows with every rule that is added.
+        alone: What a message gives that this rule takes, and no other.
     """
 
-    __slots__ = ("order", "rule", "source")
+    __slots__ = ("alone", "order", "rule", "source")
 
     def __init__(self, source: int, rule: Rule, order: int) -> None:
         self.source = source
         self.rule = rule
         self.order = order
+        self.alone = Match((source,))
 
 
 class _Findings:
@@ -312,22 +314,31 @@ class RuleSet:
 
     def match(self, message: MessageView) -> Match:
         """Evaluate all rules on a message. Whatever the message holds, nothing is raised."""
-        always = self._sorted()
+        always = self._always_sorted
+        if always is None:
+            always = self._sorted()
         if not self._readers:
             return Match(always)
         message.new_id = self._new_id
-        found = _Findings(always)
         tried = self._tried_list
         if tried is None:
             tried = self._tried_list = list(self._tried)
         try:
             message.need(self._sections)
         except EvaluationError as error:
+            found = _Findings(always)
             self._match_unreadable(message, tried, found, error)
             return found.match()
-        for entry in self._index.find(message):
-            if entry.rule.test(message):
-                found.take(entry, message)
+        taken = [entry for entry in self._index.find(message) if entry.rule.test(message)]
+        if not tried:
+            if not taken:
+                return Match(always)
+            if len(taken) == 1 and not always and taken[0].rule.action is None:
+                # What most messages give where rules tell subscriptions apart.
+                return taken[0].alone
+        found = _Findings(always)
+        for entry in taken:
+            found.take(entry, message)
         _try(tried, message, found)
         return found.match()
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from duobus.errors import QuotaExceeded
 from duobus.model.overlay import Overlay
 from duobus.model.special import Special
 from duobus.rules.index import Index
 from duobus.rules.memo import Memo
+from duobus.rules.named_memo import NamedMemo
 from duobus.rules.message import MessageView
 from duobus.rules.rule import Rule
 from duobus.rules.system import ENVELOPE
 from duobus.rules.values import EvaluationError
+
+K = TypeVar("K")
 
 #: Rules of one topic (E.7). True and false filters count as SQL: they are kinds of it.
 SQL_RULES_MAX: Final = 2000
@@ -133,6 +136,8 @@ class RuleSet:
         "_index",
         "_indexed",
         "_memo",
+        "_named_memo",
+        "_names",
         "_new_id",
         "_order",
         "_readers",
@@ -164,7 +169,10 @@ class RuleSet:
         self._sections = 0
         # How many rules look at the message-id, and how many at what no key of the memo holds.
         self._id_readers = self._unsteady = 0
+        # How many rules look at a user property by its folded name, and (None) at any.
+        self._names: dict[str | None, int] = {}
         self._memo = Memo()
+        self._named_memo = NamedMemo(self._names)
         # Sources with one rule that takes everything, and nothing else.
         self._trivial = 0
         for source, rules in (subscriptions or {}).items():
@@ -245,6 +253,8 @@ class RuleSet:
         self._sections |= rule.sections
         self._id_readers += rule.reads_id
         self._unsteady += not rule.is_steady
+        for name in (None,) if rule.names is None else rule.names:
+            self._names[name] = self._names.get(name, 0) + 1
         if rule.equalities:
             self._index.add(rule.equalities, entry)
             self._indexed[source] = self._indexed.get(source, 0) + 1
@@ -282,6 +292,8 @@ class RuleSet:
             self._sections |= sections
         self._id_readers -= rule.reads_id
         self._unsteady -= not rule.is_steady
+        for name in (None,) if rule.names is None else rule.names:
+            _count_down(self._names, name)
         if rule.equalities:
             self._index.remove(rule.equalities, entry)
             _count_down(self._indexed, source)
@@ -294,6 +306,7 @@ class RuleSet:
         # Envelopes are read by actions alone here, whose copies are not kept; but all that may be unreadable counts.
         sections = 0 if self._unsteady else self._sections & ~ENVELOPE
         self._memo.start(sections, with_id=self._id_readers > 0)
+        self._named_memo.start(0 if None in self._names else sections, with_id=self._id_readers > 0)
 
     def match_payload(
         self, payload: bytes, special: Special | None, enqueued_ms: int | None, sequence_number: int | None
@@ -301,6 +314,9 @@ class RuleSet:
         """Return what ``match`` gives for the view of a message, which is only made when nothing like it was seen."""
         memo = self._memo
         key = memo.key(payload) if memo.sections else None
+        if key is None and memo.rest:
+            memo = self._named_memo
+            key = memo.key(payload) if memo.sections else None
         if key is None:
             return self.match(MessageView(payload, special, enqueued_ms, sequence_number))
         known = memo.find(key)
@@ -386,7 +402,7 @@ def _try(entries: list[_Entry], message: MessageView, found: _Findings) -> None:
             found.take(entry, message)
 
 
-def _count_down(counts: dict[int, int], key: int) -> None:
+def _count_down(counts: dict[K, int], key: K) -> None:
     counts[key] -= 1
     if not counts[key]:
         del counts[key]

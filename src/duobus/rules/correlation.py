@@ -186,7 +186,7 @@ class CorrelationTest:
     def __call__(self, message: MessageView) -> bool:
         """Whether every field of the message is as wanted."""
         for field, wanted in self.fields.items():
-            found = message.system[field] if type(field) is int else message.user.get(field)
+            found = message.system[field] if isinstance(field, int) else message.user.get(field)
             if found is None:
                 found = read_field(message, field)
             if type(found) is str is type(wanted):

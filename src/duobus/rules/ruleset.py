@@ -11,8 +11,8 @@ from duobus.model.overlay import Overlay
 from duobus.model.special import Special
 from duobus.rules.index import Index
 from duobus.rules.memo import Memo
-from duobus.rules.named_memo import NamedMemo
 from duobus.rules.message import MessageView
+from duobus.rules.named_memo import NamedMemo
 from duobus.rules.rule import Rule
 from duobus.rules.system import ENVELOPE
 from duobus.rules.values import EvaluationError
@@ -351,7 +351,8 @@ class RuleSet:
                 return Match(always)
             if len(taken) == 1 and not always and taken[0].rule.action is None:
                 # What most messages give where rules tell subscriptions apart.
-                return taken[0].alone
+                alone: Match = taken[0].alone
+                return alone
         found = _Findings(always)
         for entry in taken:
             found.take(entry, message)

@@ -21,6 +21,7 @@ BATCH_MESSAGES_MAX: Final = 4_500
 PROPERTIES_BYTES_MAX: Final = 65_536
 PROPERTY_BYTES_MAX: Final = 32_768
 
+_NOTHING_RARE: Final = (None,) * 5
 _LONG_MAX: Final = (1 << 63) - 1
 _BASE64_FLAGS: Final = ("isbodybase64", "isbodybase64encoded")
 
@@ -46,7 +47,7 @@ def make_message(
         MessageTooLarge: The properties are too large.
     """
     fields = [
-        about.message_id or entropy.uuid().hex,
+        about.message_id or entropy.uuid_text(),
         None,
         about.to,
         about.label,
@@ -67,15 +68,11 @@ def make_message(
         _check_size(properties)
     except (EncodeError, UnicodeEncodeError) as error:
         raise ArgumentInvalid(f"The message cannot be encoded: {error}") from None
-    special = Special(
-        ttl_ms=about.ttl_ms,
-        scheduled_ms=about.scheduled_ms,
-        partition_key=about.partition_key,
-        via_partition_key=about.via_partition_key,
-        session_id=about.session_id,
-    )
+    rare = (about.ttl_ms, about.scheduled_ms, about.partition_key, about.via_partition_key, about.session_id)
+    if rare == _NOTHING_RARE:
+        return Outgoing(bare, None, None)
     key = about.session_id or about.partition_key
-    return Outgoing(bare, None if special == Special() else special, None if key is None else string_key(key))
+    return Outgoing(bare, Special(*rare), None if key is None else string_key(key))
 
 
 def _check_size(properties: Mapping[str, Any]) -> None:

@@ -331,6 +331,11 @@ def _without_operation(segments: list[str]) -> list[str]:
 
 
 def _without_port(host: str) -> str:
+    # Nearly every host is a name alone.
+    return _cut_port(host) if ":" in host else host
+
+
+def _cut_port(host: str) -> str:
     if host.startswith("["):
         return host.partition("]")[0].lstrip("[")
     parts = host.split(":")

@@ -46,20 +46,20 @@ class SasToken:
         expires_ms: ``se`` in ms since the epoch.
     """
 
-    __slots__ = ("expires_ms", "expiry", "resource", "rule_name", "signature")
+    __slots__ = ("_signature", "expires_ms", "expiry", "resource", "rule_name", "signature")
 
     def __init__(self, resource: str, expiry: str, signature: str, rule_name: str) -> None:
         self.resource = resource
         self.expiry = expiry
         self.signature = signature
+        self._signature = signature.encode("utf-8", "surrogatepass")
         self.rule_name = rule_name
         self.expires_ms = _expires_ms(expiry)
 
     def is_signed_by(self, key: str) -> bool:
         """Return whether the signature was made with this key text; takes the same time whichever byte differs."""
-        signing = _kept_sign if len(self.resource) <= KEPT_LENGTH_MAX else sign
-        expected = signing(key, self.resource, self.expiry)
-        return hmac.compare_digest(expected.encode(), self.signature.encode("utf-8", "surrogatepass"))
+        signing = _kept_sign if len(self.resource) <= KEPT_LENGTH_MAX else _sign
+        return hmac.compare_digest(signing(key, self.resource, self.expiry), self._signature)
 
 
 def parse_sas(text: str) -> SasToken:
@@ -104,13 +104,17 @@ def sign(key: str, resource: str, expiry: str) -> str:
 
     The key is the UTF-8 bytes of its text; it is not base64-decoded first (HTTP contract B.2.1).
     """
+    return _sign(key, resource, expiry).decode()
+
+
+def _sign(key: str, resource: str, expiry: str) -> bytes:
     signed = f"{resource}\n{expiry}".encode("utf-8", "surrogatepass")
-    return base64.b64encode(hmac.digest(key.encode(), signed, hashlib.sha256)).decode()
+    return base64.b64encode(hmac.digest(key.encode(), signed, hashlib.sha256))
 
 
 _kept_sas: Final = lru_cache(KEPT_TOKENS)(_parse_sas)
 # Two keys each.
-_kept_sign: Final = lru_cache(2 * KEPT_TOKENS)(sign)
+_kept_sign: Final = lru_cache(2 * KEPT_TOKENS)(_sign)
 
 
 def sign_token(uri: str, rule_name: str, key: str, expires_s: int) -> str:

@@ -1,5 +1,6 @@
 """Client-side availability for asyncio, over ``azure.servicebus.aio``."""
 
+from duobus.ha.aio.outbox_sender import OutboxSender
 from duobus.ha.aio.paired_sender import PairedSender
 from duobus.ha.aio.pairing import PairedNamespace, pair_namespace
 from duobus.ha.aio.replication import ActiveReplicationSender, PassiveReplicationSender, ReplicatedReceiver
@@ -7,6 +8,7 @@ from duobus.ha.aio.syphon import Syphon
 
 __all__ = [
     "ActiveReplicationSender",
+    "OutboxSender",
     "PairedNamespace",
     "PairedSender",
     "PassiveReplicationSender",

@@ -11,7 +11,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusQuotaExceededError
 
-from duobus.ha.errors import BacklogUnavailable, NotDiverted
+from duobus.ha.errors import BacklogUnavailable, NotDiverted, TooLargeToDivert
 from duobus.ha.events import BacklogFailed, Diverted
 from duobus.ha.transfer import to_backlog
 
@@ -96,7 +96,7 @@ class PairedSender:
         Raises:
             PairFaulted: The pair is broken.
             BacklogUnavailable: The entity has failed over and no backlog queue takes messages.
-            MessageSizeExceededError: The message would fit the primary, but not a backlog queue.
+            TooLargeToDivert: The message would fit the primary, but not a backlog queue.
             ServiceBusError: What the primary answered. If the entity was healthy before and the error counts as an
                 outage, a retry after the failover interval is diverted.
         """
@@ -210,8 +210,9 @@ class PairedSender:
                     count, left = len(left) - len(rest), rest
                     pair.reporter.tell(Diverted(self._path, queue, count))
                 return
-            except MessageSizeExceededError:
-                raise  # The message is too large for every backlog queue.
+            except MessageSizeExceededError as error:
+                # It is so for every backlog queue.
+                raise TooLargeToDivert(f"{self._path} has failed over, and {error}", len(left)) from error
             except Exception as error:  # noqa: BLE001 - whatever it was, another queue may take the message
                 last = error
                 pair.rotation.drop(queue)

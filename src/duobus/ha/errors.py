@@ -47,3 +47,15 @@ class OutboxFailed(Exception):
     After a full disk the next message may be stored. After any other error of the disk make a new outbox of the same
     file: whether the message is in it is known then, and so it may be sent twice when it is sent again.
     """
+
+
+class SendsFailed(Exception):
+    """Sends that ran side by side failed, and nobody has looked at their outcomes.
+
+    Attributes:
+        failures: Each message, or list of them, with its error. Whether one that timed out was accepted is not known.
+    """
+
+    def __init__(self, failures: list[tuple[object, BaseException]]) -> None:
+        super().__init__(f"{len(failures)} sends failed; the first one with {failures[0][1]!r}")
+        self.failures = failures

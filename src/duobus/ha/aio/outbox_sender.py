@@ -14,10 +14,11 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 
 from duobus.clock import Entropy
 from duobus.ha.aio import tasks
-from duobus.ha.aio.paired_sender import _listed
+from duobus.ha.bounds import LIST_MAX
 from duobus.ha.classify import condition
 from duobus.ha.errors import OutboxFailed, TooLargeToDivert
 from duobus.ha.events import Event, Reporter
+from duobus.ha.listing import listed
 from duobus.ha.outbox_events import OutboxBroken, OutboxOverflowed, OutboxSent, OutboxSetAside, OutboxWaits
 from duobus.ha.outbox_message import Packed, pack, unpack
 
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from duobus.ha.outbox import Outbox
     from duobus.ha.outbox_plan import Parcel
 
-#: Messages of one call; all of them are one commit.
-LIST_MAX: Final = 10_000
 #: Bits of the share of a pause that is left to chance.
 _CHANCE_BITS: Final = 16
 #: What a broker answers to a message that it would refuse again.
@@ -156,7 +155,7 @@ class OutboxSender:
             TypeError: The message holds what AMQP does not have, or an argument is not known.
             ValueError: A message, or the list, is too large.
         """
-        messages = _listed(message)
+        messages = listed(message)
         if len(messages) > LIST_MAX:
             raise ValueError(f"a list has up to {LIST_MAX:,} messages, not {len(messages):,}")
         for one in messages:
@@ -234,7 +233,7 @@ class OutboxSender:
         """Return a sender; None when none could be made, and the parcel waits."""
         try:
             sender = self._make_sender()
-            self._entity = sender.entity_name
+            self._entity = str(sender.entity_name)
         except Exception as error:  # noqa: BLE001 - the application's own code, and a client that is closed
             self._put_off(parcel, error)
             return None

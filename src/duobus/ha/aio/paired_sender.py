@@ -13,6 +13,7 @@ from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusQuot
 
 from duobus.ha.errors import BacklogUnavailable, NotDiverted, TooLargeToDivert
 from duobus.ha.events import BacklogFailed, Diverted
+from duobus.ha.listing import listed
 from duobus.ha.transfer import to_backlog
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class PairedSender:
             else:
                 pair.on_send_succeeded(path)
                 return
-        await self._divert(_listed(message), timeout)
+        await self._divert(listed(message), timeout)
 
     async def schedule_messages(
         self,
@@ -245,18 +246,6 @@ class PairedSender:
             # It is given up, whatever it says.
             with contextlib.suppress(AzureError, OSError):
                 await sender.close()
-
-
-def _listed(message: Any) -> list[ServiceBusMessage | AmqpAnnotatedMessage]:
-    """Return the messages of whatever ``send_messages`` takes."""
-    if isinstance(message, (ServiceBusMessage, AmqpAnnotatedMessage)):
-        return [message]
-    if isinstance(message, Mapping):
-        return [ServiceBusMessage(**message)]
-    if isinstance(message, ServiceBusMessageBatch):
-        # The SDK has no public way to look into a batch; a test holds this one.
-        return list(message._messages)
-    return [_listed(one)[0] for one in message]
 
 
 async def _one_batch(

@@ -95,6 +95,11 @@ async def sleep(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
+def now() -> float:
+    """Seconds on a clock that only ever goes on."""
+    return asyncio.get_running_loop().time()
+
+
 class Room:
     """Places that are taken and left: a semaphore."""
 

@@ -75,4 +75,6 @@ class LastingCredential:
 
     async def close(self) -> None:
         """Close the credential within."""
-        await self._credential.close()
+        close = getattr(self._credential, "close", None)
+        if close is not None:
+            await close()

@@ -75,4 +75,6 @@ class LastingCredential:
 
     def close(self) -> None:
         """Close the credential within."""
-        self._credential.close()
+        close = getattr(self._credential, "close", None)
+        if close is not None:
+            close()

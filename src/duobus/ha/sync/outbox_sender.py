@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from duobus.ha.outbox import Outbox
     from duobus.ha.outbox_plan import Parcel
 
+#: Between two looks of ``flush``, should it not be woken.
+LOOK_S: Final = 1.0
 #: Bits of the share of a pause that is left to chance.
 _CHANCE_BITS: Final = 16
 #: What a broker answers to a message that it would refuse again.
@@ -181,10 +183,16 @@ class OutboxSender:
         Args:
             seconds: Longest wait; without it as long as it takes. What is set aside is not waited for.
         """
-        self._empty.clear()
-        if self._outbox.depth.messages == 0:
-            return True
-        return self._empty.wait(seconds)
+        end = None if seconds is None else tasks.now() + seconds
+        while True:
+            self._empty.clear()
+            if self._outbox.depth.messages == 0:
+                return True
+            left_s = LOOK_S if end is None else end - tasks.now()
+            if left_s <= 0:
+                return False
+            # Others may wait for the same, and take the flag down.
+            self._empty.wait(min(left_s, LOOK_S))
 
     def _store(self, messages: list[Any]) -> None:
         packed: list[Packed] = [pack(one) for one in messages]

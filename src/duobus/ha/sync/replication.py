@@ -41,8 +41,7 @@ def identifier_of(message: ServiceBusMessage | AmqpAnnotatedMessage, identifier:
         identifier: ``message_id``, ``subject``, or the name of an application property.
     """
     if identifier in (MESSAGE_ID, SUBJECT):
-        annotated = isinstance(message, AmqpAnnotatedMessage)
-        found = getattr(message.properties if annotated else message, identifier, None)
+        found = getattr(message.properties if isinstance(message, AmqpAnnotatedMessage) else message, identifier, None)
     else:
         properties = message.application_properties or {}
         found = properties.get(identifier, properties.get(identifier.encode()))

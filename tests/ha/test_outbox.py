@@ -211,3 +211,13 @@ def test_a_second_sender_is_refused(path: Path) -> None:
 def test_bounds_out_of_range_are_refused(path: Path, options: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="has to be"):
         Outbox(path, **options)  # type: ignore[arg-type]
+
+
+def test_a_commit_is_synced_to_the_disk_before_it_is_answered(path: Path) -> None:
+    """FULL syncs the log at each commit; NORMAL would lose the last ones with the power."""
+    with Outbox(path) as outbox:
+
+        def settings(database: sqlite3.Connection) -> tuple[str, int]:
+            return tuple(database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous"))
+
+        assert outbox._file.submit(settings).result() == ("wal", 2)

@@ -15,7 +15,7 @@ ARGS ?=
 COMPILED_TESTS := $(addprefix tests/,codec amqp model broker gateway conformance durability hostile simulation)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test compile test-compiled demo serve bench parts doors neighbours backlog connections fanout sim sim-bugs killloop powercut javascript go proton fuzz docs format clean
+.PHONY: help setup check test compile test-compiled demo serve bench parts doors neighbours backlog connections fanout sim sim-bugs killloop powercut javascript go proton fuzz docs twins format clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
@@ -111,6 +111,9 @@ fuzz: $(STAMP) ## Ten minutes of hostile bytes for each target (SECONDS=...)
 
 docs: $(STAMP) ## Check links and that every option and metric is documented
 	$(BIN)/python tools/check_docs.py
+
+twins: $(STAMP) ## Write the synchronous forms of the client side, src/duobus/ha/sync
+	$(BIN)/python tools/make_twins.py
 
 format: $(STAMP) ## Put the code into its form
 	$(BIN)/ruff check --fix .

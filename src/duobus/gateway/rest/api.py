@@ -12,6 +12,7 @@ from duobus.gateway.rest.answers import Answers
 from duobus.gateway.rest.atom.management import Management
 from duobus.gateway.rest.atom.place import Place
 from duobus.gateway.rest.bodies import BodyRoom
+from duobus.gateway.rest.desk.door import DeskDoor, is_for_desk
 from duobus.gateway.rest.guard import Guard
 from duobus.gateway.rest.runtime.messages import Messages, Meter
 from duobus.gateway.rest.runtime.routes import call_of
@@ -42,6 +43,7 @@ class HttpApi:
         self._management = Management(
             unit, self._guard, clock=clock, entropy=entropy, options=options, started_ms=started_ms, room=room
         )
+        self._desk = DeskDoor(unit, self._guard, room)
         self._messages = Messages(
             unit, self._guard, self._answers, clock=clock, entropy=entropy, options=options, meter=meter, room=room
         )
@@ -49,6 +51,7 @@ class HttpApi:
     async def close(self) -> None:
         """Let what must not be cut off come to its end."""
         await self._management.close()
+        await self._desk.close()
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Answer one request; whatever happens, with an answer of the contract's form."""
@@ -69,6 +72,8 @@ class HttpApi:
                 name,
                 lambda other: other.lower() == own.lower() or self._guard.knows(other, namespace),
             )
+            if is_for_desk(request.method, target):
+                return await self._desk.answer(request, target, namespace)
             call = call_of(request.method, target)
             if call is not None:
                 return await self._messages.answer(call, request, target, place, namespace)

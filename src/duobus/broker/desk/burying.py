@@ -51,30 +51,33 @@ async def bury(queue: Queue, burials: Sequence[Burial]) -> Moved:
     What is where a move has brought it leaves there in the same commit, when that is in the same store; otherwise
     it is buried first and removed then. What is not there any more is skipped, and not buried.
 
+    Returns:
+        By index of the burial, not by number: one that was exported may have any.
+
     Raises:
         ServiceBusError: A store refused; none of what is in the result of none was done.
     """
     result = Moved()
-    groups: dict[object, list[tuple[Burial, FragmentHandle, FragmentHandle | None, Slot | None]]] = {}
+    groups: dict[object, list[tuple[int, Burial, FragmentHandle, FragmentHandle | None, Slot | None]]] = {}
     for index, burial in enumerate(burials):
         home = _grave(queue, burial)
         where, slot = await _found_again(burial)
         if burial.where is not None and slot is None:
-            result.skipped[burial.number or -index] = "It is not where it was moved to, or a receiver holds it."
+            result.skipped[index] = "It is not where it was moved to, or a receiver holds it."
             continue
         groups.setdefault((home.broker, None if where is None else where.broker), []).append(
-            (burial, home, where, slot)
+            (index, burial, home, where, slot)
         )
     done = 0
     every = list(groups.values())
     try:
         for items in every:
-            await _bury_some(queue, items)
+            await _bury_some(queue, [item[1:] for item in items])
             done += 1
-            result.moved.update((burial.number or -1, None) for burial, *_ in items)
+            result.moved.update((index, None) for index, *_ in items)
     finally:
         for items in every[done:]:
-            for burial, _, where, slot in items:
+            for _, burial, _, where, slot in items:
                 if where is not None and slot is not None and burial.where is not None and where.fragment:
                     give_back(burial.where, where, where.fragment, [slot])
     return result

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from duobus.broker import destination as ends
+from duobus.broker.desk.looking import CHUNK_MAX
 from duobus.broker.desk.parts import Answer, Moved, give_back, number_of
 from duobus.broker.fragment import moving
 from duobus.broker.fragment.commands import Command, Group, Run
@@ -24,6 +25,7 @@ from duobus.broker.fragment.slot import DEAD_LETTER, FORWARDING, MAIN, TRANSFER_
 from duobus.broker.fragment.transfer import Depart
 from duobus.broker.parcels import NOBODY, origin_of
 from duobus.broker.queue import COUNT_BITS, SOURCE, Queue
+from duobus.broker.topic import COPIES_AT_ONCE
 from duobus.errors import ArgumentInvalid, EntityDisabled, NotAllowed, StoreUnavailable
 from duobus.model.columns import SendBatch
 from duobus.model.description import ACTIVE, RECEIVE_DISABLED
@@ -94,12 +96,19 @@ class Desk:
         if not found:
             return result
         fragment, slots = self._taken(queue, sub_queue, found, result)
+        if entity.idle is not None:
+            entity.idle.note()
         try:
             await self._carry(queue, found[0][0], fragment, slots, entity, repair, keeps_reason, result)
         finally:
             # What is still here and was not done with, whatever the reason.
             give_back(queue, found[0][0], fragment, [slot for slot in slots if slot.lock == FORWARDING])
         return result
+
+    def limit_of(self, queue: Queue, target: str | None) -> int:
+        """Most messages of a chunk: fewer for a topic, each of whose subscriptions may get a copy of every one."""
+        topic = None if target is None else self._unit.namespace(queue.namespace).topics.get(target.lower())
+        return CHUNK_MAX if topic is None else max(1, COPIES_AT_ONCE // max(1, len(topic.subscriptions)))
 
     def _target(self, queue: Queue, target: str | None) -> Queue:
         home = self._unit.namespace(queue.namespace)

@@ -18,6 +18,7 @@ from duobus.gateway.rest.runtime.messages import Messages, Meter
 from duobus.gateway.rest.runtime.routes import call_of
 from duobus.gateway.rest.target import HOST, parse_target
 from duobus.model.http_options import HttpOptions
+from duobus.telemetry.audit_log import AuditTrail
 from duobus.telemetry.logs import Log
 
 
@@ -36,12 +37,20 @@ class HttpApi:
         errors: dict[str, int],
         options: HttpOptions,
         started_ms: int,
+        audit: AuditTrail | None = None,
     ) -> None:
         self._guard = Guard(authorizer, clock)
         self._answers = Answers(clock, entropy, log, errors)
         room = BodyRoom()
         self._management = Management(
-            unit, self._guard, clock=clock, entropy=entropy, options=options, started_ms=started_ms, room=room
+            unit,
+            self._guard,
+            clock=clock,
+            entropy=entropy,
+            options=options,
+            started_ms=started_ms,
+            room=room,
+            audit=audit or AuditTrail(),
         )
         self._desk = DeskDoor(unit, self._guard, room)
         self._messages = Messages(

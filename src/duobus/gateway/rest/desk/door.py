@@ -14,17 +14,31 @@ import msgspec
 from aiohttp import web
 
 from duobus.auth.authorizer import NamespaceRules
-from duobus.broker import DEAD_LETTER, CopySlot, FragmentHandle, Namespace, Queue, ScaleUnit, Slot, kind_of
+from duobus.broker import (
+    DEAD_LETTER,
+    MAIN,
+    CopySlot,
+    FragmentHandle,
+    Namespace,
+    Queue,
+    ScaleUnit,
+    Slot,
+    kind_of,
+    string_key,
+)
 from duobus.broker.desk import Burial, Desk, Moved, bury, look, number_of
-from duobus.errors import ArgumentInvalid, NotAllowed, ServerBusy
+from duobus.errors import ArgumentInvalid, EntityDisabled, NotAllowed, ServerBusy
 from duobus.gateway.rest.bodies import BodyRoom, read_body
-from duobus.gateway.rest.desk.order import BURY, LIST, PURGE, Order
+from duobus.gateway.rest.desk.order import BURY, LIST, PURGE, SEND, Item, Order
 from duobus.gateway.rest.guard import Guard
 from duobus.gateway.rest.target import Target
+from duobus.gateway.waiting import Waiting
 from duobus.model.address import Address, parse_address
-from duobus.model.description import Right
+from duobus.model.columns import SendBatch
+from duobus.model.description import ACTIVE, RECEIVE_DISABLED, Right
 from duobus.model.message_form import form_of
 from duobus.model.repair import revived
+from duobus.model.special import Special
 from duobus.model.typed_json import time_text
 
 #: Last segment of the address.
@@ -85,7 +99,7 @@ class DeskDoor:
             if address.is_management or address.is_cbs:
                 raise NotAllowed("Messages have no such address. Use the address of an entity.")
             queue = home.resolve(address)
-            if queue.kind == "topic":
+            if queue.kind == "topic" and order.action != SEND:
                 raise NotAllowed(f"The topic '{queue.path}' has no messages. Name a subscription.")
             found = await self._finished(self._work(order, queue, address, home))
         finally:
@@ -96,6 +110,9 @@ class DeskDoor:
         """Listen to look and to remove; to move, Send for where it goes as well; Manage to make dead letters."""
         if order.action == BURY:
             self._guard.demand(request, target, namespace, Right.MANAGE)
+            return
+        if order.action == SEND:
+            self._guard.demand(request, target, namespace, Right.SEND)
             return
         self._guard.demand(request, target, namespace, Right.LISTEN)
         if order.action in (LIST, PURGE):
@@ -116,7 +133,10 @@ class DeskDoor:
     async def _work(self, order: Order, queue: Queue, address: Address, home: Namespace) -> dict[str, Any]:
         if order.action == BURY:
             return await self._bury(order, queue, address, home)
+        if order.action == SEND:
+            return await self._send(order, queue, address, home)
         query = order.query(self._unit.now_ms())
+        query.limit = min(query.limit, self._desk.limit_of(queue, order.to))
         is_chunk = order.action != LIST
         looked = await look(queue, address.sub_queue, query, one_fragment=is_chunk)
         answer: dict[str, Any] = {
@@ -144,15 +164,75 @@ class DeskDoor:
         burials = [
             Burial(
                 grave.payload,
-                grave.special,
+                _lasting(grave.special),
                 number=grave.number,
                 where=None if grave.where is None else home.resolve(grave.where),
                 now=grave.now,
             )
-            for grave in order.graves
+            for grave in order.items
         ]
         answer = {"action": BURY, "matched": len(burials)}
-        return answer if order.is_dry else answer | _told(await bury(queue, burials))
+        if order.is_dry:
+            return answer
+        done = await bury(queue, burials)
+        numbers = [grave.number for grave in order.items]
+        return answer | {
+            "moved": [{"index": index, "sequenceNumber": numbers[index]} for index in sorted(done.moved)],
+            "skipped": [
+                {"index": index, "sequenceNumber": numbers[index], "reason": reason}
+                for index, reason in sorted(done.skipped.items())
+            ],
+        }
+
+    async def _send(self, order: Order, queue: Queue, address: Address, home: Namespace) -> dict[str, Any]:
+        """Each message for itself; all are in one commit of each store."""
+        if address.sub_queue != MAIN or queue.kind == "subscription":
+            raise NotAllowed("Messages are sent to a queue or topic.")
+        if queue.description.status not in (ACTIVE, RECEIVE_DISABLED):
+            raise EntityDisabled(f"'{queue.path}' has the status {queue.description.status}. Enable it, then send.")
+        if home.throttle is not None and not home.throttle.admit_whole(len(order.items)):
+            raise home.throttle.refusal()
+        answer: dict[str, Any] = {"action": SEND, "matched": len(order.items)}
+        if order.is_dry:
+            return answer
+        waiting = Waiting()
+        batches: dict[int, int] = {}
+        refused: dict[int, str] = {}
+        for index, item in enumerate(order.items):
+            why = self._fault(queue, item)
+            if why is not None:
+                refused[index] = why
+                continue
+            batch = SendBatch(index, [item.payload], True, waiting)
+            batch.extra = None if item.special == Special() else {0: item.special}
+            key = item.special.session_id or item.special.partition_key
+            if queue.is_partitioned and key is not None:
+                batch.keys = [string_key(key)]
+            batches[id(batch)] = index
+            queue.send(batch)
+        for result in await waiting.results(len(batches)):
+            if result.error is not None:
+                refused[batches[id(result.batch)]] = str(result.error)
+        answer["sent"] = len(order.items) - len(refused)
+        answer["refused"] = [{"index": index, "reason": reason} for index, reason in sorted(refused.items())]
+        return answer
+
+    @staticmethod
+    def _fault(queue: Queue, item: Item) -> str | None:
+        limit = queue.description.max_message_size_bytes
+        if len(item.payload) > limit:
+            return f"It has {len(item.payload)} bytes; '{queue.path}' takes {limit} at most."
+        try:
+            queue.demand_session(item.special, is_ping=False)
+        except NotAllowed as error:
+            return str(error)
+        return None
+
+
+def _lasting(special: Special) -> Special:
+    """A dead letter does not expire, and is not scheduled (contract 13.3)."""
+    special.scheduled_ms = None
+    return special
 
 
 def _told(moved: Moved) -> dict[str, Any]:

@@ -17,7 +17,10 @@ RESUBMIT: Final = "resubmit"
 MOVE: Final = "move"
 PURGE: Final = "purge"
 BURY: Final = "bury"
-ACTIONS: Final = (LIST, RESUBMIT, MOVE, PURGE, BURY)
+SEND: Final = "send"
+ACTIONS: Final = (LIST, RESUBMIT, MOVE, PURGE, BURY, SEND)
+#: Those that bring messages.
+_BRINGING: Final = (BURY, SEND)
 
 #: Messages of one request when it does not say.
 LIMIT_DEFAULT: Final = 100
@@ -38,10 +41,10 @@ _MEMBERS: Final = frozenset(
         "keepReason",
         "dryRun",
         "messages",
-        "burials",
+        "items",
     }
 )
-_BURIAL: Final = frozenset({"message", "reason", "description", "sequenceNumber", "movedTo"})
+_ITEM: Final = frozenset({"message", "reason", "description", "sequenceNumber", "movedTo"})
 _NUMBER_MAX: Final = (1 << 63) - 1
 
 
@@ -55,10 +58,10 @@ class Order:
         keeps_reason: The reasons why they died stay as properties.
         is_dry: Nothing is done.
         shows: The messages themselves are told, too.
-        graves: Of ``bury``: what is to be buried.
+        items: Of ``bury`` and ``send``: the messages.
     """
 
-    __slots__ = ("_members", "action", "graves", "is_dry", "keeps_reason", "repair", "shows", "to")
+    __slots__ = ("_members", "action", "is_dry", "items", "keeps_reason", "repair", "shows", "to")
 
     def __init__(self, body: bytes) -> None:
         """Check it.
@@ -80,12 +83,12 @@ class Order:
         self.keeps_reason = _flag(members, "keepReason", self.action == MOVE)
         self.is_dry = _flag(members, "dryRun", False)
         self.shows = _flag(members, "messages", self.action == LIST)
-        self.graves: list[Grave] = []
-        if self.action == BURY:
-            burials = members.get("burials")
-            if not isinstance(burials, list) or not 0 < len(burials) <= CHUNK_MAX:
-                raise ArgumentInvalid(f"'burials' must be a list of 1 to {CHUNK_MAX} messages.")
-            self.graves = [_grave(index, item) for index, item in enumerate(burials)]
+        self.items: list[Item] = []
+        if self.action in _BRINGING:
+            items = members.get("items")
+            if not isinstance(items, list) or not 0 < len(items) <= CHUNK_MAX:
+                raise ArgumentInvalid(f"'items' must be a list of 1 to {CHUNK_MAX} messages.")
+            self.items = [_item(index, item) for index, item in enumerate(items)]
 
     def query(self, now_ms: int) -> Query:
         """Which messages are meant.
@@ -111,8 +114,8 @@ class Order:
         )
 
 
-class Grave:
-    """A message that is to be a dead letter.
+class Item:
+    """A message that is brought: to be sent, or to be a dead letter.
 
     Attributes:
         payload, special: The message, with its reasons.
@@ -131,24 +134,22 @@ class Grave:
         self.now = now
 
 
-def _grave(index: int, item: Any) -> Grave:
+def _item(index: int, item: Any) -> Item:
     try:
-        if not isinstance(item, dict) or item.keys() - _BURIAL:
-            raise ArgumentInvalid(f"It must be an object with members out of {', '.join(sorted(_BURIAL))}.")
+        if not isinstance(item, dict) or item.keys() - _ITEM:
+            raise ArgumentInvalid(f"It must be an object with members out of {', '.join(sorted(_ITEM))}.")
         payload, special = message_of(item.get("message"))
         special.reason = _reason(item, "reason")
         special.description = _reason(item, "description")
-        # A dead letter does not expire, and is not scheduled (contract 13.3).
-        special.scheduled_ms = None
         moved = item.get("movedTo")
         where, now = None, 0
         if moved is not None:
             if not isinstance(moved, dict) or moved.keys() != {"entity", "sequenceNumber"}:
                 raise ArgumentInvalid("'movedTo' must be an object with 'entity' and 'sequenceNumber'.")
             where, now = parse_address(_text(moved, "entity") or ""), _number(moved, "sequenceNumber", 0)
-        return Grave(payload, special, _number(item, "sequenceNumber", 0), where, now)
+        return Item(payload, special, _number(item, "sequenceNumber", 0), where, now)
     except ArgumentInvalid as error:
-        raise ArgumentInvalid(f"Burial {index}: {error}") from None
+        raise ArgumentInvalid(f"Item {index}: {error}") from None
 
 
 def _object(body: bytes) -> dict[str, Any]:

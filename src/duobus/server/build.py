@@ -29,8 +29,10 @@ from duobus.stores.catalog import (
     MemoryCatalog,
     NamespaceRow,
     new_namespace,
+    store_path,
 )
 from duobus.stores.checkpoint import CheckpointThread
+from duobus.stores.drill import HEALTHY, DrillStore
 from duobus.stores.interface import MessagingStore
 from duobus.stores.writer import StoreWriter
 from duobus.telemetry.audit_log import DELETE, DONE, AuditLog, AuditTrail, Change
@@ -54,6 +56,7 @@ class Server:
         unit: The scale unit.
         listeners: Name of a door to its listener, for those that are offered.
         tokens: What it knows of bearer tokens, or None when none are configured.
+        drills: Store id to its store, where drills are allowed.
         default: The default namespace's row: its first rule is what the ready file tells.
         authority: Certificate of the self-signed authority, or None.
         certificates: What TLS connections are served with, or None.
@@ -81,6 +84,7 @@ class Server:
         self._catalog: Catalog = _catalog_of(settings)
         self._writers: list[StoreWriter] = []
         self._checkpoints: list[CheckpointThread] = []
+        self.drills: dict[int, DrillStore] = {}
         self.unit = ScaleUnit(self._catalog, self._store_event, settings.quotas, entropy.uuid)
 
     # -- start --------------------------------------------------------------------------------------------------
@@ -165,20 +169,35 @@ class Server:
                 f"--stores {self.settings.stores} is fewer than the {len(existing)} messaging stores of this data "
                 f"folder. Give --stores {len(existing)} or more."
             )
-        for store_id in sorted(existing | set(range(1, self.settings.stores + 1))):
+        # The number of a store that was given up is never used again: its file, if it turns up, is left alone.
+        highest = max((row.store_id for row in (*contents.stores, *contents.lost)), default=0)
+        missing = self.settings.stores - len(existing)
+        for row in contents.lost:
+            if self.settings.data is not None and (self.settings.data / row.path).exists():
+                self.log.warning("store given up", store=row.store_id, file=row.path, reason="its file is left alone")
+        for store_id in sorted(existing | set(range(highest + 1, highest + 1 + missing))):
             is_new = store_id not in existing
             store, writer = self._make_store(store_id, must_exist=not is_new)
+            if self.settings.allow_drills:
+                store = self.drills[store_id] = DrillStore(store)
             self._writers.append(writer)
             reader = StoreWriter(asyncio.get_running_loop(), f"reader-{store_id}")
             self._writers.append(reader)
             broker = MessageBroker(
-                store_id, store, writer, time=self._time, entropy=self._entropy, watcher=self.unit, reader=reader
+                store_id,
+                store,
+                writer,
+                time=self._time,
+                entropy=self._entropy,
+                watcher=self.unit,
+                reader=reader,
+                patience_s=self.settings.store_patience_s,
             )
             broker.id_room.limit = self.settings.quotas.history_ids
             if is_new:
                 # The file first, then the catalog: a store that the catalog knows is never created again as empty.
                 await self._create_store(broker)
-                self._catalog.add_store(store_id, f"stores/store-{store_id}.db")
+                self._catalog.add_store(store_id, store_path(store_id))
             self.unit.brokers[store_id] = broker
 
     async def _create_store(self, broker: MessageBroker) -> None:
@@ -198,7 +217,7 @@ class Server:
         from duobus.stores.sqlite import SqliteStore
 
         assert self.settings.data is not None
-        path = self.settings.data / "stores" / f"store-{store_id}.db"
+        path = self.settings.data / store_path(store_id)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         store = SqliteStore(str(path), store_id, must_exist=must_exist)
         self._checkpoints.append(CheckpointThread(store, writer, loop))
@@ -264,6 +283,7 @@ class Server:
             errors=self.door.errors,
             options=settings.http,
             started_ms=started_ms,
+            drills=dict(self.drills),
             audit=self.audit,
         )
         self.door.audit = self.audit
@@ -340,6 +360,9 @@ class Server:
             await self.rest.close()
         if self.tokens is not None:
             await self.tokens.stop()
+        for drill in self.drills.values():
+            # A store that stalls in a drill would keep the process from ending.
+            drill.set_mode(HEALTHY)
         await self.unit.stop()
         loop = asyncio.get_running_loop()
         for checkpoint in self._checkpoints:

@@ -108,7 +108,8 @@ class Order:
         return Query(
             Selection(_text(members, "sql"), _text(members, "json")),
             first=_number(members, "first", 0),
-            before_ms=min(_number(members, "before", now_ms), now_ms),
+            # What came in this very millisecond is there, too.
+            before_ms=min(_number(members, "before", now_ms + 1), now_ms + 1),
             limit=limit,
             numbers=numbers,
         )

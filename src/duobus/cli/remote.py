@@ -85,6 +85,15 @@ class Remote:
             self.netloc = f"{address.netloc}:{EMULATOR_HTTP_PORT}"
 
     @property
+    def authority(self) -> str | None:
+        """The certificate authority to trust, PEM; None for those of the system."""
+        return self._ca
+
+    def member(self, name: str) -> str:
+        """A member of the connection string, by its name in lower case; empty when it has none."""
+        return self._members.get(name, ("", ""))[1]
+
+    @property
     def url(self) -> str:
         """Base URL of the management API."""
         return f"{'http' if self.is_plain else 'https'}://{self.netloc}"

@@ -15,7 +15,7 @@ ARGS ?=
 COMPILED_TESTS := $(addprefix tests/,codec amqp model broker gateway conformance durability hostile simulation)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test compile test-compiled demo serve bench neighbours backlog connections fanout sim sim-bugs killloop powercut javascript go proton fuzz docs format clean
+.PHONY: help setup check test compile test-compiled demo serve bench neighbours backlog connections fanout sim sim-bugs killloop powercut javascript samples go proton fuzz docs format clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
@@ -88,6 +88,9 @@ powercut: $(STAMP) ## Cut the power of a real store, 1,000 times (CUTS=...); as 
 
 javascript: $(STAMP) ## The JavaScript SDK and rhea against the broker; needs Node
 	DUOBUS_REQUIRE_JAVASCRIPT=1 $(BIN)/python -m pytest -q tests/javascript
+
+samples: $(STAMP) ## The sample programs that the SDK publishes, those that sleep for minutes too; got from the registry
+	DUOBUS_REQUIRE_SAMPLES=1 DUOBUS_LONG_SAMPLES=1 $(BIN)/python -m pytest -q tests/samples
 
 go: $(STAMP) ## The Go SDK against the broker; needs Go 1.25 or newer
 	DUOBUS_REQUIRE_GO=1 $(BIN)/python -m pytest -q tests/go

@@ -99,7 +99,7 @@ def write_queue(queue: QueueDescription, numbers: Numbers, place: Place) -> str:
             xml.optional("UserMetadata", queue.user_metadata),
             xml.instant("CreatedAt", queue.created_at_ms),
             xml.instant("UpdatedAt", queue.updated_at_ms),
-            xml.instant("AccessedAt", queue.accessed_at_ms),
+            xml.instant("AccessedAt", max(queue.accessed_at_ms, numbers.accessed_ms)),
             xml.flag("SupportOrdering", is_ordered),
             numbers.details(),
             xml.element("AutoDeleteOnIdle", format_duration(idle_ms)),

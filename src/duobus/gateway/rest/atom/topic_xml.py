@@ -78,7 +78,7 @@ def write_topic(topic: TopicDescription, numbers: Numbers, subscription_count: i
             xml.optional("UserMetadata", topic.user_metadata),
             xml.instant("CreatedAt", topic.created_at_ms),
             xml.instant("UpdatedAt", topic.updated_at_ms),
-            xml.instant("AccessedAt", topic.accessed_at_ms),
+            xml.instant("AccessedAt", max(topic.accessed_at_ms, numbers.accessed_ms)),
             xml.flag("SupportOrdering", is_ordered),
             told.details(),
             xml.number("SubscriptionCount", subscription_count),

@@ -9,7 +9,7 @@ from typing import Any
 import azure.servicebus.aio.management
 import azure.servicebus.management
 from azure.core.exceptions import ServiceRequestError
-from azure.core.pipeline.transport import RequestsTransport
+from azure.core.pipeline.transport import AioHttpTransport, RequestsTransport
 from kit_bus import Bus
 from kit_sdk import Face, opened
 
@@ -45,6 +45,21 @@ class Forgetful(RequestsTransport):
 
     def send(self, request: Any, **options: Any) -> Any:
         response = super().send(request, **options)
+        if request.method not in self.lost:
+            self.lost.append(request.method)
+            raise ServiceRequestError("the answer is lost")
+        return response
+
+
+class ForgetfulAsync(AioHttpTransport):
+    """The same of the asyncio flavour."""
+
+    def __init__(self, ca: str) -> None:
+        super().__init__(connection_verify=ca)
+        self.lost: list[str] = []
+
+    async def send(self, request: Any, **options: Any) -> Any:
+        response = await super().send(request, **options)
         if request.method not in self.lost:
             self.lost.append(request.method)
             raise ServiceRequestError("the answer is lost")

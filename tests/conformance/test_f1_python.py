@@ -25,7 +25,7 @@ from azure.servicebus.management import (
     SqlRuleAction,
     SqlRuleFilter,
 )
-from kit_admin import Admin, Forgetful, Plain, all_of
+from kit_admin import Admin, Forgetful, ForgetfulAsync, Plain, all_of
 from kit_bus import KEY, SEND_ONLY, Bus, unique
 from kit_f1 import COMMON, FOR_EVER, FORWARDING, QUEUE, RULES, SUBSCRIPTION, TOPIC, own_admin, signature, sub_code
 from kit_sdk import Face, Sdk, within_the_limit
@@ -303,9 +303,10 @@ def test_f1_07_every_failure_has_the_status_and_code_of_the_contract(
 
 
 @within_the_limit
-async def test_f1_08_a_change_whose_answer_was_lost_succeeds_when_it_comes_again(bus: Bus, name: str) -> None:
-    transport = Forgetful(bus.process.ca)
-    async with Admin("sync", bus).client(transport=transport, retry_total=3, retry_backoff_factor=0.01) as client:
+async def test_f1_08_a_change_whose_answer_was_lost_succeeds_when_it_comes_again(admin: Admin, name: str) -> None:
+    kind = ForgetfulAsync if admin.module.__name__.endswith("aio.management") else Forgetful
+    transport = kind(admin.bus.process.ca)
+    async with admin.client(transport=transport, retry_total=3, retry_backoff_factor=0.01) as client:
         await client.create_topic(name)
         transport.lost.clear()
         await client.create_subscription(name, "s")

@@ -14,8 +14,10 @@ import click
 #: Sub-command to module, whose ``command`` is the click command, and to its line in ``duobus --help``, which is here
 #: so that printing it imports none of them.
 _COMMANDS = {
+    "completion": ("duobus.cli.completion", "Print what makes a shell complete this command."),
     "demo": ("duobus.cli.demo", "Send, kill the broker, go on, and count: nothing may be lost."),
     "message": ("duobus.cli.message", "Send, peek and receive messages."),
+    "namespace": ("duobus.cli.namespace", "Show the namespace."),
     "queue": ("duobus.cli.queue", "Create, show, list, update and delete queues."),
     "rule": ("duobus.cli.rule", "Create, show, list, update and delete rules."),
     "subscription": ("duobus.cli.subscription", "Create, show, list, update and delete subscriptions."),

@@ -1,8 +1,8 @@
 """Send requests that schemathesis draws from the description of the HTTP side to a broker of its own.
 
 ``python tools/schemathesis_run.py [--examples 500] [--seed 7]``. Every answer has to be one that the description names,
-none a fault of the server, and the server has to live on. schemathesis has a room of its own under ``.build``, since its
-dependencies are nothing that the project needs; ``make schemathesis`` makes it.
+none a fault of the server, and the server has to live on. schemathesis has a room of its own under ``.build``: its
+dependencies are nothing that the project needs. ``make schemathesis`` makes it.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import click
 _COMMANDS = {
     "completion": ("duobus.cli.completion", "Print what makes a shell complete this command."),
     "demo": ("duobus.cli.demo", "Send, kill the broker, go on, and count: nothing may be lost."),
+    "fragment": ("duobus.cli.fragment", "Tell which fragment is on which messaging store."),
     "message": ("duobus.cli.message", "Send, peek and receive messages."),
     "namespace": ("duobus.cli.namespace", "Show the namespace."),
     "queue": ("duobus.cli.queue", "Create, show, list, update and delete queues."),
@@ -23,6 +24,7 @@ _COMMANDS = {
     "subscription": ("duobus.cli.subscription", "Create, show, list, update and delete subscriptions."),
     "syphon": ("duobus.cli.syphon", "Carry messages from backlog queues to where they were meant for."),
     "serve": ("duobus.cli.serve", "Run the broker until SIGTERM or Ctrl-C."),
+    "store": ("duobus.cli.store", "List messaging stores; fail, stall and heal them in a drill."),
     "topic": ("duobus.cli.topic", "Create, show, list, update and delete topics."),
     "trust": ("duobus.cli.trust", "Tell what makes each language trust the server's own authority."),
 }

@@ -33,7 +33,7 @@ def read_queue(
     """
     fields = Fields(node)
     base = QueueDescription(name=name, created_at_ms=now_ms, updated_at_ms=now_ms) if kept is None else kept
-    partitioned = fields.flag("EnablePartitioning", base.enable_partitioning)
+    partitioned = fields.flag("EnablePartitioning", tier.is_partitioned if kept is None else base.enable_partitioning)
     forward, dead = fields.text("ForwardTo"), fields.text("ForwardDeadLetteredMessagesTo")
     return QueueDescription(
         name=base.name,

@@ -15,7 +15,7 @@ ARGS ?=
 COMPILED_TESTS := $(addprefix tests/,codec amqp model broker gateway conformance durability hostile simulation)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test compile test-compiled demo serve bench neighbours backlog connections fanout sim sim-bugs killloop powercut javascript samples go proton fuzz schemathesis docs format clean
+.PHONY: help setup check test compile test-compiled demo serve bench parts doors neighbours backlog connections fanout sim sim-bugs killloop powercut javascript go proton fuzz docs format clean samples schemathesis
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
@@ -61,6 +61,13 @@ serve: $(STAMP) ## Run a broker on this machine with the emulator's key (ARGS='.
 
 bench: $(STAMP) ## Measure; results go to benchmarks/results
 	$(BIN)/python -m benchmarks.run $(ARGS)
+	$(BIN)/python -m benchmarks.parts $(filter --quick,$(ARGS))
+
+parts: $(STAMP) ## Only what make bench measures beside the whole: rules, fan-out, forwarding, HTTP (ARGS='--parts rules')
+	$(BIN)/python -m benchmarks.parts $(ARGS)
+
+doors: $(STAMP) ## What the HTTP doors cost beside a bare HTTP server (ARGS=--quick)
+	$(BIN)/python -m benchmarks.doors $(ARGS)
 
 connections: $(STAMP) ## What an idle connection costs, plain and with TLS, 10,000 of them (COUNT=...)
 	$(BIN)/python -m benchmarks.connections --count $(or $(COUNT),10000)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
-from duobus.auth.sas import SasToken, parse_sas
+from duobus.auth.sas import KEPT_LENGTH_MAX, KEPT_TOKENS, SasToken, parse_sas
 from duobus.errors import Unauthorized
 from duobus.model.description import AccessRule, Right
 
@@ -288,6 +289,10 @@ def parse_audience(text: str) -> Audience:
     Source:
         HTTP contract B.2.3, steps 1 to 3.
     """
+    return _kept_audience(text) if len(text) <= KEPT_LENGTH_MAX else _parse_audience(text)
+
+
+def _parse_audience(text: str) -> Audience:
     try:
         plain = unquote(text, errors="strict").lower()
     except UnicodeDecodeError:
@@ -307,6 +312,9 @@ def parse_audience(text: str) -> Audience:
     return Audience(name, tuple(_without_operation(segments)), has_scheme or name != host)
 
 
+_kept_audience: Final = lru_cache(KEPT_TOKENS)(_parse_audience)
+
+
 def _without_operation(segments: list[str]) -> list[str]:
     if len(segments) > 1 and segments[-1] in _OPERATION_SEGMENTS:
         return segments[:-1]
@@ -323,6 +331,11 @@ def _without_operation(segments: list[str]) -> list[str]:
 
 
 def _without_port(host: str) -> str:
+    # Nearly every host is a name alone.
+    return _cut_port(host) if ":" in host else host
+
+
+def _cut_port(host: str) -> str:
     if host.startswith("["):
         return host.partition("]")[0].lstrip("[")
     parts = host.split(":")

@@ -28,6 +28,7 @@ from duobus.stores.catalog import (
     MemoryCatalog,
     NamespaceRow,
     new_namespace,
+    store_path,
 )
 from duobus.stores.checkpoint import CheckpointThread
 from duobus.stores.drill import HEALTHY, DrillStore
@@ -165,7 +166,13 @@ class Server:
                 f"--stores {self.settings.stores} is fewer than the {len(existing)} messaging stores of this data "
                 f"folder. Give --stores {len(existing)} or more."
             )
-        for store_id in sorted(existing | set(range(1, self.settings.stores + 1))):
+        # The number of a store that was given up is never used again: its file, if it turns up, is left alone.
+        highest = max((row.store_id for row in (*contents.stores, *contents.lost)), default=0)
+        missing = self.settings.stores - len(existing)
+        for row in contents.lost:
+            if self.settings.data is not None and (self.settings.data / row.path).exists():
+                self.log.warning("store given up", store=row.store_id, file=row.path, reason="its file is left alone")
+        for store_id in sorted(existing | set(range(highest + 1, highest + 1 + missing))):
             is_new = store_id not in existing
             store, writer = self._make_store(store_id, must_exist=not is_new)
             if self.settings.allow_drills:
@@ -187,7 +194,7 @@ class Server:
             if is_new:
                 # The file first, then the catalog: a store that the catalog knows is never created again as empty.
                 await self._create_store(broker)
-                self._catalog.add_store(store_id, f"stores/store-{store_id}.db")
+                self._catalog.add_store(store_id, store_path(store_id))
             self.unit.brokers[store_id] = broker
 
     async def _create_store(self, broker: MessageBroker) -> None:
@@ -207,7 +214,7 @@ class Server:
         from duobus.stores.sqlite import SqliteStore
 
         assert self.settings.data is not None
-        path = self.settings.data / "stores" / f"store-{store_id}.db"
+        path = self.settings.data / store_path(store_id)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         store = SqliteStore(str(path), store_id, must_exist=must_exist)
         self._checkpoints.append(CheckpointThread(store, writer, loop))

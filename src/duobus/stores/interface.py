@@ -10,8 +10,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
-#: Highest format this version reads and writes; a newer one is refused (I65). 2: bodies that copies share.
-FORMAT_VERSION = 2
+#: Highest format this version reads and writes; a newer one is refused (I65). 2: bodies that copies share; 3: copies
+#: without a row of their own.
+FORMAT_VERSION = 3
 #: Lowest format that ``open`` brings forward to it.
 FORMAT_VERSION_MIN = 1
 

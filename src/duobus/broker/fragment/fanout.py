@@ -133,8 +133,9 @@ class _Spread:
                 self._add_rare(count, payload, None, match)
                 continue
             targets = match.sources
-            if targets:
-                pending += len(payload)
+            if not targets:
+                continue
+            pending += len(payload)
             origin = count if len(targets) == 1 else -count
             for target in targets:
                 part = parts.get(target) or self._part(target)

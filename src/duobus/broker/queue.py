@@ -325,6 +325,15 @@ class Queue:
             source.sessions.was_held = bool(source.sessions.locks)
         return was_used
 
+    @property
+    def has_session_users(self) -> bool:
+        """Whether somebody waits for a session, or has one."""
+        if self.acceptor is None:
+            return False
+        return len(self.acceptor) > 0 or any(
+            bool(source.sessions and source.sessions.locks) for source in self._sources()
+        )
+
     def _sources(self) -> Iterator[Source]:
         return (handle.fragment.sources[self.source_no] for handle in self.fragments if handle.fragment is not None)
 

@@ -15,10 +15,12 @@ import click
 #: so that printing it imports none of them.
 _COMMANDS = {
     "audit": ("duobus.cli.audit", "Read who changed which entity or rule."),
+    "completion": ("duobus.cli.completion", "Print what makes a shell complete this command."),
     "demo": ("duobus.cli.demo", "Send, kill the broker, go on, and count: nothing may be lost."),
     "dlq": ("duobus.cli.dlq", "Look through dead letters, try them again, move, export and remove them."),
     "fragment": ("duobus.cli.fragment", "Tell which fragment is on which messaging store."),
     "message": ("duobus.cli.message", "Send, peek and receive messages."),
+    "namespace": ("duobus.cli.namespace", "Show the namespace."),
     "queue": ("duobus.cli.queue", "Create, show, list, update and delete queues."),
     "rule": ("duobus.cli.rule", "Create, show, list, update and delete rules."),
     "subscription": ("duobus.cli.subscription", "Create, show, list, update and delete subscriptions."),

@@ -86,6 +86,7 @@ class Server:
         self._checkpoints: list[CheckpointThread] = []
         self.drills: dict[int, DrillStore] = {}
         self.unit = ScaleUnit(self._catalog, self._store_event, settings.quotas, entropy.uuid)
+        self.unit.partitions = settings.http.tier.partitions
 
     # -- start --------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from duobus.gateway.rest.bodies import BodyRoom, read_body
 from duobus.gateway.rest.guard import Guard
 from duobus.gateway.rest.repeats import Done, Repeats
 from duobus.gateway.rest.target import MethodUnknown, Target
+from duobus.model.address import not_found
 from duobus.model.description import Right, TopicDescription
 from duobus.model.http_options import HttpOptions
 from duobus.telemetry.audit_log import AuditTrail
@@ -115,6 +116,9 @@ class Management:
         if resource.kind in _LISTED:
             return self._list(resource.kind.title(), self._listed(resource, home), target, place)
         try:
+            if target.lower[-1:] == ("$deadletterqueue",):
+                # There is one, but no description of it (A.2).
+                raise not_found(place.url("/".join(target.segments)))
             thing = self._entities.find(home, resource)
         except EntityNotFound:
             if not self._options.missing_as_feed:

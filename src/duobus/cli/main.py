@@ -16,6 +16,7 @@ import click
 _COMMANDS = {
     "demo": ("duobus.cli.demo", "Send, kill the broker, go on, and count: nothing may be lost."),
     "message": ("duobus.cli.message", "Send, peek and receive messages."),
+    "pair": ("duobus.cli.pair", "Tell what a pair of namespaces has in its backlog queues, and what it costs."),
     "queue": ("duobus.cli.queue", "Create, show, list, update and delete queues."),
     "rule": ("duobus.cli.rule", "Create, show, list, update and delete rules."),
     "subscription": ("duobus.cli.subscription", "Create, show, list, update and delete subscriptions."),

@@ -15,7 +15,7 @@ ARGS ?=
 COMPILED_TESTS := $(addprefix tests/,codec amqp model broker gateway conformance durability hostile simulation)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test compile test-compiled demo serve bench parts doors neighbours backlog connections fanout sim sim-bugs killloop powercut javascript go proton fuzz docs samples schemathesis twins format clean
+.PHONY: help setup check test compile test-compiled demo serve bench parts doors neighbours backlog connections fanout paired sim sim-bugs killloop powercut javascript go proton fuzz docs samples schemathesis twins format clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
@@ -80,6 +80,9 @@ backlog: $(STAMP) ## Measure a deep backlog: BACKLOG=2000000 messages; some 3 GB
 
 fanout: $(STAMP) ## Measure what a topic costs beside a queue (ARGS='--rounds 9')
 	$(BIN)/python -m benchmarks.fanout $(ARGS)
+
+paired: $(STAMP) ## Measure what a pair of namespaces costs, and how quick it is (ARGS=--quick)
+	$(BIN)/python -m benchmarks.paired $(ARGS)
 
 sim: $(STAMP) ## Simulate from seeds: SEED=7 for one, SEEDS=2000 for many
 	$(BIN)/python -m duobus.testing.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200))

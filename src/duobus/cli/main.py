@@ -21,6 +21,7 @@ _COMMANDS = {
     "fragment": ("duobus.cli.fragment", "Tell which fragment is on which messaging store."),
     "message": ("duobus.cli.message", "Send, peek and receive messages."),
     "namespace": ("duobus.cli.namespace", "Show the namespace."),
+    "pair": ("duobus.cli.pair", "Tell what a pair of namespaces has in its backlog queues, and what it costs."),
     "queue": ("duobus.cli.queue", "Create, show, list, update and delete queues."),
     "rule": ("duobus.cli.rule", "Create, show, list, update and delete rules."),
     "subscription": ("duobus.cli.subscription", "Create, show, list, update and delete subscriptions."),

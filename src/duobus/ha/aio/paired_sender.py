@@ -14,6 +14,7 @@ from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusQuot
 from duobus.ha.errors import BacklogUnavailable, NotDiverted, TooLargeToDivert
 from duobus.ha.events import BacklogFailed, Diverted
 from duobus.ha.listing import listed
+from duobus.ha.tracing import diverting
 from duobus.ha.transfer import to_backlog
 
 if TYPE_CHECKING:
@@ -205,11 +206,12 @@ class PairedSender:
             assert queue is not None
             try:
                 # What went is not sent again to the next queue: it is accepted, and only the rest is left.
-                while left:
-                    part, rest = await _one_batch(sender, left)
-                    await sender.send_messages(part, timeout=limit_s)
-                    count, left = len(left) - len(rest), rest
-                    pair.reporter.tell(Diverted(self._path, queue, count))
+                with diverting(self._path, queue, left):
+                    while left:
+                        part, rest = await _one_batch(sender, left)
+                        await sender.send_messages(part, timeout=limit_s)
+                        count, left = len(left) - len(rest), rest
+                        pair.reporter.tell(Diverted(self._path, queue, count))
                 return
             except MessageSizeExceededError as error:
                 # It is so for every backlog queue.

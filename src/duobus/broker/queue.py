@@ -174,6 +174,12 @@ class Queue:
         if self.description.requires_duplicate_detection and not batch.ping:
             identify(batch, is_partitioned=self.is_partitioned)
 
+    def demand_whole(self) -> None:
+        """Raise StoreUnavailable unless every fragment is there: management acts on all of them or none (I31)."""
+        for handle in self.fragments:
+            if not handle.online:
+                raise handle.broker.unavailable()
+
     def demand_session(self, special: Special | None, *, is_ping: bool) -> None:
         """Refuse a message that belongs to no session, where every message must.
 

@@ -57,7 +57,7 @@ def take_turn(
     """
     first = number = fragment.next_lock
     slots: list[Slot] = []
-    locks, found, touched = source.locks, source.by_count, source.touched
+    locks, found = source.locks, source.by_count
     for lock, left, _ in asked:
         session = lock.session
         session.available -= left
@@ -71,12 +71,11 @@ def take_turn(
             slot.holder = lock
             locks[number] = slot
             held.add(number)
-            # Each first delivery rides in the next commit: see ``sessions.lock_slots``.
-            touched[count] = slot
             slots.append(slot)
             number += 1
             left -= 1
         if counts and not session.available:
             counts.clear()
     fragment.next_lock = number
+    source.firsts.note(source, slots)
     return first, slots

@@ -432,8 +432,7 @@ def lock_slots(fragment: Fragment, source: Source, lock: SessionLock, slots: lis
         slot.holder = lock
         source.locks[number] = slot
         number += 1
-        # Sessions are not read in order of count, so no mark covers first deliveries: each rides in the next commit.
-        source.touched[slot.count] = slot
+    source.firsts.note(source, slots)
     lock.held.update(range(first, number))
     fragment.next_lock = number
     return first, slots

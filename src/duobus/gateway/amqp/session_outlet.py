@@ -15,6 +15,7 @@ from duobus.errors import MessageLockLost
 from duobus.gateway.amqp.deliveries import Stretch, split
 from duobus.gateway.amqp.mapping import CopyHeadMaker, HeadMaker
 from duobus.gateway.amqp.outgoing_link import WRITTEN_BYTES, write_outcome
+from duobus.gateway.amqp.slices import Pace
 from duobus.model.columns import DeliveryBatch
 from duobus.model.metering import OPERATION_BYTES, RECEIVE, SETTLE, operations_of
 
@@ -32,9 +33,22 @@ class SessionOutlet(Outlet):
     Attributes:
         queue: Whose sessions they hold.
         links: How many there are.
+        pace: At which each of them asks for messages: what shows on one that the client reads holds for all.
     """
 
-    __slots__ = ("_awaiting", "_deliveries", "_heads", "_is_waiting", "_owed", "_peer", "_session", "links", "queue")
+    __slots__ = (
+        "_awaiting",
+        "_deliveries",
+        "_heads",
+        "_is_waiting",
+        "_owed",
+        "_owing",
+        "_peer",
+        "_session",
+        "links",
+        "pace",
+        "queue",
+    )
 
     def __init__(self, peer: Peer, session: Session, queue: Queue, deliveries: Deliveries) -> None:
         super().__init__()
@@ -45,8 +59,11 @@ class SessionOutlet(Outlet):
         # Settlements whose outcome the client waits for, and the links that wait until none of theirs is among them.
         self._owed: dict[SettleBatch, None] = {}
         self._awaiting: dict[SessionLink, None] = {}
+        # The links that these belong to; None: to be found out, once for all that ask.
+        self._owing: set[SessionLink] | None = None
         self.queue = queue
         self.links = 0
+        self.pace = Pace()
         self.entity_changed()
 
     def entity_changed(self) -> None:
@@ -122,6 +139,7 @@ class SessionOutlet(Outlet):
                 untils += [until_ms] * number
         heads, payloads = self._heads.heads_until(slots, batch.handle.number, untils)
         first_lock = batch.first_lock + start
+        self.pace.wrote()
         first_id = send_shared(self._session, links, batch.prefix, first_lock, heads, payloads)
         self._deliveries.add(self, batch.handle, batch.prefix, first_id, first_lock, len(slots), endpoints)
         size = sum(map(len, payloads))
@@ -155,8 +173,9 @@ class SessionOutlet(Outlet):
             command.ranges.append((first_lock, number))
             command.answer_to.append((first_id, run))
             number_of_all += number
-            for link in run.links_of(first_lock, number):
-                link.proved()
+        if self.pace.heard():
+            self._peer.allow_output()
+        self._owing = None
         for command in commands.values():
             if not settled:
                 self._owed[command] = None
@@ -175,6 +194,7 @@ class SessionOutlet(Outlet):
             write_outcome(self._session, done, ACCEPTED)
         for command in commands:
             del self._owed[command]
+        self._owing = None
         if self._awaiting:
             awaiting, self._awaiting = self._awaiting, {}
             for link in awaiting:
@@ -182,12 +202,17 @@ class SessionOutlet(Outlet):
 
     def owes(self, link: SessionLink) -> bool:
         """Whether the client waits for an outcome of this link's; if so ``is_even`` is called when that may be over."""
-        for command in self._owed:
-            for run, _, first_lock, number in _stretches_of(command):
-                if link in run.links_of(first_lock, number):
-                    self._awaiting[link] = None
-                    return True
-        return False
+        owing = self._owing
+        if owing is None:
+            owing = self._owing = {
+                owner
+                for command in self._owed
+                for run, _, first_lock, number in _stretches_of(command)
+                for owner in run.links_of(first_lock, number)
+            }
+        if link in owing:
+            self._awaiting[link] = None
+        return link in owing
 
     def _answer_singly(self, command: SettleBatch, stretches: list[Stretch], done: list[tuple[int, int]]) -> None:
         """Some of it was refused: each link knows what to say of its own."""

@@ -491,11 +491,11 @@ class MessageBroker:
                 work.append(command)
                 if run is not None:
                     messages += fanout.weight_of(run)
-                    size += run.batch.bytes_total
+                    size += run.size
                 elif isinstance(command, Group):
                     runs = [member for member in command.members if isinstance(member, Run)]
                     messages += sum(map(fanout.weight_of, runs))
-                    size += sum(run.batch.bytes_total for run in runs)
+                    size += sum(run.size for run in runs)
                 elif isinstance(command, Clearing):
                     messages += len(command.slots)
         return work

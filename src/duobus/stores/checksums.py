@@ -52,7 +52,7 @@ def state_sum(message_id: int, state: int, deliveries: int, special: bytes | Non
 
 
 def special_sums(first_id: int, specials: Sequence[bytes]) -> list[int]:
-    """Return ``state_sum`` of new messages with consecutive ids and a special each, without a Python step per message."""
+    """Return ``state_sum`` of new messages with consecutive ids and a special each, without a Python step for each."""
     n = len(specials)
     numbers = map(_STATE, range(first_id, first_id + n), repeat(0, n), repeat(0, n), repeat(True, n))
     return list(map(crc32, specials, map(crc32, numbers)))

@@ -57,17 +57,16 @@ class FirstDeliveries:
         offered, released = self._offered, self._released
         self._offered, self._released = released, source.next_count
         found = source.by_count
-        count = source.highest_delivered + 1
-        end = min(released, count + STEPS_MAX)
+        mark = source.highest_delivered
         if not found:
-            count = max(count, released)
-        while count < end:
+            mark = max(mark, released - 1)
+        for count in range(mark + 1, min(released, mark + STEPS_MAX)):
             slot = found.get(count)
             if slot is not None and slot.lock <= 0 and not slot.deliveries and slot.state == ACTIVE:
                 break
-            count += 1
-        source.highest_delivered = count - 1
-        self._is_level = count >= offered
+            mark = count
+        source.highest_delivered = mark
+        self._is_level = mark + 1 >= offered
 
 
 def changed_counts(source: Source, room: int) -> list[int]:

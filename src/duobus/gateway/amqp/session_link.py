@@ -224,7 +224,7 @@ class SessionLink(OutgoingLink, Holder):
         """See OutgoingLink."""
         super().entity_changed()
         # Where messages may be large their bytes are counted, link by link; what is removed has waited already.
-        is_shared = not self.is_removing and self._size_max <= COUNTED_FROM
+        is_shared = not self.is_removing and self._size_max <= COUNTED_FROM and self.receiver.gate is None
         self._outlet.entity_changed()
         self.receiver.outlet = self._outlet if is_shared else None
 

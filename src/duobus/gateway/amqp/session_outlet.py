@@ -7,7 +7,8 @@ for a disposition's whole range, one disposition back. Whatever is rare goes to 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
 
 from duobus.amqp import ACCEPTED, DeliveryState, Rejected, Session, send_shared
 from duobus.broker import COMPLETE, Outlet, Queue, SettleBatch, Subscription, TurnBatch, lock_lost
@@ -25,6 +26,20 @@ if TYPE_CHECKING:
     from duobus.gateway.amqp.deliveries import Deliveries, DeliveryRun
     from duobus.gateway.amqp.peer import Peer
     from duobus.gateway.amqp.session_link import SessionLink
+
+
+_PAYLOAD: Final = attrgetter("payload")
+
+
+class _Together:
+    """What can be written in one go: the links with the number of each, and link and end of lock of each message."""
+
+    __slots__ = ("endpoints", "links", "untils")
+
+    def __init__(self) -> None:
+        self.links: list[tuple[Link, int]] = []
+        self.endpoints: list[SessionLink] = []
+        self.untils: list[int] = []
 
 
 class SessionOutlet(Outlet):
@@ -94,24 +109,30 @@ class SessionOutlet(Outlet):
         """Write what is as usual; what has to wait for anything waits at its link."""
         slots = batch.slots
         # So many at a time, then the output's size is looked at again.
-        stretch = max(1, WRITTEN_BYTES // max([len(slot.payload) for slot in slots]))
+        stretch = max(1, WRITTEN_BYTES // max(map(len, map(_PAYLOAD, slots))))
         may_write = self._peer.has_room and self._session.can_write(len(slots))
-        together: list[tuple[SessionLink, int, int]] = []
+        together = _Together()
         start = at = 0
         for lock, number, until_ms in batch.parts:
             receiver: SessionReceiver = lock.owner  # type: ignore[assignment]
             endpoint: SessionLink = receiver.mailbox  # type: ignore[assignment]
             receiver.lent -= number
             end = at + number
-            if end - start > stretch and together:
+            if end - start > stretch and at > start:
                 self._write_together(batch, together, start, at)
-                together, start = [], at
+                together, start = _Together(), at
                 may_write = may_write and self._peer.has_room
             if may_write and number <= stretch and endpoint.takes(number):
-                together.append((endpoint, number, until_ms))
+                together.links.append((endpoint.link, number))
+                if number == 1:
+                    together.endpoints.append(endpoint)
+                    together.untils.append(until_ms)
+                else:
+                    together.endpoints += [endpoint] * number
+                    together.untils += [until_ms] * number
             else:
                 self._write_together(batch, together, start, at)
-                together, start = [], end
+                together, start = _Together(), end
                 if not receiver.is_closed:
                     endpoint.keep(
                         DeliveryBatch(batch.handle, batch.prefix, batch.first_lock + at, slots[at:end], until_ms)
@@ -119,29 +140,16 @@ class SessionOutlet(Outlet):
             at = end
         self._write_together(batch, together, start, at)
 
-    def _write_together(
-        self, batch: TurnBatch, parts: list[tuple[SessionLink, int, int]], start: int, end: int
-    ) -> None:
-        """Write the messages from ``start`` to ``end`` of a batch, of these links, in one go."""
-        if not parts:
+    def _write_together(self, batch: TurnBatch, together: _Together, start: int, end: int) -> None:
+        """Write the messages from ``start`` to ``end`` of a batch in one go."""
+        if start == end:
             return
         slots = batch.slots if end - start == len(batch.slots) else batch.slots[start:end]
-        untils: list[int] = []
-        endpoints: list[SessionLink] = []
-        links: list[tuple[Link, int]] = []
-        for endpoint, number, until_ms in parts:
-            links.append((endpoint.link, number))
-            if number == 1:
-                endpoints.append(endpoint)
-                untils.append(until_ms)
-            else:
-                endpoints += [endpoint] * number
-                untils += [until_ms] * number
-        heads, payloads = self._heads.heads_until(slots, batch.handle.number, untils)
+        heads, payloads = self._heads.heads_until(slots, batch.handle.number, together.untils)
         first_lock = batch.first_lock + start
         self.pace.wrote()
-        first_id = send_shared(self._session, links, batch.prefix, first_lock, heads, payloads)
-        self._deliveries.add(self, batch.handle, batch.prefix, first_id, first_lock, len(slots), endpoints)
+        first_id = send_shared(self._session, together.links, batch.prefix, first_lock, heads, payloads)
+        self._deliveries.add(self, batch.handle, batch.prefix, first_id, first_lock, len(slots), together.endpoints)
         size = sum(map(len, payloads))
         operations = len(payloads)
         if size > OPERATION_BYTES and max(map(len, payloads)) > OPERATION_BYTES:

@@ -60,7 +60,7 @@ class FirstDeliveries:
         mark = source.highest_delivered
         if not found:
             mark = max(mark, released - 1)
-        for count in range(mark + 1, min(released, mark + STEPS_MAX)):
+        for count in range(mark + 1, min(released, mark + 1 + STEPS_MAX)):
             slot = found.get(count)
             if slot is not None and slot.lock <= 0 and not slot.deliveries and slot.state == ACTIVE:
                 break

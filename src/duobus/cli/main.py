@@ -15,12 +15,14 @@ import click
 #: so that printing it imports none of them.
 _COMMANDS = {
     "demo": ("duobus.cli.demo", "Send, kill the broker, go on, and count: nothing may be lost."),
+    "fragment": ("duobus.cli.fragment", "Tell which fragment is on which messaging store."),
     "message": ("duobus.cli.message", "Send, peek and receive messages."),
     "queue": ("duobus.cli.queue", "Create, show, list, update and delete queues."),
     "rule": ("duobus.cli.rule", "Create, show, list, update and delete rules."),
     "subscription": ("duobus.cli.subscription", "Create, show, list, update and delete subscriptions."),
     "syphon": ("duobus.cli.syphon", "Carry messages from backlog queues to where they were meant for."),
     "serve": ("duobus.cli.serve", "Run the broker until SIGTERM or Ctrl-C."),
+    "store": ("duobus.cli.store", "List messaging stores; fail, stall and heal them in a drill."),
     "topic": ("duobus.cli.topic", "Create, show, list, update and delete topics."),
     "trust": ("duobus.cli.trust", "Tell what makes each language trust the server's own authority."),
 }

@@ -89,6 +89,23 @@ class Remote:
         """Base URL of the management API."""
         return f"{'http' if self.is_plain else 'https'}://{self.netloc}"
 
+    @property
+    def ca(self) -> str | None:
+        """File of the certificate authority to trust, if it is not the system's."""
+        return self._ca
+
+    def access_key(self) -> tuple[str, str]:
+        """Name and key of the rule that the connection string gives.
+
+        Raises:
+            click.UsageError: It gives a token or nothing.
+        """
+        name = self._members.get("sharedaccesskeyname", ("", ""))[1]
+        key = self._members.get("sharedaccesskey", ("", ""))[1]
+        if not name or not key:
+            raise click.UsageError("Give a connection string with SharedAccessKeyName and SharedAccessKey.")
+        return name, key
+
     def _split(self, url: str) -> Any:
         """Take an address apart, which is quoted in no error, since a key may have got into it."""
         try:

@@ -30,6 +30,7 @@ from duobus.stores.catalog import (
     new_namespace,
 )
 from duobus.stores.checkpoint import CheckpointThread
+from duobus.stores.drill import HEALTHY, DrillStore
 from duobus.stores.interface import MessagingStore
 from duobus.stores.writer import StoreWriter
 from duobus.telemetry.logs import Log
@@ -52,6 +53,7 @@ class Server:
         unit: The scale unit.
         listeners: Name of a door to its listener, for those that are offered.
         tokens: What it knows of bearer tokens, or None when none are configured.
+        drills: Store id to its store, where drills are allowed.
         default: The default namespace's row: its first rule is what the ready file tells.
         authority: Certificate of the self-signed authority, or None.
         certificates: What TLS connections are served with, or None.
@@ -77,6 +79,7 @@ class Server:
         self._catalog: Catalog = _catalog_of(settings)
         self._writers: list[StoreWriter] = []
         self._checkpoints: list[CheckpointThread] = []
+        self.drills: dict[int, DrillStore] = {}
         self.unit = ScaleUnit(self._catalog, self._store_event, settings.quotas, entropy.uuid)
 
     # -- start --------------------------------------------------------------------------------------------------
@@ -164,11 +167,20 @@ class Server:
         for store_id in sorted(existing | set(range(1, self.settings.stores + 1))):
             is_new = store_id not in existing
             store, writer = self._make_store(store_id, must_exist=not is_new)
+            if self.settings.allow_drills:
+                store = self.drills[store_id] = DrillStore(store)
             self._writers.append(writer)
             reader = StoreWriter(asyncio.get_running_loop(), f"reader-{store_id}")
             self._writers.append(reader)
             broker = MessageBroker(
-                store_id, store, writer, time=self._time, entropy=self._entropy, watcher=self.unit, reader=reader
+                store_id,
+                store,
+                writer,
+                time=self._time,
+                entropy=self._entropy,
+                watcher=self.unit,
+                reader=reader,
+                patience_s=self.settings.store_patience_s,
             )
             broker.id_room.limit = self.settings.quotas.history_ids
             if is_new:
@@ -260,6 +272,7 @@ class Server:
             errors=self.door.errors,
             options=settings.http,
             started_ms=started_ms,
+            drills=dict(self.drills),
         )
         self.rest = RestDoor(
             self.unit, metrics, lambda: self.is_ready, websocket=websocket, api=api, tokens=self._endpoint()
@@ -334,6 +347,9 @@ class Server:
             await self.rest.close()
         if self.tokens is not None:
             await self.tokens.stop()
+        for drill in self.drills.values():
+            # A store that stalls in a drill would keep the process from ending.
+            drill.set_mode(HEALTHY)
         await self.unit.stop()
         loop = asyncio.get_running_loop()
         for checkpoint in self._checkpoints:

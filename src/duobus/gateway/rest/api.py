@@ -8,11 +8,13 @@ from duobus.auth.authorizer import Authorizer
 from duobus.broker import ScaleUnit
 from duobus.clock import Clock, Entropy
 from duobus.errors import ArgumentInvalid, ServiceBusError
+from duobus.gateway.rest import operating
 from duobus.gateway.rest.answers import Answers
 from duobus.gateway.rest.atom.management import Management
 from duobus.gateway.rest.atom.place import Place
 from duobus.gateway.rest.bodies import BodyRoom
 from duobus.gateway.rest.guard import Guard
+from duobus.gateway.rest.operating import Drill
 from duobus.gateway.rest.runtime.messages import Messages, Meter
 from duobus.gateway.rest.runtime.routes import call_of
 from duobus.gateway.rest.target import HOST, parse_target
@@ -35,9 +37,11 @@ class HttpApi:
         errors: dict[str, int],
         options: HttpOptions,
         started_ms: int,
+        drills: dict[int, Drill],
     ) -> None:
         self._guard = Guard(authorizer, clock)
         self._answers = Answers(clock, entropy, log, errors)
+        self._operating = operating.Operating(unit, self._guard, drills)
         room = BodyRoom()
         self._management = Management(
             unit, self._guard, clock=clock, entropy=entropy, options=options, started_ms=started_ms, room=room
@@ -70,6 +74,8 @@ class HttpApi:
                 lambda other: other.lower() == own.lower() or self._guard.knows(other, namespace),
             )
             call = call_of(request.method, target)
+            if call is None and target.lower[:1] == (operating.PREFIX,):
+                return self._operating.answer(request, target, namespace)
             if call is not None:
                 return await self._messages.answer(call, request, target, place, namespace)
             return await self._management.answer(request, target, place, namespace)

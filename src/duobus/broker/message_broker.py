@@ -38,7 +38,7 @@ from duobus.broker.ports import LateRefusal, Plan, Watcher, Writer
 from duobus.broker.session_desk import SessionDesk, tell
 from duobus.broker.sources import apply_settings
 from duobus.broker.throttle import busy
-from duobus.broker.undecided import Undecided
+from duobus.broker.undecided import AWAITED, Undecided
 from duobus.clock import BrokerTime, Entropy
 from duobus.errors import InternalError, ServiceBusError, StoreFailed, StoreUnavailable
 from duobus.model.columns import DeliveryBatch, Mailbox
@@ -678,7 +678,7 @@ class MessageBroker:
         self._lose_memory(error)
         unavailable = self.unavailable()
         for command in work:
-            if isinstance(command, Group) and was_submitted:
+            if isinstance(command, AWAITED) and was_submitted:
                 self._undecided.keep(command, commit_no, unavailable)
             else:
                 self._refuse(command, unavailable, self._stones(command, commit_no, old))

@@ -15,6 +15,7 @@ from duobus.ha.classify import Verdict
 from duobus.ha.errors import PairFaulted, PairingRefused
 from duobus.ha.events import FailoverEngaged, Faulted, PingSent, PrimaryHealthy, Reporter, SendFailed
 from duobus.ha.failover import Change, Failover, State
+from duobus.ha.metrics import metrics_of
 from duobus.ha.options import SendAvailabilityPairedNamespaceOptions
 from duobus.ha.transfer import ping
 
@@ -82,8 +83,11 @@ class PairedNamespace:
 
     def __init__(self, primary: ServiceBusClient, options: SendAvailabilityPairedNamespaceOptions) -> None:
         self.options = options
-        self.reporter = Reporter(options.on_event)
         self._primary = primary
+        self._metrics = metrics_of(
+            _host(primary), states=lambda: self._failover.troubled(), resting=lambda: self.rotation.resting
+        )
+        self.reporter = Reporter(options.on_event, self._metrics)
         self.rotation = backlog.Rotation((), options.clock, options.entropy)
         self._failover = Failover(_ms(options.failover_interval), _ms(options.ping_primary_interval))
         self._wake = asyncio.Event()
@@ -100,11 +104,13 @@ class PairedNamespace:
         name = options.primary_name or backlog.name_of(self._primary)
         wanted = backlog.paths(name, options.backlog_queue_count)
         found = await backlog.provide(options.secondary, options.administration, wanted, self.reporter)
-        self.rotation = backlog.Rotation(found, options.clock, options.entropy)
+        self.rotation = backlog.Rotation(found, options.clock, options.entropy, self.reporter)
         for client in (self._primary, options.secondary):
             self._closers[client] = client.close
             client.close = self._watch(client)  # type: ignore[method-assign]
         self._keeper = asyncio.create_task(self._keep(), name="duobus pair")
+        if options.depth_interval is not None and options.administration is not None:
+            self._spawn(backlog.watch_depths(options.administration, found, options.depth_interval, self.reporter))
         if options.enable_syphon:
             self._syphon = Syphon(
                 self._primary,
@@ -306,6 +312,8 @@ class PairedNamespace:
         """End everything that runs for the pair."""
         tasks = [task for task in (*self._tasks, self._keeper) if task is not None and task is not but]
         self._keeper = None
+        if self._metrics is not None:
+            self._metrics.close()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from broker_kit import sets_constants
 from fragment_kit import Driver
 
 from duobus.broker.fragment import first_deliveries, sessions
@@ -99,6 +100,7 @@ def test_a_message_of_a_commit_under_way_is_not_taken_for_one_that_is_gone(drive
     assert counts_after_a_crash(driver) == {1: 0}
 
 
+@sets_constants
 def test_the_mark_passes_no_more_at_once_than_takes_a_millisecond(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ Each replaces a piece of the product while its context lasts; the product itself
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -338,12 +339,13 @@ def session_newest_first() -> Iterator[None]:
             self.add(slot)
         return slots[-limit:]
 
-    def offer(_fragment: Fragment, _handle: object, _outlet: object, locks: list[sessions.SessionLock]) -> None:
-        for lock in locks:
+    def offer(_fragment: Fragment, shared: dict[object, list[sessions.SessionLock]]) -> None:
+        for lock in itertools.chain(*shared.values()):
+            lock.is_woken = False
             lock.owner.offer()
 
     original = sessions.Sessions.take
-    with mock.patch.object(sessions.Sessions, "take", take), mock.patch.object(session_desk, "hand_out", offer):
+    with mock.patch.object(sessions.Sessions, "take", take), mock.patch.object(session_desk, "hand_out_all", offer):
         yield
 
 

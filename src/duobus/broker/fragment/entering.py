@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from duobus.broker.fragment import admission, fanout, reserving
 from duobus.broker.fragment.session_turns import place_new
 from duobus.broker.fragment.slot import MAIN, SCHEDULED, TRANSFER, Slot, stored_state
-from duobus.model.special import Special, encoded
+from duobus.model.special import Special, encoded_all
 
 if TYPE_CHECKING:
     from duobus.broker.fragment.commands import Run
@@ -49,7 +49,7 @@ def with_specials(source: Source, run: Run, indices: list[int] | None, now_ms: i
         found = every if indices is None else [every[index] for index in indices]
         for slot, special in zip(run.slots, found, strict=True):
             slot.special = special
-        put.equal_specials = [encoded(special) for special in found]
+        put.equal_specials = encoded_all(found)
         source.numbers[MAIN] += len(run.slots)
         return
     put.specials = _mixed(run.batch.extra or {}, run, indices, now_ms)

@@ -414,7 +414,9 @@ def committed(fragment: Fragment, commit: CommitBatch) -> None:
 
 def weight_of(run: Run) -> int:
     """How many messages a run makes a commit longer by."""
-    return run.batch.n if not run.copies else sum([len(part.slots) for part in run.copies])
+    if run.copies:
+        return sum([len(part.slots) for part in run.copies])
+    return run.batch.n if run.indices is None else len(run.indices)
 
 
 def ranges_of(fragment: Fragment, run: Run) -> list[tuple[int, int, int]]:

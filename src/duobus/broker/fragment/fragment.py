@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
-from itertools import islice
 from typing import Final
 
 from duobus.broker.fragment import (
@@ -41,6 +40,7 @@ from duobus.broker.fragment.commands import (
     TakeAndRemove,
     TakeDeferred,
 )
+from duobus.broker.fragment.first_deliveries import changed_counts
 from duobus.broker.fragment.ledger import Forget, Record
 from duobus.broker.fragment.slot import (
     ACTIVE,
@@ -598,7 +598,7 @@ class Fragment:
             How many were looked at; the rest rides in the next commit.
         """
         touched = source.touched
-        counts = list(touched) if len(touched) <= room else list(islice(touched, room))
+        counts = changed_counts(source, room)
         for count in counts:
             slot = touched.pop(count)
             # Only what still exists and was not written by this commit's own commands.

@@ -127,8 +127,10 @@ def plain_session_batch(
     offset = scan_plain(payloads[0], False)
     # What one client sends in one go is mostly alike.
     shape = GroupShape(payloads[0], offset)
+    group_id, find = shape.group_id, _SESSIONS.get
+    add, note = bare.append, specials.append
     for payload in payloads:
-        raw = shape.group_id(payload)
+        raw = group_id(payload)
         if raw is not None:
             offset = shape.bare
         else:
@@ -136,12 +138,12 @@ def plain_session_batch(
             raw = plain_group_id(payload, offset) if offset >= 0 else None
             if raw is None:
                 return None
-        found = _SESSIONS.get(raw) or _of_session(raw)
+        found = find(raw) or _of_session(raw)
         if found is None:
             return None
         special, key = found
-        bare.append(payload[offset:] if offset else payload)
-        specials.append(special)
+        add(payload[offset:] if offset else payload)
+        note(special)
         if with_keys:
             keys.append(key)
     batch = SendBatch(first_delivery_id, bare, unsettled, reply)

@@ -391,7 +391,7 @@ class OutgoingLink(Mailbox):
                 done.setdefault(command.outcome, []).extend(ranges)
         for outcome, ranges in done.items():
             self._answer(ranges, _ANSWERS[outcome])
-        if not self.owes:
+        if self.link.is_held and not self.owes:
             self.link.answer_detach()
 
     def _answer_partly(self, command: SettleBatch, done: list[tuple[int, int]]) -> None:
@@ -428,7 +428,7 @@ class OutgoingLink(Mailbox):
             if not self.is_removing:
                 self._unlock(batch, offset, len(batch.slots) - offset)
         self._deliveries.forget(self)
-        if not self.owes:
+        if self.link.is_held and not self.owes:
             self.link.answer_detach()
 
 

@@ -12,6 +12,7 @@ import asyncio
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from duobus.broker import backlog, recovery
@@ -31,13 +32,15 @@ from duobus.broker.fragment.source import SourceSettings
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.lending import Receiver
 from duobus.broker.paging import Pager, set_windows
+from duobus.broker.patience import CLOSE_S, ENDLESS_S, LONG_S, PatientWriter
 from duobus.broker.ports import LateRefusal, Plan, Watcher, Writer
 from duobus.broker.session_desk import SessionDesk, tell
 from duobus.broker.throttle import busy
-from duobus.broker.undecided import Undecided
+from duobus.broker.undecided import AWAITED, Undecided
 from duobus.clock import BrokerTime, Entropy
 from duobus.errors import InternalError, ServiceBusError, StoreFailed, StoreUnavailable
 from duobus.model.columns import DeliveryBatch, Mailbox
+from duobus.model.quotas import STORE_PATIENCE_S
 from duobus.stores.interface import CommitBatch, MessagingStore, StoreContents, Tombstone
 
 T = TypeVar("T")
@@ -83,6 +86,7 @@ class MessageBroker:
         entropy: Entropy,
         watcher: Watcher,
         reader: Writer | None = None,
+        patience_s: float = STORE_PATIENCE_S,
     ) -> None:
         self.store_id = store_id
         self.store = store
@@ -97,11 +101,11 @@ class MessageBroker:
         self.commit_seconds = 0.0
         self.commit_buckets = [0] * (len(COMMIT_BOUNDS_S) + 1)
         self._started_s = 0.0
-        self._writer = writer
         self._time = time
         self._entropy = entropy
         self._watcher = watcher
         self._loop = asyncio.get_running_loop()
+        self._writer = PatientWriter(self._loop, writer, patience_s)
         self._fragments: dict[int, Fragment] = {}
         # Fragments with delivery counts to write, and those of the commit under way.
         self._changed: dict[int, Fragment] = {}
@@ -111,7 +115,7 @@ class MessageBroker:
         self._commit_no = 0
         self._start_scheduled = False
         self._alarm = Alarm(self._loop, time.now_ms, self._ring)
-        self._pager = Pager(self, reader or writer)
+        self._pager = Pager(self, self._writer if reader is None else PatientWriter(self._loop, reader, patience_s))
         self.sessions = SessionDesk(self)
         # Tombstones of other stores, each with the refusal that waits until it is durable; then those in a commit.
         self._tombstones: list[tuple[Tombstone, LateRefusal]] = []
@@ -169,7 +173,10 @@ class MessageBroker:
             self.follow_up(fragment, [], missing=sum(source.missing for source in fragment.sources.values()))
 
     def call(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Run a blocking call of the store in its thread, in order with the commits."""
+        """Run a blocking call of the store in its thread, in order with the commits, however long it takes."""
+        return self._call(call, ENDLESS_S)
+
+    def _call(self, call: Callable[[], T], patience_s: float | None) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self._loop.create_future()
 
         def done(result: T | None, error: BaseException | None) -> None:
@@ -180,7 +187,7 @@ class MessageBroker:
             else:
                 future.set_result(result)  # type: ignore[arg-type]
 
-        self._writer.submit(call, done)
+        self._writer.submit(call, done, patience_s)
         return future
 
     def read(self, call: Callable[[], T], take: Callable[[T], None]) -> None:
@@ -198,8 +205,10 @@ class MessageBroker:
 
         self._writer.submit(lambda: (call(), self.store.quarantined()), done)
 
-    async def use(self, call: Callable[[], T]) -> T:
+    async def use(self, call: Callable[[], T], patience_s: float | None = None) -> T:
         """Run a call of the open store for somebody who waits; its failure ends this life as that of a commit does.
+
+        ``patience_s``: how long it may take; None for as long as a commit.
 
         Raises:
             StoreUnavailable: The store failed on this, or was away already.
@@ -208,7 +217,7 @@ class MessageBroker:
             raise self.unavailable()
         life = self._life
         try:
-            result, damaged = await self.call(lambda: (call(), self.store.quarantined()))
+            result, damaged = await self._call(lambda: (call(), self.store.quarantined()), patience_s)
         except StoreFailed as error:
             if life == self._life:
                 self._fail(error)
@@ -290,7 +299,7 @@ class MessageBroker:
                 fragment.handle.become(None)  # type: ignore[attr-defined]
                 for owner in sessions.forget_locks(fragment):
                     owner.lost()
-        await self.use(lambda: self.store.drop_entity(entity_id))
+        await self.use(lambda: self.store.drop_entity(entity_id), LONG_S)
 
     def unavailable(self) -> StoreUnavailable:
         """The error for whoever needs this store now."""
@@ -671,7 +680,7 @@ class MessageBroker:
         self._lose_memory(error)
         unavailable = self.unavailable()
         for command in work:
-            if isinstance(command, Group) and was_submitted:
+            if isinstance(command, AWAITED) and was_submitted:
                 self._undecided.keep(command, commit_no, unavailable)
             else:
                 self._refuse(command, unavailable, self._stones(command, commit_no, old))
@@ -769,7 +778,9 @@ class MessageBroker:
         self._life += 1
         self.state = "closed"
         self._alarm.clear()
-        await self.call(self.store.close)
+        # What was stored is on disk: a store that stalls now must not keep the process from ending.
+        with suppress(StoreFailed):
+            await self._call(self.store.close, CLOSE_S)
 
     def _quiet(self) -> None:
         """Nothing is under way: tell a ``close`` that waits for it."""

@@ -71,6 +71,7 @@ class ScaleUnit:
         idle_watch: Finds those that nobody uses.
         topics: Makes, changes and deletes topics and what belongs to them.
         new_id: Gives ``newid()`` of rules its values.
+        partitions: Fragments of a partitioned entity that is created from now on.
         store_events: What happened to stores, for the log: called with (store id, "opened" or "failed", why).
     """
 
@@ -85,6 +86,7 @@ class ScaleUnit:
         self.namespaces: dict[str, Namespace] = {}
         self.store_events = log
         self.quotas = quotas or Quotas()
+        self.partitions = FRAGMENTS_STANDARD
         self.forwarding = Forwarding(self.namespace)
         self.catalog = catalog
         self._tombstones: dict[int, list[Tombstone]] = {}
@@ -302,7 +304,7 @@ class ScaleUnit:
         if away:
             raise away[0].unavailable()
         store_ids = sorted(self.brokers)
-        count = FRAGMENTS_STANDARD if is_partitioned else 1
+        count = self.partitions if is_partitioned else 1
         # The first fragment of each entity starts one store further, so that plain entities spread too.
         offset = sum(len(space.queues) + len(space.topics) for space in self.namespaces.values())
         return tuple(SlotRow(slot, slot, store_ids[(offset + slot) % len(store_ids)]) for slot in range(count))
@@ -310,7 +312,8 @@ class ScaleUnit:
     def _demand_room(self, home: Namespace, name: str, *, is_partitioned: bool) -> None:
         entities = [*home.queues.values(), *home.topics.values()]
         number, limit, kind = len(entities) + len(home.unbuilt), self.quotas.entities, "entities"
-        if number < limit and is_partitioned:
+        # Where every entity is partitioned, they are counted as entities (HTTP contract A.6.1).
+        if number < limit and is_partitioned and self.partitions == FRAGMENTS_STANDARD:
             number = sum(entity.is_partitioned for entity in entities)
             limit, kind = self.quotas.partitioned_entities, "partitioned entities"
         if number >= limit:

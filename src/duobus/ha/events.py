@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -237,10 +238,13 @@ class Reporter:
     def __init__(self, *observers: Callable[[Event], None] | None) -> None:
         self._observers = [observer for observer in observers if observer is not None]
         self.counts: Counter[str] = Counter()
+        #: Threads tell, too.
+        self._lock = threading.Lock()
 
     def tell(self, event: Event) -> None:
         """Take note of an event."""
-        self.counts[type(event).__name__] += getattr(event, "messages", 1)
+        with self._lock:
+            self.counts[type(event).__name__] += getattr(event, "messages", 1)
         for observer in self._observers:
             try:
                 observer(event)

@@ -91,6 +91,11 @@ class Meta:
         )
 
 
+def ids(source_key: int, first_count: int, last_count: int) -> tuple[int, int]:
+    """Return the first and the last id of a source's messages with these counts."""
+    return source_key << COUNT_BITS | first_count, source_key << COUNT_BITS | last_count
+
+
 def put_values(puts: Sequence[Put]) -> tuple[list[Any], list[Any]]:
     """Return the flat values of ordinary and of exceptional new messages, checksums included."""
     ordinary: list[Any] = []
@@ -236,7 +241,9 @@ def bring_forward(db: apsw.Connection, path: str) -> None:
         return
     meta = read_meta(db, path, version)
     with db:
-        db.execute(schema.CREATE_SHARES)
+        if version < 2:
+            db.execute(schema.CREATE_SHARES)
+        db.execute(schema.CREATE_FOLDED)
         check = numbers_sum((FORMAT_VERSION, *meta.numbers()))
         db.execute(schema.UPDATE_FORMAT, (FORMAT_VERSION, check))
         db.execute(f"PRAGMA user_version={FORMAT_VERSION}")

@@ -27,6 +27,7 @@ from duobus.codec import (
     scan,
     scan_plain,
     with_application_properties,
+    without_trailing_annotations,
 )
 from duobus.codec import Int as AmqpInt
 from duobus.errors import ArgumentInvalid, ArgumentOutOfRange, Undecodable
@@ -158,12 +159,7 @@ def take_apart(payload: bytes) -> Incoming:
         ArgumentInvalid: A key is too long, properties are too large, or session id and partition key differ (PE11).
         ArgumentOutOfRange: It is scheduled for an instant that never comes.
     """
-    try:
-        found = scan(payload)
-    except TooLargeError as error:
-        raise ArgumentInvalid(f"The message is not taken: {error}. Put large contents into the body.") from error
-    except DecodeError as error:
-        raise Undecodable(f"The message cannot be decoded: {error}") from error
+    payload, found = _scanned(payload)
     bare = payload[found.bare :] if found.bare else payload
     is_ping = found.content_type == PING_CONTENT_TYPE and found.body_bytes_empty
     special = _special_of(found)
@@ -174,6 +170,18 @@ def take_apart(payload: bytes) -> Incoming:
     elif special.partition_key is not None:
         key = string_key(special.partition_key)
     return Incoming(bare, None if special == _ORDINARY else special, key, is_ping)
+
+
+def _scanned(payload: bytes) -> tuple[bytes, Scan]:
+    try:
+        return payload, scan(payload)
+    except TooLargeError as error:
+        raise ArgumentInvalid(f"The message is not taken: {error}. Put large contents into the body.") from error
+    except DecodeError as error:
+        shorter = without_trailing_annotations(payload)
+        if shorter is payload:
+            raise Undecodable(f"The message cannot be decoded: {error}") from error
+    return _scanned(shorter)
 
 
 _ORDINARY: Final = Special()

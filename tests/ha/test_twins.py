@@ -1,4 +1,4 @@
-"""The synchronous twins: up to date, and at work against a real broker (decision 0018)."""
+"""The synchronous twins: up to date, and at work against a real broker (decision 0016)."""
 
 from __future__ import annotations
 

@@ -348,6 +348,20 @@ async def test_i50_a_partner_that_is_closed_in_its_time_is_not_faulted() -> None
     assert world.of(Faulted) == []
 
 
+@virtual
+async def test_i50_nothing_of_the_pair_uses_a_client_that_is_being_closed() -> None:
+    for closed in ("primary", "secondary"):
+        world = World()
+        pair = await world.pair(enable_syphon=True, ping_primary_interval=timedelta(seconds=1))
+        world.primary.away()
+        await until_failed_over(world, pair.get_queue_sender("orders"))
+        client = getattr(world, closed)
+        await client.close()
+        number = len(client.log)
+        await asyncio.sleep(4)
+        assert len(client.log) == number, "neither ping nor syphon"
+
+
 @pytest.mark.parametrize(("hours", "receives"), [(1, 40), (24, 960), (720, 28_800)])
 def test_i59_an_idle_syphon_makes_the_receives_of_the_documents(hours: int, receives: int) -> None:
     @virtual

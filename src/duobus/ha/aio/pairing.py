@@ -178,6 +178,8 @@ class PairedNamespace:
 
     async def close(self) -> None:
         """End pings and syphon, and close both clients. Messages in backlog queues stay there."""
+        # First, so that nobody waits for a partner that is about to be closed.
+        await self._stop()
         for client in (self._primary, self.options.secondary):
             await client.close()
 
@@ -263,10 +265,11 @@ class PairedNamespace:
         if not said:
             self._note(self._failover.on_ping_succeeded(path, self._now_ms()))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -285,11 +288,10 @@ class PairedNamespace:
         if client in self._closed:
             return
         self._closed.add(client)
-        both = len(self._closed) == 2
-        if both or self._keeper is None:
-            await self._stop()
-        else:
-            self._spawn(self._fault_partner(client))
+        is_first = len(self._closed) == 1 and self._keeper is not None
+        watch = self._spawn(self._fault_partner(client)) if is_first else None
+        # Before the client: as it closes the SDK goes through its links, and a ping or the syphon would add one.
+        await self._stop(but=watch)
         await self._closers[client]()
 
     async def _fault_partner(self, closed: ServiceBusClient) -> None:

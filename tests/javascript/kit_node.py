@@ -112,6 +112,13 @@ class Node:
         return run_program(program, command, given, {"NODE_EXTRA_CA_CERTS": self._ca, "DEBUG": debug})
 
 
+def node_in(folder: Path, packages: Path, bus: NodeBus) -> Node:
+    """Node with the programs in a folder, beside the packages."""
+    (folder / "node_modules").symlink_to(packages / "node_modules")
+    shutil.copytree(PROGRAMS, folder / "programs")
+    return Node(folder, bus.process.ca)
+
+
 def install() -> Path:
     """Return a folder with the packages of package.json; made once per version of that file.
 

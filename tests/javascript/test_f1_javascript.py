@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from azure.servicebus.management import ServiceBusAdministrationClient, SqlRuleFilter
-from kit_node import INSTALL_LIMIT_S, Node, NodeBus
+from kit_node import INSTALL_LIMIT_S, Node, NodeBus, node_in
 from kit_programs import KEY, LIMIT_S, SEND_ONLY
 
 from duobus.demo.server_process import ServerProcess
@@ -65,6 +66,19 @@ SUBSCRIPTION: dict[str, Any] = {
 }
 
 Item = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def node_bus(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeBus]:
+    """A broker of this module's own: others count what is in theirs."""
+    bus = NodeBus(tmp_path_factory.mktemp("f1-bus"))
+    with bus.process:
+        yield bus
+
+
+@pytest.fixture(scope="module")
+def node(packages: Path, node_bus: NodeBus, tmp_path_factory: pytest.TempPathFactory) -> Node:
+    return node_in(tmp_path_factory.mktemp("f1-node"), packages, node_bus)
 
 
 @pytest.fixture

@@ -14,10 +14,12 @@ import click
 #: Sub-command to module, whose ``command`` is the click command, and to its line in ``duobus --help``, which is here
 #: so that printing it imports none of them.
 _COMMANDS = {
+    "backup": ("duobus.cli.backup", "Copy everything that a server keeps, while it runs or not."),
     "demo": ("duobus.cli.demo", "Send, kill the broker, go on, and count: nothing may be lost."),
     "fragment": ("duobus.cli.fragment", "Tell which fragment is on which messaging store."),
     "message": ("duobus.cli.message", "Send, peek and receive messages."),
     "queue": ("duobus.cli.queue", "Create, show, list, update and delete queues."),
+    "restore": ("duobus.cli.restore", "Make a data folder from a backup."),
     "rule": ("duobus.cli.rule", "Create, show, list, update and delete rules."),
     "subscription": ("duobus.cli.subscription", "Create, show, list, update and delete subscriptions."),
     "syphon": ("duobus.cli.syphon", "Carry messages from backlog queues to where they were meant for."),

@@ -38,10 +38,11 @@ class HttpApi:
         options: HttpOptions,
         started_ms: int,
         drills: dict[int, Drill],
+        backups: operating.Backups | None = None,
     ) -> None:
         self._guard = Guard(authorizer, clock)
         self._answers = Answers(clock, entropy, log, errors)
-        self._operating = operating.Operating(unit, self._guard, drills)
+        self._operating = operating.Operating(unit, self._guard, drills, backups)
         room = BodyRoom()
         self._management = Management(
             unit, self._guard, clock=clock, entropy=entropy, options=options, started_ms=started_ms, room=room

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from duobus.broker import backlog, recovery
 from duobus.broker.alarm import Alarm
+from duobus.broker.counts import CountsTimer
 from duobus.broker.fragment import fanout, sessions
 from duobus.broker.fragment.clearing import Clearing
 from duobus.broker.fragment.commands import (
@@ -35,8 +36,9 @@ from duobus.broker.paging import Pager, set_windows
 from duobus.broker.patience import CLOSE_S, ENDLESS_S, LONG_S, PatientWriter
 from duobus.broker.ports import LateRefusal, Plan, Watcher, Writer
 from duobus.broker.session_desk import SessionDesk, tell
+from duobus.broker.sources import apply_settings
 from duobus.broker.throttle import busy
-from duobus.broker.undecided import Undecided
+from duobus.broker.undecided import AWAITED, Undecided
 from duobus.clock import BrokerTime, Entropy
 from duobus.errors import InternalError, ServiceBusError, StoreFailed, StoreUnavailable
 from duobus.model.columns import DeliveryBatch, Mailbox
@@ -109,6 +111,7 @@ class MessageBroker:
         self._fragments: dict[int, Fragment] = {}
         # Fragments with delivery counts to write, and those of the commit under way.
         self._changed: dict[int, Fragment] = {}
+        self._counts = CountsTimer(self._loop, self._schedule)
         self._committing: dict[object, Fragment] = {}
         self._pending: deque[Command] = deque()
         self._work: list[Command] | None = None
@@ -247,7 +250,7 @@ class MessageBroker:
         plan = self.plans.get((handle.entity_id, handle.number))
         if plan is not None:
             # They may have changed while it was being recovered.
-            self._apply_settings(fragment, plan.settings)
+            apply_settings(fragment, plan.settings)
         for source in fragment.sources.values():
             if source.history is not None:
                 source.history.move_to(self.id_room)
@@ -276,14 +279,8 @@ class MessageBroker:
             plan.settings = settings
         fragment = handle.fragment
         if fragment is not None:
-            self._apply_settings(fragment, settings)
+            apply_settings(fragment, settings)
             self._alarm.note(fragment)
-
-    @staticmethod
-    def _apply_settings(fragment: Fragment, settings: dict[int, SourceSettings]) -> None:
-        for source_no, source in fragment.sources.items():
-            if source.settings is not settings.get(source_no, source.settings):
-                fragment.set_settings(settings[source_no], source_no)
 
     async def drop_entity(self, entity_id: int) -> None:
         """Delete everything of an entity from the store.
@@ -456,6 +453,9 @@ class MessageBroker:
         if self.state != "open":
             return
         touched = self._committing
+        if not (work or touched or self._tombstones or self._buried) and self._counts.may_wait(self._changed):
+            self._quiet()
+            return
         touched.update({fragment.handle: fragment for fragment in self._changed.values()})
         self._changed = {}
         room = COMMIT_TOUCHED_MAX
@@ -469,9 +469,7 @@ class MessageBroker:
         commit.tombstones += [stone for stone, _ in self._carried]
         commit.buried += self._buried
         self._buried = []
-        if not work and not touched and not commit.tombstones and not commit.buried:
-            self._quiet()
-            return
+        self._counts.taken(self._changed)
         self._work = work
         self._commit_no = commit.commit_no
         self._started_s = self._loop.time()
@@ -500,11 +498,11 @@ class MessageBroker:
                 work.append(command)
                 if run is not None:
                     messages += fanout.weight_of(run)
-                    size += run.batch.bytes_total
+                    size += run.size
                 elif isinstance(command, Group):
                     runs = [member for member in command.members if isinstance(member, Run)]
                     messages += sum(map(fanout.weight_of, runs))
-                    size += sum(run.batch.bytes_total for run in runs)
+                    size += sum(run.size for run in runs)
                 elif isinstance(command, Clearing):
                     messages += len(command.slots)
         return work
@@ -680,7 +678,7 @@ class MessageBroker:
         self._lose_memory(error)
         unavailable = self.unavailable()
         for command in work:
-            if isinstance(command, Group) and was_submitted:
+            if isinstance(command, AWAITED) and was_submitted:
                 self._undecided.keep(command, commit_no, unavailable)
             else:
                 self._refuse(command, unavailable, self._stones(command, commit_no, old))
@@ -705,6 +703,7 @@ class MessageBroker:
         self._fragments = {}
         self.id_room = IdRoom(self.id_room.limit)
         self._changed, self._committing = {}, {}
+        self._counts.taken(None)
         self._alarm.clear()
         self._quiet()
         for owner in owners:
@@ -774,6 +773,7 @@ class MessageBroker:
 
     async def close(self) -> None:
         """Finish the commits in waiting, then close the store."""
+        self._counts.hurry()
         await self.finish()
         self._life += 1
         self.state = "closed"

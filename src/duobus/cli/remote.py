@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from duobus.cli.querying import query_option
 from duobus.errors import ArgumentInvalid
 from duobus.model.durations import format_duration, parse_duration
 
@@ -34,7 +35,7 @@ LOCAL: Final = (
 #: Where an emulator manages entities when its address names no port.
 EMULATOR_HTTP_PORT: Final = 5300
 
-OUTPUTS: Final = ("table", "json", "jsonl", "tsv")
+OUTPUTS: Final = ("table", "json", "jsonl", "yaml", "tsv")
 
 _SECRETS: Final = ("sharedaccesskey", "sharedaccesssignature")
 _SHORT: Final = re.compile(r"(\d{1,9})(s|m|h|d)")
@@ -83,6 +84,15 @@ class Remote:
             self.is_plain, self.netloc = other.scheme == "http", other.netloc
         elif is_emulator and address.port is None:
             self.netloc = f"{address.netloc}:{EMULATOR_HTTP_PORT}"
+
+    @property
+    def authority(self) -> str | None:
+        """The certificate authority to trust, PEM; None for those of the system."""
+        return self._ca
+
+    def member(self, name: str) -> str:
+        """A member of the connection string, by its name in lower case; empty when it has none."""
+        return self._members.get(name, ("", ""))[1]
 
     @property
     def url(self) -> str:
@@ -261,3 +271,4 @@ def _options(has_endpoint: bool, has_output: bool) -> Iterator[Any]:
             type=click.Choice(OUTPUTS),
             help="Form of what is printed; by default table on a terminal, else jsonl.",
         )
+        yield query_option

@@ -22,6 +22,7 @@ PARTS = {
     "sessions": "duobus.demo.sessions_part",
     "fanout": "duobus.demo.fanout_part",
     "store-loss": "duobus.demo.store_loss_part",
+    "paired": "duobus.demo.paired_part",
 }
 
 

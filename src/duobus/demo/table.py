@@ -14,7 +14,10 @@ _ROWS = (
     ("expected", "Copies expected"),
     ("too_large", "Refused as too large"),
     ("sends_unknown", "Sends of unknown outcome"),
+    ("diverted", "Diverted"),
+    ("syphoned", "Syphoned"),
     ("received", "Received"),
+    ("restored", "Diverted and restored in every property"),
     ("duplicates", "Duplicates"),
     ("lost", "Lost"),
     ("altered", "Altered"),
@@ -56,6 +59,9 @@ def table_of(title: str, result: dict[str, Any]) -> Table:
         table.caption = "Rates over the whole run, restarts included."
     for name, rate in rates.items():
         table.add_row(name.replace("_", " ").capitalize(), f"{rate:,.0f}")
+    timeline: list[dict[str, Any]] = result.get("timeline", [])
+    for step in timeline:
+        table.add_row(f"At {step['at']:.2f} s", step["what"])
     table.add_row("Seconds", f"{result['seconds']:.1f}")
     return table
 

@@ -38,7 +38,7 @@ _NAME_CHARACTERS = _ALPHANUMERIC | frozenset(".-_~")
 
 #: Inner segments that addresses and HTTP paths give a meaning of their own. A queue ``a/messages`` or
 #: ``a/subscriptions/b`` could not be told from a part of ``a``; as a first segment they are harmless.
-_RESERVED_INNER_SEGMENTS = frozenset({"subscriptions", "messages"})
+_RESERVED_INNER_SEGMENTS = frozenset({"subscriptions", "rules", "messages"})
 
 
 class Address:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from duobus.auth.authorizer import Authorizer, NamespaceRules
 from duobus.broker import MessageBroker, Namespace, ScaleUnit, Throttle, without_subscriptions
 from duobus.clock import BrokerTime, Clock, Entropy
-from duobus.errors import ConfigurationError, ServiceBusError, StoreFailed, StoreTooNew
+from duobus.errors import ConfigurationError, ServerBusy, ServiceBusError, StoreFailed, StoreTooNew
 from duobus.gateway.amqp.budget import ByteBudget
 from duobus.gateway.amqp.door import AmqpDoor
 from duobus.gateway.listener import Listener, TlsSource
@@ -34,6 +35,7 @@ from duobus.stores.checkpoint import CheckpointThread
 from duobus.stores.drill import HEALTHY, DrillStore
 from duobus.stores.interface import MessagingStore
 from duobus.stores.writer import StoreWriter
+from duobus.telemetry.audit_log import DELETE, DONE, AuditLog, AuditTrail, Change
 from duobus.telemetry.logs import Log
 from duobus.telemetry.metering_log import MeteringCounts
 from duobus.telemetry.metrics import Metrics
@@ -76,6 +78,8 @@ class Server:
         self.is_ready = False
         self.tokens: Tokens | None = None
         self.backups: Backups | None = None
+        # Beside the catalog, whose changes it tells of.
+        self.audit = AuditTrail() if settings.data is None or settings.ephemeral else AuditLog(settings.data / "audit")
         self.metering = MeteringCounts(str(entropy.uuid()))
         self._clock = clock
         self._entropy = entropy
@@ -85,6 +89,7 @@ class Server:
         self._checkpoints: list[CheckpointThread] = []
         self.drills: dict[int, DrillStore] = {}
         self.unit = ScaleUnit(self._catalog, self._store_event, settings.quotas, entropy.uuid)
+        self.unit.partitions = settings.http.tier.partitions
 
     # -- start --------------------------------------------------------------------------------------------------
 
@@ -284,7 +289,9 @@ class Server:
             started_ms=started_ms,
             drills=dict(self.drills),
             backups=self._make_backups(),
+            audit=self.audit,
         )
+        self.door.audit = self.audit
         self.rest = RestDoor(
             self.unit, metrics, lambda: self.is_ready, websocket=websocket, api=api, tokens=self._endpoint()
         )
@@ -381,9 +388,16 @@ class Server:
         for writer in self._writers:
             await loop.run_in_executor(None, writer.stop)
         self._catalog.close()
+        self.audit.close()
 
     def _store_event(self, store_id: int, what: str, why: str) -> None:
         write = self.log.info if what in ("opened", "deleted") else self.log.error
+        if what == "deleted":
+            # Nobody asked for it: it was idle for as long as its creator allowed.
+            change = Change(DELETE, "entity", "", why, who="AutoDeleteOnIdle", origin="", door="server")
+            with suppress(ServerBusy):
+                self.audit.begin(change, self._clock.now_ms())
+            self.audit.end(change, self._clock.now_ms(), DONE)
         # Number 0 is no store: it is an entity that this is about.
         write(f"store {what}" if store_id else f"entity {what}", store=store_id, reason=why)
 

@@ -165,6 +165,10 @@ class Rows:
 
 
 INSERT_ORDINARY = Rows("INSERT INTO messages(id, enqueued_ms, payload, body_sum) VALUES ", "(?,?,?,?)")
+#: Of most messages with a session: nothing else about them is rare.
+INSERT_SPECIAL = Rows(
+    "INSERT INTO messages(id, enqueued_ms, special, payload, body_sum, state_sum) VALUES ", "(?,?,?,?,?,?)"
+)
 INSERT_EXCEPTIONAL = Rows(
     "INSERT INTO messages(id, enqueued_ms, state, deliveries, special, payload, body_sum, state_sum) VALUES ",
     "(?,?,?,?,?,?,?,?)",

@@ -238,7 +238,7 @@ class SqliteStore(MessagingStore):
         copies = bodies.Changes(self._homes, self._shared, self._folded) if self._homes else None
         puts = batch.puts if copies is None else copies.framed(batch.puts)
         removed, of_copies = bodies.parted(batch.removed, self._homes)
-        ordinary, exceptional = table_rows.put_values(puts)
+        inserts = table_rows.put_values(puts)
         is_kept = not table_rows.are_many_bytes(puts)
         changes = table_rows.change_values(batch.changes)
         ranges, singles = table_rows.removals(removed)
@@ -246,10 +246,10 @@ class SqliteStore(MessagingStore):
         histories = history_rows.values(batch.histories)
         with self._transaction("commit") as db:
             if copies is not None:
-                ordinary += copies.fold(batch.changes)
-            count = len(ordinary) // schema.INSERT_ORDINARY.width + len(exceptional) // schema.INSERT_EXCEPTIONAL.width
-            table_rows.run(db, schema.INSERT_ORDINARY, ordinary, is_kept=is_kept)
-            table_rows.run(db, schema.INSERT_EXCEPTIONAL, exceptional, is_kept=is_kept)
+                inserts.append((schema.INSERT_ORDINARY, copies.fold(batch.changes)))
+            count = sum(len(values) // statement.width for statement, values in inserts)
+            for statement, values in inserts:
+                table_rows.run(db, statement, values, is_kept=is_kept)
             table_rows.run(db, schema.UPDATE_STATES, changes)
             for bounds in ranges:
                 db.execute(schema.DELETE_RANGE, bounds)

@@ -13,6 +13,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from duobus.broker.fragment.duplicates import History
+from duobus.broker.fragment.first_deliveries import FirstDeliveries
 from duobus.broker.fragment.ledger import Ledger
 from duobus.broker.fragment.sessions import Sessions
 from duobus.broker.fragment.slot import (
@@ -167,6 +168,7 @@ class Source:
         scheduled: Heap of (time, count).
         delayed: The same for messages that are put off.
         touched: Delivery counts that changed and ride in the next commit.
+        firsts: With sessions, what was handed out of them since the last commit.
         worn: Recovered messages that have no delivery left; the next tick dead-letters them.
         numbers: Messages per sub-queue (locked ones included), then deferred and scheduled, cold ones included; as
             decided, so that what rides in a commit speaks of that commit too.
@@ -199,6 +201,7 @@ class Source:
         "delayed",
         "ends",
         "expiring",
+        "firsts",
         "highest_delivered",
         "history",
         "is_activating",
@@ -237,6 +240,7 @@ class Source:
         self.scheduled: list[tuple[int, int]] = []
         self.delayed: list[tuple[int, int]] = []
         self.touched: dict[int, Slot] = {}
+        self.firsts = FirstDeliveries()
         self.worn: list[Slot] = []
         self.numbers = [0] * (SUB_QUEUES + 2)
         self.bytes = 0
@@ -258,7 +262,7 @@ class Source:
     @property
     def owes_commit(self) -> bool:
         """Whether something of it ought to be written though no command asks for it."""
-        return bool(self.touched) or (self.history is not None and self.history.is_overdue)
+        return bool(self.touched) or bool(self.firsts.given) or (self.history is not None and self.history.is_overdue)
 
     def counters(self) -> bytes:
         """The numbers that ride in the source's row of each commit (design 3.9)."""

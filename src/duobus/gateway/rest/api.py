@@ -13,12 +13,14 @@ from duobus.gateway.rest.answers import Answers
 from duobus.gateway.rest.atom.management import Management
 from duobus.gateway.rest.atom.place import Place
 from duobus.gateway.rest.bodies import BodyRoom
+from duobus.gateway.rest.desk.door import DeskDoor, is_for_desk
 from duobus.gateway.rest.guard import Guard
 from duobus.gateway.rest.operating import Drill
 from duobus.gateway.rest.runtime.messages import Messages, Meter
 from duobus.gateway.rest.runtime.routes import call_of
 from duobus.gateway.rest.target import HOST, parse_target
 from duobus.model.http_options import HttpOptions
+from duobus.telemetry.audit_log import AuditTrail
 from duobus.telemetry.logs import Log
 
 
@@ -39,14 +41,23 @@ class HttpApi:
         started_ms: int,
         drills: dict[int, Drill],
         backups: operating.Backups | None = None,
+        audit: AuditTrail | None = None,
     ) -> None:
         self._guard = Guard(authorizer, clock)
         self._answers = Answers(clock, entropy, log, errors)
         self._operating = operating.Operating(unit, self._guard, drills, backups)
         room = BodyRoom()
         self._management = Management(
-            unit, self._guard, clock=clock, entropy=entropy, options=options, started_ms=started_ms, room=room
+            unit,
+            self._guard,
+            clock=clock,
+            entropy=entropy,
+            options=options,
+            started_ms=started_ms,
+            room=room,
+            audit=audit or AuditTrail(),
         )
+        self._desk = DeskDoor(unit, self._guard, room)
         self._messages = Messages(
             unit, self._guard, self._answers, clock=clock, entropy=entropy, options=options, meter=meter, room=room
         )
@@ -54,6 +65,7 @@ class HttpApi:
     async def close(self) -> None:
         """Let what must not be cut off come to its end."""
         await self._management.close()
+        await self._desk.close()
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Answer one request; whatever happens, with an answer of the contract's form."""
@@ -74,6 +86,8 @@ class HttpApi:
                 name,
                 lambda other: other.lower() == own.lower() or self._guard.knows(other, namespace),
             )
+            if is_for_desk(request.method, target):
+                return await self._desk.answer(request, target, namespace)
             call = call_of(request.method, target)
             if call is None and target.lower[:1] == (operating.PREFIX,):
                 return self._operating.answer(request, target, namespace)

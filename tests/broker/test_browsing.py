@@ -8,12 +8,14 @@ import pytest
 from broker_kit import Hall, answers, batch, payloads, receiver, sets_constants, settlement, simulated, turns
 
 from duobus.broker import DEAD_LETTER_OUTCOME, Queue
+from duobus.broker.fragment import browsing
 from duobus.broker.fragment import fragment as fragment_module
 from duobus.broker.fragment import source as source_module
 from duobus.broker.fragment.browsing import ENVELOPE_BYTES
 from duobus.broker.fragment.slot import DEAD_LETTER, MAIN
 from duobus.broker.queue import COUNT_BITS
 from duobus.errors import StoreUnavailable
+from duobus.stores.restoring import COUNTS_LEFT_OUT
 
 
 async def peeked(queue: Queue, first: int = 0, limit: int = 1000, **size: int) -> list[tuple[int, bytes]]:
@@ -126,6 +128,30 @@ async def test_a_deep_queue_is_peeked_without_being_read_into_memory(hall: Hall)
             b"%03d" % index for index in range(7, 19)
         ]
         assert len(source.by_count) == resident
+
+
+@sets_constants
+@simulated
+@pytest.mark.timeout(60)
+async def test_a_peek_passes_over_the_hole_that_a_restored_backup_has_at_once(hall: Hall) -> None:
+    await hall.start()
+    queue = await hall.create()
+    with pytest.MonkeyPatch.context() as patch:
+        # As many messages as make it walk from count to count.
+        patch.setattr(browsing, "SPAN", 4)
+        for index in range(8):
+            queue.send(batch(b"%03d" % index))
+            await turns()
+        fragment = queue.fragments[0].fragment
+        assert fragment is not None
+        fragment.sources[0].next_count += COUNTS_LEFT_OUT
+        for index in range(8, 10):
+            queue.send(batch(b"%03d" % index))
+            await turns()
+        found = await peeked(queue)
+        assert [payload for _, payload in found] == [b"%03d" % index for index in range(10)]
+        assert found[8][0] == found[7][0] + COUNTS_LEFT_OUT + 1
+        assert await peeked(queue, found[7][0] + 1) == found[8:]
 
 
 @sets_constants

@@ -177,3 +177,23 @@ def test_the_thread_keeps_a_real_log_bounded(tmp_path: Path) -> None:
 
     # 200 commits write some 60 MB of log altogether.
     assert asyncio.run(run()) < 30_000_000
+
+
+def test_a_thread_that_rests_leaves_the_log_alone_and_goes_on_afterwards(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, broker = sqlite_broker(tmp_path)
+        loop = asyncio.get_running_loop()
+        thread = CheckpointThread(store, InlineWriter(loop), loop)
+        (source,) = broker.add()
+        broker.send(source, [b"x" * 1000] * 100)
+        database = tmp_path / "store" / "f0.db"
+        size = database.stat().st_size
+        thread.is_resting = True
+        thread.look()
+        assert database.stat().st_size == size
+        thread.is_resting = False
+        thread.look()
+        assert database.stat().st_size > size
+        store.close()
+
+    asyncio.run(scenario())

@@ -15,6 +15,7 @@ import click
 #: so that printing it imports none of them.
 _COMMANDS = {
     "audit": ("duobus.cli.audit", "Read who changed which entity or rule."),
+    "backup": ("duobus.cli.backup", "Copy everything that a server keeps, while it runs or not."),
     "completion": ("duobus.cli.completion", "Print what makes a shell complete this command."),
     "demo": ("duobus.cli.demo", "Send, kill the broker, go on, and count: nothing may be lost."),
     "dlq": ("duobus.cli.dlq", "Look through dead letters, try them again, move, export and remove them."),
@@ -23,6 +24,7 @@ _COMMANDS = {
     "namespace": ("duobus.cli.namespace", "Show the namespace."),
     "pair": ("duobus.cli.pair", "Tell what a pair of namespaces has in its backlog queues, and what it costs."),
     "queue": ("duobus.cli.queue", "Create, show, list, update and delete queues."),
+    "restore": ("duobus.cli.restore", "Make a data folder from a backup."),
     "rule": ("duobus.cli.rule", "Create, show, list, update and delete rules."),
     "subscription": ("duobus.cli.subscription", "Create, show, list, update and delete subscriptions."),
     "syphon": ("duobus.cli.syphon", "Carry messages from backlog queues to where they were meant for."),

@@ -98,6 +98,7 @@ SIGTERM or Ctrl-C drains and stops; a second one stops at once.
     help="Seconds that a messaging store may take to answer before it is taken out.",
 )
 @click.option("--allow-drills", is_flag=True, help="Let duobus store fail and stall the messaging stores.")
+@click.option("--backup-to", type=_FOLDER, help="Folder in which duobus backup makes backups while the server runs.")
 @click.option("--ready-file", type=_FILE, help="Write ports and connection strings here once clients can connect.")
 @click.option(
     "--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Form of the logs."
@@ -125,6 +126,7 @@ def command(
     bearer_tokens: Path | None,
     store_patience: float,
     allow_drills: bool,
+    backup_to: Path | None,
     ready_file: Path | None,
     log_format: str,
 ) -> None:
@@ -154,6 +156,7 @@ def command(
                 bearer_tokens=bearer_tokens,
                 store_patience_s=store_patience,
                 allow_drills=allow_drills,
+                backup_to=backup_to,
                 ready_file=ready_file,
                 log_format=log_format,
             )

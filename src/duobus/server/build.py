@@ -43,6 +43,7 @@ from duobus.telemetry.metrics import Metrics
 if TYPE_CHECKING:
     from duobus.gateway.certificates import Certificates
     from duobus.gateway.rest.token_endpoint import TokenEndpoint
+    from duobus.server.backups import Backups
     from duobus.server.tokens import Tokens
 
 #: Limits of a clean stop (I63): peers get this long to close their side.
@@ -56,6 +57,7 @@ class Server:
         unit: The scale unit.
         listeners: Name of a door to its listener, for those that are offered.
         tokens: What it knows of bearer tokens, or None when none are configured.
+        backups: Makes backups, or None where everything is kept in memory.
         drills: Store id to its store, where drills are allowed.
         default: The default namespace's row: its first rule is what the ready file tells.
         authority: Certificate of the self-signed authority, or None.
@@ -75,6 +77,7 @@ class Server:
         self.new_key = False
         self.is_ready = False
         self.tokens: Tokens | None = None
+        self.backups: Backups | None = None
         # Beside the catalog, whose changes it tells of.
         self.audit = AuditTrail() if settings.data is None or settings.ephemeral else AuditLog(settings.data / "audit")
         self.metering = MeteringCounts(str(entropy.uuid()))
@@ -285,6 +288,7 @@ class Server:
             options=settings.http,
             started_ms=started_ms,
             drills=dict(self.drills),
+            backups=self._make_backups(),
             audit=self.audit,
         )
         self.door.audit = self.audit
@@ -299,6 +303,17 @@ class Server:
         await self._listen("http", http, settings.http_port, tls)
         if settings.https_port is not None and tls is not None:
             await self._listen("https", http, settings.https_port, tls)
+
+    def _make_backups(self) -> Backups | None:
+        if self.settings.data is None or self.settings.ephemeral:
+            return None
+        from duobus.server.backups import Backups
+        from duobus.stores.sqlite_catalog import SqliteCatalog
+
+        assert isinstance(self._catalog, SqliteCatalog)
+        folder, checkpoints = self.settings.backup_to, self._checkpoints
+        self.backups = Backups(self.unit.brokers, self.settings.data, folder, self._catalog, checkpoints, self._clock)
+        return self.backups
 
     def _endpoint(self) -> TokenEndpoint | None:
         return self.tokens.endpoint if self.tokens is not None else None
@@ -364,6 +379,8 @@ class Server:
         for drill in self.drills.values():
             # A store that stalls in a drill would keep the process from ending.
             drill.set_mode(HEALTHY)
+        if self.backups is not None:
+            await self.backups.stop()
         await self.unit.stop()
         loop = asyncio.get_running_loop()
         for checkpoint in self._checkpoints:

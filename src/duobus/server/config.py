@@ -76,6 +76,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         http: What can be chosen about the HTTP APIs.
         store_patience_s: How long a store may take for a call before it counts as failed.
         allow_drills: Let an operator make stores fail and stall.
+        backup_to: Folder in which backups are made on request, or None for none.
         bearer_tokens: File of issuers and clients, or None.
         tokens: What it says, or None.
         warnings: What the operator should read at the start, one text each.
@@ -103,6 +104,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     http: HttpOptions = HttpOptions()
     store_patience_s: float = STORE_PATIENCE_S
     allow_drills: bool = False
+    backup_to: Path | None = None
     bearer_tokens: Path | None = None
     tokens: TokenOptions | None = None
     warnings: tuple[str, ...] = ()
@@ -246,6 +248,8 @@ def _check(options: Settings) -> None:
         raise ConfigurationError("Give --data DIR, the folder to keep everything in, or --ephemeral.")
     if not 1 <= options.stores <= STORES_MAX:
         raise ConfigurationError(f"--stores is {options.stores}; it must be from 1 to {STORES_MAX}.")
+    if options.backup_to is not None and options.ephemeral:
+        raise ConfigurationError("--backup-to and --ephemeral exclude each other; what is in memory has no backup.")
     if options.log_format not in LOG_FORMATS:
         raise ConfigurationError(f"--log-format is {options.log_format!r}; it must be text or json.")
     if options.incoming_bytes_max <= 0:

@@ -79,12 +79,19 @@ def store_path(store_id: int) -> str:
 
 
 class CatalogContents(msgspec.Struct, frozen=True):
-    """Everything that ``read`` found; ``lost``: stores that were given up, whose numbers are never used again."""
+    """Everything that ``read`` found.
+
+    Attributes:
+        lost: Stores that were given up, whose numbers are never used again.
+        fragment_gap: Numbers that the next new fragment of an entity leaves out: they may have been given out after the
+            backup was made from which all this was restored (I7).
+    """
 
     namespaces: tuple[NamespaceRow, ...]
     entities: tuple[EntityRow, ...]
     stores: tuple[StoreRow, ...]
     lost: tuple[StoreRow, ...] = ()
+    fragment_gap: int = 0
 
 
 class Catalog(ABC):

@@ -53,6 +53,10 @@ class CheckpointThread:
         loop: Where ``writer`` is to be called.
         interval_s: Seconds between looks.
         log_limit_bytes: Length from which on the log is made to restart.
+
+    Attributes:
+        is_resting: Do nothing: a backup reads the log, so it could not restart, and looking at all of it again and
+            again takes longer the longer it gets.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class CheckpointThread:
         self._log_limit_bytes = log_limit_bytes
         self._seen_commits = store.commits
         self._is_asked = False
+        self.is_resting = False
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=False)
 
@@ -88,7 +93,7 @@ class CheckpointThread:
 
     def look(self) -> None:
         """Do one round, if there were commits since the last."""
-        if self._store.commits == self._seen_commits:
+        if self.is_resting or self._store.commits == self._seen_commits:
             return
         self._seen_commits = self._store.commits
         try:

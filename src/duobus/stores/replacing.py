@@ -61,17 +61,17 @@ def losses_of(contents: CatalogContents, store_id: int) -> list[Loss]:
     if all(row.store_id != store_id for row in contents.stores):
         known = ", ".join(str(row.store_id) for row in contents.stores)
         raise ConfigurationError(f"There is no messaging store {store_id}; there are {known}.")
-    return [loss for entity in contents.entities for loss in _losses(entity, contents.entities, store_id)]
+    return [loss for entity in contents.entities for loss in _losses(entity, contents, store_id)]
 
 
-def _losses(entity: EntityRow, entities: Iterable[EntityRow], store_id: int) -> Iterable[Loss]:
-    highest = max((slot.fragment_no for slot in entity.slots), default=0)
+def _losses(entity: EntityRow, contents: CatalogContents, store_id: int) -> Iterable[Loss]:
+    highest = max((slot.fragment_no for slot in entity.slots), default=0) + contents.fragment_gap
     for slot in entity.slots:
         if slot.store_id == store_id:
             highest += 1
             if highest > FRAGMENT_NO_MAX:
                 raise ConfigurationError(f"'{entity.path}' has no fragment numbers left; delete and create it anew")
-            sources = (0, *_subscriptions(entity, entities))
+            sources = (0, *_subscriptions(entity, contents.entities))
             yield Loss(entity.entity_id, entity.namespace, entity.path, slot.slot, slot.fragment_no, highest, sources)
 
 

@@ -6,7 +6,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import apsw
 import msgspec
@@ -30,6 +30,8 @@ from duobus.stores.catalog import (
 #: Highest format this version reads and writes; a newer one is refused (I65). 2: stores that were given up, which a
 #: version that does not know of them would take for new ones.
 FORMAT_VERSION = 2
+#: Name of ``CatalogContents.fragment_gap`` in the table meta.
+FRAGMENT_GAP: Final = "fragment_gap"
 #: The format of a catalog in which no store was ever given up.
 _FORMAT_VERSION_FIRST = 1
 
@@ -109,7 +111,8 @@ class SqliteCatalog(Catalog):
             StoreRow(store_id, path)
             for store_id, path in _checked("stores", rows("SELECT store_id, path, sum FROM stores ORDER BY store_id"))
         )
-        return CatalogContents(namespaces, entities, stores, tuple(self._lost_stores()))
+        (gap,) = rows("SELECT coalesce(max(value), 0) FROM meta WHERE name = ?", (FRAGMENT_GAP,)).fetchone() or (0,)
+        return CatalogContents(namespaces, entities, stores, tuple(self._lost_stores()), gap)
 
     def _lost_stores(self) -> Iterator[StoreRow]:
         connection = self._open()
@@ -197,6 +200,11 @@ class SqliteCatalog(Catalog):
         self._open().execute(
             "INSERT OR REPLACE INTO namespaces (name, rules, sum) VALUES (?, ?, ?)", _summed(namespace.name, rules)
         )
+
+    @_guarded
+    def serialized(self) -> bytes:
+        """Return the catalog as the bytes of a file, for a backup: a megabyte for a thousand entities."""
+        return bytes(self._open().serialize("main"))
 
     def close(self) -> None:
         """Close the file; the next call opens it again."""

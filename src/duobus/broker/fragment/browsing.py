@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from duobus.broker.fragment.cold_tail import slot_of_row
 from duobus.broker.fragment.slot import RESERVED, SCHEDULED, Slot, slot_like, sub_queue_of
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 #: Counts looked at in one go: about a millisecond.
 SPAN = 20_000
+#: Counts from which on it is worth while to look for the next one that is there: a restored backup leaves out as many
+#: as may have been given out since (stores/restoring.py).
+HOLE_LEAST: Final = 1 << 32
 #: What a message takes in a reply beside its own bytes, about: header, annotations, and a place in a list.
 ENVELOPE_BYTES = 200
 
@@ -66,8 +69,11 @@ def look(fragment: Fragment, source_no: int, sought: Sought, end: int, now_ms: i
     last = min(end, source.next_count)
     counts: Iterable[int]
     if last - sought.first <= 4 * len(by_count) or len(by_count) > SPAN:
-        stop = min(last, sought.first + SPAN)
-        counts = range(sought.first, stop)
+        first = sought.first
+        if last - first > HOLE_LEAST:
+            first = min((count for count in by_count if count >= first), default=last)
+        stop = min(last, first + SPAN)
+        counts = range(first, stop)
     else:
         # Few are left of many that were there once.
         stop = last

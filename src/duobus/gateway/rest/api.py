@@ -40,11 +40,12 @@ class HttpApi:
         options: HttpOptions,
         started_ms: int,
         drills: dict[int, Drill],
+        backups: operating.Backups | None = None,
         audit: AuditTrail | None = None,
     ) -> None:
         self._guard = Guard(authorizer, clock)
         self._answers = Answers(clock, entropy, log, errors)
-        self._operating = operating.Operating(unit, self._guard, drills)
+        self._operating = operating.Operating(unit, self._guard, drills, backups)
         room = BodyRoom()
         self._management = Management(
             unit,

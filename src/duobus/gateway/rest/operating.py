@@ -35,6 +35,16 @@ class Drill(Protocol):
         """Do this from now on."""
 
 
+class Backups(Protocol):
+    """What makes backups; see ``duobus.server.backups``."""
+
+    def start(self) -> dict[str, object]:
+        """Begin one and return its status."""
+
+    def status(self) -> dict[str, object]:
+        """What became of the latest."""
+
+
 class Operating:
     """Serves these requests for one server.
 
@@ -42,12 +52,14 @@ class Operating:
         unit: What is asked about.
         guard: Says who may.
         drills: Store id to the store under drill; empty where drills are not allowed.
+        backups: None where everything is kept in memory.
     """
 
-    def __init__(self, unit: ScaleUnit, guard: Guard, drills: dict[int, Drill]) -> None:
+    def __init__(self, unit: ScaleUnit, guard: Guard, drills: dict[int, Drill], backups: Backups | None) -> None:
         self._unit = unit
         self._guard = guard
         self._drills = drills
+        self._backups = backups
 
     def answer(self, request: web.Request, target: Target, namespace: NamespaceRules) -> web.Response:
         """Answer one request.
@@ -63,9 +75,13 @@ class Operating:
                 return web.json_response(self._fragments(namespace.name, target.query.get("entity")))
             case "POST", "stores", number, drill if drill in DRILLS:
                 return web.json_response(self._drilled(self._broker(number), drill))
+            case "POST", "backup":
+                return web.json_response(self._backing_up().start(), status=202)
+            case "GET", "backup":
+                return web.json_response(self._backing_up().status())
         raise MethodUnknown(
-            f"{request.method} means nothing for this address. GET /$duobus/stores or /$duobus/fragments; POST "
-            "/$duobus/stores/<number>/fail, .../stall or .../heal."
+            f"{request.method} means nothing for this address. GET /$duobus/stores, /$duobus/fragments or "
+            "/$duobus/backup; POST /$duobus/backup or /$duobus/stores/<number>/fail, .../stall or .../heal."
         )
 
     def _broker(self, number: str) -> MessageBroker:
@@ -73,6 +89,11 @@ class Operating:
         if broker is None:
             raise EntityNotFound(f"There is no messaging store {number[:20]}. GET /$duobus/stores lists them.")
         return broker
+
+    def _backing_up(self) -> Backups:
+        if self._backups is None:
+            raise NotAllowed("This server keeps everything in memory (--ephemeral), so there is nothing to back up.")
+        return self._backups
 
     def _store(self, broker: MessageBroker) -> dict[str, object]:
         drill = self._drills.get(broker.store_id)

@@ -17,6 +17,7 @@ from duobus.broker.fragment.commands import (
 from duobus.broker.fragment.sessions import SessionLock, session_lock_lost
 from duobus.broker.fragment.settling import lock_lost
 from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, CopySlot, Slot, kind_of, sub_queue_of
+from duobus.broker.fragment.stretches import Stretch
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.lending import Receiver
 from duobus.broker.message_broker import COMMIT_BOUNDS_S, MessageBroker
@@ -58,6 +59,7 @@ __all__ = [
     "SettleBatch",
     "SettleDetail",
     "Slot",
+    "Stretch",
     "Subscription",
     "TRANSFER_DEAD_LETTER",
     "TakeDeferred",

@@ -15,7 +15,7 @@ ARGS ?=
 COMPILED_TESTS := $(addprefix tests/,codec amqp model broker gateway conformance durability hostile simulation)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test compile test-compiled demo serve bench neighbours backlog connections fanout sim sim-bugs killloop powercut javascript go proton fuzz docs format clean
+.PHONY: help setup check test compile test-compiled demo serve bench parts doors neighbours backlog connections fanout paired sim sim-bugs killloop powercut javascript go proton fuzz docs samples schemathesis twins format clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
@@ -61,6 +61,13 @@ serve: $(STAMP) ## Run a broker on this machine with the emulator's key (ARGS='.
 
 bench: $(STAMP) ## Measure; results go to benchmarks/results
 	$(BIN)/python -m benchmarks.run $(ARGS)
+	$(BIN)/python -m benchmarks.parts $(filter --quick,$(ARGS))
+
+parts: $(STAMP) ## Only what make bench measures beside the whole: rules, fan-out, forwarding, HTTP (ARGS='--parts rules')
+	$(BIN)/python -m benchmarks.parts $(ARGS)
+
+doors: $(STAMP) ## What the HTTP doors cost beside a bare HTTP server (ARGS=--quick)
+	$(BIN)/python -m benchmarks.doors $(ARGS)
 
 connections: $(STAMP) ## What an idle connection costs, plain and with TLS, 10,000 of them (COUNT=...)
 	$(BIN)/python -m benchmarks.connections --count $(or $(COUNT),10000)
@@ -73,6 +80,9 @@ backlog: $(STAMP) ## Measure a deep backlog: BACKLOG=2000000 messages; some 3 GB
 
 fanout: $(STAMP) ## Measure what a topic costs beside a queue (ARGS='--rounds 9')
 	$(BIN)/python -m benchmarks.fanout $(ARGS)
+
+paired: $(STAMP) ## Measure what a pair of namespaces costs, and how quick it is (ARGS=--quick)
+	$(BIN)/python -m benchmarks.paired $(ARGS)
 
 sim: $(STAMP) ## Simulate from seeds: SEED=7 for one, SEEDS=2000 for many
 	$(BIN)/python -m duobus.testing.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200))
@@ -89,6 +99,9 @@ powercut: $(STAMP) ## Cut the power of a real store, 1,000 times (CUTS=...); as 
 javascript: $(STAMP) ## The JavaScript SDK and rhea against the broker; needs Node
 	DUOBUS_REQUIRE_JAVASCRIPT=1 $(BIN)/python -m pytest -q tests/javascript
 
+samples: $(STAMP) ## The sample programs that the SDK publishes, those that sleep for minutes too; got from the registry
+	DUOBUS_REQUIRE_SAMPLES=1 DUOBUS_LONG_SAMPLES=1 $(BIN)/python -m pytest -q tests/samples
+
 go: $(STAMP) ## The Go SDK against the broker; needs Go 1.25 or newer
 	DUOBUS_REQUIRE_GO=1 $(BIN)/python -m pytest -q tests/go
 
@@ -98,12 +111,20 @@ proton: $(STAMP) ## Qpid Proton against the broker; needs a C compiler and cmake
 fuzz: $(STAMP) ## Ten minutes of hostile bytes for each target (SECONDS=...)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[fuzz]' \
 		|| echo "atheris cannot be had here; the search goes on without the guidance of coverage" >&2
-	for target in frames codec sasl cbs management coordinator rules; do \
+	for target in frames codec sasl cbs management coordinator rules bearer; do \
 		$(BIN)/python fuzz/run.py --target $$target --seconds $(or $(SECONDS),600) || exit 1; \
 	done
 
+schemathesis: $(STAMP) ## Requests drawn from the description of the HTTP side, thousands of them (EXAMPLES=...)
+	@test -x .build/schemathesis/bin/schemathesis || { $(PYTHON) -m venv .build/schemathesis \
+		&& .build/schemathesis/bin/python -m pip install --quiet --disable-pip-version-check schemathesis==4.32.5; }
+	$(BIN)/python tools/schemathesis_run.py --examples $(or $(EXAMPLES),500)
+
 docs: $(STAMP) ## Check links and that every option and metric is documented
 	$(BIN)/python tools/check_docs.py
+
+twins: $(STAMP) ## Write the synchronous forms of the client side, src/duobus/ha/sync
+	$(BIN)/python tools/make_twins.py
 
 format: $(STAMP) ## Put the code into its form
 	$(BIN)/ruff check --fix .

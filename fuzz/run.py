@@ -19,6 +19,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 WORK = HERE.parent / ".build" / "fuzz"
 
+TARGET_NAMES = ("frames", "codec", "sasl", "cbs", "management", "coordinator", "rules", "bearer")
 SIZE_MAX = 65_536
 _INTERESTING = (0, 1, 7, 8, 0x3F, 0x40, 0x45, 0x7F, 0x80, 0xC0, 0xD0, 0xF0, 0xFF)
 
@@ -115,9 +116,7 @@ def guided(target: str, seconds: int, seed: int) -> None:
 def main() -> int:
     """Run; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--target", required=True, choices=("frames", "codec", "sasl", "cbs", "management", "coordinator", "rules")
-    )
+    parser.add_argument("--target", required=True, choices=TARGET_NAMES)
     parser.add_argument("--seconds", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--engine", choices=("auto", "atheris", "random"), default="auto")

@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
-from uuid import UUID
 
 from duobus.amqp import AttachReceived, Connection, ConnectionSettings, OpenReceived, SaslInit
 from duobus.amqp.frames import AMQP_HEADER, SASL_HEADER, TYPE_SASL, frame
@@ -41,8 +40,9 @@ from duobus.gateway.amqp.management_node import _OPERATIONS, ManagementNode
 from duobus.gateway.amqp.mapping import take_apart
 from duobus.gateway.amqp.request_node import Request
 from duobus.model.address import parse_address
-from duobus.model.description import ALL_RIGHTS, AccessRule, RuleDescription, TypedValue
-from duobus.rules import MessageView, RuleSet, compile_rule
+from duobus.model.description import ALL_RIGHTS, AccessRule
+from fuzz.bearer import bearer
+from fuzz.rule_texts import rules
 
 SECONDS_PER_64K = 0.05
 #: How much the process may grow at its highest; what it did before is not counted.
@@ -409,39 +409,8 @@ def coordinator(data: bytes) -> None:
         pass
 
 
-# -- rules ------------------------------------------------------------------------------------------------------------
-
-_RULE_MESSAGE = build_message(["id", None, "to", "label"], {"a": 5, "b": "text", "c": 2.5, "d": True, "e": None})
-_PARAMETERS = {"@t": TypedValue("dateTime", "2026-02-01T00:00:00"), "@d": TypedValue("duration", "P7D")}
-
-
-def rules(data: bytes) -> None:
-    """A filter, an action or a message: the first byte chooses, the rest is its text or bytes."""
-    kind, text = data[:1], data[1:].decode("utf-8", "replace")
-    payload = _RULE_MESSAGE
-    sql, action = "a = 5 AND b LIKE '%t'", "SET a = a + 1; REMOVE B; SET sys.Label = b"
-    if kind < b"\x55":
-        sql = text
-    elif kind < b"\xaa":
-        action = text
-    else:
-        payload = data[1:]
-    try:
-        descriptions = [
-            RuleDescription(name="f", filter_type="Sql", sql_filter=sql, sql_parameters=_PARAMETERS),
-            RuleDescription(name="a", sql_action=action, action_parameters=_PARAMETERS),
-        ]
-        compiled = [compile_rule(description) for description in descriptions]
-    except ServiceBusError:
-        return
-    found = RuleSet({1: compiled}, new_id=lambda: UUID(int=1)).match(MessageView(payload))
-    for copy in found.altered:
-        changed = application_properties(copy.overlay.apply_to(payload))
-        if changed.get("RuleName") != "a":
-            raise OracleBroken("a copy does not tell its rule")
-
-
 TARGETS: dict[str, Callable[[bytes], None]] = {
+    "bearer": bearer,
     "frames": frames,
     "codec": codec,
     "sasl": sasl,

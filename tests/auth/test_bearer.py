@@ -171,6 +171,7 @@ HOSTILE: dict[str, str] = {
     "expiry-true": made(exp=True),
     "expiry-endless": signed(json.dumps(claims(NOW_S)).replace(f'"exp": {NOW_S + 10800}', '"exp": 1e999').encode()),
     "expiry-huge": made(exp=10**30),
+    "expiry-of-400-digits": made(exp=10**400),
     "expiry-negative": made(exp=-1),
     "not-yet": made(nbf=NOW_S + 3600),
     "not-yet-made": made(iat=NOW_S + 3600),

@@ -20,6 +20,7 @@ from duobus.errors import (
     QuotaExceeded,
     ServerBusy,
     StoreFailed,
+    StoreUnavailable,
 )
 from duobus.model.description import QueueDescription, TopicDescription, from_json
 from duobus.model.quotas import Quotas
@@ -58,7 +59,9 @@ async def test_new_properties_are_in_force_in_every_fragment_and_there_after_a_r
 
 
 @simulated
-async def test_a_fragment_whose_store_is_away_gets_the_new_properties_when_it_comes_back(hall: Hall) -> None:
+async def test_properties_are_not_changed_while_a_fragment_is_away_and_stay_changed_when_one_goes_away(
+    hall: Hall,
+) -> None:
     await hall.start()
     queue = await hall.create()
     broker = queue.fragments[0].broker
@@ -66,7 +69,16 @@ async def test_a_fragment_whose_store_is_away_gets_the_new_properties_when_it_co
     queue.send(batch(b"m"))
     await turns(20)
     assert not queue.fragments[0].online
+    before = queue.description
+    with pytest.raises(StoreUnavailable):
+        await update(hall, lock_duration_ms=9000)
+    assert queue.description is before
+    await wait_for_store(queue)
     await update(hall, lock_duration_ms=9000)
+    hall.writers[broker.store_id].fail_next = "before"
+    queue.send(batch(b"m"))
+    await turns(20)
+    assert not queue.fragments[0].online
     await wait_for_store(queue)
     fragment = queue.fragments[0].fragment
     assert fragment is not None
@@ -348,15 +360,44 @@ async def test_a_queue_is_not_deleted_while_nobody_can_look_into_it(hall: Hall) 
 
 
 @simulated
-async def test_a_store_that_fails_during_the_deletion_has_the_rest_deleted_at_the_next_start(hall: Hall) -> None:
+async def test_a_store_that_fails_during_the_deletion_has_the_rest_deleted_when_it_is_back(hall: Hall) -> None:
     await hall.start()
     queue = await hall.create(auto_delete_on_idle_ms=FIVE_MINUTES_MS)
     await asyncio.sleep(290)
     hall.writers[queue.fragments[0].broker.store_id].fail_next = "before"
     await asyncio.sleep(15)
     assert not there(hall)
-    assert any("rest is deleted at the next start" in why for _, _, why in hall.events)
+    assert any("rest is deleted when the store is back" in why for _, _, why in hall.events)
+    await asyncio.sleep(5)
+    assert hall.catalog.read().entities == ()
+    # Its name is free again.
+    await hall.create()
+
+
+@simulated
+async def test_a_crash_during_the_deletion_has_the_rest_deleted_at_the_next_start(hall: Hall) -> None:
+    await hall.start()
+    queue = await hall.create()
+    hall.writers[queue.fragments[0].broker.store_id].fail_next = "before"
+    with pytest.raises(StoreUnavailable):
+        await hall.unit.delete_queue("n", "q")
+    assert len(hall.catalog.read().entities) == 1
     await hall.again()
+    assert hall.catalog.read().entities == ()
+
+
+@simulated
+async def test_a_queue_is_not_deleted_while_a_part_of_it_is_away(hall: Hall) -> None:
+    await hall.start()
+    queue = await hall.create()
+    hall.writers[queue.fragments[0].broker.store_id].fail_next = "before"
+    queue.send(batch(b"m"))
+    await turns(20)
+    with pytest.raises(StoreUnavailable):
+        await hall.unit.delete_queue("n", "q")
+    await wait_for_store(queue)
+    assert hall.queue() is queue
+    await hall.unit.delete_queue("n", "q")
     assert hall.catalog.read().entities == ()
 
 

@@ -8,6 +8,7 @@ from broker_kit import Hall, answers, batch, payloads, receiver, settlement, sim
 from fragment_kit import Box
 
 from duobus.broker import SOURCE, slot_of, string_key
+from duobus.broker.counts import COUNTS_WAIT_S
 from duobus.broker.fragment.commands import Group
 from duobus.errors import MessageLockLost, StoreUnavailable
 
@@ -362,12 +363,15 @@ async def test_a_storm_of_redeliveries_rides_in_slices_and_delays_no_commit(hall
     await turns()
     fresh = batch(b"another")
     queue.send(fresh)
-    writer.step()
+    await turns()
     writer.step()
 
-    # The first commit was under way, the send joined the second one, which took no more counts than its share.
+    # The counts waited for company: the send's commit took some of them along, and no more than their share.
     assert answers(fresh) == [None]
     writer.release()
+    await turns(20)
+    assert handle.broker.commits == before + 1
+    await asyncio.sleep(COUNTS_WAIT_S)
     await turns(20)
     assert handle.broker.commits == before + 3
 

@@ -196,6 +196,36 @@ def test_the_forms_of_output_hold_the_same(shell: Shell) -> None:
     assert "maxDeliveryCount" in shell.run("queue", "show", "forms", "-o", "table").stdout
 
 
+def test_a_query_chooses_what_is_printed_in_every_form(shell: Shell) -> None:
+    shell.run("queue", "create", "asked-1", "--enable-partitioning", "true")
+    shell.run("queue", "create", "asked-2", "--user-metadata", "yes")
+    names = "[?starts_with(name, 'asked')].name"
+    several = "[?starts_with(name, 'asked')].{name: name, parted: enablePartitioning}"
+    for query, form, expected in (
+        (names, "tsv", "asked-1\nasked-2\n"),
+        (names, "table", "asked-1\nasked-2\n"),
+        (names, "jsonl", '"asked-1"\n"asked-2"\n'),
+        (names, "yaml", "- asked-1\n- asked-2\n"),
+        (several, "tsv", "asked-1\ttrue\nasked-2\tfalse\n"),
+        (several, "yaml", "- name: asked-1\n  parted: true\n- name: asked-2\n  parted: false\n"),
+        ("length([?starts_with(name, 'asked')])", "tsv", "2\n"),
+        ("[?name=='none'] | [0]", "tsv", ""),
+    ):
+        assert shell.run("queue", "list", "--query", query, "-o", form).stdout == expected, (query, form)
+    assert json.loads(shell.run("queue", "list", "--query", names, "-o", "json").stdout) == ["asked-1", "asked-2"]
+    shown = shell.run("queue", "show", "asked-2", "--query", "[name, userMetadata]", "-o", "tsv")
+    assert shown.stdout == "asked-2\nyes\n"
+    assert shell.run("queue", "show", "asked-2", "--query", "userMetadata", "-o", "yaml").stdout == '"yes"\n'
+    assert "no JMESPath" in shell.run("queue", "list", "--query", "[?", status=2).stderr
+    assert "does not fit" in shell.run("queue", "list", "--query", "length(`1`)", status=2).stderr
+
+
+def test_the_namespace_is_shown_to_whoever_has_a_key(shell: Shell) -> None:
+    found = shell.record("namespace", "show")
+    assert (found["name"], found["messagingSku"]) == ("sbemulatorns", "Premium")
+    assert shell.run("namespace", "show", "--query", "name", "-o", "tsv").stdout == "sbemulatorns\n"
+
+
 def test_tls_with_the_servers_own_authority(server: ServerProcess, shell: Shell) -> None:
     rule = f"SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey={KEY}"
     shell.environment["DUOBUS_CONNECTION_STRING"] = f"Endpoint=sb://localhost:{server.ready['tls_port']};{rule}"

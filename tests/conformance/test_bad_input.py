@@ -185,24 +185,6 @@ def test_a_second_discharge_is_of_an_unknown_transaction_and_changes_nothing(
         assert discharge(client, link, declare(client, link)) == ACCEPTED
 
 
-def test_a_schedule_request_in_a_transaction_is_refused_and_dooms_it(place: Place) -> None:
-    place.create()
-    with place.client() as client:
-        link = coordinator(client)
-        txn = declare(client, link)
-        replies, requests = client.receiver("q/$management"), client.sender("q/$management")
-        replies.grant(10)
-        entry = {"message": message(b"m", scheduled_enqueue_time=_later())}
-        request = build_message(
-            [uuid.uuid4().hex], {"operation": "com.microsoft:schedule-message"}, body_value={"messages": [entry]}
-        )
-        put(client, requests, request, TransactionalState(txn))
-        ((_, reply),) = client.receive(replies, 1)
-        assert b"amqp:not-implemented" in reply
-        assert refusal(discharge(client, link, txn)) == ROLLED_BACK
-        assert place.messages() == []
-
-
 def test_settling_outside_of_the_session_is_a_lost_lock_and_the_holder_goes_on(place: Place) -> None:
     place.create(requires_session=True)
     with place.client() as client, place.client() as other:

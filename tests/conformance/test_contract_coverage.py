@@ -34,7 +34,7 @@ JS_TOPICS = "javascript/test_javascript_topics.py"
 SDK_MANAGEMENT, SDK_SESSIONS = "conformance/test_sdk_management.py", "conformance/test_sdk_sessions.py"
 SDK_LIFE = "conformance/test_sdk_entity_life.py"
 RAW_DELIVERIES, RAW_SESSIONS = "conformance/test_raw_deliveries.py", "conformance/test_raw_sessions.py"
-TRANSACTIONS = "gateway/test_transactions.py"
+TRANSACTIONS, SCHEDULING = "gateway/test_transactions.py", "conformance/test_transactions_scheduling.py"
 HOSTILE_FRAMES, HOSTILE_LINKS = "hostile/test_frames_and_values.py", "hostile/test_links_and_deliveries.py"
 
 #: Operation to its tests, as path and name: what it does, with the types of the contract, then through an SDK.
@@ -68,12 +68,14 @@ OPERATIONS: dict[str, list[tuple[str, str]]] = {
     "schedule-message": [
         (MESSAGES, "test_schedule_message_answers_with_numbers_that_lead_to_the_messages"),
         (RAW_DELIVERIES, "test_numbers_of_scheduled_messages_are_an_array_of_longs"),
-        (BAD_INPUT, "test_a_schedule_request_in_a_transaction_is_refused_and_dooms_it"),
+        (SCHEDULING, "test_numbers_are_told_at_once_and_the_messages_are_there_with_the_commit"),
+        (SCHEDULING, "test_a_rollback_leaves_a_gap"),
         (MESSAGES, "test_what_is_scheduled_by_its_annotation_in_a_transaction_waits_from_the_commit_on"),
         (SDK_MANAGEMENT, "test_a_scheduled_message_arrives_at_its_time_within_a_second"),
     ],
     "cancel-scheduled-message": [
         (MESSAGES, "test_cancel_scheduled_message_takes_all_or_none_and_none_that_is_active"),
+        (SCHEDULING, "test_a_cancel_takes_effect_with_the_commit"),
         (BAD_INPUT, "test_cancelling_numbers_that_nobody_knows_cancels_nothing"),
         (SDK_MANAGEMENT, "test_a_cancelled_message_is_gone_for_good"),
     ],

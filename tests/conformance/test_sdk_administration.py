@@ -5,31 +5,24 @@ from __future__ import annotations
 import datetime
 import re
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import azure.servicebus.aio.management
-import azure.servicebus.management
 import pytest
 from azure.core.exceptions import (
     ClientAuthenticationError,
     HttpResponseError,
     ResourceExistsError,
     ResourceNotFoundError,
-    ServiceRequestError,
 )
-from azure.core.pipeline.transport import RequestsTransport
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.management import AccessRights, AuthorizationRule
+from kit_admin import RULE, Admin, Forgetful, Plain
 from kit_bus import KEY, SEND_ONLY, Bus, configuration, unique
-from kit_sdk import Face, Sdk, opened, within_the_limit
+from kit_sdk import Face, Sdk, within_the_limit
 
 from duobus.auth import sign_token
 
-RULE = "RootManageSharedAccessKey"
-MODULES = {"sync": azure.servicebus.management, "asyncio": azure.servicebus.aio.management}
 SECOND = datetime.timedelta(seconds=1)
 INFINITE = datetime.timedelta(days=10675199, seconds=10085, microseconds=477581)
 
@@ -61,25 +54,6 @@ def shown(queue: Any) -> dict[str, Any]:
         for rule in rules
     ]
     return found
-
-
-class Admin:
-    """Opens administration clients of one flavour."""
-
-    def __init__(self, flavour: str, bus: Bus) -> None:
-        self.module = MODULES[flavour]
-        self.bus = bus
-
-    def address(self, rule: str = RULE, key: str = "SAS_KEY_VALUE") -> str:
-        port = self.bus.process.ready["http_port"]
-        return f"Endpoint=sb://localhost:{port};SharedAccessKeyName={rule};SharedAccessKey={key}"
-
-    @asynccontextmanager
-    async def client(self, address: str | None = None, **options: Any) -> AsyncIterator[Face]:
-        options = {"connection_verify": self.bus.process.ca, "retry_total": 0} | options
-        made = self.module.ServiceBusAdministrationClient.from_connection_string(address or self.address(), **options)
-        async with opened(made) as client:
-            yield client
 
 
 @pytest.fixture(params=["sync", "asyncio"])
@@ -292,21 +266,6 @@ async def test_a_queue_with_a_status_is_closed_for_clients(admin: Admin, queue_n
         await client.delete_queue(queue_name)
 
 
-class Forgetful(RequestsTransport):
-    """Loses the answer to the first request of each kind, after the server has done what it asked for."""
-
-    def __init__(self, ca: str) -> None:
-        super().__init__(connection_verify=ca)
-        self.lost: list[str] = []
-
-    def send(self, request: Any, **options: Any) -> Any:
-        response = super().send(request, **options)
-        if request.method not in self.lost:
-            self.lost.append(request.method)
-            raise ServiceRequestError("the answer is lost")
-        return response
-
-
 @within_the_limit
 async def test_a_change_whose_answer_was_lost_is_no_conflict_when_it_comes_again(bus: Bus, queue_name: str) -> None:
     transport = Forgetful(bus.process.ca)
@@ -315,14 +274,6 @@ async def test_a_change_whose_answer_was_lost_is_no_conflict_when_it_comes_again
         assert (await client.create_queue(queue_name)).name == queue_name
         await client.delete_queue(queue_name)
     assert transport.lost == ["PUT", "DELETE"]
-
-
-class Plain(RequestsTransport):
-    """Speaks plain HTTP: a hook that the SDK offers."""
-
-    def send(self, request: Any, **options: Any) -> Any:
-        request.url = request.url.replace("https://", "http://", 1)
-        return super().send(request, **options)
 
 
 @within_the_limit

@@ -14,9 +14,9 @@ from azure.servicebus.management import (
     SqlRuleFilter,
     TrueRuleFilter,
 )
+from kit_admin import Admin
 from kit_bus import Bus, unique
 from kit_sdk import Face, within_the_limit
-from test_sdk_administration import Admin
 
 TOPIC: dict[str, Any] = {
     "auto_delete_on_idle": datetime.timedelta(minutes=7),

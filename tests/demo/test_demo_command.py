@@ -104,4 +104,4 @@ def test_unknown_part_is_refused_with_the_known_names() -> None:
     result = run_demo("--part", "nonsense")
 
     assert result.returncode == 2
-    assert "'queue', 'sessions', 'fanout'" in result.stderr
+    assert "'queue', 'sessions', 'fanout', 'store-loss', 'paired'" in result.stderr

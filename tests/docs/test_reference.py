@@ -79,7 +79,7 @@ def test_every_option_of_a_command_stands_there_with_its_default(heading: str, c
             built[option.human_readable_name] = "none"
             continue
         assert isinstance(option, click.Option)
-        default = option.default if isinstance(option.default, int | str) and not option.is_flag else None
+        default = option.default if isinstance(option.default, int | float | str) and not option.is_flag else None
         built[option.opts[0]] = "none" if default is None else str(default)
     assert {plain(row[0]): plain(row[2]) for row in rows_of_command(heading, command)} == built
 
@@ -88,12 +88,13 @@ def test_choices_and_ranges_of_options_stand_there_as_built() -> None:
     for heading, command in commands():
         values = {plain(row[0]): row[1] for row in rows_of_command(heading, command)}
         for option in command.params:
+            name = option.human_readable_name if isinstance(option, click.Argument) else option.opts[0]
             if isinstance(option.type, click.Choice):
                 for choice in option.type.choices:
-                    assert f"`{choice}`" in values[option.opts[0]]
+                    assert f"`{choice}`" in values[name]
             elif isinstance(option.type, click.IntRange):
                 numbers = [str(bound) for bound in (option.type.min, option.type.max) if bound is not None]
-                assert re.findall(r"\d+", values[option.opts[0]]) == numbers
+                assert re.findall(r"\d+", values[name]) == numbers
 
 
 def test_every_member_of_the_ready_file_stands_there() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from duobus.clock import Clock, Entropy
-from duobus.codec import Timestamp, application_properties, scan
+from duobus.codec import Symbol, Timestamp, application_properties, build_message, scan
 from duobus.codec.sections import split_batch
 from duobus.errors import ArgumentInvalid, MessageTooLarge, ServerBusy, ServiceBusError
 from duobus.gateway.rest.atom.paging import Page, cut, next_url, page_of
@@ -33,6 +33,7 @@ from duobus.model.description import QueueDescription, TopicDescription
 from duobus.model.http_options import HttpOptions
 from duobus.model.special import Special
 from duobus.model.tiers import ALL, BASIC, PREMIUM, STANDARD, TIERS, check_tier
+from duobus.testing.clock import SeededEntropy
 
 # -- targets ----------------------------------------------------------------------------------------------------
 
@@ -530,3 +531,18 @@ def test_bodies_beyond_the_memory_for_them_are_refused_until_there_is_room() -> 
     room.give(5)
     room.take(5)
     assert room.used == 10
+
+
+def test_ids_that_are_drawn_ahead_are_uuids_and_never_come_twice() -> None:
+    entropy = SeededEntropy(1)
+    texts = [entropy.uuid_text() for _ in range(200)]
+    assert len(set(texts)) == 200
+    assert all(uuid.UUID(text).version == 4 and uuid.UUID(text).hex == text for text in texts)
+
+
+def test_a_plain_message_is_built_as_any_other() -> None:
+    for content_type in (None, "text/plain", "x" * 300):
+        built = make_message(b"body", BrokerProperties(), {}, content_type, SeededEntropy(1)).bare
+        text = SeededEntropy(1).uuid_text()
+        fields = [text] if content_type is None else [text, *[None] * 5, Symbol(content_type)]
+        assert built == build_message(fields, data=b"body")

@@ -10,11 +10,12 @@ import random
 import re
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
 from gateway_kit import in_loop, serving
 from http_kit import Http, entry, token
+from test_token_endpoint import SECRET, token_file
 
 from duobus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
 
@@ -24,6 +25,7 @@ OPERATIONS = [
     for path, methods in SPEC["paths"].items()
     for method, operation in methods.items()
 ]
+LOGIN = urlencode({"grant_type": "client_credentials", "client_id": "owner", "client_secret": SECRET})
 QUEUES = ("q", "a/b", "parted", "off", "sessions")
 ODD = [
     "",
@@ -63,9 +65,12 @@ BODIES = [
     b'[{"Body":"a"}]',
     b'[{"Body":"a","BrokerProperties":{"SessionId":"s"}},{"UserProperties":{"a":null}}]',
     b"[" * 5_000,
+    b"grant_type=client_credentials&client_id=owner&client_secret=x&scope=y",
+    f"{LOGIN}&scope=https%3A%2F%2Fservicebus.azure.net%2F.default".encode(),
 ]
 HEADERS = [
     {},
+    {"Content-Type": "application/x-www-form-urlencoded"},
     {"If-Match": "*"},
     {"Content-Type": "application/vnd.microsoft.servicebus.json"},
     {"BrokerProperties": '{"SessionId":"s"}'},
@@ -94,6 +99,8 @@ def drawn(chance: random.Random, parameter: dict[str, Any]) -> str:
         "timeout": ["0", "0.001"],
         "$filter": ["startswith(path,'q')", "startswith(path, '') eq true", "MessageCount gt 1"],
         "api-version": ["2013-10", "2021-05"],
+        "tenant": ["duobus"],
+        "resource": ["https://servicebus.azure.net/", "https://storage.azure.com"],
     }
     return chance.choice(values.get(name, ["0", "1", "100"]))
 
@@ -107,6 +114,8 @@ def request_for(chance: random.Random, path: str, operation: dict[str, Any]) -> 
             path = path.replace(f"{{{parameter['name']}}}", quote(value, safe="/$%~."))
         elif parameter["in"] == "query" and (chance.random() < 0.5 or parameter["name"] == "timeout"):
             query.append(f"{quote(parameter['name'])}={quote(value, safe='%')}")
+        elif parameter["name"] == "X-IDENTITY-HEADER":
+            headers["X-IDENTITY-HEADER"] = chance.choice(["", "owner", f"owner:{SECRET}", f"nobody:{SECRET}"])
     if chance.random() < 0.05:
         headers["Authorization"] = chance.choice(["", "x", token(key="wrong"), token("q")])
     return path + ("?" + "&".join(query) if query else ""), headers
@@ -114,7 +123,7 @@ def request_for(chance: random.Random, path: str, operation: dict[str, Any]) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_every_answer_to_any_request_is_one_that_the_description_names(seed: int) -> None:
+def test_every_answer_to_any_request_is_one_that_the_description_names(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     queues = [
         QueueDescription(name="q"),
@@ -127,7 +136,7 @@ def test_every_answer_to_any_request_is_one_that_the_description_names(seed: int
 
     @in_loop
     async def scenario() -> None:
-        async with serving(*queues) as server:
+        async with serving(*queues, bearer_tokens=token_file(tmp_path)) as server:
             await server.unit.topics.create_topic("ns", topic)
             http = await Http.connect(server.port("http") or 0)
             seen = set()
@@ -144,8 +153,11 @@ def test_every_answer_to_any_request_is_one_that_the_description_names(seed: int
                     reply = await http.reply()
                 # What was drawn may be another address, one without this method.
                 named = {int(status) for status in operation["responses"]} | {404, 405, 410}
+                if "{tenant}" in path:
+                    # Another tenant's address is that of an entity.
+                    named |= {400, 401, 403}
                 assert reply.status in named - {500}, (method, target, headers, body[:200], reply)
-                if reply.status >= 400 and "getEntity" not in operation["operationId"]:
+                if reply.status >= 400 and "getEntity" not in operation["operationId"] and "{tenant}" not in path:
                     assert re.match(r"<Error><Code>\d+</Code><Detail>SubCode=\d{5}\. ", reply.text) or reply.status in (
                         400,
                         503,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,31 @@ async def test_a_login_may_stand_in_the_header_and_no_field_twice(tmp_path: Path
         assert (await http.ask("POST", TOKENS, form + "&scope=x", FORM)).status == 400
         assert (await http.ask("POST", TOKENS, b"{}", {"Content-Type": "application/json"})).status == 400
         assert (await http.ask("POST", TOKENS, form, FORM | {"Authorization": "Basic !"})).status == 401
+
+
+@in_loop
+async def test_the_identity_of_a_machine_is_given_to_whoever_has_its_header(tmp_path: Path) -> None:
+    async with serving(bearer_tokens=token_file(tmp_path)) as server:
+        http = await connected(server)
+        path = "/duobus/identity/token?api-version=2019-08-01&resource=https%3A%2F%2Fservicebus.azure.net%2F"
+        reply = await http.ask("GET", path, b"", {"X-IDENTITY-HEADER": f"owner:{SECRET}"})
+        found = json.loads(reply.body)
+        assert (reply.status, found["token_type"], found["client_id"]) == (200, "Bearer", "owner")
+        assert reply.header("Cache-Control") == "no-store"
+        assert 10_700 < int(found["expires_on"]) - time.time() < 10_801
+        http.authorization = "Bearer " + found["access_token"]
+        assert (await http.ask("GET", "/q")).status == 200
+        for header, target, status in (
+            ("", path, 401),
+            ("owner", path, 401),
+            (f"owner:{SECRET}x", path, 401),
+            (f"nobody:{SECRET}", path, 401),
+            (f"owner:{SECRET}", path.replace("servicebus", "storage"), 400),
+            (f"owner:{SECRET}", "/duobus/identity/token", 400),
+        ):
+            reply = await http.ask("GET", target, b"", {"X-IDENTITY-HEADER": header})
+            assert reply.status == status
+            assert SECRET not in reply.text
 
 
 @in_loop

@@ -19,7 +19,8 @@ from duobus.amqp import (
     Source,
     TransactionalState,
 )
-from duobus.codec import Described, Symbol, ULong, application_properties, build_message, scan
+from duobus.codec import Described, Symbol, ULong, application_properties, build_message, decode, scan
+from duobus.codec.sections import VALUE, find_section
 
 CAPABILITY = "amqp:local-transactions"
 
@@ -140,6 +141,8 @@ class Manager:
 
     def __init__(self, client: Client, requests: Link, replies: Link, node: str) -> None:
         self._client, self._requests, self._replies, self._node = client, requests, replies, node
+        #: Of the last answer.
+        self.body: Any = None
 
     @classmethod
     async def attach(cls, client: Client, queue: str = "q") -> Manager:
@@ -153,5 +156,8 @@ class Manager:
         payload = build_message([uuid.uuid4().hex], properties, body_value=body)
         number = put(self._requests, payload, TransactionalState(txn_id) if txn_id is not None else None)
         _, reply = await self._client.receive(self._replies)
-        found = application_properties(reply[scan(reply).bare :])
+        bare = reply[scan(reply).bare :]
+        found = application_properties(bare)
+        start, value, _ = find_section(bare, VALUE)
+        self.body = None if start == value else decode(bare, value)[0]
         return int(found["statusCode"]), found.get("errorCondition"), await outcome(self._client, number)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kit_node import PROGRAMS, Node, NodeBus, install
+from kit_node import Node, NodeBus, install, node_in
 
 
 @pytest.fixture(scope="session")
@@ -28,10 +27,7 @@ def node_bus(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 @pytest.fixture(scope="session")
 def node(packages: Path, node_bus: NodeBus, tmp_path_factory: pytest.TempPathFactory) -> Node:
     """Node with the programs beside the packages: modules are looked up from a program's own folder upwards."""
-    folder = tmp_path_factory.mktemp("node")
-    (folder / "node_modules").symlink_to(packages / "node_modules")
-    shutil.copytree(PROGRAMS, folder / "programs")
-    return Node(folder, node_bus.process.ca)
+    return node_in(tmp_path_factory.mktemp("node"), packages, node_bus)
 
 
 @pytest.fixture(scope="session")

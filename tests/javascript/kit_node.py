@@ -99,7 +99,7 @@ class Node:
     """
 
     def __init__(self, folder: Path, ca: str) -> None:
-        self._folder = folder
+        self.folder = folder
         self._ca = ca
 
     def run(self, program: str, **given: Any) -> dict[str, Any]:
@@ -108,8 +108,15 @@ class Node:
 
     def run_traced(self, program: str, debug: str = "", **given: Any) -> tuple[dict[str, Any], str]:
         """The same with the standard error, which has what ``debug`` asks for (DEBUG of the debug package)."""
-        command = ["node", self._folder / "programs" / f"{program}.mjs"]
+        command = ["node", self.folder / "programs" / f"{program}.mjs"]
         return run_program(program, command, given, {"NODE_EXTRA_CA_CERTS": self._ca, "DEBUG": debug})
+
+
+def node_in(folder: Path, packages: Path, bus: NodeBus) -> Node:
+    """Node with the programs in a folder, beside the packages."""
+    (folder / "node_modules").symlink_to(packages / "node_modules")
+    shutil.copytree(PROGRAMS, folder / "programs")
+    return Node(folder, bus.process.ca)
 
 
 def install() -> Path:

@@ -14,6 +14,7 @@ from duobus.codec import Int, Timestamp, UInt, build_message
 from duobus.model.special import Special
 from duobus.rules import Match, MessageView, Rule, RuleSet
 from duobus.rules import memo as memo_module
+from duobus.rules.named_memo import NAMES_MAX
 
 
 class Counting(RuleSet):
@@ -207,11 +208,60 @@ def test_the_memo_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ever_new_properties_make_the_memo_rest_and_like_ones_wake_it() -> None:
     found = counting(rule("a >= 0"))
-    for number in range(memo_module.JUDGED_AFTER):
+    # The memo by all properties is judged first, then the one by those that rules name.
+    for number in range(2 * memo_module.JUDGED_AFTER):
         give(found, message(a=number))
     assert len(found._memo._known) == 1
+    assert len(found._named_memo._known) == 1
     found.looks = 0
     for _ in range(memo_module.REST + 10):
         assert give(found, message(a=1)) == (1,)
-    # All while it rests, and one when it is awake again.
-    assert found.looks == memo_module.REST + 1
+    # All while both rest, and one when the first is awake again.
+    assert found.looks == memo_module.REST - memo_module.JUDGED_AFTER + 1
+
+
+# -- by the properties that rules name --------------------------------------------------------------------------------
+
+
+def test_properties_that_no_rule_names_make_no_difference_where_they_are_ever_new() -> None:
+    found = counting(rule("a = 1"), rule("EXISTS (b)"), rule("property('C') = 'x'"), rule("sys.Label = 'l' AND a = 2"))
+    for number in range(memo_module.JUDGED_AFTER):
+        give(found, message(order=number))
+    found.looks = 0
+    for number in range(100):
+        assert give(found, message("m", "l", order=number, a=2, B=True)) == (2, 4)
+        assert give(found, message("m", "l", order=number, a=1)) == (1,)
+        assert give(found, message("m", "n", order=number, c="x", a=2)) == (3,)
+    assert found.looks == 3
+
+
+def test_rules_with_names_out_of_the_message_are_not_remembered_by_names() -> None:
+    found = counting(rule("property(which) = 1"), rule("a = 1"))
+    found._memo.rest = 10
+    assert give(found, message(which="x", x=1)) == (1,)
+    assert give(found, message(which="x", x=2)) == ()
+    assert found.looks == 2
+    found.remove(1, "r")
+    found._memo.rest = 10
+    assert give(found, message(which="x", x=1)) == ()
+    assert give(found, message(which="y", x=2)) == ()
+    assert found.looks == 3
+
+
+def test_a_rule_that_comes_changes_which_names_count() -> None:
+    found = rule_set({1: [rule("a = 1")], 2: []})
+    found._memo.rest = 10
+    assert give(found, message(a=1, b=1)) == (1,)
+    found.add(2, rule("b = 1"))
+    assert give(found, message(a=1, b=1)) == (1, 2)
+    assert give(found, message(a=1, b=2)) == (1,)
+    found.remove(2, "r")
+    assert give(found, message(a=1, b=1)) == (1,)
+
+
+def test_the_names_that_are_known_are_bounded() -> None:
+    found = rule_set({1: [rule("a = 1")]})
+    found._memo.rest = 2 * NAMES_MAX
+    for number in range(2 * NAMES_MAX):
+        give(found, message(**{f"p{number}": 1}))
+        assert len(found._named_memo._asked_for) <= NAMES_MAX

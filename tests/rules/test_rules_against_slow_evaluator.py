@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 from rules_kit import remembered, rule, rule_set, view
 from slow_evaluator import PROPERTIES, TREES, text_of, verdict_of
 
@@ -33,3 +34,20 @@ def test_the_engine_agrees_with_the_slow_evaluator(tree: Any, properties: dict[s
     text = text_of(tree)
     assume(len(text) < SQL_LENGTH_MAX - 6)
     assert engine_verdict(text, properties) == verdict_of(tree, properties), text
+
+
+@pytest.mark.slow
+@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(TREES, min_size=1, max_size=12), st.lists(PROPERTIES, min_size=1, max_size=5))
+def test_many_rules_together_agree_with_the_slow_evaluator(trees: list[Any], messages: list[dict[str, Any]]) -> None:
+    texts = [text_of(tree) for tree in trees]
+    assume(all(len(text) < SQL_LENGTH_MAX for text in texts))
+    rules = rule_set({source: [rule(text)] for source, text in enumerate(texts)})
+    # One set of rules for all messages: what was kept of the ones before must not show in the others.
+    for properties in messages:
+        payload = view(properties).payload
+        for found in (rules.match(view(properties)), *remembered(rules, payload)):
+            for source, tree in enumerate(trees):
+                expected = verdict_of(tree, properties)
+                taken = "T" if source in found.sources else "E" if source in (found.errors or ()) else "no"
+                assert taken == (expected if expected in ("T", "E") else "no"), texts[source]

@@ -22,3 +22,11 @@ def test_the_same_seed_gives_the_same_run_to_the_byte() -> None:
 
 def test_different_seeds_give_different_runs_of_course() -> None:
     assert run(51).digest != run(52).digest
+
+
+def test_a_client_waits_for_credit_before_it_sends() -> None:
+    assert not run(2130).violations
+
+
+def test_a_request_link_whose_pair_is_gone_is_not_attached_twice() -> None:
+    assert not run(2658).violations

@@ -11,7 +11,16 @@ from store_builders import Broker, as_tuples, sqlite_store
 from duobus.errors import StoreFailed
 from duobus.stores import schema
 from duobus.stores.bodies import shelf_of
-from duobus.stores.interface import COUNT_BITS, READ_BYTES_MAX, MessagingStore, Put, SourceRow, StoredMessage, Tombstone
+from duobus.stores.interface import (
+    COUNT_BITS,
+    FORMAT_VERSION,
+    READ_BYTES_MAX,
+    MessagingStore,
+    Put,
+    SourceRow,
+    StoredMessage,
+    Tombstone,
+)
 from duobus.stores.schema import LARGE_BYTES
 from duobus.stores.sqlite import SqliteStore
 
@@ -225,6 +234,7 @@ def test_a_damaged_reference_takes_no_body_away_from_others(tmp_path: Path) -> N
     broker = Broker(sqlite_store(tmp_path))
     home, sources = topic(broker, 2)
     publish(broker, home, sources, [b"one", b"two"])
+    assert faults_of(broker.store) == []
     broker.store.close()
     wrong = ((1 << 63) | 1).to_bytes(8, "big")
     edit(tmp_path, "UPDATE messages SET payload = ? WHERE id = ?", wrong, sources[0].source_key << COUNT_BITS | 2)
@@ -246,6 +256,8 @@ def test_a_body_without_copies_and_a_copy_without_body_are_found(tmp_path: Path)
         broker = Broker(sqlite_store(folder))
         home, sources = topic(broker, 2)
         publish(broker, home, sources, [b"one"])
+        # It gives each copy its row.
+        assert faults_of(broker.store) == []
         broker.store.close()
         edit(folder, sql)
         broker.open()
@@ -276,18 +288,19 @@ def test_a_file_of_the_first_format_is_brought_forward_with_all_that_it_holds(tm
     assert faults_of(broker.store) == []
     broker.store.close()
     db = apsw.Connection(str(tmp_path / "store" / "f0.db"))
-    assert db.pragma("user_version") == 2
+    assert db.pragma("user_version") == FORMAT_VERSION
     db.close()
 
 
 def first_format(folder: Path) -> None:
-    """Make a file what the first version wrote: no table of shares, format 1 in header and own row."""
+    """Make a file what the first version wrote: no table of shares or folded copies, format 1 in header and own row."""
     from duobus.stores.checksums import numbers_sum
 
     db = apsw.Connection(str(folder / "store" / "f0.db"))
     row = db.execute(schema.READ_META).fetchone()
     assert row is not None
     db.execute("DROP TABLE shares")
+    db.execute("DROP TABLE folded")
     db.execute(schema.UPDATE_FORMAT, (1, numbers_sum((1, *row[1:-1]))))
     db.execute("PRAGMA user_version=1")
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -103,7 +103,7 @@ def test_a_newer_format_is_refused_and_not_touched(tmp_path: Path) -> None:
     broker.store.close()
     edit(tmp_path, f"PRAGMA user_version={FORMAT_VERSION + 1}")
     before = path_of(tmp_path).read_bytes()
-    with pytest.raises(StoreTooNew, match="format 3, this version reads up to 2"):
+    with pytest.raises(StoreTooNew, match="format 4, this version reads up to 3"):
         broker.store.open()
     assert path_of(tmp_path).read_bytes() == before
     edit(tmp_path, f"PRAGMA user_version={FORMAT_VERSION}")

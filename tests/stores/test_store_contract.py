@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from store_builders import Broker, as_tuples, payloads_of
 
+from duobus.broker.fragment.slot import SCHEDULED
 from duobus.errors import StoreFailed, StoreStale
 from duobus.stores import interface, memory, rows
-from duobus.stores.interface import COUNT_MAX, CommitBatch, MessagingStore, Put, Tombstone
+from duobus.stores.interface import COUNT_MAX, CommitBatch, MessagingStore, Put, SourceRow, Tombstone
 
 
 def test_a_new_store_holds_nothing_at_all(store: MessagingStore) -> None:
@@ -440,3 +441,32 @@ def test_a_read_ends_with_the_message_that_makes_it_large(broker: Broker, monkey
         assert [[m.count for m in page] for page in pages] == [[1, 2, 3], [4], [5, 6]]
         assert [interface.is_end(page, 10) for page in pages] == [False, False, True]
     assert not interface.is_end(broker.store.load(1, 1, 2), 2)
+
+
+def reserved(broker: Broker, source: SourceRow, first_count: int) -> CommitBatch:
+    """A commit that puts a scheduled message at a count of before."""
+    batch = broker.batch()
+    broker.put(batch, source, [])
+    put = Put(source.source_key, first_count, 1_700_000_000_000, [b"reserved"], {0: (SCHEDULED, 0, None)})
+    put.is_reserved = True
+    batch.puts = [put]
+    return batch
+
+
+def test_counts_that_were_used_up_take_their_messages_later(broker: Broker) -> None:
+    (source,) = broker.add()
+    source.next_count = 4
+    broker.send(source, [b"behind"])
+    broker.commit(reserved(broker, source, 2))
+    broker.reopen()
+    assert [row.count for row in broker.store.load(source.source_key, 1, 10)] == [2, 4]
+    assert broker.contents.sources[0].next_count == 5
+
+
+@pytest.mark.parametrize("first_count", [4, 5])
+def test_a_reserved_count_that_has_a_message_or_was_never_used_up_is_refused(broker: Broker, first_count: int) -> None:
+    (source,) = broker.add()
+    source.next_count = 4
+    broker.send(source, [b"there"])
+    with pytest.raises(StoreFailed):
+        broker.commit(reserved(broker, source, first_count))

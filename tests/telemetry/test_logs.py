@@ -110,6 +110,12 @@ def test_secrets_are_masked_wherever_they_stand(text: str) -> None:
         assert "***" in line
 
 
+@pytest.mark.parametrize("text", ["pa\u017f\u017fWORD=CANARY", "primary_\u212aey: CANARY", "a eyJCANARY-x.CANARY.x"])
+def test_a_secret_is_masked_however_its_name_is_spelt(text: str) -> None:
+    (line,) = _lines("text", text)
+    assert "CANARY" not in line
+
+
 def test_masking_keeps_what_is_no_secret() -> None:
     masked = mask_connection_string(_CONNECTION)
     assert masked == ("Endpoint=sb://h:1;SharedAccessKeyName=root;SharedAccessKey=***;UseDevelopmentEmulator=true;")

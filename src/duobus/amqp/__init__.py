@@ -1,6 +1,6 @@
 """The AMQP 1.0 engine: bytes in, events and bytes out, for both ends of a connection. Pure; imports ``codec`` only."""
 
-from duobus.amqp.attachment import ATTACHED
+from duobus.amqp.attachment import ATTACHED, DETACHED, HELD
 from duobus.amqp.conditions import EngineMisuse, Error
 from duobus.amqp.connection import Connection
 from duobus.amqp.events import (
@@ -40,6 +40,8 @@ from duobus.amqp.states import (
 
 __all__ = [
     "ATTACHED",
+    "DETACHED",
+    "HELD",
     "Connection",
     "ConnectionSettings",
     "Session",

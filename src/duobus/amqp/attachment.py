@@ -95,6 +95,11 @@ class Attachment:
         """Whether messages can travel."""
         return self.state == ATTACHED
 
+    @property
+    def is_held(self) -> bool:
+        """Whether the peer has detached and waits for ``answer_detach``."""
+        return self.state == HELD
+
     def __repr__(self) -> str:
         return f"<Link {self.name!r} {'sender' if self.is_sender else 'receiver'} {self.state}>"
 

@@ -6,12 +6,15 @@ Everything is compared as lower-case path segments, never by string prefix: a gr
 
 from __future__ import annotations
 
+import base64
 import hmac
+import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
-from duobus.auth.sas import SasToken, parse_sas
+from duobus.auth.sas import KEPT_LENGTH_MAX, KEPT_TOKENS, SasToken, parse_sas
 from duobus.errors import Unauthorized
 from duobus.model.description import AccessRule, Right
 
@@ -24,6 +27,8 @@ HTTP_GRACE_MS = 300_000
 
 #: Most audiences that one connection may hold grants for; one link uses at most two.
 GRANTS_MAX = 4096
+#: Longest name of an identity that is kept, in characters.
+IDENTITY_LENGTH_MAX = 128
 
 #: Stands in for a rule that does not exist, so that an unknown name costs the same time as a wrong key.
 _NOBODY = AccessRule(name="", primary_key="\0", secondary_key="\0", rights=0)
@@ -70,11 +75,13 @@ class Grant:
         path: Lower-case segments; empty is the whole namespace.
         rights: Right values added up.
         expires_ms: Last ms in which it is good, or None for as long as the connection lives.
+        who: Name of the access rule, or of the identity, that it speaks for.
     """
 
-    __slots__ = ("expires_ms", "path", "rights")
+    __slots__ = ("expires_ms", "path", "rights", "who")
 
-    def __init__(self, path: tuple[str, ...], rights: int, expires_ms: int | None) -> None:
+    def __init__(self, path: tuple[str, ...], rights: int, expires_ms: int | None, who: str = "") -> None:
+        self.who = who
         self.path = path
         self.rights = rights
         self.expires_ms = expires_ms
@@ -156,7 +163,7 @@ class Authorizer:
             rights, expires_ms = self._bearer.verify(
                 text, namespace.name, lambda host: self.knows(_without_port(host), namespace), now_ms, grace_ms
             )
-            return Grant((), rights, expires_ms)
+            return Grant((), rights, expires_ms, identity_of(text))
         token = parse_sas(text)
         audience = parse_audience(token.resource)
         path, rule = self._signer(token, namespace, audience.path if resource is None else resource)
@@ -174,7 +181,7 @@ class Authorizer:
         longer, shorter = (audience.path, path) if len(audience.path) >= len(path) else (path, audience.path)
         if longer[: len(shorter)] != shorter:
             raise Unauthorized("The token's rule belongs to another entity than its audience.", INVALID_AUDIENCE)
-        return Grant(longer, rule.rights, token.expires_ms + grace_ms)
+        return Grant(longer, rule.rights, token.expires_ms + grace_ms, rule.name)
 
     def _signer(
         self, token: SasToken, namespace: NamespaceRules, resource: Sequence[str]
@@ -203,7 +210,7 @@ class Authorizer:
         is_secondary = hmac.compare_digest(rule.secondary_key.encode(), given)
         if not (is_primary | is_secondary) or rule is _NOBODY:
             raise Unauthorized("The name or key of the rule is wrong.")
-        return Grant((), rule.rights, None)
+        return Grant((), rule.rights, None, rule.name)
 
     def _is_host_of(self, audience: Audience, namespace: NamespaceRules) -> bool:
         # A bare "orders" may be meant as an entity. Taken for an unknown host it would fall to the default namespace
@@ -237,7 +244,7 @@ class Grants:
         """
         path = parse_audience(audience).path
         if grant.covers(path):
-            grant = Grant(path, grant.rights, grant.expires_ms)
+            grant = Grant(path, grant.rights, grant.expires_ms, grant.who)
         elif grant.path[: len(path)] != path:
             raise Unauthorized("The token does not cover the audience it was put for. Make it for this entity.")
         if path not in self._by_audience and len(self._by_audience) >= GRANTS_MAX:
@@ -256,6 +263,15 @@ class Grants:
             if grant is not None and _is_good(grant, right, now_ms) and grant.covers(wanted):
                 return True
         return False
+
+    def who(self, segments: Sequence[str], right: int, now_ms: int) -> str:
+        """Name of what gives ``right`` there, the most special first; empty when nothing does."""
+        wanted = tuple(segments)
+        for length in range(len(wanted), -1, -1):
+            grant = self._by_audience.get(wanted[:length])
+            if grant is not None and _is_good(grant, right, now_ms):
+                return grant.who
+        return self._login.who if self._login is not None else ""
 
     def next_expiry(self) -> int | None:
         """Return the last ms of the grant that ends first, or None when none ends."""
@@ -288,6 +304,10 @@ def parse_audience(text: str) -> Audience:
     Source:
         HTTP contract B.2.3, steps 1 to 3.
     """
+    return _kept_audience(text) if len(text) <= KEPT_LENGTH_MAX else _parse_audience(text)
+
+
+def _parse_audience(text: str) -> Audience:
     try:
         plain = unquote(text, errors="strict").lower()
     except UnicodeDecodeError:
@@ -307,6 +327,9 @@ def parse_audience(text: str) -> Audience:
     return Audience(name, tuple(_without_operation(segments)), has_scheme or name != host)
 
 
+_kept_audience: Final = lru_cache(KEPT_TOKENS)(_parse_audience)
+
+
 def _without_operation(segments: list[str]) -> list[str]:
     if len(segments) > 1 and segments[-1] in _OPERATION_SEGMENTS:
         return segments[:-1]
@@ -323,6 +346,11 @@ def _without_operation(segments: list[str]) -> list[str]:
 
 
 def _without_port(host: str) -> str:
+    # Nearly every host is a name alone.
+    return _cut_port(host) if ":" in host else host
+
+
+def _cut_port(host: str) -> str:
     if host.startswith("["):
         return host.partition("]")[0].lstrip("[")
     parts = host.split(":")
@@ -336,3 +364,14 @@ def _has(rights: int, right: int) -> bool:
 
 def _is_good(grant: Grant, right: int, now_ms: int) -> bool:
     return _has(grant.rights, right) and (grant.expires_ms is None or now_ms <= grant.expires_ms)
+
+
+def identity_of(token: str) -> str:
+    """Whom a bearer token that was verified speaks for: an object, application or subject id, for the audit log."""
+    try:
+        part = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+        found = next((claims[name] for name in ("oid", "appid", "azp", "client_id", "sub") if claims.get(name)), "")
+    except (ValueError, IndexError, AttributeError):
+        found = ""
+    return str(found)[:IDENTITY_LENGTH_MAX]

@@ -9,7 +9,6 @@ error or a log.
 from __future__ import annotations
 
 import binascii
-import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
@@ -278,7 +277,8 @@ def _malformed(what: str) -> Unauthorized:
 
 
 def _milliseconds(seconds: float) -> int:
-    if not math.isfinite(seconds) or not 0 <= seconds < _SECONDS_END:
+    # Whole numbers have any length here, and what is no number is not in between either.
+    if not 0 <= seconds < _SECONDS_END:
         raise _malformed("has a time that is none")
     return int(seconds * 1000)
 

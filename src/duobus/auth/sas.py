@@ -9,6 +9,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+from functools import lru_cache
+from typing import Final
 from urllib.parse import quote, unquote
 
 from duobus.clock import Entropy
@@ -16,6 +18,12 @@ from duobus.errors import Unauthorized
 
 #: Longest token that is looked at, in characters; the longest audience is a small part of it.
 TOKEN_LENGTH_MAX = 16_384
+
+#: Over HTTP every request brings its token. So many that came last are kept, taken apart, and as many signatures as
+#: they should have; longer ones are not kept, so that nobody can fill the memory with them. Nothing is kept of what a
+#: token is allowed: keys, rules and times are looked at anew each time.
+KEPT_TOKENS: Final = 1024
+KEPT_LENGTH_MAX: Final = 1024
 
 #: Most digits of ``se``; 12 reach the year 33658 and stay far inside 64 bits when counted in ms.
 _EXPIRY_DIGITS_MAX = 12
@@ -38,19 +46,20 @@ class SasToken:
         expires_ms: ``se`` in ms since the epoch.
     """
 
-    __slots__ = ("expires_ms", "expiry", "resource", "rule_name", "signature")
+    __slots__ = ("_signature", "expires_ms", "expiry", "resource", "rule_name", "signature")
 
     def __init__(self, resource: str, expiry: str, signature: str, rule_name: str) -> None:
         self.resource = resource
         self.expiry = expiry
         self.signature = signature
+        self._signature = signature.encode("utf-8", "surrogatepass")
         self.rule_name = rule_name
         self.expires_ms = _expires_ms(expiry)
 
     def is_signed_by(self, key: str) -> bool:
         """Return whether the signature was made with this key text; takes the same time whichever byte differs."""
-        expected = sign(key, self.resource, self.expiry)
-        return hmac.compare_digest(expected.encode(), self.signature.encode("utf-8", "surrogatepass"))
+        signing = _kept_sign if len(self.resource) <= KEPT_LENGTH_MAX else _sign
+        return hmac.compare_digest(signing(key, self.resource, self.expiry), self._signature)
 
 
 def parse_sas(text: str) -> SasToken:
@@ -59,6 +68,10 @@ def parse_sas(text: str) -> SasToken:
     Raises:
         Unauthorized: It is not such a token; the text says what is missing or doubled, never a value.
     """
+    return _kept_sas(text) if len(text) <= KEPT_LENGTH_MAX else _parse_sas(text)
+
+
+def _parse_sas(text: str) -> SasToken:
     if len(text) > TOKEN_LENGTH_MAX:
         raise Unauthorized(f"The token is longer than {TOKEN_LENGTH_MAX} characters.", MALFORMED)
     scheme, _, rest = text.strip().partition(" ")
@@ -91,8 +104,17 @@ def sign(key: str, resource: str, expiry: str) -> str:
 
     The key is the UTF-8 bytes of its text; it is not base64-decoded first (HTTP contract B.2.1).
     """
+    return _sign(key, resource, expiry).decode()
+
+
+def _sign(key: str, resource: str, expiry: str) -> bytes:
     signed = f"{resource}\n{expiry}".encode("utf-8", "surrogatepass")
-    return base64.b64encode(hmac.digest(key.encode(), signed, hashlib.sha256)).decode()
+    return base64.b64encode(hmac.digest(key.encode(), signed, hashlib.sha256))
+
+
+_kept_sas: Final = lru_cache(KEPT_TOKENS)(_parse_sas)
+# Two keys each.
+_kept_sign: Final = lru_cache(2 * KEPT_TOKENS)(_sign)
 
 
 def sign_token(uri: str, rule_name: str, key: str, expires_s: int) -> str:

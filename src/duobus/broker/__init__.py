@@ -14,11 +14,13 @@ from duobus.broker.fragment.commands import (
     SettleDetail,
     TakeDeferred,
 )
+from duobus.broker.fragment.reserving import Reserve
 from duobus.broker.fragment.sessions import SessionLock, session_lock_lost
 from duobus.broker.fragment.settling import lock_lost
 from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, CopySlot, Slot, kind_of, sub_queue_of
 from duobus.broker.fragment.stretches import Stretch
 from duobus.broker.handle import FragmentHandle
+from duobus.broker.idle import last_access_ms
 from duobus.broker.lending import Receiver
 from duobus.broker.message_broker import COMMIT_BOUNDS_S, MessageBroker
 from duobus.broker.namespace import Namespace
@@ -51,6 +53,7 @@ __all__ = [
     "Outlet",
     "Queue",
     "Receiver",
+    "Reserve",
     "Run",
     "SOURCE",
     "ScaleUnit",
@@ -69,6 +72,7 @@ __all__ = [
     "Transaction",
     "address",
     "kind_of",
+    "last_access_ms",
     "lock_lost",
     "session_lock_lost",
     "slot_of",

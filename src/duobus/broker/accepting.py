@@ -43,7 +43,7 @@ class SessionReceiver(Owner):
         removing: Receive-and-delete instead of peek-lock.
         mailbox: Gets the DeliveryBatches; set before credit is given.
         gate: The rate that it shares with others, or None.
-        outlet: Where messages go that come up while credit is there, with those of other sessions; None for none.
+        outlet: See Owner. Nothing that is shared so goes through a gate, or is removed at once.
         lock: Of the session.
         is_closed: Nothing is wanted any more, and nothing that came belongs to it.
         handle: The fragment where it lies.

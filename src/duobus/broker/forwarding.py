@@ -193,6 +193,13 @@ class Forwarding:
         known = self._lives.get(origin_of(handle, source_no))
         return known[1] if known is not None and known[0] is fragment else fragment.sources[source_no].next_count
 
+    def has_taken(self, origin: Origin, count: int) -> bool:
+        """Whether an entity that is there has taken over a message of another store already (I14)."""
+        return any(
+            handle.fragment is not None and handle.fragment.sources[SOURCE].ledger.has(origin, count)
+            for handle in self._ledgers
+        )
+
     def note_ledger(self, handle: FragmentHandle) -> None:
         """A fragment has entries in its ledger, which are to be forgotten some time."""
         self._ledgers[handle] = None

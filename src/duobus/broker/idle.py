@@ -1,4 +1,4 @@
-"""AutoDeleteOnIdle: queues that nobody has used for their time are deleted (I42).
+"""When queues were used: what AccessedAt tells, and AutoDeleteOnIdle, by which unused ones are deleted (I42).
 
 A use is a send, an open receiver, a peek or another operation by number; a queue with scheduled messages is in use, and
 so is one of which a store is away, since nobody can look. One timer serves all queues. After a restart the time begins
@@ -22,20 +22,35 @@ class IdleClock:
     """When a queue was last used.
 
     Attributes:
-        limit_ms: For how long it may be idle.
-        last_ms: Broker time of its last use.
+        limit_ms: For how long it may be idle; None is for ever.
+        last_ms: Broker time of its last use, or of the instant from which its idleness is counted.
+        accessed_ms: Broker time of its last use since the server's start; 0 for none.
     """
 
-    __slots__ = ("_now_ms", "last_ms", "limit_ms")
+    __slots__ = ("_now_ms", "accessed_ms", "last_ms", "limit_ms")
 
-    def __init__(self, limit_ms: int, now_ms: Callable[[], int]) -> None:
+    def __init__(self, limit_ms: int | None, now_ms: Callable[[], int], accessed_ms: int = 0) -> None:
         self.limit_ms = limit_ms
         self._now_ms = now_ms
         self.last_ms = now_ms()
+        self.accessed_ms = accessed_ms
 
     def note(self) -> None:
         """It is used now."""
-        self.last_ms = self._now_ms()
+        self.last_ms = self.accessed_ms = self._now_ms()
+
+
+def last_access_ms(queue: Queue) -> int:
+    """When a queue was sent to, received from or looked into last (HTTP contract A.5.1); 0 for never.
+
+    Whoever has a receiver or a session open uses it now.
+    """
+    clock = queue.idle
+    if clock is None:
+        return 0
+    if any(lender.receivers for lender in queue.lenders.values()) or queue.has_session_users:
+        clock.note()
+    return clock.accessed_ms
 
 
 class IdleWatch:
@@ -63,24 +78,25 @@ class IdleWatch:
         about = queue.description
         # What forwards is never idle (HTTP contract A.7).
         limit_ms = about.auto_delete_on_idle_ms if about.forward_to is None else None
-        queue.idle = None
+        known = 0 if queue.idle is None else queue.idle.accessed_ms
+        clock = queue.idle = IdleClock(limit_ms, self._now_ms, known)
+        for lender in queue.lenders.values():
+            lender.clock = clock
         if limit_ms is not None:
-            queue.idle = IdleClock(limit_ms, self._now_ms)
-            self._arm(queue.idle.last_ms + limit_ms)
+            self._arm(clock.last_ms + limit_ms)
 
     def look(self) -> None:
         """Delete what has been idle for too long, and set the timer for the next look."""
         now_ms = self._now_ms()
         earliest = None
         for queue in list(self._queues()):
-            clock = queue.idle
-            whole = queue.top.idle
-            if (clock is not None or whole is not None) and _is_in_use(queue):
+            clocks = [one for one in (queue.idle, queue.top.idle) if one is not None and one.limit_ms is not None]
+            if clocks and _is_in_use(queue):
                 # Whoever uses a subscription uses its topic.
-                for one in (clock, whole):
-                    if one is not None:
-                        one.last_ms = now_ms
-            if clock is None:
+                for one in clocks:
+                    one.last_ms = now_ms
+            clock = queue.idle
+            if clock is None or clock.limit_ms is None:
                 continue
             due_ms = clock.last_ms + clock.limit_ms
             if due_ms <= now_ms:

@@ -14,6 +14,7 @@ from duobus.model.columns import DeliveryBatch, Mailbox
 
 if TYPE_CHECKING:
     from duobus.broker.handle import FragmentHandle
+    from duobus.broker.idle import IdleClock
     from duobus.broker.throttle import Throttle
 
 #: Most messages lent to one fragment at a time: small enough that receivers share, large enough that the cost
@@ -84,15 +85,17 @@ class Lender:
     Attributes:
         receivers: Every open receiver, for whoever counts them.
         was_used: A receiver has closed since whoever asks last set this to False.
+        clock: Told when a receiver closes, if there is one.
     """
 
-    __slots__ = ("_offers", "_waiting", "receivers", "source_no", "sub_queue", "was_used")
+    __slots__ = ("_offers", "_waiting", "clock", "receivers", "source_no", "sub_queue", "was_used")
 
     def __init__(self, source_no: int, sub_queue: int) -> None:
         self.source_no = source_no
         self.sub_queue = sub_queue
         self.receivers: set[Receiver] = set()
         self.was_used = False
+        self.clock: IdleClock | None = None
         # Ordered sets: thousands may wait, and each joins and leaves at constant cost.
         self._waiting: OrderedDict[Receiver, None] = OrderedDict()
         self._offers: OrderedDict[FragmentHandle, None] = OrderedDict()
@@ -111,6 +114,8 @@ class Lender:
     def leave(self, receiver: Receiver) -> None:
         """Forget a receiver."""
         self.was_used = True
+        if self.clock is not None:
+            self.clock.note()
         self.receivers.discard(receiver)
         self._waiting.pop(receiver, None)
 

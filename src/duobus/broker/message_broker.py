@@ -12,10 +12,12 @@ import asyncio
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from duobus.broker import backlog, recovery
 from duobus.broker.alarm import Alarm
+from duobus.broker.counts import CountsTimer
 from duobus.broker.fragment import fanout, sessions
 from duobus.broker.fragment.clearing import Clearing
 from duobus.broker.fragment.commands import (
@@ -31,13 +33,16 @@ from duobus.broker.fragment.source import SourceSettings
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.lending import Receiver
 from duobus.broker.paging import Pager, set_windows
+from duobus.broker.patience import CLOSE_S, ENDLESS_S, LONG_S, PatientWriter
 from duobus.broker.ports import LateRefusal, Plan, Watcher, Writer
 from duobus.broker.session_desk import SessionDesk, tell
+from duobus.broker.sources import apply_settings
 from duobus.broker.throttle import busy
-from duobus.broker.undecided import Undecided
+from duobus.broker.undecided import AWAITED, Undecided
 from duobus.clock import BrokerTime, Entropy
 from duobus.errors import InternalError, ServiceBusError, StoreFailed, StoreUnavailable
 from duobus.model.columns import DeliveryBatch, Mailbox
+from duobus.model.quotas import STORE_PATIENCE_S
 from duobus.stores.interface import CommitBatch, MessagingStore, StoreContents, Tombstone
 
 T = TypeVar("T")
@@ -83,6 +88,7 @@ class MessageBroker:
         entropy: Entropy,
         watcher: Watcher,
         reader: Writer | None = None,
+        patience_s: float = STORE_PATIENCE_S,
     ) -> None:
         self.store_id = store_id
         self.store = store
@@ -97,21 +103,22 @@ class MessageBroker:
         self.commit_seconds = 0.0
         self.commit_buckets = [0] * (len(COMMIT_BOUNDS_S) + 1)
         self._started_s = 0.0
-        self._writer = writer
         self._time = time
         self._entropy = entropy
         self._watcher = watcher
         self._loop = asyncio.get_running_loop()
+        self._writer = PatientWriter(self._loop, writer, patience_s)
         self._fragments: dict[int, Fragment] = {}
         # Fragments with delivery counts to write, and those of the commit under way.
         self._changed: dict[int, Fragment] = {}
+        self._counts = CountsTimer(self._loop, self._schedule)
         self._committing: dict[object, Fragment] = {}
         self._pending: deque[Command] = deque()
         self._work: list[Command] | None = None
         self._commit_no = 0
         self._start_scheduled = False
         self._alarm = Alarm(self._loop, time.now_ms, self._ring)
-        self._pager = Pager(self, reader or writer)
+        self._pager = Pager(self, self._writer if reader is None else PatientWriter(self._loop, reader, patience_s))
         self.sessions = SessionDesk(self)
         # Tombstones of other stores, each with the refusal that waits until it is durable; then those in a commit.
         self._tombstones: list[tuple[Tombstone, LateRefusal]] = []
@@ -169,7 +176,10 @@ class MessageBroker:
             self.follow_up(fragment, [], missing=sum(source.missing for source in fragment.sources.values()))
 
     def call(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Run a blocking call of the store in its thread, in order with the commits."""
+        """Run a blocking call of the store in its thread, in order with the commits, however long it takes."""
+        return self._call(call, ENDLESS_S)
+
+    def _call(self, call: Callable[[], T], patience_s: float | None) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self._loop.create_future()
 
         def done(result: T | None, error: BaseException | None) -> None:
@@ -180,7 +190,7 @@ class MessageBroker:
             else:
                 future.set_result(result)  # type: ignore[arg-type]
 
-        self._writer.submit(call, done)
+        self._writer.submit(call, done, patience_s)
         return future
 
     def read(self, call: Callable[[], T], take: Callable[[T], None]) -> None:
@@ -198,8 +208,10 @@ class MessageBroker:
 
         self._writer.submit(lambda: (call(), self.store.quarantined()), done)
 
-    async def use(self, call: Callable[[], T]) -> T:
+    async def use(self, call: Callable[[], T], patience_s: float | None = None) -> T:
         """Run a call of the open store for somebody who waits; its failure ends this life as that of a commit does.
+
+        ``patience_s``: how long it may take; None for as long as a commit.
 
         Raises:
             StoreUnavailable: The store failed on this, or was away already.
@@ -208,7 +220,7 @@ class MessageBroker:
             raise self.unavailable()
         life = self._life
         try:
-            result, damaged = await self.call(lambda: (call(), self.store.quarantined()))
+            result, damaged = await self._call(lambda: (call(), self.store.quarantined()), patience_s)
         except StoreFailed as error:
             if life == self._life:
                 self._fail(error)
@@ -238,7 +250,7 @@ class MessageBroker:
         plan = self.plans.get((handle.entity_id, handle.number))
         if plan is not None:
             # They may have changed while it was being recovered.
-            self._apply_settings(fragment, plan.settings)
+            apply_settings(fragment, plan.settings)
         for source in fragment.sources.values():
             if source.history is not None:
                 source.history.move_to(self.id_room)
@@ -267,14 +279,8 @@ class MessageBroker:
             plan.settings = settings
         fragment = handle.fragment
         if fragment is not None:
-            self._apply_settings(fragment, settings)
+            apply_settings(fragment, settings)
             self._alarm.note(fragment)
-
-    @staticmethod
-    def _apply_settings(fragment: Fragment, settings: dict[int, SourceSettings]) -> None:
-        for source_no, source in fragment.sources.items():
-            if source.settings is not settings.get(source_no, source.settings):
-                fragment.set_settings(settings[source_no], source_no)
 
     async def drop_entity(self, entity_id: int) -> None:
         """Delete everything of an entity from the store.
@@ -290,7 +296,7 @@ class MessageBroker:
                 fragment.handle.become(None)  # type: ignore[attr-defined]
                 for owner in sessions.forget_locks(fragment):
                     owner.lost()
-        await self.use(lambda: self.store.drop_entity(entity_id))
+        await self.use(lambda: self.store.drop_entity(entity_id), LONG_S)
 
     def unavailable(self) -> StoreUnavailable:
         """The error for whoever needs this store now."""
@@ -447,6 +453,9 @@ class MessageBroker:
         if self.state != "open":
             return
         touched = self._committing
+        if not (work or touched or self._tombstones or self._buried) and self._counts.may_wait(self._changed):
+            self._quiet()
+            return
         touched.update({fragment.handle: fragment for fragment in self._changed.values()})
         self._changed = {}
         room = COMMIT_TOUCHED_MAX
@@ -460,9 +469,7 @@ class MessageBroker:
         commit.tombstones += [stone for stone, _ in self._carried]
         commit.buried += self._buried
         self._buried = []
-        if not work and not touched and not commit.tombstones and not commit.buried:
-            self._quiet()
-            return
+        self._counts.taken(self._changed)
         self._work = work
         self._commit_no = commit.commit_no
         self._started_s = self._loop.time()
@@ -491,11 +498,11 @@ class MessageBroker:
                 work.append(command)
                 if run is not None:
                     messages += fanout.weight_of(run)
-                    size += run.batch.bytes_total
+                    size += run.size
                 elif isinstance(command, Group):
                     runs = [member for member in command.members if isinstance(member, Run)]
                     messages += sum(map(fanout.weight_of, runs))
-                    size += sum(run.batch.bytes_total for run in runs)
+                    size += sum(run.size for run in runs)
                 elif isinstance(command, Clearing):
                     messages += len(command.slots)
         return work
@@ -671,7 +678,7 @@ class MessageBroker:
         self._lose_memory(error)
         unavailable = self.unavailable()
         for command in work:
-            if isinstance(command, Group) and was_submitted:
+            if isinstance(command, AWAITED) and was_submitted:
                 self._undecided.keep(command, commit_no, unavailable)
             else:
                 self._refuse(command, unavailable, self._stones(command, commit_no, old))
@@ -696,6 +703,7 @@ class MessageBroker:
         self._fragments = {}
         self.id_room = IdRoom(self.id_room.limit)
         self._changed, self._committing = {}, {}
+        self._counts.taken(None)
         self._alarm.clear()
         self._quiet()
         for owner in owners:
@@ -765,11 +773,14 @@ class MessageBroker:
 
     async def close(self) -> None:
         """Finish the commits in waiting, then close the store."""
+        self._counts.hurry()
         await self.finish()
         self._life += 1
         self.state = "closed"
         self._alarm.clear()
-        await self.call(self.store.close)
+        # What was stored is on disk: a store that stalls now must not keep the process from ending.
+        with suppress(StoreFailed):
+            await self._call(self.store.close, CLOSE_S)
 
     def _quiet(self) -> None:
         """Nothing is under way: tell a ``close`` that waits for it."""

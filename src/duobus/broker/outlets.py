@@ -54,29 +54,37 @@ class Outlet(Mailbox):
     __slots__ = ()
 
 
-def hand_out(fragment: Fragment, handle: FragmentHandle, outlet: Outlet, locks: list[SessionLock]) -> None:
-    """Give an outlet what there is of these sessions, as far as the credit of each goes."""
-    broker = handle.broker
+def hand_out_all(fragment: Fragment, shared: dict[Outlet, list[SessionLock]]) -> None:
+    """Give outlets what there is of their sessions that were woken, as far as the credit of each goes."""
+    home: FragmentHandle = fragment.handle  # type: ignore[assignment]
     # Time may have passed since: what has run out is found now, and not handed out.
-    broker.present(handle)
-    if handle.fragment is not fragment:
-        return
+    home.broker.present(home)
+    for outlet, locks in shared.items():
+        handle = home.part(locks[0].source_no)
+        if handle.fragment is fragment:
+            _hand_out(fragment, handle, outlet, locks)
+
+
+def _hand_out(fragment: Fragment, handle: FragmentHandle, outlet: Outlet, locks: list[SessionLock]) -> None:
     asked: list[tuple[SessionLock, int, int]] = []
+    add = asked.append
     for lock in locks:
+        lock.is_woken = False
         session = lock.session
+        number = session.available
         receiver: SessionReceiver = lock.owner  # type: ignore[assignment]
         wanted = receiver.wanted
         # ``sessions.available``; nobody who shares an outlet was promised anything.
-        number = 0 if lock.is_over or session.returning else session.available
+        if not number or not wanted or session.returning or lock.is_over:
+            continue
         if number > wanted:
             number = wanted
-        if number:
-            receiver.wanted = wanted - number
-            receiver.lent += number
-            asked.append((lock, number, lock.until_ms))
+        receiver.wanted = wanted - number
+        receiver.lent += number
+        add((lock, number, lock.until_ms))
     if not asked:
         return
     first, slots = take_turn(fragment, fragment.sources[asked[0][0].source_no], asked)
-    broker.note_touched(fragment)
+    handle.broker.note_touched(fragment)
     outlet.ready.append(TurnBatch(handle, fragment.prefix, first, slots, asked))
     outlet.wake()

@@ -174,6 +174,12 @@ class Queue:
         if self.description.requires_duplicate_detection and not batch.ping:
             identify(batch, is_partitioned=self.is_partitioned)
 
+    def demand_whole(self) -> None:
+        """Raise StoreUnavailable unless every fragment is there: management acts on all of them or none (I31)."""
+        for handle in self.fragments:
+            if not handle.online:
+                raise handle.broker.unavailable()
+
     def demand_session(self, special: Special | None, *, is_ping: bool) -> None:
         """Refuse a message that belongs to no session, where every message must.
 
@@ -186,11 +192,16 @@ class Queue:
 
     def cancel_scheduled(self, numbers: Iterable[int], reply: Mailbox) -> int:
         """Cancel scheduled messages; one CancelScheduled per fragment comes to ``reply``. Returns how many will."""
+        commands = self.cancellations(numbers, reply)
+        for command in commands:
+            command.handle.broker.submit(command)
+        return len(commands)
+
+    def cancellations(self, numbers: Iterable[int], reply: Mailbox | None) -> list[CancelScheduled]:
+        """What cancels scheduled messages when it is submitted: one command per fragment."""
         self._note_use()
         by_fragment = self._by_fragment(numbers, "scheduled")
-        for handle, counts in by_fragment:
-            handle.broker.submit(CancelScheduled(handle, self.source_no, counts, reply))
-        return len(by_fragment)
+        return [CancelScheduled(handle, self.source_no, counts, reply) for handle, counts in by_fragment]
 
     # -- receiving ----------------------------------------------------------------------------------------------
 
@@ -319,6 +330,15 @@ class Queue:
             was_used = was_used or source.sessions.was_held
             source.sessions.was_held = bool(source.sessions.locks)
         return was_used
+
+    @property
+    def has_session_users(self) -> bool:
+        """Whether somebody waits for a session, or has one."""
+        if self.acceptor is None:
+            return False
+        return len(self.acceptor) > 0 or any(
+            bool(source.sessions and source.sessions.locks) for source in self._sources()
+        )
 
     def _sources(self) -> Iterator[Source]:
         return (handle.fragment.sources[self.source_no] for handle in self.fragments if handle.fragment is not None)

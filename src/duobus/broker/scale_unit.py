@@ -71,6 +71,7 @@ class ScaleUnit:
         idle_watch: Finds those that nobody uses.
         topics: Makes, changes and deletes topics and what belongs to them.
         new_id: Gives ``newid()`` of rules its values.
+        partitions: Fragments of a partitioned entity that is created from now on.
         store_events: What happened to stores, for the log: called with (store id, "opened" or "failed", why).
     """
 
@@ -85,6 +86,7 @@ class ScaleUnit:
         self.namespaces: dict[str, Namespace] = {}
         self.store_events = log
         self.quotas = quotas or Quotas()
+        self.partitions = FRAGMENTS_STANDARD
         self.forwarding = Forwarding(self.namespace)
         self.catalog = catalog
         self._tombstones: dict[int, list[Tombstone]] = {}
@@ -95,6 +97,8 @@ class ScaleUnit:
         self.topics = TopicLife(self)
         self.new_id: Callable[[], uuid.UUID] = new_id or Entropy().uuid
         self._deletions: set[asyncio.Task[None]] = set()
+        # Entities that are gone for clients, of which a store that failed still holds something.
+        self._unfinished: list[Queue] = []
 
     # -- start and stop -----------------------------------------------------------------------------------------
 
@@ -220,7 +224,7 @@ class ScaleUnit:
         Raises:
             EntityNotFound: There is no such queue.
             ArgumentInvalid, ArgumentOutOfRange: A property is wrong, or cannot be changed; nothing was.
-            ServerBusy: The catalog is lost; nothing was changed.
+            ServerBusy: The catalog is lost, or a store that holds part of it is away; nothing was changed.
         """
         home = self.namespace(namespace)
         queue = home.queues.get(description.name.lower())
@@ -228,6 +232,7 @@ class ScaleUnit:
             raise not_found(f"sb://{home.name}/{description.name}")
         wanted = check_queue_update(queue.description, description, profile)
         check_targets(home, wanted, queue.description)
+        queue.demand_whole()
         wanted = msgspec.structs.replace(wanted, updated_at_ms=self.now_ms())
         try:
             self.catalog.update_description(queue.entity_id, to_json(wanted))
@@ -273,20 +278,20 @@ class ScaleUnit:
             self.idle_watch.begin(queue)
             self.store_events(0, "unfinished", f"deletion of '{queue.path}': {error}")
             return
-        task = asyncio.get_running_loop().create_task(self._clear_idle(queue), name="delete-idle-entity")
+        minutes = (queue.description.auto_delete_on_idle_ms or 0) / 60_000
+        self._clear_beside(queue, f"{queue.kind} '{queue.path}' was idle for {minutes:g} minutes (AutoDeleteOnIdle)")
+
+    def _clear_beside(self, entity: Queue, why: str) -> None:
+        """``clear`` an entity while everything else goes on."""
+        task = asyncio.get_running_loop().create_task(self._try_to_clear(entity, why), name="delete-entity")
         self._deletions.add(task)
         task.add_done_callback(self._deletions.discard)
 
-    async def _clear_idle(self, queue: Queue) -> None:
-        minutes = (queue.description.auto_delete_on_idle_ms or 0) / 60_000
-        why = f"{queue.kind} '{queue.path}' was idle for {minutes:g} minutes (AutoDeleteOnIdle)"
+    async def _try_to_clear(self, entity: Queue, why: str) -> None:
         try:
-            if isinstance(queue, (Topic, Subscription)):
-                await self.topics.clear(queue)
-            else:
-                await self._clear(queue)
+            await self.clear(entity)
         except (StoreFailed, ServiceBusError) as error:
-            self.store_events(0, "unfinished", f"{why}; the rest is deleted at the next start: {error}")
+            self.store_events(0, "unfinished", f"{why}; the rest is deleted when the store is back: {error}")
         else:
             self.store_events(0, "deleted", why)
 
@@ -302,7 +307,7 @@ class ScaleUnit:
         if away:
             raise away[0].unavailable()
         store_ids = sorted(self.brokers)
-        count = FRAGMENTS_STANDARD if is_partitioned else 1
+        count = self.partitions if is_partitioned else 1
         # The first fragment of each entity starts one store further, so that plain entities spread too.
         offset = sum(len(space.queues) + len(space.topics) for space in self.namespaces.values())
         return tuple(SlotRow(slot, slot, store_ids[(offset + slot) % len(store_ids)]) for slot in range(count))
@@ -310,7 +315,8 @@ class ScaleUnit:
     def _demand_room(self, home: Namespace, name: str, *, is_partitioned: bool) -> None:
         entities = [*home.queues.values(), *home.topics.values()]
         number, limit, kind = len(entities) + len(home.unbuilt), self.quotas.entities, "entities"
-        if number < limit and is_partitioned:
+        # Where every entity is partitioned, they are counted as entities (HTTP contract A.6.1).
+        if number < limit and is_partitioned and self.partitions == FRAGMENTS_STANDARD:
             number = sum(entity.is_partitioned for entity in entities)
             limit, kind = self.quotas.partitioned_entities, "partitioned entities"
         if number >= limit:
@@ -323,11 +329,24 @@ class ScaleUnit:
         """Delete a queue with everything in it.
 
         Raises:
-            StoreUnavailable: A store that holds part of it is away; the deletion is finished at the next start.
+            StoreUnavailable: A store that holds part of it is away, and nothing was changed; or it failed on this, and
+                the deletion is finished when it is back.
         """
         queue = self.namespace(namespace).queues[path.lower()]
+        queue.demand_whole()
         self._take_away(queue)
-        await self._clear(queue)
+        await self.clear(queue)
+
+    async def clear(self, entity: Queue) -> None:
+        """Delete what the stores hold of an entity that was taken away; what fails is tried when a store is back."""
+        try:
+            if isinstance(entity, (Topic, Subscription)):
+                await self.topics.clear(entity)
+            else:
+                await self._clear(entity)
+        except (StoreFailed, ServiceBusError):
+            self._unfinished.append(entity)
+            raise
 
     def _take_away(self, queue: Queue) -> None:
         """From now on the queue is gone for clients, also after a crash."""
@@ -390,6 +409,9 @@ class ScaleUnit:
         """Log it, and see to the tombstones that waited for a store."""
         self.store_events(broker.store_id, "opened", f"generation {broker.generation}")
         self.forwarding.store_opened(broker)
+        unfinished, self._unfinished = self._unfinished, []
+        for entity in unfinished:
+            self._clear_beside(entity, f"{entity.kind} '{entity.path}' had been deleted when a store failed")
         homeless, self._homeless = self._homeless, []
         for stone, refusal in homeless:
             if stone.store_id == broker.store_id:

@@ -8,19 +8,19 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from duobus.broker.accepting import SessionReceiver
 from duobus.broker.fragment import sessions
 from duobus.broker.fragment.commands import SettleBatch, TakeAndRemove
 from duobus.broker.fragment.owner import Owner
 from duobus.broker.fragment.sessions import SessionLock, session_lock_lost
 from duobus.broker.fragment.slot import MAIN
-from duobus.broker.outlets import Outlet, hand_out
+from duobus.broker.outlets import hand_out_all
 from duobus.errors import InternalError
 from duobus.model.columns import DeliveryBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from duobus.broker.accepting import SessionReceiver
     from duobus.broker.fragment.fragment import Fragment
     from duobus.broker.handle import FragmentHandle
     from duobus.broker.message_broker import MessageBroker
@@ -140,24 +140,22 @@ def tell(fragment: Fragment) -> None:
         woken, fragment.woken = fragment.woken, []
         for lock in ended:
             lock.owner.lost()
-        shared: dict[Outlet, list[SessionLock]] = {}
+        shared: dict[object, list[SessionLock]] = {}
+        find = shared.get
         for lock in woken:
-            lock.is_woken = False
-            if lock.is_over:
-                continue
-            owner = lock.owner
-            outlet = owner.outlet if isinstance(owner, SessionReceiver) and owner.gate is None else None
-            if outlet is None:
-                owner.offer()
-            elif (locks := shared.get(outlet)) is None:
+            outlet = lock.owner.outlet
+            locks = find(outlet)
+            if locks is None:
                 shared[outlet] = [lock]
             else:
                 locks.append(lock)
-        for outlet, locks in shared.items():
-            home: FragmentHandle = fragment.handle  # type: ignore[assignment]
-            handle = home.part(locks[0].source_no)
-            if handle.fragment is fragment:
-                hand_out(fragment, handle, outlet, locks)
+        alone = shared.pop(None, None)
+        if shared:
+            hand_out_all(fragment, shared)  # type: ignore[arg-type]
+        for lock in alone or ():
+            lock.is_woken = False
+            if not lock.is_over:
+                lock.owner.offer()
 
 
 __all__ = ["SessionDesk", "tell"]

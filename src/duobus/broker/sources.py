@@ -7,12 +7,20 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from duobus.broker.fragment.fragment import Fragment
     from duobus.broker.fragment.source import SourceSettings
     from duobus.broker.handle import FragmentHandle
     from duobus.broker.message_broker import MessageBroker
 
 #: Copies that one transaction deletes: some 30 ms, so that others are not kept from their commits.
 DROP_SLICE = 5_000
+
+
+def apply_settings(fragment: Fragment, settings: dict[int, SourceSettings]) -> None:
+    """Give those sources of a fragment new settings whose settings are others."""
+    for source_no, source in fragment.sources.items():
+        if source.settings is not settings.get(source_no, source.settings):
+            fragment.set_settings(settings[source_no], source_no)
 
 
 async def add_source(handle: FragmentHandle, source_no: int, settings: SourceSettings) -> None:

@@ -58,6 +58,7 @@ class Topic(Queue):
         self.about = about
         self.subscriptions: dict[str, Subscription] = {}
         self.rules = TopicRules(RuleSet(new_id=new_id))
+        self.rules.is_partitioned = self.is_partitioned
         self.rules.refuses_unmatched = about.filtering_messages_before_publishing
         self.sources: dict[int, SourceSettings] = super().settings()
 

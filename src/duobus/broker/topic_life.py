@@ -190,10 +190,11 @@ class TopicLife:
         Raises:
             EntityNotFound: There is no such topic.
             ArgumentInvalid, ArgumentOutOfRange: A property is wrong, or cannot be changed; nothing was.
-            ServerBusy: The catalog is lost; nothing was changed.
+            ServerBusy: The catalog is lost, or a store that holds part of it is away; nothing was changed.
         """
         topic = self._unit.namespace(namespace).topic(about.name)
         wanted = check_topic_update(topic.about, about, profile)
+        topic.demand_whole()
         wanted = msgspec.structs.replace(wanted, updated_at_ms=self._unit.now_ms())
         self._write(topic, topic.entity_id, to_json(wanted))
         topic.change_topic(wanted)
@@ -207,11 +208,13 @@ class TopicLife:
 
         Raises:
             EntityNotFound: There is no such topic.
-            StoreUnavailable: A store that holds part of it is away; the deletion is finished at the next start.
+            StoreUnavailable: A store that holds part of it is away, and nothing was changed; or it failed on this, and
+                the deletion is finished when it is back.
         """
         topic = self._unit.namespace(namespace).topic(path)
+        topic.demand_whole()
         self.take_away(topic)
-        await self.clear(topic)
+        await self._unit.clear(topic)
 
     # -- subscriptions ------------------------------------------------------------------------------------------
 
@@ -235,9 +238,7 @@ class TopicLife:
         wanted = Subscription(topic, 0, about)
         check_targets(unit.namespace(namespace), wanted.description)
         _demand_filters([*topic.subscriptions.values(), wanted])
-        for handle in topic.fragments:
-            if not handle.online:
-                raise handle.broker.unavailable()
+        topic.demand_whole()
         subscription = self._begin_subscription(topic, about)
         try:
             await self._create_sources(subscription)
@@ -261,6 +262,7 @@ class TopicLife:
         wanted = check_subscription_update(subscription.about, about, profile)
         described = Subscription(subscription.topic, 0, wanted).description
         check_targets(self._unit.namespace(namespace), described, subscription.description)
+        subscription.demand_whole()
         subscription.change_subscription(self._written(subscription, wanted))
         self._unit.idle_watch.begin(subscription)
         self._unit.forwarding.begin(subscription, subscription.source_no)
@@ -273,8 +275,9 @@ class TopicLife:
         Raises: as ``delete_topic``.
         """
         subscription = self.subscription(namespace, path, name)
+        subscription.demand_whole()
         self.take_away(subscription)
-        await self.clear(subscription)
+        await self._unit.clear(subscription)
 
     def subscription(self, namespace: str, path: str, name: str) -> Subscription:
         """The subscription of this name; raises EntityNotFound."""

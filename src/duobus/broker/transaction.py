@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from duobus.broker.fragment.commands import Command, Run, SettleBatch
+from duobus.broker.fragment.commands import CancelScheduled, Command, Run, SettleBatch
+from duobus.broker.fragment.reserving import Reserve, ReservedRun
 from duobus.broker.queue import Queue
 from duobus.errors import NotAllowed, QuotaExceeded, ServiceBusError, TransactionRolledBack
 
@@ -78,6 +79,45 @@ class Transaction:
             raise
 
     def _add_send(self, queue: Queue, batch: SendBatch) -> None:
+        self.work.append(Run(self._place(queue, batch), queue.source_no, batch, None, None))
+
+    def schedule(self, queue: Queue, batch: SendBatch) -> Reserve:
+        """Add messages under numbers that are reserved for them now: whoever asks has to submit what is returned.
+
+        Raises:
+            ServiceBusError: As ``send``.
+        """
+        self._demand_open()
+        try:
+            reserve = Reserve(self._place(queue, batch), queue.source_no, batch.n, batch.reply)
+        except ServiceBusError as error:
+            self.doom(error)
+            raise
+        self.work.append(ReservedRun(reserve, batch))
+        return reserve
+
+    def cancel(self, queue: Queue, commands: list[CancelScheduled]) -> None:
+        """Add cancellations; the messages stay scheduled until the transaction is discharged, and must be so then.
+
+        Raises:
+            NotAllowed: Another entity or fragment, or a message that it cancels already.
+            QuotaExceeded: SETTLEMENTS_MAX is passed.
+            TransactionRolledBack: It is doomed already.
+        """
+        self._demand_open()
+        try:
+            self._demand_entity(queue)
+            for command in commands:
+                self._enter(queue, command.handle)
+                named = {(b"", count) for count in command.counts}
+                self._name(named, len(command.counts), "cancels")
+                self.work.append(command)
+        except ServiceBusError as error:
+            self.doom(error)
+            raise
+
+    def _place(self, queue: Queue, batch: SendBatch) -> FragmentHandle:
+        """Enter the fragment where messages belong."""
         self._demand_entity(queue)
         self._demand_room(batch.n)
         queue.prepare(batch)
@@ -89,7 +129,7 @@ class Transaction:
             self._enter(queue, queue.fragments[0])
         self._sent += batch.n
         assert self.handle is not None
-        self.work.append(Run(self.handle, queue.source_no, batch, None, None))
+        return self.handle
 
     def send_via(self, via: Queue, batch: SendBatch) -> None:
         """Add messages for another entity, which are stored in this one until they get there; see ``via.address``.
@@ -161,20 +201,28 @@ class Transaction:
 
     def _add_settlement(self, queue: Queue, command: SettleBatch) -> None:
         number = sum(number for _, number in command.ranges)
-        if len(self._locks) + number > SETTLEMENTS_MAX:
-            raise QuotaExceeded(
-                f"A transaction may settle {SETTLEMENTS_MAX} messages at most; this one has {len(self._locks)} and "
-                f"would get {number} more. Use several transactions."
-            )
+        self._demand_number(number)
         locks = {(command.prefix, lock) for first, count in command.ranges for lock in range(first, first + count)}
-        if len(locks) < number or not locks.isdisjoint(self._locks):
-            raise NotAllowed("The transaction settles this message already. Settle each message once.")
+        self._name(locks, number, "settles")
         self._enter(queue, command.handle)
-        self._locks |= locks
         # One lost lock refuses the whole group.
         command.strict = True
         command.reply = None
         self.work.append(command)
+
+    def _name(self, named: set[tuple[bytes, int]], number: int, what: str) -> None:
+        """Note which messages a piece of work settles or cancels: each of them once, and not too many."""
+        self._demand_number(number)
+        if len(named) < number or not named.isdisjoint(self._locks):
+            raise NotAllowed(f"The transaction {what} this message already. Name each message once.")
+        self._locks |= named
+
+    def _demand_number(self, number: int) -> None:
+        if len(self._locks) + number > SETTLEMENTS_MAX:
+            raise QuotaExceeded(
+                f"A transaction may settle {SETTLEMENTS_MAX} messages at most, cancelled ones included; this one has "
+                f"{len(self._locks)} and would get {number} more. Use several transactions."
+            )
 
     def _demand_open(self) -> None:
         if self.state == DOOMED:
@@ -217,4 +265,10 @@ class Transaction:
         assert self.state == OPEN
         self.state = DISCHARGED
         work, self.work = self.work, []
+        size = 0
+        for command in work:
+            if isinstance(command, Run):
+                # All of them are checked before the first is stored (I33).
+                command.beside = size
+                size += command.batch.bytes_total
         return work

@@ -14,14 +14,22 @@ import click
 #: Sub-command to module, whose ``command`` is the click command, and to its line in ``duobus --help``, which is here
 #: so that printing it imports none of them.
 _COMMANDS = {
+    "audit": ("duobus.cli.audit", "Read who changed which entity or rule."),
+    "completion": ("duobus.cli.completion", "Print what makes a shell complete this command."),
     "demo": ("duobus.cli.demo", "Send, kill the broker, go on, and count: nothing may be lost."),
+    "dlq": ("duobus.cli.dlq", "Look through dead letters, try them again, move, export and remove them."),
+    "fragment": ("duobus.cli.fragment", "Tell which fragment is on which messaging store."),
     "message": ("duobus.cli.message", "Send, peek and receive messages."),
+    "namespace": ("duobus.cli.namespace", "Show the namespace."),
+    "pair": ("duobus.cli.pair", "Tell what a pair of namespaces has in its backlog queues, and what it costs."),
     "queue": ("duobus.cli.queue", "Create, show, list, update and delete queues."),
     "rule": ("duobus.cli.rule", "Create, show, list, update and delete rules."),
     "subscription": ("duobus.cli.subscription", "Create, show, list, update and delete subscriptions."),
     "syphon": ("duobus.cli.syphon", "Carry messages from backlog queues to where they were meant for."),
     "serve": ("duobus.cli.serve", "Run the broker until SIGTERM or Ctrl-C."),
+    "store": ("duobus.cli.store", "List messaging stores; fail, stall and heal them in a drill."),
     "topic": ("duobus.cli.topic", "Create, show, list, update and delete topics."),
+    "topology": ("duobus.cli.topology", "Export and import all entities of a namespace."),
     "trust": ("duobus.cli.trust", "Tell what makes each language trust the server's own authority."),
 }
 

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from duobus.cli.querying import query_option
 from duobus.errors import ArgumentInvalid
 from duobus.model.durations import format_duration, parse_duration
 
@@ -34,7 +35,7 @@ LOCAL: Final = (
 #: Where an emulator manages entities when its address names no port.
 EMULATOR_HTTP_PORT: Final = 5300
 
-OUTPUTS: Final = ("table", "json", "jsonl", "tsv")
+OUTPUTS: Final = ("table", "json", "jsonl", "yaml", "tsv")
 
 _SECRETS: Final = ("sharedaccesskey", "sharedaccesssignature")
 _SHORT: Final = re.compile(r"(\d{1,9})(s|m|h|d)")
@@ -85,9 +86,35 @@ class Remote:
             self.netloc = f"{address.netloc}:{EMULATOR_HTTP_PORT}"
 
     @property
+    def authority(self) -> str | None:
+        """The certificate authority to trust, PEM; None for those of the system."""
+        return self._ca
+
+    def member(self, name: str) -> str:
+        """A member of the connection string, by its name in lower case; empty when it has none."""
+        return self._members.get(name, ("", ""))[1]
+
+    @property
     def url(self) -> str:
         """Base URL of the management API."""
         return f"{'http' if self.is_plain else 'https'}://{self.netloc}"
+
+    @property
+    def ca(self) -> str | None:
+        """File of the certificate authority to trust, if it is not the system's."""
+        return self._ca
+
+    def access_key(self) -> tuple[str, str]:
+        """Name and key of the rule that the connection string gives.
+
+        Raises:
+            click.UsageError: It gives a token or nothing.
+        """
+        name = self._members.get("sharedaccesskeyname", ("", ""))[1]
+        key = self._members.get("sharedaccesskey", ("", ""))[1]
+        if not name or not key:
+            raise click.UsageError("Give a connection string with SharedAccessKeyName and SharedAccessKey.")
+        return name, key
 
     def _split(self, url: str) -> Any:
         """Take an address apart, which is quoted in no error, since a key may have got into it."""
@@ -244,3 +271,4 @@ def _options(has_endpoint: bool, has_output: bool) -> Iterator[Any]:
             type=click.Choice(OUTPUTS),
             help="Form of what is printed; by default table on a terminal, else jsonl.",
         )
+        yield query_option

@@ -9,7 +9,7 @@ import click
 
 from duobus.errors import ConfigurationError
 from duobus.model.http_options import HttpOptions
-from duobus.model.quotas import parse_quotas
+from duobus.model.quotas import STORE_PATIENCE_S, parse_quotas
 from duobus.model.tiers import TIERS
 from duobus.server.config import (
     DEFAULT_HOST,
@@ -90,6 +90,14 @@ SIGTERM or Ctrl-C drains and stops; a second one stops at once.
 @click.option(
     "--bearer-tokens", type=_FILE, help="Issuers of bearer tokens to trust, and clients of an own token endpoint; JSON."
 )
+@click.option(
+    "--store-patience",
+    type=click.FloatRange(0.1, 3600),
+    default=STORE_PATIENCE_S,
+    show_default=True,
+    help="Seconds that a messaging store may take to answer before it is taken out.",
+)
+@click.option("--allow-drills", is_flag=True, help="Let duobus store fail and stall the messaging stores.")
 @click.option("--ready-file", type=_FILE, help="Write ports and connection strings here once clients can connect.")
 @click.option(
     "--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Form of the logs."
@@ -115,6 +123,8 @@ def command(
     strict_api_version: bool,
     missing_as_feed: bool,
     bearer_tokens: Path | None,
+    store_patience: float,
+    allow_drills: bool,
     ready_file: Path | None,
     log_format: str,
 ) -> None:
@@ -142,6 +152,8 @@ def command(
                     tier=TIERS[tier], strict_api_version=strict_api_version, missing_as_feed=missing_as_feed
                 ),
                 bearer_tokens=bearer_tokens,
+                store_patience_s=store_patience,
+                allow_drills=allow_drills,
                 ready_file=ready_file,
                 log_format=log_format,
             )

@@ -98,8 +98,9 @@ async def _run(
     from duobus.ha.aio.syphon import Syphon
     from duobus.ha.errors import BacklogUnavailable
     from duobus.ha.events import Reporter
+    from duobus.ha.metrics import metrics_of
 
-    reporter = Reporter(_printer(is_json))
+    reporter = Reporter(_printer(is_json), metrics_of(str(primary.fully_qualified_namespace)))
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
@@ -118,9 +119,12 @@ async def _run(
 
 def _printer(is_json: bool) -> Callable[[Event], None]:
     def as_json(event: Event) -> None:
-        click.echo(json.dumps({"event": type(event).__name__, **dataclasses.asdict(event)}))
+        if not event.is_routine:
+            click.echo(json.dumps({"event": type(event).__name__, **dataclasses.asdict(event)}))
 
     def as_text(event: Event) -> None:
+        if event.is_routine:
+            return
         members = dataclasses.asdict(event)
         said = "  ".join(f"{name}={value}" for name, value in members.items() if value != "")
         click.echo(f"{type(event).__name__}  {said}")

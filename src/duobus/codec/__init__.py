@@ -24,6 +24,7 @@ from duobus.codec.sections import (
     scan_plain,
     split_batch,
 )
+from duobus.codec.trailing import without_trailing_annotations
 from duobus.codec.values import (
     Array,
     Byte,
@@ -83,6 +84,7 @@ __all__ = [
     "message_id_of",
     "application_properties",
     "with_application_properties",
+    "without_trailing_annotations",
     "header_section",
     "annotations_section",
     "delivery_annotations_section",

@@ -8,7 +8,6 @@ from typing import Any, Final
 from duobus.codec.encode import encode_into
 from duobus.codec.sections import (
     APPLICATION_PROPERTIES,
-    DATA,
     DELIVERY_ANNOTATIONS,
     HEADER,
     MESSAGE_ANNOTATIONS,
@@ -92,7 +91,10 @@ def application_properties_section(values: Mapping[str, Any]) -> bytes:
 
 def data_section(content: bytes) -> bytes:
     """Return a data section with this content."""
-    return _section(DATA, content)
+    size = len(content)
+    if size < 256:
+        return b"\x00\x53\x75\xa0" + size.to_bytes(1, "big") + content
+    return b"\x00\x53\x75\xb0" + size.to_bytes(4, "big") + content
 
 
 def build_message(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from duobus.clock import Clock
 from duobus.demo.clients import silence_sdk_logs
 from duobus.demo.errors import DemoFailed
 from duobus.demo.run_state import RunState
-from duobus.demo.server_process import ServerProcess
+from duobus.demo.server_process import DEFAULT_OPTIONS, ServerProcess
 
 _FREEZE_S = 0.15
 _ATTEMPTS = 20
@@ -57,15 +57,21 @@ def kill_failures(kills: list[dict[str, Any]], wanted: int, sends_min: int, held
 
 
 def play_with_server(
-    folder: Path, config: Mapping[str, Any], clock: Clock, play: Callable[[ServerProcess], dict[str, Any]]
+    folder: Path,
+    config: Mapping[str, Any],
+    clock: Clock,
+    play: Callable[[ServerProcess], dict[str, Any]],
+    options: Sequence[str] = DEFAULT_OPTIONS,
 ) -> dict[str, Any]:
     """Play a part against a broker of its own in ``folder``; return the result's members.
+
+    ``options``: of ``duobus serve``.
 
     Raises:
         DemoFailed: It could not be finished; the text ends with the broker's last words.
     """
     silence_sdk_logs()
-    server = ServerProcess(folder, config=config, clock=clock)
+    server = ServerProcess(folder, config=config, arguments=options, clock=clock)
     try:
         with server:
             return play(server)

@@ -21,6 +21,8 @@ PARTS = {
     "queue": "duobus.demo.queue_part",
     "sessions": "duobus.demo.sessions_part",
     "fanout": "duobus.demo.fanout_part",
+    "store-loss": "duobus.demo.store_loss_part",
+    "paired": "duobus.demo.paired_part",
 }
 
 

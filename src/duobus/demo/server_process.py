@@ -25,6 +25,9 @@ START_TIMEOUT_S = 30.0
 #: ``duobus serve`` drains in bounded time after SIGTERM; after this it is killed.
 STOP_TIMEOUT_S = 15.0
 
+#: Options of ``duobus serve`` unless others are given.
+DEFAULT_OPTIONS = ("--emulator", "--tls-self-signed")
+
 _POLL_S = 0.01
 _LOG_TAIL_LINES = 40
 
@@ -46,7 +49,7 @@ class ServerProcess:
         *,
         config: Mapping[str, Any] | Path | None = None,
         data: Path | None = None,
-        arguments: Sequence[str] = ("--emulator", "--tls-self-signed"),
+        arguments: Sequence[str] = DEFAULT_OPTIONS,
         clock: Clock | None = None,
     ) -> None:
         self._folder = folder

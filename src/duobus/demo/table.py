@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from rich.table import Table
@@ -12,7 +13,11 @@ _ROWS = (
     ("acknowledged", "Acknowledged"),
     ("expected", "Copies expected"),
     ("too_large", "Refused as too large"),
+    ("sends_unknown", "Sends of unknown outcome"),
+    ("diverted", "Diverted"),
+    ("syphoned", "Syphoned"),
     ("received", "Received"),
+    ("restored", "Diverted and restored in every property"),
     ("duplicates", "Duplicates"),
     ("lost", "Lost"),
     ("altered", "Altered"),
@@ -38,12 +43,8 @@ def table_of(title: str, result: dict[str, Any]) -> Table:
     for member, label in _ROWS:
         if member in result:
             table.add_row(label, _value(member, result[member]))
-    for number, kill in enumerate(result.get("kills", ()), 1):
-        table.add_row(
-            f"Kill {number}",
-            f"{kill['unsettled_sends']} sends unsettled, {kill['locks_held']} locks held, "
-            f"back in {kill['restart_seconds']:.2f} s",
-        )
+    for label, value in _events(result):
+        table.add_row(label, value)
     transports: dict[str, dict[str, int]] = result.get("transports", {})
     for name, counts in transports.items():
         table.add_row(f"Over {name}", f"{counts['sent']:,} sent, {counts['received']:,} received")
@@ -58,8 +59,28 @@ def table_of(title: str, result: dict[str, Any]) -> Table:
         table.caption = "Rates over the whole run, restarts included."
     for name, rate in rates.items():
         table.add_row(name.replace("_", " ").capitalize(), f"{rate:,.0f}")
+    timeline: list[dict[str, Any]] = result.get("timeline", [])
+    for step in timeline:
+        table.add_row(f"At {step['at']:.2f} s", step["what"])
     table.add_row("Seconds", f"{result['seconds']:.1f}")
     return table
+
+
+def _events(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What was done to the broker meanwhile, and what a client noticed of it."""
+    for number, kill in enumerate(result.get("kills", ()), 1):
+        yield (
+            f"Kill {number}",
+            f"{kill['unsettled_sends']} sends unsettled, {kill['locks_held']} locks held, "
+            f"back in {kill['restart_seconds']:.2f} s",
+        )
+    for drill in result.get("drills", ()):
+        yield (
+            f"Store {drill['store']}, {drill['drill']}",
+            f"{drill['sends']} sends meanwhile, back {drill['back_seconds']:.2f} s after it was healed",
+        )
+    if "slowest_send_seconds" in result:
+        yield "Slowest send", f"{result['slowest_send_seconds']:.2f} s"
 
 
 def _value(member: str, value: int) -> str:

@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import json
 import re
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
@@ -34,6 +34,13 @@ def new_signing_key() -> bytes:
     """Return a fresh private key as PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+class Granted(NamedTuple):
+    """A token, and the second since 1970 at which it ends."""
+
+    token: str
+    expires_s: int
 
 
 class LocalIssuer:
@@ -82,9 +89,10 @@ class LocalIssuer:
         audience = scope.removesuffix(_SCOPE_END)
         return audience if audience.rstrip("/") == AUDIENCE else None
 
-    def token(self, client: TokenClient, audience: str, name: str) -> str:
+    def token(self, client: TokenClient, audience: str, name: str) -> Granted:
         """Return a token for a client; ``name``: what this issuer is called by it."""
         now_s = self._clock.now_ms() // 1000
+        expires_s = now_s + self.options.lifetime_seconds
         claims: dict[str, Any] = {
             "iss": name,
             "aud": audience,
@@ -93,7 +101,7 @@ class LocalIssuer:
             "roles": list(client.roles),
             "iat": now_s,
             "nbf": now_s,
-            "exp": now_s + self.options.lifetime_seconds,
+            "exp": expires_s,
             "jti": str(self._entropy.uuid()),
         }
-        return PyJWS().encode(json.dumps(claims).encode(), self._key, "ES256", {"kid": self._kid})
+        return Granted(PyJWS().encode(json.dumps(claims).encode(), self._key, "ES256", {"kid": self._kid}), expires_s)

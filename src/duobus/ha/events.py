@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 _log = logging.getLogger("duobus.ha")
 
@@ -17,6 +19,9 @@ class Event:
     Attributes:
         entity: Path of the entity of the primary, or of the backlog queue, that it is about; empty for the pair itself.
     """
+
+    #: It happens while all is well, and is for counting rather than for reading.
+    is_routine: ClassVar[bool] = False
 
     entity: str
 
@@ -70,6 +75,38 @@ class BacklogFailed(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class BacklogRestored(Event):
+    """A backlog queue that had failed is in the rotation again, to be tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogCreateFailed(Event):
+    """A backlog queue could not be looked for or made, and will be tried again.
+
+    Attributes:
+        tries_left: How often.
+    """
+
+    error: str
+    tries_left: int
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogDepth(Event):
+    """What a backlog queue holds; told every ``depth_interval``.
+
+    Attributes:
+        waiting: Messages that wait for the syphon.
+        dead: Messages in its dead letters.
+    """
+
+    is_routine = True
+
+    waiting: int
+    dead: int
+
+
+@dataclass(frozen=True, slots=True)
 class BacklogMissing(Event):
     """A backlog queue is not there and could not be made; the pair does without it."""
 
@@ -84,11 +121,55 @@ class PingSent(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class SyphonStarted(Event):
+    """A syphon began to carry what is in backlog queues.
+
+    Attributes:
+        primary: Host name of the namespace that it delivers to.
+        secondary: Host name of the one with the backlog queues.
+        queues: How many of these.
+    """
+
+    is_routine = True
+
+    primary: str
+    secondary: str
+    queues: int
+
+
+@dataclass(frozen=True, slots=True)
+class SyphonStopped(Event):
+    """A syphon ended; another one has to run, or what is in the backlog stays there."""
+
+    is_routine = True
+
+    primary: str
+
+
+@dataclass(frozen=True, slots=True)
+class SyphonPolled(Event):
+    """A receive of the syphon ended, with or without messages; each is an operation.
+
+    Attributes:
+        messages: That it brought.
+    """
+
+    is_routine = True
+
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
 class Syphoned(Event):
-    """Messages went from a backlog queue to the entity they were meant for."""
+    """Messages went from a backlog queue to the entity they were meant for.
+
+    Attributes:
+        lag_ms: Age in the backlog of the oldest of them.
+    """
 
     backlog: str
     messages: int
+    lag_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +229,24 @@ class RolesSwapped(Event):
 
 
 class Reporter:
-    """Counts events and hands them on. An observer that raises is logged, and harms nobody."""
+    """Counts events and hands them on. An observer that raises is logged, and harms nobody.
 
-    def __init__(self, observer: Callable[[Event], None] | None) -> None:
-        self._observer = observer
+    Args:
+        *observers: Called with each event in turn; those that are None are left out.
+    """
+
+    def __init__(self, *observers: Callable[[Event], None] | None) -> None:
+        self._observers = [observer for observer in observers if observer is not None]
         self.counts: Counter[str] = Counter()
+        #: Threads tell, too.
+        self._lock = threading.Lock()
 
     def tell(self, event: Event) -> None:
         """Take note of an event."""
-        self.counts[type(event).__name__] += getattr(event, "messages", 1)
-        if self._observer is not None:
+        with self._lock:
+            self.counts[type(event).__name__] += getattr(event, "messages", 1)
+        for observer in self._observers:
             try:
-                self._observer(event)
+                observer(event)
             except Exception:  # noqa: BLE001 - the application's own code
                 _log.exception("on_event raised for %r", event)

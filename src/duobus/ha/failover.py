@@ -88,7 +88,8 @@ class Failover:
 
     def troubled(self) -> dict[str, State]:
         """The entities that are not healthy."""
-        return {entity: trouble.state for entity, trouble in self._troubles.items()}
+        # A copy first: metrics ask from a thread of their own.
+        return {entity: trouble.state for entity, trouble in list(self._troubles.items())}
 
     def is_diverted(self, entity: str) -> bool:
         """Tell whether a send has to go to a backlog queue. Call ``advance`` first."""

@@ -26,6 +26,7 @@ PING_INTERVAL_S_MIN, PING_INTERVAL_S_MAX = 1, 1_800
 #: A long poll of the syphon: 40 receives an hour of 10 idle backlog queues (PN14).
 POLL_DEFAULT: Final = timedelta(minutes=15)
 POLL_S_MIN, POLL_S_MAX = 1, 3_600
+DEPTH_INTERVAL_S_MIN, DEPTH_INTERVAL_S_MAX = 1, 3_600
 
 ON_QUOTA: Final = ("raise", "divert")
 TTL_MODES: Final = ("restart", "remaining")
@@ -47,6 +48,8 @@ class SendAvailabilityPairedNamespaceOptions:
         on_quota: What a send does when the primary's entity is full: ``raise`` or ``divert``.
         ttl_mode: Whether the time to live of a syphoned message starts anew (``restart``) or goes on (``remaining``).
         poll: How long a receive of the syphon waits for messages; 1 second to 60 minutes.
+        depth_interval: How often to ask the secondary what its backlog queues hold, for events and metrics; 1 second to
+            60 minutes, or None. Needs ``administration``.
         primary_name: Name of the primary namespace in the paths; by default the first label of its host name.
         on_event: Called with every event, in the event loop; see ``duobus.ha.events``. It must not block.
 
@@ -65,6 +68,7 @@ class SendAvailabilityPairedNamespaceOptions:
     on_quota: str = "raise"
     ttl_mode: str = "restart"
     poll: timedelta = POLL_DEFAULT
+    depth_interval: timedelta | None = None
     primary_name: str | None = None
     on_event: Callable[[Event], None] | None = None
     clock: Clock = field(default_factory=Clock)
@@ -81,6 +85,10 @@ class SendAvailabilityPairedNamespaceOptions:
         _check_range("failover_interval", self.failover_interval, 0, FAILOVER_INTERVAL_S_MAX)
         _check_range("ping_primary_interval", self.ping_primary_interval, PING_INTERVAL_S_MIN, PING_INTERVAL_S_MAX)
         _check_range("poll", self.poll, POLL_S_MIN, POLL_S_MAX)
+        if self.depth_interval is not None:
+            _check_range("depth_interval", self.depth_interval, DEPTH_INTERVAL_S_MIN, DEPTH_INTERVAL_S_MAX)
+            if self.administration is None:
+                raise ValueError("depth_interval needs administration=: only an administration client tells depths")
         _check_choice("on_quota", self.on_quota, ON_QUOTA)
         _check_choice("ttl_mode", self.ttl_mode, TTL_MODES)
         if isinstance(self.classifier, str):

@@ -67,6 +67,8 @@ _DURATION: Final = re.compile(
     r"P(?:(?P<days>\d{1,9})D)?(?:T(?:(?P<hours>\d{1,9})H)?(?:(?P<minutes>\d{1,9})M)?(?:(?P<seconds>\d{1,9}(?:\.\d{1,7})?)S)?)?"
 )
 
+#: The SDK looks for these as bytes and would add its own beside them if they were text (``_common/tracing.py``).
+_TRACES: Final = frozenset({"traceparent", "tracestate", "Diagnostic-Id"})
 _DECIMAL: Final = "DECIMAL128"
 TYPE, VALUE = "TYPE", "VALUE"  # The SDK's own form of a value with its AMQP type.
 Sendable = ServiceBusMessage | AmqpAnnotatedMessage
@@ -248,9 +250,12 @@ def _rebuilt(
     annotations: Mapping[str, Any],
 ) -> AmqpAnnotatedMessage:
     """Return a message with the footer and the delivery annotations of ``raw``, and everything else new."""
+    users: dict[Any, Any] = {
+        key.encode() if key in _TRACES else key: value for key, value in application_properties.items()
+    }
     message = AmqpAnnotatedMessage(
         footer=dict(raw.footer) if raw.footer else None,
-        application_properties=application_properties or None,
+        application_properties=users or None,
         annotations=dict(annotations) or None,
         delivery_annotations={_text(k): v for k, v in (raw.delivery_annotations or {}).items()} or None,
         **body,

@@ -7,6 +7,8 @@ normalised once, here; rights are compared on the result, segment by segment, an
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Final
 from urllib.parse import unquote
 
 from duobus.errors import ArgumentInvalid, EntityNotFound
@@ -20,6 +22,10 @@ NAME_LENGTH_MAX = 50
 #: Longest address as it arrives: scheme, authority and suffixes, and every character percent-encoded.
 ADDRESS_LENGTH_MAX = 2048
 
+#: Over HTTP every request brings its address: so many that came last are kept, unless they are longer.
+KEPT_ADDRESSES: Final = 1024
+KEPT_LENGTH_MAX: Final = 512
+
 #: What ``Address.sub_queue`` says.
 MAIN = 0
 DEAD_LETTER = 1
@@ -32,7 +38,7 @@ _NAME_CHARACTERS = _ALPHANUMERIC | frozenset(".-_~")
 
 #: Inner segments that addresses and HTTP paths give a meaning of their own. A queue ``a/messages`` or
 #: ``a/subscriptions/b`` could not be told from a part of ``a``; as a first segment they are harmless.
-_RESERVED_INNER_SEGMENTS = frozenset({"subscriptions", "messages"})
+_RESERVED_INNER_SEGMENTS = frozenset({"subscriptions", "rules", "messages"})
 
 
 class Address:
@@ -99,6 +105,10 @@ def parse_address(text: str) -> Address:
     Source:
         Wire contract 5.1 (normalising) and 5.2 (nodes).
     """
+    return _kept_address(text) if len(text) <= KEPT_LENGTH_MAX else _parse_address(text)
+
+
+def _parse_address(text: str) -> Address:
     if len(text) > ADDRESS_LENGTH_MAX:
         raise ArgumentInvalid(f"The address has {len(text)} characters; at most {ADDRESS_LENGTH_MAX} are allowed.")
     segments = _segments(decode_percent(strip_authority(text).strip("/"), "address").strip("/"))
@@ -118,6 +128,9 @@ def parse_address(text: str) -> Address:
         raise ArgumentInvalid(f"The entity path has {len(path)} characters; at most {PATH_LENGTH_MAX} are allowed.")
     _found_or_refused(path, segments, text)
     return Address(path, subscription, sub_queue, is_management=is_management)
+
+
+_kept_address: Final = lru_cache(KEPT_ADDRESSES)(_parse_address)
 
 
 def not_found(name: str) -> EntityNotFound:

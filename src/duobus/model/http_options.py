@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from duobus.errors import ArgumentInvalid
@@ -24,7 +26,7 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     strict_api_version: bool = False
     missing_as_feed: bool = False
 
-    def demand_version(self, query: dict[str, str], is_partitioned: bool) -> None:
+    def demand_version(self, query: Mapping[str, str], is_partitioned: bool) -> None:
         """Raise ArgumentInvalid when the request's api-version is too old for what it is about."""
         if self.strict_api_version and is_partitioned and query.get("api-version", "") < _PARTITIONING:
             raise ArgumentInvalid(f"Partitioned entities need the parameter api-version={_PARTITIONING} or later.")

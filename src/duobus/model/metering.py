@@ -12,13 +12,15 @@ import msgspec
 OPERATION_BYTES = 65_536
 
 SEND = "send"
+#: A ping of a paired namespace: charged like any message (PN13), and no message that anyone gets.
+PING = "ping"
 RECEIVE = "receive"
 EMPTY_RECEIVE = "empty-receive"
 SETTLE = "settle"
 RENEW = "renew"
 
 #: Every kind that a record may have, and whether it costs.
-KINDS: dict[str, bool] = {SEND: True, RECEIVE: True, EMPTY_RECEIVE: True, SETTLE: False, RENEW: False}
+KINDS: dict[str, bool] = {SEND: True, PING: True, RECEIVE: True, EMPTY_RECEIVE: True, SETTLE: False, RENEW: False}
 
 
 class MeteringRecord(msgspec.Struct, frozen=True):

@@ -6,9 +6,14 @@ and 3.12: the bare message stays the bytes that came; what is changed lies besid
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from duobus.errors import InternalError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class Way(msgspec.Struct, array_like=True):
@@ -121,3 +126,9 @@ def encoded(special: Special) -> bytes:
             _ENCODED.clear()
         form = _ENCODED[special.session_id] = special.encode()
     return form
+
+
+def encoded_all(specials: Sequence[SessionOnly]) -> list[bytes]:
+    """``encoded`` of each."""
+    find = _ENCODED.get
+    return [find(special.session_id) or encoded(special) for special in specials]

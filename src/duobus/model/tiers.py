@@ -38,6 +38,8 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True):
         message_kib_min: Least value that it may say.
         message_kib_max: Greatest.
         time_to_live_ms_max: Longest default time to live; None for no limit.
+        partitions: Fragments of a partitioned entity.
+        is_partitioned: Whether every new entity is partitioned: there it is a property of the namespace.
         profile: Other defaults and limits.
     """
 
@@ -51,6 +53,8 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True):
     message_kib_min: int = 1
     message_kib_max: int = 102_400
     time_to_live_ms_max: int | None = None
+    partitions: int = 16
+    is_partitioned: bool = False
     profile: Profile = CLOUD
 
 
@@ -70,7 +74,15 @@ BASIC: Final = Tier(
 STANDARD: Final = Tier(
     name="standard", sku="Standard", sizes_mib=SIZES_MIB[:5], message_kib_min=256, message_kib_max=256
 )
-PREMIUM: Final = Tier(name="premium", sku="Premium", has_express=False, message_kib_default=1024, message_kib_min=1024)
+PREMIUM: Final = Tier(
+    name="premium",
+    sku="Premium",
+    has_express=False,
+    message_kib_default=1024,
+    message_kib_min=1024,
+    partitions=2,
+    is_partitioned=True,
+)
 TIERS: Final = {tier.name: tier for tier in (ALL, BASIC, STANDARD, PREMIUM)}
 
 _Described = QueueDescription | TopicDescription | SubscriptionDescription
@@ -102,6 +114,12 @@ def check_tier(description: _Described, tier: Tier) -> None:
             f"MaxMessageSizeInKilobytes is {description.max_message_size_bytes // _KIB}; it is from {low} to {high} in "
             f"the {tier.name} tier."
         )
+
+
+def check_new(description: QueueDescription | TopicDescription, tier: Tier) -> None:
+    """Raise ArgumentInvalid when a tier would not make a new entity as it is described."""
+    if tier.is_partitioned and not description.enable_partitioning:
+        raise ArgumentInvalid(f"Every entity of the {tier.name} tier is partitioned. Leave EnablePartitioning out.")
 
 
 def _features(description: _Described) -> list[str]:

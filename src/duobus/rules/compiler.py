@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from duobus.rules import closures
 from duobus.rules.like import Pattern, PatternError
+from duobus.rules.message import fold
 from duobus.rules.operators import COMPARISONS, calculate, kind_of, signed
 from duobus.rules.parser import at
 from duobus.rules.syntax import (
@@ -31,7 +32,7 @@ from duobus.rules.syntax import (
     PropertyOf,
     Signed,
 )
-from duobus.rules.system import APPLICATION_SECTION, DRAWS_ID, PLACES, section_of, traits_of
+from duobus.rules.system import APPLICATION_SECTION, DRAWS_ID, PLACES, READS_ANY, section_of, traits_of
 
 Run = Callable[[Any], Any]
 
@@ -47,11 +48,12 @@ class Code:
         can_fail: It may raise EvaluationError once the sections are there.
         is_boolean: Its values are True, False and None only.
         sections: What it reads, as bits of ``duobus.rules.system``.
+        names: Folded names of the user properties that it looks at; computed ones are told by a trait.
         traits: What else it looks at, as bits of the same module.
         value: Its value where that is constant.
     """
 
-    __slots__ = ("can_fail", "is_boolean", "run", "sections", "traits", "value")
+    __slots__ = ("can_fail", "is_boolean", "names", "run", "sections", "traits", "value")
 
     def __init__(
         self, run: Run, *parts: Code, can_fail: bool = False, is_boolean: bool = False, value: Any = _VARIES
@@ -60,7 +62,9 @@ class Code:
         self.can_fail: bool = can_fail or any(part.can_fail for part in parts)
         self.is_boolean = is_boolean
         self.sections = self.traits = 0
+        self.names: frozenset[str] = frozenset()
         for part in parts:
+            self.names |= part.names
             self.sections |= part.sections
             self.traits |= part.traits
         self.value = value
@@ -87,6 +91,12 @@ def compile_filter(node: Node, parameters: Mapping[str, Any]) -> Code:
 def _with(code: Code, sections: int = 0, traits: int = 0) -> Code:
     code.sections |= sections
     code.traits |= traits
+    return code
+
+
+def _naming(code: Code, name: str) -> Code:
+    code.sections |= APPLICATION_SECTION
+    code.names |= {fold(name)}
     return code
 
 
@@ -147,7 +157,7 @@ class Compiler:
         if node.is_system:
             place = self.place(node)
             return _with(Code(lambda message: message.system[place]), section_of(place), traits_of(place))
-        return _with(Code(closures.read_user(node.name)), APPLICATION_SECTION)
+        return _naming(Code(closures.read_user(node.name)), node.name)
 
     @staticmethod
     def place(node: Property) -> int:
@@ -162,8 +172,8 @@ class Compiler:
         if name.is_constant:
             if type(name.value) is not str:
                 raise at(node.position, f"property() takes the name as a string, not {kind_of(name.value)}")
-            return _with(Code(closures.read_user(name.value)), APPLICATION_SECTION)
-        return _with(Code(closures.read_computed(name.run), name, can_fail=True), APPLICATION_SECTION)
+            return _naming(Code(closures.read_user(name.value)), name.value)
+        return _with(Code(closures.read_computed(name.run), name, can_fail=True), APPLICATION_SECTION, READS_ANY)
 
     def _signed(self, node: Signed) -> Code:
         code = self.value(node.value)
@@ -240,9 +250,7 @@ class Compiler:
             exists = Code(lambda message: message.system[place] is not None, is_boolean=True)
             return _with(exists, section_of(place), traits_of(place))
         name, low = node.property.name, node.property.name.lower()
-        return _with(
-            Code(lambda message: name in message.user or low in message.user, is_boolean=True), APPLICATION_SECTION
-        )
+        return _naming(Code(lambda message: name in message.user or low in message.user, is_boolean=True), name)
 
     def _not(self, node: Not) -> Code:
         return self._negated(self._operand(node.value, "NOT"), is_negated=True)

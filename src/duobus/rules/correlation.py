@@ -39,6 +39,8 @@ _MEMBERS: Final = frozenset(
 )
 _NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{0,15}[1-9])?", re.ASCII)
 _PLAIN: Final = (int, float, str, bool)
+#: Characters of the texts that may have another key than themselves: booleans and GUIDs (``key_of``).
+FOLDED_LENGTHS: Final = frozenset((4, 5, 36))
 
 
 def read_field(message: MessageView, field: Field) -> Any:
@@ -131,7 +133,7 @@ def key_of(value: Any) -> object:
     """
     kind = type(value)
     if kind is str:
-        if len(value) in (4, 5, 36):
+        if len(value) in FOLDED_LENGTHS:
             low = value.lower()
             if low in ("true", "false") or is_guid_like(value):
                 return low
@@ -184,7 +186,12 @@ class CorrelationTest:
     def __call__(self, message: MessageView) -> bool:
         """Whether every field of the message is as wanted."""
         for field, wanted in self.fields.items():
-            found = read_field(message, field)
-            if found is None or not correlates(wanted, found):
+            found = message.system[field] if isinstance(field, int) else message.user.get(field)
+            if found is None:
+                found = read_field(message, field)
+            if type(found) is str is type(wanted):
+                if found != wanted:
+                    return False
+            elif found is None or not correlates(wanted, found):
                 return False
         return True

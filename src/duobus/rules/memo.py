@@ -34,16 +34,17 @@ class Memo:
     Attributes:
         sections: Those that rules need decoded (bits of ``duobus.rules.system``), or 0: nothing may be kept.
         with_id: A rule looks at the message-id.
+        rest: For how many messages more it is not asked, because it found too little.
     """
 
-    __slots__ = ("_asked", "_bytes", "_found", "_known", "_rest", "sections", "with_id")
+    __slots__ = ("_asked", "_bytes", "_found", "_known", "rest", "sections", "with_id")
 
     def __init__(self) -> None:
         self.sections = 0
         self.with_id = False
         self._known: dict[bytes, Match] = {}
         self._bytes = 0
-        self._asked = self._found = self._rest = 0
+        self._asked = self._found = self.rest = 0
 
     def start(self, sections: int, *, with_id: bool) -> None:
         """Forget everything: the rules are others now."""
@@ -53,18 +54,18 @@ class Memo:
             self._known = {}
             self._bytes = 0
 
-    def key(self, payload: bytes) -> bytes | None:  # noqa: C901 - one walk without calls
+    def key(self, payload: bytes) -> bytes | None:
         """Return what the rules' result depends on; None when it rests, or the message is for the codec to read."""
-        if self._rest:
-            self._rest -= 1
+        if self.rest:
+            self.rest -= 1
             return None
         sections = self.sections
         try:
-            start = payload[:4]
-            middle = 5 + payload[4] if start == PROPERTIES else 4 if start == NO_PROPERTIES else 0
             key = b""
             if sections & APPLICATION_SECTION:
                 # First, because it tells its own length: then two keys are equal only part by part.
+                start = payload[:4]
+                middle = 5 + payload[4] if start == PROPERTIES else 4 if start == NO_PROPERTIES else 0
                 if payload[middle : middle + 4] != APPLICATION:
                     return None
                 end = middle + 5 + payload[middle + 4]
@@ -72,20 +73,8 @@ class Memo:
                     return None
                 key = payload[middle:end]
             if sections & PROPERTIES_SECTION:
-                if start != PROPERTIES or middle > len(payload):
-                    return None
-                first = 6
-                if not self.with_id and payload[5]:
-                    # The id has to be one that cannot fail, since what it is won't be looked at.
-                    if payload[6] == 0xA1:
-                        first = 8 + payload[7]
-                        if first > middle or not payload[8:first].isascii():
-                            return None
-                    elif payload[6] == 0x40:
-                        first = 7
-                    else:
-                        return None
-                key += payload[5:6] + payload[first:middle]
+                part = properties_part(payload, with_id=self.with_id)
+                return None if part is None else key + part
         except IndexError:
             return None
         return key
@@ -98,7 +87,7 @@ class Memo:
             self._found += 1
         if self._asked == JUDGED_AFTER:
             if self._found < _WORTH_FROM:
-                self._rest = REST
+                self.rest = REST
                 self._known = {}
                 self._bytes = 0
             self._asked = self._found = 0
@@ -112,3 +101,28 @@ class Memo:
             self._bytes = 0
         self._known[key] = match
         self._bytes += size
+
+
+def properties_part(payload: bytes, *, with_id: bool) -> bytes | None:
+    """Return what a key holds of the properties section; None when the codec has to read it.
+
+    Raises:
+        IndexError: The message ends within it.
+    """
+    if payload[:4] != PROPERTIES:
+        return None
+    end = 5 + payload[4]
+    if end > len(payload):
+        return None
+    first = 6
+    if not with_id and payload[5]:
+        # The id has to be one that cannot fail, since what it is won't be looked at.
+        if payload[6] == 0xA1:
+            first = 8 + payload[7]
+            if first > end or not payload[8:first].isascii():
+                return None
+        elif payload[6] == 0x40:
+            first = 7
+        else:
+            return None
+    return payload[5:6] + payload[first:end]

@@ -52,6 +52,9 @@ def values_of(raw: dict[str, Any]) -> dict[str, Any]:
 
 def index_names(values: dict[str, Any]) -> dict[str, Any]:
     """Add the folded names to values by exact name, the exact ones first; the same mapping is returned."""
+    names = "".join(values)
+    if names == names.lower():
+        return values
     folded: list[tuple[str, Any]] | None = None
     for name, value in values.items():
         low = name.lower()
@@ -132,6 +135,12 @@ class MessageView:
         self._loaded |= missing
 
     def _load(self, sections: int) -> None:
+        if sections == APPLICATION_SECTION:
+            # All that most rules look at, in most messages.
+            values = quick_user(self.payload)
+            if values is not None:
+                self.user = index_names(values)
+                return
         if self.system is _NOTHING_KNOWN:
             self.system = _NOTHING_KNOWN.copy()
         if sections & PROPERTIES_SECTION:

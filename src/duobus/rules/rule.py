@@ -12,8 +12,9 @@ from duobus.rules.compiler import Run, compile_filter
 from duobus.rules.correlation import CorrelationTest, key_of, parse_correlation
 from duobus.rules.equalities import Equalities, equalities_of
 from duobus.rules.literals import parse_parameters
+from duobus.rules.message import fold
 from duobus.rules.parser import parse_filter
-from duobus.rules.system import DRAWS_ID, ENVELOPE, MESSAGE_ID, READS_ID
+from duobus.rules.system import DRAWS_ID, ENVELOPE, MESSAGE_ID, READS_ANY, READS_ID
 
 SQL: Final = "Sql"
 CORRELATION: Final = "Correlation"
@@ -43,6 +44,7 @@ class Rule:
         can_fail: ``test`` may raise EvaluationError, though all sections can be read.
         sections: What ``test`` and ``action`` need decoded, as bits of ``duobus.rules.system``.
         reads_id: The filter looks at the message-id.
+        names: Folded names of the user properties that the filter looks at; None: it may look at any.
         is_steady: The filter gives the same for all messages with the same properties and application properties.
         equalities: What a message must have to match at all; empty when nothing of the kind is known.
     """
@@ -57,6 +59,7 @@ class Rule:
         "is_steady",
         "is_true",
         "name",
+        "names",
         "reads_id",
         "sections",
         "test",
@@ -72,6 +75,7 @@ class Rule:
         self.test: Run = _never if self.is_false else _always
         self.can_fail = False
         self.reads_id = False
+        self.names: frozenset[str] | None = frozenset()
         self.is_steady = True
         self.sections = 0 if action is None else action.sections
         self.equalities: Equalities = {}
@@ -113,6 +117,7 @@ def _compile_sql(rule: Rule, description: RuleDescription) -> None:
     rule.can_fail = code.can_fail
     rule.sections |= code.sections
     rule.reads_id = bool(code.traits & READS_ID)
+    rule.names = None if code.traits & READS_ANY else code.names
     rule.is_steady = not (code.traits & DRAWS_ID or code.sections & ENVELOPE)
     if not code.can_fail:
         rule.equalities = equalities_of(node, parameters)
@@ -128,4 +133,5 @@ def _compile_correlation(rule: Rule, description: RuleDescription) -> None:
     rule.test = test
     rule.sections |= test.sections
     rule.reads_id = MESSAGE_ID in fields
+    rule.names = frozenset([fold(field) for field in fields if isinstance(field, str)])
     rule.equalities = {field: (key_of(value),) for field, value in fields.items()}

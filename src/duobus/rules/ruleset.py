@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from duobus.errors import QuotaExceeded
 from duobus.model.overlay import Overlay
@@ -12,9 +12,12 @@ from duobus.model.special import Special
 from duobus.rules.index import Index
 from duobus.rules.memo import Memo
 from duobus.rules.message import MessageView
+from duobus.rules.named_memo import NamedMemo
 from duobus.rules.rule import Rule
 from duobus.rules.system import ENVELOPE
 from duobus.rules.values import EvaluationError
+
+K = TypeVar("K")
 
 #: Rules of one topic (E.7). True and false filters count as SQL: they are kinds of it.
 SQL_RULES_MAX: Final = 2000
@@ -64,14 +67,16 @@ class _Entry:
 
     Attributes:
         order: Grows with every rule that is added.
+        alone: What a message gives that this rule takes, and no other.
     """
 
-    __slots__ = ("order", "rule", "source")
+    __slots__ = ("alone", "order", "rule", "source")
 
     def __init__(self, source: int, rule: Rule, order: int) -> None:
         self.source = source
         self.rule = rule
         self.order = order
+        self.alone = Match((source,))
 
 
 class _Findings:
@@ -131,6 +136,8 @@ class RuleSet:
         "_index",
         "_indexed",
         "_memo",
+        "_named_memo",
+        "_names",
         "_new_id",
         "_order",
         "_readers",
@@ -162,7 +169,10 @@ class RuleSet:
         self._sections = 0
         # How many rules look at the message-id, and how many at what no key of the memo holds.
         self._id_readers = self._unsteady = 0
+        # How many rules look at a user property by its folded name, and (None) at any.
+        self._names: dict[str | None, int] = {}
         self._memo = Memo()
+        self._named_memo = NamedMemo(self._names)
         # Sources with one rule that takes everything, and nothing else.
         self._trivial = 0
         for source, rules in (subscriptions or {}).items():
@@ -243,6 +253,8 @@ class RuleSet:
         self._sections |= rule.sections
         self._id_readers += rule.reads_id
         self._unsteady += not rule.is_steady
+        for name in (None,) if rule.names is None else rule.names:
+            self._names[name] = self._names.get(name, 0) + 1
         if rule.equalities:
             self._index.add(rule.equalities, entry)
             self._indexed[source] = self._indexed.get(source, 0) + 1
@@ -280,6 +292,8 @@ class RuleSet:
             self._sections |= sections
         self._id_readers -= rule.reads_id
         self._unsteady -= not rule.is_steady
+        for name in (None,) if rule.names is None else rule.names:
+            _count_down(self._names, name)
         if rule.equalities:
             self._index.remove(rule.equalities, entry)
             _count_down(self._indexed, source)
@@ -292,6 +306,7 @@ class RuleSet:
         # Envelopes are read by actions alone here, whose copies are not kept; but all that may be unreadable counts.
         sections = 0 if self._unsteady else self._sections & ~ENVELOPE
         self._memo.start(sections, with_id=self._id_readers > 0)
+        self._named_memo.start(0 if None in self._names else sections, with_id=self._id_readers > 0)
 
     def match_payload(
         self, payload: bytes, special: Special | None, enqueued_ms: int | None, sequence_number: int | None
@@ -299,6 +314,9 @@ class RuleSet:
         """Return what ``match`` gives for the view of a message, which is only made when nothing like it was seen."""
         memo = self._memo
         key = memo.key(payload) if memo.sections else None
+        if key is None and memo.rest:
+            memo = self._named_memo
+            key = memo.key(payload) if memo.sections else None
         if key is None:
             return self.match(MessageView(payload, special, enqueued_ms, sequence_number))
         known = memo.find(key)
@@ -312,22 +330,32 @@ class RuleSet:
 
     def match(self, message: MessageView) -> Match:
         """Evaluate all rules on a message. Whatever the message holds, nothing is raised."""
-        always = self._sorted()
+        always = self._always_sorted
+        if always is None:
+            always = self._sorted()
         if not self._readers:
             return Match(always)
         message.new_id = self._new_id
-        found = _Findings(always)
         tried = self._tried_list
         if tried is None:
             tried = self._tried_list = list(self._tried)
         try:
             message.need(self._sections)
         except EvaluationError as error:
+            found = _Findings(always)
             self._match_unreadable(message, tried, found, error)
             return found.match()
-        for entry in self._index.find(message):
-            if entry.rule.test(message):
-                found.take(entry, message)
+        taken = [entry for entry in self._index.find(message) if entry.rule.test(message)]
+        if not tried:
+            if not taken:
+                return Match(always)
+            if len(taken) == 1 and not always and taken[0].rule.action is None:
+                # What most messages give where rules tell subscriptions apart.
+                alone: Match = taken[0].alone
+                return alone
+        found = _Findings(always)
+        for entry in taken:
+            found.take(entry, message)
         _try(tried, message, found)
         return found.match()
 
@@ -375,7 +403,7 @@ def _try(entries: list[_Entry], message: MessageView, found: _Findings) -> None:
             found.take(entry, message)
 
 
-def _count_down(counts: dict[int, int], key: int) -> None:
+def _count_down(counts: dict[K, int], key: K) -> None:
     counts[key] -= 1
     if not counts[key]:
         del counts[key]

@@ -92,6 +92,7 @@ ENVELOPE: Final = 4
 # What else a filter may look at, as bits: it decides what a result may be kept for (``duobus.rules.memo``).
 READS_ID: Final = 1
 DRAWS_ID: Final = 2
+READS_ANY: Final = 4
 
 
 def traits_of(place: int) -> int:

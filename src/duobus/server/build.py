@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from duobus.auth.authorizer import Authorizer, NamespaceRules
 from duobus.broker import MessageBroker, Namespace, ScaleUnit, Throttle, without_subscriptions
 from duobus.clock import BrokerTime, Clock, Entropy
-from duobus.errors import ConfigurationError, ServiceBusError, StoreFailed, StoreTooNew
+from duobus.errors import ConfigurationError, ServerBusy, ServiceBusError, StoreFailed, StoreTooNew
 from duobus.gateway.amqp.budget import ByteBudget
 from duobus.gateway.amqp.door import AmqpDoor
 from duobus.gateway.listener import Listener, TlsSource
@@ -28,10 +29,13 @@ from duobus.stores.catalog import (
     MemoryCatalog,
     NamespaceRow,
     new_namespace,
+    store_path,
 )
 from duobus.stores.checkpoint import CheckpointThread
+from duobus.stores.drill import HEALTHY, DrillStore
 from duobus.stores.interface import MessagingStore
 from duobus.stores.writer import StoreWriter
+from duobus.telemetry.audit_log import DELETE, DONE, AuditLog, AuditTrail, Change
 from duobus.telemetry.logs import Log
 from duobus.telemetry.metering_log import MeteringCounts
 from duobus.telemetry.metrics import Metrics
@@ -52,6 +56,7 @@ class Server:
         unit: The scale unit.
         listeners: Name of a door to its listener, for those that are offered.
         tokens: What it knows of bearer tokens, or None when none are configured.
+        drills: Store id to its store, where drills are allowed.
         default: The default namespace's row: its first rule is what the ready file tells.
         authority: Certificate of the self-signed authority, or None.
         certificates: What TLS connections are served with, or None.
@@ -70,6 +75,8 @@ class Server:
         self.new_key = False
         self.is_ready = False
         self.tokens: Tokens | None = None
+        # Beside the catalog, whose changes it tells of.
+        self.audit = AuditTrail() if settings.data is None or settings.ephemeral else AuditLog(settings.data / "audit")
         self.metering = MeteringCounts(str(entropy.uuid()))
         self._clock = clock
         self._entropy = entropy
@@ -77,7 +84,9 @@ class Server:
         self._catalog: Catalog = _catalog_of(settings)
         self._writers: list[StoreWriter] = []
         self._checkpoints: list[CheckpointThread] = []
+        self.drills: dict[int, DrillStore] = {}
         self.unit = ScaleUnit(self._catalog, self._store_event, settings.quotas, entropy.uuid)
+        self.unit.partitions = settings.http.tier.partitions
 
     # -- start --------------------------------------------------------------------------------------------------
 
@@ -161,20 +170,35 @@ class Server:
                 f"--stores {self.settings.stores} is fewer than the {len(existing)} messaging stores of this data "
                 f"folder. Give --stores {len(existing)} or more."
             )
-        for store_id in sorted(existing | set(range(1, self.settings.stores + 1))):
+        # The number of a store that was given up is never used again: its file, if it turns up, is left alone.
+        highest = max((row.store_id for row in (*contents.stores, *contents.lost)), default=0)
+        missing = self.settings.stores - len(existing)
+        for row in contents.lost:
+            if self.settings.data is not None and (self.settings.data / row.path).exists():
+                self.log.warning("store given up", store=row.store_id, file=row.path, reason="its file is left alone")
+        for store_id in sorted(existing | set(range(highest + 1, highest + 1 + missing))):
             is_new = store_id not in existing
             store, writer = self._make_store(store_id, must_exist=not is_new)
+            if self.settings.allow_drills:
+                store = self.drills[store_id] = DrillStore(store)
             self._writers.append(writer)
             reader = StoreWriter(asyncio.get_running_loop(), f"reader-{store_id}")
             self._writers.append(reader)
             broker = MessageBroker(
-                store_id, store, writer, time=self._time, entropy=self._entropy, watcher=self.unit, reader=reader
+                store_id,
+                store,
+                writer,
+                time=self._time,
+                entropy=self._entropy,
+                watcher=self.unit,
+                reader=reader,
+                patience_s=self.settings.store_patience_s,
             )
             broker.id_room.limit = self.settings.quotas.history_ids
             if is_new:
                 # The file first, then the catalog: a store that the catalog knows is never created again as empty.
                 await self._create_store(broker)
-                self._catalog.add_store(store_id, f"stores/store-{store_id}.db")
+                self._catalog.add_store(store_id, store_path(store_id))
             self.unit.brokers[store_id] = broker
 
     async def _create_store(self, broker: MessageBroker) -> None:
@@ -194,7 +218,7 @@ class Server:
         from duobus.stores.sqlite import SqliteStore
 
         assert self.settings.data is not None
-        path = self.settings.data / "stores" / f"store-{store_id}.db"
+        path = self.settings.data / store_path(store_id)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         store = SqliteStore(str(path), store_id, must_exist=must_exist)
         self._checkpoints.append(CheckpointThread(store, writer, loop))
@@ -260,7 +284,10 @@ class Server:
             errors=self.door.errors,
             options=settings.http,
             started_ms=started_ms,
+            drills=dict(self.drills),
+            audit=self.audit,
         )
+        self.door.audit = self.audit
         self.rest = RestDoor(
             self.unit, metrics, lambda: self.is_ready, websocket=websocket, api=api, tokens=self._endpoint()
         )
@@ -334,6 +361,9 @@ class Server:
             await self.rest.close()
         if self.tokens is not None:
             await self.tokens.stop()
+        for drill in self.drills.values():
+            # A store that stalls in a drill would keep the process from ending.
+            drill.set_mode(HEALTHY)
         await self.unit.stop()
         loop = asyncio.get_running_loop()
         for checkpoint in self._checkpoints:
@@ -341,9 +371,16 @@ class Server:
         for writer in self._writers:
             await loop.run_in_executor(None, writer.stop)
         self._catalog.close()
+        self.audit.close()
 
     def _store_event(self, store_id: int, what: str, why: str) -> None:
         write = self.log.info if what in ("opened", "deleted") else self.log.error
+        if what == "deleted":
+            # Nobody asked for it: it was idle for as long as its creator allowed.
+            change = Change(DELETE, "entity", "", why, who="AutoDeleteOnIdle", origin="", door="server")
+            with suppress(ServerBusy):
+                self.audit.begin(change, self._clock.now_ms())
+            self.audit.end(change, self._clock.now_ms(), DONE)
         # Number 0 is no store: it is an entity that this is about.
         write(f"store {what}" if store_id else f"entity {what}", store=store_id, reason=why)
 

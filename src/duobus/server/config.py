@@ -14,7 +14,7 @@ import msgspec
 
 from duobus.errors import ConfigurationError
 from duobus.model.http_options import HttpOptions
-from duobus.model.quotas import Quotas
+from duobus.model.quotas import STORE_PATIENCE_S, Quotas
 from duobus.model.token_options import TokenOptions
 from duobus.server.config_file import NamespaceConfig, read_config_file
 from duobus.server.token_file import read_token_file
@@ -74,6 +74,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         websocket_origins: Hosts beside the server's own whose pages may connect; ``*`` for all.
         quotas: How many there may be of what.
         http: What can be chosen about the HTTP APIs.
+        store_patience_s: How long a store may take for a call before it counts as failed.
+        allow_drills: Let an operator make stores fail and stall.
         bearer_tokens: File of issuers and clients, or None.
         tokens: What it says, or None.
         warnings: What the operator should read at the start, one text each.
@@ -99,6 +101,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     websocket_origins: tuple[str, ...] = ()
     quotas: Quotas = Quotas()
     http: HttpOptions = HttpOptions()
+    store_patience_s: float = STORE_PATIENCE_S
+    allow_drills: bool = False
     bearer_tokens: Path | None = None
     tokens: TokenOptions | None = None
     warnings: tuple[str, ...] = ()
@@ -137,6 +141,8 @@ def load_settings(options: Settings) -> Settings:
         )
     if options.ephemeral:
         warnings.append("--ephemeral: messages and entities are kept in memory and gone when the server stops.")
+    if options.allow_drills:
+        warnings.append("--allow-drills: whoever may manage the namespace can make messaging stores fail and stall.")
     if options.bearer_tokens is not None:
         options = msgspec.structs.replace(options, tokens=read_token_file(options.bearer_tokens))
     return msgspec.structs.replace(options, namespaces=namespaces, warnings=tuple(warnings))

@@ -8,11 +8,11 @@ import os
 import resource
 import signal
 import sys
-from pathlib import Path
 
 from duobus.clock import Clock, Entropy
 from duobus.server.build import Server
 from duobus.server.config import ReadyFile, Settings, ready_members
+from duobus.server.metering import MeteringWriter
 from duobus.telemetry.logs import Log, set_up_logs
 from duobus.twin import compiled_rooms
 
@@ -22,8 +22,6 @@ SWITCH_INTERVAL_S = 0.0002
 
 #: Millions of live messages must be invisible to the collector; cycles are made by connections only.
 GC_THRESHOLD = 50_000
-
-METERING_PERIOD_S = 60.0
 
 
 def serve(settings: Settings) -> int:
@@ -54,6 +52,7 @@ async def _serve(settings: Settings) -> int:
     for warning in settings.warnings:
         log.warning(warning)
     server = Server(settings, clock, Entropy())
+    metering = MeteringWriter(server.metering, settings.data, clock)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -66,7 +65,7 @@ async def _serve(settings: Settings) -> int:
         gc.collect()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD, 50, 100)
-        meter = loop.create_task(_write_metering(server, clock), name="metering")
+        meter = loop.create_task(metering.run(), name="metering")
         await stopping.wait()
         log.info("stopping")
         meter.cancel()
@@ -74,7 +73,7 @@ async def _serve(settings: Settings) -> int:
         if ready is not None:
             ready.remove()
         await server.stop()
-    await _flush_metering(server, clock)
+    await metering.flush()
     log.info("stopped")
     return 0
 
@@ -110,23 +109,3 @@ def _announce(server: Server, ready: ReadyFile | None, log: Log) -> None:
         # Shown once, here and nowhere else (design 5).
         sys.stdout.write(f"Connection string (shown once): {members['connection_string']}\n")
         sys.stdout.flush()
-
-
-async def _write_metering(server: Server, clock: Clock) -> None:
-    while True:
-        await asyncio.sleep(METERING_PERIOD_S)
-        await _flush_metering(server, clock)
-
-
-async def _flush_metering(server: Server, clock: Clock) -> None:
-    """Metering records as JSON lines; with ``--ephemeral`` there is no folder to keep them in."""
-    records = server.metering.take(clock.now_ms())
-    folder: Path | None = server.settings.data
-    if not records or folder is None:
-        return
-    from duobus.telemetry.metering_log import MeteringLog
-
-    try:
-        await asyncio.get_running_loop().run_in_executor(None, MeteringLog(folder / "metering").write, records)
-    except OSError as error:
-        Log("metering").error("metering not written", error=str(error), records=len(records))

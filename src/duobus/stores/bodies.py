@@ -2,7 +2,8 @@
 
 A row of a source other than 0 begins with eight bytes: the count that its message had in source 0 of the fragment.
 The highest bit set means that nothing follows, since the body is an ordinary row with that count and a negative key
-that stands for source 0 (``shelf_of``): whoever reads a source never meets one. A row of ``shares`` says how many
+that stands for source 0 (``shelf_of``): whoever reads a source never meets one. New copies of a message may first
+stand in one row together (``folded.py``), until they get such rows or are gone. A row of ``shares`` says how many
 copies a body has, and the one with count 0 what all bodies and copies of the fragment take up; both are written in the
 transaction that adds or removes copies. The references lie in a narrow table of their own so that settling a copy
 rewrites no body.
@@ -10,7 +11,7 @@ rewrites no body.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from struct import Struct
 from typing import Any
 
@@ -19,7 +20,9 @@ import apsw
 from duobus.errors import StoreFailed
 from duobus.stores import rows as table_rows
 from duobus.stores import schema
-from duobus.stores.checksums import body_sum, numbers_sum, split_id
+from duobus.stores.checksums import body_sum, numbers_sum
+from duobus.stores.folded import COPIES_MAX, Fold, Folded, Part, parts, unfoldable
+from duobus.stores.folded import write as write_folded
 from duobus.stores.interface import (
     COUNT_BITS,
     COUNT_MAX,
@@ -31,9 +34,9 @@ from duobus.stores.interface import (
     is_end,
 )
 
-_PREFIX = Struct(">Q")
-_PREFIX_BYTES = 8
-_APART = 1 << 63
+PREFIX = Struct(">Q")
+PREFIX_BYTES = 8
+APART = 1 << 63
 #: Bodies that are read at once: each has LARGE_BYTES at most, larger ones are read singly.
 _BODIES_AT_ONCE = 16
 
@@ -55,13 +58,18 @@ class Changes:
     Args:
         homes: See ``homes_of``.
         shared: What the copies of each fragment take up before it, by the key of its source 0.
+        folded: The copies without rows; changed as soon as the transaction is under way.
     """
 
-    __slots__ = ("_added", "_dropped", "_homes", "_shared", "_sizes")
+    __slots__ = ("_added", "_dropped", "_folded", "_homes", "_shared", "_sizes", "_touched", "_unfolded")
 
-    def __init__(self, homes: Mapping[int, int], shared: Mapping[int, int]) -> None:
+    def __init__(self, homes: Mapping[int, int], shared: Mapping[int, int], folded: Folded) -> None:
         self._homes = homes
         self._shared = shared
+        self._folded = folded
+        #: Bodies whose copies are folded now, with new ones or fewer; and those whose copies no longer are.
+        self._touched: dict[int, Fold] = {}
+        self._unfolded: list[int] = []
         #: Id of a new body to its references and size; id of an old one to the references that it loses.
         self._added: dict[int, list[int]] = {}
         self._dropped: dict[int, int] = {}
@@ -72,33 +80,105 @@ class Changes:
         return row_id >> COUNT_BITS in self._homes
 
     def framed(self, puts: Sequence[Put]) -> list[Put]:
-        """The puts as they are written: copies in their form, and the bodies that they share."""
+        """The puts as they are written: copies in their form, those left out that are folded, and shared bodies."""
         written: list[Put] = []
         bodies: dict[int, tuple[int, bytes]] = {}
+        kept = unfoldable(puts, self._homes)
         for put in puts:
             home = self._homes.get(put.source_key)
             if home is None:
                 written.append(put)
                 continue
-            payloads = []
-            size = 0
-            for payload, origin in zip(put.payloads, put.origins or [0] * len(put.payloads), strict=True):
-                if origin >= 0:
-                    payloads.append(_PREFIX.pack(origin) + payload)
-                    size += len(payload)
-                    continue
-                body_id = shelf_of(home) << COUNT_BITS | -origin
-                if body_id not in bodies:
-                    bodies[body_id] = (put.enqueued_ms, payload)
-                    self._added[body_id] = [0, len(payload)]
-                    size += len(payload)
-                self._added[body_id][0] += 1
-                payloads.append(_PREFIX.pack(_APART | -origin))
-            self._sizes[home] = self._sizes.get(home, 0) + size
-            framed = Put(put.source_key, put.first_count, put.enqueued_ms, payloads, put.specials)
-            framed.equal_specials = put.equal_specials
-            written.append(framed)
+            for part in parts(put, kept.get(home)):
+                if part.is_folded:
+                    self._fold(put, part, home, bodies)
+                else:
+                    written.append(self._framed(put, part, home, bodies))
         return written + list(_body_puts(bodies))
+
+    def _framed(self, put: Put, part: Part, home: int, bodies: dict[int, tuple[int, bytes]]) -> Put:
+        """A part of a put as rows."""
+        payloads = []
+        size = 0
+        for payload, origin in zip(part.payloads, part.origins, strict=True):
+            if origin >= 0:
+                payloads.append(PREFIX.pack(origin) + payload)
+                size += len(payload)
+                continue
+            body_id = shelf_of(home) << COUNT_BITS | -origin
+            if body_id not in bodies:
+                bodies[body_id] = (put.enqueued_ms, payload)
+                self._added[body_id] = [0, len(payload)]
+                size += len(payload)
+            self._added[body_id][0] += 1
+            payloads.append(PREFIX.pack(APART | -origin))
+        self._sizes[home] = self._sizes.get(home, 0) + size
+        framed = Put(put.source_key, part.first_count, put.enqueued_ms, payloads, part.specials)
+        framed.equal_specials = put.equal_specials
+        return framed
+
+    def _fold(self, put: Put, part: Part, home: int, bodies: dict[int, tuple[int, bytes]]) -> None:
+        """Note a part of a put as copies without rows."""
+        shelf = shelf_of(home) << COUNT_BITS
+        size = 0
+        touched = self._touched
+        for copy_id, (payload, origin) in enumerate(
+            zip(part.payloads, part.origins, strict=True), put.source_key << COUNT_BITS | part.first_count
+        ):
+            body_id = shelf | -origin
+            fold = touched.get(body_id)
+            if fold is None:
+                fold = touched[body_id] = Fold(put.enqueued_ms, len(payload))
+                bodies[body_id] = (put.enqueued_ms, payload)
+                size += len(payload)
+            fold.copies[copy_id] = None
+        self._sizes[home] = self._sizes.get(home, 0) + size
+
+    def fold(self, changed: Sequence[tuple[int, int, int, int, bytes | None]]) -> list[Any]:
+        """Take over the new copies without rows; the transaction is under way.
+
+        Returns:
+            The flat values of rows for copies that need some now: one of the same message changes, or all are too many.
+        """
+        folded = self._folded
+        folded.add(self._touched)
+        where = folded.where
+        if len(where) > COPIES_MAX:
+            return self.unfold(list(folded.bodies))
+        changed_ids = [source_key << COUNT_BITS | count for source_key, count, *_ in changed] if where else ()
+        return self.unfold({where[copy_id] for copy_id in changed_ids if copy_id in where})
+
+    def unfold(self, body_ids: Collection[int]) -> list[Any]:
+        """Give the copies of these bodies rows of their own, whose flat values are returned."""
+        found: list[tuple[int, int, bytes]] = []
+        for body_id in body_ids:
+            fold = self._folded.pop(body_id)
+            self._touched.pop(body_id, None)
+            self._unfolded.append(body_id)
+            self._added[body_id] = [len(fold.copies), fold.size]
+            payload = PREFIX.pack(APART | body_id & COUNT_MAX)
+            found += [(copy_id, fold.enqueued_ms, payload) for copy_id in fold.copies]
+        # Neighbours together, so that each page is met once.
+        found.sort()
+        return [value for row in found for value in (*row, body_sum(*row))]
+
+    def take(self, copy_ids: Sequence[int]) -> None:
+        """Remove copies that are folded."""
+        for copy_id in copy_ids:
+            body_id = self._folded.remove(copy_id)
+            self._touched[body_id] = self._folded.bodies[body_id]
+
+    def is_folded(self, copy_id: int) -> bool:
+        """Whether a copy has no row."""
+        return copy_id in self._folded.where
+
+    def folded_bodies(self) -> list[int]:
+        """The bodies whose copies have no rows."""
+        return list(self._folded.bodies)
+
+    def within(self, first_id: int, last_id: int) -> list[int]:
+        """The copies without rows whose ids are in a range, inclusive."""
+        return self._folded.within(first_id, last_id) if self._folded.where else []
 
     def removed(self, rows: Iterator[tuple[Any, ...]]) -> int:
         """Note rows that were deleted, as ``schema.RETURNING`` tells of them; return their number."""
@@ -111,12 +191,12 @@ class Changes:
                 # A damaged row must not take a body away from other copies.
                 if not isinstance(enqueued_ms, int) or check != body_sum(row_id, enqueued_ms, whole):
                     continue
-                (prefix,) = _PREFIX.unpack(whole)
-            if prefix & _APART:
+                (prefix,) = PREFIX.unpack(whole)
+            if prefix & APART:
                 body_id = shelf_of(home) << COUNT_BITS | prefix & COUNT_MAX
                 self._dropped[body_id] = self._dropped.get(body_id, 0) + 1
             elif isinstance(size, int):
-                self._sizes[home] = self._sizes.get(home, 0) - max(0, size - _PREFIX_BYTES)
+                self._sizes[home] = self._sizes.get(home, 0) - max(0, size - PREFIX_BYTES)
         return number
 
     def write(self, db: apsw.Connection) -> tuple[dict[int, int], int]:
@@ -132,6 +212,7 @@ class Changes:
             self._keep(body_id, left, size, values, gone)
         if self._dropped:
             self._drop(db, values, gone)
+        self._write_folded(db, gone)
         totals: dict[int, int] = {}
         for home, change in self._sizes.items():
             if home and change:
@@ -142,11 +223,22 @@ class Changes:
         table_rows.run(db, schema.DELETE_SHARE_IDS, gone)
         return totals, number
 
+    def _write_folded(self, db: apsw.Connection, gone: list[int]) -> None:
+        values: list[Any] = []
+        for body_id, fold in self._touched.items():
+            if fold.copies:
+                values += fold.values(body_id)
+                continue
+            del self._folded.bodies[body_id]
+            self._unfolded.append(body_id)
+            self._keep(body_id, 0, fold.size, values, gone)
+        write_folded(db, values, self._unfolded)
+
     def _drop(self, db: apsw.Connection, values: list[Any], gone: list[int]) -> None:
         """Take references away from bodies of earlier transactions."""
         for row in _rows_of(db, schema.FIND_SHARES, list(self._dropped)):
             body_id, refs, size, _ = row
-            if not _holds(row):
+            if not holds(row):
                 # Nobody knows who else refers to it: it stays, for ``verify`` to report.
                 continue
             self._keep(body_id, refs - self._dropped[body_id], size, values, gone)
@@ -180,7 +272,8 @@ def _share(body_id: int, refs: int, size: int) -> tuple[int, int, int, int]:
     return body_id, refs, size, numbers_sum((body_id, refs, size))
 
 
-def _holds(row: tuple[Any, ...]) -> bool:
+def holds(row: tuple[Any, ...]) -> bool:
+    """Whether a row of integers verifies."""
     *numbers, check = row
     return all(type(value) is int for value in numbers) and numbers_sum(numbers) == check
 
@@ -194,8 +287,25 @@ def _rows_of(db: apsw.Connection, statement: schema.Rows, ids: list[int]) -> Ite
 def delete(db: apsw.Connection, changes: Changes, removed: Sequence[tuple[int, int, int]]) -> int:
     """Delete copies, and note what they referred to; returns how many they were."""
     ranges, singles = table_rows.removals(removed)
+    without = [copy_id for copy_id in singles if changes.is_folded(copy_id)]
+    if without:
+        changes.take(without)
+        singles = sorted(set(singles).difference(without))
     number = changes.removed(_rows_of(db, schema.DELETE_COPIES, singles))
-    return number + sum(changes.removed(delete_range(db, bounds)) for bounds in ranges)
+    for first_id, last_id in ranges:
+        without = changes.within(first_id, last_id)
+        changes.take(without)
+        if len(without) <= last_id - first_id:
+            number += changes.removed(delete_range(db, (first_id, last_id)))
+    return number
+
+
+def unfold_all(db: apsw.Connection, changes: Changes) -> int:
+    """Give every folded copy a row of its own, without anything else; returns how many they were."""
+    values = changes.unfold(changes.folded_bodies())
+    table_rows.run(db, schema.INSERT_ORDINARY, values)
+    changes.write(db)
+    return len(values) // schema.INSERT_ORDINARY.width
 
 
 def parted(
@@ -231,7 +341,7 @@ def totals(db: apsw.Connection, homes: Mapping[int, int], path: str) -> dict[int
     found: dict[int, int] = {}
     ids = [shelf_of(home) << COUNT_BITS for home in sorted(set(homes.values())) if home]
     for row in _rows_of(db, schema.FIND_SHARES, ids):
-        if not _holds(row):
+        if not holds(row):
             raise StoreFailed(f"{path}: the size of a topic is damaged (its checksum does not hold); restore the file")
         if row[2]:
             found[(row[0] >> COUNT_BITS) - shelf_of(0)] = row[2]
@@ -240,10 +350,10 @@ def totals(db: apsw.Connection, homes: Mapping[int, int], path: str) -> dict[int
 
 def forget_shares(db: apsw.Connection, source_key: int) -> None:
     """An entity is gone with everything that it had: so are the references to its bodies."""
-    db.execute(schema.DELETE_SHARES, _bounds(source_key))
+    db.execute(schema.DELETE_SHARES, bounds_of(source_key))
 
 
-def _bounds(home: int) -> tuple[int, int]:
+def bounds_of(home: int) -> tuple[int, int]:
     """First and last id of the bodies of a fragment."""
     return shelf_of(home) << COUNT_BITS, shelf_of(home) << COUNT_BITS | COUNT_MAX
 
@@ -315,10 +425,10 @@ class CopyReader:
 
     def _complete(self, message: StoredMessage, page: list[StoredMessage], index: int) -> bool:
         """Take the prefix off and put the body in; False when that cannot be read."""
-        (prefix,) = _PREFIX.unpack_from(message.payload) if len(message.payload) >= _PREFIX_BYTES else (0,)
+        (prefix,) = PREFIX.unpack_from(message.payload) if len(message.payload) >= PREFIX_BYTES else (0,)
         message.origin = prefix & COUNT_MAX
-        if not prefix & _APART:
-            message.payload = message.payload[_PREFIX_BYTES:]
+        if not prefix & APART:
+            message.payload = message.payload[PREFIX_BYTES:]
             return True
         if message.origin not in self._bodies:
             self._fetch(page, index)
@@ -336,9 +446,9 @@ class CopyReader:
         for message in page[index:]:
             if len(wanted) == _BODIES_AT_ONCE:
                 break
-            if len(message.payload) == _PREFIX_BYTES:
-                (prefix,) = _PREFIX.unpack(message.payload)
-                if prefix & _APART and prefix & COUNT_MAX not in wanted:
+            if len(message.payload) == PREFIX_BYTES:
+                (prefix,) = PREFIX.unpack(message.payload)
+                if prefix & APART and prefix & COUNT_MAX not in wanted:
                     wanted.append(prefix & COUNT_MAX)
         self._bodies = {}
         for part in (wanted, wanted[:1]):
@@ -349,52 +459,3 @@ class CopyReader:
                 texts = schema.LOAD_BODIES.text(len(ids)), schema.LOAD_BODY_IDS.text(len(ids))
                 for body in reader.read(*texts, tuple(ids)):
                     self._bodies[body.count] = body.payload
-
-
-def faults(db: apsw.Connection, homes: Mapping[int, int]) -> list[str]:
-    """Return what is wrong between copies and bodies, in words; reads all of them."""
-    problems: list[str] = []
-    found: dict[int, int] = {}
-    sums: dict[int, int] = {}
-    for source_key, home in homes.items():
-        for row_id, whole, size in db.execute(
-            "SELECT id, iif(octet_length(payload) = 8, CAST(payload AS BLOB), NULL), octet_length(payload)"
-            " FROM messages WHERE id BETWEEN ? AND ?",
-            (source_key << COUNT_BITS, source_key << COUNT_BITS | COUNT_MAX),
-        ):
-            (prefix,) = _PREFIX.unpack(whole) if whole is not None else (0,)
-            if prefix & _APART:
-                body_id = shelf_of(home) << COUNT_BITS | prefix & COUNT_MAX
-                found[body_id] = found.get(body_id, 0) + 1
-            elif row_id is not None:
-                sums[home] = sums.get(home, 0) + size - _PREFIX_BYTES
-    for home in sorted(set(homes.values()) - {0}):
-        problems += _share_faults(db, home, found, sums.get(home, 0))
-    problems += [f"body {split_id(body_id)[1]} of a topic has copies and is missing" for body_id in found]
-    return problems
-
-
-def _share_faults(db: apsw.Connection, home: int, found: dict[int, int], copies: int) -> list[str]:
-    """Compare the references to a fragment's bodies with the copies that there are; takes them out of ``found``."""
-    problems: list[str] = []
-    bounds = _bounds(home)
-    bodies = dict(db.execute("SELECT id, octet_length(payload) FROM messages WHERE id BETWEEN ? AND ?", bounds))
-    total = copies
-    kept_total = 0
-    for row in list(db.execute(schema.READ_SHARES, bounds)):
-        body_id, refs, size, _ = row
-        count = split_id(body_id)[1]
-        if not _holds(row):
-            problems.append(f"source {home}: the references to body {count} are damaged")
-        elif count == 0:
-            kept_total = size
-            continue
-        elif bodies.get(body_id) != size or found.get(body_id) != refs:
-            problems.append(f"source {home}: body {count} has {found.get(body_id, 0)} copies of {refs}, or is damaged")
-        total += size
-        bodies.pop(body_id, None)
-        found.pop(body_id, None)
-    problems += [f"source {home}: body {split_id(body_id)[1]} is referred to by nobody" for body_id in bodies]
-    if not problems and total != kept_total:
-        problems.append(f"source {home}: its copies have {total} bytes, noted are {kept_total}")
-    return problems

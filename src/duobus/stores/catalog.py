@@ -73,12 +73,18 @@ class StoreRow(msgspec.Struct, frozen=True):
     path: str
 
 
+def store_path(store_id: int) -> str:
+    """Return the path of an SQLite store in the data folder."""
+    return f"stores/store-{store_id}.db"
+
+
 class CatalogContents(msgspec.Struct, frozen=True):
-    """Everything that ``read`` found."""
+    """Everything that ``read`` found; ``lost``: stores that were given up, whose numbers are never used again."""
 
     namespaces: tuple[NamespaceRow, ...]
     entities: tuple[EntityRow, ...]
     stores: tuple[StoreRow, ...]
+    lost: tuple[StoreRow, ...] = ()
 
 
 class Catalog(ABC):
@@ -126,6 +132,10 @@ class Catalog(ABC):
         """Register a store; one that is registered with the same path is no error."""
 
     @abstractmethod
+    def replace_store(self, lost_id: int, store: StoreRow, slots: Sequence[tuple[int, SlotRow]]) -> None:
+        """Give a store up, register another, say where slots (entity id, slot) are now: all of it or nothing."""
+
+    @abstractmethod
     def put_namespace(self, namespace: NamespaceRow) -> None:
         """Add a namespace or replace its access rules."""
 
@@ -148,6 +158,7 @@ class MemoryCatalog(Catalog):
         self._namespaces: dict[str, NamespaceRow] = {}
         self._entities: dict[int, EntityRow] = {}
         self._stores: dict[int, StoreRow] = {}
+        self._lost: list[StoreRow] = []
         self._last_entity_id = 0
 
     def read(self) -> CatalogContents:
@@ -156,6 +167,7 @@ class MemoryCatalog(Catalog):
             tuple(self._namespaces[name] for name in sorted(self._namespaces)),
             tuple(self._entities.values()),
             tuple(self._stores[store_id] for store_id in sorted(self._stores)),
+            tuple(self._lost),
         )
 
     def begin_create(self, namespace: str, kind: str, path: str, description: bytes, slots: Sequence[SlotRow]) -> int:
@@ -195,6 +207,14 @@ class MemoryCatalog(Catalog):
     def add_store(self, store_id: int, path: str) -> None:
         """Register a store; see Catalog."""
         self._stores[store_id] = StoreRow(store_id, path)
+
+    def replace_store(self, lost_id: int, store: StoreRow, slots: Sequence[tuple[int, SlotRow]]) -> None:
+        """Give a store up; see Catalog."""
+        self._lost.append(self._stores.pop(lost_id))
+        self._stores[store.store_id] = store
+        for entity_id, new in slots:
+            old = self._entities[entity_id].slots
+            self._change(entity_id, slots=tuple(new if row.slot == new.slot else row for row in old))
 
     def put_namespace(self, namespace: NamespaceRow) -> None:
         """Add or replace a namespace; see Catalog."""

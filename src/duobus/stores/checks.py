@@ -63,6 +63,10 @@ def _check_puts(puts: list[Put], sources: Mapping[int, SourceRow], covered: set[
     for put in puts:
         source = _source_of(put.source_key, sources, covered)
         end = put.first_count + len(put.payloads)
+        if put.is_reserved:
+            # That nothing is there yet is for the table to say. The commit's next count is past them all.
+            ends[put.source_key] = max(end, ends.get(put.source_key, 0))
+            continue
         if put.first_count < ends.get(put.source_key, source.next_count):
             raise StoreFailed(f"source {put.source_key}: count {put.first_count} was used before")
         if end - 1 > COUNT_MAX:

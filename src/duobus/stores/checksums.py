@@ -8,6 +8,7 @@ and no packing (0.28 us for 1 KiB, against 0.45 us when a second call packs and 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from struct import Struct
 from zlib import crc32
 
@@ -48,6 +49,13 @@ def state_sum(message_id: int, state: int, deliveries: int, special: bytes | Non
     A row that never was exceptional (state 0, no deliveries, no special) has NULL instead.
     """
     return crc32(special or b"", crc32(_STATE(message_id, state, deliveries, special is not None)))
+
+
+def special_sums(first_id: int, specials: Sequence[bytes]) -> list[int]:
+    """Return ``state_sum`` of new messages with consecutive ids and a special each, without a Python step for each."""
+    n = len(specials)
+    numbers = map(_STATE, range(first_id, first_id + n), repeat(0, n), repeat(0, n), repeat(True, n))
+    return list(map(crc32, specials, map(crc32, numbers)))
 
 
 def numbers_sum(numbers: Sequence[int], blob: bytes = b"") -> int:

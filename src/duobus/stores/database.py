@@ -251,3 +251,14 @@ def empty_log(db: apsw.Connection) -> None:
     busy, _, _ = next(db.execute("PRAGMA wal_checkpoint(TRUNCATE)"))
     if busy:
         raise StoreFailed(f"{db.filename}: the log could not be emptied: the file is in use by somebody else")
+
+
+def close(db: apsw.Connection | None) -> None:
+    """Close a connection; an open transaction is rolled back by that."""
+    if db is None:
+        return
+    try:
+        db.close(True)
+    except apsw.Error:
+        # It is closed all the same; the error is the one that brought us here, or about to be found at open.
+        return

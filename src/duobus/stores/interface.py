@@ -10,8 +10,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
-#: Highest format this version reads and writes; a newer one is refused (I65). 2: bodies that copies share.
-FORMAT_VERSION = 2
+#: Highest format this version reads and writes; a newer one is refused (I65). 2: bodies that copies share; 3: copies
+#: without a row of their own.
+FORMAT_VERSION = 3
 #: Lowest format that ``open`` brings forward to it.
 FORMAT_VERSION_MIN = 1
 
@@ -87,6 +88,7 @@ class Put:
             0 of the fragment; 0 for what is no copy. A negative count: the message has several copies, all of them in
             this commit and with the same payload, which is kept once until the last of them is removed. None: no
             copies.
+        is_reserved: Its counts were used up before, for these messages, and have none yet.
         equal_specials: In the place of ``specials``, where all are active, never delivered, and have a special: that
             of each.
     """
@@ -95,6 +97,7 @@ class Put:
         "enqueued_ms",
         "equal_specials",
         "first_count",
+        "is_reserved",
         "origins",
         "payloads",
         "source_key",
@@ -117,6 +120,7 @@ class Put:
         self.specials = specials
         self.origins = origins
         self.equal_specials: list[bytes] | None = None
+        self.is_reserved = False
 
     def special_of(self, index: int) -> tuple[int, int, bytes | None] | None:
         """(state, deliveries, special) of a message; None when it is ordinary."""

@@ -139,6 +139,7 @@ class MemoryStore(MessagingStore):
         self._demand_open()
         try:
             check_batch(batch, self._last_commit_no, self._fragments, self._sources)
+            self._demand_free(batch)
         except StoreFailed:
             self._is_open = False
             raise
@@ -165,6 +166,13 @@ class MemoryStore(MessagingStore):
         batch.shared = {key: size for key, size in self._bodies.totals.items() if before.get(key, 0) != size}
         self._last_commit_no = batch.commit_no
         self._broker_ms = max(self._broker_ms, batch.broker_ms)
+
+    def _demand_free(self, batch: CommitBatch) -> None:
+        """Refuse to put messages where others are, as the key of a table does."""
+        for put in batch.puts:
+            counts = range(put.first_count, put.first_count + len(put.payloads))
+            if put.is_reserved and not self._shelves[put.source_key].rows.keys().isdisjoint(counts):
+                raise StoreFailed(f"source {put.source_key}: count {put.first_count} has a message already")
 
     def load(self, source_key: int, first_count: int, limit: int) -> list[StoredMessage]:
         """Return messages by count."""
@@ -279,10 +287,11 @@ class SharedBodies:
 class _Shelf:
     """The messages of one source."""
 
-    __slots__ = ("exceptional", "histories", "rows", "size")
+    __slots__ = ("exceptional", "highest", "histories", "rows", "size")
 
     def __init__(self) -> None:
         self.rows: dict[int, StoredMessage] = {}
+        self.highest = 0
         self.exceptional: set[int] = set()
         self.histories: dict[int, tuple[int, bytes]] = {}
         self.size = 0
@@ -294,6 +303,7 @@ class _Shelf:
             self.rows[count] = StoredMessage(count, put.enqueued_ms, 0, 0, payload, None, origin)
             self.size += len(payload) if origin >= 0 else 0
             count += 1
+        self.highest = max(self.highest, count - 1)
         for index in range(len(put.payloads)):
             rare = put.special_of(index)
             if rare is not None:
@@ -332,8 +342,7 @@ class _Shelf:
             del self.histories[count]
 
     def load(self, first_count: int, limit: int) -> list[StoredMessage]:
-        # Counts are given out upwards and a dictionary keeps that order, so its last key is the highest.
-        last = next(reversed(self.rows), 0)
+        last = self.highest
         if last - first_count > 2 * len(self.rows):
             counts = heapq.nsmallest(limit, (count for count in self.rows if count >= first_count))
         else:

@@ -21,6 +21,7 @@ from duobus.stores.checksums import (
     body_sums,
     message_row_fault,
     numbers_sum,
+    special_sums,
     split_id,
     state_sum,
 )
@@ -91,9 +92,15 @@ class Meta:
         )
 
 
-def put_values(puts: Sequence[Put]) -> tuple[list[Any], list[Any]]:
-    """Return the flat values of ordinary and of exceptional new messages, checksums included."""
+def ids(source_key: int, first_count: int, last_count: int) -> tuple[int, int]:
+    """Return the first and the last id of a source's messages with these counts."""
+    return source_key << COUNT_BITS | first_count, source_key << COUNT_BITS | last_count
+
+
+def put_values(puts: Sequence[Put]) -> list[tuple[schema.Rows, list[Any]]]:
+    """Return the statements for new messages with their flat values, checksums included."""
     ordinary: list[Any] = []
+    special: list[Any] = []
     exceptional: list[Any] = []
     for put in puts:
         first_id = put.source_key << COUNT_BITS | put.first_count
@@ -101,7 +108,7 @@ def put_values(puts: Sequence[Put]) -> tuple[list[Any], list[Any]]:
             _add_mixed(put, first_id, ordinary, exceptional)
             continue
         if put.equal_specials is not None:
-            exceptional += _equally_special(put, put.equal_specials, first_id)
+            special += _equally_special(put, put.equal_specials, first_id)
             continue
         n = len(put.payloads)
         flat: list[Any] = [put.enqueued_ms] * (4 * n)
@@ -112,7 +119,11 @@ def put_values(puts: Sequence[Put]) -> tuple[list[Any], list[Any]]:
             ordinary += flat
         else:
             ordinary = flat
-    return ordinary, exceptional
+    return [
+        (schema.INSERT_ORDINARY, ordinary),
+        (schema.INSERT_SPECIAL, special),
+        (schema.INSERT_EXCEPTIONAL, exceptional),
+    ]
 
 
 def _add_mixed(put: Put, first_id: int, ordinary: list[Any], exceptional: list[Any]) -> None:
@@ -130,13 +141,12 @@ def _add_mixed(put: Put, first_id: int, ordinary: list[Any], exceptional: list[A
 
 def _equally_special(put: Put, specials: list[bytes], first_id: int) -> list[Any]:
     n = len(put.payloads)
-    flat: list[Any] = [0] * (8 * n)
-    flat[0::8] = range(first_id, first_id + n)
-    flat[1::8] = [put.enqueued_ms] * n
-    flat[4::8] = specials
-    flat[5::8] = put.payloads
-    flat[6::8] = body_sums(first_id, put.enqueued_ms, put.payloads)
-    flat[7::8] = [state_sum(first_id + index, 0, 0, special) for index, special in enumerate(specials)]
+    flat: list[Any] = [put.enqueued_ms] * (6 * n)
+    flat[0::6] = range(first_id, first_id + n)
+    flat[2::6] = specials
+    flat[3::6] = put.payloads
+    flat[4::6] = body_sums(first_id, put.enqueued_ms, put.payloads)
+    flat[5::6] = special_sums(first_id, specials)
     return flat
 
 
@@ -236,7 +246,9 @@ def bring_forward(db: apsw.Connection, path: str) -> None:
         return
     meta = read_meta(db, path, version)
     with db:
-        db.execute(schema.CREATE_SHARES)
+        if version < 2:
+            db.execute(schema.CREATE_SHARES)
+        db.execute(schema.CREATE_FOLDED)
         check = numbers_sum((FORMAT_VERSION, *meta.numbers()))
         db.execute(schema.UPDATE_FORMAT, (FORMAT_VERSION, check))
         db.execute(f"PRAGMA user_version={FORMAT_VERSION}")

@@ -1,20 +1,20 @@
 """SqliteStore: a messaging store in one SQLite file, durable with every commit.
 
-The writing half of the work is here; ``database.py`` opens the file safely, ``rows.py`` reads and verifies
-rows, ``schema.py`` holds the SQL. Speed comes from few long calls into the driver: 50 rows a statement,
-every statement prepared once, ranges deleted as ranges (reference/performance.md 5.4).
+The writing half of the work is here; ``database.py`` opens the file safely, ``rows.py`` reads and verifies rows,
+``schema.py`` holds the SQL. Speed comes from few long calls into the driver: 50 rows a statement, every statement
+prepared once, ranges deleted as ranges (reference/performance.md 5.4).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import apsw
 
 from duobus.errors import StoreFailed, StoreStale, StoreTooNew
-from duobus.stores import bodies, history_rows, schema
+from duobus.stores import bodies, body_faults, folded, history_rows, schema
 from duobus.stores import rows as table_rows
 from duobus.stores.ahead import ReadAhead
 from duobus.stores.checks import check_batch, check_run_owner
@@ -23,6 +23,7 @@ from duobus.stores.database import (
     StoreFile,
     StoreOptions,
     check_format,
+    close,
     connect,
     empty_log,
     store_failed,
@@ -82,13 +83,13 @@ class SqliteStore(MessagingStore):
         self._aside_failure: str | None = None
         self._ahead = ReadAhead(path, self._options, self._file)
         self._meta = table_rows.Meta(store_id)
-        #: What ``_meta`` becomes when the running transaction is through.
-        self._next_meta = self._meta
+        self._next_meta = self._meta  # what it becomes when the running transaction is through
         self._fragments: dict[int, FragmentRow] = {}
         self._sources: dict[int, SourceRow] = {}
-        #: Of topics: see ``bodies.homes_of``, and what their copies take up.
+        #: Of topics: see ``bodies.homes_of``, what their copies take up, and those without rows.
         self._homes: dict[int, int] = {}
         self._shared: dict[int, int] = {}
+        self._folded = folded.Folded()
         self._quarantine: dict[int, str] = {}
         #: Transactions committed since the object was made; lets a checkpoint thread see whether there is work.
         self.commits = 0
@@ -117,14 +118,16 @@ class SqliteStore(MessagingStore):
     def begin_generation(self, deletions: Iterable[Tombstone]) -> int:
         """Raise generation and epochs and delete ambiguous runs, in one transaction."""
         runs = list(deletions)
+        self._unfold()
         with self._transaction("begin a generation") as db:
             for run in runs:
                 check_run_owner(self._store_id, run.store_id)
             deleted = 0
-            copies = bodies.Changes(self._homes, self._shared)
+            copies = bodies.Changes(self._homes, self._shared, self._folded)
             for run in runs:
-                deleted += bodies.delete_run(db, copies, _ids(run.source_key, run.first_count, run.last_count))
-                history_rows.delete(db, run.source_key, run.first_count, run.last_count)
+                span = (run.source_key, run.first_count, run.last_count)
+                deleted += bodies.delete_run(db, copies, table_rows.ids(*span))
+                history_rows.delete(db, *span)
             for fragment in self._fragments.values():
                 table_rows.write_epoch(db, fragment, fragment.epoch + 1)
             shared, gone = copies.write(db)
@@ -173,13 +176,14 @@ class SqliteStore(MessagingStore):
 
         A crash in between leaves fragments with fewer messages; the caller's intent makes it call again.
         """
+        self._unfold()
         gone = {key for key, row in self._fragments.items() if row.entity_id == entity_id}
         sources = [key for key, row in self._sources.items() if row.fragment_key in gone]
         for source_key in [*sources, *map(bodies.shelf_of, sources)]:
             deleted = _DROP_SLICE
             while deleted == _DROP_SLICE:
                 with self._transaction("drop an entity") as db:
-                    db.execute(schema.DELETE_SLICE, (*_ids(source_key, 0, COUNT_MAX), _DROP_SLICE))
+                    db.execute(schema.DELETE_SLICE, (*table_rows.ids(source_key, 0, COUNT_MAX), _DROP_SLICE))
                     deleted = db.changes()
                     self._advance(db, rows=self._meta.rows - deleted)
         with self._transaction("drop an entity") as db:
@@ -202,11 +206,12 @@ class SqliteStore(MessagingStore):
         keys = [k for k, row in self._sources.items() if row.fragment_key in fragments and row.source_no == source_no]
         if not keys:
             return False
+        self._unfold()
         room = limit
-        copies = bodies.Changes(self._homes, self._shared)
+        copies = bodies.Changes(self._homes, self._shared, self._folded)
         with self._transaction("drop a source") as db:
             for key in keys:
-                room -= copies.removed(bodies.delete_slice(db, _ids(key, 0, COUNT_MAX), max(0, room)))
+                room -= copies.removed(bodies.delete_slice(db, table_rows.ids(key, 0, COUNT_MAX), max(0, room)))
             shared, gone = copies.write(db)
             if room > 0:
                 for key in keys:
@@ -214,34 +219,35 @@ class SqliteStore(MessagingStore):
                 db.executemany(schema.DELETE_SOURCE, [(key,) for key in keys])
             self._advance(db, rows=self._meta.rows - (limit - room) - gone)
         self._shared.update(shared)
-        if room > 0:
-            for key in keys:
-                del self._sources[key]
-                self._homes.pop(key, None)
+        for key in keys if room > 0 else ():
+            del self._sources[key]
+            self._homes.pop(key, None)
         return room <= 0
 
     def commit(self, batch: CommitBatch) -> None:
-        """Write ``batch`` in one transaction; all values are bound and summed before it begins."""
-        meta = self._meta
+        """Write ``batch`` in one transaction; nearly all values are bound and summed before it begins."""
         self._demand_open()
+        meta = self._meta
         try:
             check_batch(batch, meta.last_commit_no, self._fragments, self._sources)
         except StoreFailed as error:
             self._abandon(str(error))
             raise
-        copies = bodies.Changes(self._homes, self._shared) if self._homes else None
+        copies = bodies.Changes(self._homes, self._shared, self._folded) if self._homes else None
         puts = batch.puts if copies is None else copies.framed(batch.puts)
         removed, of_copies = bodies.parted(batch.removed, self._homes)
-        ordinary, exceptional = table_rows.put_values(puts)
+        inserts = table_rows.put_values(puts)
         is_kept = not table_rows.are_many_bytes(puts)
         changes = table_rows.change_values(batch.changes)
         ranges, singles = table_rows.removals(removed)
         sources = table_rows.source_values(batch.sources, self._sources)
         histories = history_rows.values(batch.histories)
-        count = len(ordinary) // schema.INSERT_ORDINARY.width + len(exceptional) // schema.INSERT_EXCEPTIONAL.width
         with self._transaction("commit") as db:
-            table_rows.run(db, schema.INSERT_ORDINARY, ordinary, is_kept=is_kept)
-            table_rows.run(db, schema.INSERT_EXCEPTIONAL, exceptional, is_kept=is_kept)
+            if copies is not None:
+                inserts.append((schema.INSERT_ORDINARY, copies.fold(batch.changes)))
+            count = sum(len(values) // statement.width for statement, values in inserts)
+            for statement, values in inserts:
+                table_rows.run(db, statement, values, is_kept=is_kept)
             table_rows.run(db, schema.UPDATE_STATES, changes)
             for bounds in ranges:
                 db.execute(schema.DELETE_RANGE, bounds)
@@ -272,6 +278,7 @@ class SqliteStore(MessagingStore):
 
     def load(self, source_key: int, first_count: int, limit: int) -> list[StoredMessage]:
         """Return verified messages by count; see ``bodies.read``."""
+        self._unfold(source_key)
         with self._operation("read messages") as db:
             return bodies.read(db, self._quarantine, self._homes, source_key, None, first_count, limit)
 
@@ -300,14 +307,15 @@ class SqliteStore(MessagingStore):
         Finds what reading single ranges cannot: rows that have vanished, because a flipped bit in a key or in a
         page's pointers hides them.
         """
+        self._unfold()
         with self._operation("verify the store") as db:
-            return table_rows.verify(db, self._meta.rows) + history_rows.faults(db) + bodies.faults(db, self._homes)
+            found = table_rows.verify(db, self._meta.rows), history_rows.faults(db), folded.faults(db)
+            return sum(found, body_faults.faults(db, self._homes))
 
     def usage(self) -> StoreUsage:
         """Return rows (counted in every commit, not by looking), bytes of the files and bytes free on the disk."""
         with self._operation("look at the files"):
-            used, free = self._file.sizes()
-            return StoreUsage(self._meta.rows, used, free)
+            return StoreUsage(self._meta.rows + len(self._folded.where), *self._file.sizes())
 
     def checkpoint(self) -> None:
         """Copy the log home on the writer's own thread, between commits; the next commit starts the log afresh.
@@ -351,15 +359,13 @@ class SqliteStore(MessagingStore):
     def close(self) -> None:
         """Empty the log if all is well, and give everything back."""
         with self._aside_lock:
-            _close(self._aside)
+            close(self._aside)
             self._aside = None
         self._ahead.close()
         if self._db is not None and self._aside_failure is None:
-            try:
+            # If that fails, nothing is lost: what is in the log is durable, and the next open brings it home.
+            with suppress(apsw.Error, StoreFailed):
                 empty_log(self._db)
-            except (apsw.Error, StoreFailed):
-                # Nothing is lost: what is in the log is durable there, and the next open brings it home.
-                self._failure = "the store is not open"
         self._abandon("the store is not open")
 
     def _read(self, db: apsw.Connection) -> StoreContents:
@@ -379,6 +385,7 @@ class SqliteStore(MessagingStore):
         self._homes = bodies.homes_of(self._sources)
         self._shared = bodies.totals(db, self._homes, self._path)
         self._quarantine = {}
+        self._folded = folded.read(db, self._quarantine, self._homes)
         return StoreContents(
             meta.generation,
             meta.last_commit_no,
@@ -395,6 +402,14 @@ class SqliteStore(MessagingStore):
             db.execute(schema.CREATE)
             db.execute(f"PRAGMA user_version={FORMAT_VERSION}")
             table_rows.insert_meta(db, table_rows.Meta(self._store_id))
+
+    def _unfold(self, source_key: int | None = None) -> None:
+        """Give every copy a row of its own, for those who look for rows (of one source)."""
+        self._demand_open()
+        if self._folded.where and (source_key is None or source_key in self._homes):
+            copies = bodies.Changes(self._homes, self._shared, self._folded)
+            with self._transaction("unfold copies") as db:
+                self._advance(db, rows=self._meta.rows + bodies.unfold_all(db, copies))
 
     def _advance(
         self,
@@ -460,25 +475,10 @@ class SqliteStore(MessagingStore):
         """Close both connections without writing anything, and remember why."""
         self._failure = failure
         with self._aside_lock:
-            _close(self._aside)
+            close(self._aside)
             self._aside = None
             self._aside_failure = None
         self._ahead.close()
-        _close(self._db)
+        close(self._db)
         self._db = None
         self._file.release()
-
-
-def _ids(source_key: int, first_count: int, last_count: int) -> tuple[int, int]:
-    return source_key << COUNT_BITS | first_count, source_key << COUNT_BITS | last_count
-
-
-def _close(db: apsw.Connection | None) -> None:
-    """Close a connection; an open transaction is rolled back by that."""
-    if db is None:
-        return
-    try:
-        db.close(True)
-    except apsw.Error:
-        # It is closed all the same; the error is the one that brought us here, or about to be found at open.
-        return

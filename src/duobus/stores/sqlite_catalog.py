@@ -27,8 +27,11 @@ from duobus.stores.catalog import (
     unknown_entity,
 )
 
-#: Highest format this version reads and writes; a newer one is refused (I65).
-FORMAT_VERSION = 1
+#: Highest format this version reads and writes; a newer one is refused (I65). 2: stores that were given up, which a
+#: version that does not know of them would take for new ones.
+FORMAT_VERSION = 2
+#: The format of a catalog in which no store was ever given up.
+_FORMAT_VERSION_FIRST = 1
 
 _Params = ParamSpec("_Params")
 _Result = TypeVar("_Result")
@@ -45,6 +48,10 @@ CREATE TABLE slots (
     entity_id INTEGER NOT NULL, slot INTEGER NOT NULL, fragment_no INTEGER NOT NULL, store_id INTEGER NOT NULL,
     sum INTEGER NOT NULL, PRIMARY KEY (entity_id, slot), UNIQUE (entity_id, fragment_no)) WITHOUT ROWID;
 CREATE TABLE stores (store_id INTEGER PRIMARY KEY, path TEXT NOT NULL, sum INTEGER NOT NULL);
+"""
+
+_LOST_STORES = """
+CREATE TABLE IF NOT EXISTS lost_stores (store_id INTEGER PRIMARY KEY, path TEXT NOT NULL, sum INTEGER NOT NULL)
 """
 
 
@@ -102,7 +109,14 @@ class SqliteCatalog(Catalog):
             StoreRow(store_id, path)
             for store_id, path in _checked("stores", rows("SELECT store_id, path, sum FROM stores ORDER BY store_id"))
         )
-        return CatalogContents(namespaces, entities, stores)
+        return CatalogContents(namespaces, entities, stores, tuple(self._lost_stores()))
+
+    def _lost_stores(self) -> Iterator[StoreRow]:
+        connection = self._open()
+        if connection.table_exists(None, "lost_stores"):
+            found = connection.execute("SELECT store_id, path, sum FROM lost_stores ORDER BY store_id")
+            for store_id, path in _checked("lost_stores", found):
+                yield StoreRow(store_id, path)
 
     @_guarded
     def begin_create(self, namespace: str, kind: str, path: str, description: bytes, slots: Sequence[SlotRow]) -> int:
@@ -157,6 +171,24 @@ class SqliteCatalog(Catalog):
         self._open().execute(
             "INSERT OR REPLACE INTO stores (store_id, path, sum) VALUES (?, ?, ?)", _summed(store_id, path)
         )
+
+    @_guarded
+    def replace_store(self, lost_id: int, store: StoreRow, slots: Sequence[tuple[int, SlotRow]]) -> None:
+        """Give a store up; see Catalog."""
+        connection = self._open()
+        with connection:
+            ((path,),) = connection.execute("SELECT path FROM stores WHERE store_id = ?", (lost_id,)).fetchall()
+            connection.execute(_LOST_STORES)
+            connection.execute("UPDATE meta SET value = ? WHERE name = 'format_version'", (FORMAT_VERSION,))
+            connection.execute("INSERT INTO lost_stores (store_id, path, sum) VALUES (?, ?, ?)", _summed(lost_id, path))
+            connection.execute("DELETE FROM stores WHERE store_id = ?", (lost_id,))
+            connection.execute(
+                "INSERT INTO stores (store_id, path, sum) VALUES (?, ?, ?)", _summed(store.store_id, store.path)
+            )
+            connection.executemany(
+                "INSERT OR REPLACE INTO slots (entity_id, slot, fragment_no, store_id, sum) VALUES (?, ?, ?, ?, ?)",
+                [_summed(entity_id, row.slot, row.fragment_no, row.store_id) for entity_id, row in slots],
+            )
 
     @_guarded
     def put_namespace(self, namespace: NamespaceRow) -> None:
@@ -214,7 +246,7 @@ def _prepare(connection: apsw.Connection) -> None:
     with connection:
         if connection.execute("SELECT name FROM sqlite_master LIMIT 1").fetchone() is None:
             connection.execute(_SCHEMA)
-            connection.execute("INSERT INTO meta (name, value) VALUES ('format_version', ?)", (FORMAT_VERSION,))
+            connection.execute("INSERT INTO meta (name, value) VALUES ('format_version', ?)", (_FORMAT_VERSION_FIRST,))
         version = connection.execute("SELECT value FROM meta WHERE name = 'format_version'").fetchone()
     if version is None:
         raise StoreFailed("The catalog holds no format version; it is no catalog of duobus, or it is damaged.")

@@ -180,7 +180,8 @@ def _examine_histories(state: DiskState, batch: CommitBatch, guarded: set[int], 
         fragment_key, _, next_count, *_ = state.sources[block.source_key]
         is_topic = sum(row[0] == fragment_key for row in state.sources.values()) > 1
         # Of a topic's messages only the copies are put, in other sources, or none at all.
-        is_known = is_topic and block.first_count >= next_count
+        # Ids of reserved messages lie under a count of their own.
+        is_known = block.first_count >= next_count and (is_topic or any(put.is_reserved for put in batch.puts))
         if (block.source_key, block.first_count) not in new and not is_known:
             raise ContractBroken(f"ids of message {block.first_count} of source {block.source_key}, which is not put")
     for source_key, _ in batch.outdated:
@@ -194,7 +195,10 @@ def _examine_puts(state: DiskState, batch: CommitBatch, guarded: set[int]) -> se
     for put in batch.puts:
         _require_source(state, put.source_key, guarded)
         end = put.first_count + len(put.payloads)
-        if put.first_count < state.sources[put.source_key][2] or end > reaches.get(put.source_key, 0):
+        rows = state.messages[put.source_key]
+        is_used = put.first_count < state.sources[put.source_key][2] and not put.is_reserved
+        is_used = is_used or not rows.keys().isdisjoint(range(put.first_count, end))
+        if is_used or end > reaches.get(put.source_key, 0):
             raise ContractBroken(f"{put.first_count} to {end - 1} of source {put.source_key}: used, or not counted")
         keys = {(put.source_key, count) for count in range(put.first_count, end)}
         if new & keys:

@@ -5,6 +5,7 @@ Each replaces a piece of the product while its context lasts; the product itself
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +13,7 @@ from unittest import mock
 
 from duobus.broker import placement, session_desk
 from duobus.broker.fragment import duplicates, session_states, sessions, settling
-from duobus.broker.fragment.commands import Command, Run, SettleBatch, TakeAndRemove
+from duobus.broker.fragment.commands import DEFER, Command, Run, SettleBatch, TakeAndRemove
 from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.fragment.slot import ACTIVE, MAIN, Slot, kind_of
 from duobus.broker.fragment.source import Source
@@ -200,6 +201,21 @@ def abandoned_to_the_tail() -> Iterator[None]:
 
 
 @contextmanager
+def deferred_comes_again() -> Iterator[None]:
+    """A deferred message goes back to those that anybody receives."""
+    original = settling.release
+
+    def release(fragment: Fragment, source: Source, command: SettleBatch, now_ms: int) -> None:
+        if command.outcome == DEFER:
+            for slot in command.slots:
+                slot.state = MAIN
+        original(fragment, source, command, now_ms)
+
+    with mock.patch.object(settling, "release", release):
+        yield
+
+
+@contextmanager
 def tombstones_forgotten() -> Iterator[None]:
     """A run whose commit was ambiguous is sent elsewhere without a tombstone."""
     with mock.patch.object(ScaleUnit, "tombstones_of", return_value=[]):
@@ -209,7 +225,7 @@ def tombstones_forgotten() -> Iterator[None]:
 @contextmanager
 def batch_half_stored() -> Iterator[None]:
     """Of a run of several messages the last is answered and not written."""
-    original = Fragment._apply_run
+    original = Fragment.apply_run
 
     def apply_run(self: Fragment, source: Source, run: Run, now_ms: int, commit: CommitBatch) -> None:
         original(self, source, run, now_ms, commit)
@@ -219,7 +235,7 @@ def batch_half_stored() -> Iterator[None]:
             if put.specials:
                 put.specials = {index: rare for index, rare in put.specials.items() if index < len(put.payloads)}
 
-    with mock.patch.object(Fragment, "_apply_run", apply_run):
+    with mock.patch.object(Fragment, "apply_run", apply_run):
         yield
 
 
@@ -326,12 +342,13 @@ def session_newest_first() -> Iterator[None]:
             self.add(slot)
         return slots[-limit:]
 
-    def offer(_fragment: Fragment, _handle: object, _outlet: object, locks: list[sessions.SessionLock]) -> None:
-        for lock in locks:
+    def offer(_fragment: Fragment, shared: dict[object, list[sessions.SessionLock]]) -> None:
+        for lock in itertools.chain(*shared.values()):
+            lock.is_woken = False
             lock.owner.offer()
 
     original = sessions.Sessions.take
-    with mock.patch.object(sessions.Sessions, "take", take), mock.patch.object(session_desk, "hand_out", offer):
+    with mock.patch.object(sessions.Sessions, "take", take), mock.patch.object(session_desk, "hand_out_all", offer):
         yield
 
 
@@ -346,6 +363,7 @@ BUGS: dict[str, Callable[[], Any]] = {
     "delivery-count-reset": delivery_count_reset,
     "no-sync": no_sync,
     "abandoned-to-the-tail": abandoned_to_the_tail,
+    "deferred-comes-again": deferred_comes_again,
     "tombstones-forgotten": tombstones_forgotten,
     "batch-half-stored": batch_half_stored,
     "store-kept-open": store_kept_open,

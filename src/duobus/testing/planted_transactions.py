@@ -8,13 +8,16 @@ from typing import Any
 from unittest import mock
 
 from duobus.broker import Queue
-from duobus.broker.fragment.commands import Command, Group, SettleBatch
+from duobus.broker.fragment import reserving
+from duobus.broker.fragment.commands import CancelScheduled, Command, Group, SettleBatch
+from duobus.broker.fragment.source import Source
 from duobus.broker.message_broker import MessageBroker
 from duobus.broker.transaction import Transaction
 from duobus.broker.undecided import Undecided
 from duobus.errors import ServiceBusError
 from duobus.gateway.amqp.transactions import Transactions
 from duobus.model.columns import Mailbox, SendBatch
+from duobus.stores.interface import CommitBatch
 
 
 class _Then(Mailbox):
@@ -115,8 +118,8 @@ def ambiguous_discharge_guessed() -> Iterator[None]:
     """A discharge whose commit failed is said to be rolled back, whatever the store holds."""
     original = Undecided.keep
 
-    def keep(self: Undecided, group: Group, commit_no: int, error: ServiceBusError) -> None:
-        original(self, group, 1 << 62, error)
+    def keep(self: Undecided, command: Command, commit_no: int, error: ServiceBusError) -> None:
+        original(self, command, 1 << 62, error)
 
     with mock.patch.object(Undecided, "keep", keep):
         yield
@@ -133,6 +136,55 @@ def refused_piece_left_out() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def number_told_and_not_kept() -> Iterator[None]:
+    """The numbers of a transaction's scheduled messages are told, and used up only when it is discharged."""
+
+    def reserve(source: Source, command: reserving.Reserve) -> None:
+        command.first_count = source.next_count
+
+    original = reserving.apply
+
+    def apply(source: Source, run: reserving.ReservedRun, now_ms: int, commit: CommitBatch) -> None:
+        source.next_count = max(source.next_count, run.reserve.first_count + run.reserve.number)
+        original(source, run, now_ms, commit)
+
+    with mock.patch.object(reserving, "reserve", reserve), mock.patch.object(reserving, "apply", apply):
+        yield
+
+
+@contextmanager
+def scheduled_before_discharge() -> Iterator[None]:
+    """A message that a transaction schedules is stored when its number is told."""
+    original = Transactions.schedule
+
+    def schedule(self: Transactions, name: bytes, queue: Queue, batch: SendBatch) -> reserving.Reserve:
+        reserve = original(self, name, queue, batch)
+        run = self.find(name).transaction.work.pop()
+        run.reply = None
+        run.handle.broker.submit(run)
+        return reserve
+
+    with mock.patch.object(Transactions, "schedule", schedule):
+        yield
+
+
+@contextmanager
+def cancelled_before_discharge() -> Iterator[None]:
+    """A cancellation in a transaction is done at once."""
+    original = Transactions.cancel
+
+    def cancel(self: Transactions, name: bytes, queue: Queue, numbers: list[int]) -> None:
+        original(self, name, queue, numbers)
+        transaction = self.find(name).transaction
+        for command in [found for found in transaction.work if isinstance(found, CancelScheduled)]:
+            transaction.work.remove(command)
+            command.handle.broker.submit(command)
+
+    with mock.patch.object(Transactions, "cancel", cancel):
+        yield
+
+
 TRANSACTION_BUGS: dict[str, Callable[[], Any]] = {
     "transaction-in-two-commits": transaction_in_two_commits,
     "settled-before-discharge": settled_before_discharge,
@@ -140,4 +192,7 @@ TRANSACTION_BUGS: dict[str, Callable[[], Any]] = {
     "lost-lock-in-transaction": lost_lock_in_transaction,
     "ambiguous-discharge-guessed": ambiguous_discharge_guessed,
     "refused-piece-left-out": refused_piece_left_out,
+    "number-told-and-not-kept": number_told_and_not_kept,
+    "scheduled-before-discharge": scheduled_before_discharge,
+    "cancelled-before-discharge": cancelled_before_discharge,
 }

@@ -11,7 +11,8 @@ import msgspec
 
 from duobus.amqp import Link
 from duobus.model.description import QueueDescription
-from duobus.testing.sim_client import Message, SimulatedClient
+from duobus.testing.sim_client import SimulatedClient
+from duobus.testing.sim_message import Message
 
 #: Windows that end within a run, and one that does not.
 WINDOWS_MS = (1_000, 4_000, 60_000)

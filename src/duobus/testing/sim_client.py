@@ -8,51 +8,40 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from duobus.amqp import (
     ACCEPTED,
     RELEASED,
-    Closed,
-    Connection,
-    ConnectionSettings,
     DeliveryState,
     Dispositions,
     EngineMisuse,
     Error,
     Link,
-    LinkAttached,
-    LinkDetached,
     Modified,
     Rejected,
-    Session,
     Source,
     Target,
     Transfers,
-    plain_response,
 )
 from duobus.codec import (
     BATCH_FORMAT,
     Array,
     Symbol,
-    Timestamp,
     UInt,
     application_properties,
     build_message,
     decode,
-    header_section,
     scan,
 )
-from duobus.codec.sections import HEADER, VALUE, find_section
+from duobus.codec.sections import VALUE, find_section
 from duobus.testing import history as h
+from duobus.testing.sim_connection import ANSWER_S, SimulatedConnection
+from duobus.testing.sim_message import PING, Message, Received, body_of, delivery_count, digest, key_of
 from duobus.testing.sub_queues import path_of
 
 if TYPE_CHECKING:
-    from duobus.testing.sim_world import World
-
-PING = "application/vnd.ms-servicebus-ping"
-ANSWER_S = 20.0
+    pass
 
 _OUTCOMES: dict[str, DeliveryState] = {
     h.COMPLETE: ACCEPTED,
@@ -64,186 +53,8 @@ _OUTCOMES: dict[str, DeliveryState] = {
 _MANAGED = {h.COMPLETE: "completed", h.ABANDON: "abandoned", h.DEFER: "defered", h.DEAD_LETTERED: "suspended"}
 
 
-class Received:
-    """A delivery that a client holds."""
-
-    __slots__ = ("delivery_id", "event", "link")
-
-    def __init__(self, link: Link, delivery_id: int, event: h.Delivery) -> None:
-        self.link = link
-        self.delivery_id = delivery_id
-        self.event = event
-
-
-class Message:
-    """A message to send."""
-
-    __slots__ = ("body", "key", "ping", "scheduled_ms", "ttl_ms", "uid")
-
-    def __init__(self, uid: str, body: bytes, key: str | None = None) -> None:
-        self.uid = uid
-        self.body = b"uid=" + uid.encode() + b";" + body
-        self.key = key
-        self.ping = False
-        self.ttl_ms: int | None = None
-        self.scheduled_ms: int | None = None
-
-    def encode(self) -> bytes:
-        """The message as an SDK would write it."""
-        return build_message(
-            self.properties(),
-            None if self.ping else {"uid": self.uid},
-            data=b"" if self.ping else self.body,
-            header=header_section(durable=True, ttl_ms=self.ttl_ms) if self.ttl_ms else b"",
-            annotations=self.annotations() or None,
-        )
-
-    def properties(self) -> list[Any]:
-        """The fields of the properties section."""
-        return [self.uid, None, None, None, None, None, Symbol(PING)] if self.ping else [self.uid]
-
-    def annotations(self) -> dict[Any, Any]:
-        """The message annotations."""
-        annotations: dict[Any, Any] = {}
-        if self.key is not None:
-            annotations[Symbol("x-opt-partition-key")] = self.key
-        if self.scheduled_ms is not None:
-            annotations[Symbol("x-opt-scheduled-enqueue-time")] = Timestamp(self.scheduled_ms)
-        return annotations
-
-
-class SimulatedClient(asyncio.Protocol):
-    """One connection with one session.
-
-    Attributes:
-        name: Of the connection, in the history.
-        received: Deliveries that came and are not settled, in order.
-        alive: Whether the connection still is.
-    """
-
-    def __init__(self, world: World, name: str) -> None:
-        self.world = world
-        self.name = name
-        self.alive = False
-        self.received: list[Received] = []
-        self.arrived = asyncio.Event()
-        self._engine = Connection(
-            ConnectionSettings(name, mechanisms=("PLAIN",), sasl_response=plain_response(world.rule, world.key)),
-            acceptor=False,
-        )
-        self._transport: asyncio.Transport | None = None
-        self._session: Session | None = None
-        self._attached: dict[str, asyncio.Future[None]] = {}
-        self._sends: dict[int, asyncio.Future[DeliveryState | None]] = {}
-        self._settles: dict[int, asyncio.Future[DeliveryState | None]] = {}
-        self._requests: dict[uuid.UUID, asyncio.Future[tuple[int, str, Any]]] = {}
-        self._entities: dict[Link, tuple[str, str]] = {}
-        self._errors: dict[Link, Error | None] = {}
-        self._tag = 0
-
-    # -- the wire -----------------------------------------------------------------------------------------------
-
-    @classmethod
-    async def connect(cls, world: World, name: str) -> SimulatedClient:
-        """Open a connection and a session; raises OSError when the broker is not there."""
-        loop = asyncio.get_running_loop()
-        _, client = await loop.create_connection(lambda: cls(world, name), world.HOST, world.PORT)
-        return client
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio.Protocol."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self.alive = True
-        self._engine.open(self.world.loop.time_ms(), hostname=self.world.HOST)
-        self._session = self._engine.begin()
-        self._flush()
-
-    def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol."""
-        for event in self._engine.receive(data, self.world.loop.time_ms()):
-            if isinstance(event, Transfers):
-                self._on_transfers(event)
-            elif isinstance(event, Dispositions):
-                self._on_dispositions(event)
-            elif isinstance(event, LinkAttached):
-                self._resolve(self._attached, event.link.name)
-            elif isinstance(event, LinkDetached):
-                self._errors[event.link] = event.error
-                self._resolve(self._attached, event.link.name)
-            elif isinstance(event, Closed) and self._transport is not None:
-                self._transport.close()
-        self._flush()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol: whatever had no answer has none now."""
-        if self.alive:
-            self.alive = False
-            self.world.history.append(h.LinkLost(self.name, self.world.broker_ms()))
-        waiting: list[asyncio.Future[Any]] = [
-            *self._attached.values(),
-            *self._sends.values(),
-            *self._settles.values(),
-            *self._requests.values(),
-        ]
-        for future in waiting:
-            if not future.done():
-                future.set_exception(ConnectionError(h.LOST_LINK))
-                future.exception()  # whoever waits gets it; nobody may
-        self._attached, self._sends, self._settles, self._requests = {}, {}, {}, {}
-        self.arrived.set()
-
-    def close(self) -> None:
-        """Close without ceremony, as a process that ends."""
-        if self._transport is not None:
-            self._transport.close()
-
-    def _flush(self) -> None:
-        output = self._engine.take_output()
-        if output and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(output)
-
-    @staticmethod
-    def _resolve(futures: dict[str, asyncio.Future[None]], name: str) -> None:
-        future = futures.pop(name, None)
-        if future is not None and not future.done():
-            future.set_result(None)
-
-    async def _attach(self, link: Link) -> Link:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._attached[link.name] = future
-        self._flush()
-        await asyncio.wait_for(future, ANSWER_S)
-        if not link.is_attached:
-            error = self._errors.get(link)
-            raise ConnectionError(f"attach refused: {error}")
-        return link
-
-    async def sender(self, entity: str) -> Link:
-        """Attach a link to send on."""
-        assert self._session is not None
-        self._tag += 1
-        name = f"s{self._tag}"
-        return await self._attach(self._session.attach_sender(name, Source(address=name), Target(address=entity)))
-
-    async def receiver(self, entity: str, *, subqueue: str = h.MAIN, removing: bool = False) -> Link:
-        """Attach a link to receive on, without credit."""
-        assert self._session is not None
-        self._tag += 1
-        link = self._session.attach_receiver(
-            f"r{self._tag}",
-            Source(address=path_of(entity, subqueue)),
-            Target(address="client"),
-            snd_settle_mode=1 if removing else 0,
-            rcv_settle_mode=0 if removing else 1,
-        )
-        self._entities[link] = (entity, subqueue)
-        return await self._attach(link)
-
-    def grant(self, link: Link, credit: int, *, drain: bool = False) -> None:
-        """Give credit."""
-        link.grant(credit, drain=drain)
-        self._flush()
+class SimulatedClient(SimulatedConnection):
+    """A client that sends, receives, settles and asks management nodes."""
 
     # -- sending ------------------------------------------------------------------------------------------------
 
@@ -251,11 +62,12 @@ class SimulatedClient(asyncio.Protocol):
         self, link: Link, entity: str, messages: list[Message], *, batch: bool = False, settled: bool = False
     ) -> bool:
         """Send messages in one write, one transfer each or one for all; whether all were accepted."""
+        await self._credit(link, 1 if batch else len(messages))
         waiting: list[tuple[list[int], asyncio.Future[DeliveryState | None] | None]] = []
         payloads = [message.encode() for message in messages]
         ops = [self._begin_send(entity, message, settled=settled) for message in messages]
         groups = (
-            [(ops, build_message(None, None, data=payloads, annotations=_key(messages[0])))]
+            [(ops, build_message(None, None, data=payloads, annotations=key_of(messages[0])))]
             if batch
             else [([op], payload) for op, payload in zip(ops, payloads, strict=True)]
         )
@@ -288,7 +100,7 @@ class SimulatedClient(asyncio.Protocol):
                 self.name,
                 entity,
                 message.uid,
-                _digest(message.body),
+                digest(message.body),
                 key=key,
                 fragment=self.world.fragment_of(entity, key),
                 settled=settled,
@@ -363,10 +175,10 @@ class SimulatedClient(asyncio.Protocol):
             entity,
             seq,
             str(found.message_id),
-            _digest(_body(bare)),
+            digest(body_of(bare)),
             None if removed else grant.token,
             until,
-            _delivery_count(payload) + 1,
+            delivery_count(payload) + 1,
             self.name,
             self.name,
             grant.broker_ms,
@@ -431,22 +243,38 @@ class SimulatedClient(asyncio.Protocol):
 
     async def request(self, entity: str, operation: str, body: dict[str, Any]) -> tuple[int, str, Any]:
         """Ask the management node of an entity; raises ConnectionError or TimeoutError without an answer."""
+        await self.manage(entity)
+        return await asyncio.wait_for(self.ask_node(entity, operation, body), ANSWER_S)
+
+    async def manage(self, entity: str) -> None:
+        """See to it that the links to the management node of an entity are there."""
         node = f"{entity}/$management"
         session = self._session
         if not self.alive or session is None:
             raise ConnectionError(h.LOST_LINK)
         links = {link.name: link for link in session.links}
         requests, replies = links.get(f"q-{node}"), links.get(f"a-{node}")
-        if requests is None or replies is None:
+        # An attach that had no answer in time leaves its link behind, and one of the two may be gone without the other.
+        if replies is None:
             name = f"a-{node}"
             replies = await self._attach(session.attach_receiver(name, Source(address=node), Target(address=name)))
             replies.grant(100)
+        if requests is None:
             requests = await self._attach(session.attach_sender(f"q-{node}", Source(address="x"), Target(address=node)))
             self._flush()
-            for _ in range(100):
-                if requests.sendable():
-                    break
-                await asyncio.sleep(0.05)
+        await self._credit(requests, 1)
+
+    def ask_node(
+        self, entity: str, operation: str, body: dict[str, Any], state: DeliveryState | None = None
+    ) -> asyncio.Future[tuple[int, str, Any]]:
+        """Write a request on links that are there; what comes of it is (status, condition and text, body)."""
+        node = f"{entity}/$management"
+        session = self._session
+        if not self.alive or session is None:
+            raise ConnectionError(h.LOST_LINK)
+        requests = next((link for link in session.links if link.name == f"q-{node}"), None)
+        if requests is None:
+            raise ConnectionError(h.LOST_LINK)
         number = uuid.UUID(bytes=self.world.rng.randbytes(16))
         payload = build_message(
             [number, None, None, None, f"a-{node}"],
@@ -457,11 +285,11 @@ class SimulatedClient(asyncio.Protocol):
         self._requests[number] = future
         self._tag += 1
         try:
-            requests.send_one(self._tag.to_bytes(4, "big"), payload, True)
+            requests.send_one(self._tag.to_bytes(4, "big"), payload, True, state=state)
         except EngineMisuse as gone:
             raise ConnectionError(h.LOST_LINK) from gone
         self._flush()
-        return await asyncio.wait_for(future, ANSWER_S)
+        return future
 
     async def _managed(self, op: int, entity: str, subqueue: str, operation: str, body: dict[str, Any]) -> Any:
         """A request that is an operation of the history; its body when it succeeded, else None."""
@@ -537,22 +365,3 @@ class SimulatedClient(asyncio.Protocol):
         self.world.history.append(delivery)
         assert self._session is not None
         return Received(self._session.links[0], -1, delivery)
-
-
-def _key(message: Message) -> dict[Any, Any] | None:
-    return {Symbol("x-opt-partition-key"): message.key} if message.key is not None else None
-
-
-def _digest(body: bytes) -> bytes:
-    return sha256(body).digest()[:8]
-
-
-def _body(bare: bytes) -> bytes:
-    start, value, _ = find_section(bare, 0x75)
-    return b"" if start == value else bytes(decode(bare, value)[0])
-
-
-def _delivery_count(payload: bytes) -> int:
-    start, value, _ = find_section(payload, HEADER)
-    fields = decode(payload, value)[0] if start != value else []
-    return int(fields[4] or 0) if len(fields) > 4 else 0

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from duobus.amqp import Link, Source, Target
 from duobus.model.description import QueueDescription
 from duobus.testing import history as h
-from duobus.testing.sim_client import Message, SimulatedClient
+from duobus.testing.sim_client import SimulatedClient
+from duobus.testing.sim_message import Message
 from duobus.testing.sim_transactions import TransactingClient
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from duobus.amqp import Link, Source, Target
 from duobus.codec import Array, Symbol, UInt, scan
 from duobus.testing import history as h
 from duobus.testing.session_history import SessionAccepted, SessionRenewBegin, StateBegin, StateRead
-from duobus.testing.sim_client import Message, Received, SimulatedClient
+from duobus.testing.sim_client import SimulatedClient
+from duobus.testing.sim_message import Message, Received
 
 if TYPE_CHECKING:
     from duobus.model.description import QueueDescription

@@ -143,6 +143,7 @@ class _World:
             broker._life += 1
             broker.state = "closed"
             broker._alarm.clear()
+            broker._writer.end()
             reopening = getattr(broker, "_reopening", None)
             if reopening is not None:
                 reopening.cancel()

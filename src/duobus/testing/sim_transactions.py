@@ -27,7 +27,11 @@ from duobus.amqp import (
 )
 from duobus.codec import Described, ULong, build_message
 from duobus.testing import history as h
-from duobus.testing.sim_client import ANSWER_S, Message, Received, SimulatedClient
+from duobus.testing import sim_scheduling
+from duobus.testing.sim_client import SimulatedClient
+from duobus.testing.sim_connection import ANSWER_S
+from duobus.testing.sim_message import Message, Received
+from duobus.testing.sim_scheduling import Scheduling
 from duobus.testing.sim_world import World
 
 _OUTCOMES: dict[str, DeliveryState] = {
@@ -113,8 +117,12 @@ class SimulatedTransaction:
         self.client = client
         self.name = name
         self.txn_id = txn_id
-        self._history = client.world.history
-        self._open: list[int] = []
+        self.history = client.world.history
+        self.open: list[int] = []
+        #: Operation, entity, uid or None, and answer of requests to management nodes.
+        self.requests: list[tuple[int, str, str | None, asyncio.Future[tuple[int, str, Any]]]] = []
+        #: Operation to the sequence number that it was told.
+        self.told: dict[int, int] = {}
         self._answers: list[tuple[int, _Answer]] = []
 
     def send(self, link: Link, entity: str, message: Message) -> None:
@@ -125,41 +133,50 @@ class SimulatedTransaction:
     def settle(self, item: Received, outcome: str) -> None:
         """Settle a delivery in it."""
         assert item.event.token is not None
-        op = self._history.next_op()
+        op = self.history.next_op()
         begin = h.SettleBegin(op, self.client.name, item.event.token, outcome, transaction=self.name)
-        self._history.append(begin)
+        self.history.append(begin)
         self._do(op, lambda: self.client.name_delivery(item, outcome, self.txn_id))
 
+    def schedule(self, entity: str, message: Message) -> None:
+        """Schedule a message in it, through the management node of the entity."""
+        sim_scheduling.schedule(self, entity, message)
+
+    def cancel(self, entity: str, seq: int) -> None:
+        """Cancel a scheduled message in it."""
+        sim_scheduling.cancel(self, entity, seq)
+
     def _do(self, op: int, work: Callable[[], _Answer]) -> None:
-        self._open.append(op)
+        self.open.append(op)
         # Without a connection nothing is written; the end of the transaction says that it was not done.
         with contextlib.suppress(ConnectionError):
             self._answers.append((op, work()))
 
     async def answers(self) -> None:
         """Wait for the provisional outcomes; a refused piece of work ends at once."""
+        await sim_scheduling.answers(self)
         answers, self._answers = self._answers, []
         for op, answer in answers:
             with contextlib.suppress(ConnectionError, TimeoutError):
                 state = await asyncio.wait_for(answer, ANSWER_S)
                 if isinstance(state, Rejected):
-                    self._open.remove(op)
+                    self.open.remove(op)
                     error = state.error or Error("amqp:internal-error", "")
                     # What is refused for an earlier refusal can be tried again with all the rest.
                     busy = error.condition in ("com.microsoft:server-busy", "amqp:transaction:rollback")
-                    self._history.append(h.Fail(op, error.condition, error.description or "", transient=busy))
+                    self.history.append(h.Fail(op, error.condition, error.description or "", transient=busy))
 
     async def discharge(self, *, fail: bool, waits: bool = True) -> bool:
         """Commit it or roll it back; whether it was committed. ``waits``: for provisional outcomes, before that."""
         self.client.flush()
         if waits:
             await self.answers()
-        op = self._history.next_op()
-        self._history.append(h.DischargeBegin(op, self.client.name, self.name, fail=fail))
+        op = self.history.next_op()
+        self.history.append(h.DischargeBegin(op, self.client.name, self.name, fail=fail))
         try:
             answer = self.client.end(self.txn_id, fail=fail)
         except ConnectionError:
-            self._history.append(h.Fail(op, "client:gone", _CLIENT))
+            self.history.append(h.Fail(op, "client:gone", _CLIENT))
             self.give_up()
             return False
         self.client.flush()
@@ -170,16 +187,20 @@ class SimulatedTransaction:
         except (ConnectionError, TimeoutError) as error:
             reason = h.TIMED_OUT if isinstance(error, TimeoutError) else h.LOST_LINK
             self._end(lambda number: h.Fail(number, "client:rollback", _CLIENT) if fail else h.Info(number, reason))
-            self._history.append(h.Info(op, reason))
+            self.history.append(h.Info(op, reason))
             return False
         if isinstance(state, Rejected):
             refusal = state.error or Error("amqp:internal-error", "")
             text = refusal.description or ""
             self._end(lambda number: h.Fail(number, refusal.condition, text, transient=True))
-            self._history.append(h.Fail(op, refusal.condition, text))
+            self.history.append(h.Fail(op, refusal.condition, text))
             return False
-        self._end(lambda number: h.Fail(number, "client:rollback", _CLIENT) if fail else h.Ok(number))
-        self._history.append(h.Ok(op))
+        self._end(
+            lambda number: (
+                h.Fail(number, "client:rollback", _CLIENT) if fail else h.Ok(number, seq=self.told.get(number))
+            )
+        )
+        self.history.append(h.Ok(op))
         return not fail
 
     def give_up(self) -> None:
@@ -187,9 +208,9 @@ class SimulatedTransaction:
         self._end(lambda number: h.Fail(number, "client:gave-up", _CLIENT, transient=True))
 
     def _end(self, event: Callable[[int], h.Event]) -> None:
-        ops, self._open = self._open, []
+        ops, self.open = self.open, []
         for op in ops:
-            self._history.append(event(op))
+            self.history.append(event(op))
 
 
 async def transact(
@@ -202,6 +223,7 @@ async def transact(
     """One client that moves messages in transactions until the phase ends."""
     rng = random.Random(f"transactor:{world.seed}:{number}")
     made = 0
+    scheduling = Scheduling(world.seed, number)
     while in_phase():
         client = await connect("transactor", TransactingClient)
         if client is None:
@@ -209,6 +231,7 @@ async def transact(
         with contextlib.suppress(ConnectionError, TimeoutError):
             await client.coordinator()
             sender, receiver = await client.sender(entity), await client.receiver(entity)
+            await client.manage(entity)
             await asyncio.sleep(0.05)
             while in_phase() and client.alive:
                 client.arrived.clear()
@@ -219,12 +242,14 @@ async def transact(
                 if transaction is None:
                     break
                 made += 1
-                await _use(transaction, sender, entity, f"t{number}-{made}", rng)
+                await _use(transaction, sender, entity, f"t{number}-{made}", rng, scheduling)
         client.close()
         await asyncio.sleep(0.1)
 
 
-async def _use(transaction: SimulatedTransaction, sender: Link, entity: str, name: str, rng: random.Random) -> None:
+async def _use(
+    transaction: SimulatedTransaction, sender: Link, entity: str, name: str, rng: random.Random, scheduling: Scheduling
+) -> None:
     """Do in a transaction what applications do, good and bad, and end it."""
     client = transaction.client
     items = client.received[: rng.choice((0, 1, 1, 2))]
@@ -238,6 +263,7 @@ async def _use(transaction: SimulatedTransaction, sender: Link, entity: str, nam
             # On a partitioned entity an invalid operation (I34).
             message.key = rng.choice((None, f"key{rng.randint(0, 5)}"))
         transaction.send(sender, entity, message)
+    scheduling.use(transaction, entity, name, key)
     if rng.random() < 0.3:
         # Provisional outcomes come first, and then the application takes its time: locks may end (I18).
         client.flush()
@@ -250,6 +276,7 @@ async def _use(transaction: SimulatedTransaction, sender: Link, entity: str, nam
         return
     fail = rng.random() < 0.2
     done = await transaction.discharge(fail=fail, waits=rng.random() < 0.5)
+    scheduling.ended(transaction, done=done)
     for item in items:
         # After a rollback it is still locked and may be settled again.
         if not done and client.alive and rng.random() < 0.5:

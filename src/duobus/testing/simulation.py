@@ -23,8 +23,9 @@ from duobus.testing.checkers import EntityRules, Setup, Violation, check
 from duobus.testing.disk import FAULTS
 from duobus.testing.planted import BUGS
 from duobus.testing.repeats import Repeats, window_of, with_detection
-from duobus.testing.sim_client import Message, SimulatedClient
+from duobus.testing.sim_client import SimulatedClient
 from duobus.testing.sim_forwarding import ForwardingPart, forwarding_queues, sub_queues_of, teach
+from duobus.testing.sim_message import Message
 from duobus.testing.sim_sessions import SessionPart
 from duobus.testing.sim_transactions import transact
 from duobus.testing.sim_uses import use

@@ -19,7 +19,7 @@ def check(source: Source, run: Run, now_ms: int, elsewhere: int = 0) -> ServiceB
     """
     settings = source.settings
     batch = run.batch
-    used = source.bytes + elsewhere
+    used = source.bytes + elsewhere + run.beside
     if settings.max_bytes is not None and used + batch.bytes_total > settings.max_bytes:
         # A duplicate takes no room: whoever repeats what was stored is told so, however full the entity is.
         size = 0 if batch.ping else duplicates.stored_size(source, run)

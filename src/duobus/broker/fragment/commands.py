@@ -76,11 +76,23 @@ class Run(Command):
         size: After apply: their payload bytes.
         dropped: After apply: indices of the duplicates that were accepted and dropped; None when there are none.
         tombstones: Earlier attempts whose commit was ambiguous (I27).
+        beside: Bytes that its group stores before it: they are no part yet of what its entity holds.
         copies: Of a run to a topic, between apply and release: what each subscription gets of it; ``slots`` are those
             that stay at the topic until their time.
     """
 
-    __slots__ = ("batch", "copies", "dropped", "first_count", "indices", "placement", "size", "slots", "tombstones")
+    __slots__ = (
+        "batch",
+        "beside",
+        "copies",
+        "dropped",
+        "first_count",
+        "indices",
+        "placement",
+        "size",
+        "slots",
+        "tombstones",
+    )
 
     def __init__(
         self, handle: Any, source_no: int, batch: SendBatch, indices: list[int] | None, placement: Any
@@ -89,6 +101,7 @@ class Run(Command):
         self.batch = batch
         self.indices = indices
         self.placement = placement
+        self.beside = 0
         self.first_count = 0
         self.size = 0
         self.slots: list[Slot] = []
@@ -239,7 +252,7 @@ class CancelScheduled(Command):
 
     __slots__ = ("counts", "slots")
 
-    def __init__(self, handle: Any, source_no: int, counts: Sequence[int], reply: Mailbox) -> None:
+    def __init__(self, handle: Any, source_no: int, counts: Sequence[int], reply: Mailbox | None) -> None:
         super().__init__(handle, source_no, reply)
         self.counts = counts
         self.slots: list[Slot] = []

@@ -1,19 +1,45 @@
-"""New messages with something rare on their way in; most of those that are rare have a session and nothing else."""
+"""New messages on their way in: which way, and what is done for those with something rare.
+
+Most of those that are rare have a session and nothing else.
+"""
 
 from __future__ import annotations
 
 from heapq import heappush
 from typing import TYPE_CHECKING
 
+from duobus.broker.fragment import admission, fanout, reserving
 from duobus.broker.fragment.session_turns import place_new
 from duobus.broker.fragment.slot import MAIN, SCHEDULED, TRANSFER, Slot, stored_state
-from duobus.model.special import Special, encoded
+from duobus.model.special import Special, encoded_all
 
 if TYPE_CHECKING:
     from duobus.broker.fragment.commands import Run
     from duobus.broker.fragment.fragment import Fragment
     from duobus.broker.fragment.source import Source
-    from duobus.stores.interface import Put
+    from duobus.errors import ServiceBusError
+    from duobus.stores.interface import CommitBatch, Put
+
+
+def check(fragment: Fragment, source: Source, run: Run, now_ms: int) -> ServiceBusError | None:
+    """Say why a run cannot be taken in, or None."""
+    topic = fragment.topic
+    if isinstance(run, reserving.ReservedRun):
+        return reserving.check(source, run, now_ms, 0 if topic is None else topic.bytes)
+    if topic is not None:
+        return fanout.check(fragment, topic, run, now_ms)
+    return admission.check(source, run, now_ms)
+
+
+def take_in(fragment: Fragment, source: Source, run: Run, now_ms: int, commit: CommitBatch) -> None:
+    """Take a checked run in."""
+    if isinstance(run, reserving.ReservedRun):
+        reserving.apply(source, run, now_ms, commit)
+        fragment.note_history(source)
+    elif fragment.topic is None:
+        fragment.apply_run(source, run, now_ms, commit)
+    else:
+        fanout.publish(fragment, fragment.topic, run, now_ms, commit)
 
 
 def with_specials(source: Source, run: Run, indices: list[int] | None, now_ms: int, put: Put) -> None:
@@ -23,7 +49,7 @@ def with_specials(source: Source, run: Run, indices: list[int] | None, now_ms: i
         found = every if indices is None else [every[index] for index in indices]
         for slot, special in zip(run.slots, found, strict=True):
             slot.special = special
-        put.equal_specials = [encoded(special) for special in found]
+        put.equal_specials = encoded_all(found)
         source.numbers[MAIN] += len(run.slots)
         return
     put.specials = _mixed(run.batch.extra or {}, run, indices, now_ms)

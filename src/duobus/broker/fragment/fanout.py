@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 
 FILTER_FAILED: Final = "FilterEvaluationException"
 SESSION_ID_IS_NULL: Final = "SessionIdIsNull"
+SESSION_ELSEWHERE: Final = "SessionIdOfAnotherPartition"
+_ELSEWHERE_TEXT: Final = (
+    "An action gave the message a session id by which it was not placed. On a partitioned topic a session lives in one "
+    "fragment, so the copy cannot join it. Let the action use the message's own session id or partition key."
+)
 _SESSION_TEXT: Final = "The subscription requires sessions, and the message has no session id."
 _DEAD: Final = state_of(DEAD_LETTER, ACTIVE)
 
@@ -43,14 +48,16 @@ class TopicRules:
     Attributes:
         rules: Of all subscriptions that may get copies, by source number.
         keeping_errors: Sources whose subscriptions dead-letter what their filters fail on.
+        is_partitioned: A session lives in one fragment of several.
         refuses_unmatched: A message that no subscription takes is refused (FilteringMessagesBeforePublishing).
     """
 
-    __slots__ = ("keeping_errors", "refuses_unmatched", "rules")
+    __slots__ = ("is_partitioned", "keeping_errors", "refuses_unmatched", "rules")
 
     def __init__(self, rules: RuleSet) -> None:
         self.rules = rules
         self.keeping_errors: set[int] = set()
+        self.is_partitioned = False
         self.refuses_unmatched = False
 
 
@@ -133,8 +140,9 @@ class _Spread:
                 self._add_rare(count, payload, None, match)
                 continue
             targets = match.sources
-            if targets:
-                pending += len(payload)
+            if not targets:
+                continue
+            pending += len(payload)
             origin = count if len(targets) == 1 else -count
             for target in targets:
                 part = parts.get(target) or self._part(target)
@@ -164,11 +172,25 @@ class _Spread:
             changed = copy.overlay.special(special)
             own = Special() if changed is None else Special.decode(changed.encode())
             own.changes = copy.overlay.encode()
+            part = self._part(copy.source)
+            if part is not None and self._is_elsewhere(part, special, own):
+                _bury(part, payload, origin, own.encode(), SESSION_ELSEWHERE, _ELSEWHERE_TEXT)
+                continue
             self._put(copy.source, payload, origin, own, own.encode())
         for number in failed:
             part = self._part(number)
             if part is not None:
                 _bury(part, payload, origin, encoded, FILTER_FAILED, (match.errors or {})[number])
+
+    def _is_elsewhere(self, part: _Part, sent: Special | None, own: Special) -> bool:
+        """Whether an action has put a copy into a session that belongs to another fragment, for all we know (I4, I36).
+
+        Whether it happens to be the same fragment is none of the rule's author's business: what holds for one message
+        holds for all.
+        """
+        if part.source.sessions is None or not self._state.shared.is_partitioned or own.session_id is None:
+            return False
+        return sent is None or own.session_id not in (sent.session_id, sent.partition_key)
 
     def _part(self, number: int) -> _Part | None:
         """The part of a subscription; None when this fragment does not have its source yet, or any more."""
@@ -397,7 +419,9 @@ def committed(fragment: Fragment, commit: CommitBatch) -> None:
 
 def weight_of(run: Run) -> int:
     """How many messages a run makes a commit longer by."""
-    return run.batch.n if not run.copies else sum([len(part.slots) for part in run.copies])
+    if run.copies:
+        return sum([len(part.slots) for part in run.copies])
+    return run.batch.n if run.indices is None else len(run.indices)
 
 
 def ranges_of(fragment: Fragment, run: Run) -> list[tuple[int, int, int]]:

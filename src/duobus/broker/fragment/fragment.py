@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
-from itertools import islice
 from typing import Final
 
 from duobus.broker.fragment import (
@@ -24,6 +23,7 @@ from duobus.broker.fragment import (
     fanout,
     redelivery,
     renewing,
+    reserving,
     session_states,
     sessions,
     settling,
@@ -42,6 +42,7 @@ from duobus.broker.fragment.commands import (
     TakeAndRemove,
     TakeDeferred,
 )
+from duobus.broker.fragment.first_deliveries import changed_counts
 from duobus.broker.fragment.ledger import Forget, Record
 from duobus.broker.fragment.slot import (
     ACTIVE,
@@ -233,9 +234,7 @@ class Fragment:
         if command.source_no not in self.sources:
             return MessageNotFound("The subscription is gone, and its messages with it.")
         if isinstance(command, Run):
-            if self.topic is not None:
-                return fanout.check(self, self.topic, command, now_ms)
-            return admission.check(self.sources[command.source_no], command, now_ms)
+            return entering.check(self, self.sources[command.source_no], command, now_ms)
         if isinstance(command, SettleBatch):
             return settling.check(self, command)
         if isinstance(command, transfer.Departure):
@@ -267,10 +266,7 @@ class Fragment:
         source = self.sources[command.source_no]
         self.dirty.add(command.source_no)
         if isinstance(command, Run):
-            if self.topic is None:
-                self._apply_run(source, command, now_ms, commit)
-            else:
-                fanout.publish(self, self.topic, command, now_ms, commit)
+            entering.take_in(self, source, command, now_ms, commit)
         elif isinstance(command, SettleBatch):
             settling.apply(self, source, command, now_ms, commit)
         elif isinstance(command, TakeAndRemove):
@@ -281,6 +277,8 @@ class Fragment:
             self._remove(source, command, [source.by_count[count] for count in command.counts], commit)
         elif isinstance(command, Clearing):
             clearing.apply(source, command, commit)
+        elif isinstance(command, reserving.Reserve):
+            reserving.reserve(source, command)
         elif isinstance(command, (transfer.Departure, Record, Forget)):
             transfer.apply(source, command, now_ms, commit)
         else:
@@ -303,7 +301,8 @@ class Fragment:
         """Whether its entity would take so many bytes more now."""
         return admission.has_room(self.sources[0], size, 0 if self.topic is None else self.topic.bytes)
 
-    def _apply_run(self, source: Source, run: Run, now_ms: int, commit: CommitBatch) -> None:
+    def apply_run(self, source: Source, run: Run, now_ms: int, commit: CommitBatch) -> None:
+        """Enqueue an ordinary run of a queue."""
         batch = run.batch
         if batch.ping:
             return
@@ -595,7 +594,7 @@ class Fragment:
             How many were looked at; the rest rides in the next commit.
         """
         touched = source.touched
-        counts = list(touched) if len(touched) <= room else list(islice(touched, room))
+        counts = changed_counts(source, room)
         for count in counts:
             slot = touched.pop(count)
             # Only what still exists and was not written by this commit's own commands.

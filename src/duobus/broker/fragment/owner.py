@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class Owner:
-    """Who holds a session."""
+    """Who holds a session.
+
+    Attributes:
+        outlet: Where its messages go together with those of other sessions; None: they are offered to it alone.
+    """
 
     __slots__ = ()
+
+    outlet: Any = None
 
     def offer(self) -> None:
         """Messages of the session became available."""

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 def place_new(fragment: Fragment, source: Source, slots: list[Slot]) -> None:
     """Make new messages available in their sessions; their counts are above all that are there, and ascend."""
     by_id = sessions_of(source).by_id
+    find = by_id.get
     woken = fragment.woken
     for slot in slots:
-        special = slot.special
-        session_id = special.session_id or "" if special is not None else ""
-        session = by_id.get(session_id)
+        session_id: str = slot.special.session_id  # type: ignore[union-attr, assignment]  # SessionOnly
+        session = find(session_id)
         if session is None:
             session = by_id[session_id] = Session(session_id)
         # Above all others, so the heap stays one.
@@ -57,26 +57,41 @@ def take_turn(
     """
     first = number = fragment.next_lock
     slots: list[Slot] = []
-    locks, found, touched = source.locks, source.by_count, source.touched
+    add = slots.append
+    locks, found = source.locks, source.by_count
     for lock, left, _ in asked:
         session = lock.session
-        session.available -= left
         counts, held = session.counts, lock.held
+        if left == session.available == len(counts):
+            # All of it, and nothing outdated: most often one message.
+            session.available = 0
+            if left > 1:
+                counts.sort()
+            for count in counts:
+                slot = found[count]
+                slot.lock = number
+                slot.holder = lock
+                locks[number] = slot
+                held.add(number)
+                add(slot)
+                number += 1
+            counts.clear()
+            continue
+        session.available -= left
         while left:
             count = heappop(counts)
-            slot = found.get(count)
-            if slot is None or slot.state != ACTIVE or slot.lock:
+            other = found.get(count)
+            if other is None or other.state != ACTIVE or other.lock:
                 continue
-            slot.lock = number
-            slot.holder = lock
-            locks[number] = slot
+            other.lock = number
+            other.holder = lock
+            locks[number] = other
             held.add(number)
-            # Each first delivery rides in the next commit: see ``sessions.lock_slots``.
-            touched[count] = slot
-            slots.append(slot)
+            add(other)
             number += 1
             left -= 1
         if counts and not session.available:
             counts.clear()
     fragment.next_lock = number
+    source.firsts.note(source, slots)
     return first, slots

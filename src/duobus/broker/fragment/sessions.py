@@ -294,7 +294,7 @@ def claim(fragment: Fragment, command: SettleBatch) -> None:
             slot = held.get(lock)
             if slot is None:
                 lost.append(lock)
-            elif sub_queue_of(slot.state) != MAIN:
+            elif slot.state and sub_queue_of(slot.state) != MAIN:
                 # Dead letters know no sessions.
                 return
             else:
@@ -302,8 +302,13 @@ def claim(fragment: Fragment, command: SettleBatch) -> None:
     command.is_claimed = True
     command.slots, command.lost = slots, lost
     for slot in slots:
-        del held[slot.lock]
-        let_go(slot)
+        lock = slot.lock
+        del held[lock]
+        # As ``let_go``, without the call.
+        holder = slot.holder
+        if holder is not None:
+            holder.held.discard(lock)
+            slot.holder = None
     if command.outcome == ABANDON:
         expect(source.sessions, command, command.slots)
 
@@ -432,8 +437,7 @@ def lock_slots(fragment: Fragment, source: Source, lock: SessionLock, slots: lis
         slot.holder = lock
         source.locks[number] = slot
         number += 1
-        # Sessions are not read in order of count, so no mark covers first deliveries: each rides in the next commit.
-        source.touched[slot.count] = slot
+    source.firsts.note(source, slots)
     lock.held.update(range(first, number))
     fragment.next_lock = number
     return first, slots

@@ -6,6 +6,7 @@ Apply writes the records and takes the messages out of everyone's reach; release
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.broker.fragment import redelivery, sessions, stretches
@@ -41,6 +42,10 @@ if TYPE_CHECKING:
 
 #: Contract chapter 15: longer texts are cut.
 DEAD_LETTER_TEXT_MAX: Final = 4096
+
+_COUNT: Final = attrgetter("count")
+_PAYLOAD: Final = attrgetter("payload")
+_STATE: Final = attrgetter("state")
 
 MAX_DELIVERY_COUNT_EXCEEDED: Final = "MaxDeliveryCountExceeded"
 TTL_EXPIRED: Final = "TTLExpiredException"
@@ -95,7 +100,7 @@ def apply(fragment: Fragment, source: Source, command: SettleBatch, now_ms: int,
         _uncount_all(source, slots)
         if source.sessions is not None:
             # They came session by session; in order of count they are ranges again.
-            slots.sort(key=_count_of)
+            slots.sort(key=_COUNT)
         removals(source, slots, commit)
         if command.stretches:
             stretches.complete(source, command.stretches, commit)
@@ -170,19 +175,14 @@ def release(fragment: Fragment, source: Source, command: SettleBatch, now_ms: in
     command.slots = []
 
 
-def _count_of(slot: Slot) -> int:
-    return slot.count
-
-
 def _uncount_all(source: Source, slots: list[Slot]) -> None:
     """``Source.uncount`` for the hot end of every message's life."""
     numbers = source.numbers
-    for slot in slots:
-        if slot.state:
-            source.counted(slot.state, -1)
-            numbers[MAIN] += 1
+    for state in filter(None, map(_STATE, slots)):
+        source.counted(state, -1)
+        numbers[MAIN] += 1
     numbers[MAIN] -= len(slots)
-    source.bytes -= sum([len(slot.payload) for slot in slots])
+    source.bytes -= sum(map(len, map(_PAYLOAD, slots)))
 
 
 def _forget_all(source: Source, slots: list[Slot]) -> None:
@@ -191,7 +191,7 @@ def _forget_all(source: Source, slots: list[Slot]) -> None:
     for slot in slots:
         del by_count[slot.count]
         slot.expires_ms = 0
-    source.resident_bytes -= sum([len(slot.payload) for slot in slots])
+    source.resident_bytes -= sum(map(len, map(_PAYLOAD, slots)))
 
 
 def apply_housekeeping(

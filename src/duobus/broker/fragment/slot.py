@@ -97,6 +97,10 @@ class Slot:
         self.special: Special | None = None
         self.holder: SessionLock | None = None
 
+    def __lt__(self, other: Slot) -> bool:
+        """Heaps ask when counts are equal: a message is back that left there, out of turn, one that is GONE."""
+        return False
+
     @property
     def size(self) -> int:
         """Bytes that count towards the entity's size."""

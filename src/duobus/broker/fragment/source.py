@@ -13,6 +13,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from duobus.broker.fragment.duplicates import History
+from duobus.broker.fragment.first_deliveries import FirstDeliveries
 from duobus.broker.fragment.ledger import Ledger
 from duobus.broker.fragment.sessions import Sessions
 from duobus.broker.fragment.slot import (
@@ -213,14 +214,7 @@ class SubQueue:
 
     def resting(self) -> list[Stretch]:
         """The stretches of ``ready``."""
-        found: list[Stretch] = []
-        # They came last, for the most part.
-        for entry in reversed(self.ready) if self.stretches else ():
-            if isinstance(entry, Stretch):
-                found.append(entry)
-                if len(found) == self.stretches:
-                    break
-        return found
+        return [entry for entry in self.ready if isinstance(entry, Stretch)] if self.stretches else []
 
     def _unfold(self, limit: int) -> list[Slot]:
         """Take up to ``limit`` messages off the stretch in front, as slots."""
@@ -255,6 +249,7 @@ class Source:
         scheduled: Heap of (time, count).
         delayed: The same for messages that are put off.
         touched: Delivery counts that changed and ride in the next commit.
+        firsts: With sessions, what was handed out of them since the last commit.
         worn: Recovered messages that have no delivery left; the next tick dead-letters them.
         numbers: Messages per sub-queue (locked ones included), then deferred and scheduled, cold ones included; as
             decided, so that what rides in a commit speaks of that commit too.
@@ -287,6 +282,7 @@ class Source:
         "delayed",
         "ends",
         "expiring",
+        "firsts",
         "held",
         "highest_delivered",
         "history",
@@ -329,6 +325,7 @@ class Source:
         self.scheduled: list[tuple[int, int]] = []
         self.delayed: list[tuple[int, int]] = []
         self.touched: dict[int, Slot] = {}
+        self.firsts = FirstDeliveries()
         self.worn: list[Slot] = []
         self.numbers = [0] * (SUB_QUEUES + 2)
         self.bytes = 0
@@ -350,7 +347,7 @@ class Source:
     @property
     def owes_commit(self) -> bool:
         """Whether something of it ought to be written though no command asks for it."""
-        return bool(self.touched) or (self.history is not None and self.history.is_overdue)
+        return bool(self.touched) or bool(self.firsts.given) or (self.history is not None and self.history.is_overdue)
 
     def counters(self) -> bytes:
         """The numbers that ride in the source's row of each commit (design 3.9)."""

@@ -60,11 +60,39 @@ class Departure(Command):
         super().__init__(handle, source_no, reply)
         self.slots = slots
 
+    def fault(self, source: Source) -> ServiceBusError | None:
+        """Why it cannot be done: only what was taken, in this life of the fragment, can leave."""
+        by_count = source.by_count
+        for slot in self.slots:
+            if by_count.get(slot.count) is not slot or slot.lock != FORWARDING:
+                return InternalError("A message is to be forwarded that was not taken for that.")
+        return None
+
+    def apply(self, source: Source, now_ms: int, commit: CommitBatch) -> None:
+        """Write down what becomes of them."""
+        raise NotImplementedError
+
+    def release(self, fragment: Fragment, source: Source) -> None:
+        """It is durable."""
+        raise NotImplementedError
+
 
 class Depart(Departure):
     """Remove messages: their destination has them, or takes them in the same commit."""
 
     __slots__ = ()
+
+    def apply(self, source: Source, now_ms: int, commit: CommitBatch) -> None:
+        """See Departure."""
+        for slot in self.slots:
+            slot.lock = RESERVED
+        source.uncount(self.slots)
+        removals(source, self.slots, commit)
+
+    def release(self, fragment: Fragment, source: Source) -> None:
+        """See Departure."""
+        for slot in self.slots:
+            source.forget(slot)
 
 
 class Divert(Departure):
@@ -83,6 +111,19 @@ class Divert(Departure):
         super().__init__(handle, source_no, reply, slots)
         self.reason = reason[:_TEXT_MAX]
         self.description = description[:_TEXT_MAX]
+
+    def apply(self, source: Source, now_ms: int, commit: CommitBatch) -> None:
+        """See Departure."""
+        for slot in self.slots:
+            slot.lock = RESERVED
+            _divert(source, slot, self)
+            change(source, slot, commit, deliveries=slot.deliveries)
+
+    def release(self, fragment: Fragment, source: Source) -> None:
+        """See Departure."""
+        for slot in self.slots:
+            slot.lock = 0
+            fragment.place(source, slot, in_order=False)
 
 
 # -- taking and giving back -------------------------------------------------------------------------------------
@@ -143,26 +184,14 @@ def give_back(fragment: Fragment, source: Source, slots: list[Slot], now_ms: int
 
 
 def check(source: Source, command: Departure) -> ServiceBusError | None:
-    """Only what was taken, in this life of the fragment, can leave."""
-    by_count = source.by_count
-    for slot in command.slots:
-        if by_count.get(slot.count) is not slot or slot.lock != FORWARDING:
-            return InternalError("A message is to be forwarded that was not taken for that.")
-    return None
+    """Say why a departure cannot be done, or None."""
+    return command.fault(source)
 
 
 def apply(source: Source, command: Command, now_ms: int, commit: CommitBatch) -> None:
     """Write down what becomes of the messages."""
-    if isinstance(command, Depart):
-        for slot in command.slots:
-            slot.lock = RESERVED
-        source.uncount(command.slots)
-        removals(source, command.slots, commit)
-    elif isinstance(command, Divert):
-        for slot in command.slots:
-            slot.lock = RESERVED
-            _divert(source, slot, command)
-            change(source, slot, commit, deliveries=slot.deliveries)
+    if isinstance(command, Departure):
+        command.apply(source, now_ms, commit)
     elif isinstance(command, Record):
         record(source, command, now_ms, commit)
     else:
@@ -183,15 +212,9 @@ def _divert(source: Source, slot: Slot, command: Divert) -> None:
     special.description = command.description
 
 
-def release(fragment: Fragment, source: Source, command: Command) -> None:
+def release(fragment: Fragment, source: Source, command: Departure) -> None:
     """It is durable."""
-    if isinstance(command, Depart):
-        for slot in command.slots:
-            source.forget(slot)
-    elif isinstance(command, Divert):
-        for slot in command.slots:
-            slot.lock = 0
-            fragment.place(source, slot, in_order=False)
+    command.release(fragment, source)
 
 
 # -- what a message is at its destination -----------------------------------------------------------------------

@@ -15,6 +15,7 @@ from duobus.gateway.amqp.budget import ByteBudget
 from duobus.gateway.amqp.entity_life import entity_changed
 from duobus.gateway.amqp.peer import Peer
 from duobus.gateway.amqp.slices import WORK_MAX
+from duobus.telemetry.audit_log import AuditTrail
 from duobus.telemetry.logs import Log, new_tracking_id, tracking_suffix
 from duobus.telemetry.metering_log import MeteringCounts
 
@@ -72,6 +73,7 @@ class AmqpDoor:
         # Per namespace, strangers excepted: they must not keep out those who may come in.
         self._connections: dict[str, int] = {}
         self.budget = budget or ByteBudget()
+        self.audit = AuditTrail()
         self.is_closing = False
         self.loop = asyncio.get_running_loop()
         self._server_id = str(entropy.uuid())

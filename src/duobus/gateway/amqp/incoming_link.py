@@ -20,7 +20,7 @@ from duobus.gateway.amqp.mapping import (
     take_session_apart,
 )
 from duobus.model.columns import Mailbox, Refusal, SendBatch
-from duobus.model.metering import OPERATION_BYTES, SEND, operations_of
+from duobus.model.metering import OPERATION_BYTES, PING, SEND, operations_of
 
 if TYPE_CHECKING:
     from duobus.gateway.amqp.peer import Peer
@@ -345,7 +345,7 @@ class IncomingLink(Mailbox):
         if sizes > OPERATION_BYTES and max(map(len, batch.payloads)) > OPERATION_BYTES:
             indices = range(batch.n) if answer.indices is None else answer.indices
             operations = sum(operations_of(len(batch.payloads[index])) for index in indices)
-        self._peer.meter(self.queue, SEND, number, sizes, operations)
+        self._peer.meter(self.queue, PING if batch.ping else SEND, number, sizes, operations)
 
 
 def _parts_of(payload: bytes, take: Callable[[bytes], Incoming]) -> list[Incoming]:

@@ -38,22 +38,22 @@ from duobus.errors import (
     SessionLockLost,
     Unauthorized,
 )
-from duobus.gateway.amqp import clearing, rule_operations
+from duobus.gateway.amqp import clearing, rule_operations, scheduling
 from duobus.gateway.amqp.entity_life import demand_operation
-from duobus.gateway.amqp.mapping import HeadMaker, take_apart
+from duobus.gateway.amqp.mapping import HeadMaker
 from duobus.gateway.amqp.request_node import Request, RequestLink, RequestNode
+from duobus.gateway.amqp.scheduling import NUMBERS_MAX, numbers_of
 from duobus.gateway.waiting import Waiting
 from duobus.model.address import Address
-from duobus.model.columns import DeliveryBatch, SendBatch
+from duobus.model.columns import DeliveryBatch
 from duobus.model.description import Right
-from duobus.model.metering import RECEIVE, RENEW, SEND, SETTLE, operations_of
+from duobus.model.metering import RECEIVE, RENEW, SETTLE, operations_of
 
 #: When a client names no time (JavaScript never does), and the most that one may ask for.
 TIMEOUT_DEFAULT_MS, TIMEOUT_MAX_MS = 60_000, 600_000
 #: A reply of peek stays below it, however many messages are asked for (PE20).
 PEEK_BYTES_MAX = 256 * 1024
 PEEK_MESSAGES_MAX = 1000
-NUMBERS_MAX = 1000
 #: Sessions of one page of get-message-sessions (Python asks for 100).
 SESSIONS_PAGE_MAX = 1000
 #: The instant that asks for sessions with active messages instead of such whose state was set (contract 10.7); later
@@ -73,6 +73,8 @@ _DISPOSITIONS = {
 
 Answer = tuple[int, Any]
 Operation = Callable[["ManagementNode", dict[Any, Any]], Awaitable[Answer]]
+#: An operation that is part of a transaction: what waits for its answer, or why it is none.
+Joined = ServiceBusError | Callable[[], Awaitable[Answer]]
 
 
 class ManagementNode(RequestNode):
@@ -97,17 +99,22 @@ class ManagementNode(RequestNode):
         joined = None if request.txn_id is None else self._join(request, request.txn_id)
         self.peer.spawn(self._answer(request, joined), request.weight)
 
-    def _join(self, request: Request, txn_id: bytes) -> ServiceBusError | bool:
-        """Make an operation part of a transaction (contract 12.3); True, or why that cannot be."""
+    def _join(self, request: Request, txn_id: bytes) -> Joined:
+        """Make an operation part of a transaction (contract 12.3); what waits for its answer, or why it cannot be."""
         transactions = self.peer.transactions
         try:
             transactions.find(txn_id)
             try:
                 name, body, _ = self._allowed(request)
+                if name == "com.microsoft:schedule-message":
+                    return scheduling.join_schedule(self, body, txn_id)
+                if name == "com.microsoft:cancel-scheduled-message":
+                    scheduling.join_cancel(self, body, txn_id)
+                    return _done
                 if name != "com.microsoft:update-disposition":
                     raise NotImplementedYet(
-                        f"'{name}' cannot be part of a transaction in this version. Settle in it; send scheduled "
-                        "messages in it with x-opt-scheduled-enqueue-time; ask for all else outside of it."
+                        f"'{name}' cannot be part of a transaction. Settle, schedule and cancel in it; ask for all "
+                        "else outside of it."
                     )
                 commands = self._settlements(body, None)
             except ServiceBusError as error:
@@ -116,9 +123,9 @@ class ManagementNode(RequestNode):
             transactions.add_settlements(txn_id, self.queue, commands)
         except ServiceBusError as error:
             return error
-        return True
+        return _done
 
-    async def _answer(self, request: Request, joined: ServiceBusError | bool | None) -> None:
+    async def _answer(self, request: Request, joined: Joined | None) -> None:
         properties: dict[str, Any]
         try:
             if isinstance(joined, ServiceBusError):
@@ -127,10 +134,12 @@ class ManagementNode(RequestNode):
             limit_ms = limit_ms if isinstance(limit_ms, int) and limit_ms > 0 else TIMEOUT_DEFAULT_MS
             try:
                 async with asyncio.timeout(min(limit_ms, TIMEOUT_MAX_MS) / 1000):
-                    status, body = (200, None) if joined else await self._do(request)
+                    status, body = await (self._do(request) if joined is None else self.guarded(joined()))
             except TimeoutError:
                 raise OperationTimeout(f"The operation did not end within the {limit_ms} ms given.") from None
         except ServiceBusError as error:
+            # Whoever hears that a piece was not done must not get the rest done without it (I34).
+            self.peer.transactions.doom(request.txn_id, error)
             described = self.peer.error(error, self.queue.path)
             status, body = _STATUS.get(type(error), error.http_status), None
             properties = {
@@ -342,7 +351,7 @@ class ManagementNode(RequestNode):
         return (200, {"messages": messages}) if messages else (204, None)
 
     async def _receive_by_number(self, body: dict[Any, Any]) -> Answer:
-        numbers = _numbers(body)
+        numbers = numbers_of(body)
         mode = _integer(body, "receiver-settle-mode", 1)
         holder = self._demand_holder(body) if self._needs_session else None
         order: dict[int, dict[str, Any]] = {}
@@ -377,49 +386,10 @@ class ManagementNode(RequestNode):
         head, payload = self._heads.rare(slot, handle.number, locked_until_ms, lock_token)
         return head + payload
 
-    # -- scheduling ---------------------------------------------------------------------------------------------
 
-    async def _schedule(self, body: dict[Any, Any]) -> Answer:
-        entries = body.get("messages")
-        if not isinstance(entries, list) or not entries:
-            raise ArgumentInvalid("'messages' must be a list of at least one map.")
-        if self.address.sub_queue:
-            raise NotAllowed("Messages cannot be sent to a dead-letter queue.")
-        parts = []
-        limit = self.queue.description.max_message_size_bytes
-        for entry in entries:
-            message = entry.get("message") if isinstance(entry, dict) else None
-            if not isinstance(message, bytes):
-                raise ArgumentInvalid("Each of 'messages' must be a map with the encoded message under 'message'.")
-            if len(message) > limit:
-                raise MessageTooLarge(f"A message has {len(message)} bytes; '{self.queue.path}' allows {limit}.")
-            part = take_apart(message)
-            self.queue.demand_session(part.special, is_ping=False)
-            if part.special is None or part.special.scheduled_ms is None:
-                raise ArgumentInvalid("Each message needs the annotation x-opt-scheduled-enqueue-time.")
-            parts.append(part)
-        waiting = Waiting()
-        batch = SendBatch(0, [part.bare for part in parts], True, waiting)
-        batch.atomic = True
-        batch.extra = {index: part.special for index, part in enumerate(parts) if part.special is not None}
-        if self.queue.is_partitioned and any(part.key is not None for part in parts):
-            batch.keys = [part.key for part in parts]
-        self.queue.send(batch)
-        (run,) = await waiting.results(1)
-        if run.error is not None:
-            raise run.error
-        operations = sum(operations_of(len(payload)) for payload in batch.payloads)
-        self.peer.meter(self.queue, SEND, batch.n, batch.bytes_total, operations)
-        base = run.handle.number << COUNT_BITS
-        return 200, {"sequence-numbers": Array(int, [base | count for count in run.counts()])}
-
-    async def _cancel(self, body: dict[Any, Any]) -> Answer:
-        waiting = Waiting()
-        expected = self.queue.cancel_scheduled(_numbers(body), waiting)
-        for command in await waiting.results(expected):
-            if command.error is not None:
-                raise command.error
-        return 200, None
+async def _done() -> Answer:
+    """The answer of what needs nothing but its transaction's commit."""
+    return 200, None
 
 
 _OPERATIONS: dict[str, tuple[Operation, Right]] = {
@@ -431,8 +401,8 @@ _OPERATIONS: dict[str, tuple[Operation, Right]] = {
     "com.microsoft:get-message-sessions": (ManagementNode._get_message_sessions, Right.LISTEN),
     "com.microsoft:peek-message": (ManagementNode._peek, Right.LISTEN),
     "com.microsoft:receive-by-sequence-number": (ManagementNode._receive_by_number, Right.LISTEN),
-    "com.microsoft:schedule-message": (ManagementNode._schedule, Right.SEND),
-    "com.microsoft:cancel-scheduled-message": (ManagementNode._cancel, Right.SEND),
+    "com.microsoft:schedule-message": (scheduling.schedule, Right.SEND),
+    "com.microsoft:cancel-scheduled-message": (scheduling.cancel, Right.SEND),
     "com.microsoft:batch-delete-messages": (clearing.batch_delete, Right.LISTEN),
     "com.microsoft:add-rule": (rule_operations.add_rule, Right.MANAGE),
     "com.microsoft:remove-rule": (rule_operations.remove_rule, Right.MANAGE),
@@ -466,16 +436,6 @@ def _tokens(body: dict[Any, Any]) -> list[bytes]:
     if not all(isinstance(item, uuid.UUID) for item in items):
         raise ArgumentInvalid("'lock-tokens' must hold UUIDs.")
     return [item.bytes_le for item in items]
-
-
-def _numbers(body: dict[Any, Any]) -> list[int]:
-    numbers = body.get("sequence-numbers")
-    items = numbers.items if isinstance(numbers, Array) else numbers
-    if not isinstance(items, list) or not items or len(items) > NUMBERS_MAX:
-        raise ArgumentInvalid(f"'sequence-numbers' must be an array of 1 to {NUMBERS_MAX} longs.")
-    if not all(isinstance(item, int) and not isinstance(item, bool) for item in items):
-        raise ArgumentInvalid("'sequence-numbers' must hold longs.")
-    return [int(item) for item in items]
 
 
 def _integer(body: dict[Any, Any], name: str, default: int) -> int:

@@ -27,6 +27,7 @@ from duobus.codec import (
     scan,
     scan_plain,
     with_application_properties,
+    without_trailing_annotations,
 )
 from duobus.codec import Int as AmqpInt
 from duobus.errors import ArgumentInvalid, ArgumentOutOfRange, Undecodable
@@ -126,8 +127,10 @@ def plain_session_batch(
     offset = scan_plain(payloads[0], False)
     # What one client sends in one go is mostly alike.
     shape = GroupShape(payloads[0], offset)
+    group_id, find = shape.group_id, _SESSIONS.get
+    add, note = bare.append, specials.append
     for payload in payloads:
-        raw = shape.group_id(payload)
+        raw = group_id(payload)
         if raw is not None:
             offset = shape.bare
         else:
@@ -135,12 +138,12 @@ def plain_session_batch(
             raw = plain_group_id(payload, offset) if offset >= 0 else None
             if raw is None:
                 return None
-        found = _SESSIONS.get(raw) or _of_session(raw)
+        found = find(raw) or _of_session(raw)
         if found is None:
             return None
         special, key = found
-        bare.append(payload[offset:] if offset else payload)
-        specials.append(special)
+        add(payload[offset:] if offset else payload)
+        note(special)
         if with_keys:
             keys.append(key)
     batch = SendBatch(first_delivery_id, bare, unsettled, reply)
@@ -158,12 +161,7 @@ def take_apart(payload: bytes) -> Incoming:
         ArgumentInvalid: A key is too long, properties are too large, or session id and partition key differ (PE11).
         ArgumentOutOfRange: It is scheduled for an instant that never comes.
     """
-    try:
-        found = scan(payload)
-    except TooLargeError as error:
-        raise ArgumentInvalid(f"The message is not taken: {error}. Put large contents into the body.") from error
-    except DecodeError as error:
-        raise Undecodable(f"The message cannot be decoded: {error}") from error
+    payload, found = _scanned(payload)
     bare = payload[found.bare :] if found.bare else payload
     is_ping = found.content_type == PING_CONTENT_TYPE and found.body_bytes_empty
     special = _special_of(found)
@@ -174,6 +172,18 @@ def take_apart(payload: bytes) -> Incoming:
     elif special.partition_key is not None:
         key = string_key(special.partition_key)
     return Incoming(bare, None if special == _ORDINARY else special, key, is_ping)
+
+
+def _scanned(payload: bytes) -> tuple[bytes, Scan]:
+    try:
+        return payload, scan(payload)
+    except TooLargeError as error:
+        raise ArgumentInvalid(f"The message is not taken: {error}. Put large contents into the body.") from error
+    except DecodeError as error:
+        shorter = without_trailing_annotations(payload)
+        if shorter is payload:
+            raise Undecodable(f"The message cannot be decoded: {error}") from error
+    return _scanned(shorter)
 
 
 _ORDINARY: Final = Special()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from duobus.amqp import ACCEPTED, RELEASED, DeliveryState, Link, Modified, Rejected, Session
+from duobus.amqp import ACCEPTED, DETACHED, HELD, RELEASED, DeliveryState, Link, Modified, Rejected, Session
 from duobus.broker import (
     ABANDON,
     COMPLETE,
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from duobus.gateway.amqp.deliveries import Deliveries, DeliveryRun
     from duobus.gateway.amqp.peer import Peer
 
-#: Payload bytes of messages that wait to be written beyond which no more is asked for, where messages may be large:
-#: a slow client's credit must not bring one after the other into memory.
+#: Payload bytes of large messages that wait for a slow client; beyond, its credit brings no more into memory.
 UNSENT_BYTES_MAX = 4 << 20
 #: Of an entity that allows messages beyond this, the bytes are counted; a thousand smaller ones are bounded enough.
 COUNTED_FROM = 1 << 20
@@ -62,6 +61,7 @@ class OutgoingLink(Mailbox):
         "_deliveries",
         "_draining",
         "_heads",
+        "_is_asked",
         "_is_over",
         "_pace",
         "_peer",
@@ -108,7 +108,7 @@ class OutgoingLink(Mailbox):
         # More will be asked for in a moment; or never again.
         self._rests = self._is_over = False
         self.owed = 0
-        self._draining = False
+        self._draining = self._is_asked = False
         self._sent_since_drain = 0
         self._sub_queue = sub_queue
         self._receiver = receiver or queue.open_receiver(sub_queue, self, removing=is_removing)
@@ -143,7 +143,9 @@ class OutgoingLink(Mailbox):
     def flow(self) -> None:
         """The client changed its credit or wants to drain."""
         if self.link.drain:
+            # Python's SDK takes its credit back as it drains: what stood until then has ended with nothing (I59).
             self._draining = True
+            self._is_asked = self.link.credit + self._receiver.wanted + self._receiver.lent > 0
         self.proved()
         self._give_back_surplus()
         self._ask()
@@ -198,14 +200,13 @@ class OutgoingLink(Mailbox):
 
     def _unlock(self, batch: DeliveryBatch, offset: int, number: int) -> None:
         """Give messages of a batch back that the client never saw."""
-        ranges = [(batch.first_lock + offset, number)]
-        batch.fragment.broker.unlock(batch.fragment, self.queue.source_no, batch.prefix, ranges, counted=False)
+        handle, ranges = batch.fragment, [(batch.first_lock + offset, number)]
+        handle.broker.unlock(handle, self.queue.source_no, batch.prefix, ranges, counted=False)
 
     def _answer_drain(self) -> None:
         """Drain is answered when nothing that was asked for is under way any more (contract 8.5).
 
-        Outcomes that the client waits for go first: the JavaScript SDK drains, then closes the link, and a settlement
-        whose answer comes after that is one that it waits for until it times out.
+        Outcomes go first: the JavaScript SDK drains, closes the link, and waits for settlements until it times out.
         """
         # Removed messages that wait without credit cannot be given back; they go out with the next credit.
         nothing_waits = not self._unsent or (self.is_removing and not self.link.credit)
@@ -213,7 +214,7 @@ class OutgoingLink(Mailbox):
         nothing_waits = nothing_waits and not self.ready and not self._rests
         if self._draining and nothing_waits and not self._receiver.lent and not self.owes:
             self._draining = False
-            if not self._sent_since_drain and self.link.credit:
+            if self._is_asked and not self._sent_since_drain:
                 self._peer.meter(self.queue, EMPTY_RECEIVE, 1, 0, 1)
             self._sent_since_drain = 0
             self._receiver.request(0)
@@ -224,8 +225,7 @@ class OutgoingLink(Mailbox):
     def deliver_answers(self) -> None:
         """Write what the broker handed out or settled; called once a turn."""
         self.is_waiting = False
-        outcomes = self._take_ready()
-        if outcomes:
+        if outcomes := self._take_ready():
             self._answer_settlements(outcomes)
         self.pump()
 
@@ -390,7 +390,7 @@ class OutgoingLink(Mailbox):
                 done.setdefault(command.outcome, []).extend(ranges)
         for outcome, ranges in done.items():
             self._answer(ranges, _ANSWERS[outcome])
-        if not self.owes:
+        if self.link.is_held and not self.owes:
             self.link.answer_detach()
 
     def _answer_partly(self, command: SettleBatch, done: list[tuple[int, int]]) -> None:
@@ -418,16 +418,16 @@ class OutgoingLink(Mailbox):
 
         Outcomes that are still owed are told all the same; a client that detached hears our answer after them.
         """
+        if self.link.state in (HELD, DETACHED) and self._receiver.wanted and not self._sent_since_drain:
+            self._peer.meter(self.queue, EMPTY_RECEIVE, 1, 0, 1)
         self.ask_no_more()
-        outcomes = self._take_ready()
-        if outcomes:
-            self._answer_settlements(outcomes)
+        self._answer_settlements(self._take_ready())
         while self._unsent:
             batch, offset = self._unsent.pop(0)
             if not self.is_removing:
                 self._unlock(batch, offset, len(batch.slots) - offset)
         self._deliveries.forget(self)
-        if not self.owes:
+        if self.link.is_held and not self.owes:
             self.link.answer_detach()
 
 

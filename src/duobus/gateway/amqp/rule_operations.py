@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.broker import Subscription
 from duobus.codec import Described, Int, Timestamp, ULong
-from duobus.errors import ArgumentInvalid, NotImplementedYet
-from duobus.model.description import RuleDescription
+from duobus.errors import ArgumentInvalid, NotImplementedYet, ServiceBusError
+from duobus.model.description import Right, RuleDescription
+from duobus.telemetry.audit_log import CREATE, DELETE, DONE, Change, differences
 
 if TYPE_CHECKING:
     from duobus.broker import Queue
     from duobus.gateway.amqp.management_node import ManagementNode
+    from duobus.gateway.amqp.peer import Peer
 
 #: Rules of one reply.
 RULES_PAGE_MAX: Final = 100
@@ -71,14 +73,44 @@ async def add_rule(node: ManagementNode, body: dict[Any, Any]) -> tuple[int, Any
     if not isinstance(description, dict):
         raise ArgumentInvalid("'rule-description' must be a map.")
     rule = _rule_of(_name(body), description)
-    node.peer.door.unit.topics.add_rule(_subscription(node), rule)
+    _audited(node, CREATE, rule, lambda: node.peer.door.unit.topics.add_rule(_subscription(node), rule))
     return 200, None
 
 
 async def remove_rule(node: ManagementNode, body: dict[Any, Any]) -> tuple[int, Any]:
     """Remove a rule by name."""
-    node.peer.door.unit.topics.remove_rule(_subscription(node), _name(body))
+    rule = RuleDescription(name=_name(body))
+    _audited(node, DELETE, rule, lambda: node.peer.door.unit.topics.remove_rule(_subscription(node), rule.name))
     return 200, None
+
+
+def _origin_of(peer: Peer) -> str:
+    """The network address of a client."""
+    transport = peer._transport
+    found = None if transport is None else transport.get_extra_info("peername")
+    return str(found[0]) if isinstance(found, tuple) and found else ""
+
+
+def _audited(node: ManagementNode, operation: str, rule: RuleDescription, work: Callable[[], None]) -> None:
+    """Change a rule between the two lines that the audit log has of it."""
+    peer, subscription = node.peer, _subscription(node)
+    door, now_ms = peer.door, peer.door.clock.now_ms
+    change = Change(
+        operation,
+        "rule",
+        subscription.namespace,
+        f"{subscription.path}/Rules/{rule.name}",
+        who=peer.grants.who(node.address.segments(), Right.MANAGE, now_ms()),
+        origin=_origin_of(peer),
+        door="amqp",
+    )
+    door.audit.begin(change, now_ms())
+    try:
+        work()
+    except ServiceBusError as error:
+        door.audit.end(change, now_ms(), str(error))
+        raise
+    door.audit.end(change, now_ms(), DONE, differences(None, rule) if operation == CREATE else None)
 
 
 async def enumerate_rules(node: ManagementNode, body: dict[Any, Any]) -> tuple[int, Any]:

@@ -213,6 +213,7 @@ class SessionLink(OutgoingLink, Holder):
             receiver=receiver,
         )
         receiver.mailbox = self
+        self._pace = self._outlet.pace
 
     @property
     def session_id(self) -> str:
@@ -223,7 +224,7 @@ class SessionLink(OutgoingLink, Holder):
         """See OutgoingLink."""
         super().entity_changed()
         # Where messages may be large their bytes are counted, link by link; what is removed has waited already.
-        is_shared = not self.is_removing and self._size_max <= COUNTED_FROM
+        is_shared = not self.is_removing and self._size_max <= COUNTED_FROM and self.receiver.gate is None
         self._outlet.entity_changed()
         self.receiver.outlet = self._outlet if is_shared else None
 
@@ -240,7 +241,6 @@ class SessionLink(OutgoingLink, Holder):
         if self._unsent or link.credit < number or link.state != ATTACHED or receiver.is_closed:
             return False
         self._sent_since_drain += number
-        self._pace.wrote()
         asked = receiver.wanted + receiver.lent
         if self._draining or (asked <= self._pace.asked // 2 and link.credit - number > asked):
             # The drain is to be answered; or there is more credit than was asked for at a time.
@@ -257,8 +257,7 @@ class SessionLink(OutgoingLink, Holder):
         """Outcomes that were owed have been told."""
         if self._draining:
             self.wake()
-        if not self.owes:
-            # Does nothing unless the client waits for it.
+        if self.link.is_held and not self.owes:
             self.link.answer_detach()
 
     def settlements(

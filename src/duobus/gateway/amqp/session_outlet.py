@@ -7,7 +7,8 @@ for a disposition's whole range, one disposition back. Whatever is rare goes to 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
 
 from duobus.amqp import ACCEPTED, DeliveryState, Rejected, Session, send_shared
 from duobus.broker import COMPLETE, Outlet, Queue, SettleBatch, Subscription, TurnBatch, lock_lost
@@ -15,7 +16,7 @@ from duobus.errors import MessageLockLost
 from duobus.gateway.amqp.deliveries import Stretch, split
 from duobus.gateway.amqp.mapping import CopyHeadMaker, HeadMaker
 from duobus.gateway.amqp.outgoing_link import write_outcome
-from duobus.gateway.amqp.slices import WRITTEN_BYTES
+from duobus.gateway.amqp.slices import WRITTEN_BYTES, Pace
 from duobus.model.columns import DeliveryBatch
 from duobus.model.metering import OPERATION_BYTES, RECEIVE, SETTLE, operations_of
 
@@ -27,15 +28,42 @@ if TYPE_CHECKING:
     from duobus.gateway.amqp.session_link import SessionLink
 
 
+_PAYLOAD: Final = attrgetter("payload")
+
+
+class _Together:
+    """What can be written in one go: the links with the number of each, and link and end of lock of each message."""
+
+    __slots__ = ("endpoints", "links", "untils")
+
+    def __init__(self) -> None:
+        self.links: list[tuple[Link, int]] = []
+        self.endpoints: list[SessionLink] = []
+        self.untils: list[int] = []
+
+
 class SessionOutlet(Outlet):
     """What the links of one AMQP session that hold sessions of one queue share.
 
     Attributes:
         queue: Whose sessions they hold.
         links: How many there are.
+        pace: At which each of them asks for messages: what shows on one that the client reads holds for all.
     """
 
-    __slots__ = ("_awaiting", "_deliveries", "_heads", "_is_waiting", "_owed", "_peer", "_session", "links", "queue")
+    __slots__ = (
+        "_awaiting",
+        "_deliveries",
+        "_heads",
+        "_is_waiting",
+        "_owed",
+        "_owing",
+        "_peer",
+        "_session",
+        "links",
+        "pace",
+        "queue",
+    )
 
     def __init__(self, peer: Peer, session: Session, queue: Queue, deliveries: Deliveries) -> None:
         super().__init__()
@@ -46,8 +74,11 @@ class SessionOutlet(Outlet):
         # Settlements whose outcome the client waits for, and the links that wait until none of theirs is among them.
         self._owed: dict[SettleBatch, None] = {}
         self._awaiting: dict[SessionLink, None] = {}
+        # The links that these belong to; None: to be found out, once for all that ask.
+        self._owing: set[SessionLink] | None = None
         self.queue = queue
         self.links = 0
+        self.pace = Pace()
         self.entity_changed()
 
     def entity_changed(self) -> None:
@@ -78,24 +109,30 @@ class SessionOutlet(Outlet):
         """Write what is as usual; what has to wait for anything waits at its link."""
         slots = batch.slots
         # So many at a time, then the output's size is looked at again.
-        stretch = max(1, WRITTEN_BYTES // max([len(slot.payload) for slot in slots]))
+        stretch = max(1, WRITTEN_BYTES // max(map(len, map(_PAYLOAD, slots))))
         may_write = self._peer.has_room and self._session.can_write(len(slots))
-        together: list[tuple[SessionLink, int, int]] = []
+        together = _Together()
         start = at = 0
         for lock, number, until_ms in batch.parts:
             receiver: SessionReceiver = lock.owner  # type: ignore[assignment]
             endpoint: SessionLink = receiver.mailbox  # type: ignore[assignment]
             receiver.lent -= number
             end = at + number
-            if end - start > stretch and together:
+            if end - start > stretch and at > start:
                 self._write_together(batch, together, start, at)
-                together, start = [], at
+                together, start = _Together(), at
                 may_write = may_write and self._peer.has_room
             if may_write and number <= stretch and endpoint.takes(number):
-                together.append((endpoint, number, until_ms))
+                together.links.append((endpoint.link, number))
+                if number == 1:
+                    together.endpoints.append(endpoint)
+                    together.untils.append(until_ms)
+                else:
+                    together.endpoints += [endpoint] * number
+                    together.untils += [until_ms] * number
             else:
                 self._write_together(batch, together, start, at)
-                together, start = [], end
+                together, start = _Together(), end
                 if not receiver.is_closed:
                     endpoint.keep(
                         DeliveryBatch(batch.handle, batch.prefix, batch.first_lock + at, slots[at:end], until_ms)
@@ -103,28 +140,16 @@ class SessionOutlet(Outlet):
             at = end
         self._write_together(batch, together, start, at)
 
-    def _write_together(
-        self, batch: TurnBatch, parts: list[tuple[SessionLink, int, int]], start: int, end: int
-    ) -> None:
-        """Write the messages from ``start`` to ``end`` of a batch, of these links, in one go."""
-        if not parts:
+    def _write_together(self, batch: TurnBatch, together: _Together, start: int, end: int) -> None:
+        """Write the messages from ``start`` to ``end`` of a batch in one go."""
+        if start == end:
             return
         slots = batch.slots if end - start == len(batch.slots) else batch.slots[start:end]
-        untils: list[int] = []
-        endpoints: list[SessionLink] = []
-        links: list[tuple[Link, int]] = []
-        for endpoint, number, until_ms in parts:
-            links.append((endpoint.link, number))
-            if number == 1:
-                endpoints.append(endpoint)
-                untils.append(until_ms)
-            else:
-                endpoints += [endpoint] * number
-                untils += [until_ms] * number
-        heads, payloads = self._heads.heads_until(slots, batch.handle.number, untils)
+        heads, payloads = self._heads.heads_until(slots, batch.handle.number, together.untils)
         first_lock = batch.first_lock + start
-        first_id = send_shared(self._session, links, batch.prefix, first_lock, heads, payloads)
-        self._deliveries.add(self, batch.handle, batch.prefix, first_id, first_lock, len(slots), endpoints)
+        self.pace.wrote()
+        first_id = send_shared(self._session, together.links, batch.prefix, first_lock, heads, payloads)
+        self._deliveries.add(self, batch.handle, batch.prefix, first_id, first_lock, len(slots), together.endpoints)
         size = sum(map(len, payloads))
         operations = len(payloads)
         if size > OPERATION_BYTES and max(map(len, payloads)) > OPERATION_BYTES:
@@ -156,8 +181,9 @@ class SessionOutlet(Outlet):
             command.ranges.append((first_lock, number))
             command.answer_to.append((first_id, run))
             number_of_all += number
-            for link in run.links_of(first_lock, number):
-                link.proved()
+        if self.pace.heard():
+            self._peer.allow_output()
+        self._owing = None
         for command in commands.values():
             if not settled:
                 self._owed[command] = None
@@ -176,6 +202,7 @@ class SessionOutlet(Outlet):
             write_outcome(self._session, done, ACCEPTED)
         for command in commands:
             del self._owed[command]
+        self._owing = None
         if self._awaiting:
             awaiting, self._awaiting = self._awaiting, {}
             for link in awaiting:
@@ -183,12 +210,17 @@ class SessionOutlet(Outlet):
 
     def owes(self, link: SessionLink) -> bool:
         """Whether the client waits for an outcome of this link's; if so ``is_even`` is called when that may be over."""
-        for command in self._owed:
-            for run, _, first_lock, number in _stretches_of(command):
-                if link in run.links_of(first_lock, number):
-                    self._awaiting[link] = None
-                    return True
-        return False
+        owing = self._owing
+        if owing is None:
+            owing = self._owing = {
+                owner
+                for command in self._owed
+                for run, _, first_lock, number in _stretches_of(command)
+                for owner in run.links_of(first_lock, number)
+            }
+        if link in owing:
+            self._awaiting[link] = None
+        return link in owing
 
     def _answer_singly(self, command: SettleBatch, stretches: list[Stretch], done: list[tuple[int, int]]) -> None:
         """Some of it was refused: each link knows what to say of its own."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from duobus.amqp import DeliveryState, Rejected, TransactionalState
-from duobus.broker import Queue, Run, SettleBatch, Transaction, lock_lost
+from duobus.broker import CancelScheduled, Queue, Reserve, Run, SettleBatch, Transaction, lock_lost
 from duobus.broker.transaction import OPEN, WORK_BYTES
 from duobus.errors import (
     QuotaExceeded,
@@ -132,6 +132,36 @@ class Transactions:
             transaction = entry.transaction
             (transaction.send_via if is_via else transaction.send)(queue, batch)
 
+    def schedule(self, name: bytes, queue: Queue, batch: SendBatch) -> Reserve:
+        """Add scheduled messages to a transaction; their numbers are reserved at once, and come to ``batch.reply``.
+
+        Raises:
+            ServiceBusError: They cannot be part of it; it can only be rolled back now.
+        """
+        entry = self.find(name)
+        self._keep(entry, batch.bytes_total + WORK_BYTES * batch.n)
+        with _Dooming(self, entry):
+            reserve = entry.transaction.schedule(queue, batch)
+        reserve.handle.broker.submit(reserve)
+        return reserve
+
+    def cancel(self, name: bytes, queue: Queue, numbers: list[int]) -> None:
+        """Add the cancellation of scheduled messages to a transaction; they must be there, and be so at its discharge.
+
+        Raises:
+            ServiceBusError: It cannot be part of it; it can only be rolled back now.
+        """
+        entry = self.find(name)
+        self._keep(entry, WORK_BYTES * len(numbers))
+        with _Dooming(self, entry):
+            commands = queue.cancellations(numbers, None)
+            for command in commands:
+                fragment, now_ms = command.handle.broker.present(command.handle)
+                error = fragment.check(command, now_ms)
+                if error is not None:
+                    raise error
+            entry.transaction.cancel(queue, commands)
+
     def settle(
         self, deliveries: Deliveries, first: int, last: int, state: TransactionalState, *, settled: bool
     ) -> None:
@@ -230,7 +260,7 @@ class Transactions:
         """A coordinator link is gone, and nothing of it is under way any more: it needs no look at the clock."""
         self._coordinators.pop(coordinator, None)
 
-    def committed(self, entry: Open, work: list[Run | SettleBatch]) -> None:
+    def committed(self, entry: Open, work: list[Run | SettleBatch | CancelScheduled]) -> None:
         """What a transaction did is durable: its deliveries are settled, and its operations count."""
         for deliveries, first, last in entry.named:
             deliveries.settle(first, last)
@@ -243,7 +273,7 @@ class Transactions:
                 if batch.bytes_total > OPERATION_BYTES:
                     operations = sum(operations_of(len(payload)) for payload in batch.payloads)
                 self._peer.meter(queue, SEND, batch.n, batch.bytes_total, operations)
-            else:
+            elif isinstance(command, SettleBatch):
                 number = sum(number for _, number in command.ranges)
                 self._peer.meter(queue, SETTLE, number, 0, number)
 

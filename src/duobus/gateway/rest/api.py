@@ -8,15 +8,19 @@ from duobus.auth.authorizer import Authorizer
 from duobus.broker import ScaleUnit
 from duobus.clock import Clock, Entropy
 from duobus.errors import ArgumentInvalid, ServiceBusError
+from duobus.gateway.rest import operating
 from duobus.gateway.rest.answers import Answers
 from duobus.gateway.rest.atom.management import Management
 from duobus.gateway.rest.atom.place import Place
 from duobus.gateway.rest.bodies import BodyRoom
+from duobus.gateway.rest.desk.door import DeskDoor, is_for_desk
 from duobus.gateway.rest.guard import Guard
+from duobus.gateway.rest.operating import Drill
 from duobus.gateway.rest.runtime.messages import Messages, Meter
 from duobus.gateway.rest.runtime.routes import call_of
 from duobus.gateway.rest.target import HOST, parse_target
 from duobus.model.http_options import HttpOptions
+from duobus.telemetry.audit_log import AuditTrail
 from duobus.telemetry.logs import Log
 
 
@@ -35,13 +39,24 @@ class HttpApi:
         errors: dict[str, int],
         options: HttpOptions,
         started_ms: int,
+        drills: dict[int, Drill],
+        audit: AuditTrail | None = None,
     ) -> None:
         self._guard = Guard(authorizer, clock)
         self._answers = Answers(clock, entropy, log, errors)
+        self._operating = operating.Operating(unit, self._guard, drills)
         room = BodyRoom()
         self._management = Management(
-            unit, self._guard, clock=clock, entropy=entropy, options=options, started_ms=started_ms, room=room
+            unit,
+            self._guard,
+            clock=clock,
+            entropy=entropy,
+            options=options,
+            started_ms=started_ms,
+            room=room,
+            audit=audit or AuditTrail(),
         )
+        self._desk = DeskDoor(unit, self._guard, room)
         self._messages = Messages(
             unit, self._guard, self._answers, clock=clock, entropy=entropy, options=options, meter=meter, room=room
         )
@@ -49,6 +64,7 @@ class HttpApi:
     async def close(self) -> None:
         """Let what must not be cut off come to its end."""
         await self._management.close()
+        await self._desk.close()
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Answer one request; whatever happens, with an answer of the contract's form."""
@@ -69,7 +85,11 @@ class HttpApi:
                 name,
                 lambda other: other.lower() == own.lower() or self._guard.knows(other, namespace),
             )
+            if is_for_desk(request.method, target):
+                return await self._desk.answer(request, target, namespace)
             call = call_of(request.method, target)
+            if call is None and target.lower[:1] == (operating.PREFIX,):
+                return self._operating.answer(request, target, namespace)
             if call is not None:
                 return await self._messages.answer(call, request, target, place, namespace)
             return await self._management.answer(request, target, place, namespace)

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from duobus.broker import ScaleUnit
 from duobus.gateway.rest.api import HttpApi, expect_nothing
+from duobus.gateway.rest.crowd import bounded
 from duobus.gateway.websocket import PATHS, WebSocketDoor
 from duobus.telemetry.metrics import CONTENT_TYPE, Metrics
 
@@ -82,7 +83,7 @@ class RestDoor:
         await self._runner.setup()
         server = self._runner.server
         assert server is not None
-        return server
+        return bounded(server)
 
     async def close(self) -> None:
         """Close what is open."""

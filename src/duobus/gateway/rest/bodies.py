@@ -57,11 +57,16 @@ async def read_body(request: web.Request, limit: int, room: BodyRoom) -> bytes:
         # Only now: who may not come in, or brings too much, is told before it sends anything (B.1).
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0
+    content = request.content
+    if content.is_eof() and content.exception() is None and content.total_bytes <= limit:
+        # It came together with its head, as small ones do: nothing to wait for.
+        room.take(content.total_bytes)
+        return content.read_nowait()
     parts: list[bytes] = []
     size = 0
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
-            async for part in request.content.iter_any():
+            async for part in content.iter_any():
                 room.take(len(part))
                 size += len(part)
                 if size > limit:

@@ -33,8 +33,11 @@ class Guard:
         """Whether a host name is one of the namespace's own."""
         return self._authorizer.knows(host, namespace)
 
-    def demand(self, request: web.Request, target: Target, namespace: NamespaceRules, right: Right | None) -> None:
+    def demand(self, request: web.Request, target: Target, namespace: NamespaceRules, right: Right | None) -> str:
         """Raise Unauthorized unless the request's token gives ``right`` (None: it has to be good, no more).
+
+        Returns:
+            Whom it speaks for.
 
         Raises:
             Unauthorized: It is missing, wrong, expired, for something else, or without the right.
@@ -42,7 +45,7 @@ class Guard:
         text = next((request.headers[name] for name in _HEADERS if name in request.headers), "")
         if not text:
             raise Unauthorized("The request has no token. Send one in the header Authorization.", MISSING)
-        self._demand(text, target.lower, target.raw, namespace, right)
+        return self._demand(text, target.lower, target.raw, namespace, right)
 
     def demand_for(self, text: str, segments: Sequence[str], namespace: NamespaceRules, right: Right) -> None:
         """The same for a token that stands elsewhere, and another resource: the target of a forward (A.7)."""
@@ -55,11 +58,11 @@ class Guard:
         raw: Sequence[str],
         namespace: NamespaceRules,
         right: Right | None,
-    ) -> None:
+    ) -> str:
         now_ms = self._clock.now_ms()
         grant = self._authorizer.authorize_token(text, namespace, now_ms, HTTP_GRACE_MS, segments)
         if right is None:
-            return
+            return grant.who
         if not grant.covers(segments) and not grant.covers(raw):
             raise Unauthorized("The token was made for another resource. Make one for this address.", INVALID_AUDIENCE)
         if not grant.rights & (right | Right.MANAGE):
@@ -67,3 +70,4 @@ class Guard:
                 f"Unauthorized access. '{(right.name or '').title()}' claim(s) are required to perform this operation. "
                 f"Resource: '/{'/'.join(segments)}'. Use a token of a rule that has it."
             )
+        return grant.who

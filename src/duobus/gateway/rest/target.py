@@ -6,6 +6,9 @@ The raw text is decoded once and split on slashes after that: Python sends ``/a%
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import unquote
 
@@ -14,6 +17,9 @@ from duobus.model.address import decode_percent, strip_authority
 
 #: Longest target, query included: the longest path with every character percent-encoded, and a filter.
 TARGET_LENGTH_MAX: Final = 8_192
+#: Scripts ask for the same few addresses again and again: so many that came last are kept, unless they are longer.
+KEPT_TARGETS: Final = 1024
+KEPT_LENGTH_MAX: Final = 512
 #: Parameters of one query; real ones have four.
 PARAMETERS_MAX: Final = 32
 #: What a Host header may hold: it comes back in answers.
@@ -38,11 +44,12 @@ class Target:
 
     __slots__ = ("lower", "query", "raw", "segments")
 
-    def __init__(self, segments: tuple[str, ...], raw: tuple[str, ...], query: dict[str, str]) -> None:
+    def __init__(self, segments: tuple[str, ...], raw: tuple[str, ...], query: Mapping[str, str]) -> None:
         self.segments = segments
         self.lower = tuple(segment.lower() for segment in segments)
         self.raw = raw
-        self.query = query
+        # Several requests may share it.
+        self.query = MappingProxyType(dict(query))
 
 
 def parse_target(text: str) -> Target:
@@ -52,6 +59,10 @@ def parse_target(text: str) -> Target:
         ArgumentInvalid: It is too long, not UTF-8, or its path tries something: an empty segment, ``.``, ``..``, a
             backslash or a control character.
     """
+    return _kept_target(text) if len(text) <= KEPT_LENGTH_MAX else _parse_target(text)
+
+
+def _parse_target(text: str) -> Target:
     if len(text) > TARGET_LENGTH_MAX:
         raise ArgumentInvalid(f"The address has {len(text)} characters; at most {TARGET_LENGTH_MAX} are allowed.")
     path, _, query = text.partition("?")
@@ -66,6 +77,9 @@ def parse_target(text: str) -> Target:
         raise ArgumentInvalid("The address holds an empty segment, '.' or '..'.")
     raw = tuple(path.lower()[1:].removesuffix("/").split("/"))
     return Target(segments, raw, _parameters(query))
+
+
+_kept_target: Final = lru_cache(KEPT_TARGETS)(_parse_target)
 
 
 def _parameters(text: str) -> dict[str, str]:

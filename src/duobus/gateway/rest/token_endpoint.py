@@ -1,6 +1,8 @@
 """The token endpoint: client credentials (RFC 6749, 4.4) at the addresses that Azure's identity libraries use.
 
-For local use: whoever comes from another machine has to come over TLS.
+For local use: whoever comes from another machine has to come over TLS. Programs that name no client, because the cloud
+gives them an identity of their machine (``DefaultAzureCredential``), are told by two variables where to get it: the
+endpoint takes that protocol, of Azure App Service, as well.
 """
 
 from __future__ import annotations
@@ -13,13 +15,16 @@ from urllib.parse import parse_qsl, unquote_plus
 
 from aiohttp import web
 
-from duobus.gateway.local_issuer import LocalIssuer
+from duobus.gateway.local_issuer import Granted, LocalIssuer
 from duobus.gateway.rest.target import HOST
 from duobus.telemetry.logs import Log
 
 #: Longest form that is read; a login has four short fields. With assertions, which are refused, it is longer.
 FORM_BYTES_MAX: Final = 16_384
 FIELDS_MAX: Final = 32
+
+#: Header that proves the identity of a machine: ``client_id:client_secret``, which its clients hand on as it is.
+IDENTITY_HEADER: Final = "X-IDENTITY-HEADER"
 
 _NO_STORE: Final = {"Cache-Control": "no-store", "Pragma": "no-cache"}
 
@@ -45,6 +50,7 @@ class TokenEndpoint:
         for path in ("/v2.0/.well-known/openid-configuration", "/.well-known/openid-configuration"):
             router.add_get(tenant + path, self._configuration)
         router.add_get(f"{tenant}/discovery/v2.0/keys", self._keys)
+        router.add_get(f"{tenant}/identity/token", self._identity)
 
     async def _token(self, request: web.Request) -> web.Response:
         try:
@@ -52,27 +58,49 @@ class TokenEndpoint:
             fields = await _form(request)
             answer = self._answer(request, fields, base)
         except _Refused as refused:
-            self._log.info("login refused", error=refused.error, client=request.remote)
-            headers = dict(_NO_STORE)
-            if refused.status == 401:
-                headers["WWW-Authenticate"] = 'Basic realm="duobus"'
-            body = {"error": refused.error, "error_description": str(refused)}
-            return web.json_response(body, status=refused.status, headers=headers)
+            return self._refusal(request, refused)
         return web.json_response(answer, headers=_NO_STORE)
+
+    async def _identity(self, request: web.Request) -> web.Response:
+        """The identity of a machine, as App Service gives it out (IDENTITY_ENDPOINT, IDENTITY_HEADER)."""
+        try:
+            base = self._base(request)
+            client_id, _, secret = request.headers.get(IDENTITY_HEADER, "").partition(":")
+            resource = request.query.get("resource", "")
+            answer = self._granted(client_id, secret, f"{resource}/.default", base)
+        except _Refused as refused:
+            return self._refusal(request, refused)
+        found = {"access_token": answer.token, "token_type": "Bearer", "resource": resource, "client_id": client_id}
+        return web.json_response(found | {"expires_on": str(answer.expires_s)}, headers=_NO_STORE)
+
+    def _refusal(self, request: web.Request, refused: _Refused) -> web.Response:
+        self._log.info("login refused", error=refused.error, client=request.remote)
+        headers = dict(_NO_STORE)
+        if refused.status == 401:
+            headers["WWW-Authenticate"] = 'Basic realm="duobus"'
+        body = {"error": refused.error, "error_description": str(refused)}
+        return web.json_response(body, status=refused.status, headers=headers)
 
     def _answer(self, request: web.Request, fields: dict[str, str], base: str) -> dict[str, object]:
         if fields.get("grant_type") != "client_credentials":
             raise _Refused("unsupported_grant_type", "Use the grant_type client_credentials.")
-        client_id, secret = _login(request, fields)
+        granted = self._granted(*_login(request, fields), fields.get("scope", ""), base)
+        life_s = self._issuer.options.lifetime_seconds
+        return {
+            "token_type": "Bearer",
+            "expires_in": life_s,
+            "ext_expires_in": life_s,
+            "access_token": granted.token,
+        }
+
+    def _granted(self, client_id: str, secret: str, scope: str, base: str) -> Granted:
         client = self._issuer.client(client_id, secret)
         if client is None:
             raise _Refused("invalid_client", "The client_id or the client_secret is wrong.", 401)
-        audience = self._issuer.audience(fields.get("scope", ""))
+        audience = self._issuer.audience(scope)
         if audience is None:
             raise _Refused("invalid_scope", "Use the scope https://servicebus.azure.net/.default.")
-        life_s = self._issuer.options.lifetime_seconds
-        token = self._issuer.token(client, audience, f"{base}/v2.0")
-        return {"token_type": "Bearer", "expires_in": life_s, "ext_expires_in": life_s, "access_token": token}
+        return self._issuer.token(client, audience, f"{base}/v2.0")
 
     async def _configuration(self, request: web.Request) -> web.Response:
         try:

@@ -1,5 +1,9 @@
 """Client-side availability for asyncio, over ``azure.servicebus.aio``."""
 
+from duobus.ha.aio.credentials import LastingCredential
+from duobus.ha.aio.idempotent import IdempotentReceiver
+from duobus.ha.aio.outbox_sender import OutboxSender
+from duobus.ha.aio.overlap import OverlappedSender, Sending
 from duobus.ha.aio.paired_sender import PairedSender
 from duobus.ha.aio.pairing import PairedNamespace, pair_namespace
 from duobus.ha.aio.replication import ActiveReplicationSender, PassiveReplicationSender, ReplicatedReceiver
@@ -7,10 +11,15 @@ from duobus.ha.aio.syphon import Syphon
 
 __all__ = [
     "ActiveReplicationSender",
+    "IdempotentReceiver",
+    "LastingCredential",
+    "OutboxSender",
+    "OverlappedSender",
     "PairedNamespace",
     "PairedSender",
     "PassiveReplicationSender",
     "ReplicatedReceiver",
+    "Sending",
     "Syphon",
     "pair_namespace",
 ]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from azure.core.exceptions import ClientAuthenticationError, HttpResponseError, ResourceExistsError
+from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ResourceExistsError
 from azure.core.exceptions import ResourceNotFoundError as NotFound
 from azure.servicebus.exceptions import (
     MessagingEntityNotFoundError,
@@ -16,11 +17,12 @@ from azure.servicebus.exceptions import (
 )
 
 from duobus.ha.errors import BacklogUnavailable
-from duobus.ha.events import BacklogMissing, Reporter
+from duobus.ha.events import BacklogCreateFailed, BacklogDepth, BacklogMissing, BacklogRestored, Reporter
 
 if TYPE_CHECKING:
     from azure.servicebus.aio import ServiceBusClient
     from azure.servicebus.aio.management import ServiceBusAdministrationClient
+    from azure.servicebus.management import QueueRuntimeProperties
 
     from duobus.clock import Clock, Entropy
 
@@ -30,6 +32,8 @@ REST_MS: Final = 60_000
 #: Queues that are looked at side by side at pairing.
 AT_ONCE: Final = 10
 TRIES: Final = 3
+#: Digits of a number of a backlog queue; a path with more is somebody else's.
+INDEX_DIGITS_MAX: Final = 9
 TRY_AGAIN_S: Final = 30.0
 
 #: What the service writes for a duration without end.
@@ -50,10 +54,18 @@ def name_of(client: ServiceBusClient) -> str:
 
 
 class Rotation:
-    """The backlog queues that senders may choose among; shared by all senders of a pair (PN4)."""
+    """The backlog queues that senders may choose among; shared by all senders of a pair (PN4).
 
-    def __init__(self, queues: Sequence[str], clock: Clock, entropy: Entropy) -> None:
+    Args:
+        queues: Their paths.
+        clock: The time.
+        entropy: Randomness, for the choice.
+        reporter: Hears when one that had failed is back.
+    """
+
+    def __init__(self, queues: Sequence[str], clock: Clock, entropy: Entropy, reporter: Reporter | None = None) -> None:
         self.queues = tuple(queues)
+        self._reporter = reporter
         self._clock = clock
         self._entropy = entropy
         self._resting: dict[str, int] = {}
@@ -74,7 +86,16 @@ class Rotation:
         if self._clock.monotonic_ms() < until:
             return False
         del self._resting[queue]
+        if self._reporter is not None:
+            self._reporter.tell(BacklogRestored(queue))
         return True
+
+    @property
+    def resting(self) -> int:
+        """How many are out of the rotation."""
+        now_ms = self._clock.monotonic_ms()
+        # A copy first: metrics ask from a thread of their own.
+        return sum(now_ms < until for until in list(self._resting.values()))
 
     def drop(self, queue: str) -> None:
         """Take a queue out of the rotation, for all senders."""
@@ -101,7 +122,10 @@ async def provide(
     async def look(queue: str) -> Exception | None:
         async with room:
             try:
-                await (_look(client, queue) if administration is None else _provide_one(administration, queue))
+                if administration is None:
+                    await _look(client, queue)
+                else:
+                    await _provide_one(administration, queue, reporter)
             except (ClientAuthenticationError, ServiceBusAuthenticationError, ServiceBusAuthorizationError):
                 raise
             except Exception as error:  # noqa: BLE001 - the pair does without this queue, whatever it was
@@ -125,7 +149,7 @@ async def _look(client: ServiceBusClient, queue: str) -> None:
         pass
 
 
-async def _provide_one(administration: ServiceBusAdministrationClient, queue: str) -> None:
+async def _provide_one(administration: ServiceBusAdministrationClient, queue: str, reporter: Reporter) -> None:
     for left in reversed(range(TRIES)):
         try:
             try:
@@ -134,9 +158,10 @@ async def _provide_one(administration: ServiceBusAdministrationClient, queue: st
                 await _create(administration, queue)
         except (ClientAuthenticationError, MessagingEntityNotFoundError):
             raise
-        except Exception:
+        except Exception as error:
             if not left:
                 raise
+            reporter.tell(BacklogCreateFailed(queue, str(error) or type(error).__name__, left))
             await asyncio.sleep(TRY_AGAIN_S)
         else:
             return
@@ -163,3 +188,54 @@ async def _create(administration: ServiceBusAdministrationClient, queue: str) ->
                 raise
         else:
             return
+
+
+class Found(NamedTuple):
+    """A backlog queue of a primary that the secondary has.
+
+    Attributes:
+        path: Its path.
+        is_used: It is one of those that the count of the options names; another one is surplus, and left alone (PN7).
+        waiting: Messages that wait for the syphon.
+        dead: Messages in its dead letters.
+    """
+
+    path: str
+    is_used: bool
+    waiting: int
+    dead: int
+
+
+def backlogs_among(queues: Iterable[QueueRuntimeProperties], primary_name: str, count: int) -> list[Found]:
+    """Return those whose path is that of a backlog queue of a primary, in order of number.
+
+    Args:
+        queues: Everything that the secondary has.
+        primary_name: As in the paths.
+        count: Queues that the options ask for; those beyond are surplus.
+    """
+    prefix = f"{primary_name}/x-servicebus-transfer/"
+    found: list[tuple[int, Found]] = []
+    for queue in queues:
+        name = str(queue.name)
+        # The service gives paths back in the letters they were created with, and takes them in any.
+        rest = name[len(prefix) :] if name.lower().startswith(prefix.lower()) else ""
+        if rest.isascii() and rest.isdigit() and len(rest) <= INDEX_DIGITS_MAX and str(int(rest)) == rest:
+            number = int(rest)
+            waiting, dead = queue.active_message_count or 0, queue.dead_letter_message_count or 0
+            found.append((number, Found(name, number < count, waiting, dead)))
+    return [queue for _, queue in sorted(found)]
+
+
+async def watch_depths(
+    administration: ServiceBusAdministrationClient, queues: Sequence[str], interval: timedelta, reporter: Reporter
+) -> None:
+    """Tell what each backlog queue holds, every ``interval``, until cancelled; one that cannot be asked is left out."""
+    while True:
+        for queue in queues:
+            # The secondary may be away, too; then the last numbers stand until it is back.
+            with contextlib.suppress(AzureError, OSError):
+                properties = await administration.get_queue_runtime_properties(queue)
+                waiting, dead = properties.active_message_count or 0, properties.dead_letter_message_count or 0
+                reporter.tell(BacklogDepth(queue, waiting, dead))
+        await asyncio.sleep(interval.total_seconds())

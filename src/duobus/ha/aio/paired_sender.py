@@ -11,8 +11,10 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusQuotaExceededError
 
-from duobus.ha.errors import BacklogUnavailable, NotDiverted
+from duobus.ha.errors import BacklogUnavailable, NotDiverted, TooLargeToDivert
 from duobus.ha.events import BacklogFailed, Diverted
+from duobus.ha.listing import listed
+from duobus.ha.tracing import diverting
 from duobus.ha.transfer import to_backlog
 
 if TYPE_CHECKING:
@@ -96,7 +98,7 @@ class PairedSender:
         Raises:
             PairFaulted: The pair is broken.
             BacklogUnavailable: The entity has failed over and no backlog queue takes messages.
-            MessageSizeExceededError: The message would fit the primary, but not a backlog queue.
+            TooLargeToDivert: The message would fit the primary, but not a backlog queue.
             ServiceBusError: What the primary answered. If the entity was healthy before and the error counts as an
                 outage, a retry after the failover interval is diverted.
         """
@@ -113,7 +115,7 @@ class PairedSender:
             else:
                 pair.on_send_succeeded(path)
                 return
-        await self._divert(_listed(message), timeout)
+        await self._divert(listed(message), timeout)
 
     async def schedule_messages(
         self,
@@ -204,14 +206,16 @@ class PairedSender:
             assert queue is not None
             try:
                 # What went is not sent again to the next queue: it is accepted, and only the rest is left.
-                while left:
-                    part, rest = await _one_batch(sender, left)
-                    await sender.send_messages(part, timeout=limit_s)
-                    count, left = len(left) - len(rest), rest
-                    pair.reporter.tell(Diverted(self._path, queue, count))
+                with diverting(self._path, queue, left):
+                    while left:
+                        part, rest = await _one_batch(sender, left)
+                        await sender.send_messages(part, timeout=limit_s)
+                        count, left = len(left) - len(rest), rest
+                        pair.reporter.tell(Diverted(self._path, queue, count))
                 return
-            except MessageSizeExceededError:
-                raise  # The message is too large for every backlog queue.
+            except MessageSizeExceededError as error:
+                # It is so for every backlog queue.
+                raise TooLargeToDivert(f"{self._path} has failed over, and {error}", len(left)) from error
             except Exception as error:  # noqa: BLE001 - whatever it was, another queue may take the message
                 last = error
                 pair.rotation.drop(queue)
@@ -244,18 +248,6 @@ class PairedSender:
             # It is given up, whatever it says.
             with contextlib.suppress(AzureError, OSError):
                 await sender.close()
-
-
-def _listed(message: Any) -> list[ServiceBusMessage | AmqpAnnotatedMessage]:
-    """Return the messages of whatever ``send_messages`` takes."""
-    if isinstance(message, (ServiceBusMessage, AmqpAnnotatedMessage)):
-        return [message]
-    if isinstance(message, Mapping):
-        return [ServiceBusMessage(**message)]
-    if isinstance(message, ServiceBusMessageBatch):
-        # The SDK has no public way to look into a batch; a test holds this one.
-        return list(message._messages)
-    return [_listed(one)[0] for one in message]
 
 
 async def _one_batch(

@@ -15,6 +15,7 @@ from duobus.ha.classify import Verdict
 from duobus.ha.errors import PairFaulted, PairingRefused
 from duobus.ha.events import FailoverEngaged, Faulted, PingSent, PrimaryHealthy, Reporter, SendFailed
 from duobus.ha.failover import Change, Failover, State
+from duobus.ha.metrics import metrics_of
 from duobus.ha.options import SendAvailabilityPairedNamespaceOptions
 from duobus.ha.transfer import ping
 
@@ -82,8 +83,11 @@ class PairedNamespace:
 
     def __init__(self, primary: ServiceBusClient, options: SendAvailabilityPairedNamespaceOptions) -> None:
         self.options = options
-        self.reporter = Reporter(options.on_event)
         self._primary = primary
+        self._metrics = metrics_of(
+            _host(primary), states=lambda: self._failover.troubled(), resting=lambda: self.rotation.resting
+        )
+        self.reporter = Reporter(options.on_event, self._metrics)
         self.rotation = backlog.Rotation((), options.clock, options.entropy)
         self._failover = Failover(_ms(options.failover_interval), _ms(options.ping_primary_interval))
         self._wake = asyncio.Event()
@@ -100,11 +104,13 @@ class PairedNamespace:
         name = options.primary_name or backlog.name_of(self._primary)
         wanted = backlog.paths(name, options.backlog_queue_count)
         found = await backlog.provide(options.secondary, options.administration, wanted, self.reporter)
-        self.rotation = backlog.Rotation(found, options.clock, options.entropy)
+        self.rotation = backlog.Rotation(found, options.clock, options.entropy, self.reporter)
         for client in (self._primary, options.secondary):
             self._closers[client] = client.close
             client.close = self._watch(client)  # type: ignore[method-assign]
         self._keeper = asyncio.create_task(self._keep(), name="duobus pair")
+        if options.depth_interval is not None and options.administration is not None:
+            self._spawn(backlog.watch_depths(options.administration, found, options.depth_interval, self.reporter))
         if options.enable_syphon:
             self._syphon = Syphon(
                 self._primary,
@@ -172,6 +178,8 @@ class PairedNamespace:
 
     async def close(self) -> None:
         """End pings and syphon, and close both clients. Messages in backlog queues stay there."""
+        # First, so that nobody waits for a partner that is about to be closed.
+        await self._stop()
         for client in (self._primary, self.options.secondary):
             await client.close()
 
@@ -257,10 +265,11 @@ class PairedNamespace:
         if not said:
             self._note(self._failover.on_ping_succeeded(path, self._now_ms()))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -279,11 +288,10 @@ class PairedNamespace:
         if client in self._closed:
             return
         self._closed.add(client)
-        both = len(self._closed) == 2
-        if both or self._keeper is None:
-            await self._stop()
-        else:
-            self._spawn(self._fault_partner(client))
+        is_first = len(self._closed) == 1 and self._keeper is not None
+        watch = self._spawn(self._fault_partner(client)) if is_first else None
+        # Before the client: as it closes the SDK goes through its links, and a ping or the syphon would add one.
+        await self._stop(but=watch)
         await self._closers[client]()
 
     async def _fault_partner(self, closed: ServiceBusClient) -> None:
@@ -306,6 +314,8 @@ class PairedNamespace:
         """End everything that runs for the pair."""
         tasks = [task for task in (*self._tasks, self._keeper) if task is not None and task is not but]
         self._keeper = None
+        if self._metrics is not None:
+            self._metrics.close()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

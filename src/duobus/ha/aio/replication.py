@@ -5,15 +5,17 @@ Requirements IN8 to IN10. Both copies of a message carry one identifier; the rec
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from azure.core.exceptions import AzureError
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
 from duobus.clock import Entropy
+from duobus.ha.aio import tasks
 from duobus.ha.classify import Classifier, Verdict, outage
 from duobus.ha.events import Event, ReplicaFailed, Reporter, RolesSwapped
 
@@ -31,7 +33,7 @@ RETRY_FIRST_S, RETRY_LAST_S = 0.5, 30.0
 _TWO: Final = 2
 
 
-def identifier_of(message: ServiceBusMessage, identifier: str = MESSAGE_ID) -> str | None:
+def identifier_of(message: ServiceBusMessage | AmqpAnnotatedMessage, identifier: str = MESSAGE_ID) -> str | None:
     """Return what tells that two messages are copies of one.
 
     Args:
@@ -39,7 +41,7 @@ def identifier_of(message: ServiceBusMessage, identifier: str = MESSAGE_ID) -> s
         identifier: ``message_id``, ``subject``, or the name of an application property.
     """
     if identifier in (MESSAGE_ID, SUBJECT):
-        found = getattr(message, identifier)
+        found = getattr(message.properties if isinstance(message, AmqpAnnotatedMessage) else message, identifier, None)
     else:
         properties = message.application_properties or {}
         found = properties.get(identifier, properties.get(identifier.encode()))
@@ -66,6 +68,11 @@ class _ReplicationSender:
         self._entropy = entropy if entropy is not None else Entropy()
         self.reporter = Reporter(on_event)
 
+    @property
+    def entity_name(self) -> str:
+        """Path of the entity that is sent to first."""
+        return str(self._senders[0].entity_name)
+
     async def __aenter__(self) -> Any:
         return self
 
@@ -82,22 +89,43 @@ class _ReplicationSender:
 
     def _prepared(self, message: Any) -> Any:
         """Return the message, or the list, with an identifier in each; one that has one keeps it."""
-        if isinstance(message, ServiceBusMessage):
+        if isinstance(message, (ServiceBusMessage, AmqpAnnotatedMessage)):
             if identifier_of(message, self._identifier) is None:
-                self._stamp(message)
+                self._stamp(message, str(self._entropy.uuid()))
             return message
         if isinstance(message, Mapping):
             return self._prepared(ServiceBusMessage(**message))
         if hasattr(message, "add_message"):
             raise TypeError("a batch cannot be replicated, as it cannot be given identifiers; send a list")
-        return [self._prepared(one) for one in message]
-
-    def _stamp(self, message: ServiceBusMessage) -> None:
+        if isinstance(message, list) and self._identifier == MESSAGE_ID and all(map(_has_message_id, message)):
+            return message
+        # One draw for all of them: randomness is dear beside the rest of this.
         text = str(self._entropy.uuid())
+        prepared = []
+        for number, one in enumerate(message):
+            made = ServiceBusMessage(**one) if isinstance(one, Mapping) else one
+            if identifier_of(made, self._identifier) is None:
+                self._stamp(made, f"{text}-{number}")
+            prepared.append(made)
+        return prepared
+
+    def _stamp(self, message: ServiceBusMessage | AmqpAnnotatedMessage, text: str) -> None:
         if self._identifier in (MESSAGE_ID, SUBJECT):
-            setattr(message, self._identifier, text)
+            if isinstance(message, AmqpAnnotatedMessage):
+                properties = message.properties = message.properties or AmqpMessageProperties()
+                setattr(properties, self._identifier, text)
+            else:
+                setattr(message, self._identifier, text)
         else:
             message.application_properties = {**(message.application_properties or {}), self._identifier: text}
+
+
+def _has_message_id(message: Any) -> bool:
+    """Tell whether a message has an id, without the SDK's property: it is many times as slow as this."""
+    try:
+        return message.raw_amqp_message.properties.message_id is not None
+    except AttributeError:  # it has no properties, or is a mapping
+        return False
 
 
 class ActiveReplicationSender(_ReplicationSender):
@@ -123,9 +151,7 @@ class ActiveReplicationSender(_ReplicationSender):
                 for a receiver that suppresses repeats.
         """
         prepared = self._prepared(message)
-        answers = await asyncio.gather(
-            *(sender.send_messages(prepared, **kwargs) for sender in self._senders), return_exceptions=True
-        )
+        answers = await tasks.together(*(partial(sender.send_messages, prepared, **kwargs) for sender in self._senders))
         failures = [answer for answer in answers if isinstance(answer, BaseException)]
         for failure in failures:
             if len(failures) == _TWO or not isinstance(failure, Exception):
@@ -211,7 +237,9 @@ class ReplicatedReceiver:
     ) -> None:
         if len(receivers) != _TWO:
             raise ValueError(f"replication needs two receivers, not {len(receivers)}")
-        self._sides = [_Side(receiver) for receiver in receivers]
+        #: Set when a side has an answer.
+        self._answered = tasks.Event()
+        self._sides = [_Side(receiver, self._answered) for receiver in receivers]
         self._seen = seen
         self._identifier = identifier
         #: Identifier to the side of the copy that is at work, and the copies that wait for it.
@@ -241,19 +269,19 @@ class ReplicatedReceiver:
             max_message_count: Most that each namespace is asked for.
             max_wait_time: Seconds to wait for the first one.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + max_wait_time
+        deadline = tasks.now() + max_wait_time
         while True:
-            left_s = deadline - loop.time()
+            left_s = deadline - tasks.now()
             if left_s <= 0:
                 return []
+            self._answered.clear()
             for side in self._sides:
                 side.ask(max_message_count, max_wait_time)
-            running = [side.task for side in self._sides if side.task is not None]
-            await asyncio.wait(running, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            if not any(side.has_answer for side in self._sides):
+                await self._answered.wait(left_s)
             found: list[ServiceBusReceivedMessage] = []
             for side in self._sides:
-                if side.task is not None and side.task.done():
+                if side.has_answer:
                     found += await self._new(side)
             if found:
                 return found
@@ -320,46 +348,51 @@ class ReplicatedReceiver:
 class _Side:
     """One of the two namespaces. Its receiver does one thing at a time: the SDK's are for one task."""
 
-    def __init__(self, receiver: ServiceBusReceiver) -> None:
+    def __init__(self, receiver: ServiceBusReceiver, answered: tasks.Event) -> None:
         self.receiver = receiver
-        self.task: asyncio.Task[list[ServiceBusReceivedMessage]] | None = None
+        self.has_answer = False
         #: Settlements that wait until the receiver is free.
         self.later: list[tuple[Callable[..., Any], ServiceBusReceivedMessage]] = []
+        self._answered = answered
+        self._answer: list[ServiceBusReceivedMessage] | Exception = []
+        self._task: tasks.Task | None = None
         self._pause_s = 0.0
 
     def ask(self, count: int, wait_s: float) -> None:
         """Begin to receive, unless that is under way."""
-        if self.task is None:
-            self.task = asyncio.create_task(self._receive(count, wait_s))
+        if self._task is None:
+            self._task = tasks.spawn(self._receive, count, wait_s, name="duobus replica")
 
     def take(self) -> list[ServiceBusReceivedMessage]:
         """Return what came; raises what receiving raised."""
-        assert self.task is not None
-        task, self.task = self.task, None
-        try:
-            messages = task.result()
-        except Exception:
+        answer, self._answer = self._answer, []
+        self._task, self.has_answer = None, False
+        if isinstance(answer, Exception):
             self._pause_s = min(max(RETRY_FIRST_S, 2 * self._pause_s), RETRY_LAST_S)
-            raise
+            raise answer
         self._pause_s = 0.0
-        return messages
+        return answer
 
     async def close(self) -> None:
         """End what is under way, and the receiver."""
-        task, self.task = self.task, None
+        task, self._task = self._task, None
         if task is not None:
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, AzureError, OSError):
-                await task
+            await task.ended()
         with contextlib.suppress(AzureError, OSError):
             await self._settle_later()
             await self.receiver.close()
 
-    async def _receive(self, count: int, wait_s: float) -> list[ServiceBusReceivedMessage]:
-        if self._pause_s:
-            await asyncio.sleep(self._pause_s)
-        await self._settle_later()
-        return await self.receiver.receive_messages(count, max_wait_time=wait_s)
+    async def _receive(self, count: int, wait_s: float) -> None:
+        try:
+            if self._pause_s:
+                await tasks.sleep(self._pause_s)
+            await self._settle_later()
+            self._answer = await self.receiver.receive_messages(count, max_wait_time=wait_s)
+        except Exception as error:  # noqa: BLE001 - whoever takes the answer judges it
+            self._answer = error
+        self.has_answer = True
+        self._answered.set()
 
     async def _settle_later(self) -> None:
         later, self.later = self.later, []

@@ -7,12 +7,22 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from azure.servicebus.exceptions import ServiceBusQuotaExceededError
+from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusQuotaExceededError
 
 from duobus.clock import Clock
 from duobus.ha.classify import Classifier, Verdict, outage
-from duobus.ha.events import Reporter, SyphonDeadLettered, Syphoned, SyphonFailed, SyphonSkipped
+from duobus.ha.events import (
+    Reporter,
+    SyphonDeadLettered,
+    Syphoned,
+    SyphonFailed,
+    SyphonPolled,
+    SyphonSkipped,
+    SyphonStarted,
+    SyphonStopped,
+)
 from duobus.ha.options import POLL_DEFAULT
+from duobus.ha.tracing import syphoning
 from duobus.ha.transfer import Undeliverable, from_backlog
 
 if TYPE_CHECKING:
@@ -28,6 +38,9 @@ RETRY_DEFAULT: Final = timedelta(seconds=30)
 HELD_MAX: Final = 1_000
 #: After a receive that failed, doubled with each failure up to the second one.
 RETRY_FIRST_S, RETRY_LAST_S = 1.0, 60.0
+#: A link without traffic for so long may be ended by the service as idle: Azure does after 10 minutes, and says so with
+#: the same error as for a broken connection. One that ended sooner has failed.
+IDLE_MS: Final = 5 * 60_000
 #: The SDK takes no wait of nothing.
 SHORTEST_WAIT_S: Final = 0.05
 #: Destinations whose links are kept open.
@@ -36,6 +49,7 @@ SENDERS_MAX: Final = 100
 CANNOT_BE_DELIVERED: Final = "The message cannot be delivered to the destination."
 EXPIRED: Final = "TTLExpiredException"
 _DESCRIPTION_MAX: Final = 4_000
+_PARTITION_KEY: Final = "x-opt-partition-key"
 
 
 class _Parcel(NamedTuple):
@@ -88,9 +102,14 @@ class Syphon:
 
     async def run(self) -> None:
         """Carry until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for queue in self._queues:
-                group.create_task(_Pump(self, queue).run())
+        there, behind = str(self._primary.fully_qualified_namespace), str(self._secondary.fully_qualified_namespace)
+        self._reporter.tell(SyphonStarted("", there, behind, len(self._queues)))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for queue in self._queues:
+                    group.create_task(_Pump(self, queue).run())
+        finally:
+            self._reporter.tell(SyphonStopped("", there))
 
 
 class _Pump:
@@ -104,6 +123,10 @@ class _Pump:
         self._skipped: dict[str, int] = {}
         #: Path to messages of it that are locked.
         self._held: dict[str, list[ServiceBusReceivedMessage]] = {}
+        #: When the poll that is under way is over; None between two.
+        self._poll_ends_ms: int | None = None
+        #: When the link was attached, or last brought something.
+        self._moved_ms = 0
 
     async def run(self) -> None:
         syphon, retry_s = self._syphon, RETRY_FIRST_S
@@ -112,19 +135,48 @@ class _Pump:
                 try:
                     self._held.clear()  # Their locks went with their link.
                     async with syphon._secondary.get_queue_receiver(self._queue) as receiver:
-                        while True:
-                            # A link that the service ends before the time is over is attached again by the outer loop.
-                            messages = await receiver.receive_messages(BATCH, max_wait_time=self._wait_s())
-                            await self._give_back(receiver)
+                        self._moved_ms = syphon._clock.monotonic_ms()
+                        is_needed = True
+                        while is_needed:
+                            is_needed = await self._poll(receiver)
                             retry_s = RETRY_FIRST_S
-                            if messages:
-                                await self._carry(receiver, messages)
                 except Exception as error:  # noqa: BLE001 - a pump never ends by itself
+                    if self._is_idle_end(error):
+                        continue  # Attached again, with what is left of the poll.
+                    self._poll_ends_ms = None
                     syphon._reporter.tell(SyphonFailed(self._queue, str(error) or type(error).__name__))
                     await asyncio.sleep(retry_s)
                     retry_s = min(2 * retry_s, RETRY_LAST_S)
         finally:
             await self._close_senders(list(self._senders))
+
+    async def _poll(self, receiver: ServiceBusReceiver) -> bool:
+        """Receive once, and carry what came; tell whether the link is to be used on."""
+        syphon, clock = self._syphon, self._syphon._clock
+        if self._poll_ends_ms is None:
+            self._poll_ends_ms = clock.monotonic_ms() + round(self._wait_s() * 1000)
+        left_s = max(SHORTEST_WAIT_S, (self._poll_ends_ms - clock.monotonic_ms()) / 1000)
+        messages = await receiver.receive_messages(BATCH, max_wait_time=left_s)
+        self._poll_ends_ms = None
+        syphon._reporter.tell(SyphonPolled(self._queue, len(messages)))
+        await self._give_back(receiver)
+        if messages:
+            await self._carry(receiver, messages)
+            self._moved_ms = clock.monotonic_ms()
+            return True
+        # The SDK lets the credit of a receive that brought nothing stand, so that the service would not count the next
+        # one; with a new link each poll is the one operation that it is said to be (PN14, I59), and no link gets old.
+        # Not while messages are held: their locks are settled over the link that brought them.
+        return bool(self._skipped or self._held)
+
+    def _is_idle_end(self, error: Exception) -> bool:
+        """Tell whether the service ended a link on which nothing had moved, as it does with idle ones."""
+        now_ms = self._syphon._clock.monotonic_ms()
+        return (
+            self._poll_ends_ms is not None
+            and isinstance(error, ServiceBusConnectionError)
+            and now_ms - self._moved_ms >= IDLE_MS
+        )
 
     async def _carry(self, receiver: ServiceBusReceiver, messages: Sequence[ServiceBusReceivedMessage]) -> None:
         """Bring a batch to its destinations, all at the same time."""
@@ -151,31 +203,47 @@ class _Pump:
         await self._close_senders(list(self._senders)[SENDERS_MAX:])
 
     async def _deliver(self, receiver: ServiceBusReceiver, path: str, parcels: list[_Parcel]) -> None:
-        """Bring messages of one destination there: as one batch, one by one if it does not take that."""
+        """Bring messages of one destination there, one batch for each session or partition key."""
+        batches = _batches(parcels)
+        while batches:
+            left, error = await self._deliver_batch(receiver, path, batches.pop(0))
+            if error is not None:
+                await self._skip(path, [*left, *(parcel for batch in batches for parcel in batch)], error)
+                return
+
+    async def _deliver_batch(
+        self, receiver: ServiceBusReceiver, path: str, parcels: list[_Parcel]
+    ) -> tuple[list[_Parcel], Exception | None]:
+        """Bring messages there as one batch, one by one if it does not take that.
+
+        Returns:
+            Those that are left because their destination is away, and what it said; or none, and None.
+        """
         sender = self._senders.get(path)
         if sender is None:
             sender = self._senders[path] = self._syphon._primary.get_queue_sender(path)
         if len(parcels) > 1:
             try:
-                await sender.send_messages([parcel.message for parcel in parcels])
+                with syphoning(path, self._queue, [parcel.message for parcel in parcels]):
+                    await sender.send_messages([parcel.message for parcel in parcels])
             except Exception as error:  # noqa: BLE001 - the classifier says what it means
                 if self._is_away(error):
-                    await self._skip(path, parcels, error)
-                    return
+                    return parcels, error
             else:
                 await self._complete(receiver, path, parcels)
-                return
+                return [], None
         for index, parcel in enumerate(parcels):
             try:
-                await sender.send_messages(parcel.message)
+                with syphoning(path, self._queue, [parcel.message]):
+                    await sender.send_messages(parcel.message)
             except Exception as error:  # noqa: BLE001 - the classifier says what it means
                 if self._is_away(error):
-                    await self._skip(path, parcels[index:], error)
-                    return
+                    return parcels[index:], error
                 text = f"{path}: {type(error).__name__}: {error}"
                 await self._bury(receiver, parcel.received, path, CANNOT_BE_DELIVERED, text)
             else:
                 await self._complete(receiver, path, [parcel])
+        return [], None
 
     def _is_away(self, error: Exception) -> bool:
         """Tell whether the message is to stay in the backlog: the destination is away, busy, or full."""
@@ -214,11 +282,17 @@ class _Pump:
         answers = await asyncio.gather(
             *(receiver.complete_message(parcel.received) for parcel in parcels), return_exceptions=True
         )
-        self._syphon._reporter.tell(Syphoned(path, self._queue, len(parcels)))
+        self._syphon._reporter.tell(Syphoned(path, self._queue, len(parcels), self._age_ms(parcels)))
         for answer in answers:
             # Its lock is gone: it is delivered, and will be delivered again.
             if isinstance(answer, Exception):
                 self._syphon._reporter.tell(SyphonFailed(self._queue, str(answer)))
+
+    def _age_ms(self, parcels: list[_Parcel]) -> int:
+        """How long the oldest of them was in the backlog; 0 when the two clocks disagree by more."""
+        times = [parcel.received.enqueued_time_utc for parcel in parcels]
+        oldest_ms = min((time.timestamp() * 1000 for time in times if time is not None), default=None)
+        return 0 if oldest_ms is None else max(0, self._syphon._clock.now_ms() - round(oldest_ms))
 
     async def _bury(self, receiver: ServiceBusReceiver, received: Any, path: str, reason: str, text: str) -> None:
         text = text[:_DESCRIPTION_MAX]
@@ -233,3 +307,14 @@ class _Pump:
                     await sender.close()
                 except Exception as error:  # noqa: BLE001 - it is given up, whatever it says
                     self._syphon._reporter.tell(SyphonFailed(self._queue, f"closing the link to {path}: {error}"))
+
+
+def _batches(parcels: list[_Parcel]) -> list[list[_Parcel]]:
+    """Parcels by session and partition key, in their order: a batch with several of them is refused as one."""
+    found: dict[tuple[object, object], list[_Parcel]] = {}
+    for parcel in parcels:
+        properties, annotations = parcel.message.properties, parcel.message.annotations
+        session_id = None if properties is None else properties.group_id
+        key = None if annotations is None else annotations.get(_PARTITION_KEY)
+        found.setdefault((session_id, key), []).append(parcel)
+    return list(found.values())

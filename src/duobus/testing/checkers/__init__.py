@@ -37,6 +37,7 @@ CHECKERS: dict[int, Callable[[Facts], Iterator[Violation]]] = {
     18: locks.honest_settlement,
     19: order.release_to_the_front,
     20: order.link_loss_releases,
+    21: order.deferral,
     22: messages.time_to_live,
     25: sends.key_to_fragment,
     26: sends.keyless_spread,

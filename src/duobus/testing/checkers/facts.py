@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
 
+from duobus.testing.entity_history import NumberTold
 from duobus.testing.history import (
     ABANDON,
     COMPLETE,
@@ -261,6 +262,7 @@ class Facts:
         self.link_lost: dict[str, LinkLost] = {}
         self.lock_ended: dict[bytes, LockEnded] = {}
         self.strays: list[StrayOutcome] = []
+        self.numbers_told: list[NumberTold] = []
         self.expiries: list[Expired] = []
         self.quarantined: list[Quarantined] = []
         self.placements: list[Turn | FragmentsDown | FragmentsUp] = []
@@ -347,6 +349,8 @@ class Facts:
                 self.expiries.append(event)
             case Quarantined():
                 self.quarantined.append(event)
+            case NumberTold():
+                self.numbers_told.append(event)
             case SessionAccepted() | StateRead():
                 self.sessions.append(event)
             case SessionFreed():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from duobus.testing.checkers.facts import FINAL, Facts, Violation, accepted_by
+from duobus.testing.entity_history import NumberTold
 from duobus.testing.history import (
     ACTIVE,
     DEAD_LETTER,
@@ -22,7 +23,7 @@ def no_acknowledged_loss(facts: Facts) -> Iterator[Violation]:
     drained = facts.drained
     if drained is None:
         return
-    excused = drained.retrievable | facts.setup.purged | _cancelled(facts)
+    excused = drained.retrievable | facts.setup.purged | cancelled(facts)
     excused |= {notice.uid for notice in facts.quarantined if notice.uid is not None}
     for begin in facts.sends:
         if facts.end(begin).ok is None or begin.ping or begin.uid in excused or _on_lost_fragment(facts, begin):
@@ -56,7 +57,7 @@ def _vanished_while_locked(facts: Facts, drained: Drained, excused: frozenset[st
             yield Violation(1, f"{last.uid} was never removed and did not come again", last, drained)
 
 
-def _cancelled(facts: Facts) -> set[str]:
+def cancelled(facts: Facts) -> set[str]:
     """Return the uids of scheduled messages whose cancellation had or may have had its effect."""
     uid_of = _scheduled_uids(facts)
     found = {(cancel.entity, cancel.seq) for cancel in facts.cancels if facts.end(cancel).possible}
@@ -92,7 +93,21 @@ def sequence_numbers(facts: Facts) -> Iterator[Violation]:
         fragments = facts.setup.rules(delivery.entity).fragments
         if fragments is not None and delivery.fragment not in fragments:
             yield Violation(7, f"{delivery.seq} of {delivery.entity} names no fragment of it", delivery)
+    yield from _numbers_told(facts)
     yield from _sequence_order(facts)
+
+
+def _numbers_told(facts: Facts) -> Iterator[Violation]:
+    """A number that was told is nobody else's, even when its message was never stored."""
+    told: dict[tuple[str, int], NumberTold] = {}
+    for one in facts.numbers_told:
+        if told.setdefault((one.entity, one.seq), one) is not one:
+            yield Violation(7, f"{one.seq} of {one.entity} was told twice", told[one.entity, one.seq], one)
+    seen: list[Delivery | Peeked] = [*facts.peeks, *facts.deliveries]
+    for shown in seen:
+        mine = told.get((shown.entity, shown.seq))
+        if mine is not None and mine.uid != shown.uid:
+            yield Violation(7, f"{shown.seq} of {shown.entity} was told for {mine.uid}", mine, shown)
 
 
 def _sequence_order(facts: Facts) -> Iterator[Violation]:

@@ -105,6 +105,18 @@ def _dead_letter_once(facts: Facts) -> Iterator[Violation]:
             yield Violation(6, f"{uid} is in the dead-letter queue {len(found)} times", *found.values())
 
 
+def deferral(facts: Facts) -> Iterator[Violation]:
+    """I21: what is deferred comes by its number only; while no other settlement of it is in doubt."""
+    for settle in facts.settles:
+        held, ok = facts.by_token.get(settle.token), facts.end(settle).ok
+        if settle.outcome != DEFER or held is None or ok is None:
+            continue
+        for again in facts.by_message[held.entity, held.subqueue, held.seq]:
+            if again.broker_ms > held.broker_ms and again.mode != DEFERRED and again.index > ok.index:
+                yield Violation(21, f"{held.uid} was deferred and came to an ordinary receiver", settle, again)
+                break
+
+
 def release_to_the_front(facts: Facts) -> Iterator[Violation]:
     """I19: a message that came back goes out before newer ones of its fragment that were never delivered."""
     waits = []

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from duobus.testing.checkers.facts import FINAL, Facts, Violation
+from duobus.testing.checkers.messages import cancelled
 from duobus.testing.history import DEFER, Delivery, DischargeBegin, Event, Ok, Peeked, SendBegin, SettleBegin
 
 #: The reason that the simulation's clients give when they dead-letter a message.
@@ -43,7 +44,7 @@ def _transactions(facts: Facts) -> dict[str, _Transaction]:
 
 def all_or_nothing(facts: Facts) -> Iterator[Violation]:
     """I8: of a transaction everything is done, or nothing; never more than was acknowledged, never less."""
-    signs = _signs(facts)
+    signs, gone = _signs(facts), frozenset(cancelled(facts))
     for name, transaction in _transactions(facts).items():
         discharge = transaction.discharge
         if discharge is None:
@@ -58,7 +59,7 @@ def all_or_nothing(facts: Facts) -> Iterator[Violation]:
         done: list[Event] = []
         undone: list[Event] = []
         for begin in transaction.work:
-            effect = _effect(facts, begin, signs)
+            effect = _effect(facts, begin, signs, gone)
             if effect is not None:
                 (done if effect else undone).append(begin)
         if done and undone:
@@ -73,11 +74,11 @@ def _signs(facts: Facts) -> frozenset[str]:
     return frozenset(found | (facts.drained.retrievable if facts.drained is not None else frozenset()))
 
 
-def _effect(facts: Facts, begin: SendBegin | SettleBegin, signs: frozenset[str]) -> bool | None:
+def _effect(facts: Facts, begin: SendBegin | SettleBegin, signs: frozenset[str], gone: frozenset[str]) -> bool | None:
     """Whether a piece of work had its effect, as the whole history shows; None when it does not show."""
     if isinstance(begin, SendBegin):
         hidden = begin.ttl_ms is not None or facts.setup.rules(begin.entity).ttl_ms is not None
-        if begin.uid not in signs and (hidden or facts.setup.lost_fragments):
+        if begin.uid not in signs and (hidden or begin.uid in gone or facts.setup.lost_fragments):
             return None
         # A message that was sent again, outside, tells nothing.
         return begin.uid in signs if len(facts.sends_of[begin.uid]) == 1 else None
@@ -94,9 +95,11 @@ def _effect(facts: Facts, begin: SendBegin | SettleBegin, signs: frozenset[str])
         # It came again, or is in the dead-letter queue for having been delivered too often; deferral hides both.
         return None if begin.outcome == DEFER else False
     others = [other for other in facts.settles_of[begin.token] if other is not begin and facts.end(other).possible]
-    gone = held.uid in facts.setup.purged or any(notice.uid == held.uid for notice in facts.expiries)
+    is_gone = held.uid in facts.setup.purged or any(notice.uid == held.uid for notice in facts.expiries)
     # It did not come again: this settlement did that, unless something else may have.
-    return None if others or gone or facts.setup.lost_fragments or _may_expire(facts, held.uid, held.entity) else True
+    return (
+        None if others or is_gone or facts.setup.lost_fragments or _may_expire(facts, held.uid, held.entity) else True
+    )
 
 
 def _may_expire(facts: Facts, uid: str, entity: str) -> bool:

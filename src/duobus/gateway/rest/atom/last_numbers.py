@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from duobus.broker import Queue, transfer_message_count
+from duobus.broker import Queue, last_access_ms, transfer_message_count
 from duobus.gateway.rest.atom.runtime_numbers import AVAILABLE, LIMITED, Numbers
 from duobus.model.description import TOPIC
 
@@ -38,6 +38,7 @@ class LastNumbers:
             transfer_dead_letter=transfer_dead,
             size_bytes=size,
             availability=AVAILABLE if is_whole else LIMITED,
+            accessed_ms=last_access_ms(queue),
         )
 
     def follow(self, queue: Queue) -> None:

@@ -13,6 +13,7 @@ from duobus.broker.namespace import Namespace
 from duobus.clock import Clock, Entropy
 from duobus.errors import EntityNotFound, ServerBusy
 from duobus.gateway.rest.atom import documents, resources
+from duobus.gateway.rest.atom.auditing import Auditing
 from duobus.gateway.rest.atom.entities import Entities, Forwarding, Thing, is_partitioned, title_of
 from duobus.gateway.rest.atom.paging import cut, next_url, page_of
 from duobus.gateway.rest.atom.place import Place
@@ -22,8 +23,10 @@ from duobus.gateway.rest.bodies import BodyRoom, read_body
 from duobus.gateway.rest.guard import Guard
 from duobus.gateway.rest.repeats import Done, Repeats
 from duobus.gateway.rest.target import MethodUnknown, Target
+from duobus.model.address import not_found
 from duobus.model.description import Right, TopicDescription
 from duobus.model.http_options import HttpOptions
+from duobus.telemetry.audit_log import AuditTrail
 
 #: Bytes of one description; one with twelve access rules and the longest metadata has some 10 KiB.
 DESCRIPTION_BYTES_MAX: Final = 262_144
@@ -49,6 +52,7 @@ class Management:
         options: What the operator chose.
         started_ms: What namespaces are told to have been created at.
         room: Memory for bodies.
+        audit: Hears of every change.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class Management:
         options: HttpOptions,
         started_ms: int,
         room: BodyRoom,
+        audit: AuditTrail,
     ) -> None:
         self._unit = unit
         self._guard = guard
@@ -70,6 +75,7 @@ class Management:
         self._room = room
         self._entities = Entities(unit, clock, entropy, options.tier)
         self._repeats = Repeats(clock)
+        self._auditing = Auditing(audit, self._entities, clock)
 
     async def close(self) -> None:
         """Let changes that are under way come to their end."""
@@ -86,7 +92,7 @@ class Management:
         resource = resource_of(target)
         # The namespace's name and kind are for everybody with a good token (A.5.8).
         right = None if resource.kind == resources.NAMESPACE else Right.MANAGE
-        self._guard.demand(request, target, namespace, right)
+        who = self._guard.demand(request, target, namespace, right)
         home = self._unit.namespace(namespace.name)
         if request.method in {"GET", "HEAD"}:
             return self._read(resource, target, place, home)
@@ -97,7 +103,7 @@ class Management:
             )
         body = await read_body(request, DESCRIPTION_BYTES_MAX, self._room)
         try:
-            done = await self._change(request, resource, target, place, home, body)
+            done = await self._change(request, resource, target, place, home, body, who)
         finally:
             self._room.give(len(body))
         return _response(done)
@@ -110,6 +116,9 @@ class Management:
         if resource.kind in _LISTED:
             return self._list(resource.kind.title(), self._listed(resource, home), target, place)
         try:
+            if target.lower[-1:] == ("$deadletterqueue",):
+                # There is one, but no description of it (A.2).
+                raise not_found(place.url("/".join(target.segments)))
             thing = self._entities.find(home, resource)
         except EntityNotFound:
             if not self._options.missing_as_feed:
@@ -155,7 +164,14 @@ class Management:
     # -- changing -----------------------------------------------------------------------------------------------
 
     async def _change(
-        self, request: web.Request, resource: Resource, target: Target, place: Place, home: Namespace, body: bytes
+        self,
+        request: web.Request,
+        resource: Resource,
+        target: Target,
+        place: Place,
+        home: Namespace,
+        body: bytes,
+        who: str,
     ) -> Done:
         if self._repeats.running >= CHANGES_MAX:
             raise ServerBusy("Too many changes are under way at the moment. Try again in a few seconds.")
@@ -174,7 +190,10 @@ class Management:
                 return await self._delete(resource, target, home)
             return await self._put(request, resource, target, place, home, body)
 
-        return await self._repeats.once(request.headers.get("x-ms-client-request-id"), parts, work)
+        async def audited() -> Done:
+            return await self._auditing.run(request, resource, home, who, body, work)
+
+        return await self._repeats.once(request.headers.get("x-ms-client-request-id"), parts, audited)
 
     async def _delete(self, resource: Resource, target: Target, home: Namespace) -> Done:
         thing = self._entities.find(home, resource)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
@@ -29,7 +29,7 @@ class Page(NamedTuple):
     prefix: str = ""
 
 
-def page_of(query: dict[str, str]) -> Page:
+def page_of(query: Mapping[str, str]) -> Page:
     """Return the page that a query asks for.
 
     Raises:
@@ -48,7 +48,7 @@ def page_of(query: dict[str, str]) -> Page:
     return Page(min(skip, SKIP_MAX), min(top, PAGE_MAX), prefix)
 
 
-def _number(query: dict[str, str], name: str, default: int) -> int:
+def _number(query: Mapping[str, str], name: str, default: int) -> int:
     text = query.get(name, "").strip()
     if not text:
         return default

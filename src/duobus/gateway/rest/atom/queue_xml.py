@@ -33,7 +33,7 @@ def read_queue(
     """
     fields = Fields(node)
     base = QueueDescription(name=name, created_at_ms=now_ms, updated_at_ms=now_ms) if kept is None else kept
-    partitioned = fields.flag("EnablePartitioning", base.enable_partitioning)
+    partitioned = fields.flag("EnablePartitioning", tier.is_partitioned if kept is None else base.enable_partitioning)
     forward, dead = fields.text("ForwardTo"), fields.text("ForwardDeadLetteredMessagesTo")
     return QueueDescription(
         name=base.name,
@@ -99,7 +99,7 @@ def write_queue(queue: QueueDescription, numbers: Numbers, place: Place) -> str:
             xml.optional("UserMetadata", queue.user_metadata),
             xml.instant("CreatedAt", queue.created_at_ms),
             xml.instant("UpdatedAt", queue.updated_at_ms),
-            xml.instant("AccessedAt", queue.accessed_at_ms),
+            xml.instant("AccessedAt", max(queue.accessed_at_ms, numbers.accessed_ms)),
             xml.flag("SupportOrdering", is_ordered),
             numbers.details(),
             xml.element("AutoDeleteOnIdle", format_duration(idle_ms)),

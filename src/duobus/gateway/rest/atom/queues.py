@@ -16,7 +16,7 @@ from duobus.gateway.rest.atom.topics import demand_all
 from duobus.gateway.rest.atom.xml_reader import Element
 from duobus.model.address import check_entity_name, not_found
 from duobus.model.description import QueueDescription, SubscriptionDescription, check_queue
-from duobus.model.tiers import Tier, check_tier
+from duobus.model.tiers import Tier, check_new, check_tier
 
 
 class Queues:
@@ -59,6 +59,8 @@ class Queues:
         queue = read_queue(node, check_entity_name(name), old, place, self._new_key, now_ms, self._tier)
         check_queue(queue, self._tier.profile)
         check_tier(queue, self._tier)
+        if kept is None:
+            check_new(queue, self._tier)
         return queue
 
     async def create(self, home: Namespace, queue: QueueDescription) -> Queue:

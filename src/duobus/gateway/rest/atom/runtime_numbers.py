@@ -22,9 +22,19 @@ class Numbers:
         transfer_dead_letter: That never got there.
         size_bytes: Of all of them.
         availability: AVAILABLE or LIMITED.
+        accessed_ms: When it was used last since the server's start; 0 for not.
     """
 
-    __slots__ = ("active", "availability", "dead_letter", "scheduled", "size_bytes", "transfer", "transfer_dead_letter")
+    __slots__ = (
+        "accessed_ms",
+        "active",
+        "availability",
+        "dead_letter",
+        "scheduled",
+        "size_bytes",
+        "transfer",
+        "transfer_dead_letter",
+    )
 
     def __init__(
         self,
@@ -36,6 +46,7 @@ class Numbers:
         *,
         size_bytes: int = 0,
         availability: str = AVAILABLE,
+        accessed_ms: int = 0,
     ) -> None:
         self.active = active
         self.dead_letter = dead_letter
@@ -44,6 +55,7 @@ class Numbers:
         self.transfer_dead_letter = transfer_dead_letter
         self.size_bytes = size_bytes
         self.availability = availability
+        self.accessed_ms = accessed_ms
 
     @property
     def total(self) -> int:

@@ -24,7 +24,7 @@ def read_topic(
     """Return the topic that a request describes, with the subscriptions of ``kept``; see ``read_queue``."""
     fields = Fields(node)
     base = TopicDescription(name=name, created_at_ms=now_ms, updated_at_ms=now_ms) if kept is None else kept
-    partitioned = fields.flag("EnablePartitioning", base.enable_partitioning)
+    partitioned = fields.flag("EnablePartitioning", tier.is_partitioned if kept is None else base.enable_partitioning)
     return TopicDescription(
         name=base.name,
         default_message_time_to_live_ms=fields.duration(
@@ -78,7 +78,7 @@ def write_topic(topic: TopicDescription, numbers: Numbers, subscription_count: i
             xml.optional("UserMetadata", topic.user_metadata),
             xml.instant("CreatedAt", topic.created_at_ms),
             xml.instant("UpdatedAt", topic.updated_at_ms),
-            xml.instant("AccessedAt", topic.accessed_at_ms),
+            xml.instant("AccessedAt", max(topic.accessed_at_ms, numbers.accessed_ms)),
             xml.flag("SupportOrdering", is_ordered),
             told.details(),
             xml.number("SubscriptionCount", subscription_count),

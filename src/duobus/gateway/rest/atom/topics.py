@@ -24,7 +24,7 @@ from duobus.model.description import (
     check_subscription,
     check_topic,
 )
-from duobus.model.tiers import Tier, check_tier
+from duobus.model.tiers import Tier, check_new, check_tier
 
 
 class Topics:
@@ -51,6 +51,8 @@ class Topics:
         topic = read_topic(node, check_entity_name(name), old, self._new_key, self._clock.now_ms(), self._tier)
         check_topic(topic, self._tier.profile)
         check_tier(topic, self._tier)
+        if kept is None:
+            check_new(topic, self._tier)
         return topic
 
     async def put(self, home: Namespace, about: TopicDescription, kept: Topic | None) -> Topic:

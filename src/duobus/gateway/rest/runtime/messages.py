@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import quote
 
@@ -242,7 +242,7 @@ def _demand_status(queue: Queue, allowed: tuple[str, ...]) -> None:
         raise EntityDisabled(f"The {queue.kind} '{queue.path}' has the status {status}. Enable it, then try again.")
 
 
-def _timeout(query: dict[str, str]) -> float:
+def _timeout(query: Mapping[str, str]) -> float:
     text = query.get("timeout", "").strip()
     if not text:
         return TIMEOUT_DEFAULT_S

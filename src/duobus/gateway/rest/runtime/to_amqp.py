@@ -6,11 +6,12 @@ import base64
 import binascii
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from duobus.broker import string_key
 from duobus.clock import Entropy
-from duobus.codec import EncodeError, Symbol, build_message, encode
+from duobus.codec import EncodeError, Symbol, build_message, data_section, encode
 from duobus.errors import ArgumentInvalid, MessageTooLarge
 from duobus.gateway.rest.runtime.broker_properties import BrokerProperties, read_members
 from duobus.model.special import Special
@@ -21,6 +22,13 @@ BATCH_MESSAGES_MAX: Final = 4_500
 PROPERTIES_BYTES_MAX: Final = 65_536
 PROPERTY_BYTES_MAX: Final = 32_768
 
+_NOTHING: Final = BrokerProperties()
+#: As long as any.
+_ANY_ID: Final = "0" * 32
+#: Content types that came last are kept, encoded, unless they are longer.
+_KEPT_FRAMES: Final = 256
+_KEPT_LENGTH: Final = 128
+_NOTHING_RARE: Final = (None,) * 5
 _LONG_MAX: Final = (1 << 63) - 1
 _BASE64_FLAGS: Final = ("isbodybase64", "isbodybase64encoded")
 
@@ -45,8 +53,12 @@ def make_message(
         ArgumentInvalid: A property has no form in AMQP.
         MessageTooLarge: The properties are too large.
     """
+    if not properties and about == _NOTHING and (content_type is None or len(content_type) <= _KEPT_LENGTH):
+        # What a script sends: an id of ours, its content type, and the body.
+        before, behind = _frame(content_type)
+        return Outgoing(b"".join((before, entropy.uuid_text().encode(), behind, data_section(body))), None, None)
     fields = [
-        about.message_id or entropy.uuid().hex,
+        about.message_id or entropy.uuid_text(),
         None,
         about.to,
         about.label,
@@ -67,15 +79,22 @@ def make_message(
         _check_size(properties)
     except (EncodeError, UnicodeEncodeError) as error:
         raise ArgumentInvalid(f"The message cannot be encoded: {error}") from None
-    special = Special(
-        ttl_ms=about.ttl_ms,
-        scheduled_ms=about.scheduled_ms,
-        partition_key=about.partition_key,
-        via_partition_key=about.via_partition_key,
-        session_id=about.session_id,
-    )
+    rare = (about.ttl_ms, about.scheduled_ms, about.partition_key, about.via_partition_key, about.session_id)
+    if rare == _NOTHING_RARE:
+        return Outgoing(bare, None, None)
     key = about.session_id or about.partition_key
-    return Outgoing(bare, None if special == Special() else special, None if key is None else string_key(key))
+    return Outgoing(bare, Special(*rare), None if key is None else string_key(key))
+
+
+@lru_cache(_KEPT_FRAMES)
+def _frame(content_type: str | None) -> tuple[bytes, bytes]:
+    """What stands around the id in the properties of a message that has a content type besides, at most."""
+    fields = [_ANY_ID, *[None] * 5, Symbol(content_type)] if content_type is not None else [_ANY_ID]
+    try:
+        before, _, behind = build_message(fields).partition(_ANY_ID.encode())
+    except (EncodeError, UnicodeEncodeError) as error:
+        raise ArgumentInvalid(f"The message cannot be encoded: {error}") from None
+    return before, behind
 
 
 def _check_size(properties: Mapping[str, Any]) -> None:

@@ -1,0 +1,139 @@
+"""Patience: a messaging store that does not answer in time counts as failed, although no call has raised (PE4, PE13).
+
+A stalled disk raises nothing: its thread just does not come back, for seconds or for days. Whoever waits for it gets
+StoreFailed when the patience is over, as if the call had raised it, and what happens from there on is what happens
+after every failure: memory is discarded, keyless runs go elsewhere with a tombstone, the store is closed, opened and
+recovered as soon as its thread comes back (I27, I56). What the stalled call did then shows in the last commit number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from duobus.broker.ports import Writer
+from duobus.errors import StoreFailed
+from duobus.model.quotas import STORE_PATIENCE_S
+
+T = TypeVar("T")
+
+#: What deletes a whole entity may have millions of rows to delete.
+LONG_S: Final = 60.0
+#: How long a server that is told to stop waits for a store to close.
+CLOSE_S: Final = 10.0
+#: For opening and recovery, which take as long as they take: nobody waits for an answer of theirs.
+ENDLESS_S: Final = float("inf")
+
+
+class _Ticket:
+    """One call that was handed over.
+
+    Attributes:
+        done: Whom to tell; None when somebody has been told that the store stalls.
+        patience_s: How long it may take once nothing is before it.
+        is_dropped: It had not begun when the store stalled: it never will.
+    """
+
+    __slots__ = ("done", "is_dropped", "patience_s")
+
+    def __init__(self, done: Callable[[Any, BaseException | None], None], patience_s: float) -> None:
+        self.done: Callable[[Any, BaseException | None], None] | None = done
+        self.patience_s = patience_s
+        self.is_dropped = False
+
+
+class PatientWriter:
+    """A writer whose calls are given up when they take too long.
+
+    One timer at most, however many calls there are, and none while there are none.
+
+    Args:
+        loop: Whose clock counts.
+        writer: Runs the calls, in order; all of them come through here.
+        patience_s: How long a call may take, in seconds, unless ``submit`` says otherwise.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, writer: Writer, patience_s: float = STORE_PATIENCE_S) -> None:
+        self.patience_s = patience_s
+        self._loop = loop
+        self._writer = writer
+        self._tickets: deque[_Ticket] = deque()
+        self._first_since_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def submit(
+        self,
+        call: Callable[[], T],
+        done: Callable[[T | None, BaseException | None], None],
+        patience_s: float | None = None,
+    ) -> None:
+        """See ``Writer.submit``; ``done`` gets StoreFailed when the call is given up.
+
+        ``patience_s``: of this call; None for that of the writer.
+        """
+        ticket = _Ticket(done, self.patience_s if patience_s is None else patience_s)
+        if not self._tickets:
+            self._first_since_s = self._loop.time()
+        self._tickets.append(ticket)
+        self._watch()
+        self._writer.submit(partial(_run, ticket, call), partial(self._answered, ticket))
+
+    def end(self) -> None:
+        """Give nothing up any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.patience_s = ENDLESS_S
+
+    def _answered(self, ticket: _Ticket, result: Any, error: BaseException | None) -> None:
+        done = ticket.done
+        if done is None:
+            return
+        # In order: what was not given up is the first one.
+        self._tickets.popleft()
+        self._first_since_s = self._loop.time()
+        self._watch()
+        done(result, error)
+
+    def _watch(self) -> None:
+        if not self._tickets or self._tickets[0].patience_s == ENDLESS_S:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            return
+        over_s = self._first_since_s + self._tickets[0].patience_s
+        if self._timer is not None:
+            # It was set for what came before: it looks again when it finds that it is too early.
+            if self._timer.when() <= over_s:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(over_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._tickets and self._loop.time() >= self._first_since_s + self._tickets[0].patience_s:
+            self._give_up()
+        self._watch()
+
+    def _give_up(self) -> None:
+        tickets, self._tickets = self._tickets, deque()
+        waited_s = self._loop.time() - self._first_since_s
+        error = StoreFailed(f"the store stalls: no answer within {waited_s:.1f} seconds")
+        waiting = []
+        for index, ticket in enumerate(tickets):
+            # The first one is under way and may yet come to its end; the others never begin.
+            ticket.is_dropped = index > 0
+            if ticket.done is not None:
+                waiting.append(ticket.done)
+            ticket.done = None
+        for done in waiting:
+            done(None, error)
+
+
+def _run(ticket: _Ticket, call: Callable[[], T]) -> T:
+    if ticket.is_dropped:
+        raise StoreFailed("given up before it began, because the store stalled")
+    return call()

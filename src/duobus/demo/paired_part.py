@@ -1,0 +1,179 @@
+"""Part ``paired``: a pair of namespaces whose primary is killed in the middle of the traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from duobus.clock import Clock
+from duobus.demo.clients import UNKNOWN_OUTCOME, doors_of, silence_sdk_logs
+from duobus.demo.corpus import Outgoing, standard_library
+from duobus.demo.dispositions import Dispositions
+from duobus.demo.errors import DemoFailed
+from duobus.demo.feed import Feed
+from duobus.demo.killing import freeze_in_the_middle, kill_failures
+from duobus.demo.ledger import Ledger
+from duobus.demo.paired_book import ORDERS, VISITS, PairedBook
+from duobus.demo.paired_workers import BACKLOG_QUEUES, PRIMARY_NAME, PairedTraffic
+from duobus.demo.parts import Part
+from duobus.demo.run_state import RunState
+from duobus.demo.server_process import ServerProcess, queues_config
+from duobus.demo.watcher import Watcher
+from duobus.demo.worker_threads import WorkerThreads
+
+#: A third before the kill, a third while the primary is away, and a third when it is back.
+MESSAGES: Final = 900
+MESSAGE_BYTES_MAX: Final = 50_000
+BACKLOGS: Final = tuple(f"{PRIMARY_NAME}/x-servicebus-transfer/{index}" for index in range(BACKLOG_QUEUES))
+UNSETTLED_SENDS_MIN: Final = 1
+_PHASE_TIMEOUT_S: Final = 60.0
+_SESSIONS: Final = {"RequiresSession": True}
+#: As pairing makes them (PN6); the syphon tries again every second.
+_BACKLOG: Final = {"MaxDeliveryCount": 2_147_483_647, "DeadLetteringOnMessageExpiration": True}
+
+
+class PairedPart:
+    """One run of this part.
+
+    Args:
+        primary: The broker that applications send to, running.
+        secondary: The broker with the backlog queues, running.
+        messages: What is sent.
+        watcher: Told how it goes.
+        clock: Time.
+        limit_s: The part may take this long.
+    """
+
+    def __init__(
+        self,
+        primary: ServerProcess,
+        secondary: ServerProcess,
+        messages: list[Outgoing],
+        watcher: Watcher,
+        clock: Clock,
+        limit_s: float,
+    ) -> None:
+        self._primary = primary
+        self._secondary = secondary
+        self._total = len(messages)
+        self._watcher = watcher
+        self._clock = clock
+        self._ledger = Ledger(clock)
+        self._book = PairedBook(clock)
+        self._feed = Feed(messages)
+        self._run = RunState(ORDERS, self._feed, self._ledger, Dispositions(0), clock, limit_s)
+        self._kill: dict[str, Any] = {}
+
+    def play(self) -> dict[str, Any]:
+        """Send, kill, divert, start again, syphon; return the result's members.
+
+        Raises:
+            DemoFailed: Something did not happen in its time.
+        """
+        began_ms = self._clock.monotonic_ms()
+        traffic = PairedTraffic(self._run, self._book, doors_of(self._primary)[0], doors_of(self._secondary)[0])
+        third = self._total // 3
+        book, ledger = self._book, self._ledger
+        with WorkerThreads(self._run, [("asyncio", traffic)]):
+            self._feed.allow(third)
+            self._wait(lambda: ledger.settled_sends >= third // 2, "half of the first third is sent")
+            self._kill_primary()
+            self._wait(lambda: book.troubled == {ORDERS, VISITS}, "both queues have failed over")
+            self._feed.allow(2 * third)
+            self._wait(lambda: ledger.settled_sends >= 2 * third, "the second third is diverted")
+            self._primary.start()
+            self._kill["restart_seconds"] = round((self._clock.monotonic_ms() - self._primary.started_at_ms) / 1000, 3)
+            self._note("primary started again")
+            self._wait(lambda: not book.troubled, "a ping has found each queue healthy")
+            self._feed.allow(None)
+            self._wait(lambda: ledger.settled_sends >= self._total, "all messages are sent")
+            self._note("all messages sent")
+            self._wait(lambda: not ledger.missing() and book.syphoned >= book.diverted, "all messages are received")
+            self._note("all messages received")
+        counts = ledger.report()
+        del counts["per_fragment"]  # Neither queue is partitioned.
+        return {
+            "part": "paired",
+            **counts,
+            **book.report(),
+            "left": self._look(),
+            "kills": [self._kill],
+            "missing": ledger.missing()[:10],
+            "altered_how": dict(list(ledger.altered().items())[:10]),
+            "timeline": book.timeline,
+            "seconds": round((self._clock.monotonic_ms() - began_ms) / 1000, 2),
+        }
+
+    def _kill_primary(self) -> None:
+        freeze_in_the_middle(self._run, self._primary, lambda: self._ledger.in_flight >= UNSETTLED_SENDS_MIN)
+        self._kill.update(unsettled_sends=self._ledger.in_flight, locks_held=0)
+        self._primary.kill()
+        self._note("primary killed")
+
+    def _look(self) -> int:
+        """Count what is left in the backlog queues and their dead letters."""
+        left = 0
+        try:
+            with doors_of(self._secondary)[0].client() as client:
+                for queue in BACKLOGS:
+                    for sub_queue in (None, "deadletter"):
+                        with client.get_queue_receiver(queue, sub_queue=sub_queue) as receiver:
+                            left += len(receiver.peek_messages(max_message_count=10, timeout=10))
+        except UNKNOWN_OUTCOME as error:
+            raise DemoFailed(f"The backlog queues could not be looked at: {error}") from error
+        return left
+
+    def _note(self, text: str) -> None:
+        self._book.note(text)
+        self._watcher.note(f"{text[0].upper()}{text[1:]}.")
+
+    def _wait(self, is_reached: Callable[[], bool], what: str) -> None:
+        def look() -> bool:
+            self._watcher.progress(self._ledger.received_ids, self._total)
+            return is_reached()
+
+        self._run.wait_until(look, _PHASE_TIMEOUT_S, what)
+
+
+_MUST_BE_ZERO: Final = (
+    ("lost", "missing", "acknowledged messages never came out"),
+    ("altered", "altered_how", "messages came out altered"),
+    ("properties_lost", "properties_lost_how", "messages came out with other properties"),
+    ("revived", "missing", "deliveries of messages whose completion had been acknowledged"),
+    ("left", "missing", "messages are left in backlog queues"),
+)
+
+
+def failures_of(result: dict[str, Any]) -> list[str]:
+    """Return what makes a result a failure, one sentence each; empty when it is none."""
+    failures = [f"{result[name]} {text}: {result[detail]}." for name, detail, text in _MUST_BE_ZERO if result[name]]
+    if not result["diverted"]:
+        failures.append("No message was diverted.")
+    if result["restored"] != result["diverted_ids"]:
+        failures.append(f"{result['restored']} of {result['diverted_ids']} diverted messages came out as they were.")
+    return failures + kill_failures(result["kills"], 1, UNSETTLED_SENDS_MIN, 0, "locks")
+
+
+def play_paired(folder: Path, watcher: Watcher, clock: Clock, limit_s: float) -> dict[str, Any]:
+    """Run the part in ``folder`` with two brokers of its own; return the result's members.
+
+    Raises:
+        DemoFailed: It could not be finished; the text ends with the brokers' last words.
+    """
+    silence_sdk_logs()
+    primary = ServerProcess(folder / "primary", config=queues_config({ORDERS: {}, VISITS: _SESSIONS}), clock=clock)
+    backlogs = queues_config(dict.fromkeys(BACKLOGS, _BACKLOG))
+    secondary = ServerProcess(folder / "secondary", config=backlogs, clock=clock)
+    small = (message for message in standard_library() if len(message.read()) <= MESSAGE_BYTES_MAX)
+    messages = list(islice(small, MESSAGES))
+    try:
+        with primary, secondary:
+            return PairedPart(primary, secondary, messages, watcher, clock, limit_s).play()
+    except DemoFailed as error:
+        said = "\n".join(server.log_tail() for server in (primary, secondary))
+        raise DemoFailed(f"{error}\nThe end of the brokers' logs:\n{said}") from error
+
+
+PART = Part("The standard library through a pair of namespaces, one of which is killed", play_paired, failures_of)

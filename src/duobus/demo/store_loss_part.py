@@ -1,0 +1,229 @@
+"""Part ``store-loss``: messages without a key through a partitioned queue while stores stall and fail.
+
+The drills are the commands that an operator has: ``duobus store stall``, ``fail`` and ``heal``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from duobus.clock import Clock
+from duobus.demo.clients import doors_of
+from duobus.demo.corpus import Outgoing, standard_library
+from duobus.demo.dispositions import Dispositions
+from duobus.demo.errors import DemoFailed
+from duobus.demo.feed import Feed
+from duobus.demo.killing import play_with_server
+from duobus.demo.ledger import Ledger
+from duobus.demo.parts import Part
+from duobus.demo.run_state import RunState
+from duobus.demo.server_process import ServerProcess, queues_config
+from duobus.demo.traffic import Crew, Traffic
+from duobus.demo.watcher import Watcher
+
+QUEUE: Final = "spread"
+
+_QUEUE_PROPERTIES: Final = {
+    "EnablePartitioning": True,
+    "LockDuration": "PT10S",
+    # Messages of a lost store come again, and must not go to the dead-letter queue for it.
+    "MaxDeliveryCount": 1000,
+    "DefaultMessageTimeToLive": "PT1H",
+}
+SERVER_OPTIONS: Final = ("--emulator", "--tls-self-signed", "--allow-drills", "--stores", "4")
+
+#: Drill and store, in the order in which they are played.
+DRILLS: Final = (("stall", 2), ("fail", 3))
+#: What a send may take, in seconds, whatever store is away (PE4).
+SLOWEST_SEND_S: Final = 5.0
+#: Sends that each drill has to meet for the run to prove anything.
+SENDS_MIN: Final = 100
+
+_PHASE_TIMEOUT_S: Final = 60.0
+_COMMAND_TIMEOUT_S: Final = 30.0
+
+
+class TimedLedger(Ledger):
+    """A ledger that also knows the slowest send."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self._time = clock
+        self._began_ms: dict[str, int] = {}
+        self.slowest_ms = 0
+
+    def sending(self, message_id: str, body: bytes, partition_key: str | None) -> None:
+        """See ``Ledger.sending``; a send that is repeated has begun with its first attempt."""
+        self._began_ms.setdefault(message_id, self._time.monotonic_ms())
+        super().sending(message_id, body, partition_key)
+
+    def acknowledged(self, message_id: str, transport: str) -> None:
+        """See ``Ledger.acknowledged``."""
+        super().acknowledged(message_id, transport)
+        self.slowest_ms = max(self.slowest_ms, self._time.monotonic_ms() - self._began_ms.pop(message_id))
+
+
+class StoreLossPart:
+    """One run of this part.
+
+    Args:
+        server: The broker, running with SERVER_OPTIONS and QUEUE in its configuration.
+        messages: What to send; their keys are left out.
+        watcher: Told how it goes.
+        clock: Time.
+        limit_s: The part may take this long.
+        crew: How many workers.
+    """
+
+    def __init__(
+        self,
+        server: ServerProcess,
+        messages: Sequence[Outgoing],
+        watcher: Watcher,
+        clock: Clock,
+        limit_s: float,
+        crew: Crew = Crew(2, 2, 2, 2),  # noqa: B008 - immutable
+    ) -> None:
+        self._server = server
+        self._total = len(messages)
+        self._watcher = watcher
+        self._clock = clock
+        self._limit_s = limit_s
+        for message in messages:
+            message.partition_key = None
+        self._feed = Feed(messages)
+        self._ledger = TimedLedger(clock)
+        self._run = RunState(QUEUE, self._feed, self._ledger, Dispositions(), clock, limit_s)
+        self._crew = crew
+        self._drills: list[dict[str, Any]] = []
+
+    def play(self) -> dict[str, Any]:
+        """Send, lose and heal stores, drain; return the result's members.
+
+        Raises:
+            DemoFailed: Something did not happen in its time.
+        """
+        began_ms = self._clock.monotonic_ms()
+        # Before each drill, in it, and after the last: so many shares of the messages.
+        shares = 2 * len(DRILLS) + 1
+        with Traffic(self._run, doors_of(self._server), self._crew) as traffic:
+            for index, (drill, store) in enumerate(DRILLS):
+                self._send_until((2 * index + 1) * self._total // shares)
+                self._drill(drill, store, (2 * index + 2) * self._total // shares)
+            self._feed.allow(None)
+            self._wait(lambda: self._ledger.settled_sends >= self._total, "all messages are sent")
+            left = traffic.drain(self._limit_s, self._show)
+        return {
+            "part": "store-loss",
+            **self._ledger.report(),
+            "left": left,
+            "slowest_send_seconds": round(self._ledger.slowest_ms / 1000, 3),
+            "drills": self._drills,
+            "missing": self._ledger.missing()[:10],
+            "altered_how": dict(list(self._ledger.altered().items())[:10]),
+            "seconds": round((self._clock.monotonic_ms() - began_ms) / 1000, 2),
+        }
+
+    def _drill(self, drill: str, store: int, until: int) -> None:
+        """Send up to ``until`` while a store is away, then heal it and wait until it is back."""
+        before = self._ledger.settled_sends
+        self._feed.allow(until)
+        self._operate(drill, store)
+        self._wait(lambda: self._state_of(store) != "open", f"store {store} is taken out")
+        self._send_until(until)
+        state = self._operate("heal", store)
+        healed_ms = self._clock.monotonic_ms()
+        self._wait(lambda: self._state_of(store) == "open", f"store {store} is back")
+        found = {
+            "drill": drill,
+            "store": store,
+            "sends": until - before,
+            "reason": state["reason"],
+            "back_seconds": round((self._clock.monotonic_ms() - healed_ms) / 1000, 3),
+        }
+        self._drills.append(found)
+        self._watcher.note(f"Store {store}: {drill}, {found['sends']} sends, back in {found['back_seconds']:.1f} s.")
+
+    def _state_of(self, store: int) -> str:
+        return next(str(found["state"]) for found in self._duobus("store", "list") if found["store"] == store)
+
+    def _operate(self, drill: str, store: int) -> dict[str, Any]:
+        return self._duobus("store", drill, str(store))[0]
+
+    def _duobus(self, *words: str) -> list[dict[str, Any]]:
+        done = subprocess.run(
+            [sys.executable, "-m", "duobus", *words, "-o", "jsonl"],
+            env={**os.environ, "DUOBUS_CONNECTION_STRING": self._server.connection_string},
+            capture_output=True,
+            text=True,
+            timeout=_COMMAND_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode:
+            raise DemoFailed(f"duobus {' '.join(words)} failed: {done.stderr.strip()}")
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def _send_until(self, count: int) -> None:
+        self._feed.allow(count)
+        self._wait(lambda: self._ledger.settled_sends >= count, f"{count} messages are sent")
+
+    def _wait(self, is_reached: Callable[[], bool], what: str) -> None:
+        def look() -> bool:
+            self._show()
+            return is_reached()
+
+        self._run.wait_until(look, _PHASE_TIMEOUT_S, what)
+
+    def _show(self) -> None:
+        self._watcher.progress(self._ledger.received_ids, self._total - self._ledger.too_large)
+
+
+def failures_of(result: dict[str, Any]) -> list[str]:
+    """Return what makes a result a failure, one sentence each; empty when it is none."""
+    failures = []
+    if result["lost"]:
+        failures.append(f"{result['lost']} acknowledged messages never came out, among them {result['missing']}.")
+    if result["altered"]:
+        failures.append(f"{result['altered']} messages came out altered, among them {result['altered_how']}.")
+    if result["revived"]:
+        failures.append(f"{result['revived']} deliveries of messages whose completion had been acknowledged.")
+    if result["left"]:
+        failures.append(f"{result['left']} messages are in the queue and are not delivered.")
+    if result["sends_unknown"]:
+        failures.append(f"{result['sends_unknown']} sends without a key failed although other stores were there.")
+    if result["slowest_send_seconds"] > SLOWEST_SEND_S:
+        failures.append(
+            f"The slowest send took {result['slowest_send_seconds']:.1f} s, more than {SLOWEST_SEND_S:g} s."
+        )
+    if len(result["drills"]) != len(DRILLS):
+        failures.append(f"{len(result['drills'])} drills instead of {len(DRILLS)}.")
+    failures += [
+        f"Only {drill['sends']} sends met the drill {drill['drill']}, at least {SENDS_MIN} needed."
+        for drill in result["drills"]
+        if drill["sends"] < SENDS_MIN
+    ]
+    return failures
+
+
+def play_store_loss(folder: Path, watcher: Watcher, clock: Clock, limit_s: float) -> dict[str, Any]:
+    """Run the part in ``folder`` with a broker of its own; return the result's members.
+
+    Raises:
+        DemoFailed: It could not be finished; the text ends with the broker's last words.
+    """
+    return play_with_server(
+        folder,
+        queues_config({QUEUE: _QUEUE_PROPERTIES}),
+        clock,
+        lambda server: StoreLossPart(server, standard_library(), watcher, clock, limit_s).play(),
+        SERVER_OPTIONS,
+    )
+
+
+PART: Final = Part("A partitioned queue that loses two of its four messaging stores", play_store_loss, failures_of)

@@ -1,0 +1,1 @@
+"""An operation of duobus' own over HTTP: the dead-letter desk."""

@@ -1,0 +1,122 @@
+"""What those who run the server ask of it over HTTP: its stores, its fragments, and drills (design 6; PE4, IN1).
+
+Addresses begin with ``/$duobus``, which no entity can be called. Everything demands the right Manage on the namespace.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from aiohttp import web
+
+from duobus.auth.authorizer import NamespaceRules
+from duobus.broker import MessageBroker, ScaleUnit
+from duobus.errors import EntityNotFound, NotAllowed
+from duobus.gateway.rest.guard import Guard
+from duobus.gateway.rest.target import MethodUnknown, Target
+from duobus.model.description import Right
+
+#: First segment of all addresses here.
+PREFIX: Final = "$duobus"
+#: What a store can be told, and what it is after that.
+DRILLS: Final = {"fail": "failing", "stall": "stalling", "heal": "healthy"}
+#: Fragments that one answer names; ``?entity=`` asks for those of one.
+FRAGMENTS_MAX: Final = 20_000
+
+
+class Drill(Protocol):
+    """A store that can be told to fail; see ``duobus.stores.drill``."""
+
+    @property
+    def mode(self) -> str:
+        """What it does now."""
+
+    def set_mode(self, mode: str) -> None:
+        """Do this from now on."""
+
+
+class Operating:
+    """Serves these requests for one server.
+
+    Args:
+        unit: What is asked about.
+        guard: Says who may.
+        drills: Store id to the store under drill; empty where drills are not allowed.
+    """
+
+    def __init__(self, unit: ScaleUnit, guard: Guard, drills: dict[int, Drill]) -> None:
+        self._unit = unit
+        self._guard = guard
+        self._drills = drills
+
+    def answer(self, request: web.Request, target: Target, namespace: NamespaceRules) -> web.Response:
+        """Answer one request.
+
+        Raises:
+            ServiceBusError: It is refused; the caller says so.
+        """
+        self._guard.demand(request, target, namespace, Right.MANAGE)
+        match request.method, *target.lower[1:]:
+            case "GET", "stores":
+                return web.json_response([self._store(broker) for broker in self._unit.brokers.values()])
+            case "GET", "fragments":
+                return web.json_response(self._fragments(namespace.name, target.query.get("entity")))
+            case "POST", "stores", number, drill if drill in DRILLS:
+                return web.json_response(self._drilled(self._broker(number), drill))
+        raise MethodUnknown(
+            f"{request.method} means nothing for this address. GET /$duobus/stores or /$duobus/fragments; POST "
+            "/$duobus/stores/<number>/fail, .../stall or .../heal."
+        )
+
+    def _broker(self, number: str) -> MessageBroker:
+        broker = self._unit.brokers.get(int(number)) if number.isascii() and number.isdigit() else None
+        if broker is None:
+            raise EntityNotFound(f"There is no messaging store {number[:20]}. GET /$duobus/stores lists them.")
+        return broker
+
+    def _store(self, broker: MessageBroker) -> dict[str, object]:
+        drill = self._drills.get(broker.store_id)
+        return {
+            "store": broker.store_id,
+            "state": broker.state,
+            "reason": broker.last_error,
+            "drill": None if drill is None else drill.mode,
+            "fragments": len(broker.plans),
+            "commits": broker.commits,
+            "failures": broker.failures,
+            "quarantined": len(broker.quarantined),
+        }
+
+    def _drilled(self, broker: MessageBroker, drill: str) -> dict[str, object]:
+        store = self._drills.get(broker.store_id)
+        if store is None:
+            raise NotAllowed("This server does not allow drills. Start it with --allow-drills, on data you can lose.")
+        store.set_mode(DRILLS[drill])
+        return self._store(broker)
+
+    def _fragments(self, namespace: str, path: str | None) -> list[dict[str, object]]:
+        home = self._unit.namespace(namespace)
+        found = []
+        for entity in (*home.queues.values(), *home.topics.values()):
+            if path is not None and entity.path.lower() != path.lower():
+                continue
+            for handle in entity.fragments:
+                fragment = handle.fragment
+                sources = [] if fragment is None else list(fragment.sources.values())
+                found.append(
+                    {
+                        "entity": entity.path,
+                        "kind": entity.kind,
+                        "fragment": handle.number,
+                        "store": handle.broker.store_id,
+                        "available": handle.online,
+                        # Of a store that is away nobody knows how many it holds.
+                        "messages": sum(sum(source.numbers) for source in sources) if handle.online else None,
+                        "bytes": sum(source.bytes for source in sources) if handle.online else None,
+                    }
+                )
+                if len(found) >= FRAGMENTS_MAX:
+                    return found
+        if path is not None and not found:
+            raise EntityNotFound(f"There is no queue or topic '{path}' in this namespace.")
+        return found

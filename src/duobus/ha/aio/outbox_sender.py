@@ -1,0 +1,311 @@
+"""OutboxSender: a send is done when the message is on this machine's disk; the namespace gets it later (I53)."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from azure.core.exceptions import AzureError
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.amqp import AmqpMessageProperties
+from azure.servicebus.exceptions import MessageSizeExceededError
+
+from duobus.clock import Entropy
+from duobus.ha.aio import tasks
+from duobus.ha.bounds import LIST_MAX
+from duobus.ha.classify import condition
+from duobus.ha.errors import OutboxFailed, TooLargeToDivert
+from duobus.ha.events import Event, Reporter
+from duobus.ha.listing import listed
+from duobus.ha.outbox_events import OutboxBroken, OutboxOverflowed, OutboxSent, OutboxSetAside, OutboxWaits
+from duobus.ha.outbox_message import Packed, pack, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from types import TracebackType
+
+    from azure.servicebus import ServiceBusMessageBatch
+    from azure.servicebus.amqp import AmqpAnnotatedMessage
+
+    from duobus.ha.outbox import Outbox
+    from duobus.ha.outbox_plan import Parcel
+
+#: Between two looks of ``flush``, should it not be woken.
+LOOK_S: Final = 1.0
+#: Bits of the share of a pause that is left to chance.
+_CHANCE_BITS: Final = 16
+#: What a broker answers to a message that it would refuse again.
+_REFUSED_CONDITIONS: Final = frozenset(
+    {
+        "amqp:decode-error",
+        "amqp:invalid-field",
+        "amqp:link:message-size-exceeded",
+        "amqp:not-allowed",
+        "amqp:not-implemented",
+        "com.microsoft:argument-error",
+        "com.microsoft:argument-out-of-range",
+        "com.microsoft:no-matching-subscription",
+    }
+)
+
+
+def is_refused(error: Exception) -> bool:
+    """Tell whether the message is at fault, and would be refused again.
+
+    An entity that is away, missing, disabled or full, and credentials that are not taken, are no fault of the message:
+    it waits until somebody has mended that.
+    """
+    if isinstance(error, TooLargeToDivert):
+        return False  # The primary takes it, when it is back.
+    if isinstance(error, (MessageSizeExceededError, TypeError, struct.error, OverflowError)):
+        return True
+    if isinstance(error, AzureError):
+        return condition(error) in _REFUSED_CONDITIONS
+    return isinstance(error, ValueError)
+
+
+class OutboxSender:
+    """Stores messages in an outbox, and sends what is in it.
+
+    ``send_messages`` returns when the message is on disk. From then on it is sent at least once, after any crash, and
+    in order with others of its session id or partition key, and those without either among themselves. A message
+    without an id gets a random one, so that duplicate detection of the entity suppresses what was sent twice.
+
+    Any number of tasks may send at the same time: their messages share a commit.
+
+    Args:
+        make_sender: Makes a sender of the SDK, a paired one or a replicating one; called for each of the outbox's
+            ``in_flight`` links when it is needed, and again after an error.
+        outbox: The file; it stays open when this is closed.
+        overflow_only: Send at once, and store only what is too large to be diverted while the primary is away. All else
+            is as with the sender itself.
+        is_refused: Tells of an error whether the message is at fault and is to be set aside.
+        on_event: Called with every event of ``duobus.ha.outbox_events``.
+        entropy: Randomness.
+    """
+
+    def __init__(
+        self,
+        make_sender: Callable[[], Any],
+        outbox: Outbox,
+        *,
+        overflow_only: bool = False,
+        is_refused: Callable[[Exception], bool] = is_refused,
+        on_event: Callable[[Event], None] | None = None,
+        entropy: Entropy | None = None,
+    ) -> None:
+        self._make_sender = make_sender
+        self._outbox = outbox
+        self._is_refused = is_refused
+        self._entropy = entropy if entropy is not None else Entropy()
+        self._direct: Any = make_sender() if overflow_only else None
+        self._workers: list[tasks.Task] = []
+        self._wakes = [tasks.Event() for _ in range(outbox.in_flight)]
+        self._empty = tasks.Event()
+        self._entity = ""
+        self.reporter = Reporter(on_event)
+
+    async def __aenter__(self) -> OutboxSender:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Begin to send what is in the outbox.
+
+        Raises:
+            ValueError: The outbox has a sender already.
+        """
+        self._outbox.attach(self._wake)
+        self._empty.bind()
+        for wake in self._wakes:
+            wake.bind()
+            self._workers.append(tasks.spawn(self._work, wake, name="duobus outbox sender"))
+
+    async def close(self) -> None:
+        """End to send. What is in the outbox stays there; wait for ``flush`` before if it should not."""
+        workers, self._workers = self._workers, []
+        for worker in workers:
+            worker.cancel()
+        for worker in workers:
+            await worker.ended()
+        if workers:
+            self._outbox.detach()
+        if self._direct is not None:
+            await _close(self._direct)
+
+    async def send_messages(
+        self,
+        message: ServiceBusMessage | AmqpAnnotatedMessage | Mapping[str, Any] | ServiceBusMessageBatch | Iterable[Any],
+        **kwargs: Any,
+    ) -> None:
+        """Store a message, or a list or batch of which all or none are stored; they are on disk when this returns.
+
+        Args:
+            message: As the SDK takes it; up to 10,000.
+            **kwargs: Go to the SDK's sender with ``overflow_only``; otherwise there are none.
+
+        Raises:
+            OutboxFull: There is no room; nothing was stored.
+            OutboxFailed: The file cannot be used.
+            TypeError: The message holds what AMQP does not have, or an argument is not known.
+            ValueError: A message, or the list, is too large.
+        """
+        messages = listed(message)
+        if len(messages) > LIST_MAX:
+            raise ValueError(f"a list has up to {LIST_MAX:,} messages, not {len(messages):,}")
+        for one in messages:
+            self._stamp(one)
+        if self._direct is None:
+            if kwargs:
+                raise TypeError(f"an outbox does not know {', '.join(kwargs)}: the send comes later")
+        else:
+            try:
+                await self._direct.send_messages(messages if len(messages) > 1 else messages[0], **kwargs)
+            except TooLargeToDivert as error:
+                messages = messages[len(messages) - error.left :]
+                await self._store(messages)
+                entity = self._direct.entity_name
+                self.reporter.tell(OutboxOverflowed(entity, len(messages), str(error)))
+            return
+        await self._store(messages)
+
+    async def flush(self, seconds: float | None = None) -> bool:
+        """Wait until nothing waits any more; tell whether that is so.
+
+        Args:
+            seconds: Longest wait; without it as long as it takes. What is set aside is not waited for.
+        """
+        end = None if seconds is None else tasks.now() + seconds
+        while True:
+            self._empty.clear()
+            if self._outbox.depth.messages == 0:
+                return True
+            left_s = LOOK_S if end is None else end - tasks.now()
+            if left_s <= 0:
+                return False
+            # Others may wait for the same, and take the flag down.
+            await self._empty.wait(min(left_s, LOOK_S))
+
+    async def _store(self, messages: list[Any]) -> None:
+        packed: list[Packed] = [pack(one) for one in messages]
+        if packed:
+            await tasks.result(self._outbox.store(packed))
+
+    def _stamp(self, message: ServiceBusMessage | AmqpAnnotatedMessage) -> None:
+        raw = message.raw_amqp_message if isinstance(message, ServiceBusMessage) else message
+        properties = raw.properties
+        if properties is None:
+            raw.properties = properties = AmqpMessageProperties()
+        if properties.message_id is None:
+            properties.message_id = str(self._entropy.uuid())
+
+    def _wake(self) -> None:
+        for wake in self._wakes:
+            wake.set_from_anywhere()
+
+    async def _work(self, wake: tasks.Event) -> None:
+        """Send parcel after parcel, over one link."""
+        sender: Any = None
+        try:
+            while True:
+                wake.clear()
+                parcel = self._outbox.take()
+                if parcel is None:
+                    await wake.wait(self._outbox.wait_s())
+                    continue
+                messages = await self._read(parcel)
+                if not messages:
+                    continue
+                if sender is None:
+                    sender = self._made(parcel)
+                    if sender is None:
+                        continue
+                if not await self._send(sender, parcel, messages):
+                    # A link that failed is not trusted again, whatever the SDK thinks of it.
+                    used, sender = sender, None
+                    await _close(used)
+        except OutboxFailed as error:
+            self.reporter.tell(OutboxBroken(self._entity, str(error)))
+        finally:
+            if sender is not None:
+                await _close(sender)
+
+    def _made(self, parcel: Parcel) -> Any:
+        """Return a sender; None when none could be made, and the parcel waits."""
+        try:
+            sender = self._make_sender()
+            self._entity = str(sender.entity_name)
+        except Exception as error:  # noqa: BLE001 - the application's own code, and a client that is closed
+            self._put_off(parcel, error)
+            return None
+        return sender
+
+    def _put_off(self, parcel: Parcel, error: Exception) -> None:
+        """Try a parcel again after a pause."""
+        text = str(error) or type(error).__name__
+        chance = self._entropy.number(_CHANCE_BITS) / (1 << _CHANCE_BITS)
+        pause_ms = self._outbox.on_away(parcel, 0.5 + chance / 2)
+        left = self._outbox.depth
+        self.reporter.tell(OutboxWaits(self._entity, text, pause_ms, left.messages, left.size))
+        self._wake()
+
+    async def _send(self, sender: Any, parcel: Parcel, messages: list[Any]) -> bool:
+        """Send a parcel; tell whether the link is of use still."""
+        outbox, reporter = self._outbox, self.reporter
+        try:
+            await sender.send_messages(messages if len(messages) > 1 else messages[0])
+        except Exception as error:  # noqa: BLE001 - whatever it was, the message stays
+            if not self._is_refused(error):
+                self._put_off(parcel, error)
+                return False
+            text = str(error) or type(error).__name__
+            number = outbox.on_refused(parcel, text)
+            if number is not None:
+                reporter.tell(OutboxSetAside(self._entity, number, text))
+        else:
+            outbox.on_sent(parcel)
+            left = outbox.depth
+            reporter.tell(OutboxSent(self._entity, len(messages), left.messages, left.size))
+        self._after()
+        return True
+
+    async def _read(self, parcel: Parcel) -> list[Any]:
+        """Return the messages of a parcel; none if some of them are damaged, and the others come again."""
+        messages: list[Any] = []
+        damaged: list[int] = []
+        for item in await tasks.result(self._outbox.read(parcel)):
+            if isinstance(item, int):
+                damaged.append(item)
+                continue
+            number, head, data = item
+            try:
+                messages.append(unpack(head, data))
+            except ValueError:
+                damaged.append(number)
+        if not damaged:
+            return messages
+        self._outbox.on_damaged(parcel, damaged)
+        for number in damaged:
+            self.reporter.tell(OutboxSetAside(self._entity, number, "damaged on disk"))
+        self._after()
+        return []
+
+    def _after(self) -> None:
+        """Let others take what may be sent now that a parcel is gone."""
+        if self._outbox.depth.messages == 0:
+            self._empty.set()
+        else:
+            self._wake()
+
+
+async def _close(sender: Any) -> None:
+    # It is given up, whatever it says.
+    with contextlib.suppress(Exception):
+        await sender.close()

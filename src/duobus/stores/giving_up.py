@@ -1,0 +1,52 @@
+"""``replace_store`` for a data folder of SQLite stores, as the command line needs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from duobus.errors import ConfigurationError, StoreFailed
+from duobus.stores.catalog import store_path
+from duobus.stores.interface import MessagingStore
+from duobus.stores.replacing import Loss, losses_of, replace_store
+from duobus.stores.sqlite import SqliteStore
+from duobus.stores.sqlite_catalog import SqliteCatalog
+
+
+def give_up(data: Path, store_id: int, *, although_readable: bool = False) -> list[Loss]:
+    """Give a store of a data folder up; return what was lost with it.
+
+    Raises:
+        ConfigurationError: There is no such store or no catalog, or the store can be read and ``although_readable``
+            was not said.
+        StoreFailed: The catalog cannot be changed, as while a server uses it.
+    """
+    if not (data / "catalog.db").exists():
+        raise ConfigurationError(f"{data} is no data folder of duobus: it has no catalog.db.")
+    catalog = SqliteCatalog(data / "catalog.db")
+    try:
+        contents = catalog.read()
+        losses_of(contents, store_id)
+        (row,) = [row for row in contents.stores if row.store_id == store_id]
+        if not although_readable and _is_readable(data / row.path, store_id):
+            raise ConfigurationError(
+                f"Messaging store {store_id} can be read, so nothing has to be given up: start the server. To give it "
+                "up all the same, with everything in it: --although-readable."
+            )
+
+        def make(number: int) -> tuple[str, MessagingStore]:
+            return store_path(number), SqliteStore(str(data / store_path(number)), number)
+
+        return replace_store(catalog, store_id, make)
+    finally:
+        catalog.close()
+
+
+def _is_readable(path: Path, store_id: int) -> bool:
+    store = SqliteStore(str(path), store_id, must_exist=True)
+    try:
+        store.open()
+    except StoreFailed:
+        return False
+    finally:
+        store.close()
+    return True

@@ -1,0 +1,167 @@
+"""A store that does not answer counts as failed in bounded time, and comes back by itself (PE4, PE13, I27, I56)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from broker_kit import Hall, answers, batch, payloads, receiver, simulated, simulated_over, turns
+
+from duobus.broker.fragment.slot import MAIN
+from duobus.broker.patience import ENDLESS_S, LONG_S, PatientWriter
+from duobus.errors import StoreFailed, StoreUnavailable
+from duobus.model.quotas import STORE_PATIENCE_S as PATIENCE_S
+from duobus.testing.loop import SimulationLoop
+
+
+class Slow:
+    """Runs each call when it is told to."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
+
+    def submit(self, call: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+        self.jobs.append((call, done))
+
+    def step(self) -> None:
+        call, done = self.jobs.pop(0)
+        try:
+            result = call()
+        except StoreFailed as error:
+            done(None, error)
+        else:
+            done(result, None)
+
+
+Heard = list[tuple[str, Any]]
+
+
+def ask(writer: PatientWriter, name: str, heard: Heard, ran: list[str], patience_s: float | None = None) -> None:
+    def done(result: str | None, error: BaseException | None) -> None:
+        heard.append((name, result if error is None else type(error)))
+
+    writer.submit(lambda: ran.append(name) or name, done, patience_s)  # type: ignore[func-returns-value]
+
+
+def in_virtual_time(test: Callable[[SimulationLoop], Any]) -> None:
+    loop = SimulationLoop()
+    try:
+        loop.run(test(loop), time_limit_s=600)
+    finally:
+        loop.close()
+
+
+def test_calls_that_come_back_in_time_are_answered_in_order_and_leave_no_timer() -> None:
+    async def story(loop: SimulationLoop) -> None:
+        slow, heard, ran = Slow(), [], []  # type: Slow, Heard, list[str]
+        writer = PatientWriter(loop, slow)
+        ask(writer, "a", heard, ran)
+        ask(writer, "b", heard, ran)
+        # Each of them takes nearly all the time that it has: what is waited for before is not held against it.
+        await asyncio.sleep(PATIENCE_S - 0.1)
+        slow.step()
+        await asyncio.sleep(PATIENCE_S - 0.1)
+        slow.step()
+        assert heard == [("a", "a"), ("b", "b")]
+        assert writer._timer is None
+
+    in_virtual_time(story)
+
+
+def test_a_call_that_does_not_come_back_is_given_up_with_all_behind_it_and_those_never_run() -> None:
+    async def story(loop: SimulationLoop) -> None:
+        slow, heard, ran = Slow(), [], []  # type: Slow, Heard, list[str]
+        writer = PatientWriter(loop, slow)
+        ask(writer, "stalled", heard, ran)
+        ask(writer, "behind", heard, ran)
+        await asyncio.sleep(PATIENCE_S + 0.1)
+        assert heard == [("stalled", StoreFailed), ("behind", StoreFailed)]
+        ask(writer, "close", heard, ran, ENDLESS_S)
+        await asyncio.sleep(300)
+        while slow.jobs:
+            slow.step()
+        # What was under way may have been done after all; what only waited must not be, its caller went elsewhere.
+        assert ran == ["stalled", "close"]
+        assert heard == [("stalled", StoreFailed), ("behind", StoreFailed), ("close", "close")]
+
+    in_virtual_time(story)
+
+
+def test_a_commit_behind_a_long_call_gets_its_own_patience_when_its_turn_comes() -> None:
+    async def story(loop: SimulationLoop) -> None:
+        slow, heard, ran = Slow(), [], []  # type: Slow, Heard, list[str]
+        writer = PatientWriter(loop, slow)
+        ask(writer, "drop", heard, ran, LONG_S)
+        ask(writer, "commit", heard, ran)
+        await asyncio.sleep(LONG_S - 1)
+        slow.step()
+        await asyncio.sleep(PATIENCE_S - 0.1)
+        assert heard == [("drop", "drop")]
+        await asyncio.sleep(0.2)
+        assert heard == [("drop", "drop"), ("commit", StoreFailed)]
+
+    in_virtual_time(story)
+
+
+@simulated_over(2)
+async def test_a_keyless_send_to_a_store_that_stalls_succeeds_elsewhere_within_five_seconds(hall: Hall) -> None:
+    await hall.start()
+    queue = await hall.create(enable_partitioning=True)
+    hall.writers[1].is_held = True
+    sent = [batch(b"%d" % number) for number in range(32)]
+    for made in sent:
+        queue.send(made)
+        await turns()
+    await asyncio.sleep(4.9)
+    assert [answers(made) for made in sent] == [[None]] * 32
+    # The others go on at once, and are not asked to wait for the sick one.
+    began_s = hall.loop.time()
+    again = [batch(b"again %d" % number) for number in range(32)]
+    for made in again:
+        queue.send(made)
+        await turns()
+    assert [answers(made) for made in again] == [[None]] * 32
+    assert hall.loop.time() - began_s < 0.5
+    # It comes back with the commit that stalled on disk: nothing is there twice (I27).
+    hall.writers[1].release()
+    await asyncio.sleep(10)
+    assert {broker.state for broker in hall.unit.brokers.values()} == {"open"}
+    _, box = receiver(queue, 200, removing=True)
+    await asyncio.sleep(1)
+    assert sorted(payloads(box)) == sorted(b for made in sent + again for b in made.payloads)
+
+
+@simulated_over(2)
+async def test_a_plain_queue_on_a_store_that_stalls_fails_in_every_operation_and_nothing_refused_shows_later(
+    hall: Hall,
+) -> None:
+    await hall.start()
+    queue = await hall.create()
+    kept = batch(b"kept")
+    queue.send(kept)
+    await turns()
+    home = queue.fragments[0].broker.store_id
+    hall.writers[home].is_held = True
+    stalled, later = batch(b"stalled"), batch(b"later")
+    queue.send(stalled)
+    await asyncio.sleep(PATIENCE_S + 0.1)
+    queue.send(later)
+    await turns()
+    # Both have their definite answer while the store still stalls: another one remembers the first (I38).
+    assert [type(answer) for made in (stalled, later) for answer in answers(made)] == [StoreUnavailable] * 2
+    with pytest.raises(StoreUnavailable, match="stalls"):
+        await queue.peek(MAIN, 1, 10)
+    with pytest.raises(StoreUnavailable):
+        await hall.create("another")
+    hall.writers[home].release()
+    await asyncio.sleep(10)
+    assert [slot.payload for _, slot in await queue.peek(MAIN, 1, 10)] == [b"kept"]
+
+
+@simulated
+async def test_a_server_that_is_told_to_stop_does_not_wait_for_ever_for_a_store_that_stalls(hall: Hall) -> None:
+    await hall.start()
+    hall.writers[1].is_held = True
+    await asyncio.wait_for(hall.unit.stop(), 15)

@@ -1,0 +1,136 @@
+"""Which checker and which planted bug stands for each invariant of queues and topics, and what else shows it.
+
+An invariant without a checker of its own in the simulation names the tests that stand for it. A name that no longer
+exists fails here.
+"""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from test_planted_bugs import CATCHING_SEEDS
+
+from duobus.testing import planted_life, planted_topics
+from duobus.testing.checkers import CHECKERS
+from duobus.testing.planted import BUGS
+from duobus.testing.simulation import run
+
+TESTS = Path(__file__).parents[1]
+
+LIFE, FANOUT = "life.check_life", "fanout.check_fanout"
+STATES, BROWSING = "broker/test_fragment_states.py", "broker/test_browsing.py"
+ENTITY_LIFE, OVERLOAD = "broker/test_entity_life.py", "broker/test_overload.py"
+
+
+class Shown(NamedTuple):
+    """What stands for an invariant.
+
+    Attributes:
+        checker: Function of a module of ``duobus.testing.checkers``; "" for none of its own.
+        bugs: Planted bugs that break it.
+        tests: Path and name of tests beside the simulation; needed where there is no checker.
+    """
+
+    checker: str
+    bugs: tuple[str, ...] = ()
+    tests: tuple[tuple[str, str], ...] = ()
+
+
+INVARIANTS: dict[int, Shown] = {
+    4: Shown("sessions.session_order", ("session-newest-first",)),
+    5: Shown(
+        "duplicates.duplicate_window",
+        ("history-lost-at-restart", "history-outlives-its-run", "window-begun-anew"),
+    ),
+    8: Shown(
+        "transactions.all_or_nothing",
+        ("transaction-in-two-commits", "ambiguous-discharge-guessed", "lost-lock-in-transaction"),
+    ),
+    14: Shown(
+        "forwarding.forwarded_once",
+        ("forwarded-without-record", "ledger-lost-at-restart", "forgotten-too-early"),
+    ),
+    15: Shown(
+        "messages.never_early",
+        tests=((STATES, "test_a_scheduled_message_gets_a_new_number_at_its_time"),),
+    ),
+    21: Shown("order.deferral", ("deferred-comes-again",)),
+    22: Shown(
+        "messages.time_to_live",
+        tests=((STATES, "test_the_shorter_of_own_and_default_life_counts"),),
+    ),
+    # That a dead letter has the body of its message is part of I16, which looks at every delivery.
+    23: Shown(
+        "messages.no_invention",
+        tests=(
+            (STATES, "test_a_dead_letter_cannot_be_dead_lettered_again"),
+            (STATES, "test_dead_letters_never_wear_out_however_often_they_are_abandoned"),
+        ),
+    ),
+    24: Shown(FANOUT, ("copy-left-out", "subscription-passed-over", "tombstone-for-one-copy")),
+    30: Shown(
+        "",
+        tests=(
+            (BROWSING, "test_peek_steps_over_all_fragments_in_order_and_meets_each_message_once"),
+            (BROWSING, "test_a_peek_shows_nothing_that_is_not_durable_yet"),
+            (STATES, "test_peek_shows_every_state_of_a_sub_queue_and_changes_nothing"),
+        ),
+    ),
+    32: Shown(
+        "",
+        tests=(
+            (STATES, "test_numbers_follow_every_change_of_state"),
+            (STATES, "test_another_life_has_the_same_messages_in_the_same_states"),
+        ),
+    ),
+    33: Shown(LIFE, ("quota-not-counted-back", "quota-ignored")),
+    34: Shown("transactions.one_key", ("refused-piece-left-out",)),
+    35: Shown("transactions.nothing_before_the_commit", ("sent-before-discharge", "scheduled-before-discharge")),
+    36: Shown("sessions.session_lock", ("session-handed-out-twice", "session-state-lost-at-restart")),
+    37: Shown(
+        "sessions.session_lock_loss",
+        tests=(("testing/test_checkers_sessions.py", "test_a_former_holder_that_settles_is_caught"),),
+    ),
+    # All or none of a batch is seen as the loss of an acknowledged message (I1).
+    40: Shown("messages.no_acknowledged_loss", ("batch-half-stored",)),
+    41: Shown("forwarding.hop_limit", ("hops-not-counted",)),
+    42: Shown(
+        "",
+        tests=(
+            (ENTITY_LIFE, "test_a_queue_that_nobody_uses_is_deleted_everywhere_when_its_time_has_passed"),
+            (ENTITY_LIFE, "test_a_queue_is_not_deleted_while_nobody_can_look_into_it"),
+        ),
+    ),
+    62: Shown("", tests=((OVERLOAD, "test_the_fragment_of_a_hot_key_is_busy_while_the_others_go_on"),)),
+}
+
+
+@cache
+def _names(path: Path) -> frozenset[str]:
+    found = ast.walk(ast.parse(path.read_text()))
+    return frozenset(node.name for node in found if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+
+
+@pytest.mark.parametrize("number", sorted(INVARIANTS))
+def test_what_stands_for_an_invariant_exists(number: int) -> None:
+    shown = INVARIANTS[number]
+    assert shown.checker or shown.tests
+    if shown.checker:
+        module, _, name = shown.checker.partition(".")
+        folder = Path(planted_life.__file__).parent / "checkers"
+        assert name in _names(folder / f"{module}.py")
+    if number in CHECKERS:
+        assert shown.checker == f"{CHECKERS[number].__module__.rpartition('.')[2]}.{CHECKERS[number].__name__}"
+    planted = {**BUGS, **planted_life.BUGS, **planted_topics.BUGS}
+    assert set(shown.bugs) <= planted.keys()
+    for path, name in shown.tests:
+        assert name in _names(TESTS / path), f"{path} has no {name}"
+
+
+def test_a_deferred_message_that_comes_again_is_seen_as_such() -> None:
+    bug = "deferred-comes-again"
+    assert 21 in {found.invariant for found in run(CATCHING_SEEDS[bug], bug).violations}

@@ -17,13 +17,26 @@ _FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Path)
 _SECONDS: Final = 2_592_000
 _COUNT: Final = 1_000_000_000
 
+_BACKLOG: Final = """
+\b
+Example:
+  duobus pair backlog primary -o table
+"""
+
+_COST: Final = """
+\b
+Example:
+  duobus pair cost --backlog-queues 10
+  duobus pair cost --data ./primary --data ./secondary --json
+"""
+
 
 @click.group(name="pair")
 def command() -> None:
     """Tell what a pair of namespaces has in its backlog queues, and what it costs."""
 
 
-@command.command(name="backlog")
+@command.command(name="backlog", epilog=_BACKLOG)
 @click.argument("primary_name", metavar="PRIMARY")
 @click.option(
     "--backlog-queues", type=click.IntRange(1, 1000), default=10, show_default=True, help="How many the pair uses."
@@ -47,7 +60,7 @@ def backlog(remote: Remote, primary_name: str, backlog_queues: int, output: str 
         )
 
 
-@command.command(name="cost")
+@command.command(name="cost", epilog=_COST)
 @click.option(
     "--backlog-queues", type=click.IntRange(1, 1000), default=10, show_default=True, help="Backlog queues of the pair."
 )

@@ -387,6 +387,23 @@ async def test_a_crash_during_the_deletion_has_the_rest_deleted_at_the_next_star
 
 
 @simulated
+async def test_delivery_counts_that_wait_for_a_commit_go_with_their_queue(hall: Hall) -> None:
+    await hall.start()
+    queue, *others = [await hall.create(name) for name in ("q", "o1", "o2", "o3", "o4")]
+    broker = queue.fragments[0].broker
+    (other,) = [one for one in others if one.fragments[0].broker is broker]
+    fragment = queue.fragments[0].fragment
+    assert fragment is not None
+    broker._changed[fragment.fragment_key] = fragment
+    await hall.unit.delete_queue("n", "q")
+    other.send(made := batch(b"m"))
+    await turns(20)
+    await asyncio.sleep(10)
+    # A commit with what is gone would be refused, and the store taken for one that failed.
+    assert (answers(made), broker.failures) == ([None], 0)
+
+
+@simulated
 async def test_a_queue_is_not_deleted_while_a_part_of_it_is_away(hall: Hall) -> None:
     await hall.start()
     queue = await hall.create()

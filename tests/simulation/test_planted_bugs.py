@@ -15,7 +15,7 @@ CATCHING_SEEDS = {
     "key-placed-by-hash": 2,
     "ping-delivered": 2,
     "deferred-comes-again": 1,
-    "removed-after-transfer": 230,
+    "removed-after-transfer": 392,
     "highest-count-not-persisted": 1,
     "delivery-count-reset": 1,
     "no-sync": 4,

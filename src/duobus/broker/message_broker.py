@@ -292,6 +292,8 @@ class MessageBroker:
             fragment = self.plans.pop(key).handle.fragment
             if fragment is not None:
                 self._fragments.pop(fragment.fragment_key, None)
+                # What waits to be written of it would meet a store that knows it no more.
+                self._changed.pop(fragment.fragment_key, None)
                 self.id_room.used -= sum(len(s.history.known) for s in fragment.sources.values() if s.history)
                 fragment.handle.become(None)  # type: ignore[attr-defined]
                 for owner in sessions.forget_locks(fragment):
@@ -456,7 +458,8 @@ class MessageBroker:
         if not (work or touched or self._tombstones or self._buried) and self._counts.may_wait(self._changed):
             self._quiet()
             return
-        touched.update({fragment.handle: fragment for fragment in self._changed.values()})
+        known = self._fragments
+        touched.update({found.handle: found for key, found in self._changed.items() if key in known})
         self._changed = {}
         room = COMMIT_TOUCHED_MAX
         for fragment in touched.values():
@@ -718,7 +721,9 @@ class MessageBroker:
 
     def _stones(self, run: Command, commit_no: int, old: dict[object, Fragment]) -> list[Tombstone]:
         """The tombstones of a run whose commit may or may not be on disk; none for what is no run of messages."""
-        ranges = fanout.ranges_of(old[run.handle], run) if isinstance(run, Run) else []
+        # The entity may have been deleted while its commit was under way: then nobody brings its messages back.
+        fragment = old.get(run.handle)
+        ranges = fanout.ranges_of(fragment, run) if isinstance(run, Run) and fragment is not None else []
         return [Tombstone(self.store_id, self.generation, commit_no, *one) for one in ranges]
 
     @staticmethod

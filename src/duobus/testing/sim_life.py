@@ -220,6 +220,7 @@ class _Queue:
             change = Change(GONE, self.now_ms())
             self.history.changes.append(change)
             while self.exists() or self.world.unit is None:
+                change.last_ms = self.now_ms()
                 await self.ask("delete_queue", NAMESPACE, self.name)
                 await asyncio.sleep(0.1)
             change.end_ms = self.now_ms()

@@ -52,13 +52,19 @@ class Use:
 
 
 class Change:
-    """A new status of an entity, GONE among them; ``end_ms`` is None while it may or may not have been made."""
+    """A new status of an entity, GONE among them.
 
-    __slots__ = ("begin_ms", "end_ms", "status")
+    Attributes:
+        begin_ms: When it was asked for first.
+        last_ms: When it was asked for last: a deletion is refused, with nothing done, while a fragment is away (I31).
+        end_ms: When it was made; None while it may or may not have been.
+    """
+
+    __slots__ = ("begin_ms", "end_ms", "last_ms", "status")
 
     def __init__(self, status: str, begin_ms: int) -> None:
         self.status = status
-        self.begin_ms = begin_ms
+        self.begin_ms = self.last_ms = begin_ms
         self.end_ms: int | None = None
 
 
@@ -99,7 +105,7 @@ class LifeHistory:
 
     def gone_since(self, begin_ms: int) -> bool:
         """Whether a deletion has begun after an instant."""
-        return any(change.status == GONE and change.begin_ms >= begin_ms for change in self.changes)
+        return any(change.status == GONE and change.last_ms >= begin_ms for change in self.changes)
 
 
 def check_life(history: LifeHistory) -> list[str]:

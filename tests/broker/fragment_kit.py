@@ -13,7 +13,6 @@ from duobus.broker.fragment.commands import Command, Run, SettleBatch, SettleDet
 from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.fragment.slot import NEVER, Slot, state_in_memory
 from duobus.broker.fragment.source import Source, SourceSettings
-from duobus.broker.fragment.stretches import Finder
 from duobus.broker.message_broker import Plan
 from duobus.errors import ServiceBusError
 from duobus.model.columns import Mailbox, SendBatch
@@ -178,17 +177,11 @@ class Driver:
             cold_tail.page_in(other.fragment, 0, rows, is_last=len(rows) < 3)
         return other
 
-    def slots(self) -> dict[int, Slot]:
-        """Every message by count, those without a slot included."""
-        finder = Finder(self.source)
-        found = {count: finder.find(count) for count in finder.counts(0, NEVER)}
-        return self.source.by_count | {count: slot for count, slot in found.items() if slot is not None}
-
     def picture(self) -> dict[int, tuple[int, int, bytes, Special | None]]:
         """Every message: count to (state, deliveries, payload, special)."""
         return {
             count: (slot.state, slot.deliveries, slot.payload, slot.special)
-            for count, slot in sorted(self.slots().items())
+            for count, slot in sorted(self.source.by_count.items())
         }
 
     def stored(self) -> dict[int, tuple[int, int, bytes, Special | None]]:

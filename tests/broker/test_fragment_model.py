@@ -44,8 +44,6 @@ class FragmentMachine(RuleBasedStateMachine):
 
     #: What an abandoned message is put off by, doubled for the second time.
     delay_ms = 0
-    #: Whether a lock may bring fewer messages than there are.
-    may_be_fewer = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,8 +107,7 @@ class FragmentMachine(RuleBasedStateMachine):
         place = "dead" if dead else "active"
         free = [name for name, m in self.messages.items() if m.place == place and m.is_free]
         got = self.driver.lock(limit, int(dead))
-        wanted = min(limit, len(free))
-        assert len(got) == wanted or (self.may_be_fewer and 0 < len(got) < wanted)
+        assert len(got) == min(limit, len(free))
         for lock, slot in got:
             message = self.messages[slot.payload]
             assert slot.payload in free
@@ -152,8 +149,8 @@ class FragmentMachine(RuleBasedStateMachine):
             else:
                 # A deferred dead letter: out of this model's reach from here on.
                 del self.messages[name]
-                count = next(c for c, s in self.driver.slots().items() if s.payload == name)
-                state = self.driver.slots()[count].state
+                count = next(c for c, s in self.driver.source.by_count.items() if s.payload == name)
+                state = self.driver.source.by_count[count].state
                 self.driver.commit(TakeDeferred("handle", 0, state >> 2, [count], Box()))
         self._sync()
 
@@ -164,7 +161,7 @@ class FragmentMachine(RuleBasedStateMachine):
         names = sorted(name for name, m in self.messages.items() if m.place == "deferred" and not m.locked_until_ms)
         if names:
             name = data.draw(st.sampled_from(names))
-            count = next(c for c, s in self.driver.slots().items() if s.payload == name)
+            count = next(c for c, s in self.driver.source.by_count.items() if s.payload == name)
             command = TakeDeferred("handle", 0, 0, [count], Box())
             assert self.driver.error_of(command) is None
             del self.messages[name]
@@ -220,7 +217,7 @@ class FragmentMachine(RuleBasedStateMachine):
         for message in self.messages.values():
             message.locked_until_ms = 0
         self.locks.clear()
-        by_name = {slot.payload: slot for slot in self.driver.slots().values()}
+        by_name = {slot.payload: slot for slot in self.driver.source.by_count.values()}
         for name, message in self.messages.items():
             # A crash may forget a delivery or count one that was not; it never loses what was settled (I6).
             assert by_name[name].deliveries >= message.deliveries
@@ -237,7 +234,7 @@ class FragmentMachine(RuleBasedStateMachine):
         """Fragment, store and model agree."""
         self._sync()
         source = self.driver.source
-        assert sorted(slot.payload for slot in self.driver.slots().values()) == sorted(self.messages)
+        assert sorted(slot.payload for slot in source.by_count.values()) == sorted(self.messages)
         assert sorted(found[2] for found in self.driver.stored().values()) == sorted(self.messages)
         places = [message.place for message in self.messages.values()]
         assert source.numbers == [
@@ -248,7 +245,7 @@ class FragmentMachine(RuleBasedStateMachine):
             places.count("scheduled"),
         ]
         assert source.bytes == sum(map(len, self.messages))
-        assert set(self.driver.slots()) == set(self.driver.stored())
+        assert set(source.by_count) == set(self.driver.stored())
         free = sum(m.place == "active" and m.is_free for m in self.messages.values())
         assert self.driver.waiting() == free
 

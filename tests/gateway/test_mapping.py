@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from azure.servicebus._pyamqp._decode import decode_payload
 
-from duobus.broker import COUNT_BITS, DEAD_LETTER, Slot, Stretch, string_key
+from duobus.broker import COUNT_BITS, DEAD_LETTER, Slot, string_key
 from duobus.broker.fragment.slot import DEFERRED, SCHEDULED, state_of
 from duobus.codec import (
     Symbol,
@@ -273,10 +273,3 @@ def test_typed_ids_and_properties_pass_untouched_through_the_broker() -> None:
     found = take_apart(whole)
     assert found.bare == whole
     assert application_properties(found.bare) == {"k": 7}
-
-
-@pytest.mark.parametrize("default_ttl_ms", [None, 60_000])
-def test_the_heads_of_a_stretch_are_those_of_its_messages(default_ttl_ms: int | None) -> None:
-    stretch = Stretch(77, [ENQUEUED_MS, ENQUEUED_MS + 1, ENQUEUED_MS + 1], [BARE, b"", BARE * 2])
-    made = HeadMaker(default_ttl_ms, locks=True)
-    assert made.heads(stretch, FRAGMENT, LOCKED_MS) == made.heads(stretch.slots(), FRAGMENT, LOCKED_MS)

@@ -225,7 +225,7 @@ def test_an_error_of_the_driver_is_left_to_load(
     store.close()
     store.open()
     # No connection can be made: the file's name leads elsewhere.
-    store._ahead._path = str(tmp_path)
+    store._path = str(tmp_path)
     assert store.load_columns(1, 1, 100) == []
     assert payloads_of(store.load(1, 1, 100)) == bodies(STRETCH)
 

@@ -18,7 +18,6 @@ from duobus.broker.fragment.reserving import Reserve
 from duobus.broker.fragment.sessions import SessionLock, session_lock_lost
 from duobus.broker.fragment.settling import lock_lost
 from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, CopySlot, Slot, kind_of, sub_queue_of
-from duobus.broker.fragment.stretches import Stretch
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.idle import last_access_ms
 from duobus.broker.lending import Receiver
@@ -62,7 +61,6 @@ __all__ = [
     "SettleBatch",
     "SettleDetail",
     "Slot",
-    "Stretch",
     "Subscription",
     "TRANSFER_DEAD_LETTER",
     "TakeDeferred",

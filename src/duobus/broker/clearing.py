@@ -163,8 +163,6 @@ async def _purge_fragment(
         source = _source_of(handle, source_no)
         is_clean = is_clean and not (source.cold_number and source.cold_first < end and MAIN in sub_queues)
     cleared.locked += sum(slot.count < end and sub_queue_of(slot.state) in sub_queues for slot in source.locks.values())
-    if MAIN in sub_queues:
-        cleared.locked += sum(max(0, min(len(part), end - part.count)) for part in source.held.all())
 
 
 async def _clear_available(

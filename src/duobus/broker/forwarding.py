@@ -232,7 +232,7 @@ class Forwarding:
         if handle.fragment is None:
             return []
         source = handle.fragment.sources[origin[2]]
-        return [count for count in counts if not source.is_in_memory(count) and not source.is_cold(count)]
+        return [count for count in counts if count not in source.by_count and not source.is_cold(count)]
 
 
 def transfer_message_count(queue: Queue) -> int:

@@ -366,7 +366,7 @@ class MessageBroker:
         now_ms = self._time.now_ms()
         if now_ms >= fragment.deadline:
             self._tick(fragment, now_ms)
-        held = fragment.sources[source_no].singly(ranges)
+        held = fragment.sources[source_no].locks
         lost = [lock for first, number in ranges for lock in range(first, first + number) if lock not in held]
         self._pending.extend(fragment.unlock(source_no, ranges, now_ms, counted=counted))
         self._settle_down(fragment)
@@ -394,7 +394,7 @@ class MessageBroker:
         now_ms = self._time.now_ms()
         if now_ms >= fragment.deadline:
             self._tick(fragment, now_ms)
-        held = fragment.sources[source_no].singly((lock, 1) for lock in locks)
+        held = fragment.sources[source_no].locks
         return fragment.prefix == prefix and all(lock in held for lock in locks)
 
     def lock_deferred(

@@ -87,13 +87,13 @@ class DeliveryBatch:
         fragment: Handle of the fragment, given back with every settlement.
         prefix: First 8 bytes of every lock token of this batch.
         first_lock: Lock counter of the first message; the others follow by one (last 8 bytes of the token).
-        slots: The messages, in order: a sequence that nobody changes.
+        slots: The messages, in order.
         locked_until_ms: End of the locks, broker time; 0 for receive-and-delete.
     """
 
     __slots__ = ("first_lock", "fragment", "locked_until_ms", "prefix", "slots")
 
-    def __init__(self, fragment: Any, prefix: bytes, first_lock: int, slots: Any, locked_until_ms: int) -> None:
+    def __init__(self, fragment: Any, prefix: bytes, first_lock: int, slots: list[Any], locked_until_ms: int) -> None:
         self.fragment = fragment
         self.prefix = prefix
         self.first_lock = first_lock

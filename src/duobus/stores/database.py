@@ -96,7 +96,6 @@ class StoreFile:
         self._is_virtual = is_virtual
         self._lock: int | None = None
         self._identity: tuple[int, int] | None = None
-        self._cached: int | None = None
 
     def prepare(self, *, must_exist: bool) -> None:
         """Make sure that the file exists, is private (0600 in a folder of 0700) and that nobody else has it.
@@ -140,22 +139,9 @@ class StoreFile:
         disk = os.statvfs(self._path.parent)
         return used, disk.f_bavail * disk.f_frsize
 
-    def forget_cached(self) -> None:
-        """Tell the system that what it has cached of the file is not wanted again; what is not written yet stays."""
-        if self._is_virtual or not hasattr(os, "posix_fadvise"):
-            return
-        if self._cached is None:
-            # Kept open until the store is closed: with any descriptor of the file that is closed the system takes back
-            # the locks that the driver holds on it through others.
-            self._cached = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        os.posix_fadvise(self._cached, 0, 0, os.POSIX_FADV_DONTNEED)
-
     def release(self) -> None:
-        """Let others have the store, once all connections are closed; harmless when nothing is held."""
+        """Let others have the store; harmless when nothing is held."""
         self._identity = None
-        if self._cached is not None:
-            os.close(self._cached)
-            self._cached = None
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

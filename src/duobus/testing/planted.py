@@ -17,7 +17,6 @@ from duobus.broker.fragment.commands import DEFER, Command, Run, SettleBatch, Ta
 from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.fragment.slot import ACTIVE, MAIN, Slot, kind_of
 from duobus.broker.fragment.source import Source
-from duobus.broker.fragment.stretches import Stretch
 from duobus.broker.message_broker import MessageBroker
 from duobus.broker.scale_unit import ScaleUnit
 from duobus.gateway.amqp import mapping
@@ -263,9 +262,7 @@ def lock_not_exclusive() -> Iterator[None]:
     """A locked message is handed out a second time."""
     original = Fragment.lock
 
-    def lock(
-        self: Fragment, source_no: int, sub_queue: int, limit: int, now_ms: int
-    ) -> tuple[int, list[Slot] | Stretch, int]:
+    def lock(self: Fragment, source_no: int, sub_queue: int, limit: int, now_ms: int) -> tuple[int, list[Slot], int]:
         found = original(self, source_no, sub_queue, limit, now_ms)
         if sub_queue == MAIN and found[1] and self.next_lock % 7 == 0:
             self.sources[source_no].sub_queues[sub_queue].give_back(found[1][0])

@@ -14,13 +14,12 @@ from typing import Any
 
 from duobus.auth.authorizer import Authorizer, NamespaceRules
 from duobus.broker import MessageBroker, Queue, ScaleUnit, outlets, slot_of, string_key
-from duobus.broker.fragment import duplicates, sessions, settling, stretches
+from duobus.broker.fragment import duplicates, sessions, settling
 from duobus.broker.fragment.commands import Housekeeping, Run, TakeAndRemove
 from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.fragment.sessions import SessionLock
 from duobus.broker.fragment.slot import Slot
 from duobus.broker.fragment.source import Source
-from duobus.broker.fragment.stretches import Stretch
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.placement import Placement
 from duobus.clock import BrokerTime
@@ -188,7 +187,6 @@ class World:
         """Note what only the broker's side can know, while the context lasts."""
         with ExitStack() as stack:
             stack.enter_context(_wrapped(Fragment, "_lock_slots", self._locked))
-            stack.enter_context(_wrapped(stretches, "lock", self._locked_stretch))
             stack.enter_context(_wrapped(sessions, "accept", self._accepting))
             stack.enter_context(_wrapped(sessions, "lock_slots", self._locked_in_session))
             stack.enter_context(_wrapped(outlets, "take_turn", self._took_turn))
@@ -204,11 +202,6 @@ class World:
         first, until_ms = original(fragment, source, slots, now_ms)
         self._note_grants(fragment, first, slots, now_ms, until_ms)
         return first, until_ms
-
-    def _locked_stretch(self, original: Any, fragment: Fragment, source: Source, stretch: Stretch, now_ms: int) -> Any:
-        first, _, until_ms = original(fragment, source, stretch, now_ms)
-        self._note_grants(fragment, first, stretch.slots(), now_ms, until_ms)
-        return first, stretch, until_ms
 
     def _note_grants(self, fragment: Fragment, first: int, slots: list[Slot], now_ms: int, until_ms: int) -> None:
         handle = fragment.handle

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 from duobus.broker.fragment.cold_tail import slot_of_row
 from duobus.broker.fragment.slot import RESERVED, SCHEDULED, Slot, slot_like, sub_queue_of
-from duobus.broker.fragment.stretches import Finder
 from duobus.stores.interface import StoredMessage
 
 if TYPE_CHECKING:
@@ -67,27 +66,23 @@ def look(fragment: Fragment, source_no: int, sought: Sought, end: int, now_ms: i
     """Look at messages in memory with counts below ``end``, ascending; True when there are none left to look at."""
     source = fragment.sources[source_no]
     by_count = source.by_count
-    finder = Finder(source)
-    number = len(by_count) + finder.number
     last = min(end, source.next_count)
     counts: Iterable[int]
-    if last - sought.first <= 4 * number or number > SPAN:
+    if last - sought.first <= 4 * len(by_count) or len(by_count) > SPAN:
         first = sought.first
         if last - first > HOLE_LEAST:
             first = min((count for count in by_count if count >= first), default=last)
-            first = min(first, finder.next_count(sought.first, last))
         stop = min(last, first + SPAN)
         counts = range(first, stop)
     else:
         # Few are left of many that were there once.
         stop = last
-        counts = [count for count in by_count if sought.first <= count < last]
-        counts = sorted(counts + finder.counts(sought.first, last))
+        counts = sorted(count for count in by_count if sought.first <= count < last)
     for count in counts:
         if sought.is_full:
             sought.first = count
             return False
-        slot = by_count.get(count) or finder.find(count)
+        slot = by_count.get(count)
         if slot is not None:
             sought.offer(fragment, source, slot, now_ms)
     sought.first = max(sought.first, stop)
@@ -99,12 +94,11 @@ def look_at_rows(
 ) -> None:
     """The same for rows that the store gave; memory knows better where it has them."""
     source = fragment.sources[source_no]
-    finder = Finder(source)
     for row in rows:
         if sought.is_full:
             return
         sought.first = row.count + 1
-        slot = source.by_count.get(row.count) or finder.find(row.count)
+        slot = source.by_count.get(row.count)
         if slot is None and source.is_cold(row.count):
             slot = slot_of_row(row)
         if slot is not None:

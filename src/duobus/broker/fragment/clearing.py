@@ -130,8 +130,7 @@ def _next_available(shelf: SubQueue, command: ClearAvailable) -> list[Slot]:
     returned, ready = shelf.returned, shelf.ready
     while len(slots) < command.limit and (returned or ready):
         is_returned = bool(returned) and (not ready or returned[0][0] < ready[0].count)
-        slot = returned[0][1] if is_returned else shelf.first()
-        assert slot is not None
+        slot = returned[0][1] if is_returned else ready[0]
         is_gone = slot.state == GONE
         if not is_gone and (slot.enqueued_ms >= command.before_ms or slot.count >= command.end):
             break

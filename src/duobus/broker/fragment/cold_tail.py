@@ -113,8 +113,11 @@ def take_in(fragment: Fragment, source_no: int, plain: Plain) -> None:
     """Take ordinary messages of the cold tail that are ``is_apart`` into the head window."""
     source = fragment.sources[source_no]
     number, size = len(plain.payloads), sum(map(len, plain.payloads))
+    counts = range(plain.first_count, plain.first_count + number)
     # ``place`` of ordinary messages comes to this.
-    source.sub_queues[MAIN].add(plain.first_count, plain.enqueued_ms, plain.payloads, size)
+    slots = list(map(Slot, counts, plain.payloads, plain.enqueued_ms))
+    source.by_count.update(zip(counts, slots, strict=True))
+    source.sub_queues[MAIN].ready.extend(slots)
     source.resident_bytes += size
     fragment.paged(source)
     source.warmed(number, size, plain.first_count + number)

@@ -18,7 +18,6 @@ from duobus.stores.interface import Tombstone
 if TYPE_CHECKING:
     from duobus.broker.fragment.sessions import Session, SessionLock
     from duobus.broker.fragment.source import Source
-    from duobus.broker.fragment.stretches import Stretch
 
 COMPLETE: Final = 0
 ABANDON: Final = 1
@@ -133,7 +132,6 @@ class SettleBatch(Command):
         holder: The lock of the session whose holder asks, for strict ones; None for none.
         is_claimed: Slots and lost locks were found when it was submitted.
         lost: After apply: lock counters that were no longer held.
-        stretches: After apply, of a completion: messages without slots; ``slots`` are the others.
         expected: Sessions that wait for what an abandon brings back, one entry per message.
     """
 
@@ -148,7 +146,6 @@ class SettleBatch(Command):
         "prefix",
         "ranges",
         "slots",
-        "stretches",
         "strict",
     )
 
@@ -174,7 +171,6 @@ class SettleBatch(Command):
         self.lost: list[int] = []
         self.expected: list[Session] = []
         self.slots: list[Slot] = []
-        self.stretches: list[Stretch] = []
 
 
 class SettleDetail:

@@ -6,7 +6,6 @@ from heapq import heappop
 from typing import TYPE_CHECKING
 
 from duobus.broker.fragment.slot import ACTIVE, GONE, MAIN, kind_of
-from duobus.broker.fragment.stretches import Stretch
 
 if TYPE_CHECKING:
     from duobus.broker.fragment.commands import Housekeeping
@@ -17,19 +16,12 @@ if TYPE_CHECKING:
 def expire(fragment: Fragment, source: Source, now_ms: int, keeping: Housekeeping) -> None:
     """Collect what has run out of life; locked messages do not."""
     default_ttl = source.settings.default_ttl_ms
-    shelf = source.sub_queues[MAIN]
-    ready = shelf.ready
+    ready = source.sub_queues[MAIN].ready
     if default_ttl is not None:
-        while ready:
-            if isinstance(ready[0], Stretch) and ready[0].enqueued_ms + default_ttl > now_ms:
-                break
-            slot = shelf.first()
-            assert slot is not None
-            if slot.state != GONE and slot.enqueued_ms + default_ttl > now_ms:
-                break
-            ready.popleft()
+        while ready and (ready[0].state == GONE or ready[0].enqueued_ms + default_ttl <= now_ms):
+            slot = ready.popleft()
             if slot.state == GONE:
-                shelf.stale -= 1
+                source.sub_queues[MAIN].stale -= 1
             else:
                 # One with a life of its own stands in the index below, too, and must not expire twice.
                 slot.expires_ms = 0

@@ -392,12 +392,7 @@ def busy_sources(fragment: Fragment) -> list[Source]:
     return [
         source
         for source in fragment.sources.values()
-        if source.by_count
-        or source.has_stretches
-        or source.expiring
-        or source.worn
-        or source.history
-        or source.sessions
+        if source.by_count or source.expiring or source.worn or source.history or source.sessions
     ]
 
 

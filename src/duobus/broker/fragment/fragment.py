@@ -22,12 +22,10 @@ from duobus.broker.fragment import (
     expiry,
     fanout,
     redelivery,
-    renewing,
     reserving,
     session_states,
     sessions,
     settling,
-    stretches,
     transfer,
 )
 from duobus.broker.fragment.clearing import Clearing
@@ -61,7 +59,6 @@ from duobus.broker.fragment.slot import (
     sub_queue_of,
 )
 from duobus.broker.fragment.source import WINDOW_COUNT, Source, SourceSettings
-from duobus.broker.fragment.stretches import Stretch
 from duobus.errors import MessageNotFound, ServiceBusError
 from duobus.stores.interface import CommitBatch, Put, SourceRow, StoredMessage
 
@@ -190,9 +187,8 @@ class Fragment:
         for ends in source.ends.values():
             while ends and ends[0][0] <= now_ms:
                 _, first, number = ends.popleft()
-                held = source.singly([(first, number)])
                 for lock in range(first, first + number):
-                    if lock in held and renewed.get(lock, 0) <= now_ms:
+                    if lock in source.locks and renewed.get(lock, 0) <= now_ms:
                         renewed.pop(lock, None)
                         self.give_back(source, source.locks.pop(lock), now_ms, counted=True, keeping=keeping)
             if ends:
@@ -391,7 +387,7 @@ class Fragment:
         """Make new messages available of which none has anything rare."""
         first = slots[0].count
         main = source.sub_queues[MAIN]
-        if source.cold_number or self._is_window_full(source, main.available()):
+        if source.cold_number or self._is_window_full(source, len(main.ready)):
             source.chill(first, len(slots), size)
             return
         source.by_count.update(zip(range(first, first + len(slots)), slots, strict=True))
@@ -406,7 +402,7 @@ class Fragment:
         """Make new messages available of which at least one has something rare."""
         main = source.sub_queues[MAIN]
         for slot in slots:
-            if slot.state == ACTIVE and (source.cold_number or self._is_window_full(source, main.available())):
+            if slot.state == ACTIVE and (source.cold_number or self._is_window_full(source, len(main.ready))):
                 source.chill(slot.count, 1, len(slot.payload))
                 note_cold_expiry(self, source, slot.count, slot.enqueued_ms, slot.special)
                 continue
@@ -481,14 +477,10 @@ class Fragment:
         shelf = self.sources[source_no].sub_queues[sub_queue]
         return shelf.available() - shelf.promised
 
-    def lock(self, source_no: int, sub_queue: int, limit: int, now_ms: int) -> tuple[int, list[Slot] | Stretch, int]:
+    def lock(self, source_no: int, sub_queue: int, limit: int, now_ms: int) -> tuple[int, list[Slot], int]:
         """Peek-lock up to ``limit`` messages: (first lock counter, messages, end of the locks). Needs no commit."""
         source = self.sources[source_no]
-        shelf = source.sub_queues[sub_queue]
-        stretch = shelf.take_stretch(limit) if shelf.stretches else None
-        if stretch is not None:
-            return stretches.lock(self, source, stretch, now_ms)
-        slots = shelf.take(limit)
+        slots = source.sub_queues[sub_queue].take(limit)
         first, until_ms = self._lock_slots(source, slots, now_ms)
         # take() is ascending, so the last is the highest.
         if slots and sub_queue == MAIN and slots[-1].count > source.highest_delivered:
@@ -522,11 +514,10 @@ class Fragment:
                 source.touched[slot.count] = slot
         self.next_lock = lock
         if slots:
-            self.lock_ends(source, duration, until_ms, first, len(slots))
+            self._lock_ends(source, duration, until_ms, first, len(slots))
         return first, until_ms
 
-    def lock_ends(self, source: Source, duration: int, until_ms: int, first: int, number: int) -> None:
-        """Note when these locks end."""
+    def _lock_ends(self, source: Source, duration: int, until_ms: int, first: int, number: int) -> None:
         ends = source.ends.get(duration)
         if ends is None:
             source.ends[duration] = ends = deque()
@@ -535,16 +526,29 @@ class Fragment:
 
     def renew(self, source_no: int, locks: Sequence[int], now_ms: int) -> int | None:
         """Renew locks: their new end, or None when one of them is not held (then none is renewed)."""
-        return renewing.renew(self, self.sources[source_no], locks, now_ms)
+        source = self.sources[source_no]
+        if not all(lock in source.locks for lock in locks) or self._any_in_session(source, locks):
+            return None
+        duration = source.settings.lock_duration_ms
+        until_ms = now_ms + duration
+        for lock in locks:
+            source.renewed[lock] = until_ms
+            self._lock_ends(source, duration, until_ms, lock, 1)
+        return until_ms
 
-    def unlock(self, source_no: int, ranges: Sequence[tuple[int, int]], now_ms: int, *, counted: bool) -> list[Command]:
+    @staticmethod
+    def _any_in_session(source: Source, locks: Sequence[int]) -> bool:
+        """Whether one of these locks lasts as long as its session's, which alone can be renewed (contract 11.5)."""
+        return source.sessions is not None and any(sub_queue_of(source.locks[lock].state) == MAIN for lock in locks)
+
+    def unlock(self, source_no: int, ranges: Iterable[tuple[int, int]], now_ms: int, *, counted: bool) -> list[Command]:
         """Give locked messages back: to the front, at once (I19, I20). Returns what needs a commit.
 
         ``counted``: the delivery counts (connection gone); otherwise it does not (``released``).
         """
         source = self.sources[source_no]
         keeping = Housekeeping(self.handle, source_no)
-        locks = source.singly(ranges)
+        locks = source.locks
         for first, number in ranges:
             for lock in range(first, first + number):
                 slot = locks.pop(lock, None)

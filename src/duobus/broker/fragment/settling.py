@@ -5,11 +5,10 @@ Apply writes the records and takes the messages out of everyone's reach; release
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from duobus.broker.fragment import redelivery, sessions, stretches
+from duobus.broker.fragment import redelivery, sessions
 from duobus.broker.fragment.commands import (
     ABANDON,
     COMPLETE,
@@ -69,9 +68,8 @@ def check(fragment: Fragment, command: SettleBatch) -> ServiceBusError | None:
         error = sessions.settle_fault(source, command) if source.sessions is not None else None
         if error is not None:
             return error
-        held = source.singly(command.ranges)
         for first, number in command.ranges:
-            if not all(lock in held for lock in range(first, first + number)):
+            if not all(lock in source.locks for lock in range(first, first + number)):
                 return lock_lost()
     if command.outcome == ABANDON:
         return redelivery.fault(source.settings, command.detail)
@@ -79,8 +77,7 @@ def check(fragment: Fragment, command: SettleBatch) -> ServiceBusError | None:
 
 
 def _dead_letter_fault(source: Source, command: SettleBatch) -> ServiceBusError | None:
-    # What has no slot is in the main sub-queue.
-    for first, number in command.ranges if source.locks else ():
+    for first, number in command.ranges:
         for lock in range(first, first + number):
             slot = source.locks.get(lock)
             if slot is not None and sub_queue_of(slot.state) != MAIN:
@@ -102,8 +99,6 @@ def apply(fragment: Fragment, source: Source, command: SettleBatch, now_ms: int,
             # They came session by session; in order of count they are ranges again.
             slots.sort(key=_COUNT)
         removals(source, slots, commit)
-        if command.stretches:
-            stretches.complete(source, command.stretches, commit)
         return
     for slot in slots:
         slot.lock = RESERVED
@@ -114,13 +109,8 @@ def _find_locked(source: Source, command: SettleBatch) -> None:
     pop = source.locks.pop
     slots = command.slots
     lost = command.lost
-    if command.outcome != COMPLETE:
-        source.singly(command.ranges)
     for first, number in command.ranges:
-        locks: Sequence[int] = range(first, first + number)
-        if source.held.number:
-            locks = stretches.claim(source, first, number, command.stretches)
-        for lock in locks:
+        for lock in range(first, first + number):
             slot = pop(lock, None)
             if slot is None:
                 lost.append(lock)
@@ -164,8 +154,6 @@ def release(fragment: Fragment, source: Source, command: SettleBatch, now_ms: in
     """Removals final, the rest available in its new place."""
     if command.outcome == COMPLETE:
         _forget_all(source, command.slots)
-        stretches.forget(source, command.stretches)
-        command.stretches = []
     else:
         for slot in command.slots:
             slot.lock = 0

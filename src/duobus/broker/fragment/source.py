@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -28,7 +28,6 @@ from duobus.broker.fragment.slot import (
     slot_like,
     sub_queue_of,
 )
-from duobus.broker.fragment.stretches import STRETCH_MAX, Finder, Held, Stretch
 
 #: Indexes shorter than this are not worth compacting.
 COMPACT_FROM: Final = 1024
@@ -37,8 +36,6 @@ COMPACT_FROM: Final = 1024
 WINDOW_COUNT: Final = 50_000
 #: Rows of one page of the cold tail: some milliseconds of reading.
 PAGE_COUNT: Final = 4_096
-#: Slots that are made of a stretch when one is wanted.
-UNFOLDED: Final = 64
 
 _COUNTERS: Final = struct.Struct(">6q")
 
@@ -105,32 +102,24 @@ class SourceSettings:
 class SubQueue:
     """What can be handed out: ``ready`` in order of count, in front of it ``returned``.
 
-    Args:
-        by_count: Of the source; gets the slots that are made of stretches.
-
     Attributes:
-        ready: Never delivered since recovery, ascending; stretches only in the main sub-queue.
+        ready: Never delivered since recovery, ascending.
         returned: Heap of (count, slot): came back from a receiver, or entered out of order.
         stale: Slots in either list that are GONE and still to be dropped.
         promised: Messages that receive-and-delete commands in waiting will take.
-        stretches: Stretches in ``ready``.
-        folded: Messages in them beyond one each.
     """
 
-    __slots__ = ("_by_count", "folded", "promised", "ready", "returned", "stale", "stretches")
+    __slots__ = ("promised", "ready", "returned", "stale")
 
-    def __init__(self, by_count: dict[int, Slot]) -> None:
-        self.ready: deque[Slot | Stretch] = deque()
+    def __init__(self) -> None:
+        self.ready: deque[Slot] = deque()
         self.returned: list[tuple[int, Slot]] = []
         self.stale = 0
         self.promised = 0
-        self.stretches = 0
-        self.folded = 0
-        self._by_count = by_count
 
     def available(self) -> int:
         """Number of messages that a take would find."""
-        return len(self.ready) + self.folded + len(self.returned) - self.stale
+        return len(self.ready) + len(self.returned) - self.stale
 
     def give_back(self, slot: Slot) -> None:
         """Put a message back at its place in the order."""
@@ -138,7 +127,7 @@ class SubQueue:
 
     def drop_stale(self) -> None:
         """Forget the slots that are GONE, and the bytes that they hold."""
-        self.ready = deque(entry for entry in self.ready if isinstance(entry, Stretch) or entry.state != GONE)
+        self.ready = deque(slot for slot in self.ready if slot.state != GONE)
         self.returned = [entry for entry in self.returned if entry[1].state != GONE]
         heapify(self.returned)
         self.stale = 0
@@ -146,91 +135,23 @@ class SubQueue:
     def take(self, limit: int) -> list[Slot]:
         """Take up to ``limit`` messages off, lowest count first."""
         ready = self.ready
-        if not self.returned and not self.stale and not self.stretches:
+        if not self.returned and not self.stale:
             if limit >= len(ready):
-                every = list(ready)
+                slots = list(ready)
                 ready.clear()
-                return every  # type: ignore[return-value]
-            return [ready.popleft() for _ in range(limit)]  # type: ignore[misc]
-        slots: list[Slot] = []
+                return slots
+            return [ready.popleft() for _ in range(limit)]
+        slots = []
         returned = self.returned
         while len(slots) < limit and (returned or ready):
             if returned and (not ready or returned[0][0] < ready[0].count):
                 slot = heappop(returned)[1]
-            elif isinstance(ready[0], Stretch):
-                slots += self._unfold(limit - len(slots))
-                continue
             else:
-                slot = ready.popleft()  # type: ignore[assignment]
+                slot = ready.popleft()
             if slot.state == GONE:
                 self.stale -= 1
             else:
                 slots.append(slot)
-        return slots
-
-    # -- stretches ----------------------------------------------------------------------------------------------
-
-    def add(self, count: int, times: Sequence[int], payloads: Sequence[bytes], size: int) -> None:
-        """Put ordinary messages with consecutive counts, of ``size`` bytes together, behind all others."""
-        each = len(payloads[0])
-        if each * len(payloads) != size or max(map(len, payloads)) != each:
-            each = -1
-        last = self.ready[-1] if self.ready else None
-        number = len(payloads)
-        if isinstance(last, Stretch) and last.count + len(last) == count and len(last) + number <= STRETCH_MAX:
-            if last.each != each:
-                last.each = -1
-            last.times += times
-            last.payloads += payloads
-            self.folded += number
-            return
-        self.ready.append(Stretch(count, list(times), list(payloads), each))
-        self.stretches += 1
-        self.folded += number - 1
-
-    def take_stretch(self, limit: int) -> Stretch | None:
-        """Take up to ``limit`` messages off a stretch, if one comes next; else None."""
-        ready = self.ready
-        if not ready or self.returned:
-            return None
-        stretch = ready[0]
-        if not isinstance(stretch, Stretch):
-            return None
-        if limit < len(stretch):
-            self.folded -= limit
-            return stretch.take(limit)
-        ready.popleft()
-        self.stretches -= 1
-        self.folded -= len(stretch) - 1
-        return stretch
-
-    def first(self) -> Slot | None:
-        """The slot at the beginning of ``ready``; one is made when a stretch stands there."""
-        if not self.ready:
-            return None
-        if isinstance(self.ready[0], Stretch):
-            self.ready.extendleft(reversed(self._unfold(UNFOLDED)))
-        return self.ready[0]  # type: ignore[return-value]
-
-    def resting(self) -> list[Stretch]:
-        """The stretches of ``ready``."""
-        return [entry for entry in self.ready if isinstance(entry, Stretch)] if self.stretches else []
-
-    def _unfold(self, limit: int) -> list[Slot]:
-        """Take up to ``limit`` messages off the stretch in front, as slots."""
-        stretch = self.ready[0]
-        assert isinstance(stretch, Stretch)
-        number = len(stretch)
-        if limit < number:
-            self.folded -= limit
-            stretch = stretch.take(limit)
-        else:
-            self.ready.popleft()
-            self.stretches -= 1
-            self.folded -= number - 1
-        slots = stretch.slots()
-        for slot in slots:
-            self._by_count[slot.count] = slot
         return slots
 
 
@@ -238,10 +159,8 @@ class Source:
     """The messages of one source, their locks, and what waits for its time.
 
     Attributes:
-        by_count: Every message that the store holds for sure and that has a slot, by count.
+        by_count: Every message that the store holds for sure, by count.
         locks: Lock counter to the message it locks.
-        held: Locked messages that have no slot.
-        leaving: The same of those whose removal is decided and not durable, by the first count of each stretch.
         ends: Per lock duration: (end, first lock, number of locks), ascending by construction.
         renewed: Lock counter to its later end, for the few that were renewed.
         expiring: Heap of (expires_ms, count): messages with a time to live of their own, and all that left the
@@ -283,12 +202,10 @@ class Source:
         "ends",
         "expiring",
         "firsts",
-        "held",
         "highest_delivered",
         "history",
         "is_activating",
         "is_paging",
-        "leaving",
         "ledger",
         "locks",
         "missing",
@@ -315,10 +232,8 @@ class Source:
         self.next_count = 1
         self.highest_delivered = 0
         self.by_count: dict[int, Slot] = {}
-        self.sub_queues = [SubQueue(self.by_count) for _ in range(SUB_QUEUES)]
+        self.sub_queues = [SubQueue() for _ in range(SUB_QUEUES)]
         self.locks: dict[int, Slot] = {}
-        self.held = Held()
-        self.leaving: dict[int, Stretch] = {}
         self.ends: dict[int, deque[tuple[int, int, int]]] = {}
         self.renewed: dict[int, int] = {}
         self.expiring: list[tuple[int, int]] = []
@@ -381,25 +296,6 @@ class Source:
         del self.by_count[slot.count]
         self.resident_bytes -= len(slot.payload)
         slot.expires_ms = 0
-
-    def singly(self, ranges: Iterable[tuple[int, int]]) -> dict[int, Slot]:
-        """``locks``, once whatever has one of these locks, (first, number) each, has a slot."""
-        if self.held.number:
-            for first, number in ranges:
-                for stretch in self.held.take(first, number):
-                    for lock, slot in enumerate(stretch.slots(), stretch.first_lock):
-                        slot.lock = lock
-                        self.locks[lock] = self.by_count[slot.count] = slot
-        return self.locks
-
-    @property
-    def has_stretches(self) -> bool:
-        """Whether there are messages without slots."""
-        return bool(self.sub_queues[MAIN].stretches or self.held.number or self.leaving)
-
-    def is_in_memory(self, count: int) -> bool:
-        """Whether a message is in memory, with a slot or without."""
-        return count in self.by_count or (self.has_stretches and Finder(self).find(count) is not None)
 
     def uncount(self, slots: Iterable[Slot]) -> None:
         """Take messages out of the numbers: their removal is decided."""
@@ -468,12 +364,10 @@ class Source:
             if sub_queue.stale > sub_queue.available() + COMPACT_FROM:
                 sub_queue.drop_stale()
         for duration, ends in self.ends.items():
-            if len(ends) > 2 * (len(self.locks) + self.held.number) + COMPACT_FROM:
-                locks, held = self.locks, self.held
+            if len(ends) > 2 * len(self.locks) + COMPACT_FROM:
+                locks = self.locks
                 self.ends[duration] = deque(
-                    end
-                    for end in ends
-                    if held.overlaps(end[1], end[2]) or any(lock in locks for lock in range(end[1], end[1] + end[2]))
+                    end for end in ends if any(lock in locks for lock in range(end[1], end[1] + end[2]))
                 )
 
     def withdraw(self, slot: Slot) -> Slot:

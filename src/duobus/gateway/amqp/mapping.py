@@ -10,7 +10,7 @@ import struct
 import uuid
 from typing import Any, Final, NamedTuple
 
-from duobus.broker import COUNT_BITS, MAIN, CopySlot, Slot, Stretch, kind_of, string_key, sub_queue_of
+from duobus.broker import COUNT_BITS, MAIN, CopySlot, Slot, kind_of, string_key, sub_queue_of
 from duobus.codec import (
     DecodeError,
     GroupShape,
@@ -295,12 +295,8 @@ class HeadMaker:
         self._pack_map = struct.Struct(f">{len(self._start)}{rest}").pack
         self._again: dict[int, bytes] = {}
 
-    def heads(
-        self, slots: list[Slot] | Stretch, fragment_number: int, locked_until_ms: int
-    ) -> tuple[list[bytes], list[bytes]]:
+    def heads(self, slots: list[Slot], fragment_number: int, locked_until_ms: int) -> tuple[list[bytes], list[bytes]]:
         """Heads and bare messages of these slots, for one peek-locked or removed batch."""
-        if isinstance(slots, Stretch):
-            return self._heads_of_stretch(slots, fragment_number, locked_until_ms), slots.payloads
         base = fragment_number << COUNT_BITS
         pack, first, locks = self._pack, self._ordinary, self._locks
         heads: list[bytes] = []
@@ -322,15 +318,6 @@ class HeadMaker:
             heads.append(head)
             payloads.append(payload)
         return heads, payloads
-
-    def _heads_of_stretch(self, stretch: Stretch, fragment_number: int, locked_until_ms: int) -> list[bytes]:
-        pack, first = self._pack, self._ordinary
-        number = fragment_number << COUNT_BITS | stretch.count
-        heads: list[bytes] = []
-        for enqueued_ms in stretch.times:
-            heads.append(pack(first, enqueued_ms, _SEQUENCE, number, _ORIGIN, number, _LOCKED, locked_until_ms))
-            number += 1
-        return heads
 
     def heads_until(
         self, slots: list[Slot], fragment_number: int, untils: list[int]
@@ -409,9 +396,7 @@ class HeadMaker:
 class CopyHeadMaker(HeadMaker):
     """The same for copies of a topic's messages, which have the number that the topic gave them beside their own."""
 
-    def heads(
-        self, slots: list[Slot] | Stretch, fragment_number: int, locked_until_ms: int
-    ) -> tuple[list[bytes], list[bytes]]:
+    def heads(self, slots: list[Slot], fragment_number: int, locked_until_ms: int) -> tuple[list[bytes], list[bytes]]:
         """See HeadMaker."""
         base = fragment_number << COUNT_BITS
         heads: list[bytes] = []

@@ -17,14 +17,13 @@ from duobus.broker import (
     SettleBatch,
     SettleDetail,
     Slot,
-    Stretch,
     Subscription,
     lock_lost,
 )
 from duobus.errors import MessageLockLost, NotAllowed, NotImplementedYet, ServiceBusError
 from duobus.gateway.amqp.entity_life import demand_receiving
 from duobus.gateway.amqp.mapping import CopyHeadMaker, HeadMaker
-from duobus.gateway.amqp.slices import REST_S, WRITTEN_BYTES, Pace, fitting
+from duobus.gateway.amqp.slices import REST_S, Pace
 from duobus.model.columns import DeliveryBatch, Mailbox
 from duobus.model.metering import EMPTY_RECEIVE, OPERATION_BYTES, RECEIVE, SETTLE, operations_of
 
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
     from duobus.gateway.amqp.deliveries import Deliveries, DeliveryRun
     from duobus.gateway.amqp.peer import Peer
 
+#: How many bytes of messages are written before the output's size is looked at again.
+WRITTEN_BYTES = 1 << 18
 #: Payload bytes of large messages that wait for a slow client; beyond, its credit brings no more into memory.
 UNSENT_BYTES_MAX = 4 << 20
 #: Of an entity that allows messages beyond this, the bytes are counted; a thousand smaller ones are bounded enough.
@@ -254,7 +255,7 @@ class OutgoingLink(Mailbox):
             if number <= 0:
                 break
             if number * self._size_max > WRITTEN_BYTES:
-                number = fitting(batch.slots, offset, number)
+                number = _fitting(batch.slots, offset, number)
             slots = batch.slots if number == len(batch.slots) else batch.slots[offset : offset + number]
             self._write(batch, slots, batch.first_lock + offset)
             if offset + number == len(batch.slots):
@@ -272,7 +273,7 @@ class OutgoingLink(Mailbox):
                 self._ask_on()
         self._answer_drain()
 
-    def _write(self, batch: DeliveryBatch, slots: list[Slot] | Stretch, first_lock: int) -> None:
+    def _write(self, batch: DeliveryBatch, slots: list[Slot], first_lock: int) -> None:
         handle: FragmentHandle = batch.fragment
         heads, payloads = self._heads.heads(slots, handle.number, batch.locked_until_ms)
         first_id = self.link.send_run(batch.prefix, first_lock, heads, payloads, self.is_removing)
@@ -444,6 +445,16 @@ def write_outcome(session: Session, ranges: list[tuple[int, int]], state: Delive
             session.disposition(False, first & 0xFFFFFFFF, last & 0xFFFFFFFF, state, True)
             first, last = start, end
     session.disposition(False, first & 0xFFFFFFFF, last & 0xFFFFFFFF, state, True)
+
+
+def _fitting(slots: list[Slot], offset: int, number: int) -> int:
+    """How many of these slots, at least one, have WRITTEN_BYTES together."""
+    size = 0
+    for index in range(offset, offset + number):
+        size += slots[index].size
+        if size > WRITTEN_BYTES:
+            return max(1, index - offset)
+    return number
 
 
 def _ids(found: list[tuple[DeliveryRun, int, int, int]]) -> list[tuple[int, int]]:

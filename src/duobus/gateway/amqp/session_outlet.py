@@ -15,8 +15,8 @@ from duobus.broker import COMPLETE, Outlet, Queue, SettleBatch, Subscription, Tu
 from duobus.errors import MessageLockLost
 from duobus.gateway.amqp.deliveries import Stretch, split
 from duobus.gateway.amqp.mapping import CopyHeadMaker, HeadMaker
-from duobus.gateway.amqp.outgoing_link import write_outcome
-from duobus.gateway.amqp.slices import WRITTEN_BYTES, Pace
+from duobus.gateway.amqp.outgoing_link import WRITTEN_BYTES, write_outcome
+from duobus.gateway.amqp.slices import Pace
 from duobus.model.columns import DeliveryBatch
 from duobus.model.metering import OPERATION_BYTES, RECEIVE, SETTLE, operations_of
 

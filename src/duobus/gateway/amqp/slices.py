@@ -13,8 +13,6 @@ import socket
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from duobus.broker import Slot, Stretch
-
 if TYPE_CHECKING:
     from duobus.gateway.amqp.deliveries import DeliveryRun
     from duobus.gateway.amqp.peer import Endpoint
@@ -31,8 +29,6 @@ CLOSING = 5
 #: Messages that a receiving link asks for before others are written, and how many to begin with: a client may give any
 #: credit and read nothing.
 ASKED_MAX, ASKED_FIRST = 1000, 32
-#: How many bytes of messages are written before the output's size is looked at again.
-WRITTEN_BYTES = 1 << 18
 
 
 class Pace:
@@ -99,15 +95,3 @@ def ending(endpoints: list[Endpoint], unsettled: list[tuple[DeliveryRun, list[tu
                 part = min(RELEASED_MAX, number - offset)
                 unlock(run.handle, source_no, run.prefix, [(first + offset, part)], counted=True)
                 yield part
-
-
-def fitting(slots: list[Slot] | Stretch, offset: int, number: int) -> int:
-    """How many of these slots, at least one, have WRITTEN_BYTES together."""
-    if isinstance(slots, Stretch) and slots.size_of(offset, offset + number) <= WRITTEN_BYTES:
-        return number
-    size = 0
-    for index in range(offset, offset + number):
-        size += slots[index].size
-        if size > WRITTEN_BYTES:
-            return max(1, index - offset)
-    return number

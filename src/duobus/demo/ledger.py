@@ -229,3 +229,17 @@ class Ledger:
         # Over the whole time, kills and restarts included: what an application would see.
         elapsed_ms = until_ms - (self._first_send_ms or 0)
         return round(count * 1000 / elapsed_ms, 1) if count and elapsed_ms > 0 else 0.0
+
+
+def loss_failures(result: dict[str, Any]) -> list[str]:
+    """Return what the counts of a result with ``left``, ``missing`` and ``altered_how`` show as wrong."""
+    failures = []
+    if result["lost"]:
+        failures.append(f"{result['lost']} acknowledged messages never came out, among them {result['missing']}.")
+    if result["altered"]:
+        failures.append(f"{result['altered']} messages came out altered, among them {result['altered_how']}.")
+    if result["revived"]:
+        failures.append(f"{result['revived']} deliveries of messages whose completion had been acknowledged.")
+    if result["left"]:
+        failures.append(f"{result['left']} messages are in the queue and are not delivered.")
+    return failures

@@ -14,7 +14,7 @@ from duobus.demo.corpus import Outgoing, standard_library
 from duobus.demo.dispositions import Dispositions
 from duobus.demo.feed import Feed
 from duobus.demo.killing import freeze_in_the_middle, kill_failures, play_with_server
-from duobus.demo.ledger import Ledger
+from duobus.demo.ledger import Ledger, loss_failures
 from duobus.demo.parts import Part
 from duobus.demo.run_state import RunState
 from duobus.demo.server_process import ServerProcess, queues_config
@@ -192,15 +192,7 @@ class QueuePart:
 
 def failures_of(result: dict[str, Any]) -> list[str]:
     """Return what makes a result a failure, one sentence each; empty when it is none."""
-    failures = []
-    if result["lost"]:
-        failures.append(f"{result['lost']} acknowledged messages never came out, among them {result['missing']}.")
-    if result["altered"]:
-        failures.append(f"{result['altered']} messages came out altered, among them {result['altered_how']}.")
-    if result["revived"]:
-        failures.append(f"{result['revived']} deliveries of messages whose completion had been acknowledged.")
-    if result["left"]:
-        failures.append(f"{result['left']} messages are in the queue and are not delivered.")
+    failures = loss_failures(result)
     return failures + kill_failures(result["kills"], KILLS, UNSETTLED_SENDS_MIN, LOCKS_HELD_MIN, "locks")
 
 

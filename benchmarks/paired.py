@@ -47,6 +47,8 @@ INTERVAL = timedelta(seconds=1)
 PING = timedelta(seconds=1)
 #: A body that is sent again and again; the SDK encodes it each time.
 CALLS = 20_000
+#: Calls of one way, then of the other.
+SLICE = 5
 
 
 class Nobody:
@@ -84,12 +86,25 @@ async def ratios_of(
     pairs: int,
     seconds: float,
 ) -> dict[str, float]:
-    """Rates of both ways in interleaved pairs, each way first in turn, and the median of their ratios."""
+    """Rates of both ways in interleaved pairs, each way first in turn, and the median of their ratios.
+
+    The two of a pair take turns every few calls, so that what else the machine does slows both.
+    """
     rates: dict[str, list[float]] = {"sdk": [], "pair": []}
-    for turn in range(pairs):
-        order = [("sdk", plain), ("pair", other)]
-        for name, send in order if turn % 2 else reversed(order):
-            rates[name].append(await rate_of(send, what, seconds))
+    order = [("sdk", plain), ("pair", other)]
+    for _ in range(pairs):
+        took = {"sdk": 0.0, "pair": 0.0}
+        slices = 0
+        while sum(took.values()) < 2 * seconds:
+            order.reverse()
+            for name, send in order:
+                began = time.perf_counter()
+                for _ in range(SLICE):
+                    await send(what)
+                took[name] += time.perf_counter() - began
+            slices += 1
+        for name, elapsed in took.items():
+            rates[name].append(slices * SLICE / elapsed)
     ratios = [mine / theirs for mine, theirs in zip(rates["pair"], rates["sdk"], strict=True)]
     return {
         "sdk_per_second": round(median(rates["sdk"]), 1),

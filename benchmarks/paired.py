@@ -3,8 +3,9 @@
 Over two brokers of its own and the official SDK:
 
 - *healthy*: single awaited sends and lists through the SDK's sender and through a paired one, in interleaved pairs of
-  one run; the median of their ratios. The processor time that the pair adds to a call, and to a message of a list, is
-  measured over senders that do nothing, since it is far below what the SDK's own varies by.
+  one run; the median of their ratios, beside that of two senders of the SDK. The processor time that the pair adds to a
+  call, and to a message of a list, is measured over senders that do nothing, since it is far below what the SDK's own
+  varies by.
 - *passive*: the same for passive replication.
 - *failover*: from the first failed send to ``FailoverEngaged``, beyond the interval; and from the primary's return to
   ``PrimaryHealthy``, beside the ping interval.
@@ -152,17 +153,21 @@ async def healthy(primary: ServerProcess, secondary: ServerProcess, pairs: int, 
         plain = await stack.enter_async_context(client(primary))
         pair = await stack.enter_async_context(await pair_namespace(client(primary), options_of(secondary)))
         one, two = plain.get_queue_sender("orders"), pair.get_queue_sender("orders")
+        same = plain.get_queue_sender("orders")
         single, many = ServiceBusMessage(BODY, message_id="m"), [ServiceBusMessage(BODY) for _ in range(LIST)]
         await rate_of(one.send_messages, single, 1)
         await rate_of(two.send_messages, single, 1)
+        await rate_of(same.send_messages, single, 1)
         gc.collect()
         found = {
+            # What the measurement itself tells apart: two senders of the SDK.
+            "control": await ratios_of(one.send_messages, same.send_messages, single, pairs, seconds),
             "single": await ratios_of(one.send_messages, two.send_messages, single, pairs, seconds),
             "list": await ratios_of(one.send_messages, two.send_messages, many, pairs, seconds),
             **await added_cpu(lambda sender: PairedSender(pair, "orders", sender)),
         }
-        await one.close()
-        await two.close()
+        for sender in (one, two, same):
+            await sender.close()
         return found
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kit_postgres import postgres_server, postgres_url  # noqa: F401 - fixtures
 from store_builders import Broker, sqlite_store
 
 from duobus.stores.interface import MessagingStore

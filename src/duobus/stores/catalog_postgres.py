@@ -7,14 +7,13 @@ notifies the others, so that a server that reads the revision knows whether what
 from __future__ import annotations
 
 import json
-import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import msgspec
 
-from duobus.errors import ConfigurationError, StoreFailed, StoreTooNew
+from duobus.errors import StoreFailed, StoreTooNew
 from duobus.model.description import AccessRule
 from duobus.stores.catalog import (
     DELETING,
@@ -29,6 +28,7 @@ from duobus.stores.catalog import (
     exists_already,
     unknown_entity,
 )
+from duobus.stores.postgres_place import Place, parse
 
 if TYPE_CHECKING:
     import psycopg
@@ -36,10 +36,8 @@ if TYPE_CHECKING:
 #: Highest format this version reads and writes; a newer one is refused (I65).
 FORMAT_VERSION: Final = 1
 SCHEMA: Final = "duobus_catalog"
-#: What changes of the catalog and of leases are announced on.
-CHANNEL: Final = "duobus_catalog"
-#: Seconds in which a connection is made, and any statement done: who waits for longer has lost its leases.
-CONNECT_S: Final = 4
+#: How long any statement may take, and a connection that has vanished go unnoticed: who waits for longer has lost its
+#: leases.
 STATEMENT_MS: Final = 4_000
 #: PostgreSQL's own lock, by which two servers don't make the schema at the same time.
 _SCHEMA_LOCK: Final = 0x64756F62
@@ -76,7 +74,7 @@ _STEPS: Final = (
         touched integer;
     BEGIN
         -- One after the other; who was stopped in the middle of it holds nobody up, for it is one statement.
-        PERFORM pg_advisory_xact_lock(hashtext('duobus leases'));
+        PERFORM pg_advisory_xact_lock(hashtext('duobus leases of ' || current_schema()));
         moment := clock_timestamp();
         ending := moment + (told->>'lease_ms')::integer * interval '1 millisecond';
         DELETE FROM nodes WHERE ends_at <= moment;
@@ -97,7 +95,7 @@ _STEPS: Final = (
         GET DIAGNOSTICS touched = ROW_COUNT;
         moved := moved + touched;
         IF moved > 0 THEN
-            PERFORM pg_notify('duobus_catalog', 'leases');
+            PERFORM pg_notify(current_schema(), 'leases');
         END IF;
         RETURN jsonb_build_object(
             'nodes', (SELECT coalesce(jsonb_agg(jsonb_build_object('node_id', node_id, 'address', address,
@@ -110,7 +108,17 @@ _STEPS: Final = (
 )
 
 
-def connect(url: str, name: str) -> psycopg.Connection[tuple[Any, ...]]:
+def catalog_place(url: str) -> Place:
+    """Where a shared catalog is: in a schema of its own, which the address may name.
+
+    Raises:
+        ConfigurationError: The address cannot be read; the text never tells a password.
+    """
+    place = parse(url)
+    return place.in_schema(place.schema or SCHEMA)
+
+
+def connect(place: Place, name: str) -> psycopg.Connection[tuple[Any, ...]]:
     """Connect to the catalog's database and make the schema what this version needs.
 
     ``name``: what the database shows of the connection.
@@ -121,30 +129,30 @@ def connect(url: str, name: str) -> psycopg.Connection[tuple[Any, ...]]:
     """
     import psycopg
 
-    connection = psycopg.connect(
-        url,
-        autocommit=True,
-        connect_timeout=CONNECT_S,
-        application_name=name,
-        # Nothing is acknowledged that is not on disk; and no call may take for ever.
-        options=f"-c search_path={SCHEMA} -c synchronous_commit=on -c statement_timeout={STATEMENT_MS}",
-        keepalives_idle=CONNECT_S,
-        tcp_user_timeout=STATEMENT_MS,
-    )
+    conninfo, beside = place.conninfo()
+    if "tcp_user_timeout" in beside:
+        beside["tcp_user_timeout"] = str(STATEMENT_MS)
+    # Nothing is acknowledged that is not on disk; and no call may take for ever.
+    safety = "off" if place.is_unsafe else "on"
+    connection = psycopg.connect(conninfo, autocommit=True, application_name=name, **beside)  # type: ignore[arg-type]
     try:
-        _migrate(connection)
+        connection.execute(
+            f"SET search_path = {place.schema}; SET synchronous_commit = {safety};"
+            f"SET statement_timeout = {STATEMENT_MS}; SET client_min_messages = warning".encode()
+        )
+        _migrate(connection, str(place.schema))
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _migrate(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+def _migrate(connection: psycopg.Connection[tuple[Any, ...]], schema: str) -> None:
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_SCHEMA_LOCK,))
-        found = connection.execute("SELECT to_regclass(%s)", (f"{SCHEMA}.meta",)).fetchone()
+        found = connection.execute("SELECT to_regclass(%s)", (f"{schema}.meta",)).fetchone()
         if found == (None,):
-            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}".encode())
             connection.execute("CREATE TABLE meta (name text PRIMARY KEY, value bigint NOT NULL)")
             connection.execute("INSERT INTO meta VALUES ('format_version', 0), ('revision', 0)")
         row = connection.execute("SELECT value FROM meta WHERE name = 'format_version'").fetchone()
@@ -158,29 +166,6 @@ def _migrate(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         for number, step in enumerate(_STEPS[row[0] :], row[0] + 1):
             connection.execute(step.encode())
             connection.execute("UPDATE meta SET value = %s WHERE name = 'format_version'", (number,))
-
-
-def check_url(url: str) -> None:
-    """Refuse what is no address of a PostgreSQL database; the text does not show it, for it may hold a password.
-
-    Raises:
-        ConfigurationError: It is none, or the driver is missing.
-    """
-    try:
-        import psycopg
-    except ImportError as error:
-        raise ConfigurationError("PostgreSQL needs its driver. Install duobus[postgres].") from error
-    try:
-        psycopg.conninfo.conninfo_to_dict(url)
-    except psycopg.Error as error:
-        raise ConfigurationError(
-            "The address of the catalog cannot be read. Give one as in postgresql://user@host:5432/database."
-        ) from error
-
-
-def place_of(url: str) -> str:
-    """An address without its password, for people."""
-    return re.sub(r"(//[^/@:]*):[^@]*@", r"\1:***@", re.sub(r"(password=)[^&\s]*", r"\1***", url))
 
 
 def _guarded(
@@ -207,8 +192,8 @@ class PostgresCatalog(Catalog):
     Every row carries a checksum over all of it, verified at ``read`` (design, decision 5).
     """
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, place: Place) -> None:
+        self._place = place
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
 
     @_guarded
@@ -348,7 +333,7 @@ class PostgresCatalog(Catalog):
 
     def _open(self) -> psycopg.Connection[tuple[Any, ...]]:
         if self._connection is None:
-            self._connection = connect(self._url, "duobus catalog")
+            self._connection = connect(self._place, "duobus-catalog")
         return self._connection
 
     def _changing(self) -> _Change:
@@ -381,7 +366,7 @@ class _Change:
     def __enter__(self) -> Callable[..., psycopg.Cursor[tuple[Any, ...]]]:
         self._transaction.__enter__()
         self._connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'revision'")
-        self._connection.execute("SELECT pg_notify(%s, 'catalog')", (CHANNEL,))
+        self._connection.execute("SELECT pg_notify(current_schema(), 'catalog')")
         return self._connection.execute
 
     def __exit__(self, *about: Any) -> None:

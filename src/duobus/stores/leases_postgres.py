@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from duobus.errors import StoreFailed
-from duobus.stores.catalog_postgres import CHANNEL, connect
+from duobus.stores.catalog_postgres import connect
 from duobus.stores.leases import Exchange, LeaseTable, Table
+from duobus.stores.postgres_place import Place
 
 if TYPE_CHECKING:
     import psycopg
@@ -20,8 +21,8 @@ _R = TypeVar("_R")
 class PostgresLeases(LeaseTable):
     """Leases beside the catalog in PostgreSQL, on a connection of their own: they must not wait behind anything."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, place: Place) -> None:
+        self._place = place
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
 
     def exchange(self, told: Exchange) -> Table:
@@ -51,8 +52,8 @@ class PostgresLeases(LeaseTable):
 
         try:
             if self._connection is None:
-                self._connection = connect(self._url, "duobus leases")
-                self._connection.execute(f"LISTEN {CHANNEL}".encode())
+                self._connection = connect(self._place, "duobus-leases")
+                self._connection.execute(f"LISTEN {self._place.schema}".encode())
             return call(self._connection)
         except (psycopg.Error, OSError) as error:
             self.close()

@@ -63,11 +63,12 @@ class MeteringCounts:
         counts, self._counts = self._counts, {}
         minute_ms = now_ms - now_ms % _MINUTE_MS
         records = []
-        for (namespace, entity, kind, key), numbers in counts.items():
+        for (namespace, entity, kind, key), (messages, size, operations) in counts.items():
             self._number += 1
-            records.append(
-                MeteringRecord(self._server, self._number, minute_ms, namespace, entity, kind, *numbers, key=key)
+            record = MeteringRecord(
+                self._server, self._number, minute_ms, namespace, entity, kind, messages, size, operations, key
             )
+            records.append(record)
         return records
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.spark_session import memory_of, session
-from duobus.spark.jobs.usage import UsageConfig, run
+from duobus.spark.jobs.usage import UsageConfig, usage
 
 #: Records of a day: 40 entities, 4 kinds and 3 keys, every minute.
 A_DAY = 40 * 4 * 3 * 1440
@@ -34,20 +34,24 @@ def generate(spark: Any, out: str, records: int) -> None:
     found.selectExpr("*", f"{day} day").write.partitionBy("day").parquet(out)
 
 
-def measure(records: int, memory: str, cores: int, folder: Path) -> dict[str, Any]:
+def measure(records: int, memory: str, cores: int, folder: Path, *, generate_only: bool = False) -> dict[str, Any]:
     """Generate, then compute usage once; generation is not counted."""
     started = time.monotonic()
     spark = session(cores, memory)
     start_s = time.monotonic() - started
     try:
         started = time.monotonic()
-        generate(spark, str(folder / "compacted"), records)
+        if not (folder / "compacted" / "_SUCCESS").exists():
+            generate(spark, str(folder / "compacted"), records)
         generate_s = time.monotonic() - started
+        if generate_only:
+            return {"records": records, "generate_s": round(generate_s, 1)}
+        shutil.rmtree(folder / "usage", ignore_errors=True)
         started = time.monotonic()
-        told = run(spark, UsageConfig(str(folder / "compacted"), str(folder / "usage")))
+        told = usage(spark, UsageConfig(str(folder / "compacted"), str(folder / "usage")))
         usage_s = time.monotonic() - started
         started = time.monotonic()
-        again = run(spark, UsageConfig(str(folder / "compacted"), str(folder / "usage"), check=False))
+        again = usage(spark, UsageConfig(str(folder / "compacted"), str(folder / "usage"), check=False))
         again_s = time.monotonic() - started
         assert sum(kind["messages"] for kind in told["by_kind"].values()) == _messages(records)
         assert again["days_computed"] == []
@@ -78,9 +82,16 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=100_000_000)
     parser.add_argument("--memory", default="2g", help="heap of the JVM; the whole is to stay below 4 GiB")
     parser.add_argument("--cores", type=int, default=2)
-    parser.add_argument("--folder", type=Path, help="where to put the records; by default a temporary one")
+    parser.add_argument("--folder", type=Path, help="where the records are, or are to stay; by default a temporary one")
+    parser.add_argument("--generate-only", action="store_true", help="for a measurement later in the same --folder")
     options = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="duobus-usage-", dir=options.folder))
+    if options.folder is not None:
+        told = measure(
+            options.records, options.memory, options.cores, options.folder, generate_only=options.generate_only
+        )
+        print(json.dumps(told, indent=2))
+        return
+    folder = Path(tempfile.mkdtemp(prefix="duobus-usage-"))
     try:
         print(json.dumps(measure(options.records, options.memory, options.cores, folder), indent=2))
     finally:

@@ -9,7 +9,7 @@ import pytest
 from kit_metering import DAY_MS, record, write
 
 from duobus.spark.errors import OptionError
-from duobus.spark.jobs.compact import CompactConfig, run
+from duobus.spark.jobs.compact import CompactConfig, compact
 from duobus.telemetry.metering_log import MeteringLog
 
 pytestmark = pytest.mark.slow
@@ -30,7 +30,7 @@ def test_compaction_keeps_each_good_record_once_and_tells_of_the_damaged(spark: 
     path.write_bytes(lines[0] + altered + lines[2] + lines[2] + b'{"server":"s","numb\n' + strange)
     MeteringLog(one / "metering").write([record(4)])
     config = CompactConfig((str(one), str(two)), str(tmp_path / "out"), str(tmp_path / "damaged"))
-    told = run(spark, config)
+    told = compact(spark, config)
     assert (told["lines"], told["records"], told["repeated"], told["damaged"]) == (10, 5, 1, 4)
     assert told["damaged_by_reason"] == {"checksum": 2, "torn": 2}
     assert list(told["damaged_by_file"].values()) == [4]
@@ -47,17 +47,17 @@ def test_compaction_keeps_each_good_record_once_and_tells_of_the_damaged(spark: 
 
     # Again, with one more: only that one is new.
     MeteringLog(two / "metering").write([record(2, server="t", key=""), record(3, server="t")])
-    told = run(spark, config)
+    told = compact(spark, config)
     assert (told["records"], told["days"]) == (1, {"2026-11-21": 1})
     assert numbers(spark, tmp_path / "out") == [*expected, ("t", 3)]
 
 
 def test_what_is_no_folder_of_metering_is_told_by_name(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"no folder '.*none'"):
-        run(spark, CompactConfig((str(tmp_path / "none"),), str(tmp_path / "out")))
+        compact(spark, CompactConfig((str(tmp_path / "none"),), str(tmp_path / "out")))
     with pytest.raises(OptionError, match="Name the data folder"):
-        run(spark, CompactConfig((), str(tmp_path / "out")))
+        compact(spark, CompactConfig((), str(tmp_path / "out")))
     spark.range(1).write.parquet(str(tmp_path / "other"))
     data = write(tmp_path / "data", [record(1)])
     with pytest.raises(OptionError, match=r"other' is another table than expected: server \(missing"):
-        run(spark, CompactConfig((str(data),), str(tmp_path / "other")))
+        compact(spark, CompactConfig((str(data),), str(tmp_path / "other")))

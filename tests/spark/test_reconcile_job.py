@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from duobus.spark.errors import OptionError
-from duobus.spark.jobs.reconcile import LOOK_BACK, ReconcileConfig, reconciled_stream, run
+from duobus.spark.jobs.reconcile import LOOK_BACK, ReconcileConfig, reconcile, run
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +70,7 @@ def test_each_message_comes_once_and_what_differs_is_told_from_either_side(spark
     a, b = capture(spark, tmp_path / "a", A[:5]), capture(spark, tmp_path / "b", B)
     capture(spark, tmp_path / "a", A[5:])
     config = ReconcileConfig((a,), (b,), str(tmp_path / "out"), str(tmp_path / "differences"), names=("east", "west"))
-    told = run(spark, config)
+    told = reconcile(spark, config)
     json.dumps(told)
     found = {name: told[name] for name in ("messages", "both", "only_in_a", "only_in_b", "body_differs", "doubled")}
     assert found == {"messages": 11, "both": 4, "only_in_a": 5, "only_in_b": 2, "body_differs": 1, "doubled": 1}
@@ -91,11 +91,11 @@ def test_each_message_comes_once_and_what_differs_is_told_from_either_side(spark
 
     # The same from the other side, with the files in another order: the same messages.
     swapped = ReconcileConfig((b,), (a,), str(tmp_path / "swapped"), names=("west", "east"))
-    back = run(spark, swapped)
+    back = reconcile(spark, swapped)
     assert outcome(spark, swapped.out) == rows
     assert (back["only_in_a"], back["only_in_b"], back["doubled"]) == (2, 5, 1)
     # And again into the same folder: it replaces itself.
-    assert run(spark, config) == told
+    assert reconcile(spark, config) == told
     assert outcome(spark, config.out) == rows
 
 
@@ -108,30 +108,30 @@ def test_a_message_belongs_to_the_window_of_its_first_copy(spark: Any, tmp_path:
         since, end = (START + timedelta(hours=hours) for hours in (hour, until))
         return ReconcileConfig((a,), (b,), out, since=since, until=end, look_back=timedelta(hours=2))
 
-    assert run(spark, window(0, 1))["messages"] == 2
-    assert run(spark, window(1, 2))["messages"] == 1
+    assert reconcile(spark, window(0, 1))["messages"] == 2
+    assert reconcile(spark, window(1, 2))["messages"] == 1
     assert [row[:3] for row in outcome(spark, out)] == [("x", b"x", 2), ("y", b"x", 2), ("z", b"x", 1)]
     with pytest.raises(OptionError, match="shares time with 20261121T120000Z--20261121T130000Z"):
-        run(spark, window(0, 2))
+        reconcile(spark, window(0, 2))
     with pytest.raises(OptionError, match="The window all shares time"):
-        run(spark, ReconcileConfig((a,), (b,), out))
-    assert run(spark, window(1, 2))["messages"] == 1
+        reconcile(spark, ReconcileConfig((a,), (b,), out))
+    assert reconcile(spark, window(1, 2))["messages"] == 1
 
 
 def test_what_is_no_capture_is_told_by_name(spark: Any, tmp_path: Path) -> None:
     a = capture(spark, tmp_path / "a", [row(1, "x")])
     out = str(tmp_path / "out")
     with pytest.raises(OptionError, match=r"capture '.*none' does not exist"):
-        run(spark, ReconcileConfig((a,), (str(tmp_path / "none"),), out))
+        reconcile(spark, ReconcileConfig((a,), (str(tmp_path / "none"),), out))
     drifted = tmp_path / "drifted"
     spark.sql(
         "select 'x' body, 'y' message_id, 1L sequence_number, now() enqueued_time, 'n' namespace, 7 entity"
     ).write.parquet(str(drifted))
     with pytest.raises(OptionError, match=r"drifted' is another table than expected: body \(string, not binary\)"):
-        run(spark, ReconcileConfig((a,), (str(drifted),), out))
+        reconcile(spark, ReconcileConfig((a,), (str(drifted),), out))
     spark.read.parquet(a).write.mode("append").parquet(str(drifted))
     with pytest.raises(OptionError, match="drifted' cannot be read"):
-        run(spark, ReconcileConfig((a,), (str(drifted),), out))
+        reconcile(spark, ReconcileConfig((a,), (str(drifted),), out))
     for wrong in (
         {"names": ("a", "a")},
         {"since": START},
@@ -141,25 +141,31 @@ def test_what_is_no_capture_is_told_by_name(spark: Any, tmp_path: Path) -> None:
         {"a": ()},
     ):
         with pytest.raises(OptionError):
-            run(spark, ReconcileConfig(**({"a": (a,), "b": (a,), "out": out} | wrong)))
+            reconcile(spark, ReconcileConfig(**({"a": (a,), "b": (a,), "out": out} | wrong)))
     assert not (tmp_path / "out").exists()
 
 
 def test_a_stream_gives_each_message_once_and_keeps_those_without_an_id_apart(spark: Any, tmp_path: Path) -> None:
     folders = capture(spark, tmp_path / "a", A), capture(spark, tmp_path / "b", B)
-    streams = [spark.readStream.schema(DDL).parquet(folder) for folder in folders]
-    query = (
-        reconciled_stream(*streams, timedelta(days=1))
-        .writeStream.format("parquet")
-        .option("path", str(tmp_path / "out"))
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    try:
-        assert query.awaitTermination(60)
-    finally:
-        query.stop()
-    found = [row["message_id"] for row in spark.read.parquet(str(tmp_path / "out")).collect()]
+    cfg = {"a": folders[0], "b": folders[1], "out": str(tmp_path / "out"), "checkpointPath": str(tmp_path / "cp")}
+    told = run(spark, cfg)
+    assert (told["rows"], told["dropped_late"]) == (len(A) + len(B), 0)
+    found = [row["message_id"] for row in spark.read.parquet(cfg["out"]).collect()]
     assert sorted(filter(None, found)) == ["both", "both", "differs", "late", "only-a", "only-b", "twice"]
     assert len(found) == 11
+
+
+def test_settings_that_make_no_sense_are_told_by_name(tmp_path: Path) -> None:
+    good = {"a": "x", "b": "y", "out": "z"}
+    for wrong, told in (
+        ({"since": "yesterday"}, "'since' is 'yesterday'"),
+        ({"names": "one"}, "'names' has 1 names"),
+        ({"out": None}, "'out' is needed"),
+        ({"lookback": "-1s"}, "lookBack"),
+        ({"diferences": "x"}, "Did you mean 'differences'"),
+        ({"checkpointPath": "c", "differences": "d"}, "A stream has no window"),
+        ({"checkpointPath": "c", "a": "x,y"}, "follows one folder of the side 'a'"),
+    ):
+        with pytest.raises(OptionError) as error:
+            run(None, good | wrong)  # type: ignore[arg-type]
+        assert told in str(error.value)

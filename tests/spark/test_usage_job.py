@@ -13,9 +13,8 @@ from kit_metering import record, write
 
 from duobus.model.metering import EMPTY_RECEIVE, RECEIVE, SEND, SETTLE
 from duobus.spark.errors import OptionError
-from duobus.spark.jobs.compact import CompactConfig
-from duobus.spark.jobs.compact import run as compact
-from duobus.spark.jobs.usage import UsageConfig, run
+from duobus.spark.jobs.compact import CompactConfig, compact
+from duobus.spark.jobs.usage import UsageConfig, usage
 from duobus.spark.prices import read_prices
 
 pytestmark = pytest.mark.slow
@@ -49,7 +48,7 @@ def test_usage_is_summed_and_priced_by_hour_and_late_records_reopen_theirs(spark
     config = UsageConfig(
         str(tmp_path / "compacted"), str(tmp_path / "usage"), str(tmp_path / "prices.toml"), (str(data),)
     )
-    told = run(spark, config)
+    told = usage(spark, config)
     json.dumps(told)
     assert told["days_computed"] == ["2026-11-21", "2026-11-22"]
     assert told["hours_reopened"] == told["servers_incomplete"] == told["servers_doubled"] == []
@@ -70,17 +69,17 @@ def test_usage_is_summed_and_priced_by_hour_and_late_records_reopen_theirs(spark
     assert {row["key"] for row in told["by_key"]} == {"k", "other"}
 
     # Nothing new: nothing is computed.
-    told = run(spark, config)
+    told = usage(spark, config)
     assert (told["days_computed"], told["compact"]["records"]) == ([], 0)
 
     # A late record of the first hour reopens it, and no other day; another table of prices reopens all.
     write(tmp_path / "data", [record(8, 5, SEND, 10, bytes=1)])
-    told = run(spark, config)
+    told = usage(spark, config)
     assert told["days_computed"] == ["2026-11-21"]
     assert told["hours_reopened"] == ["2026-11-21T00:00Z"]
     assert told["by_kind"]["send"]["operations"] == 3 + 4 + 10 + 1_000_003 + 1
     (tmp_path / "prices.toml").write_text(PRICES.replace("0.8", "0.9"))
-    told = run(spark, UsageConfig(config.compacted, config.out, config.prices))
+    told = usage(spark, UsageConfig(config.compacted, config.out, config.prices))
     assert told["days_computed"] == ["2026-11-21", "2026-11-22"]
     assert told["hours_reopened"] == []
 
@@ -93,7 +92,7 @@ def test_doubled_records_count_once_and_missing_ones_are_told(spark: Any, tmp_pa
     # Two that compacted at a time.
     again = spark.read.parquet(compacted).filter("server = 't' and number = 2").coalesce(1)
     again.write.mode("append").partitionBy("day").parquet(compacted)
-    told = run(spark, UsageConfig(compacted, str(tmp_path / "usage")))
+    told = usage(spark, UsageConfig(compacted, str(tmp_path / "usage")))
     assert told["servers_incomplete"] == [{"server": "s", "missing": 1, "doubled": 0}]
     assert told["servers_doubled"] == [{"server": "t", "missing": 0, "doubled": 1}]
     assert told["by_kind"]["send"]["operations"] == 5
@@ -104,7 +103,7 @@ def test_hours_are_those_of_utc_whatever_the_session_says(spark: Any, tmp_path: 
     zone = spark.conf.get("spark.sql.session.timeZone")
     try:
         spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
-        run(spark, UsageConfig(str(tmp_path / "c"), str(tmp_path / "u"), None, (str(data),)))
+        usage(spark, UsageConfig(str(tmp_path / "c"), str(tmp_path / "u"), None, (str(data),)))
     finally:
         spark.conf.set("spark.sql.session.timeZone", zone)
     (row,) = spark.read.parquet(str(tmp_path / "u")).selectExpr("unix_timestamp(hour)", "string(day)").collect()
@@ -113,8 +112,8 @@ def test_hours_are_those_of_utc_whatever_the_session_says(spark: Any, tmp_path: 
 
 def test_a_table_that_is_missing_or_another_is_told_by_name(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"no compacted records in '.*none'"):
-        run(spark, UsageConfig(str(tmp_path / "none"), str(tmp_path / "usage")))
+        usage(spark, UsageConfig(str(tmp_path / "none"), str(tmp_path / "usage")))
     spark.range(1).write.parquet(str(tmp_path / "other"))
     data = write(tmp_path / "data", [record(1)])
     with pytest.raises(OptionError, match="other' is another table"):
-        run(spark, UsageConfig(str(tmp_path / "c"), str(tmp_path / "other"), None, (str(data),)))
+        usage(spark, UsageConfig(str(tmp_path / "c"), str(tmp_path / "other"), None, (str(data),)))

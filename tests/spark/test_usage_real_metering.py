@@ -15,7 +15,7 @@ from azure.servicebus.aio import ServiceBusClient
 from duobus.ha.aio import Syphon, backlog, pair_namespace
 from duobus.ha.events import Event, PrimaryHealthy, Reporter
 from duobus.ha.options import SendAvailabilityPairedNamespaceOptions
-from duobus.spark.jobs.usage import UsageConfig, run
+from duobus.spark.jobs.usage import UsageConfig, usage
 from duobus.testing.server import ServerProcess, queues_config
 
 pytestmark = [
@@ -120,7 +120,7 @@ def test_the_figures_of_the_documents_come_out_of_real_metering(spark: Any, tmp_
     (tmp_path / "prices.toml").write_text(
         'currency = "EUR"\n[operations]\nempty-receive = 0.5\nsend = 1\nreceive = 1\n'
     )
-    told = run(
+    told = usage(
         spark, UsageConfig(str(tmp_path / "compacted"), str(tmp_path / "usage"), str(tmp_path / "prices.toml"), data)
     )
     assert told["compact"]["damaged"] == 0

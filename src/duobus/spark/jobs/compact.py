@@ -12,9 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.spark.errors import OptionError
+from duobus.spark.jobs.cfg import needed, settings
 from duobus.spark.jobs.tables import COMPACTED_DDL, DAY_SQL, RECORD, RECORD_DDL, first_line, read_table, spark_errors
+from duobus.spark.options import NAMES, TEXT, Option
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from pyspark.sql import DataFrame, SparkSession
 
 #: Files that the broker writes (telemetry.metering_log).
@@ -44,7 +48,23 @@ class CompactConfig:
     damaged: str | None = None
 
 
-def run(spark: SparkSession, config: CompactConfig) -> dict[str, Any]:
+OPTIONS: Final = (
+    Option("metering", NAMES, None, "data folders of servers, or folders or patterns of their metering files"),
+    Option("compacted", TEXT, None, "folder of the table of compacted records"),
+    Option("damaged", TEXT, None, "folder for the damaged lines that were found; it is overwritten"),
+)
+HELP: Final = "Collect the metering files of servers in one table, each record once; damaged lines are told."
+EXAMPLE: Final = "duobus spark compact --metering /var/lib/duobus --compacted /lake/metering"
+
+
+def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+    """Compact by settings as ``OPTIONS`` tells them; see ``compact``."""
+    parsed = settings(cfg, OPTIONS)
+    tell("reading metering files")
+    return compact(spark, CompactConfig(parsed["metering"], needed(parsed, "compacted"), parsed["damaged"]))
+
+
+def compact(spark: SparkSession, config: CompactConfig) -> dict[str, Any]:
     """Compact; returns what was found.
 
     Raises:

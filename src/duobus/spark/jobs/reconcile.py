@@ -10,13 +10,17 @@ replaces itself.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.spark.errors import OptionError
+from duobus.spark.jobs.cfg import needed, settings
 from duobus.spark.jobs.tables import demand_columns, first_line, is_missing, spark_errors
-from duobus.spark.schema import COLUMNS, NAMES
+from duobus.spark.options import DURATION, NAMES, SWITCH, TEXT, Option
+from duobus.spark.schema import COLUMNS
+from duobus.spark.schema import NAMES as COLUMN_NAMES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -29,6 +33,7 @@ LATE: Final = timedelta(minutes=5)
 ENTITIES_TOLD_MAX: Final = 20
 #: Characters of the name of a side.
 NAME_LENGTH_MAX: Final = 64
+_DURATION_MAX_MS: Final = 366 * 86_400_000
 
 #: What may be found about a message.
 ONLY_A: Final = "only-in-a"
@@ -74,7 +79,90 @@ class ReconcileConfig:
     names: tuple[str, str] = ("a", "b")
 
 
-def run(spark: SparkSession, config: ReconcileConfig) -> dict[str, Any]:
+OPTIONS: Final = (
+    Option("a", NAMES, None, "folders with captured messages of the one namespace"),
+    Option("b", NAMES, None, "folders with captured messages of the other"),
+    Option("out", TEXT, None, "folder of the messages, each once"),
+    Option("differences", TEXT, None, "folder of what was found about messages that are not simply in both"),
+    Option("since", TEXT, None, "first enqueued time of the window, ISO 8601 with a zone; with until, or not at all"),
+    Option("until", TEXT, None, "first enqueued time behind the window"),
+    Option("lookBack", DURATION, "1d", "how far apart the copies of a message may be enqueued", most=_DURATION_MAX_MS),
+    Option("late", DURATION, "5m", "copies that are further apart are told as late", most=_DURATION_MAX_MS),
+    Option("byEntity", SWITCH, "true", "tell ids apart by entity; false where the two name entities differently"),
+    Option("names", NAMES, "a,b", "what the two are called in seen_in"),
+    Option("checkpointPath", TEXT, None, "follow the captures as a stream with this checkpoint, instead of in batch"),
+)
+HELP: Final = "Make one of two captured namespaces: each message once, and what is lost, doubled, late or different."
+EXAMPLE: Final = "duobus spark reconcile --a /lake/east --b /lake/west --out /lake/both --differences /lake/differences"
+
+
+def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+    """Reconcile by settings as ``OPTIONS`` tells them; see ``reconcile`` and ``follow``."""
+    parsed = settings(cfg, OPTIONS)
+    names = parsed["names"]
+    if len(names) != 2:
+        raise OptionError(f"'names' has {len(names)} names; the sides are two.")
+    config = ReconcileConfig(
+        parsed["a"] or (),
+        parsed["b"] or (),
+        needed(parsed, "out"),
+        parsed["differences"],
+        _time(parsed, "since"),
+        _time(parsed, "until"),
+        timedelta(milliseconds=parsed["lookBack"]),
+        timedelta(milliseconds=parsed["late"]),
+        parsed["byEntity"],
+        (names[0], names[1]),
+    )
+    tell("comparing captures")
+    if parsed["checkpointPath"] is None:
+        return reconcile(spark, config)
+    return follow(spark, config, parsed["checkpointPath"])
+
+
+def follow(spark: SparkSession, config: ReconcileConfig, checkpoint: str) -> dict[str, Any]:
+    """Write what is new in the captures, each message once as soon as either has it.
+
+    ``look_back`` is how long an id is remembered. Goes on where the checkpoint ends, and ends when all is read.
+    """
+    _window(config)
+    if config.since is not None or config.differences is not None:
+        raise OptionError("A stream has no window and tells no differences; leave 'since' and 'differences' out.")
+    sides = []
+    for folders, name in zip((config.a, config.b), config.names, strict=True):
+        ddl = _ddl(_types(spark, _first(folders, name)))
+        sides.append(spark.readStream.schema(ddl).parquet(_first(folders, name)))
+    both = reconciled_stream(sides[0], sides[1], config.look_back, by_entity=config.by_entity)
+    writer = both.writeStream.format("parquet").option("path", config.out).option("checkpointLocation", checkpoint)
+    query = writer.trigger(availableNow=True).start()
+    try:
+        query.awaitTermination()
+        operators = [state for progress in query.recentProgress for state in progress["stateOperators"]]
+        read = sum(progress["numInputRows"] for progress in query.recentProgress)
+    except spark_errors() as error:
+        raise OptionError(f"The stream failed: {first_line(error)}") from error
+    finally:
+        query.stop()
+    late = sum(state["numRowsDroppedByWatermark"] for state in operators)
+    doubled = sum(state["customMetrics"].get("numDroppedDuplicateRows", 0) for state in operators)
+    return {"job": "reconcile", "rows": read, "dropped_doubled": doubled, "dropped_late": late, "out": config.out}
+
+
+def _first(folders: tuple[str, ...], name: str) -> str:
+    if len(folders) != 1:
+        raise OptionError(f"A stream follows one folder of the side '{name}'; {len(folders)} are named.")
+    return folders[0]
+
+
+def _time(parsed: Mapping[str, Any], name: str) -> datetime | None:
+    text = parsed[name]
+    try:
+        return None if text is None else datetime.fromisoformat(text)
+    except ValueError:
+        raise OptionError(f"'{name}' is {text[:100]!r}; it has to be a time such as 2026-11-21T00:00Z.") from None
+
+
+def reconcile(spark: SparkSession, config: ReconcileConfig) -> dict[str, Any]:
     """Reconcile one window; returns what was found.
 
     Raises:
@@ -189,24 +277,37 @@ def _side(spark: SparkSession, folders: tuple[str, ...], name: str, config: Reco
         raise OptionError(f"No folder of captured messages is named for the side '{name}'.")
     found = None
     for folder in folders:
-        try:
-            # With all files' schemas, so that one of another kind is refused here and not in the middle.
-            types = dict(spark.read.option("mergeSchema", "true").parquet(folder).dtypes)
-        except spark_errors() as error:
-            missing = "does not exist" if is_missing(error) else f"cannot be read: {first_line(error)}"
-            raise OptionError(f"The capture '{folder}' {missing}.") from error
-        # Of folders such as entity=7 Spark makes numbers.
-        types |= {column: "string" for column in ("namespace", "entity") if column in types}
-        present = [column for column in NAMES if column in types]
-        demand_columns(types, ", ".join(f"{column} {_TYPES[column]}" for column in (*NEEDED, *present)), folder)
-        ddl = ", ".join(f"`{column}` {_TYPES[column]}" for column in present)
-        part = spark.read.schema(ddl).parquet(folder).select(*present)
+        present = _types(spark, folder)
+        part = spark.read.schema(_ddl(present)).parquet(folder).select(*present)
         found = part if found is None else found.unionByName(part, allowMissingColumns=True)
     assert found is not None
     if config.since is not None and config.until is not None:
         first, last = _bounds(config)
         found = found.filter(F.col("enqueued_time").between(first - config.look_back, last + config.look_back))
     return found.withColumn("side", F.lit(name))
+
+
+def _types(spark: SparkSession, folder: str) -> list[str]:
+    """The columns of a message that a capture has.
+
+    Raises:
+        OptionError: It is no capture, or there is none.
+    """
+    try:
+        # With all files' schemas, so that one of another kind is refused here and not in the middle.
+        types = dict(spark.read.option("mergeSchema", "true").parquet(folder).dtypes)
+    except spark_errors() as error:
+        missing = "does not exist" if is_missing(error) else f"cannot be read: {first_line(error)}"
+        raise OptionError(f"The capture '{folder}' {missing}.") from error
+    # Of folders such as entity=7 Spark makes numbers.
+    types |= {column: "string" for column in ("namespace", "entity") if column in types}
+    present = [column for column in COLUMN_NAMES if column in types]
+    demand_columns(types, ", ".join(f"{column} {_TYPES[column]}" for column in (*NEEDED, *present)), folder)
+    return present
+
+
+def _ddl(columns: list[str]) -> str:
+    return ", ".join(f"`{column}` {_TYPES[column]}" for column in columns)
 
 
 def _bounds(config: ReconcileConfig) -> tuple[datetime, datetime]:

@@ -38,7 +38,9 @@ HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 86_400_000
 #: UTC whatever the time zone of the session: a string made by arithmetic.
 DAY_SQL: Final = f"string(date_add(date'1970-01-01', int(minute_ms div {DAY_MS})))"
-HOUR_SQL: Final = f"timestamp_millis(minute_ms - minute_ms % {HOUR_MS})"
+HOUR_NO_SQL: Final = f"minute_ms div {HOUR_MS}"
+HOUR_SQL: Final = "timestamp_seconds(hour_no * 3600)"
+DAY_OF_HOUR_SQL: Final = "string(date_add(date'1970-01-01', int(hour_no div 24)))"
 
 
 def read_table(spark: SparkSession, path: str, ddl: str) -> DataFrame | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 from duobus.model.metering import KINDS
 from duobus.spark.errors import OptionError
 from duobus.spark.jobs import compact
-from duobus.spark.jobs.tables import COMPACTED_DDL, HOUR_SQL, USAGE_DDL, read_table
+from duobus.spark.jobs.cfg import needed, settings
+from duobus.spark.jobs.tables import COMPACTED_DDL, DAY_OF_HOUR_SQL, HOUR_NO_SQL, HOUR_SQL, USAGE_DDL, read_table
+from duobus.spark.options import SWITCH, TEXT, Option
 from duobus.spark.prices import PER_GIB, PER_MILLION, PLACES, Prices, plain, read_prices
 
 if TYPE_CHECKING:
@@ -55,7 +57,33 @@ class UsageConfig:
     check: bool = True
 
 
-def run(spark: SparkSession, config: UsageConfig) -> dict[str, Any]:
+OPTIONS: Final = (
+    *compact.OPTIONS,
+    Option("out", TEXT, None, "folder of the usage"),
+    Option("prices", TEXT, None, "TOML file of prices; by default the example that comes with the package"),
+    Option("check", SWITCH, "true", "look whether the records of each server are all there, once; reads them all"),
+)
+HELP: Final = "Compute operations, messages, bytes and cost by entity, hour, kind and key, out of metering records."
+EXAMPLE: Final = (
+    "duobus spark usage --metering /var/lib/duobus --compacted /lake/metering --out /lake/usage --prices prices.toml"
+)
+
+
+def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+    """Compute usage by settings as ``OPTIONS`` tells them; see ``usage``."""
+    parsed = settings(cfg, OPTIONS)
+    config = UsageConfig(
+        needed(parsed, "compacted"),
+        needed(parsed, "out"),
+        parsed["prices"],
+        parsed["metering"] or (),
+        parsed["damaged"],
+        parsed["check"],
+    )
+    return usage(spark, config, tell)
+
+
+def usage(spark: SparkSession, config: UsageConfig, tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """Compute what is not computed yet; returns the totals of the whole result.
 
     Raises:
@@ -64,10 +92,12 @@ def run(spark: SparkSession, config: UsageConfig) -> dict[str, Any]:
     prices = read_prices(config.prices)
     compacted = None
     if config.metering:
-        compacted = compact.run(spark, compact.CompactConfig(config.metering, config.compacted, config.damaged))
+        tell("compacting metering files")
+        compacted = compact.compact(spark, compact.CompactConfig(config.metering, config.compacted, config.damaged))
     records = read_table(spark, config.compacted, COMPACTED_DDL)
     if records is None:
         raise OptionError(f"There are no compacted records in '{config.compacted}'. Name the data folders to compact.")
+    tell("checking records")
     servers = _checked(records) if config.check else []
     doubled = [server for server in servers if server["doubled"]]
     sources = sources_of(records.inputFiles(), prices)
@@ -75,6 +105,7 @@ def run(spark: SparkSession, config: UsageConfig) -> dict[str, Any]:
     done = {} if known is None else dict(map(tuple, known.select("day", "source").distinct().collect()))
     stale = sorted(day for day, source in sources.items() if done.get(day) != source)
     before = {} if known is None or not stale else _hours(known, stale)
+    tell(f"computing {len(stale)} days")
     if stale:
         chosen = records if len(stale) == len(sources) else records.filter(records["day"].isin(stale))
         if doubled:
@@ -115,9 +146,13 @@ def priced(records: DataFrame, prices: Prices) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
     summed = (
-        records.groupBy("namespace", "entity", F.expr(HOUR_SQL).alias("hour"), F.col("kind").alias("op"), "key", "day")
+        # Hour and day are made of the number of the hour afterwards: fewer and shorter keys to group by.
+        records.groupBy("namespace", "entity", F.expr(HOUR_NO_SQL).alias("hour_no"), F.col("kind").alias("op"), "key")
         .agg(*(F.sum(name).alias(name) for name in ("operations", "messages", "bytes")))
+        .withColumn("hour", F.expr(HOUR_SQL))
+        .withColumn("day", F.expr(DAY_OF_HOUR_SQL))
         .withColumn("cost", _cost(prices))
+        .drop("hour_no")
     )
     if not prices.namespace_hour:
         return summed

@@ -152,9 +152,10 @@ def _session(master: str | None, conf: tuple[str, ...]) -> Any:
         if not equals:
             raise click.BadParameter(f"{one!r} has to be NAME=VALUE", param_hint="--conf")
         builder = builder.config(name, value)
+    failures: tuple[type[Exception], ...] = (RuntimeError, *spark_errors())
     try:
         spark = builder.getOrCreate()
-    except (RuntimeError, *spark_errors()) as error:
+    except failures as error:
         raise click.ClickException(f"Spark did not start: {str(error).splitlines()[0]}") from None
     spark.sparkContext.setLogLevel("OFF")
     return spark

@@ -1,9 +1,9 @@
 """The counts of the running minute in a mapped file, so that a process that is killed loses none of them (I59).
 
 Memory that is mapped from a file belongs to the system: it is still there when the process is not. Each count has a
-place of its own that is overwritten in place, which costs a batch some 0.3 µs and no call of the system. What a power cut
-takes is at most the running minute. The numbers of records are those that they get in the log, so that a minute that is
-found in both is read once.
+place of its own that is overwritten in place, without a call of the system. What a power cut takes is at most the
+running minute. The numbers of records are those that they get in the log, so that a minute that is found in both is
+read once.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ SOURCE_OPTIONS: Final = (
         "minPartitions",
         NUMBER,
         None,
-        "tasks of a batch at least; by default one for each fragment",
+        "tasks of a batch at least; by default one for each fragment, up to 4",
         least=1,
         most=10_000,
     ),
@@ -310,3 +310,17 @@ def _unknown(name: str, options: tuple[Option, ...]) -> OptionError:
     return OptionError(
         f"There is no option '{name[:_TOLD]}'.{hint} The options are in the reference: docs/reference/spark.md."
     )
+
+
+def demand_mode(options: Parsed, known: Iterable[Option], mode: str) -> None:
+    """Refuse options that were given and mean nothing in a mode.
+
+    Raises:
+        OptionError: One is of another mode.
+    """
+    for option in known:
+        if option.modes and mode not in option.modes and option.name in options.given:
+            raise OptionError(
+                f"The option '{option.name}' holds with readMode={' or '.join(option.modes)}; this reader has "
+                f"readMode={mode}."
+            )

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 NAME: Final = "capture"
+CONNECTS: Final = True
 HELP: Final = "Write the messages of entities to partitioned Parquet files, each once."
 EXAMPLE: Final = (
     "duobus spark capture --connection-string-env DUOBUS_CONNECTION_STRING --queue orders --path /data/orders "

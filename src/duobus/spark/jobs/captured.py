@@ -98,7 +98,8 @@ def unreadable(frame: DataFrame) -> list[Any]:
 
     others = frame.where("sequence_number is null or (body_type is not null and body_type <> 'data')")
     columns = others.select(F.input_file_name().alias("file"), "sequence_number", "body_type", "body")
-    return columns.mapInArrow(_unread, "file string, sequence_number bigint, fault string").limit(TOLD_MAX).collect()
+    found = columns.mapInArrow(_unread, "file string, sequence_number bigint, fault string").limit(TOLD_MAX)
+    return list(found.collect())
 
 
 def _read(number: int | None, kind: str | None, body: bytes) -> None:

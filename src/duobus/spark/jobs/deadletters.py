@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceiver
     from pyspark.sql import DataFrame, SparkSession
 
+    from duobus.spark.jobs.dead_letter_work import Done
+
 NAME: Final = "deadletters"
+CONNECTS: Final = True
 HELP: Final = "Group dead letters by why they died, decide about each, and do what was decided."
 EXAMPLE: Final = (
     "duobus spark deadletters --connection-string-env DUOBUS_CONNECTION_STRING --queues-pattern '*' "
@@ -225,7 +228,8 @@ def _apply(spark: SparkSession, settings: Settings, tell: Tell) -> dict[str, Any
         keeps_id=settings["ids"] == "original",
     )
     chosen = table.where(F.col("action") != "hold").select("entity", "sequence_number", "action")
-    rows = chosen.groupBy("entity").applyInArrow(work, _DONE).collect()
+    # Each entity in one task: two receivers of a queue would hide its messages from each other.
+    rows = chosen.repartition("entity").mapInArrow(work, _DONE).collect()
     totals = {name: sum(row[name] for row in rows) for name in ("resubmitted", "deleted", "refused", "missing")}
     said = {row.entity: row.said for row in rows if row.said is not None}
     return {**totals, "entities": len(rows), "said": said}
@@ -234,36 +238,43 @@ def _apply(spark: SparkSession, settings: Settings, tell: Tell) -> dict[str, Any
 _DONE: Final = "entity string, resubmitted bigint, deleted bigint, refused bigint, missing bigint, said string"
 
 
-def _worked(table: pa.Table, place: Place, sub_queue: str, to: str | None, *, keeps_id: bool) -> pa.Table:
-    """Do what was decided about the dead letters of one entity."""
+def _worked(
+    batches: Iterator[pa.RecordBatch], place: Place, sub_queue: str, to: str | None, *, keeps_id: bool
+) -> Iterator[pa.RecordBatch]:
+    """Do what was decided about the dead letters of some entities."""
     import pyarrow as pa
 
+    by_entity: dict[str, dict[int, str]] = {}
+    for batch in batches:
+        for entity, number, action in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            by_entity.setdefault(entity, {})[number] = action
+    for entity, actions in by_entity.items():
+        done = _done(place, entity, sub_queue, to, actions, keeps_id=keeps_id)
+        numbers = {name: pa.array([getattr(done, name)], pa.int64()) for name in done._fields[:4]}
+        yield pa.RecordBatch.from_pydict(
+            {"entity": pa.array([entity], pa.string()), **numbers, "said": pa.array([done.said], pa.string())}
+        )
+
+
+def _done(
+    place: Place, entity: str, sub_queue: str, to: str | None, actions: Mapping[int, str], *, keeps_id: bool
+) -> Done:
     from duobus.spark.jobs.dead_letter_work import new_id, worked
     from duobus.spark.senders import post_to
 
-    entity = table.column("entity")[0].as_py()
-    actions = dict(zip(table.column("sequence_number").to_pylist(), table.column("action").to_pylist(), strict=True))
     namespace = namespace_of(place)
 
     def id_of(message: Any) -> str | None:
         if keeps_id:
             return None
         moment = message.enqueued_time_utc
-        return new_id(
-            namespace, entity, message.sequence_number, 0 if moment is None else round(moment.timestamp() * 1000)
-        )
+        enqueued_ms = 0 if moment is None else round(moment.timestamp() * 1000)
+        return new_id(namespace, entity, message.sequence_number, enqueued_ms)
 
     found = _SUBSCRIPTION.fullmatch(entity)
     target = to or (entity if found is None else found[1])
     with _receiver(place, entity, sub_queue) as receiver:
-        done = worked(receiver, post_to(place), target, actions, id_of)
-    return pa.Table.from_pydict(
-        {
-            "entity": pa.array([entity], pa.string()),
-            **{name: pa.array([getattr(done, name)], pa.int64()) for name in done._fields[:4]},
-            "said": pa.array([done.said], pa.string()),
-        }
-    )
+        return worked(receiver, post_to(place), target, actions, id_of)
 
 
 def _receiver(place: Place, entity: str, sub_queue: str) -> ServiceBusReceiver:

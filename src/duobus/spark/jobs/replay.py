@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 NAME: Final = "replay"
+CONNECTS: Final = True
 HELP: Final = "Send captured messages to an entity."
 EXAMPLE: Final = (
     "duobus spark replay --connection-string-env DUOBUS_CONNECTION_STRING --path /data/orders --queue orders "

@@ -144,10 +144,11 @@ def followed(query: StreamingQuery, tell: Tell) -> dict[str, Any]:
 
 def spark_errors() -> tuple[type[Exception], ...]:
     """What Spark raises for work that failed: not all of it is an error of PySpark's own."""
-    from py4j.protocol import Py4JJavaError
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    return (PySparkException, Py4JJavaError)
+    # Also what PySpark raises when the JVM does not start, or dies.
+    return (PySparkException, Py4JError)
 
 
 def cause_of(error: BaseException) -> str:

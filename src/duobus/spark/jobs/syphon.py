@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 NAME: Final = "syphon"
+CONNECTS: Final = True
 HELP: Final = "Drain backlog queues into the entities that their messages were meant for."
 EXAMPLE: Final = (
     "duobus spark syphon --connection-string-env DUOBUS_SECONDARY --to-connection-string-env DUOBUS_PRIMARY "

@@ -219,10 +219,11 @@ class Carrier:
 def _with(message: AmqpAnnotatedMessage, properties: dict[str, Any]) -> AmqpAnnotatedMessage:
     """A copy of a message with other application properties, and without the time of its stay in the backlog."""
     kind = message.body_type.value
+    body: Any = {f"{kind}_body": list(message.body) if kind in ("data", "sequence") else message.body}
     copy = AmqpAnnotatedMessage(
         application_properties=properties,
         annotations={str(key): value for key, value in (message.annotations or {}).items()} or None,
-        **{f"{kind}_body": list(message.body) if kind in ("data", "sequence") else message.body},
+        **body,
     )
     if message.header is not None:
         copy.header = message.header

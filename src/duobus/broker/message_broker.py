@@ -550,6 +550,8 @@ class MessageBroker(Residents):
     # -- time ---------------------------------------------------------------------------------------------------
 
     def _tick(self, fragment: Fragment, now_ms: int) -> None:
+        if not self._is_resident(fragment):
+            return
         self._pending.extendleft(fragment.tick(now_ms))
         self._settle_down(fragment)
 
@@ -566,6 +568,8 @@ class MessageBroker(Residents):
 
     def follow_up(self, fragment: Fragment, commands: list[Command], *, missing: int = 0) -> None:
         """What was read of a cold tail asks for these commands; ``missing``: the store could not give so many back."""
+        if not self._is_resident(fragment):
+            return
         self._pending.extend(commands)
         if missing:
             self._watcher.messages_missing(self, fragment, missing)

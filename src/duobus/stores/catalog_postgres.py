@@ -29,14 +29,13 @@ from duobus.stores.catalog import (
     exists_already,
     unknown_entity,
 )
-from duobus.stores.postgres_place import Place, parse
+from duobus.stores.postgres_place import Place
 
 if TYPE_CHECKING:
     import psycopg
 
 #: Highest format this version reads and writes; a newer one is refused (I65).
 FORMAT_VERSION: Final = 1
-SCHEMA: Final = "duobus_catalog"
 #: How long any statement may take, and a connection that has vanished go unnoticed: who waits for longer has lost its
 #: leases.
 STATEMENT_MS: Final = 4_000
@@ -110,16 +109,6 @@ _STEPS: Final = (
     END $$;
     """,
 )
-
-
-def catalog_place(url: str) -> Place:
-    """Where a shared catalog is: in a schema of its own, which the address may name.
-
-    Raises:
-        ConfigurationError: The address cannot be read; the text never tells a password.
-    """
-    place = parse(url)
-    return place.in_schema(place.schema or SCHEMA)
 
 
 def connect(place: Place, name: str) -> psycopg.Connection[tuple[Any, ...]]:
@@ -362,6 +351,17 @@ class PostgresCatalog(Catalog):
                 " ON CONFLICT (name) DO UPDATE SET rules = excluded.rules, sum = excluded.sum",
                 _summed(namespace.name, rules),
             )
+
+    @_guarded
+    def begin_alone(self) -> bool:
+        """Try to be the only server that prepares the catalog, until ``end_alone`` or ``close``; False: another is."""
+        row = self._open().execute("SELECT pg_try_advisory_lock(hashtext(current_schema()))").fetchone()
+        return row == (True,)
+
+    @_guarded
+    def end_alone(self) -> None:
+        """Let others prepare it."""
+        self._open().execute("SELECT pg_advisory_unlock(hashtext(current_schema()))")
 
     def close(self) -> None:
         """Close the connection; the next call makes another."""

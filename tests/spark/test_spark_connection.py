@@ -127,6 +127,20 @@ def test_what_was_idle_is_closed_when_something_else_is_asked_for() -> None:
     assert first.closed
 
 
+def test_a_client_stays_open_as_long_as_what_it_opened_is_used() -> None:
+    """Closing a client closes its receivers: a stream broke after two minutes."""
+    clock = VirtualClock()
+    kept = Kept(clock)
+    client: Thing = kept.get(("client", "here"), Thing)
+    for _ in range(4):
+        clock.passed_ms += 100_000
+        kept.get(("reader", "here", "queue"), Thing)
+    assert not client.closed
+    clock.passed_ms += 121_000
+    kept.get(("reader", "elsewhere", "queue"), Thing)
+    assert client.closed
+
+
 def test_no_more_is_kept_than_the_limit() -> None:
     kept = Kept(VirtualClock())
     things = [kept.get(("thing", number), Thing) for number in range(65)]

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
-from conftest import Bus
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import (
     BinaryType,
@@ -17,6 +16,7 @@ from pyspark.sql.types import (
     StringType,
     StructType,  # type: ignore[attr-defined]
 )
+from spark_bus import Bus
 
 from duobus.spark.access import FIRST_MAX
 from duobus.spark.claims import Seen

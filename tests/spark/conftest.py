@@ -88,8 +88,11 @@ class Bus:
             make = client.get_topic_sender if is_topic else client.get_queue_sender
             with make(entity) as sender:
                 made = [one if isinstance(one, ServiceBusMessage) else ServiceBusMessage(one) for one in messages]
-                for at in range(0, len(made), 200):
-                    sender.send_messages(made[at : at + 200])
+                # A batch goes to one fragment, so it has one key.
+                for key in dict.fromkeys(one.partition_key for one in made):
+                    some = [one for one in made if one.partition_key == key]
+                    for at in range(0, len(some), 200):
+                        sender.send_messages(some[at : at + 200])
 
     def counts(self, queue: str) -> tuple[int, int]:
         """Messages that are there in whatever state, and those of the dead-letter queue."""

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import json
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
 from conftest import Bus
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import (
     BinaryType,
     LongType,
     StringType,
-    StructType,
-    _parse_datatype_string,  # type: ignore[attr-defined]
+    StructType,  # type: ignore[attr-defined]
 )
 
+from duobus.spark.access import FIRST_MAX
 from duobus.spark.claims import Seen
 from duobus.spark.connection import new_client
 from duobus.spark.data_source import DuobusDataSource
 from duobus.spark.errors import CheckpointError, DataLoss, EntityError
 from duobus.spark.offsets import ClaimOffset, Key
-from duobus.spark.schema import BODY_TYPES
 
 SCHEMA = StructType().add("sequence_number", LongType()).add("body", BinaryType()).add("entity", StringType())
 
@@ -347,9 +347,12 @@ def test_a_trigger_without_a_limit_is_limited_all_the_same(bus: Bus) -> None:
 
 def test_a_batch_ends_near_the_bytes_it_may_have(bus: Bus) -> None:
     queue = bus.queue()
-    bus.send(queue, ["x" * 10_000 for _ in range(40)])
-    stream = Stream(bus, queue=queue, maxBytesPerTrigger="100k", maxMessagesPerTrigger="10")
-    assert len(stream.batch(10)) == 10
+    bus.send(queue, ["x" * 5_000 for _ in range(40)])
+    stream = Stream(bus, queue=queue, maxBytesPerTrigger="50000")
+    first = ReadMaxBytes(50_000)
+    assert stream.reader.getDefaultReadLimit() == first
+    end = stream.reader.latestOffset(stream.start, first)
+    assert 10 <= sum(map(len, ClaimOffset.from_json(end).claim.values())) <= FIRST_MAX
     stream.stop()
 
 
@@ -362,6 +365,24 @@ def test_nothing_secret_travels_to_tasks(bus: Bus, spark_server: Any) -> None:
     stream.stop()
 
 
-def test_a_body_has_a_kind() -> None:
-    assert BODY_TYPES == ("data", "value", "sequence")
-    assert _parse_datatype_string is not None
+def test_a_batch_that_never_finishes_goes_to_the_dead_letter_queue(bus: Bus, tmp_path: Path) -> None:
+    queue = bus.queue()
+    bus.send(queue, ["a", "b"])
+    options = {"queue": queue, "maxAttempts": "2", "attemptsPath": str(tmp_path / "attempts")}
+    first = Stream(bus, **options)
+    end = first.claim()
+    assert len(first.rows(end)) == 2
+    first.reader.partitions(first.start, end)
+    first.stop()
+    second = Stream(bus, **options)
+    assert len(second.rows(end)) == 2
+    second.stop()
+    third = Stream(bus, **options)
+    assert third.rows(end) == []
+    assert bus.counts(queue) == (0, 2)
+    third.start = end
+    assert third.claim() == end
+    third.stop()
+    dead = Stream(bus, StructType().add("dead_letter_reason", StringType()), queue=queue, subQueue="deadletter")
+    assert dead.rows(dead.claim()) == [{"dead_letter_reason": "SparkMaxAttempts"}] * 2
+    dead.stop()

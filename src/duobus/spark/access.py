@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from duobus.clock import Clock
 from duobus.spark.claims import Seen
 from duobus.spark.connection import Place, new_client
 from duobus.spark.entities import look, open_receiver, told
 from duobus.spark.errors import EntityError
-from duobus.spark.offsets import Claim, Key, Numbers, by_fragment
+from duobus.spark.offsets import Claim, Key, by_fragment
 from duobus.spark.patience import retried
 from duobus.spark.rows import size_of
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Messages that one receive asks for.
 RECEIVE_MAX: Final = 2_000
+#: And the first one of a batch whose bytes are limited, as long as nothing tells how large messages are.
+FIRST_MAX: Final = 32
 #: A receive ends when nothing came for so long after something did (3.5).
 GAP_S: Final = 0.2
 #: How long one of several entities is waited for before the next is looked at.
@@ -45,6 +47,30 @@ SIZE_GUESS: Final = 4_096
 SETTLE_RETRIES: Final = 0
 
 _log = logging.getLogger("duobus.spark")
+
+
+class Ticket(NamedTuple):
+    """What is kept of a message that is held; its body is not.
+
+    Attributes:
+        number: Its sequence number.
+        deliveries: Its delivery count.
+        lock_token: Its lock.
+        until_ms: The end of the lock.
+        enqueued_ms: When it was enqueued.
+        size: Of its body.
+    """
+
+    number: int
+    deliveries: int
+    lock_token: Any
+    until_ms: int
+    enqueued_ms: int
+    size: int
+
+    def is_safe(self, now_ms: int) -> bool:
+        """A third of the shortest lock has to be left: a disposition that comes too late leaves a message behind."""
+        return self.until_ms - now_ms >= LOCK_S_MIN * 1000 / 3
 
 
 class SdkAccess:
@@ -91,7 +117,7 @@ class SdkAccess:
         self._settler: ServiceBusClient | None = None
         self._receivers: dict[Key, Any] = {}
         self._readers: dict[tuple[str, bool], Any] = {}
-        self._held: dict[Key, dict[int, Any]] = {}
+        self._held: dict[Key, dict[int, Ticket]] = {}
         self._sizes: dict[int, int] = {}
         #: Receivers that still have credit: what arrives would be locked for nobody.
         self._open_credit: set[Key] = set()
@@ -117,12 +143,12 @@ class SdkAccess:
 
     def _claim_of(self, key: Key, limit: int, wait_s: float, stop: Event | None = None) -> Claim:
         with told(key.entity):
-            messages = self._received(key, limit, wait_s, stop)
-        return self._remember(key, messages)
+            tickets = self._received(key, limit, wait_s, stop)
+        return self._remember(key, tickets)
 
-    def _received(self, key: Key, limit: int, wait_s: float, stop: Event | None) -> list[Any]:
+    def _received(self, key: Key, limit: int, wait_s: float, stop: Event | None) -> list[Ticket]:
         receiver = self._receiver(key)
-        found: list[Any] = []
+        found: list[Ticket] = []
         size = 0
         started_ms = self._clock.monotonic_ms()
         delay_ms = int(self._max_delay_s * 1000)
@@ -131,12 +157,10 @@ class SdkAccess:
             wait = wait_s if not found else GAP_S
             if wants_more:
                 wait = max(GAP_S, (started_ms + delay_ms - self._clock.monotonic_ms()) / 1000)
-            asked = min(RECEIVE_MAX, limit - len(found))
-            if self.max_bytes is not None and found:
-                asked = max(1, min(asked, (self.max_bytes - size) * len(found) // max(size, 1)))
+            asked = self._asked(limit - len(found), len(found), size)
             page = receiver.receive_messages(max_message_count=asked, max_wait_time=wait)
-            found += page
-            size += sum(map(size_of, page)) if self.max_bytes is not None else 0
+            found += [_ticket(message) for message in page]
+            size += sum(ticket.size for ticket in found[-len(page) :]) if page else 0
             if len(page) < asked:
                 self._open_credit.add(key)
                 is_late = self._clock.monotonic_ms() - started_ms >= delay_ms
@@ -144,26 +168,28 @@ class SdkAccess:
                     break
         return found
 
-    def _remember(self, key: Key, messages: list[Any]) -> Claim:
-        if not messages:
+    def _asked(self, left: int, had: int, size: int) -> int:
+        """How many messages the next receive asks for; by the bytes of those before when bytes are limited."""
+        asked = min(RECEIVE_MAX, left)
+        if self.max_bytes is None:
+            return asked
+        if not had:
+            return min(asked, FIRST_MAX)
+        return max(1, min(asked, (self.max_bytes - size) * had // max(size, 1)))
+
+    def _remember(self, key: Key, tickets: list[Ticket]) -> Claim:
+        if not tickets:
             return {}
         if key.session is None:
-            self._demand_long_locks(key, messages[-1])
-        held = self._held.setdefault(key, {})
-        enqueued = [message.enqueued_time_utc for message in messages if message.enqueued_time_utc is not None]
-        if enqueued:
-            oldest_ms = round(min(enqueued).timestamp() * 1000)
-            self.oldest_ms = oldest_ms if self.oldest_ms is None else min(oldest_ms, self.oldest_ms)
-        numbers: Numbers = {}
-        for message in messages:
-            number = message.sequence_number
-            held[number] = message
-            numbers[number] = message.delivery_count or 0
-            self._sizes[number] = size_of(message)
-        return {key: numbers}
+            self._demand_long_locks(key, tickets[-1])
+        self._held.setdefault(key, {}).update((ticket.number, ticket) for ticket in tickets)
+        self._sizes.update((ticket.number, ticket.size) for ticket in tickets)
+        oldest_ms = min(ticket.enqueued_ms for ticket in tickets)
+        self.oldest_ms = oldest_ms if self.oldest_ms is None else min(oldest_ms, self.oldest_ms)
+        return {key: {ticket.number: ticket.deliveries for ticket in tickets}}
 
-    def _demand_long_locks(self, key: Key, message: Any) -> None:
-        left_s = _lock_left_s(message, self._clock.now_ms())
+    def _demand_long_locks(self, key: Key, ticket: Ticket) -> None:
+        left_s = (ticket.until_ms - self._clock.now_ms()) / 1000
         if left_s < LOCK_S_MIN - CLOCK_ERROR_S:
             self.close()
             raise EntityError(
@@ -219,8 +245,9 @@ class SdkAccess:
         from azure.servicebus import NEXT_AVAILABLE_SESSION
         from azure.servicebus.exceptions import OperationTimeoutError
 
+        # Without the SDK's own retries: that no session is left is an answer.
         receiver = open_receiver(
-            self._clients(), Key(entity), session_id=NEXT_AVAILABLE_SESSION, max_wait_time=max(wait_s, GAP_S)
+            self._settlers(), Key(entity), session_id=NEXT_AVAILABLE_SESSION, max_wait_time=max(wait_s, GAP_S)
         )
         try:
             with told(entity):
@@ -243,7 +270,7 @@ class SdkAccess:
         for key, numbers in claim.items():
             now_ms = self._clock.now_ms()
             held = self._held.get(key, {})
-            safe = [number for number in numbers if number in held and (key.session or _is_safe(held[number], now_ms))]
+            safe = [number for number in numbers if number in held and (key.session or held[number].is_safe(now_ms))]
             members = {number: numbers[number] for number in self._deferred(key, safe)}
             if members:
                 done[key] = members
@@ -287,9 +314,7 @@ class SdkAccess:
     def let_go(self) -> None:
         """Close sessions, which tasks need now, and links that would take messages for nobody."""
         self._held = {}
-        for key in list(self._receivers):
-            if key in self._open_credit or key.session is not None:
-                self._drop(key)
+        self._drop_all([key for key in self._receivers if key in self._open_credit or key.session is not None])
 
     # -- looking and removing -----------------------------------------------------------------------------------
 
@@ -386,10 +411,18 @@ class SdkAccess:
         if receiver is not None:
             _close(receiver)
 
-    def _abandon(self, key: Key, messages: list[Any]) -> None:
+    def _drop_all(self, keys: list[Key]) -> None:
+        """Close several receivers; each takes a moment, in which it gives back what it did not hand out."""
+        if len(keys) > 1:
+            with ThreadPoolExecutor(min(THREADS_MAX, len(keys))) as pool:
+                list(pool.map(self._drop, keys))
+        elif keys:
+            self._drop(keys[0])
+
+    def _abandon(self, key: Key, tickets: list[Ticket]) -> None:
         try:
-            for at in range(0, len(messages), SETTLE_MAX):
-                _settle_all(self._receiver(key), messages[at : at + SETTLE_MAX], "abandoned")
+            for at in range(0, len(tickets), SETTLE_MAX):
+                _settle_all(self._receiver(key), tickets[at : at + SETTLE_MAX], "abandoned")
         except Exception:  # noqa: BLE001 - their locks end by themselves
             _log.debug("abandoning messages of '%s' failed", key.entity, exc_info=True)
 
@@ -398,8 +431,7 @@ class SdkAccess:
         for key, held in self._held.items():
             self._abandon(key, list(held.values()))
         self._held = {}
-        for key in list(self._receivers):
-            self._drop(key)
+        self._drop_all(list(self._receivers))
         for receiver in self._readers.values():
             _close(receiver)
         self._readers.clear()
@@ -422,32 +454,30 @@ def _close(thing: Any) -> None:
         _log.debug("closing a link failed", exc_info=True)
 
 
-def _lock_left_s(message: Any, now_ms: int) -> float:
-    until = message.locked_until_utc
-    return 0.0 if until is None else until.timestamp() - now_ms / 1000
+def _ticket(message: Any) -> Ticket:
+    until, enqueued = message.locked_until_utc, message.enqueued_time_utc
+    return Ticket(
+        message.sequence_number,
+        message.delivery_count or 0,
+        message.lock_token,
+        0 if until is None else round(until.timestamp() * 1000),
+        0 if enqueued is None else round(enqueued.timestamp() * 1000),
+        size_of(message),
+    )
 
 
-def _is_safe(message: Any, now_ms: int) -> bool:
-    """A third of the shortest lock has to be left: a disposition that comes too late leaves a message behind."""
-    return _lock_left_s(message, now_ms) >= LOCK_S_MIN / 3
+def _settle_all(receiver: Any, tickets: list[Ticket], how: str) -> None:
+    """Defer or abandon messages by one request that is answered.
 
-
-def _settle_all(receiver: Any, messages: list[Any], how: str) -> None:
-    """Defer or abandon messages by one request that is answered; one by one where this SDK has no such request.
-
-    The public methods wait for an answer for each message, 10,000 of them for a batch.
+    The public methods wait for an answer for each message, 10,000 of them for a batch; and they want the messages,
+    whose bodies need not stay here.
 
     Args:
         receiver: Theirs.
-        messages: Locked.
+        tickets: Of locked messages.
         how: ``defered``, as the protocol spells it, or ``abandoned``.
 
     Raises:
         MessageLockLostError: One of them is not locked any more; of the others some may be settled.
     """
-    settle = getattr(receiver, "_settle_message_via_mgmt_link", None)
-    if settle is not None:
-        settle(how, [message.lock_token for message in messages])
-        return
-    for message in messages:
-        (receiver.defer_message if how == "defered" else receiver.abandon_message)(message)
+    receiver._settle_message_via_mgmt_link(how, [ticket.lock_token for ticket in tickets])

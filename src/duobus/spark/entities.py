@@ -14,7 +14,7 @@ from duobus.spark.offsets import Key
 from duobus.spark.options import NAMES_MAX, Parsed
 
 if TYPE_CHECKING:
-    from azure.servicebus import ServiceBusClient, ServiceBusReceiver
+    from azure.servicebus import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
 
 #: Sub-queue to the end of an entity's name in offsets.
 _SUFFIXES: Final = {"deadletter": "/$deadletterqueue", "transferdeadletter": "/$transfer/$deadletterqueue"}
@@ -98,6 +98,11 @@ def open_receiver(client: ServiceBusClient, key: Key, *, removes: bool = False, 
     if found is not None:
         return client.get_subscription_receiver(found[1], found[2], **options)
     return client.get_queue_receiver(name, **options)
+
+
+def open_sender(client: ServiceBusClient, key: Key) -> ServiceBusSender:
+    """Open a sender to a queue; the caller closes it."""
+    return client.get_queue_sender(key.entity)
 
 
 def peek(receiver: Any, first: int, count: int = PEEK) -> list[Any]:

@@ -75,8 +75,8 @@ class Option:
 
     def _said(self, bound: int) -> str:
         if self.kind == DURATION:
-            unit = next(unit for unit in ("d", "h", "m", "s", "ms") if bound % _UNIT_MS[unit] == 0 and bound)
-            return f"{bound // _UNIT_MS[unit]}{unit}" if bound else "0s"
+            unit = next((unit for unit in ("d", "h", "m", "s") if bound and bound % _UNIT_MS[unit] == 0), "ms")
+            return f"{bound // _UNIT_MS[unit]}{unit}"
         return f"{bound}"
 
     def _wrong(self, text: str, wanted: str) -> OptionError:
@@ -234,11 +234,12 @@ SOURCE_OPTIONS: Final = (
         "maxAttempts",
         NUMBER,
         None,
-        "runs of a batch until its messages go to the dead-letter queue",
+        "runs that a batch has until its messages go to the dead-letter queue; with attemptsPath",
         least=2,
         most=1_000,
         modes=("claim",),
     ),
+    Option("attemptsPath", TEXT, None, "folder of the driver that keeps the count for maxAttempts", modes=("claim",)),
     Option(
         "settleOn",
         CHOICE,

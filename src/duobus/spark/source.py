@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,13 +11,16 @@ from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxRows, Supports
 
 from duobus.clock import Clock
 from duobus.spark.access import SdkAccess
+from duobus.spark.attempts import REASON, Attempts
 from duobus.spark.claimer import Claimer
 from duobus.spark.claims import ClaimEngine
-from duobus.spark.connection import counts_deferrals, namespace_of, place_of
+from duobus.spark.connection import counts_deferrals, namespace_of, new_client, place_of
 from duobus.spark.counting import waiting_messages
 from duobus.spark.entities import entities_of, resolved
 from duobus.spark.errors import OptionError
+from duobus.spark.offsets import Claim
 from duobus.spark.options import CONNECTION_OPTIONS, SOURCE_OPTIONS, Parsed, demand_mode, parse
+from duobus.spark.recovery import dead_letter_numbers
 from duobus.spark.rows import check_schema
 from duobus.spark.splitting import Piece, split
 from duobus.spark.tasks import Reading, read_pieces
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
 AVAILABLE_NOW_WAIT_MS: Final = 2_000
 #: A trigger without a limit claims so many times maxMessagesPerTrigger (2.6).
 WHOLE_TIMES: Final = 10
+
+_log = logging.getLogger("duobus.spark")
 
 
 def source_options(given: Mapping[str, str], mode: str) -> Parsed:
@@ -47,6 +53,8 @@ def source_options(given: Mapping[str, str], mode: str) -> Parsed:
     entities_of(options)
     if (options["minMessagesPerTrigger"] is None) != (options["maxTriggerDelay"] is None):
         raise OptionError("The options 'minMessagesPerTrigger' and 'maxTriggerDelay' go together.")
+    if (options["maxAttempts"] is None) != (options["attemptsPath"] is None):
+        raise OptionError("The options 'maxAttempts' and 'attemptsPath' go together.")
     return options
 
 
@@ -96,6 +104,8 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: With availableNow: when the run began, and how many messages are left of those that there were.
         self._began_ms: int | None = None
         self._left: int | None = None
+        #: The batch that was counted, and its count.
+        self._attempt: tuple[dict[str, Any], int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options, "_schema": self._schema}
@@ -168,8 +178,29 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Part]:
         """Defer what was claimed and cut it into tasks; after a restart find out what was."""
         plan = self._claims().plan(start, end)
+        if plan.claim and self._gave_up(end):
+            self._dead_letter(plan.claim)
+            return []
         most, least = self._options["maxRecordsPerPartition"], self._options["minPartitions"]
         return [Part(pieces) for pieces in split(plan.claim, most, least)]
+
+    def _gave_up(self, end: dict[str, Any]) -> bool:
+        """Whether a batch has had all its runs; each process that plans it is one."""
+        most = self._options["maxAttempts"]
+        if most is None:
+            return False
+        if self._attempt is None or self._attempt[0] != end:
+            self._attempt = end, Attempts(self._options["attemptsPath"]).begin(end)
+        return self._attempt[1] > int(most)
+
+    def _dead_letter(self, claim: Claim) -> None:
+        """The settlement finds these missing later, as those that ``dead_letter`` moved."""
+        most = self._options["maxAttempts"]
+        with new_client(place_of(self._options)) as client:
+            for key, numbers in claim.items():
+                text = f"A batch with this message was begun {most} times and never finished."
+                moved = dead_letter_numbers(client, key, dict.fromkeys(numbers, (REASON, text)))
+                _log.error("%d messages of '%s' went to the dead-letter queue: %s", moved, key.entity, text)
 
     def read(self, partition: Any) -> Iterator[Any]:
         """Look at the messages of a part; in a task, on a copy of this object."""

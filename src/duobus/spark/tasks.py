@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.clock import Clock
@@ -117,8 +117,8 @@ def _tell_loss(reading: Reading, key: Key, missing: list[int]) -> None:
 def _with_receiver(reading: Reading, key: Key, clock: Clock, work: Any) -> Any:
     def once() -> Any:
         if key.session is not None:
-            # The lock of the session is given back at once: settling needs it.
-            with open_receiver(client(reading.place), key) as receiver:
+            # The lock of the session is given back at once: settling needs it. Who holds it is asked by ``retried``.
+            with open_receiver(client(replace(reading.place, retries=0)), key) as receiver:
                 return work(receiver)
         name = ("reader", reading.place, key)
         try:

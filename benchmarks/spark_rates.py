@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -157,13 +158,20 @@ def main() -> None:
     options = parser.parse_args()
     silence_sdk_logs()
     messages, rows = (2_000, 40_000) if options.quick else (20_000, 400_000)
-    found = {}
-    for tasks in (options.tasks,) if options.tasks else (1, 2):
-        found[f"{tasks} tasks"] = one(messages, rows, tasks)
+    if options.tasks:
+        print(json.dumps(one(messages, rows, options.tasks)))
+        return
+    found: dict[str, Any] = {}
+    for tasks in (1, 2):
+        # In a process of its own: a JVM keeps its environment, and with it the address of the first broker.
+        command = [sys.executable, "-m", "benchmarks.spark_rates", "--tasks", str(tasks)]
+        done = subprocess.run(
+            command + ["--quick"] * options.quick, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT
+        )
+        found[f"{tasks} tasks"] = json.loads(done.stdout.splitlines()[-1])
         print(f"with {tasks} tasks: {json.dumps(found[f'{tasks} tasks'])}", file=sys.stderr)
-    if len(found) == 2:
-        alone, both = found["1 tasks"]["per_s"], found["2 tasks"]["per_s"]
-        found["2 tasks to 1"] = {name: round(both[name] / rate, 2) for name, rate in alone.items()}
+    alone, both = found["1 tasks"]["per_s"], found["2 tasks"]["per_s"]
+    found["2 tasks to 1"] = {name: round(both[name] / rate, 2) for name, rate in alone.items()}
     print(json.dumps({"messages": messages, "rows": rows, "cores": os.cpu_count(), **found}, indent=2))
 
 

@@ -32,7 +32,7 @@ class Stream:
     """One run of a query: the source runner's reader, and copies of it in tasks."""
 
     def __init__(self, bus: Bus, schema: Any = SCHEMA, **options: str) -> None:
-        given = {**bus.options, "maxWaitTime": "1s", **options}
+        given = {**bus.options, "maxWaitTime": "300ms", **options}
         self.reader: Any = DuobusDataSource(given).streamReader(schema)
         self.start = self.reader.initialOffset()
 
@@ -78,7 +78,7 @@ def test_tasks_read_in_order_of_number(bus: Bus) -> None:
     queue = bus.queue()
     bus.send(queue, [f"{n}" for n in range(120)])
     stream = Stream(bus, queue=queue)
-    assert stream.batch() == [f"{n}".encode() for n in range(120)]
+    assert stream.batch(120) == [f"{n}".encode() for n in range(120)]
     stream.stop()
 
 
@@ -86,10 +86,10 @@ def test_a_process_that_ends_before_the_offset_is_written_takes_nothing_with_it(
     queue = bus.queue()
     bus.send(queue, ["a", "b"])
     first = Stream(bus, queue=queue)
-    first.claim()
+    first.claim(2)
     first.stop()
     second = Stream(bus, queue=queue)
-    assert second.batch() == [b"a", b"b"]
+    assert second.batch(2) == [b"a", b"b"]
     second.stop()
 
 
@@ -117,12 +117,12 @@ def test_what_was_listed_and_not_deferred_is_dropped_and_claimed_again(bus: Bus)
     queue = bus.queue()
     bus.send(queue, ["a", "b", "c"])
     first = Stream(bus, queue=queue)
-    end = first.claim()
+    end = first.claim(3)
     first.stop()
     second = Stream(bus, queue=queue)
     assert second.rows(end) == []
     second.start = end
-    assert second.batch() == [b"a", b"b", b"c"]
+    assert second.batch(3) == [b"a", b"b", b"c"]
     second.claim()
     assert bus.counts(queue)[0] == 0
     second.stop()
@@ -133,10 +133,10 @@ def test_what_another_stream_deferred_since_is_neither_read_nor_removed(bus: Bus
     queue = bus.queue()
     bus.send(queue, ["a"])
     first = Stream(bus, queue=queue)
-    end = first.claim()
+    end = first.claim(1)
     first.stop()
     other = Stream(bus, queue=queue)
-    others_end = other.claim()
+    others_end = other.claim(1)
     assert [row["body"] for row in other.rows(others_end)] == [b"a"]
     again = Stream(bus, queue=queue)
     assert again.rows(end) == []
@@ -151,7 +151,7 @@ def test_a_deferral_raises_no_delivery_count_here(bus: Bus) -> None:
     queue = bus.queue()
     bus.send(queue, ["a"])
     stream = Stream(bus, queue=queue)
-    end = stream.claim()
+    end = stream.claim(1)
     stream.rows(end)
     claim = ClaimOffset.from_json(end).claim
     seen = stream.reader._access.seen(claim)
@@ -164,7 +164,7 @@ def test_a_message_that_somebody_took_by_number_fails_the_read(bus: Bus, monkeyp
     queue = bus.queue()
     bus.send(queue, ["a", "b"])
     stream = Stream(bus, queue=queue)
-    end = stream.claim()
+    end = stream.claim(2)
     parts = stream.reader.partitions(stream.start, end)
     (number, _) = next(iter(ClaimOffset.from_json(end).claim.values()))
     with new_client(bus.place) as client, client.get_queue_receiver(queue, receive_mode="receiveanddelete") as thief:
@@ -197,7 +197,7 @@ def test_a_pattern_finds_queues_by_their_path(bus: Bus) -> None:
     queue = bus.queue()
     bus.send(queue, ["a"])
     stream = Stream(bus, queuesPattern=f"{queue[:-1]}?")
-    assert b"a" in stream.batch()
+    assert b"a" in stream.batch(10)
     stream.stop()
 
 
@@ -210,7 +210,7 @@ def test_a_subscription_is_read_and_settled(bus: Bus) -> None:
     topic, subscription = bus.subscription()
     bus.send(topic, ["a", "b"], is_topic=True)
     stream = Stream(bus, topic=topic, subscription=subscription)
-    end = stream.claim()
+    end = stream.claim(2)
     rows = stream.rows(end)
     assert [(row["body"], row["entity"]) for row in rows] == [
         (b"a", f"{topic}/subscriptions/all"),
@@ -230,7 +230,7 @@ def test_a_dead_letter_queue_is_read_and_settled(bus: Bus) -> None:
             receiver.dead_letter_message(message, reason="bad")
     schema = StructType().add("body", BinaryType()).add("dead_letter_reason", StringType()).add("entity", StringType())
     stream = Stream(bus, schema, queue=queue, subQueue="deadletter")
-    end = stream.claim()
+    end = stream.claim(2)
     assert stream.rows(end) == [{"body": body, "dead_letter_reason": "bad", "entity": queue} for body in (b"a", b"b")]
     stream.start = end
     stream.claim()
@@ -258,7 +258,7 @@ def test_a_session_that_another_receiver_holds_is_waited_for_and_then_told(bus: 
     queue = bus.queue(requires_session=True)
     bus.send(queue, [ServiceBusMessage("a", session_id="x")])
     stream = Stream(bus, queue=queue, exclusive="true", claimTimeout="1s")
-    end = stream.claim()
+    end = stream.claim(1)
     parts = stream.reader.partitions(stream.start, end)
     with (
         new_client(bus.place) as client,
@@ -298,7 +298,7 @@ def test_a_checkpoint_of_another_entity_settles_nothing(bus: Bus) -> None:
     one, other = bus.queue(), bus.queue()
     bus.send(one, ["a"])
     stream = Stream(bus, queue=one)
-    end = stream.claim()
+    end = stream.claim(1)
     stream.rows(end)
     stream.stop()
     wrong = Stream(bus, queue=other)
@@ -370,7 +370,7 @@ def test_a_batch_that_never_finishes_goes_to_the_dead_letter_queue(bus: Bus, tmp
     bus.send(queue, ["a", "b"])
     options = {"queue": queue, "maxAttempts": "2", "attemptsPath": str(tmp_path / "attempts")}
     first = Stream(bus, **options)
-    end = first.claim()
+    end = first.claim(2)
     assert len(first.rows(end)) == 2
     first.reader.partitions(first.start, end)
     first.stop()
@@ -384,5 +384,5 @@ def test_a_batch_that_never_finishes_goes_to_the_dead_letter_queue(bus: Bus, tmp
     assert third.claim() == end
     third.stop()
     dead = Stream(bus, StructType().add("dead_letter_reason", StringType()), queue=queue, subQueue="deadletter")
-    assert dead.rows(dead.claim()) == [{"dead_letter_reason": "SparkMaxAttempts"}] * 2
+    assert dead.rows(dead.claim(2)) == [{"dead_letter_reason": "SparkMaxAttempts"}] * 2
     dead.stop()

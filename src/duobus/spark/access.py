@@ -142,9 +142,18 @@ class SdkAccess:
         return {key: numbers for key, numbers in claim.items() if numbers}
 
     def _claim_of(self, key: Key, limit: int, wait_s: float, stop: Event | None = None) -> Claim:
+        def once() -> list[Ticket]:
+            try:
+                return self._received(key, limit, wait_s, stop)
+            except Exception:
+                # What came over this connection comes again over the next one.
+                self._drop(key)
+                raise
+
+        if key.session is None:
+            return self._remember(key, self._retried(key, once))
         with told(key.entity):
-            tickets = self._received(key, limit, wait_s, stop)
-        return self._remember(key, tickets)
+            return self._remember(key, once())
 
     def _received(self, key: Key, limit: int, wait_s: float, stop: Event | None) -> list[Ticket]:
         receiver = self._receiver(key)
@@ -159,6 +168,10 @@ class SdkAccess:
                 wait = max(GAP_S, (started_ms + delay_ms - self._clock.monotonic_ms()) / 1000)
             asked = self._asked(limit - len(found), len(found), size)
             page = receiver.receive_messages(max_message_count=asked, max_wait_time=wait)
+            if page and not found:
+                # The first lock has to last until the messages are deferred.
+                left_ms = _ticket(page[0]).until_ms - self._clock.now_ms()
+                delay_ms = min(delay_ms, left_ms // 3)
             found += [_ticket(message) for message in page]
             size += sum(ticket.size for ticket in found[-len(page) :]) if page else 0
             if len(page) < asked:

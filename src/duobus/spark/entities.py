@@ -159,8 +159,8 @@ def told(entity: str) -> Iterator[None]:
     except exceptions.ServiceBusError as error:
         if "session" in str(error).lower() and "require" in str(error).lower():
             raise EntityError(
-                f"'{entity}' cannot be read this way: {said(error)} An entity that requires sessions is read with "
-                "exclusive=true, one that does not without it."
+                f"'{entity}' cannot be read this way: {said(error)} An entity that requires sessions is read by a "
+                "stream with exclusive=true, one that does not without it."
             ) from None
         raise
 

@@ -90,7 +90,7 @@ def first_since(at: At, extent: Extent, since_ms: int) -> int:
 
 
 def _enqueued_ms(message: Any) -> int:
-    return round(message.enqueued_time_utc.timestamp() * 1000)
+    return int(message.enqueued_time_utc.timestamp() * 1000)
 
 
 def cut(first: int, last: int, parts: int) -> list[tuple[int, int]]:

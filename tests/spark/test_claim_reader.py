@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus.amqp import AmqpAnnotatedMessage
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import (
     BinaryType,
@@ -22,9 +23,10 @@ from duobus.spark.access import FIRST_MAX
 from duobus.spark.claims import Seen
 from duobus.spark.connection import new_client
 from duobus.spark.data_source import DuobusDataSource
-from duobus.spark.errors import CheckpointError, DataLoss, EntityError
+from duobus.spark.errors import CheckpointError, DataLoss, EntityError, OptionError
 from duobus.spark.offsets import ClaimOffset, Key
 from duobus.spark.recovery import dead_letter_numbers
+from duobus.spark.section_writer import sequence_sections, value_section
 
 SCHEMA = StructType().add("sequence_number", LongType()).add("body", BinaryType()).add("entity", StringType())
 
@@ -401,3 +403,32 @@ def test_what_was_moved_from_within_the_batch_does_not_hold_up_the_rest(bus: Bus
     stream.reader.commit(end)
     assert bus.counts(queue) == (0, 2)
     stream.stop()
+
+
+def test_a_body_that_is_no_data_comes_as_its_amqp_section(bus: Bus) -> None:
+    queue = bus.queue()
+    with new_client(bus.place) as client, client.get_queue_sender(queue) as sender:
+        sender.send_messages(AmqpAnnotatedMessage(value_body="é"))
+        sender.send_messages(AmqpAnnotatedMessage(sequence_body=[[True, "x"]]))
+    schema = StructType().add("body", BinaryType()).add("body_type", StringType())
+    stream = Stream(bus, schema, queue=queue)
+    assert stream.rows(stream.claim(2)) == [
+        {"body": value_section("é"), "body_type": "value"},
+        {"body": sequence_sections([[True, "x"]]), "body_type": "sequence"},
+    ]
+    stream.stop()
+
+
+def test_without_bodies_they_are_null_and_their_kind_is_told(bus: Bus) -> None:
+    queue = bus.queue()
+    bus.send(queue, ["a"])
+    schema = StructType().add("body", BinaryType()).add("body_type", StringType())
+    stream = Stream(bus, schema, queue=queue, includeBody="false")
+    assert stream.rows(stream.claim(1)) == [{"body": None, "body_type": "data"}]
+    stream.stop()
+
+
+def test_a_batch_read_does_not_consume(bus: Bus) -> None:
+    given = {**bus.options, "queue": "any", "readMode": "claim"}
+    with pytest.raises(OptionError, match="availableNow"):
+        DuobusDataSource(given).reader(SCHEMA)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
-from conftest import Bus
+from azure.servicebus.amqp import AmqpAnnotatedMessage
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import (
     BinaryType,
@@ -17,13 +17,16 @@ from pyspark.sql.types import (
     StringType,
     StructType,  # type: ignore[attr-defined]
 )
+from spark_bus import Bus
 
 from duobus.spark.access import FIRST_MAX
 from duobus.spark.claims import Seen
 from duobus.spark.connection import new_client
 from duobus.spark.data_source import DuobusDataSource
-from duobus.spark.errors import CheckpointError, DataLoss, EntityError
+from duobus.spark.errors import CheckpointError, DataLoss, EntityError, OptionError
 from duobus.spark.offsets import ClaimOffset, Key
+from duobus.spark.recovery import dead_letter_numbers
+from duobus.spark.section_writer import sequence_sections, value_section
 
 SCHEMA = StructType().add("sequence_number", LongType()).add("body", BinaryType()).add("entity", StringType())
 
@@ -386,3 +389,46 @@ def test_a_batch_that_never_finishes_goes_to_the_dead_letter_queue(bus: Bus, tmp
     dead = Stream(bus, StructType().add("dead_letter_reason", StringType()), queue=queue, subQueue="deadletter")
     assert dead.rows(dead.claim(2)) == [{"dead_letter_reason": "SparkMaxAttempts"}] * 2
     dead.stop()
+
+
+def test_what_was_moved_from_within_the_batch_does_not_hold_up_the_rest(bus: Bus) -> None:
+    queue = bus.queue()
+    bus.send(queue, [f"{n}" for n in range(20)])
+    stream = Stream(bus, queue=queue)
+    end = stream.claim(20)
+    stream.rows(end)
+    numbers = list(ClaimOffset.from_json(end).claim[Key(queue)])
+    with new_client(bus.place) as client:
+        assert dead_letter_numbers(client, Key(queue), dict.fromkeys(numbers[3:5], ("why", ""))) == 2
+    stream.reader.commit(end)
+    assert bus.counts(queue) == (0, 2)
+    stream.stop()
+
+
+def test_a_body_that_is_no_data_comes_as_its_amqp_section(bus: Bus) -> None:
+    queue = bus.queue()
+    with new_client(bus.place) as client, client.get_queue_sender(queue) as sender:
+        sender.send_messages(AmqpAnnotatedMessage(value_body="é"))
+        sender.send_messages(AmqpAnnotatedMessage(sequence_body=[[True, "x"]]))
+    schema = StructType().add("body", BinaryType()).add("body_type", StringType())
+    stream = Stream(bus, schema, queue=queue)
+    assert stream.rows(stream.claim(2)) == [
+        {"body": value_section("é"), "body_type": "value"},
+        {"body": sequence_sections([[True, "x"]]), "body_type": "sequence"},
+    ]
+    stream.stop()
+
+
+def test_without_bodies_they_are_null_and_their_kind_is_told(bus: Bus) -> None:
+    queue = bus.queue()
+    bus.send(queue, ["a"])
+    schema = StructType().add("body", BinaryType()).add("body_type", StringType())
+    stream = Stream(bus, schema, queue=queue, includeBody="false")
+    assert stream.rows(stream.claim(1)) == [{"body": None, "body_type": "data"}]
+    stream.stop()
+
+
+def test_a_batch_read_does_not_consume(bus: Bus) -> None:
+    given = {**bus.options, "queue": "any", "readMode": "claim"}
+    with pytest.raises(OptionError, match="availableNow"):
+        DuobusDataSource(given).reader(SCHEMA)

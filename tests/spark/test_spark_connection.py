@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from azure.servicebus.management import AccessRights, AuthorizationRule
-from conftest import CONNECTION_ENV, Bus
 from pyspark.sql.types import BinaryType, StructType
+from spark_bus import CONNECTION_ENV, Bus
 
 from duobus.clock import Clock
 from duobus.spark.connection import Kept, masked, new_client, place_of

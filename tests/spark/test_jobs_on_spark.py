@@ -107,7 +107,7 @@ def test_dead_letters_are_grouped_decided_and_resubmitted_without_loss(
         ("Poison", "Order <n> took <n> ms", "json {order: number}"): 4,
     }
     (table,) = (tmp_path / "decisions").glob("*.csv")
-    assert len(list(csv.DictReader(table.open()))) == 12
+    assert len(list(csv.DictReader(table.read_text().splitlines()))) == 12
 
     done = deadletters.run(spark, settings | {"action": "apply"})
     assert (done["resubmitted"], done["deleted"], done["refused"], done["missing"]) == (8, 1, 0, 0)

@@ -124,9 +124,12 @@ def _lines(spark: SparkSession, folders: tuple[str, ...]) -> DataFrame:
     reader = spark.read.option("lineSep", "\n").option("pathGlobFilter", FILES)
     try:
         # The torn end of one line and the start of the next are parted by an empty one.
-        return reader.text(places).filter("value != ''").select("value", F.col("_metadata.file_path").alias("file"))
+        lines = reader.text(places).filter("value != ''").select("value", F.col("_metadata.file_path").alias("file"))
+        # Through Spark Connect nothing is looked at before the columns are asked for.
+        lines = lines.select(*lines.columns)
     except spark_errors() as error:
         raise OptionError(f"The metering files cannot be read: {first_line(error)}") from error
+    return lines
 
 
 def _checked(lines: DataFrame) -> DataFrame:

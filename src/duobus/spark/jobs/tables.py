@@ -50,12 +50,13 @@ def read_table(spark: SparkSession, path: str, ddl: str) -> DataFrame | None:
         OptionError: There is something else.
     """
     try:
-        found = spark.read.option("mergeSchema", "false").parquet(path)
+        # Spark Connect looks at the path when it is asked for the columns, and not before.
+        found = dict(spark.read.option("mergeSchema", "false").parquet(path).dtypes)
     except spark_errors() as error:
         if is_missing(error):
             return None
         raise OptionError(f"'{path}' holds no Parquet that can be read: {first_line(error)}") from error
-    demand_columns(dict(found.dtypes), ddl, path)
+    demand_columns(found, ddl, path)
     return spark.read.schema(ddl).parquet(path)
 
 
@@ -82,9 +83,13 @@ def demand_columns(present: Mapping[str, str], ddl: str, path: str) -> None:
 
 def spark_errors() -> tuple[type[Exception], ...]:
     """What Spark raises when it is told to read something that is wrong: not all of it is an error of PySpark's."""
-    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
+    try:
+        from py4j.protocol import Py4JJavaError
+    except ImportError:
+        # The thin client of Spark Connect has no JVM to speak to.
+        return (PySparkException,)
     return (PySparkException, Py4JJavaError)
 
 

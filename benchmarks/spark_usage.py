@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -54,6 +55,7 @@ def measure(records: int, memory: str, cores: int, folder: Path, *, generate_onl
         told = usage(spark, config, lambda step: steps.append((step, time.monotonic() - started, cpu_s(spark))))
         usage_s = time.monotonic() - started
         used_cpu_s = cpu_s(spark) - began_cpu_s
+        print(f"usage took {usage_s:.1f} s, {used_cpu_s:.1f} s of processor time", file=sys.stderr, flush=True)
         started = time.monotonic()
         again = usage(spark, UsageConfig(str(folder / "compacted"), str(folder / "usage"), check=False))
         again_s = time.monotonic() - started

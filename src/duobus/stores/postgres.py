@@ -179,34 +179,44 @@ class PostgresStore(MessagingStore):
         return copy_of_fragment(fragment), [copy_of_source(known[number]) for number in source_nos]
 
     def drop_entity(self, entity_id: int) -> None:
-        """Delete an entity: its messages in slices of one transaction each, then its fragments.
+        """Delete an entity in slices; after a crash in between the caller's intent makes it call again."""
+        self._demand_open()
+        for row in [row for row in self._fragments.values() if row.entity_id == entity_id]:
+            while self.drop_fragment(entity_id, row.fragment_no, _DROP_SLICE):
+                pass
 
-        A crash in between leaves fragments with fewer messages; the caller's intent makes it call again.
+    def drop_fragment(self, entity_id: int, fragment_no: int, limit: int) -> bool:
+        """Delete copies before the bodies that they share, a slice in a transaction; the fragment's own rows come last.
+
+        Returns:
+            Whether there is more to do: up to ``limit`` messages are deleted.
         """
         self._demand_open()
-        gone = {key for key, row in self._fragments.items() if row.entity_id == entity_id}
-        sources = [key for key, row in self._sources.items() if row.fragment_key in gone]
-        for source_key in [*sources, *map(shelf_of, sources)]:
-            deleted = _DROP_SLICE
-            while deleted == _DROP_SLICE:
-                before = self._meta.rows
-                first, last = source_key << COUNT_BITS, source_key << COUNT_BITS | COUNT_MAX
-                self._transaction("drop an entity", (), f"-remove_slice({first},{last},{_DROP_SLICE})")
-                deleted = before - self._meta.rows
+        fragment = find_fragment(self._fragments.values(), entity_id, fragment_no)
+        if fragment is None:
+            return False
+        sources = [key for key, row in self._sources.items() if row.fragment_key == fragment.fragment_key]
+        room = limit
+        for key in [*sources, *map(shelf_of, sources)]:
+            before = self._meta.rows
+            first, last = key << COUNT_BITS, key << COUNT_BITS | COUNT_MAX
+            self._transaction("drop a fragment", (), f"-remove_slice({first},{last},{room})")
+            room -= before - self._meta.rows
+            if room <= 0:
+                return True
         texts = [table_rows.forget_ids(key, 0, COUNT_MAX) for key in sources]
-        for table, column, keys in (
-            ("totals", "home", sources),
-            ("sources", "source_key", sources),
-            ("fragments", "fragment_key", gone),
-        ):
-            texts.append(f"DELETE FROM {table} WHERE {column} = ANY({table_rows.integers(keys)}::int8[])")
-        self._transaction("drop an entity", texts)
+        keys = table_rows.integers(sources)
+        texts += [
+            f"DELETE FROM {table} = ANY({keys}::int8[])" for table in ("totals WHERE home", "sources WHERE source_key")
+        ]
+        texts.append(f"DELETE FROM fragments WHERE fragment_key = {fragment.fragment_key}")
+        self._transaction("drop a fragment", texts)
         for key in sources:
             del self._sources[key]
             self._shared.pop(key, None)
-        for key in gone:
-            del self._fragments[key]
+        del self._fragments[fragment.fragment_key]
         self._homes = homes_of(self._sources)
+        return False
 
     def drop_source(self, entity_id: int, source_no: int, limit: int) -> bool:
         """Delete copies with what nobody else needs of their bodies, in one transaction; the sources come last."""

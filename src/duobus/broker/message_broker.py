@@ -69,6 +69,7 @@ class MessageBroker:
     Attributes:
         store_id: The store's number in the catalog.
         plans: (entity id, fragment number) to the plan of each fragment that lives here.
+        place: Where its store is, for those who look at it; without secrets.
         state: "closed", "opening", "open" or "failed".
         commits, failures: How often, since the start.
         last_error: Why the store is not open, or None.
@@ -93,6 +94,7 @@ class MessageBroker:
         self.store_id = store_id
         self.store = store
         self.plans: dict[tuple[int, int], Plan] = {}
+        self.place = ""
         self.state = "closed"
         self.commits = 0
         self.failures = 0

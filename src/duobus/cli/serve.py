@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from duobus.errors import ConfigurationError
 from duobus.model.http_options import HttpOptions
@@ -18,6 +19,7 @@ from duobus.server.config import (
     Settings,
     load_settings,
 )
+from duobus.stores.postgres_place import parse
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -47,6 +49,14 @@ SIGTERM or Ctrl-C drains and stops; a second one stops at once.
 @click.option("--http-port", type=_PORT, default=5300, show_default=True, help="HTTP; TLS is told apart by itself.")
 @click.option("--https-port", type=_PORT, help="HTTPS, if there are certificates; not offered unless given.")
 @click.option("--stores", type=int, default=4, show_default=True, help="Messaging stores; more can be added later.")
+@click.option(
+    "--store",
+    "places",
+    multiple=True,
+    metavar="URL",
+    help="Messaging store in PostgreSQL, postgresql://user@host/database; without --stores there are no others."
+    " Repeatable.",
+)
 @click.option("--tls-self-signed", is_flag=True, help="Make a certificate authority in the data folder and use it.")
 @click.option("--tls-cert", type=_FILE, help="Certificate chain, PEM.")
 @click.option("--tls-key", type=_FILE, help="Its private key, PEM.")
@@ -103,7 +113,9 @@ SIGTERM or Ctrl-C drains and stops; a second one stops at once.
 @click.option(
     "--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Form of the logs."
 )
+@click.pass_context
 def command(
+    context: click.Context,
     data: Path | None,
     config: Path | None,
     host: str,
@@ -112,6 +124,7 @@ def command(
     http_port: int,
     https_port: int | None,
     stores: int,
+    places: tuple[str, ...],
     tls_self_signed: bool,
     tls_cert: Path | None,
     tls_key: Path | None,
@@ -131,6 +144,8 @@ def command(
     log_format: str,
 ) -> None:
     """Run the broker until SIGTERM or Ctrl-C."""
+    if places and context.get_parameter_source("stores") == ParameterSource.DEFAULT:
+        stores = 0
     try:
         settings = load_settings(
             Settings(
@@ -142,6 +157,7 @@ def command(
                 http_port=http_port,
                 https_port=https_port,
                 stores=stores,
+                places=tuple(map(parse, places)),
                 tls_self_signed=tls_self_signed,
                 tls_cert=tls_cert,
                 tls_key=tls_key,

@@ -1,4 +1,4 @@
-"""Writes what the doors counted into files, once a minute (design 3.13)."""
+"""Writes what the doors counted into files, at the end of each minute (design 3.13)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from duobus.telemetry.logs import Log
 from duobus.telemetry.metering_log import MeteringCounts, MeteringLog
 
 PERIOD_S: Final = 60.0
+_PERIOD_MS: Final = 60_000
 #: Records that are kept while the disk refuses them, some 20 MB; the oldest go, and the log says how many.
 UNWRITTEN_MAX: Final = 100_000
 
@@ -31,16 +32,20 @@ class MeteringWriter:
         self._log = None if data is None else MeteringLog(data / "metering")
         self._clock = clock
         self._unwritten: list[MeteringRecord] = []
+        # What is counted belongs to the minute in which counting began: written when that minute is over, it stays in
+        # its hour.
+        self._begun_ms = clock.now_ms()
 
     async def run(self) -> None:
         """Write until cancelled."""
         while True:
-            await asyncio.sleep(PERIOD_S)
+            await asyncio.sleep(PERIOD_S - self._clock.now_ms() % _PERIOD_MS / 1_000)
             await self.flush()
 
     async def flush(self) -> None:
         """Write what was counted since the last time; once more at the end of the server."""
-        records = self._counts.take(self._clock.now_ms())
+        records = self._counts.take(self._begun_ms)
+        self._begun_ms = self._clock.now_ms()
         if self._log is None:
             return
         self._unwritten += records

@@ -1,4 +1,4 @@
-"""Metering: counts per namespace, entity and kind, added per batch and written once a minute (design 3.13).
+"""Metering: counts per namespace, entity, kind and key, added per batch and written once a minute (design 3.13).
 
 ``MeteringCounts`` is touched on the hot path, once a batch; ``MeteringLog`` writes files and blocks, so its calls
 belong on a thread. A record is one JSON line that ends with a checksum over the rest of it. Counts of the running
@@ -13,6 +13,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -24,6 +25,10 @@ FILE_BYTES_MAX = 10 * 1024 * 1024
 
 #: Most files that are kept; the oldest goes when there are more (1 GiB in all).
 FILES_MAX = 100
+
+#: Counts of one minute that tell keys apart, some 30 MB. A key beyond them is counted without its name, so that an
+#: issuer who names a new identity in each token cannot fill the memory; entities are bounded by the namespace's quota.
+COUNTS_MAX: Final = 100_000
 
 _MINUTE_MS = 60_000
 _FILE_NAME = re.compile(r"metering-(\d{8})\.jsonl")
@@ -37,13 +42,17 @@ class MeteringCounts:
     def __init__(self, server: str) -> None:
         self._server = server
         self._number = 0
-        self._counts: dict[tuple[str, str, str], list[int]] = {}
+        self._counts: dict[tuple[str, str, str, str], list[int]] = {}
 
-    def add(self, namespace: str, entity: str, kind: str, messages: int, size_bytes: int, operations: int) -> None:
+    def add(
+        self, namespace: str, entity: str, kind: str, messages: int, size_bytes: int, operations: int, key: str = ""
+    ) -> None:
         """Count one batch of one entity; see MeteringRecord for the meaning of the numbers."""
-        found = self._counts.get((namespace, entity, kind))
-        if found is None:
-            self._counts[namespace, entity, kind] = [messages, size_bytes, operations]
+        found = self._counts.get((namespace, entity, kind, key))
+        if found is None and key and len(self._counts) >= COUNTS_MAX:
+            self.add(namespace, entity, kind, messages, size_bytes, operations)
+        elif found is None:
+            self._counts[namespace, entity, kind, key] = [messages, size_bytes, operations]
         else:
             found[0] += messages
             found[1] += size_bytes
@@ -54,13 +63,12 @@ class MeteringCounts:
         counts, self._counts = self._counts, {}
         minute_ms = now_ms - now_ms % _MINUTE_MS
         records = []
-        for (namespace, entity, kind), (messages, size_bytes, operations) in counts.items():
+        for (namespace, entity, kind, key), (messages, size, operations) in counts.items():
             self._number += 1
-            records.append(
-                MeteringRecord(
-                    self._server, self._number, minute_ms, namespace, entity, kind, messages, size_bytes, operations
-                )
+            record = MeteringRecord(
+                self._server, self._number, minute_ms, namespace, entity, kind, messages, size, operations, key
             )
+            records.append(record)
         return records
 
 

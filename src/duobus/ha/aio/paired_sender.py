@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from azure.core.exceptions import AzureError
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from types import TracebackType
 
-    from azure.servicebus.aio import ServiceBusSender
+    from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
     from duobus.ha.aio.pairing import PairedNamespace
 
@@ -34,14 +34,31 @@ class PairedSender:
     of this entity, sends go to a backlog queue of the secondary. They are durable there when the call returns; the
     syphon brings them to the entity later, at least once, and not in order with what is sent directly.
 
-    Make it with ``PairedNamespace.get_queue_sender`` or ``get_topic_sender``. Like the SDK's, a sender is for one task
-    at a time.
+    Make it with ``PairedNamespace.get_queue_sender`` or ``get_topic_sender``.
+    Like the SDK's, a sender is for one task at a time.
+
+    Args:
+        pair: Where it belongs.
+        path: The entity.
+        primary: The SDK's sender for it.
+        again: Makes another one. A link that stood idle through an outage is dead without the SDK knowing: its next
+            send would fail, once. So the first send after a failover goes over a new link.
+        returns: ``pair.returns`` when the first one was made.
     """
 
-    def __init__(self, pair: PairedNamespace, path: str, primary: ServiceBusSender) -> None:
+    def __init__(
+        self,
+        pair: PairedNamespace,
+        path: str,
+        primary: ServiceBusSender,
+        again: Callable[[], ServiceBusSender] | None = None,
+        returns: int = 0,
+    ) -> None:
         self._pair = pair
         self._path = path
         self._primary = primary
+        self._again = again
+        self._returns = returns
         self._backlog: ServiceBusSender | None = None
         self._queue: str | None = None
 
@@ -108,7 +125,7 @@ class PairedSender:
             message = list(message)  # The first try would use it up.
         if not pair.is_diverted(path):
             try:
-                await self._primary.send_messages(message, timeout=timeout, **kwargs)
+                await self._direct_link().send_messages(message, timeout=timeout, **kwargs)
             except Exception as error:
                 if not pair.on_send_failed(path, error) and not self._is_full(error):
                     raise
@@ -162,7 +179,7 @@ class PairedSender:
         pair.check()
         if not pair.is_diverted(path):
             try:
-                return await self._primary.create_message_batch(max_size_in_bytes)
+                return await self._direct_link().create_message_batch(max_size_in_bytes)
             except Exception as error:
                 # Opening the link is what failed: the same outage as that of a send.
                 if not pair.on_send_failed(path, error):
@@ -179,12 +196,20 @@ class PairedSender:
                 "scheduled_enqueue_time_utc set."
             )
         try:
-            answer = await getattr(self._primary, name)(*args, **kwargs)
+            answer = await getattr(self._direct_link(), name)(*args, **kwargs)
         except Exception as error:
             pair.on_send_failed(path, error)
             raise
         pair.on_send_succeeded(path)
         return answer
+
+    def _direct_link(self) -> ServiceBusSender:
+        """The SDK's sender; another one after a failover."""
+        returns = self._pair.returns(self._path)
+        if returns != self._returns and self._again is not None:
+            self._pair.leave(self._primary)
+            self._primary, self._returns = self._again(), returns
+        return self._primary
 
     def _is_full(self, error: Exception) -> bool:
         return isinstance(error, ServiceBusQuotaExceededError) and self._pair.options.on_quota == "divert"
@@ -239,7 +264,7 @@ class PairedSender:
                 "message was not accepted; send it again."
             )
         self._queue = queue
-        self._backlog = self._pair.options.secondary.get_queue_sender(queue)
+        self._backlog = cast("ServiceBusClient", self._pair.options.secondary).get_queue_sender(queue)
         return self._backlog
 
     async def _leave_backlog(self) -> None:

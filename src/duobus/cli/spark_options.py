@@ -1,0 +1,45 @@
+"""Options of the data source and of jobs as options of the command line: ``maxWaitTime`` is ``--max-wait-time``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from duobus.spark.options import CHOICE, CONNECTION_OPTIONS, NUMBER, SWITCH, Option
+
+#: Of the connection, what a command line may hold: never the connection string itself, which everybody on the machine
+#: could read there.
+_CONNECTION = tuple(option for option in CONNECTION_OPTIONS if not option.is_secret)
+
+
+def kebab(name: str) -> str:
+    """The name of an option on the command line."""
+    return "--" + re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
+
+
+def click_options(options: Iterable[Option]) -> list[click.Option]:
+    """The options of a job, then those of the connection."""
+    own = list(options)
+    named = {option.name for option in own}
+    return [_made(option) for option in (*own, *(one for one in _CONNECTION if one.name not in named))]
+
+
+def _made(option: Option) -> click.Option:
+    kind: Any = str
+    if option.kind == CHOICE:
+        kind = click.Choice(option.choices)
+    elif option.kind == NUMBER:
+        kind = click.IntRange(option.least, option.most)
+    elif option.kind == SWITCH:
+        kind = click.Choice(("true", "false"))
+    text = option.meaning[:1].upper() + option.meaning[1:] + "."
+    if option.default is not None:
+        # Not click's default: what a file says must not be overruled by it.
+        text += f" [default: {option.default}]"
+    names = [kebab(option.name)]
+    # "from" is no name that Python would take.
+    names.append(re.sub(r"(?<!^)(?=[A-Z])", "_", option.name).lower() + "_")
+    return click.Option(names, type=kind, help=text)

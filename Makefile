@@ -15,7 +15,7 @@ ARGS ?=
 COMPILED_TESTS := $(addprefix tests/,codec amqp model broker gateway conformance durability hostile simulation)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test compile test-compiled demo serve bench parts doors neighbours backlog connections fanout paired sim sim-bugs killloop powercut javascript go proton fuzz docs samples schemathesis twins format clean
+.PHONY: help setup check test compile test-compiled demo serve bench parts doors neighbours backlog connections fanout paired sim sim-bugs killloop powercut spark-kills javascript go proton fuzz docs samples schemathesis twins format clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
@@ -95,6 +95,9 @@ killloop: $(STAMP) ## Kill a broker under SDK traffic, 1,000 times (KILLS=...)
 
 powercut: $(STAMP) ## Cut the power of a real store, 1,000 times (CUTS=...); as root on Linux
 	$(BIN)/python tools/powercut.py --cuts $(or $(CUTS),1000) $(ARGS)
+
+spark-kills: $(STAMP) ## Kill Spark's driver, its workers and the broker while a queue is captured, 50 times (KILLS=...); needs Java
+	$(BIN)/python tools/spark_kills.py --kills $(or $(KILLS),50) $(ARGS)
 
 javascript: $(STAMP) ## The JavaScript SDK and rhea against the broker; needs Node
 	DUOBUS_REQUIRE_JAVASCRIPT=1 $(BIN)/python -m pytest -q tests/javascript

@@ -11,11 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from duobus.spark.data_source import DuobusDataSource
+    from duobus.spark.recovery import dead_letter, release, sweep
 
-__all__ = ["DuobusDataSource"]
+__all__ = ["DuobusDataSource", "dead_letter", "release", "sweep"]
 
 #: What is offered here, and the module that has it.
-_OFFERED: Final = {"DuobusDataSource": "duobus.spark.data_source"}
+_OFFERED: Final = {
+    "DuobusDataSource": "duobus.spark.data_source",
+    "dead_letter": "duobus.spark.recovery",
+    "release": "duobus.spark.recovery",
+    "sweep": "duobus.spark.recovery",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -52,16 +52,16 @@ class ClaimEngine:
 
     Args:
         at: The namespace.
-        entities: Those that the stream reads now.
+        entities: Those that the stream reads; None: it reads a pattern, and any may have been of it.
         settles_early: Settle at every sign of progress, not only at ``commit``.
         counted: By how much a deferral raises the delivery count there; None: not known, to be learned.
     """
 
     def __init__(
-        self, at: str, entities: tuple[str, ...], *, settles_early: bool = True, counted: int | None = None
+        self, at: str, entities: tuple[str, ...] | None, *, settles_early: bool = True, counted: int | None = None
     ) -> None:
         self._at = at
-        self._entities = frozenset(entities)
+        self._entities = None if entities is None else frozenset(entities)
         self._settles_early = settles_early
         self._settled = 0
         self._held: ClaimOffset | None = None
@@ -85,7 +85,7 @@ class ClaimEngine:
                 f"The checkpoint belongs to the namespace '{offset.at}', the stream reads '{self._at}': numbers of one "
                 "mean nothing in the other. Give the stream a checkpoint of its own; nothing was settled."
             )
-        others = sorted({key.entity for key in offset.claim} - self._entities)
+        others = [] if self._entities is None else sorted({key.entity for key in offset.claim} - self._entities)
         if others:
             raise CheckpointError(
                 f"The checkpoint has claimed messages of '{others[0]}', which the stream does not read. Read it again, "

@@ -217,18 +217,19 @@ class BrowseOffset:
     Attributes:
         at: The namespace.
         nexts: By entity and fragment the first number that was not looked at.
+        origins: Where a fragment begins that the offset before this one does not name.
     """
 
     at: str
     nexts: dict[str, dict[int, int]] = field(default_factory=dict)
+    origins: dict[str, dict[int, int]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return what Spark writes down."""
-        content = {
-            entity: {str(fragment): self.nexts[entity][fragment] for fragment in sorted(self.nexts[entity])}
-            for entity in sorted(self.nexts)
-        }
-        return {"v": VERSION, "at": self.at, "n": content}
+        form = {"v": VERSION, "at": self.at, "n": _sorted(self.nexts)}
+        if self.origins:
+            form["from"] = _sorted(self.origins)
+        return form
 
     @classmethod
     def from_json(cls, form: Any) -> BrowseOffset:
@@ -240,12 +241,19 @@ class BrowseOffset:
         try:
             _expect(isinstance(form, dict) and form.get("v") == VERSION, "of another version")
             _expect("n" in form, "an offset of readMode=claim" if "b" in form else "without numbers")
-            return cls(str(form["at"]), nexts_of(form["n"]))
+            return cls(str(form["at"]), nexts_of(form["n"]), nexts_of(form.get("from", {})))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(
                 f"The checkpoint holds an offset that is none of readMode=browse: {error}. Give the stream a "
                 "checkpoint of its own."
             ) from None
+
+
+def _sorted(numbers: dict[str, dict[int, int]]) -> dict[str, dict[str, int]]:
+    return {
+        entity: {str(fragment): numbers[entity][fragment] for fragment in sorted(numbers[entity])}
+        for entity in sorted(numbers)
+    }
 
 
 def nexts_of(content: Any) -> dict[str, dict[int, int]]:

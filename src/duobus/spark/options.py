@@ -75,8 +75,8 @@ class Option:
 
     def _said(self, bound: int) -> str:
         if self.kind == DURATION:
-            unit = next(unit for unit in ("d", "h", "m", "s", "ms") if bound % _UNIT_MS[unit] == 0 and bound)
-            return f"{bound // _UNIT_MS[unit]}{unit}" if bound else "0s"
+            unit = next((unit for unit in ("d", "h", "m", "s") if bound and bound % _UNIT_MS[unit] == 0), "ms")
+            return f"{bound // _UNIT_MS[unit]}{unit}"
         return f"{bound}"
 
     def _wrong(self, text: str, wanted: str) -> OptionError:
@@ -208,7 +208,7 @@ SOURCE_OPTIONS: Final = (
         "minPartitions",
         NUMBER,
         None,
-        "tasks of a batch at least; by default one for each fragment",
+        "tasks of a batch at least; by default one for each fragment, up to 4",
         least=1,
         most=10_000,
     ),
@@ -234,11 +234,12 @@ SOURCE_OPTIONS: Final = (
         "maxAttempts",
         NUMBER,
         None,
-        "runs of a batch until its messages go to the dead-letter queue",
+        "runs that a batch has until its messages go to the dead-letter queue; with attemptsPath",
         least=2,
         most=1_000,
         modes=("claim",),
     ),
+    Option("attemptsPath", TEXT, None, "folder of the driver that keeps the count for maxAttempts", modes=("claim",)),
     Option(
         "settleOn",
         CHOICE,
@@ -310,3 +311,17 @@ def _unknown(name: str, options: tuple[Option, ...]) -> OptionError:
     return OptionError(
         f"There is no option '{name[:_TOLD]}'.{hint} The options are in the reference: docs/reference/spark.md."
     )
+
+
+def demand_mode(options: Parsed, known: Iterable[Option], mode: str) -> None:
+    """Refuse options that were given and mean nothing in a mode.
+
+    Raises:
+        OptionError: One is of another mode.
+    """
+    for option in known:
+        if option.modes and mode not in option.modes and option.name in options.given:
+            raise OptionError(
+                f"The option '{option.name}' holds with readMode={' or '.join(option.modes)}; this reader has "
+                f"readMode={mode}."
+            )

@@ -21,6 +21,8 @@ from duobus.testing.postgres import PostgresError, PostgresServer
 LOG_TAIL = 2000
 EMULATOR_RULE = "RootManageSharedAccessKey"
 EMULATOR_KEY = "SAS_KEY_VALUE"
+#: As docs/how-to/postgresql.md advises: what is written twice after each checkpoint is written seldom.
+POSTGRES_SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "4GB", "checkpoint_timeout": "15min"}
 
 
 class PeerError(Exception):
@@ -153,7 +155,7 @@ class DuobusPeer(Peer):
             return ["--stores", str(self._stores)]
         # its processes are another user's, if we are root
         folder.chmod(0o755)
-        self._postgres = PostgresServer(folder / "postgres", durable=True)
+        self._postgres = PostgresServer(folder / "postgres", durable=True, settings=POSTGRES_SETTINGS)
         try:
             self._postgres.create()
             self._postgres.start()

@@ -285,10 +285,15 @@ def main(arguments: list[str] | None = None) -> int:
     twins = ratios.of_twins(runner.samples)
     if twins:
         document["compiled"] = twins
+    stored = ratios.of_postgres(runner.samples)
+    if stored:
+        document["postgres"] = stored
     _write(options, document)
     print(report.table(results))
     if twins:
         print(f"\n{ratios.table(twins, 'the same in plain Python')}\n")
+    if stored:
+        print(f"\n{ratios.table(stored, 'the same with a store in a file')}\n")
     if rabbit is not None:
         print(f"\n{ratios.table(document['ratios'], rabbit.name)}\n")
     for peer_name, found in startups.items():

@@ -41,6 +41,13 @@ def memory_of(spark: Any) -> dict[str, int]:
     return {"jvm_mib_max": _peak(jvm), "driver_mib_max": _peak(os.getpid())}
 
 
+def cpu_s(spark: Any) -> float:
+    """Processor time that the JVM has used: what a busy machine does not blur."""
+    jvm = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
+    fields = Path(f"/proc/{jvm}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _peak(pid: int) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.spark_session import memory_of, session
+from benchmarks.spark_session import cpu_s, memory_of, session
 from duobus.spark.jobs.usage import UsageConfig, usage
 
 #: Records of a day: 40 entities, 4 kinds and 3 keys, every minute.
@@ -48,8 +48,12 @@ def measure(records: int, memory: str, cores: int, folder: Path, *, generate_onl
             return {"records": records, "generate_s": round(generate_s, 1)}
         shutil.rmtree(folder / "usage", ignore_errors=True)
         started = time.monotonic()
-        told = usage(spark, UsageConfig(str(folder / "compacted"), str(folder / "usage")))
+        began_cpu_s = cpu_s(spark)
+        steps: list[tuple[str, float, float]] = []
+        config = UsageConfig(str(folder / "compacted"), str(folder / "usage"))
+        told = usage(spark, config, lambda step: steps.append((step, time.monotonic() - started, cpu_s(spark))))
         usage_s = time.monotonic() - started
+        used_cpu_s = cpu_s(spark) - began_cpu_s
         started = time.monotonic()
         again = usage(spark, UsageConfig(str(folder / "compacted"), str(folder / "usage"), check=False))
         again_s = time.monotonic() - started
@@ -65,6 +69,8 @@ def measure(records: int, memory: str, cores: int, folder: Path, *, generate_onl
         "start_s": round(start_s, 1),
         "generate_s": round(generate_s, 1),
         "usage_s": round(usage_s, 1),
+        "usage_cpu_s": round(used_cpu_s, 1),
+        "steps": [(step, round(at, 1), round(at_cpu - began_cpu_s, 1)) for step, at, at_cpu in steps],
         "usage_again_s": round(again_s, 1),
         "records_per_s": round(records / usage_s),
         "days": len(told["days_computed"]),

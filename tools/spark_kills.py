@@ -22,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,10 @@ CONNECTION_ENV = "DUOBUS_SPARK_KILLS"
 BATCH = 60
 #: Messages that the producer sends at a time, and seconds between two of them.
 BURST, BURST_EVERY_S = 20, 0.1
+#: Batches that the producer is ahead of the stream at most, so that the end is not far when it stops.
+AHEAD = 10
 #: Seconds until the next kill, at random.
-PAUSE_S = (1.0, 6.0)
+PAUSE_S = (0.2, 4.0)
 #: Chance that a second kill follows at once.
 ADJACENT = 0.25
 #: Seconds that everything may take to come to its end after the last kill.
@@ -112,9 +115,10 @@ def drive(folder: Path, endpoint: str) -> None:
 class Producer(threading.Thread):
     """Sends numbered messages until it is told to stop; each once, by duplicate detection."""
 
-    def __init__(self, connection_string: str) -> None:
+    def __init__(self, connection_string: str, batches: Callable[[], int]) -> None:
         super().__init__(daemon=True)
         self._connection_string = connection_string
+        self._batches = batches
         self.stopped = threading.Event()
         self.sent = 0
 
@@ -130,6 +134,8 @@ class Producer(threading.Thread):
             ):
                 while not self.stopped.wait(BURST_EVERY_S):
                     first = self.sent
+                    if first > (self._batches() + AHEAD) * BATCH:
+                        continue
                     # One key for a burst: a batch goes to one fragment.
                     sender.send_messages(
                         [
@@ -242,6 +248,12 @@ class Driver:
         self._process.wait()
 
 
+def batches_of(folder: Path) -> int:
+    """How many batches the stream has planned."""
+    names = [path.name for path in (folder / "checkpoint" / "offsets").glob("[0-9]*")]
+    return max((int(name) + 1 for name in names), default=0)
+
+
 def found_in(folder: Path) -> Counter[str]:
     """Identifiers in the captured files, each checked against its body."""
     import pyarrow.parquet
@@ -291,14 +303,15 @@ def run(kills: int, seed: int, folder: Path) -> dict[str, Any]:
     with ServerProcess(folder / "broker", config=queues_config({QUEUE: queue})) as server:
         text = server.connection_string
         driver = Driver(folder, f"http://localhost:{server.ready['http_port']}", text)
-        producer, rival = Producer(text), Rival(text)
+        producer, rival = Producer(text, lambda: batches_of(folder)), Rival(text)
         driver.start()
         producer.start()
         rival.start()
         try:
             while sum(done.values()) < kills:
-                # Nothing dies before it has begun: a driver is killed with work on its hands.
-                wait_for(lambda: driver.ended() is not None or len(driver.workers()) > 1, 120.0)
+                # Nothing dies before it has begun: the stream has to have planned a batch since the last kill.
+                before = batches_of(folder)
+                wait_for(lambda before=before: driver.ended() is not None or batches_of(folder) > before, 120.0)
                 time.sleep(chance.uniform(*PAUSE_S))
                 for _ in range(2 if chance.random() < ADJACENT else 1):
                     done[kill_one(chance, driver, server)] += 1
@@ -323,7 +336,8 @@ def run(kills: int, seed: int, folder: Path) -> dict[str, Any]:
             result["left_in_queue"] = left_in(server)
         finally:
             driver.kill()
-    return {"kills": dict(done), "seed": seed, "driver_starts": driver.starts, **result}
+    counts = {"driver_starts": driver.starts, "batches": batches_of(folder)}
+    return {"kills": dict(done), "seed": seed, **counts, **result}
 
 
 def wait_for(condition: Any, seconds: float) -> None:

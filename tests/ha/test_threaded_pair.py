@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from datetime import timedelta
+from time import perf_counter
 from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus import aio as aio_sdk
+from azure.servicebus.exceptions import ServiceBusError
 from kit_pair import Bus, body
 from kit_threads import LIMIT_S, Told, client_of, paired_in_threads, taken
 
@@ -209,3 +212,33 @@ def test_pairing_is_refused_to_clients_of_the_other_kind(bus: Bus) -> None:
     foreign: Any = aio_sdk.ServiceBusClient.from_connection_string(bus.primary.connection_string)
     with pytest.raises(PairingRefused, match=r"primary client has to be a ServiceBusClient of azure\.servicebus\."):
         pair_namespace(foreign, options)
+
+
+def test_a_primary_that_takes_connections_and_is_silent_holds_up_no_thread(bus: Bus) -> None:
+    """The SDK's first read of a connection has no time-out, so that a send would wait as long as the primary does."""
+    with (
+        paired_in_threads(bus, enable_syphon=True) as (pair, told),
+        pair.get_queue_sender(bus.orders) as sender,
+        pair.get_queue_sender(bus.orders) as fresh,
+    ):
+        sender.send_messages(ServiceBusMessage("before"))
+        bus.primary.freeze()
+        try:
+            began = perf_counter()
+            with pytest.raises((ServiceBusError, TimeoutError)):
+                sender.send_messages(ServiceBusMessage("without an answer"), timeout=1)
+            # This one has no link yet. By the time that it is given up failover has engaged, and it is diverted.
+            fresh.send_messages(ServiceBusMessage("diverted"), timeout=1)
+            assert perf_counter() - began < LIMIT_S
+            told.wait(FailoverEngaged)
+            sender.send_messages(ServiceBusMessage("diverted"), timeout=5)
+        finally:
+            bus.primary.thaw()
+        told.wait(PrimaryHealthy)
+        for one in (sender, fresh):
+            one.send_messages(ServiceBusMessage("after"), timeout=5)
+        told.wait(Syphoned, messages=2)
+    texts = Counter(body(message) for message in taken(bus.primary, bus.orders))
+    assert texts["before"] == 1
+    assert texts["after"] == 2
+    assert texts["diverted"] >= 2, "the one without an answer may have been taken, too"

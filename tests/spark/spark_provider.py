@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from conftest import CONNECTION_ENV
+from spark_bus import CONNECTION_ENV
 
 
 def connection() -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
-from conftest import Bus
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import (
     BinaryType,
@@ -17,6 +16,7 @@ from pyspark.sql.types import (
     StringType,
     StructType,  # type: ignore[attr-defined]
 )
+from spark_bus import Bus
 
 from duobus.spark.access import FIRST_MAX
 from duobus.spark.claims import Seen
@@ -24,6 +24,7 @@ from duobus.spark.connection import new_client
 from duobus.spark.data_source import DuobusDataSource
 from duobus.spark.errors import CheckpointError, DataLoss, EntityError
 from duobus.spark.offsets import ClaimOffset, Key
+from duobus.spark.recovery import dead_letter_numbers
 
 SCHEMA = StructType().add("sequence_number", LongType()).add("body", BinaryType()).add("entity", StringType())
 
@@ -386,3 +387,17 @@ def test_a_batch_that_never_finishes_goes_to_the_dead_letter_queue(bus: Bus, tmp
     dead = Stream(bus, StructType().add("dead_letter_reason", StringType()), queue=queue, subQueue="deadletter")
     assert dead.rows(dead.claim(2)) == [{"dead_letter_reason": "SparkMaxAttempts"}] * 2
     dead.stop()
+
+
+def test_what_was_moved_from_within_the_batch_does_not_hold_up_the_rest(bus: Bus) -> None:
+    queue = bus.queue()
+    bus.send(queue, [f"{n}" for n in range(20)])
+    stream = Stream(bus, queue=queue)
+    end = stream.claim(20)
+    stream.rows(end)
+    numbers = list(ClaimOffset.from_json(end).claim[Key(queue)])
+    with new_client(bus.place) as client:
+        assert dead_letter_numbers(client, Key(queue), dict.fromkeys(numbers[3:5], ("why", ""))) == 2
+    stream.reader.commit(end)
+    assert bus.counts(queue) == (0, 2)
+    stream.stop()

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from azure.servicebus.management import AccessRights, AuthorizationRule
-from conftest import CONNECTION_ENV, Bus
 from pyspark.sql.types import BinaryType, StructType
+from spark_bus import CONNECTION_ENV, Bus
 
 from duobus.clock import Clock
 from duobus.spark.connection import Kept, masked, new_client, place_of
@@ -125,6 +125,20 @@ def test_what_was_idle_is_closed_when_something_else_is_asked_for() -> None:
     clock.passed_ms += 121_000
     kept.get(("two",), Thing)
     assert first.closed
+
+
+def test_a_client_stays_open_as_long_as_what_it_opened_is_used() -> None:
+    """Closing a client closes its receivers: a stream broke after two minutes."""
+    clock = VirtualClock()
+    kept = Kept(clock)
+    client: Thing = kept.get(("client", "here"), Thing)
+    for _ in range(4):
+        clock.passed_ms += 100_000
+        kept.get(("reader", "here", "queue"), Thing)
+    assert not client.closed
+    clock.passed_ms += 121_000
+    kept.get(("reader", "elsewhere", "queue"), Thing)
+    assert client.closed
 
 
 def test_no_more_is_kept_than_the_limit() -> None:

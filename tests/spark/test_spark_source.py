@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
-from conftest import Bus
+from spark_bus import Bus
 
 from duobus.spark.recovery import dead_letter, release, sweep
 

@@ -25,7 +25,8 @@ from duobus.stores.catalog import (
     StoreRow,
     new_namespace,
 )
-from duobus.stores.catalog_postgres import PostgresCatalog, catalog_place
+from duobus.stores.catalog_postgres import PostgresCatalog
+from duobus.stores.postgres_place import catalog_place
 from duobus.stores.sqlite_catalog import FORMAT_VERSION, SqliteCatalog
 
 _SLOTS = (SlotRow(1, 8, 0), SlotRow(0, 7, 1))

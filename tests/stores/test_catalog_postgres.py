@@ -7,10 +7,10 @@ import pytest
 
 from duobus.errors import ConfigurationError, EntityAlreadyExists, StoreFailed, StoreTooNew
 from duobus.stores.catalog import SlotRow
-from duobus.stores.catalog_postgres import PostgresCatalog, catalog_place
+from duobus.stores.catalog_postgres import PostgresCatalog
 from duobus.stores.leases import Exchange, LeaseEntry, NodeEntry, Table
 from duobus.stores.leases_postgres import PostgresLeases
-from duobus.stores.postgres_place import Place
+from duobus.stores.postgres_place import Place, catalog_place
 
 LEASE_MS = 60_000
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 
 import psycopg
@@ -12,9 +15,10 @@ from test_bodies import publish, topic
 
 from duobus.errors import StoreFailed, StoreStale, StoreTooNew
 from duobus.stores import postgres as module
-from duobus.stores import postgres_schema
+from duobus.stores import postgres_link, postgres_schema
 from duobus.stores.interface import COUNT_BITS, IdBlock
 from duobus.stores.postgres import PostgresStore
+from duobus.stores.postgres_link import Link
 from duobus.stores.postgres_place import Place, parse
 from duobus.testing.postgres import PostgresServer
 
@@ -128,6 +132,45 @@ def test_a_session_of_ours_that_the_server_still_keeps_is_ended_first(make: Call
     broker.open()
     with pytest.raises(psycopg.Error):
         abandoned.run("SELECT 1")
+
+
+def test_a_server_that_says_nothing_is_given_up_and_comes_back(
+    make: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_link, "SILENCE_MS_MAX", 200)
+    store = make()
+    broker = Broker(store)
+    (source,) = broker.add()
+    broker.send(source, [b"before"])
+    assert store._link is not None
+    stopped = store._link.pid
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        with pytest.raises(StoreFailed, match=r"no answer within 0\.2 seconds"):
+            broker.send(source, [b"nobody knows"])
+        assert store.load_columns(1, 1, 9) == []
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    monkeypatch.undo()
+    broker.reopen()
+    assert payloads_of(broker.store.load(1, 1, 1)) == [b"before"]
+
+
+def test_a_vacuum_under_way_keeps_nobody_waiting_who_closes(make: Callable[..., PostgresStore]) -> None:
+    store = make()
+    Broker(store)
+    begun = threading.Event()
+
+    def long(link: Link) -> None:
+        begun.set()
+        link.run("SELECT pg_sleep(60)")
+
+    thread = threading.Thread(target=store._vacuum.use, args=(long,))
+    thread.start()
+    assert begun.wait(10)
+    store.close()
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 @pytest.mark.parametrize(

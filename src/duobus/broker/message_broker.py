@@ -159,11 +159,11 @@ class MessageBroker(Residents):
             if contents.last_commit_no >= stone.commit_no
         ]
         previous = contents.generation
-        deleted = await recovery.load_runs(self, deletions)
-        self.generation = await self.call(lambda: self.store.begin_generation(deletions))
+        counters = await recovery.counters_without(self, contents, deletions)
+        self.generation = await self.call(lambda: self.store.begin_generation(deletions, counters))
         self._commit_no = contents.last_commit_no
         life = self._life
-        fragments = await recovery.recover_fragments(self, contents, self._entropy, deleted)
+        fragments = await recovery.recover_fragments(self, contents, self._entropy, counters)
         damaged = await self.call(self.store.quarantined)
         if life != self._life:
             # Closed meanwhile: this life has ended before it began.
@@ -550,6 +550,8 @@ class MessageBroker(Residents):
     # -- time ---------------------------------------------------------------------------------------------------
 
     def _tick(self, fragment: Fragment, now_ms: int) -> None:
+        if not self._is_resident(fragment):
+            return
         self._pending.extendleft(fragment.tick(now_ms))
         self._settle_down(fragment)
 
@@ -566,6 +568,8 @@ class MessageBroker(Residents):
 
     def follow_up(self, fragment: Fragment, commands: list[Command], *, missing: int = 0) -> None:
         """What was read of a cold tail asks for these commands; ``missing``: the store could not give so many back."""
+        if not self._is_resident(fragment):
+            return
         self._pending.extend(commands)
         if missing:
             self._watcher.messages_missing(self, fragment, missing)

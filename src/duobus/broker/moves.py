@@ -100,7 +100,7 @@ class Moves:
 
     async def resume(self, moves: Iterable[MoveRow]) -> None:
         """End what the start has found of moves: a fragment is where the catalog says, and only there."""
-        self._left = list(moves)
+        self._left.extend(moves)
         await self._clear_up_left()
 
     def store_opened(self) -> None:
@@ -147,6 +147,7 @@ class Moves:
             reason = f"a fault of the server: {error!r}"
         self._mover = None
         self._note_left(move)
+        await self._clear_up_left()
         if mover.has_switched:
             unit.forwarding.store_opened(unit.brokers[move.to_store])
         status |= {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from duobus.broker import backlog, recovery
 from duobus.broker.fragment import fanout, sessions
-from duobus.broker.fragment.commands import Command, Run
+from duobus.broker.fragment.commands import Command, Group, Run
 from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.patience import LONG_S
@@ -61,6 +61,7 @@ class Residents:
         def _refuse(self, command: Command, error: ServiceBusError, stones: list[Tombstone]) -> None: ...
         def _fail(self, error: BaseException, *, was_submitted: bool = True) -> None: ...
         def _schedule(self) -> None: ...
+        def submit(self, command: Command) -> None: ...  # noqa: D102
 
     @property
     def life(self) -> int:
@@ -153,22 +154,36 @@ class Residents:
         handle = plan.handle
         self.plans.pop((handle.entity_id, handle.number), None)
         self._forget(handle)
-        kept: list[Run] = []
-        others: list[Command] = []
-        for command in self._pending:
-            if isinstance(command, Run) and command.handle.home is handle:
-                backlog.left(command)
-                kept.append(command)
-            else:
-                others.append(command)
-        self._pending = deque(others)
-        waiting = []
-        for run in kept:
+        waiting: list[Run] = []
+        for run in self._refuse_waiting(handle):
             if run.placement is not None and len(run.placement.fragments) > 1:
                 self._refuse(run, self.unavailable(), [])
             else:
                 waiting.append(run)
         return waiting
+
+    def _refuse_waiting(self, handle: FragmentHandle) -> list[Run]:
+        """Refuse what waits for a fragment, because it speaks of a life of it that is over; but return messages."""
+        runs: list[Run] = []
+        refused: list[Command] = []
+        others: list[Command] = []
+        for command in self._pending:
+            members = command.members if isinstance(command, Group) else (command,)
+            if all(member.handle.home is not handle for member in members):
+                others.append(command)
+            elif isinstance(command, Run):
+                backlog.left(command)
+                runs.append(command)
+            else:
+                refused.append(command)
+        self._pending = deque(others)
+        for command in refused:
+            self._refuse(command, self.unavailable(), [])
+        return runs
+
+    def _is_resident(self, fragment: Fragment) -> bool:
+        """Whether a fragment is used here; timers and reads may still come for one that was deleted or moved."""
+        return self._fragments.get(fragment.fragment_key) is fragment
 
     async def take_in(self, plan: Plan, row: FragmentRow, sources: list[SourceRow], shared: int) -> None:
         """Open a fragment that the open store has, beside all others; what fails here, the next recovery does.
@@ -185,7 +200,10 @@ class Residents:
                 self._fail(error)
             return
         if life == self._life and handle.fragment is None:
+            late = self._refuse_waiting(handle)
             self._adopt(fragment)
+            for run in late:
+                self.submit(run)
             missing = sum(source.missing for source in fragment.sources.values())
             self.follow_up(fragment, [], missing=missing)
 

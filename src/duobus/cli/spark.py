@@ -24,10 +24,17 @@ from duobus.cli.spark_options import click_options
 #: Job to module, whose ``OPTIONS``, ``HELP``, ``EXAMPLE`` and ``run`` make the command, and its line in the help.
 _JOBS: Final = {
     "capture": ("duobus.spark.jobs.capture", "Write the messages of entities to partitioned Parquet files."),
+    "compact": ("duobus.spark.jobs.compact", "Collect the metering files of servers in one table."),
     "deadletters": ("duobus.spark.jobs.deadletters", "Tell why messages died; resubmit and delete chosen ones."),
+    "reconcile": ("duobus.spark.jobs.reconcile", "Make one of two captured namespaces, and tell how they differ."),
+    "release": ("duobus.spark.jobs.release", "Free the messages that a stopped query has claimed."),
     "replay": ("duobus.spark.jobs.replay", "Send captured messages to an entity."),
+    "sweep": ("duobus.spark.jobs.sweep", "Find deferred messages that no checkpoint names."),
     "syphon": ("duobus.spark.jobs.syphon", "Drain backlog queues into the entities that messages were meant for."),
+    "usage": ("duobus.spark.jobs.usage", "Compute operations, bytes and cost out of metering."),
 }
+#: What some of them are about; without it they are not offered.
+_PARTS: Final = {"release": "duobus.spark.recovery", "sweep": "duobus.spark.recovery"}
 
 _NO_JAVA: Final = (
     "Spark needs Java 17 or 21, and there is no 'java' on the PATH and no JAVA_HOME. On Debian and Ubuntu: "
@@ -36,12 +43,15 @@ _NO_JAVA: Final = (
 _NO_EXTRA: Final = "This command needs Spark and the SDK: pip install 'duobus[spark]'."
 
 
+def _is_there(module: str) -> bool:
+    return find_spec(module) is not None
+
+
 class _Jobs(click.Group):
     """Makes the command of a job when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        # What a build leaves out is not offered.
-        return sorted(name for name, (module, _) in _JOBS.items() if find_spec(module) is not None)
+        return sorted(name for name, (module, _) in _JOBS.items() if _is_there(_PARTS.get(name, module)))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
@@ -65,7 +75,9 @@ def _command(name: str, job: Any) -> click.Command:
     run.__doc__ = job.HELP
     epilog = f"\b\nExample:\n  {job.EXAMPLE.replace(' --', chr(10) + '    --')}"
     made: Any = click.command(name=name, epilog=epilog, help=job.HELP)(run)
-    made.params += [*click_options(job.OPTIONS), *_shared()]
+    made.params += click_options(job.OPTIONS, connects=getattr(job, "CONNECTS", False)) + _shared()
+    if not getattr(job, "NEEDS_SPARK", True):
+        made.params = [option for option in made.params if option.name not in ("master", "conf")]
     assert isinstance(made, click.Command)
     return made
 
@@ -87,16 +99,17 @@ def _shared() -> list[click.Option]:
 
 
 def _run(job: Any, given: dict[str, Any]) -> None:
-    config, master, conf = given.pop("config"), given.pop("master"), given.pop("conf")
+    config, master, conf = given.pop("config"), given.pop("master", None), given.pop("conf", ())
     is_json, no_progress = given.pop("is_json"), given.pop("no_progress")
     names = {option.name.lower(): option.name for option in job.OPTIONS}
     settings = {} if config is None else _file(config)
     settings |= {names.get(name, name): value for name, value in _camel(given).items() if value is not None}
-    _ready()
+    needs_spark = getattr(job, "NEEDS_SPARK", True)
+    _ready(needs_spark=needs_spark)
     from duobus.spark.errors import CheckpointError, DataLoss, EntityError, OptionError
     from duobus.spark.jobs.summary import JobError
 
-    spark = _session(master, conf)
+    spark = _session(master, conf) if needs_spark else None
     progress = _Progress(is_shown=sys.stderr.isatty() and not no_progress)
     try:
         summary = job.run(spark, settings, progress.tell)
@@ -105,7 +118,8 @@ def _run(job: Any, given: dict[str, Any]) -> None:
         raise click.ClickException(_masked(str(error))) from None
     finally:
         progress.clear()
-        spark.stop()
+        if spark is not None:
+            spark.stop()
     _print(summary, is_json)
 
 
@@ -124,10 +138,12 @@ def _file(path: Path) -> dict[str, Any]:
         raise click.ClickException(f"The file {path} is no TOML: {error}") from None
 
 
-def _ready() -> None:
+def _ready(*, needs_spark: bool) -> None:
     """Check what Spark needs, and tell it which Python its workers are to use."""
     if any(find_spec(name) is None for name in ("pyspark", "pyarrow", "azure.servicebus")):
         raise click.ClickException(_NO_EXTRA)
+    if not needs_spark:
+        return
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java") is None and not (home and (Path(home) / "bin" / "java").exists()):
         raise click.ClickException(_NO_JAVA)
@@ -152,10 +168,9 @@ def _session(master: str | None, conf: tuple[str, ...]) -> Any:
         if not equals:
             raise click.BadParameter(f"{one!r} has to be NAME=VALUE", param_hint="--conf")
         builder = builder.config(name, value)
-    failures: tuple[type[Exception], ...] = (RuntimeError, *spark_errors())
     try:
         spark = builder.getOrCreate()
-    except failures as error:
+    except spark_errors() as error:
         raise click.ClickException(f"Spark did not start: {str(error).splitlines()[0]}") from None
     spark.sparkContext.setLogLevel("OFF")
     return spark

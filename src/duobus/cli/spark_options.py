@@ -20,11 +20,12 @@ def kebab(name: str) -> str:
     return "--" + re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
 
 
-def click_options(options: Iterable[Option]) -> list[click.Option]:
-    """The options of a job, then those of the connection."""
+def click_options(options: Iterable[Option], *, connects: bool) -> list[click.Parameter]:
+    """The options of a job, then those of the connection if it has one."""
     own = list(options)
     named = {option.name for option in own}
-    return [_made(option) for option in (*own, *(one for one in _CONNECTION if one.name not in named))]
+    others = [option for option in _CONNECTION if connects and option.name not in named]
+    return [_made(option) for option in (*own, *others)]
 
 
 def _made(option: Option) -> click.Option:

@@ -21,5 +21,7 @@ PINGS_WAITING_MAX: Final = 12
 SYPHON_HELD_MAX: Final = 1_000
 #: Destinations whose links a pump keeps open.
 SYPHON_SENDERS_MAX: Final = 100
+#: Calls of the SDK that a program without asyncio gave up waiting for, and that have not come back.
+LEFT_MAX: Final = 100
 #: Sets of scopes whose tokens a ``LastingCredential`` keeps.
 SCOPES_MAX: Final = 16

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from duobus.clock import Clock
 from duobus.spark.claims import Seen
@@ -19,6 +19,7 @@ from duobus.spark.errors import EntityError
 from duobus.spark.offsets import Claim, Key, by_fragment
 from duobus.spark.patience import retried
 from duobus.spark.rows import size_of
+from duobus.spark.tickets import LOCK_S_MIN, Ticket, is_deferred, settle_all, ticket_of
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient
@@ -33,12 +34,12 @@ GAP_S: Final = 0.2
 SLICE_S: Final = 1.0
 #: Entities that are received from at the same time.
 THREADS_MAX: Final = 16
-#: Locks shorter than this lapse between the two calls of a first batch, which were 1.5 s apart when measured (3.2).
-LOCK_S_MIN: Final = 15.0
 #: What a clock may be wrong by when a lock's duration is taken from the instant of its end.
 CLOCK_ERROR_S: Final = 2.0
 #: Messages that one request settles, or defers.
 SETTLE_MAX: Final = 500
+#: Refused requests after which the rest of a batch is left to a later one, instead of being asked for in halves.
+REFUSALS_MAX: Final = 64
 #: Bytes of bodies that come back with one request that removes messages.
 SETTLE_BYTES: Final = 1 << 20
 #: A size for messages that were never seen by this process.
@@ -47,30 +48,6 @@ SIZE_GUESS: Final = 4_096
 SETTLE_RETRIES: Final = 0
 
 _log = logging.getLogger("duobus.spark")
-
-
-class Ticket(NamedTuple):
-    """What is kept of a message that is held; its body is not.
-
-    Attributes:
-        number: Its sequence number.
-        deliveries: Its delivery count.
-        lock_token: Its lock.
-        until_ms: The end of the lock.
-        enqueued_ms: When it was enqueued.
-        size: Of its body.
-    """
-
-    number: int
-    deliveries: int
-    lock_token: Any
-    until_ms: int
-    enqueued_ms: int
-    size: int
-
-    def is_safe(self, now_ms: int) -> bool:
-        """A third of the shortest lock has to be left: a disposition that comes too late leaves a message behind."""
-        return self.until_ms - now_ms >= LOCK_S_MIN * 1000 / 3
 
 
 class SdkAccess:
@@ -119,6 +96,7 @@ class SdkAccess:
         self._readers: dict[tuple[str, bool], Any] = {}
         self._held: dict[Key, dict[int, Ticket]] = {}
         self._sizes: dict[int, int] = {}
+        self._refusals = 0
         #: Receivers that still have credit: what arrives would be locked for nobody.
         self._open_credit: set[Key] = set()
 
@@ -170,9 +148,9 @@ class SdkAccess:
             page = receiver.receive_messages(max_message_count=asked, max_wait_time=wait)
             if page and not found:
                 # The first lock has to last until the messages are deferred.
-                left_ms = _ticket(page[0]).until_ms - self._clock.now_ms()
+                left_ms = ticket_of(page[0]).until_ms - self._clock.now_ms()
                 delay_ms = min(delay_ms, left_ms // 3)
-            found += [_ticket(message) for message in page]
+            found += [ticket_of(message) for message in page]
             size += sum(ticket.size for ticket in found[-len(page) :]) if page else 0
             if len(page) < asked:
                 self._open_credit.add(key)
@@ -280,6 +258,7 @@ class SdkAccess:
     def defer(self, claim: Claim) -> tuple[Claim, int | None]:
         """Defer what is held and safely locked, and wait until the broker says so; see ``Access``."""
         done: Claim = {}
+        self._refusals = 0
         for key, numbers in claim.items():
             now_ms = self._clock.now_ms()
             held = self._held.get(key, {})
@@ -306,10 +285,14 @@ class SdkAccess:
 
         receiver, held = self._receiver(key), self._held[key]
         try:
-            _settle_all(receiver, [held[number] for number in numbers], "defered")
+            settle_all(receiver, [held[number] for number in numbers], "defered")
         except MessageLockLostError:
             if len(numbers) == 1:
                 return []
+            self._refusals += 1
+            if self._refusals > REFUSALS_MAX:
+                # A broker that was started again knows none of the locks.
+                raise
             half = len(numbers) // 2
             return self._defer_some(key, numbers[:half]) + self._defer_some(key, numbers[half:])
         return numbers
@@ -375,8 +358,11 @@ class SdkAccess:
                 try:
                     receiver.receive_deferred_messages(some)
                 except MessageNotFoundError:
-                    # One that is missing fails the request; a single one that is missing is settled already.
-                    if len(some) > 1:
+                    # One that is missing, which is settled already, fails the request for all.
+                    there = [message.sequence_number for message in look(receiver, some) if is_deferred(message)]
+                    if len(there) < len(some):
+                        waiting += [there] if there else []
+                    elif len(some) > 1:
                         waiting += (some[: len(some) // 2], some[len(some) // 2 :])
 
     def _retried(self, key: Key, work: Callable[[], Any]) -> Any:
@@ -435,7 +421,7 @@ class SdkAccess:
     def _abandon(self, key: Key, tickets: list[Ticket]) -> None:
         try:
             for at in range(0, len(tickets), SETTLE_MAX):
-                _settle_all(self._receiver(key), tickets[at : at + SETTLE_MAX], "abandoned")
+                settle_all(self._receiver(key), tickets[at : at + SETTLE_MAX], "abandoned")
         except Exception:  # noqa: BLE001 - their locks end by themselves
             _log.debug("abandoning messages of '%s' failed", key.entity, exc_info=True)
 
@@ -454,43 +440,8 @@ class SdkAccess:
         self._client = self._settler = None
 
 
-def is_deferred(message: Any) -> bool:
-    """Whether a peeked message is deferred."""
-    state = message.state
-    return bool(getattr(state, "value", state) == 1)
-
-
 def _close(thing: Any) -> None:
     try:
         thing.close()
     except Exception:  # noqa: BLE001 - it is given up either way
         _log.debug("closing a link failed", exc_info=True)
-
-
-def _ticket(message: Any) -> Ticket:
-    until, enqueued = message.locked_until_utc, message.enqueued_time_utc
-    return Ticket(
-        message.sequence_number,
-        message.delivery_count or 0,
-        message.lock_token,
-        0 if until is None else round(until.timestamp() * 1000),
-        0 if enqueued is None else round(enqueued.timestamp() * 1000),
-        size_of(message),
-    )
-
-
-def _settle_all(receiver: Any, tickets: list[Ticket], how: str) -> None:
-    """Defer or abandon messages by one request that is answered.
-
-    The public methods wait for an answer for each message, 10,000 of them for a batch; and they want the messages,
-    whose bodies need not stay here.
-
-    Args:
-        receiver: Theirs.
-        tickets: Of locked messages.
-        how: ``defered``, as the protocol spells it, or ``abandoned``.
-
-    Raises:
-        MessageLockLostError: One of them is not locked any more; of the others some may be settled.
-    """
-    receiver._settle_message_via_mgmt_link(how, [ticket.lock_token for ticket in tickets])

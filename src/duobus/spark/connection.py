@@ -258,21 +258,29 @@ class Kept:
         """Return what is kept under a key, or make it.
 
         Args:
-            key: Hashable; begins with what kind of thing it is.
+            key: Hashable; what kind of thing it is, then its place.
             make: Makes what has a ``close``.
         """
         if self._pid != os.getpid():
             self._pid, self._open = os.getpid(), {}
         now_ms = self._clock.monotonic_ms()
+        self._use_client(key, now_ms)
         for other in [other for other, (used_ms, _) in self._open.items() if now_ms - used_ms > IDLE_MS]:
             if other != key:
                 self.drop(other)
         kept = self._open.pop(key, None)
         made = make() if kept is None else kept[1]
         self._open[key] = now_ms, made
+        self._use_client(key, now_ms)
         while len(self._open) > KEPT_MAX:
             self.drop(next(iter(self._open)))
         return made
+
+    def _use_client(self, key: tuple[Any, ...], now_ms: int) -> None:
+        """The client of a place is used with everything that was opened by it: closing it closes them too."""
+        name = ("client", *key[1:2])
+        if name in self._open:
+            self._open[name] = now_ms, self._open.pop(name)[1]
 
     def drop(self, key: tuple[Any, ...]) -> None:
         """Close what is kept under a key, after an error for example; none is no error."""

@@ -260,6 +260,11 @@ def _milliseconds(text: str) -> int:
     return round(moment.timestamp() * 1000)
 
 
+def _described(kind: str, value: Any) -> dict[str, Any]:
+    """A type of .NET, which AMQP writes as one of its own with a name before it."""
+    return {"TYPE": "DESCRIBED", "VALUE": ({"TYPE": "SYMBOL", "VALUE": f"com.microsoft:{kind}"}, value)}
+
+
 _PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "boolean": _boolean,
     "bool": _boolean,
@@ -270,5 +275,8 @@ _PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "timestamp": lambda text: {"TYPE": "TIMESTAMP", "VALUE": _milliseconds(text)},
     "uuid": UUID,
     "binary": lambda text: {"TYPE": "BINARY", "VALUE": base64.b64decode(text, validate=True)},
+    "timespan": lambda text: _described("timespan", {"TYPE": "LONG", "VALUE": _whole(text, 64, True)}),
+    "datetime-offset": lambda text: _described("datetime-offset", {"TYPE": "LONG", "VALUE": _whole(text, 64, True)}),
+    "uri": lambda text: _described("uri", {"TYPE": "STRING", "VALUE": text}),
     "symbol": lambda text: {"TYPE": "SYMBOL", "VALUE": text.encode()},
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.clock import Clock
-from duobus.spark.access import SETTLE_MAX, is_deferred
+from duobus.spark.access import SETTLE_MAX
 from duobus.spark.claims import ClaimEngine, Seen
 from duobus.spark.connection import Place, counts_deferrals, namespace_of, new_client, place_of
 from duobus.spark.copying import copy_of
@@ -21,6 +21,7 @@ from duobus.spark.errors import CheckpointError, OptionError
 from duobus.spark.offsets import Claim, ClaimOffset, Key, by_fragment
 from duobus.spark.options import CONNECTION_OPTIONS, parse
 from duobus.spark.patience import retried
+from duobus.spark.tickets import is_deferred
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient

@@ -40,15 +40,31 @@ class SendFailed(RuntimeError):
 
     Attributes:
         entity: Which.
+        left: Messages of the batch that did not go out, as far as is known.
     """
 
-    def __init__(self, entity: str, count: int, error: BaseException) -> None:
+    def __init__(self, entity: str, left: list[AmqpAnnotatedMessage], error: BaseException) -> None:
         # The SDK's words, not its chain: an exception that holds a connection cannot leave the worker.
         super().__init__(
-            f"{count} messages could not be sent to {entity!r}: {type(error).__name__}: {error}. Rows sent before have "
-            "the same ids when the task is tried again; where the entity detects duplicates they are dropped."
+            f"{len(left)} messages could not be sent to {entity!r}: {type(error).__name__}: {error}. Rows sent before "
+            "have the same ids when the task is tried again; where the entity detects duplicates they are dropped."
         )
         self.entity = entity
+        self.left = left
+
+
+class Refused(RowError):
+    """A message that its entity does not take, and would not take again.
+
+    Attributes:
+        message: Which.
+        left: Those of its batch that were to go after it.
+    """
+
+    def __init__(self, entity: str, message: AmqpAnnotatedMessage, error: BaseException) -> None:
+        super().__init__(f"{entity!r} refuses the message {id_of_message(message)}: {type(error).__name__}: {error}")
+        self.message = message
+        self.left: list[AmqpAnnotatedMessage] = []
 
 
 class OpenBatch:
@@ -125,14 +141,14 @@ class Post:
                 limit = self._limits[entity] = max(1, whole - HEADROOM_BYTES)
             return OpenBatch(sender.create_message_batch(limit))
         except (sdk.ServiceBusError, OSError) as error:
-            raise self._failed(entity, 0, error) from None
+            raise self._failed(entity, [], error) from None
 
     def send(self, lane: Lane, batch: OpenBatch) -> None:
         """Send a batch; it is with the broker on return.
 
         Raises:
             SendFailed: The entity takes nothing now.
-            RowError: It refuses one of the messages.
+            Refused: It refuses one of the messages.
         """
         entity, key = lane
         if len(batch) > 1 and not (key is None and entity in self._singly):
@@ -140,12 +156,16 @@ class Post:
                 self._sender(entity).send_messages(batch.whole)
             except (sdk.ServiceBusError, OSError) as error:
                 if isinstance(error, _ENTITY_WIDE) or outage(error) is not Verdict.REFUSED:
-                    raise self._failed(entity, len(batch), error) from None
+                    raise self._failed(entity, batch.messages, error) from None
             else:
                 self._count(len(batch))
                 return
-        for message in batch.messages:
-            self._send_one(entity, message)
+        for index, message in enumerate(batch.messages):
+            try:
+                self._send_one(entity, message)
+            except (SendFailed, Refused) as error:
+                error.left += batch.messages[index + 1 :]
+                raise
         if len(batch) > 1 and key is None:
             self._singly.add(entity)
 
@@ -154,7 +174,7 @@ class Post:
 
         Raises:
             SendFailed: The entity takes nothing now.
-            RowError: It refuses the message.
+            Refused: It refuses the message.
         """
         if size_of(message) > self.limit_of(entity):
             return False
@@ -172,10 +192,8 @@ class Post:
             self._sender(entity).send_messages(message)
         except (sdk.ServiceBusError, OSError) as error:
             if isinstance(error, _ENTITY_WIDE) or outage(error) is not Verdict.REFUSED:
-                raise self._failed(entity, 1, error) from None
-            raise RowError(
-                f"{entity!r} refuses the message {id_of_message(message)}: {type(error).__name__}: {error}"
-            ) from None
+                raise self._failed(entity, [message], error) from None
+            raise Refused(entity, message, error) from None
         self._count(1)
 
     def _count(self, messages: int) -> None:
@@ -184,9 +202,9 @@ class Post:
         if self._pace is not None:
             self._pace(messages)
 
-    def _failed(self, entity: str, count: int, error: BaseException) -> SendFailed:
+    def _failed(self, entity: str, left: list[AmqpAnnotatedMessage], error: BaseException) -> SendFailed:
         self._forget(entity)
-        return SendFailed(entity, count, error)
+        return SendFailed(entity, left, error)
 
 
 def size_of(message: AmqpAnnotatedMessage) -> int:

@@ -12,7 +12,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
@@ -20,7 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from duobus.clock import Clock, Entropy
 from duobus.spark.batching import Batches
-from duobus.spark.connection import KEPT, Place, client, place_of
+from duobus.spark.connection import Place, place_of
 from duobus.spark.destinations import advice_on
 from duobus.spark.errors import OptionError
 from duobus.spark.identity import (
@@ -35,11 +34,12 @@ from duobus.spark.options import CHOICE, CONNECTION_OPTIONS, NUMBER, TEXT, Optio
 from duobus.spark.outgoing import SENT, check_columns, messages_of
 from duobus.spark.oversize import Aside, OnOversize, TooLarge, claim_check, opened
 from duobus.spark.pace import Pace
+from duobus.spark.senders import post_to
 from duobus.spark.sending import OpenBatch, Post, id_of_message, size_of
+from duobus.spark.values import columns_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from azure.servicebus import ServiceBusSender
     from pyspark.sql.types import StructType
 
     from duobus.spark.outgoing import Outgoing
@@ -211,7 +211,7 @@ class _Writer:
             task.partitionId(),
         )
         pace = None if settings.rate is None else Pace(settings.rate, Clock(), _pause).sent
-        post = Post(partial(_kept_sender, settings.place), partial(_drop_sender, settings.place), pace)
+        post = post_to(settings.place, pace)
         aside = None
         if settings.oversize_path is not None and settings.on_oversize is OnOversize.DIVERT:
             aside = Aside(settings.oversize_path, place, task.taskAttemptId())
@@ -304,7 +304,7 @@ class _Task:
 
     def take(self, batch: pa.RecordBatch) -> None:
         first = self.rows
-        columns = {name: _values(batch, name) for name in batch.schema.names if name in SENT}
+        columns = columns_of(batch, (name for name in batch.schema.names if name in SENT))
         ids = self._ids(columns.get("message_id"), first, batch.num_rows)
         named: Callable[[int], str] = lambda index: id_of(self._place, first + index)  # noqa: E731
         for index, out in enumerate(messages_of(columns, ids, self._settings.entity, named)):
@@ -348,30 +348,6 @@ class _Task:
             size = size_of(stub)
         known = id_of_message(out.message)
         raise TooLarge(row_id if repr(row_id) == known else f"{row_id} ({known})", size, limit, out.entity)
-
-
-def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
-    """The values of a column; times in microseconds."""
-    import pyarrow as pa
-
-    column = batch.column(batch.schema.get_field_index(name))
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
-    values: list[Any] = column.to_pylist()
-    return values
-
-
-def _kept_sender(place: Place, entity: str) -> ServiceBusSender:
-    """The sender of this process for an entity; it outlives the task, as attaching anew costs some round trips."""
-    # Asked for each time: a client that looks idle would be closed under its senders.
-    here = client(place)
-    # Topics too: the SDK tells them apart by their argument's name only.
-    found: ServiceBusSender = KEPT.get(("sender", place, entity), lambda: here.get_queue_sender(entity))
-    return found
-
-
-def _drop_sender(place: Place, entity: str) -> None:
-    KEPT.drop(("sender", place, entity))
 
 
 def _pause(seconds: float) -> None:

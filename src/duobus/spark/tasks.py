@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.clock import Clock
-from duobus.spark.access import is_deferred
 from duobus.spark.connection import KEPT, Place, client
 from duobus.spark.entities import look, open_receiver, peek, split_name
 from duobus.spark.errors import DataLoss
@@ -16,6 +15,7 @@ from duobus.spark.offsets import Key
 from duobus.spark.patience import pause, retried
 from duobus.spark.rows import Rows, Source
 from duobus.spark.splitting import Piece
+from duobus.spark.tickets import is_deferred
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

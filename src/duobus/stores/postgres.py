@@ -2,14 +2,13 @@
 
 One session writes. A session lock of the server keeps a second owner out, as ``flock`` does for a file; and should that
 be lost, with the session or with the server, every transaction demands the generation and the revision that it knows of
-(``advance`` in ``postgres_schema.py``). A second session, for another thread, reads ahead and vacuums.
+(``advance`` in ``postgres_schema.py``). Two more sessions, for other threads, read ahead and vacuum.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import psycopg
@@ -36,7 +35,7 @@ from duobus.stores.interface import (
     Tombstone,
 )
 from duobus.stores.memory import copy_of_fragment, copy_of_source, demand_first, find_fragment
-from duobus.stores.postgres_link import Link, failure
+from duobus.stores.postgres_link import VACUUM_MS_MAX, Link, Spare, failure
 from duobus.stores.postgres_opening import open_session, prepare
 from duobus.stores.postgres_place import Place
 from duobus.stores.postgres_reading import meta_of, read, read_ids, verified
@@ -72,9 +71,9 @@ class PostgresStore(MessagingStore):
         self._link: Link | None = None
         self._last_pid = 0
         self._failure = "the store is not open"
-        # Guards the second session, which another thread uses while the writer may close everything.
-        self._aside_lock = threading.Lock()
-        self._aside: Link | None = None
+        #: For other threads: one reads ahead, and one vacuums, which can take long.
+        self._ahead = Spare(self._make_spare)
+        self._vacuum = Spare(self._make_spare)
         self._meta = table_rows.Meta(store_id)
         #: Generation and commit that were acknowledged last; a server that lacks them has lost data.
         self._acknowledged = (0, 0)
@@ -112,9 +111,11 @@ class PostgresStore(MessagingStore):
             self._abandon(str(found))
             raise found from error
         self._must_exist = True
+        for spare in (self._ahead, self._vacuum):
+            spare.begin()
         return contents
 
-    def begin_generation(self, deletions: Iterable[Tombstone]) -> int:
+    def begin_generation(self, deletions: Iterable[Tombstone], counters: Mapping[int, bytes] | None = None) -> int:
         """Raise generation and epochs and delete ambiguous runs, in one transaction."""
         runs = list(deletions)
         with self._operation("begin a generation"):
@@ -122,7 +123,11 @@ class PostgresStore(MessagingStore):
                 check_run_owner(self._store_id, run.store_id)
         spans = [(run.source_key, run.first_count, run.last_count) for run in runs]
         removed, of_copies = parted(spans, self._homes)
+        counted = counters or {}
         texts = [table_rows.forget_ids(*span) for span in spans]
+        rows = [(self._sources[key], value) for key, value in counted.items()]
+        changed = [(row.source_key, row.next_count, row.highest_delivered, value) for row, value in rows]
+        texts += table_rows.write_sources(changed, self._sources)
         raised = [table_rows.fragment_values(row, row.epoch + 1) for row in self._fragments.values()]
         if raised:
             keys, numbers, sums = (table_rows.integers(row[column] for row in raised) for column in (0, 3, 4))
@@ -135,6 +140,8 @@ class PostgresStore(MessagingStore):
         self._transaction("begin a generation", texts, change, generation=self._meta.generation + 1)
         for fragment in self._fragments.values():
             fragment.epoch += 1
+        for source_key, value in counted.items():
+            self._sources[source_key].counters = value
         if of_copies:
             with self._operation("read the sizes of topics") as link:
                 self._shared = dict(link.rows(postgres_schema.READ_TOTALS))
@@ -290,16 +297,15 @@ class PostgresStore(MessagingStore):
             return read(link, self._quarantine, self._homes, source_key, state, first_count, limit)
 
     def load_columns(self, source_key: int, first_count: int, limit: int) -> list[Columns]:
-        """Read in the session aside, while commits go on."""
-        with self._aside_lock:
-            if self._link is None or source_key in self._homes:
-                return []
-            try:
-                # Verified here already; what is damaged is left to ``load``, which notes it.
-                return columns_of(first_count, read(self._beside(), {}, {}, source_key, None, first_count, limit))
-            except (psycopg.Error, StoreFailed, OSError):
-                self._close_aside()
-                return []
+        """Read in a session of its own, while commits go on."""
+        if source_key in self._homes:
+            return []
+
+        def page(link: Link) -> list[StoredMessage]:
+            # Verified here already; what is damaged is left to ``load``, which notes it.
+            return read(link, {}, {}, source_key, None, first_count, limit)
+
+        return columns_of(first_count, self._ahead.use(page) or ())
 
     def load_ids(self, source_key: int, first_count: int, limit: int) -> list[IdBlock]:
         """Return verified blocks of a duplicate history."""
@@ -326,17 +332,15 @@ class PostgresStore(MessagingStore):
         self._demand_open()
 
     def checkpoint_aside(self) -> tuple[int, int]:
-        """Vacuum when enough is gone, in the session aside; called by another thread (see ``checkpoint.py``).
+        """Vacuum when enough is gone, in a session of its own; called by another thread (see ``checkpoint.py``).
 
         Returns:
             (0, 0): there is no log here that somebody would have to cut.
         """
-        with self._aside_lock:
-            if self._link is not None and self._removed >= _VACUUM_ROWS:
-                self._removed = 0
-                # Who uses the writer's session meets what is wrong here as well.
-                with suppress(psycopg.Error, StoreFailed, OSError):
-                    self._beside().run("VACUUM (SKIP_LOCKED, TRUNCATE off, PROCESS_TOAST on) messages")
+        if self._removed >= _VACUUM_ROWS:
+            self._removed = 0
+            text = "VACUUM (SKIP_LOCKED, TRUNCATE off, PROCESS_TOAST on) messages"
+            self._vacuum.use(lambda link: link.run(text, silence_ms=VACUUM_MS_MAX))
         return 0, 0
 
     def probe(self) -> None:
@@ -345,6 +349,7 @@ class PostgresStore(MessagingStore):
 
     def close(self) -> None:
         """Give everything back."""
+        self._vacuum.end(is_hasty=self._link is not None)
         self._abandon("the store is not open")
 
     def _read(self, link: Link) -> StoreContents:
@@ -428,11 +433,8 @@ class PostgresStore(MessagingStore):
             self.commits += 1
         return results
 
-    def _beside(self) -> Link:
-        """The session aside, opened when it is first needed; its lock is held."""
-        if self._aside is None:
-            self._aside = open_session(self._place, self._store_id, is_aside=True)
-        return self._aside
+    def _make_spare(self) -> Link:
+        return open_session(self._place, self._store_id, is_aside=True)
 
     def _demand_open(self) -> Link:
         if self._link is None:
@@ -454,16 +456,11 @@ class PostgresStore(MessagingStore):
             self._abandon(f"{self.place}: could not {doing}: {error}")
             raise
 
-    def _close_aside(self) -> None:
-        if self._aside is not None:
-            self._aside.close()
-            self._aside = None
-
     def _abandon(self, why: str) -> None:
-        """Close both sessions without writing anything, and remember why."""
+        """Close the sessions without writing anything, and remember why."""
         self._failure = why
         link, self._link = self._link, None
         if link is not None:
             link.close()
-        with self._aside_lock:
-            self._close_aside()
+        for spare in (self._ahead, self._vacuum):
+            spare.end()

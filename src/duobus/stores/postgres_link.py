@@ -8,8 +8,10 @@ Whoever waits here waits in ``poll`` without the interpreter lock.
 from __future__ import annotations
 
 import select
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import pq
@@ -19,9 +21,13 @@ from duobus.errors import StoreFailed, StoreStale
 from duobus.stores.postgres_place import Place
 from duobus.stores.postgres_schema import STALE
 
+T = TypeVar("T")
+
 #: Silence of the server after which the session is given up, in milliseconds: patience ends far sooner for clients,
 #: but a thread that never came back could never open the store at another address.
 SILENCE_MS_MAX: Final = 30_000
+#: The same for a vacuum, which says nothing until it is done.
+VACUUM_MS_MAX: Final = 3_600_000
 #: Bytes handed to libpq at once, which keeps what is not sent yet.
 _PIECE_BYTES: Final = 256 << 10
 
@@ -87,26 +93,37 @@ class Link:
         self._pg.nonblocking = 1
         self._poll = select.poll()
         self._poll.register(self._pg.socket, 0)
+        self._silence_ms = SILENCE_MS_MAX
+        self._cancel = self._pg.get_cancel()
 
     @property
     def pid(self) -> int:
         """The server's process for this session."""
         return self._pg.backend_pid
 
+    def cancel(self) -> None:
+        """Have the server give up what it does; may be called by another thread."""
+        with suppress(psycopg.Error):
+            self._cancel.cancel()
+
     def close(self) -> None:
         """End the session; harmless when it has ended."""
         self._pg.finish()
 
-    def run(self, text: str, copied: Iterable[Sequence[bytes]] = ()) -> list[pq.abc.PGresult]:
+    def run(
+        self, text: str, copied: Iterable[Sequence[bytes]] = (), *, silence_ms: int | None = None
+    ) -> list[pq.abc.PGresult]:
         """Run a string of statements, in one round trip and one more for each COPY.
 
         Args:
             text: Statements without values from elsewhere.
             copied: For each COPY in it, in order, its data in pieces.
+            silence_ms: How long the server may say nothing; None: SILENCE_MS_MAX.
 
         Raises:
             psycopg.Error: One of them failed; none that comes after it was done.
         """
+        self._silence_ms = SILENCE_MS_MAX if silence_ms is None else silence_ms
         self._pg.send_query(text.encode())
         return self._results(iter(copied))
 
@@ -116,6 +133,7 @@ class Link:
         Raises:
             psycopg.Error: It failed.
         """
+        self._silence_ms = SILENCE_MS_MAX
         values = [b"%d" % value for value in parameters]
         self._pg.send_query_params(query.encode(), values, result_format=pq.Format.BINARY)
         (result,) = self._results(iter(()))
@@ -169,7 +187,65 @@ class Link:
 
     def _wait(self, events: int) -> int:
         self._poll.modify(self._pg.socket, events)
-        ready = self._poll.poll(SILENCE_MS_MAX)
+        ready = self._poll.poll(self._silence_ms)
         if not ready:
-            raise psycopg.OperationalError(f"no answer within {SILENCE_MS_MAX // 1000} seconds")
+            raise psycopg.OperationalError(f"no answer within {self._silence_ms / 1000:g} seconds")
         return ready[0][1]
+
+
+class Spare:
+    """A session for another thread than the writer's: opened when it is first needed, closed by whoever comes last.
+
+    Nobody who fails or stops waits for what is under way there.
+
+    Args:
+        make: Opens one.
+    """
+
+    def __init__(self, make: Callable[[], Link]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._link: Link | None = None
+        self._is_wanted = False
+
+    def begin(self) -> None:
+        """Allow its use."""
+        self._is_wanted = True
+
+    def use(self, do: Callable[[Link], T]) -> T | None:
+        """Do something in the session; None when that fails, or while it is not allowed."""
+        try:
+            with self._lock:
+                if not self._is_wanted:
+                    return None
+                try:
+                    if self._link is None:
+                        self._link = self._make()
+                    return do(self._link)
+                except (psycopg.Error, StoreFailed, OSError):
+                    # Who uses the writer's session meets what is wrong here as well.
+                    self._close()
+                    return None
+        finally:
+            self._close_unwanted()
+
+    def end(self, *, is_hasty: bool = False) -> None:
+        """Forbid its use; ``is_hasty``: have the server give up what it does."""
+        self._is_wanted = False
+        link = self._link
+        if is_hasty and link is not None and self._lock.locked():
+            link.cancel()
+        self._close_unwanted()
+
+    def _close_unwanted(self) -> None:
+        # Whoever has the lock comes here after it has let it go.
+        if not self._is_wanted and self._lock.acquire(blocking=False):
+            try:
+                self._close()
+            finally:
+                self._lock.release()
+
+    def _close(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None

@@ -78,6 +78,11 @@ class PostgresServer:
             raise PostgresError("PostgreSQL does not run")
         return self._process.pid
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was started and has ended by itself."""
+        return self._process is not None and self._process.poll() is not None
+
     def url(self, database: str = "postgres", **parameters: str) -> str:
         """Where a database is."""
         query = "?" + "&".join(f"{name}={value}" for name, value in parameters.items()) if parameters else ""

@@ -13,6 +13,7 @@ from duobus.codec import Symbol
 from duobus.errors import QuotaExceeded, ServiceBusError
 from duobus.gateway.amqp.budget import ByteBudget
 from duobus.gateway.amqp.entity_life import entity_changed
+from duobus.gateway.amqp.passing import Whereabouts
 from duobus.gateway.amqp.peer import Peer
 from duobus.gateway.amqp.slices import WORK_MAX
 from duobus.telemetry.audit_log import AuditTrail
@@ -42,6 +43,7 @@ class AmqpDoor:
         unit: What it opens on to.
         authorizer: Who may do what.
         peers: Every connection that is alive.
+        whereabouts: Who has which entity, when several servers share a catalog.
         budget: What all of them may hold of messages that no store has yet.
         is_closing: Once true no link is attached any more.
     """
@@ -74,6 +76,8 @@ class AmqpDoor:
         self._connections: dict[str, int] = {}
         self.budget = budget or ByteBudget()
         self.audit = AuditTrail()
+        # Where entities are that other servers have; None without other servers.
+        self.whereabouts: Whereabouts | None = None
         self.is_closing = False
         self.loop = asyncio.get_running_loop()
         self._server_id = str(entropy.uuid())

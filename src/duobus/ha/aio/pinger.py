@@ -108,7 +108,7 @@ class Pinger:
             sender = self._primary.get_queue_sender(path)
             senders.append(sender)
             try:
-                await sender.__aenter__()
+                await tasks.within(self._limit_s, sender.__aenter__)
             except Exception:
                 await _leave(senders.pop())
                 left_ms = due_ms - self._clock.monotonic_ms()

@@ -130,6 +130,16 @@ def limit(seconds: float) -> asyncio.Timeout:
     return asyncio.timeout(seconds)
 
 
+async def within(seconds: float, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a function that might never return.
+
+    Raises:
+        TimeoutError: It took longer; it is cancelled.
+    """
+    async with asyncio.timeout(seconds):
+        return await function()
+
+
 def lock() -> AbstractContextManager[Any]:
     """Hold others off from what tasks share; between two awaits nobody else runs, so that it is nothing here."""
     return nullcontext()

@@ -35,6 +35,8 @@ REST_MS: Final = 60_000
 AT_ONCE: Final = 10
 TRIES: Final = 3
 TRY_AGAIN_S: Final = 30.0
+#: A link to a backlog queue that was not opened in this time is not there.
+LOOK_LIMIT_S: Final = 60.0
 #: What no other queue would answer otherwise; without any of them the pair does.
 _NO_RIGHTS: Final = (ClientAuthenticationError, ServiceBusAuthenticationError, ServiceBusAuthorizationError)
 
@@ -144,8 +146,9 @@ def provide(
 
 
 def _look(client: ServiceBusClient, queue: str) -> None:
-    with client.get_queue_sender(queue):
-        pass
+    sender = client.get_queue_sender(queue)
+    tasks.within(LOOK_LIMIT_S, sender.__enter__)
+    sender.close()
 
 
 def _provide_one(administration: ServiceBusAdministrationClient, queue: str, reporter: Reporter) -> None:

@@ -109,7 +109,7 @@ class Pinger:
             sender = self._primary.get_queue_sender(path)
             senders.append(sender)
             try:
-                sender.__enter__()
+                tasks.within(self._limit_s, sender.__enter__)
             except Exception:
                 _leave(senders.pop())
                 left_ms = due_ms - self._clock.monotonic_ms()

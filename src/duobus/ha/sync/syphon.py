@@ -42,6 +42,8 @@ RETRY_FIRST_S, RETRY_LAST_S = 1.0, 60.0
 IDLE_MS: Final = 5 * 60_000
 #: Time that what is on its way has when a syphon ends.
 END_S: Final = 30.0
+#: A destination that did not answer in this time is away: a third of the lock of a backlog queue.
+SEND_LIMIT_S: Final = 20.0
 #: The SDK takes no wait of nothing.
 SHORTEST_WAIT_S: Final = 0.05
 
@@ -248,7 +250,7 @@ class _Pump:
         if len(parcels) > 1:
             try:
                 with syphoning(path, self._queue, [parcel.message for parcel in parcels]):
-                    sender.send_messages([parcel.message for parcel in parcels])
+                    _send(sender, [parcel.message for parcel in parcels])
             except Exception as error:  # noqa: BLE001 - the classifier says what it means
                 if self._is_away(error):
                     return parcels, error
@@ -258,7 +260,7 @@ class _Pump:
         for index, parcel in enumerate(parcels):
             try:
                 with syphoning(path, self._queue, [parcel.message]):
-                    sender.send_messages(parcel.message)
+                    _send(sender, parcel.message)
             except Exception as error:  # noqa: BLE001 - the classifier says what it means
                 if self._is_away(error):
                     return parcels[index:], error
@@ -331,6 +333,12 @@ class _Pump:
                     sender.close()
                 except Exception as error:  # noqa: BLE001 - it is given up, whatever it says
                     self._syphon._reporter.tell(SyphonFailed(self._queue, f"closing the link to {path}: {error}"))
+
+
+def _send(sender: ServiceBusSender, what: Any) -> None:
+    # The SDK's own time-out answers better, where it holds.
+    send = partial(sender.send_messages, what, timeout=SEND_LIMIT_S)
+    tasks.within(SEND_LIMIT_S + 1, send)
 
 
 def _batches(parcels: list[_Parcel]) -> list[list[_Parcel]]:

@@ -6,6 +6,7 @@ the SDK that it is in comes to its end before.
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import threading
 from collections.abc import Callable, Iterable
@@ -14,6 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, TypeVar
 
 from duobus.clock import Clock
+from duobus.ha.bounds import LEFT_MAX
 
 T = TypeVar("T")
 
@@ -190,6 +192,55 @@ def sleep(seconds: float) -> None:
 def limit(seconds: float) -> AbstractContextManager[None]:
     """For asyncio: a thread cannot be ended from outside, and the SDK's own time-outs have to do."""
     return nullcontext()
+
+
+class _Call:
+    """A function that runs in a thread of its own, for somebody who may leave before it returns."""
+
+    #: Calls that somebody has left and that have not returned.
+    left = 0
+    _change = threading.Lock()
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = function
+        self._is_done = self._is_left = False
+        self._answer: futures.Future[Any] = futures.Future()
+        context = contextvars.copy_context()
+        threading.Thread(target=context.run, args=(self._run,), name="duobus call", daemon=True).start()
+
+    def answer(self, seconds: float) -> Any:
+        """What it returned or raised; TimeoutError if it did neither in time."""
+        try:
+            return self._answer.result(seconds)
+        except futures.TimeoutError:
+            with _Call._change:
+                if not self._is_done and not self._is_left:
+                    self._is_left = True
+                    _Call.left += 1
+            raise
+
+    def _run(self) -> None:
+        try:
+            self._answer.set_result(self._function())
+        except BaseException as error:  # noqa: BLE001 - it is the answer
+            self._answer.set_exception(error)
+        with _Call._change:
+            self._is_done = True
+            _Call.left -= self._is_left
+
+
+def within(seconds: float, function: Callable[[], T]) -> T:
+    """Run a function that might never return: the SDK's first read of a connection has no time-out whatever it is told.
+
+    Raises:
+        TimeoutError: It took longer. It goes on in a thread of its own, and what it works with belongs to that.
+    """
+    if _Call.left >= LEFT_MAX:
+        raise TimeoutError(
+            f"{_Call.left} calls of the SDK have not come back: a namespace takes connections and is silent."
+        )
+    found: T = _Call(function).answer(seconds)
+    return found
 
 
 def lock() -> AbstractContextManager[Any]:

@@ -1,1 +1,1 @@
-"""Jobs over the data source: plain PySpark programs, each ``run(spark, cfg)``, also as ``duobus spark <job>``."""
+"""Programs over the data source; each is a function ``run(spark, config)`` that returns a summary fit for JSON."""

@@ -20,6 +20,7 @@ from duobus.spark.identity import check_write_id
 from duobus.spark.jobs.captured import captured, unreadable
 from duobus.spark.jobs.summary import (
     JobError,
+    Settings,
     Summary,
     Tell,
     cause_of,
@@ -29,12 +30,13 @@ from duobus.spark.jobs.summary import (
     settings_of,
     spark_errors,
 )
-from duobus.spark.options import CHOICE, NUMBER, TEXT, Option, Parsed
+from duobus.spark.options import CHOICE, NUMBER, TEXT, Option
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 NAME: Final = "replay"
+CONNECTS: Final = True
 HELP: Final = "Send captured messages to an entity."
 EXAMPLE: Final = (
     "duobus spark replay --connection-string-env DUOBUS_CONNECTION_STRING --path /data/orders --queue orders "
@@ -132,7 +134,7 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = lambda _: None
     )
 
 
-def _prefix(settings: Parsed) -> str | None:
+def _prefix(settings: Settings) -> str | None:
     """What makes the ids of a run its own; None to keep the original ones."""
     if needed(settings, "dedupe") == "original":
         if settings["run"] is not None:
@@ -149,13 +151,13 @@ def _prefix(settings: Parsed) -> str | None:
         raise OptionError(str(error).replace("writeId", "run")) from None
 
 
-def _identity(settings: Parsed) -> str:
+def _identity(settings: Settings) -> str:
     """Source, filter and destination of a replay, and its run: what a repeated one has in common with the first."""
     names = ("path", "entity", "from", "until", "firstSequence", "lastSequence", "reason", "queue", "topic", "run")
     return json.dumps([settings[name] for name in names] + [settings[name] for name in ("endpoint", "dedupe")])
 
 
-def _chosen(frame: DataFrame, settings: Parsed) -> DataFrame:
+def _chosen(frame: DataFrame, settings: Settings) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
     if settings["entity"] is not None:
@@ -183,7 +185,7 @@ def _time(name: str, text: str) -> datetime:
     return moment
 
 
-def outgoing(frame: DataFrame, prefix: str | None, settings: Parsed) -> DataFrame:
+def outgoing(frame: DataFrame, prefix: str | None, settings: Settings) -> DataFrame:
     """The rows as they are sent: with their ids, what a broker had assigned as properties, each key in one task.
 
     Args:
@@ -234,7 +236,7 @@ def _with_originals(F: Any, *, keeps_id: bool) -> tuple[Column, Column]:  # noqa
     )
 
 
-def _written(spark: SparkSession, frame: DataFrame, settings: Parsed, write_id: str, report: str) -> dict[str, int]:
+def _written(spark: SparkSession, frame: DataFrame, settings: Settings, write_id: str, report: str) -> dict[str, int]:
     options = connection_of(settings) | given_of(settings, ("queue", "topic", "onOversize", "oversizePath"))
     options |= {"messageIdMode": "column", "writeId": write_id, "reportPath": report}
     if settings["maxMessagesPerSecond"] is not None:

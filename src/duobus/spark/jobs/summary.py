@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from duobus.clock import Clock
 from duobus.spark.errors import OptionError
-from duobus.spark.options import CONNECTION_OPTIONS, TEXT, Option, Parsed, parse
+from duobus.spark.options import CONNECTION_OPTIONS, DURATION, TEXT, Option, Parsed, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +29,17 @@ class JobError(RuntimeError):
     """A job cannot go on; says which file, folder or setting, and what to do."""
 
 
-def settings_of(cfg: Mapping[str, Any], known: Iterable[Option]) -> Parsed:
+class Settings(Parsed):
+    """The settings of a job.
+
+    Attributes:
+        kinds: Of the values, by name.
+    """
+
+    kinds: Mapping[str, str]
+
+
+def settings_of(cfg: Mapping[str, Any], known: Iterable[Option]) -> Settings:
     """Check the settings of a job: those of the connection, its own, and nothing else.
 
     Args:
@@ -40,25 +50,34 @@ def settings_of(cfg: Mapping[str, Any], known: Iterable[Option]) -> Parsed:
         OptionError: One is unknown or wrong.
     """
     given = {name: _text_of(value) for name, value in cfg.items() if value is not None}
-    return parse(given, (*CONNECTION_OPTIONS, *known, RUNS_PATH))
+    options = (*CONNECTION_OPTIONS, *known, RUNS_PATH)
+    parsed = parse(given, options)
+    settings = Settings(parsed)
+    settings.given = parsed.given
+    settings.kinds = {option.name: option.kind for option in options}
+    return settings
 
 
 def _text_of(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return ",".join(map(str, value))
     return str(value)
 
 
-def connection_of(cfg: Parsed) -> dict[str, str]:
+def connection_of(cfg: Settings) -> dict[str, str]:
     """The options of the connection, as they are given to the data source."""
     return given_of(cfg, (option.name for option in CONNECTION_OPTIONS))
 
 
-def given_of(cfg: Parsed, names: Iterable[str]) -> dict[str, str]:
+def given_of(cfg: Settings, names: Iterable[str]) -> dict[str, str]:
     """Those of some settings that were given, as options of the data source."""
-    return {name: _text_of(cfg[name]) for name in names if name in cfg.given}
+    return {
+        name: f"{cfg[name]}ms" if cfg.kinds[name] == DURATION else _text_of(cfg[name])
+        for name in names
+        if name in cfg.given
+    }
 
 
 def needed(cfg: Parsed, name: str) -> Any:
@@ -125,10 +144,11 @@ def followed(query: StreamingQuery, tell: Tell) -> dict[str, Any]:
 
 def spark_errors() -> tuple[type[Exception], ...]:
     """What Spark raises for work that failed: not all of it is an error of PySpark's own."""
-    from py4j.protocol import Py4JJavaError
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    return (PySparkException, Py4JJavaError)
+    # Also what PySpark raises when the JVM does not start, or dies.
+    return (PySparkException, Py4JError)
 
 
 def cause_of(error: BaseException) -> str:

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,7 +29,7 @@ from duobus.testing.server import ServerProcess, queues_config
 ROOT = Path(__file__).resolve().parents[1]
 HOME = Path(pyspark.__file__).parent
 PROGRAM = ROOT / "tools" / "spark_cluster_program.py"
-LIMIT_S = 120.0
+LIMIT_S = 180.0
 LOOPBACK = "127.0.0.1"
 MESSAGES = 2_000
 
@@ -82,8 +83,8 @@ def bare_python(folder: Path) -> Path:
     # Of a path file that is named in a path file nothing is read: the editable install of this project is left behind.
     (site / "libraries.pth").write_text(str(HOME.parent) + "\n")
     python = folder / "bin" / "python"
-    found = subprocess.run([python, "-c", "import pyspark, pyarrow, azure.servicebus"], check=False)
-    without = subprocess.run([python, "-c", "import duobus"], check=False, stderr=subprocess.DEVNULL)
+    found = subprocess.run([python, "-I", "-c", "import pyspark, pyarrow, azure.servicebus"], check=False)
+    without = subprocess.run([python, "-I", "-c", "import duobus"], check=False, stderr=subprocess.DEVNULL)
     if found.returncode or not without.returncode:
         raise SystemExit("The interpreter for the workers is not as it should be.")
     return python
@@ -115,6 +116,7 @@ def send(server: ServerProcess, queue: str) -> None:
 def run(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
     """Run a program and return the last line that it printed."""
     started = time.monotonic()
+    print(f"running {Path(command[0]).name} {Path(PROGRAM).name} ...", file=sys.stderr)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=2 * LIMIT_S, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:
@@ -125,6 +127,8 @@ def run(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
 
 def main() -> int:
     """Start everything, try everything, print what was seen."""
+    # A tool that is told to end takes what it started with it.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--no-connect", action="store_true", help="leave Spark Connect out")
     options = parser.parse_args()
@@ -143,6 +147,7 @@ def main() -> int:
         }
         environment["PYSPARK_DRIVER_PYTHON"] = environment["PYSPARK_PYTHON"]
         told = {"cluster": _cluster(stack, folder, environment)}
+        print(json.dumps(told), file=sys.stderr)
         if not options.no_connect:
             told["connect"] = _connect(stack, folder, environment)
         print(json.dumps(told, indent=2))

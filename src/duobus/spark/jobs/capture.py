@@ -55,6 +55,7 @@ _READ: Final = (
     "maxSessions",
     "claimTimeout",
     "maxAttempts",
+    "attemptsPath",
 )
 _OF_SOURCE: Final = {option.name: option for option in SOURCE_OPTIONS}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 LOOK_S: Final = 1.0
 
 RUNS_PATH: Final = Option("runsPath", TEXT, None, "Parquet table that gets one row for each run of a job")
+
+#: An exception of Python, as the last line of a traceback has it.
+_RAISED: Final = re.compile(r"(?!org\.|java|scala)(?:\w+\.)*(?:(?<=\.)[A-Z]\w*|\w+(?:Error|Exception)): (.+)")
 
 Tell = Callable[[str], None]
 
@@ -154,12 +158,10 @@ def spark_errors() -> tuple[type[Exception], ...]:
 def cause_of(error: BaseException) -> str:
     """What an error of Spark says, without the stack of the JVM around it."""
     text = str(getattr(error, "desc", None) or error)
-    lines = [
-        line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("at ", "File "))
-    ]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     # What Python raised stands last in the traceback that Spark hands on.
     for line in reversed(lines):
-        kind, colon, said = line.partition(": ")
-        if colon and said and kind.replace(".", "").replace("_", "").isalnum() and kind.split(".")[-1][:1].isupper():
-            return said
+        found = _RAISED.fullmatch(line)
+        if found is not None:
+            return found[1]
     return lines[0] if lines else type(error).__name__

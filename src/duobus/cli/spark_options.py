@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -15,9 +15,13 @@ from duobus.spark.options import CHOICE, CONNECTION_OPTIONS, NUMBER, SWITCH, Opt
 _CONNECTION = tuple(option for option in CONNECTION_OPTIONS if not option.is_secret)
 
 
+#: Under names of their own, since other commands have an ``--endpoint`` that is something else.
+_RENAMED: Final = {"endpoint": "--namespace-host", "toEndpoint": "--to-namespace-host"}
+
+
 def kebab(name: str) -> str:
     """The name of an option on the command line."""
-    return "--" + re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
+    return _RENAMED.get(name) or "--" + re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
 
 
 def click_options(options: Iterable[Option], *, connects: bool) -> list[click.Parameter]:

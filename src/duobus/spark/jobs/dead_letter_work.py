@@ -7,6 +7,7 @@ id is made of where it lay: when it is sent again after such a crash, a destinat
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -31,6 +32,8 @@ ACTIONS: Final = (RESUBMIT, DELETE, HOLD)
 RECEIVE: Final = 200
 #: Messages that are passed over and given back at the end; of more than these the locks run out by themselves.
 HELD_MAX: Final = 2_000
+#: Times that one is tried whose lock ran out before it could be removed.
+TRIES_MAX: Final = 3
 #: How long a receive waits before the queue counts as empty.
 _WAIT_S: Final = 2.0
 _PARTITION_KEY: Final = "x-opt-partition-key"
@@ -103,6 +106,7 @@ class _Work:
         self.left = {number: action for number, action in actions.items() if action in (RESUBMIT, DELETE)}
         self._held: list[Any] = []
         self._passed: set[int] = set()
+        self._tries: Counter[int] = Counter()
         self._resubmitted = self._deleted = self._refused = 0
         self._said: str | None = None
 
@@ -151,7 +155,11 @@ class _Work:
             except sdk.ServiceBusError as error:
                 # Sent, and still there: it is tried again when it comes again, with the same id.
                 self._said = self._said or f"{number}: {error}"
-                self.left[number] = action
+                self._tries[number] += 1
+                if self._tries[number] < TRIES_MAX:
+                    self.left[number] = action
+                else:
+                    self._refused += 1
                 continue
             if action == RESUBMIT:
                 self._resubmitted += 1

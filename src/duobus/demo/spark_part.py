@@ -41,6 +41,9 @@ KILL_AT: Final = 0.25
 #: Names of the environment variables by which the driver gets its connection strings.
 VARIABLES: Final = {WEST: "DUOBUS_DEMO_WEST", EAST: "DUOBUS_DEMO_EAST"}
 
+#: Members of the summary of reconciling that are compared with the plan.
+RECONCILED: Final = ("messages", "only_in_a", "only_in_b", "doubled", "body_differs")
+
 _SEND_AT_ONCE: Final = 200
 _SAMPLE_S: Final = 0.25
 _STOP_S: Final = 20.0
@@ -146,10 +149,12 @@ class Captured:
         self._rows: dict[Path, int] = {}
 
     def files(self) -> Iterator[Path]:
-        """Files that are complete: not those of a write under way."""
-        for path in self._folder.rglob("*.parquet"):
-            if not any(part.startswith((".", "_")) for part in path.relative_to(self._folder).parts):
-                yield path
+        """Files that are complete: not those of a write under way, which come and go."""
+        for folder, below, names in os.walk(self._folder):
+            below[:] = [name for name in below if not name.startswith((".", "_"))]
+            for name in names:
+                if name.endswith(".parquet") and not name.startswith((".", "_")):
+                    yield Path(folder, name)
 
     def count(self) -> int:
         """Messages in all files."""
@@ -248,9 +253,10 @@ class SparkPart:
             "altered": counts["altered"] + counts["strange"],
             "missing": [message_id for difference in found.values() for message_id in difference.lost][:10],
             "driver_kills": sum(mark.what.startswith("driver killed") for mark in self._marks),
-            "reconciled": summaries["reconcile"],
+            "reconciled": {name: summaries["reconcile"][name] for name in RECONCILED},
             "reconciled_expected": self._expected(sent),
             "usage": summaries["usage"],
+            "rows": _rows(summaries["reconcile"], summaries["usage"], plot),
             "plot": str(plot),
             "timeline": [{"at": round(mark.at_s, 2), "what": mark.what} for mark in self._marks],
             "seconds": round(self._now_s(), 2),
@@ -260,7 +266,9 @@ class SparkPart:
     def _expected(sent: dict[str, list[tuple[str, str]]]) -> dict[str, int]:
         """What reconciling has to find: by the plan, not by what was captured."""
         west, east = Counter(sent[WEST]), Counter(sent[EAST])
-        return {"only_in_west": len(west - east), "doubled_in_east": sum(count > 1 for count in east.values())}
+        doubled = sum(count > 1 for count in east.values())
+        found = (len(west), len(west - east), len(east.keys() - west.keys()), doubled, 0)
+        return dict(zip(RECONCILED, found, strict=True))
 
     # -- jobs ---------------------------------------------------------------------------------------------------
 
@@ -374,6 +382,19 @@ def _sdk_message(message: Order, key: str | None) -> ServiceBusMessage:
     return ServiceBusMessage(message.body, message_id=message.message_id, partition_key=key)
 
 
+def _rows(reconciled: dict[str, Any], usage: dict[str, Any], plot: Path) -> dict[str, str]:
+    """What the table shows beside the counts."""
+    rows = {
+        "Reconciled": f"{reconciled['messages']:,} messages, {reconciled['only_in_a']:,} only in {WEST}, "
+        f"{reconciled['only_in_b']:,} only in {EAST}, {reconciled['doubled']:,} doubled"
+    }
+    for kind, numbers in usage["by_kind"].items():
+        rows[f"Usage: {kind}"] = f"{numbers['operations']:,} operations, {numbers['cost']} {usage['currency']}"
+    for numbers in usage["by_entity"]:
+        rows[f"Usage of {numbers['entity']}"] = f"{numbers['operations']:,} operations, {numbers['cost']}"
+    return {**rows, "Cost": f"{usage['cost']} {usage['currency']}", "Plot": str(plot)}
+
+
 def failures_of(result: dict[str, Any]) -> list[str]:
     """Return what makes a result a failure, one sentence each; empty when it is none."""
     must_be_zero = {
@@ -382,6 +403,8 @@ def failures_of(result: dict[str, Any]) -> list[str]:
         "altered": "messages are in files that nobody sent so",
     }
     failures = [f"{result[name]} {text}: {result['missing']}." for name, text in must_be_zero.items() if result[name]]
+    if result["reconciled"] != result["reconciled_expected"]:
+        failures.append(f"Reconciling found {result['reconciled']} and had to find {result['reconciled_expected']}.")
     if result["driver_kills"] != 1:
         failures.append(f"The driver was killed {result['driver_kills']} times instead of once.")
     return failures

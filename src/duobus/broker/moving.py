@@ -95,6 +95,9 @@ class Mover:
         Raises:
             MoveGivenUp, StoreFailed, ServiceBusError: It was not moved, and is where it was.
         """
+        for broker in (self._target, self._origin):
+            # Whether it could give the fragment up: there is no entity 0.
+            await broker.use(partial(broker.store.drop_fragment, 0, 0, 1))
         self._catalog.begin_move(self._move)
         try:
             await self._prepare()

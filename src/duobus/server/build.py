@@ -220,7 +220,7 @@ class Server:
         if self.settings.ephemeral:
             from duobus.stores.memory import MemoryStore
 
-            return MemoryStore(), writer
+            return MemoryStore(store_id), writer
         from duobus.stores.sqlite import SqliteStore
 
         assert self.settings.data is not None

@@ -69,6 +69,7 @@ class MessageBroker(Residents):
     Attributes:
         store_id: The store's number in the catalog.
         plans: (entity id, fragment number) to the plan of each fragment that lives here.
+        place: Where its store is, for those who look at it; without secrets.
         state: "closed", "opening", "open" or "failed".
         commits, failures: How often, since the start.
         last_error: Why the store is not open, or None.
@@ -93,6 +94,7 @@ class MessageBroker(Residents):
         self.store_id = store_id
         self.store = store
         self.plans: dict[tuple[int, int], Plan] = {}
+        self.place = ""
         self.state = "closed"
         self.commits = 0
         self.failures = 0
@@ -157,11 +159,11 @@ class MessageBroker(Residents):
             if contents.last_commit_no >= stone.commit_no
         ]
         previous = contents.generation
-        deleted = await recovery.load_runs(self, deletions)
-        self.generation = await self.call(lambda: self.store.begin_generation(deletions))
+        counters = await recovery.counters_without(self, contents, deletions)
+        self.generation = await self.call(lambda: self.store.begin_generation(deletions, counters))
         self._commit_no = contents.last_commit_no
         life = self._life
-        fragments = await recovery.recover_fragments(self, contents, self._entropy, deleted)
+        fragments = await recovery.recover_fragments(self, contents, self._entropy, counters)
         damaged = await self.call(self.store.quarantined)
         if life != self._life:
             # Closed meanwhile: this life has ended before it began.

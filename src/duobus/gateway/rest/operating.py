@@ -117,6 +117,7 @@ class Operating:
         drill = self._drills.get(broker.store_id)
         return {
             "store": broker.store_id,
+            "place": broker.place,
             "state": broker.state,
             "reason": broker.last_error,
             "drill": None if drill is None else drill.mode,

@@ -15,7 +15,7 @@ ARGS ?=
 COMPILED_TESTS := $(addprefix tests/,codec amqp model broker gateway conformance durability hostile simulation)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test compile test-compiled demo demo-spark serve bench parts doors neighbours backlog connections fanout paired bench-spark spark-cluster sim sim-bugs killloop powercut spark-kills javascript go proton fuzz docs samples schemathesis twins format clean
+.PHONY: help setup check test compile test-compiled demo demo-spark serve bench parts doors neighbours backlog connections fanout paired bench-spark spark-cluster sim sim-bugs killloop faults powercut spark-kills javascript go proton fuzz docs samples schemathesis twins format clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
@@ -103,6 +103,9 @@ sim-bugs: $(STAMP) ## Look for a seed that catches each planted bug
 
 killloop: $(STAMP) ## Kill a broker under SDK traffic, 1,000 times (KILLS=...)
 	$(BIN)/python tools/killloop.py --kills $(or $(KILLS),1000) $(ARGS)
+
+faults: $(STAMP) ## Let faults of processes and disks strike under SDK traffic, 10 minutes each (MINUTES=...)
+	$(BIN)/python tools/faults.py --minutes $(or $(MINUTES),10) $(ARGS)
 
 powercut: $(STAMP) ## Cut the power of a real store, 1,000 times (CUTS=...); as root on Linux
 	$(BIN)/python tools/powercut.py --cuts $(or $(CUTS),1000) $(ARGS)

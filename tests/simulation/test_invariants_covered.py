@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 from test_planted_bugs import CATCHING_SEEDS
 
-from duobus.testing import planted_idle, planted_life, planted_topics
+from duobus.testing import planted_idle, planted_life, planted_topics, sim_moves
 from duobus.testing.checkers import CHECKERS
 from duobus.testing.planted import BUGS
 from duobus.testing.simulation import run
@@ -23,6 +23,8 @@ TESTS = Path(__file__).parents[1]
 
 LIFE, FANOUT = "life.check_life", "fanout.check_fanout"
 STATES, BROWSING = "broker/test_fragment_states.py", "broker/test_browsing.py"
+LENDING, MOVING = "broker/test_lending.py", "broker/test_moving.py"
+DRILL = "test_a_store_lost_in_traffic_costs_its_fragments_only_and_comes_back_with_everything"
 ENTITY_LIFE, OVERLOAD = "broker/test_entity_life.py", "broker/test_overload.py"
 
 
@@ -77,6 +79,15 @@ INVARIANTS: dict[int, Shown] = {
         ),
     ),
     24: Shown(FANOUT, ("copy-left-out", "subscription-passed-over", "tombstone-for-one-copy")),
+    27: Shown("sends.keyless_reroute", ("tombstones-forgotten",)),
+    29: Shown(
+        "",
+        tests=(
+            (LENDING, "test_a_fragment_that_is_away_holds_nobody_up"),
+            ("cli/test_drills.py", DRILL),
+        ),
+        because="The history of a run does not tell which messages a fragment had when a receiver waited.",
+    ),
     30: Shown(
         "survey.peek",
         ("peek-steps-too-far", "peek-counts", "peek-sees-one-fragment"),
@@ -85,6 +96,12 @@ INVARIANTS: dict[int, Shown] = {
             (BROWSING, "test_a_peek_shows_nothing_that_is_not_durable_yet"),
             (STATES, "test_peek_shows_every_state_of_a_sub_queue_and_changes_nothing"),
         ),
+    ),
+    31: Shown(
+        "",
+        ("fragment-open-in-both", "nothing-cleared-up"),
+        tests=((MOVING, "test_a_crash_at_any_point_leaves_it_in_one_store"),),
+        because="What is left is looked at when a run of `sim_moves` is over, in the stores and not in the history.",
     ),
     32: Shown(
         "survey.counters",
@@ -114,6 +131,22 @@ INVARIANTS: dict[int, Shown] = {
             (ENTITY_LIFE, "test_a_queue_is_not_deleted_while_nobody_can_look_into_it"),
         ),
     ),
+    56: Shown(
+        "messages.no_acknowledged_loss",
+        ("store-kept-open", "no-sync"),
+        tests=(("faults/test_failing_and_slow_syncs.py", "test_nothing_is_acknowledged_while_syncs_fail"),),
+    ),
+    57: Shown(
+        "",
+        tests=(
+            ("stores/test_bit_flips.py", "test_no_single_flipped_bit_lets_an_altered_message_out"),
+            (
+                "faults/test_flipped_bits.py",
+                "test_a_message_with_a_flipped_bit_is_reported_and_the_others_are_delivered",
+            ),
+        ),
+        because="Checksums belong to the stores; the simulated disk says itself what it has damaged.",
+    ),
     62: Shown(
         "",
         tests=(
@@ -142,7 +175,7 @@ def test_what_stands_for_an_invariant_exists(number: int) -> None:
         assert name in _names(folder / f"{module}.py")
     if number in CHECKERS:
         assert shown.checker == f"{CHECKERS[number].__module__.rpartition('.')[2]}.{CHECKERS[number].__name__}"
-    planted = {**BUGS, **planted_idle.BUGS, **planted_life.BUGS, **planted_topics.BUGS}
+    planted = {**BUGS, **planted_idle.BUGS, **planted_life.BUGS, **planted_topics.BUGS, **sim_moves.BUGS}
     assert set(shown.bugs) <= planted.keys()
     assert shown.bugs or not shown.checker
     for path, name in shown.tests:

@@ -84,7 +84,14 @@ class Moves:
             "endedMs": None,
         }
         self._shown.appendleft(status)
-        self._mover = mover = Mover(self._unit.catalog, move, plan, target, lambda: self._demand(entity))
+        self._mover = mover = Mover(
+            self._unit.catalog,
+            move,
+            plan,
+            target,
+            lambda: self._demand(entity),
+            lambda: self._unit.forwarding.store_opened(target),
+        )
         self._task = asyncio.get_running_loop().create_task(self._run(mover, move, status), name="move-fragment")
         return dict(status)
 
@@ -148,8 +155,6 @@ class Moves:
         self._mover = None
         self._note_left(move)
         await self._clear_up_left()
-        if mover.has_switched:
-            unit.forwarding.store_opened(unit.brokers[move.to_store])
         status |= {
             "state": "done" if mover.has_switched else "failed",
             "reason": reason,

@@ -54,6 +54,7 @@ class Mover:
         plan: Of the fragment.
         target: The message broker that gets it.
         demand: Raises MoveGivenUp when the move is to end: the entity is gone, or the server stops.
+        moved: Called when the fragment is there.
 
     Attributes:
         messages: Rows that the other store has got so far.
@@ -63,7 +64,13 @@ class Mover:
     """
 
     def __init__(
-        self, catalog: Catalog, move: MoveRow, plan: Plan, target: MessageBroker, demand: Callable[[], None]
+        self,
+        catalog: Catalog,
+        move: MoveRow,
+        plan: Plan,
+        target: MessageBroker,
+        demand: Callable[[], None],
+        moved: Callable[[], None],
     ) -> None:
         self.messages = 0
         self.held_s = 0.0
@@ -77,6 +84,7 @@ class Mover:
         self._target = target
         self._lives = (self._origin.life, target.life)
         self._demand_on = demand
+        self._moved_in = moved
         self._mirror = Mirror({})
         self._row = FragmentRow(0, 0, 0, 0)
         self._shared = 0
@@ -87,6 +95,9 @@ class Mover:
         Raises:
             MoveGivenUp, StoreFailed, ServiceBusError: It was not moved, and is where it was.
         """
+        for broker in (self._target, self._origin):
+            # Whether it could give the fragment up: there is no entity 0.
+            await broker.use(partial(broker.store.drop_fragment, 0, 0, 1))
         self._catalog.begin_move(self._move)
         try:
             await self._prepare()
@@ -255,6 +266,9 @@ class Mover:
                 if (one is None or other is None or not same(one, other)) and not source.noted.touches(count):
                     raise MoveGivenUp(f"message {count} is not the same in both stores")
             first = last + 1
+            if self._mirror.left >= ROWS_AT_ONCE:
+                # Between two pages, so that what is noted stays little under any load.
+                await self._catch_up()
 
     async def _load_range(self, key: int, first: int, last: int) -> dict[int, StoredMessage]:
         found: dict[int, StoredMessage] = {}
@@ -281,6 +295,7 @@ class Mover:
             handle.move_to(self._target)
             rows = [self._moved(one, fragment) for one in self._mirror.sources.values()]
             await self._target.take_in(self._plan, self._row, rows, self._shared)
+            self._moved_in()
         except BaseException:
             if not self.has_switched and not self.is_unknown:
                 await self._give_back(fragment)

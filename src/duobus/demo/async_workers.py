@@ -57,8 +57,8 @@ async def _is_sent(run: RunState, door: Door, sender: ServiceBusSender, outgoing
     except MessageSizeExceededError:
         run.ledger.refused_as_too_large(outgoing.message_id)
         return True
-    except UNKNOWN_OUTCOME:
-        run.ledger.send_unknown(outgoing.message_id)
+    except UNKNOWN_OUTCOME as error:
+        run.ledger.send_unknown(outgoing.message_id, type(error).__name__)
         return False
     run.ledger.acknowledged(outgoing.message_id, door.name)
     return True

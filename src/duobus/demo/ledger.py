@@ -80,8 +80,8 @@ class Ledger:
             self._in_flight.remove(message_id)
             self._too_large.add(message_id)
 
-    def send_unknown(self, message_id: str) -> None:
-        """The send call raised: whether the message arrived is not known."""
+    def send_unknown(self, message_id: str, _why: str = "") -> None:
+        """The send call raised (an error of the name ``_why``): whether the message arrived is not known."""
         with self._lock:
             self._in_flight.remove(message_id)
             self._counts["sends_unknown"] += 1

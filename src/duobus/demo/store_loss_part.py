@@ -23,6 +23,7 @@ from duobus.demo.killing import play_with_server
 from duobus.demo.ledger import Ledger, loss_failures
 from duobus.demo.parts import Part
 from duobus.demo.run_state import RunState
+from duobus.demo.seen import ClientReport
 from duobus.demo.server_process import ServerProcess, queues_config
 from duobus.demo.traffic import Crew, Traffic
 from duobus.demo.watcher import Watcher
@@ -50,23 +51,42 @@ _COMMAND_TIMEOUT_S: Final = 30.0
 
 
 class TimedLedger(Ledger):
-    """A ledger that also knows the slowest send."""
+    """A ledger that also knows what clients saw.
+
+    Attributes:
+        seen: What they saw.
+    """
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
-        self._time = clock
-        self._began_ms: dict[str, int] = {}
-        self.slowest_ms = 0
+        self.seen = ClientReport(clock)
+
+    @property
+    def slowest_ms(self) -> int:
+        """The slowest send, with all its attempts."""
+        return self.seen.slowest_ms
 
     def sending(self, message_id: str, body: bytes, partition_key: str | None) -> None:
         """See ``Ledger.sending``; a send that is repeated has begun with its first attempt."""
-        self._began_ms.setdefault(message_id, self._time.monotonic_ms())
+        self.seen.sending(message_id, partition_key)
         super().sending(message_id, body, partition_key)
 
     def acknowledged(self, message_id: str, transport: str) -> None:
         """See ``Ledger.acknowledged``."""
         super().acknowledged(message_id, transport)
-        self.slowest_ms = max(self.slowest_ms, self._time.monotonic_ms() - self._began_ms.pop(message_id))
+        self.seen.accepted(message_id)
+
+    def send_unknown(self, message_id: str, _why: str = "") -> None:
+        """See ``Ledger.send_unknown``."""
+        super().send_unknown(message_id)
+        self.seen.failed(message_id, _why or "an error")
+
+    def received(
+        self, message_id: str, body: bytes, *, digest: str | None, partition_key: str | None, number: int
+    ) -> None:
+        """See ``Ledger.received``."""
+        super().received(message_id, body, digest=digest, partition_key=partition_key, number=number)
+        self.seen.received(message_id, number)
 
 
 class StoreLossPart:
@@ -119,12 +139,14 @@ class StoreLossPart:
             self._feed.allow(None)
             self._wait(lambda: self._ledger.settled_sends >= self._total, "all messages are sent")
             left = traffic.drain(self._limit_s, self._show)
+        self._watcher.note(f"What clients saw: {self._ledger.seen.text()}.")
         return {
             "part": "store-loss",
             **self._ledger.report(),
             "left": left,
             "slowest_send_seconds": round(self._ledger.slowest_ms / 1000, 3),
             "drills": self._drills,
+            "seen": self._ledger.seen.summary(),
             "missing": self._ledger.missing()[:10],
             "altered_how": dict(list(self._ledger.altered().items())[:10]),
             "seconds": round((self._clock.monotonic_ms() - began_ms) / 1000, 2),

@@ -22,6 +22,7 @@ from duobus.model.description import ALL_RIGHTS, EMULATOR, AccessRule, TopicDesc
 from duobus.server.config import EMULATOR_KEY, Settings
 from duobus.server.config_file import NamespaceConfig
 from duobus.server.observing import samples
+from duobus.server.skew import SkewWatch
 from duobus.server.store_plan import PlannedStore, plan_stores, postgres_store
 from duobus.stores.catalog import (
     DEFAULT_RULE_NAME,
@@ -92,6 +93,7 @@ class Server:
         self.drills: dict[int, DrillStore] = {}
         self.unit = self._make_unit()
         self.unit.partitions = settings.http.tier.partitions
+        self._skew = SkewWatch(self.unit, self._keys_skewed)
 
     def _make_catalog(self) -> Catalog:
         if self.settings.ephemeral:
@@ -144,6 +146,7 @@ class Server:
             budget=ByteBudget(self.settings.incoming_bytes_max),
         )
         await self._open_listeners(authorizer)
+        self._skew.begin()
         self.is_ready = True
 
     async def _start_stores(self, contents: CatalogContents) -> list[NamespaceRow]:
@@ -229,7 +232,7 @@ class Server:
         if self.settings.ephemeral:
             from duobus.stores.memory import MemoryStore
 
-            return MemoryStore(), writer
+            return MemoryStore(planned.store_id), writer
         store: SqliteStore | PostgresStore
         if planned.place is not None:
             store = postgres_store(planned, planned.place)
@@ -291,7 +294,7 @@ class Server:
         from duobus.gateway.websocket import WebSocketDoor
 
         started_ms = self._clock.now_ms()
-        metrics = Metrics(lambda: samples(self.unit, self.door, started_ms))
+        metrics = Metrics(lambda: samples(self.unit, self.door, started_ms, self._skew.skews))
         websocket = WebSocketDoor(self.door, self._own_hosts(), Log("websocket"))
         api = HttpApi(
             self.unit,
@@ -385,6 +388,7 @@ class Server:
     async def stop(self) -> None:
         """Stop accepting, detach and close every peer, finish the commits, close the stores (I63)."""
         self.is_ready = False
+        self._skew.stop()
         for listener in self.listeners.values():
             await listener.close()
         if hasattr(self, "door"):
@@ -406,6 +410,16 @@ class Server:
             await loop.run_in_executor(None, writer.stop)
         self._catalog.close()
         self.audit.close()
+
+    def _keys_skewed(self, namespace: str, path: str, fragment: int, skew: float) -> None:
+        self.log.warning(
+            "keys skewed",
+            namespace=namespace,
+            entity=path,
+            fragment=fragment,
+            times_the_mean=round(skew, 1),
+            reason="its messages have few keys; use more, or none where order does not matter",
+        )
 
     def _store_event(self, store_id: int, what: str, why: str) -> None:
         write = self.log.info if what in ("opened", "deleted") else self.log.error

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from math import inf
 
 from duobus.broker import COMMIT_BOUNDS_S, ScaleUnit, transfer_message_count
 from duobus.gateway.amqp.door import AmqpDoor
+from duobus.server.skew import Where
 from duobus.telemetry.metrics import Sample
 
 _STATES = ("active", "dead-letter", "transfer-dead-letter", "deferred", "scheduled")
 
 
-def samples(unit: ScaleUnit, door: AmqpDoor, started_ms: int) -> Iterator[Sample]:
+def samples(unit: ScaleUnit, door: AmqpDoor, started_ms: int, skews: Mapping[Where, float]) -> Iterator[Sample]:
     """Yield every sample there is now."""
+    for where, skew in skews.items():
+        yield Sample("duobus_keys_skew", where, skew)
     yield Sample("duobus_start_time_seconds", (), started_ms / 1000)
     yield from _of_doors(door)
     if door.whereabouts is not None:

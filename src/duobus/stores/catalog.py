@@ -157,17 +157,17 @@ class Catalog(ABC):
     def replace_store(self, lost_id: int, store: StoreRow, slots: Sequence[tuple[int, SlotRow]]) -> None:
         """Give a store up, register another, say where slots (entity id, slot) are now: all of it or nothing."""
 
-    @abstractmethod
     def begin_move(self, move: MoveRow) -> None:
         """Record that a fragment is about to be copied; once recorded already it is no error."""
+        raise StoreFailed(f"This catalog knows no moves of fragments ({move}).")
 
-    @abstractmethod
     def switch_move(self, move: MoveRow) -> None:
         """Say that the fragment is in the other store from now on; the move goes on until that is cleared up."""
+        raise StoreFailed(f"This catalog knows no moves of fragments ({move}).")
 
-    @abstractmethod
     def end_move(self, move: MoveRow) -> None:
         """Forget a move: only one store has anything of the fragment. One that is forgotten already is no error."""
+        raise StoreFailed(f"This catalog knows no moves of fragments ({move}).")
 
     @abstractmethod
     def put_namespace(self, namespace: NamespaceRow) -> None:

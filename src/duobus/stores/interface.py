@@ -10,6 +10,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 
+from duobus.errors import NotAllowed
+
 #: Highest format this version reads and writes; a newer one is refused (I65). 2: bodies that copies share; 3: copies
 #: without a row of their own.
 FORMAT_VERSION = 3
@@ -371,7 +373,9 @@ class MessagingStore(ABC):
         Returns:
             Whether there is more to do. With the last messages goes the fragment; one that does not exist is no error.
         """
-        raise NotImplementedError(f"{type(self).__name__} cannot delete fragment {fragment_no} of entity {entity_id}")
+        raise NotAllowed(
+            f"This kind of messaging store cannot give up fragment {fragment_no} of entity {entity_id} alone ({limit})."
+        )
 
     @abstractmethod
     def drop_source(self, entity_id: int, source_no: int, limit: int) -> bool:

@@ -75,6 +75,12 @@ METRICS: tuple[MetricKind, ...] = (
     ),
     MetricKind("duobus_messages_bytes", GAUGE, _ENTITY, "Payload bytes in an entity, of the stores that are there."),
     MetricKind("duobus_fragment_available", GAUGE, (*_ENTITY, "fragment"), "1 when a fragment can be used, else 0."),
+    MetricKind(
+        "duobus_keys_skew",
+        GAUGE,
+        _ENTITY,
+        "Messages of the busiest fragment of a partitioned entity in the last minute, by the mean of its fragments.",
+    ),
     MetricKind("duobus_store_available", GAUGE, _STORE, "1 when a store can be used, else 0."),
     MetricKind("duobus_store_failures", COUNTER, _STORE, "Times a store was closed because it had failed."),
     MetricKind("duobus_store_quarantined", GAUGE, _STORE, "Messages found damaged since the store was opened."),

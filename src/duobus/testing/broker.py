@@ -34,6 +34,8 @@ from duobus.telemetry.logs import Log
 CLOSE_S = 0.2
 #: A call into the broker that takes longer has hung.
 CALL_TIMEOUT_S = 30.0
+#: How long a store of a test's broker may hang before it is taken out.
+DRILL_PATIENCE_S = 1.0
 #: Messages that ``messages`` returns at most.
 MESSAGES_MAX = 1000
 
@@ -79,7 +81,18 @@ class BrokerHost:
         self.broker_clock = MovableClock()
         self._entropy = Entropy()
         self._settings = load_settings(
-            Settings(data=None, ephemeral=True, port=0, tls_port=0, http_port=0, stores=2, emulator=True)
+            Settings(
+                data=None,
+                ephemeral=True,
+                port=0,
+                tls_port=0,
+                http_port=0,
+                stores=2,
+                emulator=True,
+                # For the fixture duobus_drill; a store that hangs is taken out sooner than a server does it.
+                allow_drills=True,
+                store_patience_s=DRILL_PATIENCE_S,
+            )
         )
         self._places: dict[str, _Place] = {}
 
@@ -186,6 +199,23 @@ class BrokerHost:
         for sub_queue in (MAIN, DEAD_LETTER):
             found += await self._of_sub_queue(queue, sub_queue)
         return found
+
+    async def stores(self) -> dict[str, str]:
+        """State of each messaging store by its number."""
+        return {str(number): broker.state for number, broker in self._server.unit.brokers.items()}
+
+    async def drill(self, store: int, mode: str) -> None:
+        """Have a store fail, stall or be healthy; EntityNotFound when there is none."""
+        found = self._server.drills.get(store)
+        if found is None:
+            raise EntityNotFound(f"There is no messaging store {store}; there are {sorted(self._server.drills)}.")
+        found.set_mode(mode)
+
+    async def fragments(self, namespace: str, path: str) -> dict[str, int]:
+        """Store of each fragment of a queue or topic by the fragment's number; EntityNotFound."""
+        home = self._server.unit.namespace(namespace)
+        entity = home.topics.get(path.lower()) or self._found(namespace, path)
+        return {str(handle.number): handle.broker.store_id for handle in entity.fragments}
 
     async def advance(self, milliseconds: int) -> None:
         """Move broker time ahead; on return all that is due by then has been done."""

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from duobus.testing.drills import Drill
     from duobus.testing.namespace import Broker, Namespace
 
 #: Short names of the fixtures, unless they are taken.
-_ALIASES = ("broker", "namespace", "connection_string")
+_ALIASES = ("broker", "namespace", "connection_string", "drill")
 
 
 class _Aliases:
@@ -35,6 +36,12 @@ class _Aliases:
 
     @staticmethod
     @pytest.fixture
+    def drill(duobus_drill: Drill) -> Drill:
+        """Short for ``duobus_drill``."""
+        return duobus_drill
+
+    @staticmethod
+    @pytest.fixture
     def connection_string(duobus_connection_string: str) -> str:
         """Short for ``duobus_connection_string``."""
         return duobus_connection_string
@@ -48,7 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addini(
         "duobus_aliases",
-        "Offer the fixtures also as broker, namespace and connection_string, where no other plugin has these names.",
+        "Offer the fixtures also as broker, namespace, connection_string and drill, unless another plugin has these.",
         type="bool",
         default=True,
     )
@@ -98,3 +105,15 @@ def duobus_namespace(duobus_broker: Broker) -> Iterator[Namespace]:
 def duobus_connection_string(duobus_namespace: Namespace) -> str:
     """The connection string of this test's namespace."""
     return duobus_namespace.connection_string
+
+
+@pytest.fixture
+def duobus_drill(duobus_broker: Broker) -> Iterator[Drill]:
+    """Drills with the messaging stores of the broker; see ``duobus.testing.drills.Drill``. Healed after the test."""
+    from duobus.testing.drills import Drill
+
+    drill = Drill(duobus_broker)
+    try:
+        yield drill
+    finally:
+        drill.heal()

@@ -84,7 +84,7 @@ class World:
         self.unit: ScaleUnit | None = None
         self.lives = 0
         self.removed_uids: set[str] = set()
-        self.on_event: Callable[[str], object] = len
+        self.on_event: Callable[[str], None] = _ignore
         self._time: BrokerTime | None = None
         self._last_broker_ms = self.clock.now_ms()
         self._grants: dict[tuple[int, int, int], list[Grant]] = {}
@@ -341,6 +341,10 @@ def _wrapped(owner: Any, name: str, wrapper: Any) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, raw)
+
+
+def _ignore(_what: str) -> None:
+    """Nobody listens."""
 
 
 def _uid_of(payload: bytes) -> str:

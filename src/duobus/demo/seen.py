@@ -1,0 +1,111 @@
+"""What clients saw of an outage: what succeeded, failed and how, was delayed, doubled, reordered, or lost.
+
+Told by the clients themselves, call by call; nothing of it is read from a broker.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any, Final
+
+from duobus.clock import Clock
+
+#: A send that took longer than that was delayed; without faults they take milliseconds.
+DELAYED_MS: Final = 1_000
+
+
+class ClientReport:
+    """Counts of what clients saw; every method may be called from any thread.
+
+    Args:
+        clock: Time, for the delays.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._began_ms: dict[str, int] = {}
+        # Id to the place among the acknowledged sends, and to its key.
+        self._accepted: dict[str, int] = {}
+        self._keys: dict[str, str | None] = {}
+        self._failed: Counter[str] = Counter()
+        self._unknown: set[str] = set()
+        self._received: dict[str, set[int]] = {}
+        self._latest: dict[str, int] = {}
+        self._delayed = 0
+        self._reordered = 0
+        self._again = 0
+        self.slowest_ms = 0
+
+    def sending(self, message_id: str, key: str | None = None) -> None:
+        """A send begins, or is repeated."""
+        with self._lock:
+            self._began_ms.setdefault(message_id, self._clock.monotonic_ms())
+            self._keys[message_id] = key
+
+    def accepted(self, message_id: str) -> None:
+        """It was acknowledged."""
+        with self._lock:
+            took_ms = self._clock.monotonic_ms() - self._began_ms.pop(message_id)
+            self.slowest_ms = max(self.slowest_ms, took_ms)
+            self._delayed += took_ms > DELAYED_MS
+            self._accepted.setdefault(message_id, len(self._accepted))
+            self._unknown.discard(message_id)
+
+    def failed(self, message_id: str, why: str) -> None:
+        """It raised; ``why``: the name of the error. Whether the message arrived is not known."""
+        with self._lock:
+            self._failed[why] += 1
+            self._unknown.add(message_id)
+
+    def received(self, message_id: str, sequence_number: int) -> None:
+        """A receiver got it."""
+        with self._lock:
+            numbers = self._received.setdefault(message_id, set())
+            if sequence_number in numbers:
+                self._again += 1
+                return
+            numbers.add(sequence_number)
+            key, place = self._keys.get(message_id), self._accepted.get(message_id)
+            if key is None or place is None or len(numbers) > 1:
+                return
+            self._reordered += place < self._latest.get(key, -1)
+            self._latest[key] = max(place, self._latest.get(key, -1))
+
+    def lost(self) -> list[str]:
+        """Ids that were acknowledged and that nobody has received, sorted."""
+        with self._lock:
+            return sorted(self._accepted.keys() - self._received.keys())
+
+    def summary(self) -> dict[str, Any]:
+        """The counts.
+
+        ``succeeded`` counts acknowledged ids, ``failed`` attempts by error, ``unknown`` ids without an outcome in the
+        end, ``delayed`` sends that took longer than DELAYED_MS with all their attempts, ``doubled`` ids that were
+        stored more than once, ``again`` deliveries of a message that had been delivered before, ``reordered`` first
+        deliveries that came after that of a later message with the same key, ``lost`` acknowledged ids that nobody got.
+        """
+        lost = self.lost()
+        with self._lock:
+            return {
+                "succeeded": len(self._accepted),
+                "failed": dict(sorted(self._failed.items())),
+                "unknown": len(self._unknown),
+                "delayed": self._delayed,
+                "slowest_ms": self.slowest_ms,
+                "doubled": sum(len(numbers) > 1 for numbers in self._received.values()),
+                "again": self._again,
+                "reordered": self._reordered,
+                "lost": len(lost),
+            }
+
+    def text(self) -> str:
+        """The same in a line for people."""
+        found = self.summary()
+        failed = ", ".join(f"{number} {why}" for why, number in found["failed"].items()) or "none"
+        return (
+            f"{found['succeeded']:,} sends succeeded, failed attempts: {failed}, {found['unknown']} unknown; "
+            f"{found['delayed']} delayed (slowest {found['slowest_ms'] / 1000:.1f} s), {found['doubled']} doubled, "
+            f"{found['again']} delivered again, {found['reordered']} reordered, {found['lost']} lost"
+        )

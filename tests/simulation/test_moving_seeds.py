@@ -1,0 +1,31 @@
+"""Fragments that move all the time, under every fault of the simulation; planted bugs (I1, I7, I9, I31, I56)."""
+
+from __future__ import annotations
+
+import pytest
+
+from duobus.testing.sim_moves import BUGS, run
+
+CATCHING_SEEDS = {
+    "row-left-behind": 10,
+    "changes-not-noted": 7,
+    "fragment-open-in-both": 1,
+    "numbers-from-the-rows": 7,
+    "nothing-cleared-up": 2,
+}
+
+
+@pytest.mark.parametrize("first", range(1, 31, 6))
+def test_no_seed_shows_more_of_a_move_than_a_short_outage(first: int) -> None:
+    moves = 0
+    for seed in range(first, first + 6):
+        wrong, done = run(seed)
+        assert wrong == [], f"seed {seed}"
+        moves += done
+    assert moves > 10
+
+
+@pytest.mark.parametrize("bug", sorted(BUGS))
+def test_the_recorded_seed_of_moves_catches_this_planted_bug(bug: str) -> None:
+    wrong, _ = run(CATCHING_SEEDS[bug], bug)
+    assert wrong != []

@@ -168,6 +168,64 @@ def test_a_kept_result_is_the_one_that_looking_gives_whatever_was_seen_before(
                 assert outcome(again) == expected
 
 
+@given(
+    st.lists(st.sampled_from(RULES), min_size=1, max_size=4),
+    st.tuples(FIELDS, st.dictionaries(st.sampled_from(["a", "A", "b", "n", "other"]), VALUES)),
+    st.lists(
+        st.tuples(
+            st.dictionaries(st.sampled_from(["a", "b", "n"]), VALUES, max_size=1),
+            st.lists(st.tuples(st.integers(0, 60), st.integers(0, 255)), max_size=1),
+            st.integers(0, 99),
+        ),
+        max_size=8,
+    ),
+)
+def test_a_run_gives_for_each_message_what_it_gives_alone(rules: list[Rule], first: Any, changed: list[Any]) -> None:
+    fields, properties = first
+    payloads = [build_message(fields, properties, data=b"body")]
+    for others, changes, cut in changed:
+        payload = bytearray(build_message(fields, {**properties, **others}, data=b"body"))
+        for place, value in changes:
+            payload[place % len(payload)] = value
+        payloads += [bytes(payload), bytes(payload[:cut])]
+    by_names = rule_set({number: [one] for number, one in enumerate(rules)})
+    by_names._memo.rest = 1 << 30
+    for found in (rule_set({number: [one] for number, one in enumerate(rules)}), by_names):
+        for run in (payloads, payloads[::-1], payloads):
+            given_back = found.match_run(run, 5, 1)
+            for number, (payload, match) in enumerate(zip(run, given_back, strict=True), 1):
+                view = MessageView(payload, None, 5, number)
+                assert outcome(match) == outcome(found.match(view))
+
+
+def test_like_messages_in_a_row_share_one_result() -> None:
+    found = counting(rule("a = 1"), rule("a = 2"))
+    run = [message(f"m{number}", a=1 + number // 3) for number in range(6)]
+    found.match_run(run, 5, 1)
+    one, two = found.match_run(run, 5, 1)[::3]
+    assert [match is one for match in found.match_run(run, 5, 1)] == [True] * 3 + [False] * 3
+    assert (one.sources, two.sources, found.looks) == ((1,), (2,), 2)
+
+
+@pytest.mark.parametrize("other", [Int(7), "text", True, None])
+def test_values_that_no_rule_asks_for_are_walked_over_once(other: Any) -> None:
+    found = counting(rule("a = 1"))
+    found._memo.rest = 1 << 30
+    first = message("m1", a=1, other=other, b="end")
+    assert give(found, first) == (1,)
+    kept = found._named_memo._kept
+    assert give(found, first.replace(b"text", b"TEXT")) == (1,)
+    assert found._named_memo._kept is kept
+    # Not what the quick reader would read: it is looked at.
+    if isinstance(other, str):
+        assert (
+            give(found, first.replace(b"text", b"te\xff\xff"))
+            == found.match(MessageView(first.replace(b"text", b"te\xff\xff"))).sources
+        )
+    assert give(found, message("m1", a=2, other=other, b="end")) == ()
+    assert give(found, message("m1", a=1, other=other, b="END")) == (1,)
+
+
 def test_an_id_that_is_no_text_is_an_error_although_the_rest_is_known() -> None:
     found = counting(rule("sys.Label = 'x'"))
     sound = message("mm", "x")

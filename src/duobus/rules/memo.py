@@ -13,6 +13,8 @@ from duobus.rules.quick import APPLICATION, NO_PROPERTIES, PROPERTIES
 from duobus.rules.system import APPLICATION_SECTION, PROPERTIES_SECTION
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from duobus.rules.ruleset import Match
 
 #: Bytes that the memo of one topic takes, about; what goes beyond makes it start anew.
@@ -82,16 +84,42 @@ class Memo:
     def find(self, key: bytes) -> Match | None:
         """Return what is known for a key."""
         found = self._known.get(key)
-        self._asked += 1
-        if found is not None:
-            self._found += 1
-        if self._asked == JUDGED_AFTER:
+        self._judge(1, found is not None)
+        return found
+
+    def find_run(self, payloads: Sequence[bytes]) -> list[Match | None]:
+        """Return what is known for each of several messages, most of which are like the one before; or None."""
+        if self.sections != APPLICATION_SECTION or self.rest:
+            return [None] * len(payloads)
+        find = self._known.get
+        found: list[Match | None] = []
+        add = found.append
+        key = b""
+        match: Match | None = None
+        for payload in payloads:
+            start = payload[:4]
+            # Too short for what it begins with, it has no application properties there either.
+            middle = 5 + payload[4] if start == PROPERTIES and len(payload) > 4 else 4 if start == NO_PROPERTIES else 0
+            if match is None or not payload.startswith(key, middle):
+                # The section tells its own length: who begins with the same bytes has the same one.
+                key = payload[middle : middle + 5 + payload[middle + 4]] if len(payload) > middle + 4 else b""
+                match = find(key)
+            add(match)
+        known = len(found) - found.count(None)
+        if known:
+            # Those that are not known are asked for again, one by one, and counted then.
+            self._judge(known, known)
+        return found
+
+    def _judge(self, asked: int, found: int) -> None:
+        self._asked += asked
+        self._found += found
+        if self._asked >= JUDGED_AFTER:
             if self._found < _WORTH_FROM:
                 self.rest = REST
                 self._known = {}
                 self._bytes = 0
             self._asked = self._found = 0
-        return found
 
     def keep(self, key: bytes, match: Match) -> None:
         """Note the match of a message with this key, all of which the quick reader has read."""

@@ -8,6 +8,7 @@ body is kept once (``stores/bodies.py``), and what a rule changes lies beside it
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 from duobus.broker.fragment import admission, duplicates, settling
@@ -128,32 +129,38 @@ class _Spread:
 
     def add_plain(self, first: int, payloads: Sequence[bytes]) -> None:
         """Do the same for messages in a row that have nothing rare."""
-        trivial, rules, parts, now_ms = self._trivial, self._rules, self._parts, self._now_ms
-        number = self._fragment.number << 48 | first
-        pending = 0
-        for count, payload in enumerate(payloads, first):
-            match = trivial
-            if match is None:
-                match = rules.match_payload(payload, None, now_ms, number)
-                number += 1
+        if self._trivial is not None:
+            matches = [self._trivial] * len(payloads)
+        else:
+            matches = self._rules.match_run(payloads, self._now_ms, self._fragment.number << 48 | first)
+        start, number = 0, len(payloads)
+        while start < number:
+            match = matches[start]
+            end = start + 1
+            while end < number and matches[end] is match:
+                end += 1
             if match.errors is not None or match.altered:
-                self._add_rare(count, payload, None, match)
+                for index in range(start, end):
+                    self._add_rare(first + index, payloads[index], None, match)
+            elif match.sources:
+                self._add_alike(first + start, payloads[start:end], match.sources)
+            start = end
+
+    def _add_alike(self, first: int, payloads: Sequence[bytes], targets: Sequence[int]) -> None:
+        """Give these subscriptions copies of messages in a row that are as they came."""
+        self._state.pending += sum(map(len, payloads))
+        end = first + len(payloads)
+        origins = range(first, end) if len(targets) == 1 else range(-first, -end, -1)
+        for target in targets:
+            part = self._part(target)
+            if part is None:
                 continue
-            targets = match.sources
-            if not targets:
-                continue
-            pending += len(payload)
-            origin = count if len(targets) == 1 else -count
-            for target in targets:
-                part = parts.get(target) or self._part(target)
-                if part is None:
-                    continue
-                if part.source.sessions is not None:
+            if part.source.sessions is not None:
+                for payload, origin in zip(payloads, origins, strict=True):
                     _bury(part, payload, origin, None, SESSION_ID_IS_NULL, _SESSION_TEXT)
-                    continue
-                part.payloads.append(payload)
-                part.origins.append(origin)
-        self._state.pending += pending
+                continue
+            part.payloads += payloads
+            part.origins += origins
 
     def _add_rare(self, count: int, payload: bytes, special: Special | None, match: Match) -> None:
         keeping = self._state.shared.keeping_errors
@@ -221,10 +228,8 @@ class _Spread:
             if not payloads:
                 continue
             first = source.next_count
-            slots: list[Slot] = [
-                CopySlot(count, payload, now_ms, abs(origin))
-                for count, payload, origin in zip(range(first, first + len(payloads)), payloads, origins, strict=True)
-            ]
+            counts = range(first, first + len(payloads))
+            slots: list[Slot] = [*map(CopySlot, counts, payloads, repeat(now_ms), map(abs, origins))]
             source.next_count = first + len(slots)
             source.numbers[MAIN] += len(slots)
             specials: dict[int, tuple[int, int, bytes | None]] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from duobus.errors import StoreFailed
 from duobus.stores.interface import CommitBatch, StoreContents, Tombstone
@@ -32,10 +32,10 @@ class LeasedStore(PostgresStore):
         self._demand()
         return super().open()
 
-    def begin_generation(self, deletions: Iterable[Tombstone]) -> int:
+    def begin_generation(self, deletions: Iterable[Tombstone], counters: Mapping[int, bytes] | None = None) -> int:
         """See MessagingStore."""
         self._demand()
-        return super().begin_generation(deletions)
+        return super().begin_generation(deletions, counters)
 
     def commit(self, batch: CommitBatch) -> None:
         """See MessagingStore."""

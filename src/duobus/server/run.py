@@ -66,6 +66,8 @@ async def _serve(settings: Settings) -> int:
         gc.collect()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD, 50, 100)
+        # The data folder is ours now, and so are the journals in it.
+        metering.begin()
         meter = loop.create_task(metering.run(), name="metering")
         await stopping.wait()
         log.info("stopping")
@@ -74,7 +76,7 @@ async def _serve(settings: Settings) -> int:
         if ready is not None:
             ready.remove()
         await server.stop()
-    await metering.flush()
+    await metering.close()
     log.info("stopped")
     return 0
 

@@ -22,6 +22,7 @@ from duobus.stores.catalog import (
     Catalog,
     CatalogContents,
     EntityRow,
+    MoveRow,
     NamespaceRow,
     SlotRow,
     StoreRow,
@@ -58,6 +59,9 @@ _STEPS: Final = (
         sum bigint NOT NULL, PRIMARY KEY (entity_id, slot), UNIQUE (entity_id, fragment_no));
     CREATE TABLE stores (store_id integer PRIMARY KEY, path text NOT NULL, sum bigint NOT NULL);
     CREATE TABLE lost_stores (store_id integer PRIMARY KEY, path text NOT NULL, sum bigint NOT NULL);
+    CREATE TABLE moves (
+        entity_id bigint NOT NULL, fragment_no integer NOT NULL, from_store integer NOT NULL, to_store integer NOT NULL,
+        sum bigint NOT NULL, PRIMARY KEY (entity_id, fragment_no));
     CREATE TABLE nodes (
         node_id text PRIMARY KEY, address text NOT NULL, http_address text NOT NULL, is_leaving boolean NOT NULL,
         ends_at timestamptz NOT NULL);
@@ -225,8 +229,11 @@ class PostgresCatalog(Catalog):
             )
             for table in ("stores", "lost_stores")
         )
+        found = rows("SELECT entity_id, fragment_no, from_store, to_store, sum FROM moves ORDER BY 1, 2")
+        moves = tuple(MoveRow(*row) for row in _checked("moves", found))
         # By code point, as the other catalogs do, whatever the database's collation.
-        return CatalogContents(tuple(sorted(namespaces, key=lambda row: row.name)), entities, stores, lost)
+        in_order = tuple(sorted(namespaces, key=lambda row: row.name))
+        return CatalogContents(in_order, entities, stores, lost, moves=moves)
 
     @_guarded
     def begin_create(self, namespace: str, kind: str, path: str, description: bytes, slots: Sequence[SlotRow]) -> int:
@@ -302,6 +309,37 @@ class PostgresCatalog(Catalog):
                     " store_id = excluded.store_id, sum = excluded.sum",
                     [_summed(entity_id, new.slot, new.fragment_no, new.store_id) for entity_id, new in slots],
                 )
+
+    @_guarded
+    def begin_move(self, move: MoveRow) -> None:
+        """Record a move; see Catalog."""
+        with self._changing() as execute:
+            execute(
+                "INSERT INTO moves VALUES (%s, %s, %s, %s, %s) ON CONFLICT (entity_id, fragment_no) DO UPDATE"
+                " SET from_store = excluded.from_store, to_store = excluded.to_store, sum = excluded.sum",
+                _summed(move.entity_id, move.fragment_no, move.from_store, move.to_store),
+            )
+
+    @_guarded
+    def switch_move(self, move: MoveRow) -> None:
+        """Say where a fragment is now; see Catalog."""
+        with self._changing() as execute:
+            found = execute(
+                "SELECT slot FROM slots WHERE entity_id = %s AND fragment_no = %s", (move.entity_id, move.fragment_no)
+            ).fetchone()
+            if found is None:
+                raise unknown_entity(move.entity_id)
+            _, slot, _, store_id, check = _summed(move.entity_id, found[0], move.fragment_no, move.to_store)
+            execute(
+                "UPDATE slots SET store_id = %s, sum = %s WHERE entity_id = %s AND slot = %s",
+                (store_id, check, move.entity_id, slot),
+            )
+
+    @_guarded
+    def end_move(self, move: MoveRow) -> None:
+        """Forget a move; see Catalog."""
+        with self._changing() as execute:
+            execute("DELETE FROM moves WHERE entity_id = %s AND fragment_no = %s", (move.entity_id, move.fragment_no))
 
     @_guarded
     def put_namespace(self, namespace: NamespaceRow) -> None:

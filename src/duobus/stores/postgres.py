@@ -7,7 +7,7 @@ be lost, with the session or with the server, every transaction demands the gene
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -115,7 +115,7 @@ class PostgresStore(MessagingStore):
             spare.begin()
         return contents
 
-    def begin_generation(self, deletions: Iterable[Tombstone]) -> int:
+    def begin_generation(self, deletions: Iterable[Tombstone], counters: Mapping[int, bytes] | None = None) -> int:
         """Raise generation and epochs and delete ambiguous runs, in one transaction."""
         runs = list(deletions)
         with self._operation("begin a generation"):
@@ -123,7 +123,11 @@ class PostgresStore(MessagingStore):
                 check_run_owner(self._store_id, run.store_id)
         spans = [(run.source_key, run.first_count, run.last_count) for run in runs]
         removed, of_copies = parted(spans, self._homes)
+        counted = counters or {}
         texts = [table_rows.forget_ids(*span) for span in spans]
+        rows = [(self._sources[key], value) for key, value in counted.items()]
+        changed = [(row.source_key, row.next_count, row.highest_delivered, value) for row, value in rows]
+        texts += table_rows.write_sources(changed, self._sources)
         raised = [table_rows.fragment_values(row, row.epoch + 1) for row in self._fragments.values()]
         if raised:
             keys, numbers, sums = (table_rows.integers(row[column] for row in raised) for column in (0, 3, 4))
@@ -136,6 +140,8 @@ class PostgresStore(MessagingStore):
         self._transaction("begin a generation", texts, change, generation=self._meta.generation + 1)
         for fragment in self._fragments.values():
             fragment.epoch += 1
+        for source_key, value in counted.items():
+            self._sources[source_key].counters = value
         if of_copies:
             with self._operation("read the sizes of topics") as link:
                 self._shared = dict(link.rows(postgres_schema.READ_TOTALS))
@@ -173,34 +179,44 @@ class PostgresStore(MessagingStore):
         return copy_of_fragment(fragment), [copy_of_source(known[number]) for number in source_nos]
 
     def drop_entity(self, entity_id: int) -> None:
-        """Delete an entity: its messages in slices of one transaction each, then its fragments.
+        """Delete an entity in slices; after a crash in between the caller's intent makes it call again."""
+        self._demand_open()
+        for row in [row for row in self._fragments.values() if row.entity_id == entity_id]:
+            while self.drop_fragment(entity_id, row.fragment_no, _DROP_SLICE):
+                pass
 
-        A crash in between leaves fragments with fewer messages; the caller's intent makes it call again.
+    def drop_fragment(self, entity_id: int, fragment_no: int, limit: int) -> bool:
+        """Delete copies before the bodies that they share, a slice in a transaction; the fragment's own rows come last.
+
+        Returns:
+            Whether there is more to do: up to ``limit`` messages are deleted.
         """
         self._demand_open()
-        gone = {key for key, row in self._fragments.items() if row.entity_id == entity_id}
-        sources = [key for key, row in self._sources.items() if row.fragment_key in gone]
-        for source_key in [*sources, *map(shelf_of, sources)]:
-            deleted = _DROP_SLICE
-            while deleted == _DROP_SLICE:
-                before = self._meta.rows
-                first, last = source_key << COUNT_BITS, source_key << COUNT_BITS | COUNT_MAX
-                self._transaction("drop an entity", (), f"-remove_slice({first},{last},{_DROP_SLICE})")
-                deleted = before - self._meta.rows
+        fragment = find_fragment(self._fragments.values(), entity_id, fragment_no)
+        if fragment is None:
+            return False
+        sources = [key for key, row in self._sources.items() if row.fragment_key == fragment.fragment_key]
+        room = limit
+        for key in [*sources, *map(shelf_of, sources)]:
+            before = self._meta.rows
+            first, last = key << COUNT_BITS, key << COUNT_BITS | COUNT_MAX
+            self._transaction("drop a fragment", (), f"-remove_slice({first},{last},{room})")
+            room -= before - self._meta.rows
+            if room <= 0:
+                return True
         texts = [table_rows.forget_ids(key, 0, COUNT_MAX) for key in sources]
-        for table, column, keys in (
-            ("totals", "home", sources),
-            ("sources", "source_key", sources),
-            ("fragments", "fragment_key", gone),
-        ):
-            texts.append(f"DELETE FROM {table} WHERE {column} = ANY({table_rows.integers(keys)}::int8[])")
-        self._transaction("drop an entity", texts)
+        keys = table_rows.integers(sources)
+        texts += [
+            f"DELETE FROM {table} = ANY({keys}::int8[])" for table in ("totals WHERE home", "sources WHERE source_key")
+        ]
+        texts.append(f"DELETE FROM fragments WHERE fragment_key = {fragment.fragment_key}")
+        self._transaction("drop a fragment", texts)
         for key in sources:
             del self._sources[key]
             self._shared.pop(key, None)
-        for key in gone:
-            del self._fragments[key]
+        del self._fragments[fragment.fragment_key]
         self._homes = homes_of(self._sources)
+        return False
 
     def drop_source(self, entity_id: int, source_no: int, limit: int) -> bool:
         """Delete copies with what nobody else needs of their bodies, in one transaction; the sources come last."""

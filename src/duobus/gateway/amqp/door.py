@@ -149,9 +149,11 @@ class AmqpDoor:
         suffix = tracking_suffix(tracking_id, "G0", "duobus", path, self.clock.now_ms())
         return AmqpError(error.condition, f"{error}{suffix}", {Symbol("com.microsoft:tracking-id"): tracking_id})
 
-    def meter(self, namespace: str, entity: str, kind: str, messages: int, size: int, operations: int) -> None:
+    def meter(
+        self, namespace: str, entity: str, kind: str, messages: int, size: int, operations: int, key: str = ""
+    ) -> None:
         """Count operations of one batch, for the usage report and for the metrics page."""
-        self.metering.add(namespace, entity, kind, messages, size, operations)
+        self.metering.add(namespace, entity, kind, messages, size, operations, key)
         total = self.totals.setdefault((namespace, entity, kind), [0, 0, 0])
         total[0] += messages
         total[1] += size

@@ -43,6 +43,7 @@ from duobus.gateway.amqp.coordinator import CoordinatorLink
 from duobus.gateway.amqp.deliveries import Deliveries
 from duobus.gateway.amqp.incoming_link import IncomingLink
 from duobus.gateway.amqp.logging_in import log_in
+from duobus.gateway.amqp.meter import Meter
 from duobus.gateway.amqp.outgoing_link import OutgoingLink
 from duobus.gateway.amqp.passing import NotPassing, Passing
 from duobus.gateway.amqp.passing_links import PassedLink
@@ -91,6 +92,7 @@ class Peer(asyncio.Protocol):
         self.door = door
         self.engine = Connection(door.settings(), acceptor=True)
         self.grants = Grants()
+        self.meter = Meter(door, self.grants).count
         self.transactions = Transactions(self)
         self.passing = NotPassing() if door.whereabouts is None else Passing(self, door.whereabouts)
         self.can_write = True
@@ -381,10 +383,6 @@ class Peer(asyncio.Protocol):
     def log_debug(self, text: str, **about: object) -> None:
         """Log something of this connection that only its developer wants to know."""
         self.door.log.debug(text, connection=self.engine.settings.container_id, **about)
-
-    def meter(self, queue: Queue, kind: str, messages: int, size: int, operations: int) -> None:
-        """Count billable operations, per batch."""
-        self.door.meter(queue.namespace, queue.path, kind, messages, size, operations)
 
     def allows(self, segments: tuple[str, ...], right: int) -> bool:
         """Whether the connection's grants give ``right`` there now."""

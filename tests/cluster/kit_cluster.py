@@ -192,10 +192,11 @@ class Traffic:
                     while True:
                         found = receiver.receive_messages(50, max_wait_time=1)
                         for message in found:
-                            receiver.complete_message(message)
+                            # Before it is completed: that may be done though its answer is lost.
                             with self._lock:
                                 text = str(message)
                                 self.received[text] = self.received.get(text, 0) + 1
+                            receiver.complete_message(message)
                         if not found and self._is_sent.is_set():
                             return
             except (ServiceBusError, OSError):

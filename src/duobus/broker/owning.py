@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 from duobus.broker.directory import Directory
 from duobus.broker.message_broker import MessageBroker
@@ -23,6 +24,11 @@ from duobus.stores.interface import Tombstone
 
 if TYPE_CHECKING:
     from duobus.stores.catalog import Catalog
+
+#: For how long clients may still send after their credit is taken back, and how long what was taken may take to be
+#: stored, in seconds. What takes longer is not answered: its clients are detached and send it again.
+LAST_SENDS_S: Final = 0.02
+FINISH_S: Final = 1.0
 
 
 class LeasedTime(BrokerTime):
@@ -137,7 +143,14 @@ class OwningUnit(ScaleUnit):
         """Serve a store no more, in good order: what was taken is committed and answered first."""
         broker = self.brokers.get(store_id)
         if broker is not None:
-            await broker.finish()
+            for queue in self._of_broker(broker):
+                queue.is_leaving = True
+                self.tell(queue)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FINISH_S):
+                    # What clients sent before they learn of it is still on its way here.
+                    await asyncio.sleep(LAST_SENDS_S)
+                    await broker.finish()
         return self.drop(store_id, why)
 
     def _of(self, store_id: int) -> list[Queue]:

@@ -57,6 +57,7 @@ class Queue:
         idle: Since when nobody uses it, when that matters; else None.
         is_deleted: It is gone for clients; whoever still holds it has to let go.
         has_moved: Another server has it now; the same.
+        is_leaving: It is about to be another server's: nothing new is taken in.
     """
 
     __slots__ = (
@@ -68,6 +69,7 @@ class Queue:
         "has_moved",
         "idle",
         "is_deleted",
+        "is_leaving",
         "lenders",
         "namespace",
         "placement",
@@ -95,6 +97,7 @@ class Queue:
         self.idle: IdleClock | None = None
         self.is_deleted = False
         self.has_moved = False
+        self.is_leaving = False
         self._by_number = {handle.number: handle for handle in self.fragments}
         self.acceptor = Acceptor(source_no, self.fragments) if description.requires_session else None
         for handle in self.fragments:

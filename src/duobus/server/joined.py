@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import Counter
 from typing import Final
 
 from duobus.auth.authorizer import Authorizer
@@ -72,12 +73,17 @@ class JoinedServer(Server):
         return namespaces
 
     async def _register_stores(self, contents: CatalogContents) -> None:
-        """Create the stores that are missing, in schemas beside the catalog's."""
-        assert self.settings.join is not None
+        """Create the stores that are missing: those of --stores in the catalog's database, and those of --store."""
+        join = self.settings.join
+        assert join is not None
         number = max((row.store_id for row in (*contents.stores, *contents.lost)), default=0)
-        for _ in range(self.settings.stores - len(contents.stores)):
+        known = Counter(parse(row.path).server for row in contents.stores)
+        for base in (*[join] * self.settings.stores, *self.settings.places):
+            if known[base.server]:
+                known[base.server] -= 1
+                continue
             number += 1
-            place = self.settings.join.in_schema(f"{self.settings.join.schema}_{number}")
+            place = base.in_schema(f"{join.schema}_{number}")
             store = PostgresStore(place, number, take_over=True)
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(None, store.open)
@@ -157,7 +163,8 @@ class JoinedServer(Server):
         join = self.settings.join
         assert join is not None
         place = parse(row.path)
-        return join.in_schema(place.schema or "") if place.server == join.server else place
+        given = (base for base in (join, *self.settings.places) if base.server == place.server)
+        return next(given, place).in_schema(place.schema or "")
 
     async def _create_in(self, store_id: int) -> None:
         """Create what the configuration asks for and is missing, as far as it belongs into a store that was got."""

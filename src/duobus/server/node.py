@@ -150,6 +150,9 @@ class ClusterNode:
                 self._is_beating = False
                 self._log.error("table of leases not reached", reason=str(error))
                 await asyncio.sleep(_RETRY_S)
+            except Exception as fault:  # noqa: BLE001 - the top of a task: whatever it was, leases must be prolonged
+                self._log.error("beat failed", error=repr(fault))
+                await asyncio.sleep(_RETRY_S)
 
     async def _rest(self) -> None:
         """Wait for the next beat: until its time, or news, or a wish of this server's own."""

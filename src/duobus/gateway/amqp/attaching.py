@@ -20,6 +20,7 @@ from duobus.gateway.amqp.cbs_node import CBS, CbsNode
 from duobus.gateway.amqp.cbs_node import REQUEST_BYTES_MAX as CBS_REQUEST_BYTES_MAX
 from duobus.gateway.amqp.coordinator import attach_coordinator, demand_one_entity
 from duobus.gateway.amqp.entity_life import demand_receiving, demand_sending
+from duobus.gateway.amqp.essence import ADDRESS_MAX, essence, is_short
 from duobus.gateway.amqp.incoming_link import IncomingLink
 from duobus.gateway.amqp.management_node import ManagementNode
 from duobus.gateway.amqp.outgoing_link import OutgoingLink
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 HANDSHAKE_MS, TOKEN_MS = 10_000, 20_000
 
 SETTLED = 1
-#: Characters of either address of a link: both are kept as long as it lives.
-ADDRESS_MAX = 1024
 MAX_BATCH_SIZE = "com.microsoft:max-message-batch-size"
 #: Asks that messages be sent on to another entity when they are committed (contract 12.4).
 TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
@@ -73,7 +72,7 @@ def attach(peer: Peer, link: Link, *, is_last: bool = False) -> None:
             raise DetachForced("The server is shutting down. Attach again.")
         if not link.is_sender and isinstance(_remote(link).target, Coordinator):
             attach_coordinator(peer, link)
-            link.remote = _essence(_remote(link))
+            link.remote = essence(_remote(link))
             return
         _check_supported(link)
         if not text:
@@ -93,26 +92,7 @@ def attach(peer: Peer, link: Link, *, is_last: bool = False) -> None:
     except ServiceBusError as error:
         described = peer.error(error, text or "")
         link.refuse(described.condition, described.description, described.info)
-    link.remote = _essence(_remote(link))
-
-
-def _essence(remote: Attach) -> Attach:
-    """What is looked at later; the rest of an attach may be large, and nobody needs it any more."""
-    addresses = [getattr(terminus, "address", None) for terminus in (remote.source, remote.target)]
-    source, target = (address if _is_short(address) else None for address in addresses)
-    return Attach(
-        name=remote.name,
-        handle=remote.handle,
-        role=remote.role,
-        snd_settle_mode=remote.snd_settle_mode,
-        rcv_settle_mode=remote.rcv_settle_mode,
-        source=Source(address=source),
-        target=Target(address=target),
-    )
-
-
-def _is_short(address: object) -> bool:
-    return isinstance(address, str) and len(address) <= ADDRESS_MAX
+    link.remote = essence(_remote(link))
 
 
 def _remote(link: Link) -> Attach:
@@ -134,7 +114,7 @@ def _address_text(link: Link) -> str | None:
 
 def _check_supported(link: Link) -> None:
     for terminus in (_remote(link).source, _remote(link).target):
-        if not _is_short(getattr(terminus, "address", None) or ""):
+        if not is_short(getattr(terminus, "address", None) or ""):
             raise InvalidField(f"An address is a string of {ADDRESS_MAX} characters at most.")
         if terminus is not None and not isinstance(terminus, (Source, Target)):
             raise NotImplementedYet("A coordinator is a target that you send to. Attach to it as a sender.")
@@ -191,7 +171,7 @@ def _destination_of(peer: Peer, link: Link) -> str | None:
         return None
     if peer.door.unit.namespace(peer.namespace or "").is_shared:
         raise NotAllowed("Servers that share a catalog do not send via another entity. Send to the entity itself.")
-    if not _is_short(text):
+    if not is_short(text):
         raise InvalidField(f"{TRANSFER_DESTINATION} is a string of {ADDRESS_MAX} characters at most.")
     address = parse_address(str(text))
     _authorize(peer, address, Right.SEND, "Send")

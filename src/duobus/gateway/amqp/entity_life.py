@@ -68,11 +68,17 @@ def entity_changed(peer: Peer, queue: Queue) -> None:
         node: Any = getattr(endpoint, "node", None)
         if not is_own and getattr(node, "queue", None) is not queue:
             continue
+        if queue.is_leaving and not queue.has_moved:
+            if is_own and hasattr(endpoint, "stop"):
+                endpoint.stop()
+            continue
         error = _forbidden(queue, endpoint if is_own else None)
         if error is not None:
             peer.detach(link, error, queue.path)
         else:
             (endpoint if is_own else node).entity_changed()
+    if queue.is_leaving:
+        peer.write_soon()
 
 
 def _forbidden(queue: Queue, endpoint: Any) -> ServiceBusError | None:

@@ -10,6 +10,7 @@ from duobus.amqp import RELEASED, Link, Rejected, Session, TransactionalState, T
 from duobus.amqp import Error as AmqpError
 from duobus.codec import BATCH_FORMAT
 from duobus.errors import DetachForced, MessageTooLarge, NotImplementedYet
+from duobus.gateway.amqp.essence import essence
 
 if TYPE_CHECKING:
     from duobus.gateway.amqp.passing import Whereabouts
@@ -162,6 +163,9 @@ class PassedLink:
         if not self._is_accepted:
             self._end()
             return
+        asked = self.link.remote
+        if asked is not None:
+            self.link.remote = essence(asked)
         self._whereabouts.passed_links += 1
         if self.link.is_sender:
             self.flow()

@@ -81,9 +81,10 @@ class Upstream(asyncio.Protocol):
         while self._engine.is_cut:
             for event in self._engine.receive(b"", self._peer.door.clock.monotonic_ms()):
                 self._handle(event)
-        self.see_to_reading()
         self._peer.write_soon()
         self.write_soon()
+        # Behind the writing, which makes room.
+        self._peer.door.loop.call_soon(self.see_to_reading)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol: the links end with it."""

@@ -36,7 +36,11 @@ class HttpWhereabouts(Protocol):
     context: SSLContext | None
 
     def http_door_of(self, namespace: str, lower: tuple[str, ...], *, may_be_new: bool) -> str | None:
-        """Address of the server that has what a path is in; None for this one, empty while it moves."""
+        """Address of the server that has what a path is in.
+
+        None for this one, empty while it moves, ``?`` when nothing is known of any part of the path. ``may_be_new``:
+        something is to be created there.
+        """
 
     @property
     def is_joined(self) -> bool:

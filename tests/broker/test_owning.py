@@ -1,0 +1,179 @@
+"""Scale units whose stores come and go: two of them over the same memory stores, in virtual time (I55)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from broker_kit import Hall, HeldWriter, answers, batch, payloads, receiver, simulated, turns
+
+from duobus.broker import MessageBroker, Queue
+from duobus.broker.directory import Directory
+from duobus.broker.owning import LeasedTime, OwningUnit
+from duobus.clock import BrokerTime
+from duobus.errors import NotAllowed, StoreUnavailable
+from duobus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
+from duobus.model.quotas import Quotas
+from duobus.testing.clock import SeededEntropy
+
+
+class Owner:
+    """One server's unit; its leases are what the test says."""
+
+    def __init__(self, hall: Hall) -> None:
+        self.hall = hall
+        self.ends_ms = dict.fromkeys(hall.disks, 0)
+        self.events: list[tuple[int, str, str]] = []
+        self.told: list[tuple[Queue, bool, bool]] = []
+        self.writers: dict[int, HeldWriter] = {}
+        time = BrokerTime(hall.clock)
+        entropy = SeededEntropy("owner")
+        self.unit = OwningUnit(hall.catalog, lambda *event: self.events.append(event), Quotas(), entropy.uuid, time)
+        self.unit.follow(lambda queue: self.told.append((queue, queue.is_leaving, queue.has_moved)))
+
+    async def adopt(self, *stores: int) -> None:
+        """Open stores whose leases last for an hour."""
+        self.unit.directory = Directory(self.hall.catalog.read())
+        for number in stores:
+            self.ends_ms[number] = self.hall.clock.monotonic_ms() + 3_600_000
+            store = self.hall.disks[number]
+            store.close()
+            writer = self.writers[number] = HeldWriter(self.hall.loop, store)
+            time = LeasedTime(BrokerTime(self.hall.clock), self.hall.clock, lambda number=number: self.ends_ms[number])
+            entropy = SeededEntropy(f"{number}-{self.hall.loop.time()}")
+            broker = MessageBroker(number, store, writer, time=time, entropy=entropy, watcher=self.unit)
+            await self.unit.adopt(broker, self.unit.directory)
+
+    def queue(self, name: str = "q") -> Queue:
+        return self.unit.namespace("n").queues[name]
+
+
+async def _two(hall: Hall, **properties: Any) -> tuple[Owner, Owner, int]:
+    """Two units, of which the first has all stores, with a queue; and the number of its store."""
+    for number in hall.disks:
+        hall.catalog.add_store(number, f"store-{number}")
+    first, second = Owner(hall), Owner(hall)
+    await first.adopt(*hall.disks)
+    await first.unit.create_queue("n", QueueDescription(name="q", **properties))
+    return first, second, first.queue().fragments[0].broker.store_id
+
+
+@simulated
+async def test_what_one_owner_stored_the_next_one_gives_out(hall: Hall) -> None:
+    first, second, number = await _two(hall)
+    sent = batch(b"a", b"b")
+    first.queue().send(sent)
+    await turns()
+    assert answers(sent) == [None]
+    broker = await first.unit.leave(number, "it moves")
+    assert broker is not None
+    await broker.close()
+    await second.adopt(number)
+    _, box = receiver(second.queue(), 5)
+    await turns()
+    assert payloads(box) == [b"a", b"b"]
+    assert "q" not in first.unit.namespace("n").queues
+
+
+@simulated
+async def test_what_was_taken_is_stored_and_answered_before_a_store_is_left(hall: Hall) -> None:
+    first, _, number = await _two(hall)
+    sent = batch(b"a")
+    first.queue().send(sent)
+    queue = first.queue()
+    await first.unit.leave(number, "it moves")
+    assert answers(sent) == [None]
+    # First nothing new is taken in, then links are ended.
+    assert first.told[-2:] == [(queue, True, False), (queue, True, True)]
+
+
+@simulated
+async def test_a_store_that_stands_still_is_left_all_the_same(hall: Hall) -> None:
+    first, _, number = await _two(hall)
+    first.writers[number].is_held = True
+    first.queue().send(batch(b"a"))
+    begun = hall.loop.time()
+    await first.unit.leave(number, "it moves")
+    assert hall.loop.time() - begun < 2
+
+
+@simulated
+async def test_nothing_is_handed_out_behind_the_end_of_a_lease(hall: Hall) -> None:
+    first, _, number = await _two(hall)
+    first.queue().send(batch(b"a"))
+    await turns()
+    first.ends_ms[number] = hall.clock.monotonic_ms()
+    # The process was stopped and goes on: what meets it first is a receiver.
+    with pytest.raises(StoreUnavailable, match="lease"):
+        receiver(first.queue(), 1)
+
+
+@simulated
+async def test_a_commit_of_a_stale_owner_is_refused_by_the_store_and_answers_nobody(hall: Hall) -> None:
+    first, second, number = await _two(hall)
+    first.writers[number].is_held = True
+    sent = batch(b"stale")
+    first.queue().send(sent)
+    await turns()
+    assert len(first.writers[number].waiting) == 1
+    # It is stopped with its commit on the way; another owner opens the store.
+    stale = first.writers[number].waiting.popleft()
+    await second.adopt(number)
+    second.queue().send(batch(b"fresh"))
+    await turns()
+    first.writers[number].waiting.append(stale)
+    first.writers[number].step()
+    await turns()
+    first.unit.drop(number, "its lease has ended")
+    assert None not in answers(sent)
+    _, box = receiver(second.queue(), 5)
+    await turns()
+    assert payloads(box) == [b"fresh"]
+
+
+@simulated
+async def test_a_dropped_store_is_not_opened_again_by_itself(hall: Hall) -> None:
+    first, _, number = await _two(hall)
+    broker = first.unit.drop(number, "its lease has ended")
+    assert broker is not None
+    await asyncio.sleep(60)
+    assert broker.state == "closed"
+    assert number not in first.unit.brokers
+    assert first.unit.drop(number, "again") is None
+
+
+@simulated
+async def test_a_partitioned_queue_lies_in_one_store_which_its_name_picks(hall: Hall) -> None:
+    first, second, number = await _two(hall, enable_partitioning=True)
+    assert {handle.broker.store_id for handle in first.queue().fragments} == {number}
+    assert first.unit.directory.store_for_new("n", "q") == number
+    with pytest.raises(StoreUnavailable, match="moves"):
+        await second.unit.create_queue("n", QueueDescription(name="other"))
+
+
+@simulated
+async def test_topics_move_with_their_subscriptions(hall: Hall) -> None:
+    first, second, _ = await _two(hall)
+    await first.unit.topics.create_topic("n", TopicDescription(name="t"))
+    await first.unit.topics.create_subscription("n", "t", SubscriptionDescription(name="s"))
+    topic = first.unit.namespace("n").topics["t"]
+    number = topic.fragments[0].broker.store_id
+    topic.send(batch(b"m"))
+    await turns()
+    broker = await first.unit.leave(number, "it moves")
+    assert broker is not None
+    await broker.close()
+    await second.adopt(number)
+    moved = second.unit.namespace("n").topics["t"].subscriptions["s"]
+    _, box = receiver(moved, 1)
+    await turns()
+    assert payloads(box) == [b"m"]
+
+
+@simulated
+async def test_an_entity_that_forwards_is_refused_where_servers_share_a_namespace(hall: Hall) -> None:
+    first, _, _ = await _two(hall)
+    for name in ("forward_to", "forward_dead_lettered_messages_to"):
+        with pytest.raises(NotAllowed, match="do not forward"):
+            await first.unit.create_queue("n", QueueDescription(name="f", **{name: "q"}))

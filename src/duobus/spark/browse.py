@@ -24,7 +24,6 @@ from pyspark.sql.datasource import (
 )
 
 from duobus.clock import Clock
-from duobus.spark.checked import reading_of, source_options
 from duobus.spark.connection import KEPT, Place, client, place_of
 from duobus.spark.entities import PEEK, open_receiver, peek, resolved, split_name
 from duobus.spark.errors import OptionError
@@ -33,6 +32,7 @@ from duobus.spark.offsets import COUNT_BITS, COUNT_MASK, Key, nexts_of
 from duobus.spark.options import Parsed
 from duobus.spark.patience import retried
 from duobus.spark.rows import Rows, Source, check_schema
+from duobus.spark.source import reading_of, source_options
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

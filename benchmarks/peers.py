@@ -16,10 +16,13 @@ from typing import Any
 
 from benchmarks.load.link import Target
 from benchmarks.load.sessions import SUFFIX
+from duobus.testing.postgres import PostgresError, PostgresServer
 
 LOG_TAIL = 2000
 EMULATOR_RULE = "RootManageSharedAccessKey"
 EMULATOR_KEY = "SAS_KEY_VALUE"
+#: As docs/how-to/postgresql.md advises: what is written twice after each checkpoint is written seldom.
+POSTGRES_SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "4GB", "checkpoint_timeout": "15min"}
 
 
 class PeerError(Exception):
@@ -97,6 +100,7 @@ class DuobusPeer(Peer):
         data_root: the folder in which data folders are made; it should lie on the disk that counts.
         timeout: seconds that start and stop may take.
         python_path: folder that the server takes the package from, instead of where it is installed.
+        postgres: whether the stores are in a PostgreSQL server of the peer's own, on the same disk, which syncs.
     """
 
     def __init__(
@@ -109,8 +113,11 @@ class DuobusPeer(Peer):
         data_root: Path,
         timeout: float = 30.0,
         python_path: Path | None = None,
+        postgres: bool = False,
     ) -> None:
         super().__init__(f"duobus-{name}")
+        self._in_postgres = postgres
+        self._postgres: PostgresServer | None = None
         self._python_path = python_path
         self._queue = name
         self._command = list(command)
@@ -130,7 +137,7 @@ class DuobusPeer(Peer):
         config, ready = folder / "Config.json", folder / "ready.json"
         config.write_text(json.dumps(queue_config(self._queue, partitioned=self._partitioned)))
         files = ["--data", str(folder / "data"), "--config", str(config), "--ready-file", str(ready)]
-        options = ["--port", "0", "--http-port", "0", "--emulator", "--stores", str(self._stores)]
+        options = ["--port", "0", "--http-port", "0", "--emulator", *self._store_options(folder)]
         with (folder / "log").open("wb") as log:
             started = perf_counter()
             self._process = subprocess.Popen(
@@ -142,6 +149,19 @@ class DuobusPeer(Peer):
             )
         self._ready = self._wait_for(ready, started)
         return perf_counter() - started
+
+    def _store_options(self, folder: Path) -> list[str]:
+        if not self._in_postgres:
+            return ["--stores", str(self._stores)]
+        # its processes are another user's, if we are root
+        folder.chmod(0o755)
+        self._postgres = PostgresServer(folder / "postgres", durable=True, settings=POSTGRES_SETTINGS)
+        try:
+            self._postgres.create()
+            self._postgres.start()
+        except PostgresError as error:
+            raise PeerError(f"{self.name}: {error}") from error
+        return ["--store", self._postgres.url()] * self._stores
 
     def _environment(self) -> dict[str, str] | None:
         if self._python_path is None:
@@ -173,6 +193,9 @@ class DuobusPeer(Peer):
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        postgres, self._postgres = self._postgres, None
+        if postgres is not None:
+            postgres.remove()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None

@@ -13,6 +13,10 @@ FLOORS = {"A100": 1.65, "A1000": 2.2, "B": 4.5, "C1x1": 3.25, "C4x4": 3.4}
 FLOORS_OF = "duobus-plain"
 FLOORS_AGAINST = "rabbitmq-quorum"
 
+POSTGRES_FLOORS = {"A100": 1.1, "A1000": 1.4, "C1x1": 1.6, "C4x4": 1.6}
+"""The same for one store in PostgreSQL."""
+POSTGRES_FLOORS_OF = "duobus-postgres"
+
 Samples = Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]
 
 
@@ -65,18 +69,33 @@ TWINS = {"duobus-compiled": "duobus-plain", "duobus-compiled-parted": "duobus-pa
 """Configurations that differ in nothing but the compiled twin."""
 
 
+FILES = {"duobus-postgres": "duobus-plain", "duobus-compiled-postgres": "duobus-compiled"}
+"""Configurations that differ in nothing but where the store is."""
+
+
 def of_twins(samples: Samples) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
     """Compare each compiled configuration with its plain one, as `ratios` does, where both were measured."""
+    return _beside(samples, TWINS)
+
+
+def of_postgres(samples: Samples) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
+    """The same for stores in PostgreSQL and those in files."""
+    return _beside(samples, FILES)
+
+
+def _beside(samples: Samples, pairs: Mapping[str, str]) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
     found = {}
-    for own, plain in TWINS.items():
-        if own in samples and plain in samples:
-            found |= ratios({own: samples[own], plain: samples[plain]}, plain)
+    for own, other in pairs.items():
+        if own in samples and other in samples:
+            found |= ratios({own: samples[own], other: samples[other]}, other)
     return found
 
 
 def floor(own: str, peer: str, workload: str) -> float | None:
     """Return what the ratio of rates must reach; None where nothing is asked for."""
-    return FLOORS.get(workload) if (own, peer) == (FLOORS_OF, FLOORS_AGAINST) else None
+    if peer != FLOORS_AGAINST:
+        return None
+    return {FLOORS_OF: FLOORS, POSTGRES_FLOORS_OF: POSTGRES_FLOORS}.get(own, {}).get(workload)
 
 
 def table(found: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]], peer: str) -> str:

@@ -4,6 +4,7 @@
     python benchmarks/run.py --quick             smoke run, some ten seconds
     python benchmarks/run.py --workloads A100,C1x1 --configurations plain
     python benchmarks/run.py --configurations plain,compiled      the compiled twin beside pure Python: make compile
+    python benchmarks/run.py --configurations plain,postgres      a store in PostgreSQL beside one in a file
     python benchmarks/run.py --peer rabbitmq     the same rounds with RabbitMQ among them, and the ratios to it
 
 The results go to `benchmarks/results/<commit>.json` (with a peer to `<commit>-<peer>.json`, those of a quick run to
@@ -36,6 +37,7 @@ from tools import compile_twin
 ROOT = Path(__file__).resolve().parents[1]
 ALL = ("A100", "A1000", "B", "C1x1", "C4x4", "S4x4", "D", "E10")
 STARTUPS = 5
+_CONFIGURATIONS_HELP = "plain, parted, postgres, compiled, compiled-parted, compiled-postgres"
 
 
 class _Meter(workloads.Observer):
@@ -144,18 +146,20 @@ def make_peers(options: argparse.Namespace) -> list[Peer]:
     Raises:
         ValueError: No configuration is called so, or there is no compiled twin of the present sources.
     """
-    # stores, whether the queue is spread over them, whether the compiled twin runs
+    # stores, whether the queue is spread over them, whether the compiled twin runs, whether they are in PostgreSQL
     known = {
-        "plain": (1, False, False),
-        "parted": (4, True, False),
-        "compiled": (1, False, True),
-        "compiled-parted": (4, True, True),
+        "plain": (1, False, False, False),
+        "parted": (4, True, False, False),
+        "compiled": (1, False, True, False),
+        "compiled-parted": (4, True, True, False),
+        "postgres": (1, False, False, True),
+        "compiled-postgres": (1, False, True, True),
     }
     peers: list[Peer] = []
     for name in options.configurations.split(","):
         if name not in known:
             raise ValueError(f"no configuration is called {name!r}: try {', '.join(known)}")
-        stores, partitioned, is_compiled = known[name]
+        stores, partitioned, is_compiled, in_postgres = known[name]
         if is_compiled and not compile_twin.is_fresh(compile_twin.TWIN):
             raise ValueError(f"{compile_twin.TWIN} is no compiled twin of the sources as they are: make compile")
         command = shlex.split(options.duobus)
@@ -167,6 +171,7 @@ def make_peers(options: argparse.Namespace) -> list[Peer]:
                 partitioned=partitioned,
                 data_root=Path(options.data_root),
                 python_path=compile_twin.TWIN if is_compiled else None,
+                postgres=in_postgres,
             )
         )
     return peers
@@ -187,7 +192,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workloads", default=",".join(ALL), help="names with commas between")
-    parser.add_argument("--configurations", default="plain,parted", help="plain, parted, compiled, compiled-parted")
+    parser.add_argument("--configurations", default="plain,parted", help=_CONFIGURATIONS_HELP)
     parser.add_argument("--peer", choices=["rabbitmq"], help="compare with RabbitMQ's quorum queue (Debian's 3.10)")
     parser.add_argument(
         "--install-peer", action="store_true", help="as root: apt-get install the peer if it is missing"
@@ -280,10 +285,15 @@ def main(arguments: list[str] | None = None) -> int:
     twins = ratios.of_twins(runner.samples)
     if twins:
         document["compiled"] = twins
+    stored = ratios.of_postgres(runner.samples)
+    if stored:
+        document["postgres"] = stored
     _write(options, document)
     print(report.table(results))
     if twins:
         print(f"\n{ratios.table(twins, 'the same in plain Python')}\n")
+    if stored:
+        print(f"\n{ratios.table(stored, 'the same with a store in a file')}\n")
     if rabbit is not None:
         print(f"\n{ratios.table(document['ratios'], rabbit.name)}\n")
     for peer_name, found in startups.items():

@@ -14,6 +14,14 @@ def sample(number: int, rate: float, cpu: float = 1.0, send: float | None = None
     return {"round": number, "rate": rate, "cpu_us": {"total": cpu}, "send_p50_ms": send}
 
 
+def test_a_store_in_postgresql_is_compared_with_one_in_a_file() -> None:
+    samples = {
+        "duobus-plain": {"A100": [sample(1, 20.0, 2.0, 0.5)]},
+        "duobus-postgres": {"A100": [sample(1, 15.0, 2.0, 0.5)]},
+    }
+    assert ratios.of_postgres(samples)["duobus-postgres"]["A100"]["rate"]["median"] == 0.75
+
+
 def test_a_ratio_is_of_medians_with_the_range_of_the_rounds() -> None:
     own = [sample(1, 20.0), sample(2, 60.0), sample(3, 40.0)]
     peer = [sample(1, 10.0), sample(2, 12.0), sample(3, 16.0)]
@@ -49,6 +57,8 @@ def test_floors_are_asked_of_the_plain_queue_against_rabbitmq_only() -> None:
     assert ratios.floor("duobus-plain", "rabbitmq-quorum", "D") is None
     assert ratios.floor("duobus-parted", "rabbitmq-quorum", "B") is None
     assert ratios.floor("duobus-plain", "another", "B") is None
+    assert ratios.floor("duobus-postgres", "rabbitmq-quorum", "C1x1") == 1.6
+    assert ratios.floor("duobus-postgres", "rabbitmq-quorum", "B") is None
 
 
 def test_the_table_says_which_floor_is_met_and_which_is_not() -> None:

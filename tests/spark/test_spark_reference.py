@@ -9,6 +9,7 @@ import pytest
 
 from duobus.spark.options import CHOICE, CONNECTION_OPTIONS, DURATION, NUMBER, SOURCE_OPTIONS, Option
 from duobus.spark.schema import COLUMNS
+from duobus.spark.sink import SINK_OPTIONS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "spark.md").read_text()
 
@@ -27,6 +28,24 @@ def test_every_option_stands_there_with_its_default_and_mode(heading: str, optio
     written = {row[0].strip("`"): (row[2].strip("`"), row[3]) for row in rows_below(heading)}
     built = {option.name: (option.default or "none", ", ".join(option.modes) or "all") for option in options}
     assert written == built
+
+
+def test_every_option_of_the_sink_stands_there_with_its_default_and_value() -> None:
+    written = {row[0].strip("`"): (row[1], row[2].strip("`")) for row in rows_below("Options of the sink")}
+    built = {
+        option.name: (
+            ", ".join(f"`{choice}`" for choice in option.choices)
+            or (f"{option.least} to {option.most}" if option.kind == NUMBER else "text"),
+            option.default or "none",
+        )
+        for option in SINK_OPTIONS
+    }
+    assert written == built
+
+
+def test_every_column_that_is_sent_or_not_stands_there() -> None:
+    section = PAGE.split("# Columns that are sent\n", 1)[1].split("\n### ", 1)[0]
+    assert all(f"`{name}`" in section for name, _ in COLUMNS)
 
 
 @pytest.mark.parametrize("option", [*CONNECTION_OPTIONS, *SOURCE_OPTIONS], ids=lambda option: option.name)

@@ -21,6 +21,7 @@ from duobus.stores.interface import (
     StoredMessage,
     Tombstone,
 )
+from duobus.stores.postgres import PostgresStore
 from duobus.stores.schema import LARGE_BYTES
 from duobus.stores.sqlite import SqliteStore
 
@@ -53,7 +54,7 @@ def origins_of(messages: list[StoredMessage]) -> list[int]:
 
 
 def faults_of(store: MessagingStore) -> list[str]:
-    return store.verify() if isinstance(store, SqliteStore) else []
+    return store.verify() if isinstance(store, SqliteStore | PostgresStore) else []
 
 
 def test_copies_come_back_with_their_body_and_the_number_of_their_message(broker: Broker) -> None:

@@ -19,20 +19,29 @@ from duobus.stores.catalog import (
     Catalog,
     CatalogContents,
     MemoryCatalog,
+    MoveRow,
     NamespaceRow,
     SlotRow,
     StoreRow,
     new_namespace,
 )
+from duobus.stores.catalog_postgres import PostgresCatalog
+from duobus.stores.postgres_place import catalog_place
 from duobus.stores.sqlite_catalog import FORMAT_VERSION, SqliteCatalog
 
 _SLOTS = (SlotRow(1, 8, 0), SlotRow(0, 7, 1))
 _RULE = AccessRule(name="r", primary_key="one", secondary_key="two", rights=7)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Catalog]:
-    found: Catalog = MemoryCatalog() if request.param == "memory" else SqliteCatalog(tmp_path / "data" / "catalog.db")
+    found: Catalog
+    if request.param == "memory":
+        found = MemoryCatalog()
+    elif request.param == "sqlite":
+        found = SqliteCatalog(tmp_path / "data" / "catalog.db")
+    else:
+        found = PostgresCatalog(catalog_place(request.getfixturevalue("postgres_url")))
     yield found
     found.close()
 
@@ -229,3 +238,22 @@ def test_a_connection_that_failed_is_never_used_again(tmp_path: Path) -> None:
     catalog.add_store(0, "s")
     assert catalog.read().stores == (StoreRow(0, "s"),)
     catalog.close()
+
+
+def test_a_move_is_known_until_it_ends_and_its_switch_changes_one_slot(catalog: Catalog) -> None:
+    entity_id = catalog.begin_create("n", "queue", "q", b"{}", _SLOTS)
+    move = MoveRow(entity_id, 8, 0, 3)
+    catalog.begin_move(move)
+    catalog.begin_move(move)
+    assert _reread(catalog).moves == (move,)
+    assert _reread(catalog).entities[0].slots == tuple(sorted(_SLOTS, key=lambda row: row.slot))
+    catalog.switch_move(move)
+    assert _reread(catalog).entities[0].slots == (SlotRow(0, 7, 1), SlotRow(1, 8, 3))
+    catalog.end_move(move)
+    catalog.end_move(move)
+    assert _reread(catalog).moves == ()
+
+
+def test_a_fragment_that_is_gone_cannot_be_switched(catalog: Catalog) -> None:
+    with pytest.raises(StoreFailed, match="no entity"):
+        catalog.switch_move(MoveRow(77, 0, 1, 2))

@@ -14,6 +14,7 @@ from store_builders import as_tuples, sqlite_store
 from duobus.errors import StoreFailed
 from duobus.stores.interface import CommitBatch, MessagingStore, Put, SourceRow, StoreContents, Tombstone
 from duobus.stores.memory import MemoryStore
+from duobus.stores.postgres import PostgresStore
 from duobus.stores.sqlite import SqliteStore
 
 COUNTS = st.integers(1, 40)
@@ -41,8 +42,11 @@ class TwoStores(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
-        self.stores: list[MessagingStore] = [MemoryStore(1), sqlite_store(self.folder)]
+        self.stores: list[MessagingStore] = [MemoryStore(1), self.make_other()]
         self.commit_no = 0
+
+    def make_other(self) -> MessagingStore:
+        return sqlite_store(self.folder)
 
     @initialize()
     def begin(self) -> None:
@@ -161,7 +165,7 @@ class TwoStores(RuleBasedStateMachine):
     def both_hold_the_same_messages(self) -> None:
         left, right = self.stores
         assert left.usage().rows == right.usage().rows
-        assert isinstance(right, SqliteStore)
+        assert isinstance(right, SqliteStore | PostgresStore)
         assert right.verify() == []
         for key in self.sources:
             assert as_tuples(left.load(key, 1, 1000)) == as_tuples(right.load(key, 1, 1000))

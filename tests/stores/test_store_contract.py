@@ -337,6 +337,30 @@ def test_a_dropped_entity_is_gone_and_its_keys_are_not_reused(broker: Broker) ->
     assert new.fragment_key == other.fragment_key + 1
 
 
+def test_a_fragment_is_dropped_in_slices_and_the_others_of_its_entity_stay(broker: Broker) -> None:
+    (gone,), (kept,) = broker.add(fragment_no=0), broker.add(fragment_no=4)
+    broker.send(gone, [b"x"] * 5)
+    broker.send(kept, [b"y"])
+    assert broker.store.drop_fragment(1, 0, 3)
+    assert not broker.store.drop_fragment(1, 0, 3)
+    assert not broker.store.drop_fragment(1, 0, 3)
+    assert not broker.store.drop_fragment(7, 0, 3)
+    broker.reopen()
+    assert [row.fragment_no for row in broker.contents.fragments] == [4]
+    assert [row.source_key for row in broker.contents.sources] == [kept.source_key]
+    assert payloads_of(broker.store.load(kept.source_key, 1, 9)) == [b"y"]
+    assert broker.store.usage().rows == 1
+
+
+def test_a_fragment_that_was_dropped_comes_back_under_a_new_key_and_empty(broker: Broker) -> None:
+    (old,) = broker.add()
+    broker.send(old, [b"x"])
+    assert not broker.store.drop_fragment(1, 0, 100)
+    (new,) = broker.add()
+    assert new.source_key != old.source_key
+    assert broker.store.load(new.source_key, 1, 9) == []
+
+
 def test_a_commit_for_a_dropped_entity_is_stale(broker: Broker) -> None:
     (source,) = broker.add()
     batch = broker.batch()
@@ -370,6 +394,18 @@ def test_a_generation_begins_with_the_deletion_of_ambiguous_runs(broker: Broker)
     broker.reopen((Tombstone(1, 1, 1, source.source_key, 4, 8),))
     assert [m.count for m in broker.store.load(source.source_key, 1, 20)] == [1, 2, 3, 9, 10]
     assert broker.store.usage().rows == 5
+
+
+def test_what_sources_count_without_ambiguous_runs_is_written_with_their_deletion(broker: Broker) -> None:
+    source, other = broker.add(source_nos=(0, 1))
+    broker.send(source, [b"a", b"b"])
+    broker.store.close()
+    broker.store.open()
+    broker.store.begin_generation([Tombstone(1, 1, 1, source.source_key, 2, 2)], {source.source_key: b"one"})
+    broker.reopen()
+    found = {row.source_key: row for row in broker.contents.sources}
+    assert (found[source.source_key].counters, found[source.source_key].next_count) == (b"one", 3)
+    assert found[other.source_key].counters == other.counters
 
 
 def test_a_tombstone_of_another_store_deletes_nothing_here(broker: Broker) -> None:

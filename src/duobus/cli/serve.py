@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from duobus.errors import ConfigurationError
 from duobus.model.http_options import HttpOptions
@@ -18,6 +19,7 @@ from duobus.server.config import (
     Settings,
     load_settings,
 )
+from duobus.stores.postgres_place import catalog_place, parse
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -47,6 +49,14 @@ SIGTERM or Ctrl-C drains and stops; a second one stops at once.
 @click.option("--http-port", type=_PORT, default=5300, show_default=True, help="HTTP; TLS is told apart by itself.")
 @click.option("--https-port", type=_PORT, help="HTTPS, if there are certificates; not offered unless given.")
 @click.option("--stores", type=int, default=4, show_default=True, help="Messaging stores; more can be added later.")
+@click.option(
+    "--store",
+    "places",
+    multiple=True,
+    metavar="URL",
+    help="Messaging store in PostgreSQL, postgresql://user@host/database; without --stores there are no others."
+    " Repeatable.",
+)
 @click.option("--tls-self-signed", is_flag=True, help="Make a certificate authority in the data folder and use it.")
 @click.option("--tls-cert", type=_FILE, help="Certificate chain, PEM.")
 @click.option("--tls-key", type=_FILE, help="Its private key, PEM.")
@@ -99,11 +109,20 @@ SIGTERM or Ctrl-C drains and stops; a second one stops at once.
 )
 @click.option("--allow-drills", is_flag=True, help="Let duobus store fail and stall the messaging stores.")
 @click.option("--backup-to", type=_FOLDER, help="Folder in which duobus backup makes backups while the server runs.")
+@click.option(
+    "--join",
+    metavar="URL",
+    help="Share the catalog in this PostgreSQL database with other servers, and the stores in it; postgresql://...",
+)
+@click.option("--advertise", help="Host name or address by which other servers reach this one; --host unless given.")
+@click.option("--cluster-ca", type=_FILE, help="Reach the other servers by TLS; whose certificates they have, PEM.")
 @click.option("--ready-file", type=_FILE, help="Write ports and connection strings here once clients can connect.")
 @click.option(
     "--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Form of the logs."
 )
+@click.pass_context
 def command(
+    context: click.Context,
     data: Path | None,
     config: Path | None,
     host: str,
@@ -112,6 +131,7 @@ def command(
     http_port: int,
     https_port: int | None,
     stores: int,
+    places: tuple[str, ...],
     tls_self_signed: bool,
     tls_cert: Path | None,
     tls_key: Path | None,
@@ -127,10 +147,15 @@ def command(
     store_patience: float,
     allow_drills: bool,
     backup_to: Path | None,
+    join: str | None,
+    advertise: str | None,
+    cluster_ca: Path | None,
     ready_file: Path | None,
     log_format: str,
 ) -> None:
     """Run the broker until SIGTERM or Ctrl-C."""
+    if places and context.get_parameter_source("stores") == ParameterSource.DEFAULT:
+        stores = 0
     try:
         settings = load_settings(
             Settings(
@@ -142,6 +167,7 @@ def command(
                 http_port=http_port,
                 https_port=https_port,
                 stores=stores,
+                places=tuple(map(parse, places)),
                 tls_self_signed=tls_self_signed,
                 tls_cert=tls_cert,
                 tls_key=tls_key,
@@ -157,6 +183,9 @@ def command(
                 store_patience_s=store_patience,
                 allow_drills=allow_drills,
                 backup_to=backup_to,
+                join=None if join is None else catalog_place(join),
+                advertise=advertise,
+                cluster_ca=cluster_ca,
                 ready_file=ready_file,
                 log_format=log_format,
             )

@@ -10,7 +10,7 @@ from duobus.cli.operating import operate
 from duobus.cli.printing import Printer
 from duobus.cli.remote import Remote, remote_command
 
-_COLUMNS = ("store", "state", "drill", "fragments", "commits", "failures", "quarantined", "reason")
+_COLUMNS = ("store", "state", "drill", "fragments", "commits", "failures", "quarantined", "place", "reason")
 
 _REPLACE = """
 \b

@@ -18,7 +18,7 @@ from typing import Final
 from duobus.broker import MessageBroker
 from duobus.clock import Clock
 from duobus.errors import ConfigurationError, NotAllowed, ServerBusy, StoreFailed, StoreTooNew
-from duobus.stores.backup import Contents, make_folder, snapshots_of, write_backup
+from duobus.stores.backup import ELSEWHERE, Contents, make_folder, snapshots_of, write_backup
 from duobus.stores.catalog import StoreRow, store_path
 from duobus.stores.checkpoint import CheckpointThread
 from duobus.stores.snapshot import Snapshot
@@ -77,6 +77,9 @@ class Backups:
         folder: Where it puts backups, each in a folder of its own; None: its operator wants none.
         catalog: Its catalog.
         checkpoints: What keeps the logs of the stores short; they rest meanwhile, because nothing can be cut then.
+
+    Attributes:
+        has_postgres: Some stores are in PostgreSQL, where this copies nothing.
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class Backups:
         self._catalog = catalog
         self._checkpoints = checkpoints
         self._clock = clock
+        self.has_postgres = False
         self._log = Log("backup")
         self._task: asyncio.Task[None] | None = None
         self._is_stopped = False
@@ -112,6 +116,8 @@ class Backups:
         """
         if self._folder is None:
             raise NotAllowed("This server was not told where to put backups. Start it with --backup-to DIR.")
+        if self.has_postgres:
+            raise NotAllowed(ELSEWHERE)
         if self._task is not None and not self._task.done():
             raise ServerBusy("A backup is under way. Wait until it is done: GET /$duobus/backup.")
         self._demand_open()

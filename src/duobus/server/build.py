@@ -22,6 +22,7 @@ from duobus.model.description import ALL_RIGHTS, EMULATOR, AccessRule, TopicDesc
 from duobus.server.config import EMULATOR_KEY, Settings
 from duobus.server.config_file import NamespaceConfig
 from duobus.server.observing import samples
+from duobus.server.store_plan import PlannedStore, plan_stores, postgres_store
 from duobus.stores.catalog import (
     DEFAULT_RULE_NAME,
     Catalog,
@@ -29,7 +30,6 @@ from duobus.stores.catalog import (
     MemoryCatalog,
     NamespaceRow,
     new_namespace,
-    store_path,
 )
 from duobus.stores.checkpoint import CheckpointThread
 from duobus.stores.drill import HEALTHY, DrillStore
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from duobus.gateway.rest.token_endpoint import TokenEndpoint
     from duobus.server.backups import Backups
     from duobus.server.tokens import Tokens
+    from duobus.stores.postgres import PostgresStore
+    from duobus.stores.sqlite import SqliteStore
 
 #: Limits of a clean stop (I63): peers get this long to close their side.
 PEERS_CLOSE_S = 5.0
@@ -84,12 +86,24 @@ class Server:
         self._clock = clock
         self._entropy = entropy
         self._time = BrokerTime(broker_clock or clock)
-        self._catalog: Catalog = _catalog_of(settings)
+        self._catalog: Catalog = self._make_catalog()
         self._writers: list[StoreWriter] = []
         self._checkpoints: list[CheckpointThread] = []
         self.drills: dict[int, DrillStore] = {}
-        self.unit = ScaleUnit(self._catalog, self._store_event, settings.quotas, entropy.uuid)
+        self.unit = self._make_unit()
         self.unit.partitions = settings.http.tier.partitions
+
+    def _make_catalog(self) -> Catalog:
+        if self.settings.ephemeral:
+            return MemoryCatalog()
+        from duobus.stores.sqlite_catalog import SqliteCatalog
+
+        assert self.settings.data is not None
+        self.settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return SqliteCatalog(self.settings.data / "catalog.db")
+
+    def _make_unit(self) -> ScaleUnit:
+        return ScaleUnit(self._catalog, self._store_event, self.settings.quotas, self._entropy.uuid)
 
     # -- start --------------------------------------------------------------------------------------------------
 
@@ -103,14 +117,8 @@ class Server:
             contents = self._catalog.read()
         except (StoreFailed, StoreTooNew) as error:
             raise ConfigurationError(f"The catalog cannot be opened: {error}") from error
-        namespaces = self._namespaces(contents)
-        await self._add_stores(contents)
-        contents = self._catalog.read()
-        await self.unit.start(contents)
-        for checkpoint in self._checkpoints:
-            checkpoint.start()
+        namespaces = await self._start_stores(contents)
         for namespace in self.settings.namespaces:
-            await self._create_entities(namespace)
             if namespace.messages_per_second is not None:
                 throttle = Throttle(namespace.name, namespace.messages_per_second, self._clock)
                 self.unit.namespace(namespace.name).throttle = throttle
@@ -137,6 +145,17 @@ class Server:
         )
         await self._open_listeners(authorizer)
         self.is_ready = True
+
+    async def _start_stores(self, contents: CatalogContents) -> list[NamespaceRow]:
+        """Open the stores, and create what the configuration asks for; return the namespaces of that."""
+        namespaces = self._namespaces(contents)
+        await self._add_stores(contents)
+        await self.unit.start(self._catalog.read())
+        for checkpoint in self._checkpoints:
+            checkpoint.start()
+        for namespace in self.settings.namespaces:
+            await self._create_entities(namespace)
+        return namespaces
 
     def _namespaces(self, contents: CatalogContents) -> list[NamespaceRow]:
         """The rows of the configured namespaces, made where they are new, with the rules that the file gives."""
@@ -167,21 +186,12 @@ class Server:
         return rows
 
     async def _add_stores(self, contents: CatalogContents) -> None:
-        existing = {row.store_id for row in contents.stores}
-        if len(existing) > self.settings.stores:
-            raise ConfigurationError(
-                f"--stores {self.settings.stores} is fewer than the {len(existing)} messaging stores of this data "
-                f"folder. Give --stores {len(existing)} or more."
-            )
-        # The number of a store that was given up is never used again: its file, if it turns up, is left alone.
-        highest = max((row.store_id for row in (*contents.stores, *contents.lost)), default=0)
-        missing = self.settings.stores - len(existing)
         for row in contents.lost:
             if self.settings.data is not None and (self.settings.data / row.path).exists():
                 self.log.warning("store given up", store=row.store_id, file=row.path, reason="its file is left alone")
-        for store_id in sorted(existing | set(range(highest + 1, highest + 1 + missing))):
-            is_new = store_id not in existing
-            store, writer = self._make_store(store_id, must_exist=not is_new)
+        for planned in plan_stores(contents, self.settings.stores, self.settings.places, self._entropy):
+            store_id = planned.store_id
+            store, writer = self._make_store(planned)
             if self.settings.allow_drills:
                 store = self.drills[store_id] = DrillStore(store)
             self._writers.append(writer)
@@ -198,10 +208,12 @@ class Server:
                 patience_s=self.settings.store_patience_s,
             )
             broker.id_room.limit = self.settings.quotas.history_ids
-            if is_new:
+            broker.place = "memory" if self.settings.ephemeral else planned.path
+            if planned.is_new:
                 # The file first, then the catalog: a store that the catalog knows is never created again as empty.
                 await self._create_store(broker)
-                self._catalog.add_store(store_id, store_path(store_id))
+            if planned.is_new or planned.is_moved:
+                self._catalog.add_store(store_id, planned.path)
             self.unit.brokers[store_id] = broker
 
     async def _create_store(self, broker: MessageBroker) -> None:
@@ -211,19 +223,23 @@ class Server:
         except (StoreFailed, StoreTooNew) as error:
             raise ConfigurationError(f"Messaging store {broker.store_id} cannot be created: {error}") from error
 
-    def _make_store(self, store_id: int, *, must_exist: bool) -> tuple[MessagingStore, StoreWriter]:
+    def _make_store(self, planned: PlannedStore) -> tuple[MessagingStore, StoreWriter]:
         loop = asyncio.get_running_loop()
-        writer = StoreWriter(loop, f"store-{store_id}")
+        writer = StoreWriter(loop, f"store-{planned.store_id}")
         if self.settings.ephemeral:
             from duobus.stores.memory import MemoryStore
 
             return MemoryStore(), writer
-        from duobus.stores.sqlite import SqliteStore
+        store: SqliteStore | PostgresStore
+        if planned.place is not None:
+            store = postgres_store(planned, planned.place)
+        else:
+            from duobus.stores.sqlite import SqliteStore
 
-        assert self.settings.data is not None
-        path = self.settings.data / store_path(store_id)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        store = SqliteStore(str(path), store_id, must_exist=must_exist)
+            assert self.settings.data is not None
+            path = self.settings.data / planned.path
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            store = SqliteStore(str(path), planned.store_id, must_exist=not planned.is_new)
         self._checkpoints.append(CheckpointThread(store, writer, loop))
         return store, writer
 
@@ -313,6 +329,7 @@ class Server:
         assert isinstance(self._catalog, SqliteCatalog)
         folder, checkpoints = self.settings.backup_to, self._checkpoints
         self.backups = Backups(self.unit.brokers, self.settings.data, folder, self._catalog, checkpoints, self._clock)
+        self.backups.has_postgres = bool(self.settings.places)
         return self.backups
 
     def _endpoint(self) -> TokenEndpoint | None:
@@ -400,13 +417,3 @@ class Server:
             self.audit.end(change, self._clock.now_ms(), DONE)
         # Number 0 is no store: it is an entity that this is about.
         write(f"store {what}" if store_id else f"entity {what}", store=store_id, reason=why)
-
-
-def _catalog_of(settings: Settings) -> Catalog:
-    if settings.ephemeral:
-        return MemoryCatalog()
-    from duobus.stores.sqlite_catalog import SqliteCatalog
-
-    assert settings.data is not None
-    settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return SqliteCatalog(settings.data / "catalog.db")

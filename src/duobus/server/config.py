@@ -18,6 +18,7 @@ from duobus.model.quotas import STORE_PATIENCE_S, Quotas
 from duobus.model.token_options import TokenOptions
 from duobus.server.config_file import NamespaceConfig, read_config_file
 from duobus.server.token_file import read_token_file
+from duobus.stores.postgres_place import Place
 
 __all__ = [
     "EMULATOR_KEY",
@@ -61,7 +62,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         tls_port: AMQP over TLS; offered only with certificates.
         http_port: Management and runtime HTTP, TLS told apart by the first byte.
         https_port: HTTPS and WebSocket; None does not offer it.
-        stores: Number of messaging stores.
+        stores: Number of messaging stores in files of the data folder.
+        places: Where those in PostgreSQL are.
         tls_self_signed: Make and use a self-signed authority.
         tls_cert: Certificate chain to use, PEM, with ``tls_key``.
         tls_key: Its private key, PEM.
@@ -79,6 +81,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         backup_to: Folder in which backups are made on request, or None for none.
         bearer_tokens: File of issuers and clients, or None.
         tokens: What it says, or None.
+        join: The catalog in PostgreSQL that this server shares with others, or None.
+        advertise: Host name or address by which the others reach it; ``host`` unless given.
+        cluster_ca: Whose certificates the others' doors have; None: they are reached without TLS.
         warnings: What the operator should read at the start, one text each.
     """
 
@@ -90,6 +95,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     http_port: int = 5300
     https_port: int | None = None
     stores: int = 4
+    places: tuple[Place, ...] = ()
     tls_self_signed: bool = False
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -107,6 +113,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     backup_to: Path | None = None
     bearer_tokens: Path | None = None
     tokens: TokenOptions | None = None
+    join: Place | None = None
+    advertise: str | None = None
+    cluster_ca: Path | None = None
     warnings: tuple[str, ...] = ()
 
     @property
@@ -145,6 +154,11 @@ def load_settings(options: Settings) -> Settings:
         warnings.append("--ephemeral: messages and entities are kept in memory and gone when the server stops.")
     if options.allow_drills:
         warnings.append("--allow-drills: whoever may manage the namespace can make messaging stores fail and stall.")
+    if any(place.is_unsafe for place in options.places):
+        warnings.append(
+            "DANGER: unsafe_no_sync in the address of a messaging store: acknowledged messages are lost when its server"
+            " crashes. Leave it out."
+        )
     if options.bearer_tokens is not None:
         options = msgspec.structs.replace(options, tokens=read_token_file(options.bearer_tokens))
     return msgspec.structs.replace(options, namespaces=namespaces, warnings=tuple(warnings))
@@ -246,10 +260,16 @@ def _bracketed(host: str) -> str:
 def _check(options: Settings) -> None:
     if options.data is None and not options.ephemeral:
         raise ConfigurationError("Give --data DIR, the folder to keep everything in, or --ephemeral.")
-    if not 1 <= options.stores <= STORES_MAX:
-        raise ConfigurationError(f"--stores is {options.stores}; it must be from 1 to {STORES_MAX}.")
+    if options.places and options.ephemeral:
+        raise ConfigurationError("--store and --ephemeral exclude each other.")
+    least = 0 if options.places else 1
+    if not least <= options.stores <= STORES_MAX:
+        raise ConfigurationError(f"--stores is {options.stores}; it must be from {least} to {STORES_MAX}.")
+    if options.stores + len(options.places) > STORES_MAX:
+        raise ConfigurationError(f"--stores and --store ask for more than {STORES_MAX} messaging stores.")
     if options.backup_to is not None and options.ephemeral:
         raise ConfigurationError("--backup-to and --ephemeral exclude each other; what is in memory has no backup.")
+    _check_join(options)
     if options.log_format not in LOG_FORMATS:
         raise ConfigurationError(f"--log-format is {options.log_format!r}; it must be text or json.")
     if options.incoming_bytes_max <= 0:
@@ -282,3 +302,19 @@ def _check_tls(options: Settings) -> None:
         raise ConfigurationError("--tls-self-signed and --tls-cert exclude each other; give one of them.")
     if options.https_port is not None and not options.offers_tls:
         raise ConfigurationError("--https-port needs --tls-self-signed, or --tls-cert and --tls-key.")
+
+
+def _check_join(options: Settings) -> None:
+    if options.join is None:
+        if options.advertise is not None or options.cluster_ca is not None:
+            raise ConfigurationError("--advertise and --cluster-ca are for servers that share a catalog. Give --join.")
+        return
+    if options.ephemeral or options.backup_to is not None or options.allow_drills:
+        raise ConfigurationError(
+            "--join excludes --ephemeral, --backup-to and --allow-drills: the stores are PostgreSQL's to keep and to "
+            "back up."
+        )
+    if options.cluster_ca is not None and not options.offers_tls:
+        raise ConfigurationError("--cluster-ca demands that this server has a certificate, too. Give --tls-cert.")
+    if options.advertise is None and options.host in ("0.0.0.0", "::", "[::]"):
+        raise ConfigurationError(f"--host {options.host} is no address that others can use. Give --advertise.")

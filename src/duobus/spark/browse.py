@@ -31,8 +31,8 @@ from duobus.spark.extents import Extent, cut, extents, first_since
 from duobus.spark.offsets import COUNT_BITS, COUNT_MASK, Key, nexts_of
 from duobus.spark.options import Parsed
 from duobus.spark.patience import retried
+from duobus.spark.reading import reading_of, source_options
 from duobus.spark.rows import Rows, Source, check_schema
-from duobus.spark.source import reading_of, source_options
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 BATCH_ROWS: Final = 1_000
 BATCH_BYTES: Final = 4 << 20
 
+#: Types of .NET that AMQP writes as whole numbers with a name before them.
+_DOT_NET: Final = {b"com.microsoft:timespan": "timespan", b"com.microsoft:datetime-offset": "datetime-offset"}
 _STATES: Final = {0: "active", 1: "deferred", 2: "scheduled"}
 
 
@@ -63,7 +65,7 @@ def _property(value: Any) -> tuple[str | None, str | None]:
     if isinstance(value, bool):
         return ("true" if value else "false"), "boolean"
     if isinstance(value, int):
-        return str(value), "long"
+        return str(value), _DOT_NET.get(getattr(value, "descriptor", None) or b"", "long")
     if isinstance(value, float):
         return repr(value), "double"
     if isinstance(value, UUID):

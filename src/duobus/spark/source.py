@@ -12,18 +12,19 @@ from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxRows, Supports
 from duobus.clock import Clock
 from duobus.spark.access import SdkAccess
 from duobus.spark.attempts import REASON, Attempts
+from duobus.spark.browse_stream import BrowseStreamReader
 from duobus.spark.claimer import Claimer
 from duobus.spark.claims import ClaimEngine
 from duobus.spark.connection import counts_deferrals, namespace_of, new_client, place_of
 from duobus.spark.counting import waiting_messages
-from duobus.spark.entities import entities_of, resolved
-from duobus.spark.errors import OptionError
+from duobus.spark.entities import resolved
 from duobus.spark.offsets import Claim
-from duobus.spark.options import CONNECTION_OPTIONS, SOURCE_OPTIONS, Parsed, demand_mode, parse
+from duobus.spark.options import Parsed
+from duobus.spark.reading import reading_of, source_options
 from duobus.spark.recovery import dead_letter_numbers
 from duobus.spark.rows import check_schema
 from duobus.spark.splitting import Piece, split
-from duobus.spark.tasks import Reading, read_pieces
+from duobus.spark.tasks import read_pieces
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -36,50 +37,13 @@ WHOLE_TIMES: Final = 10
 _log = logging.getLogger("duobus.spark")
 
 
-def source_options(given: Mapping[str, str], mode: str) -> Parsed:
-    """Check the options of a reader.
-
-    Args:
-        given: By Spark.
-        mode: Unless they say otherwise.
-
-    Raises:
-        OptionError: One is wrong, or belongs to the other mode.
-    """
-    options = parse(given, (*CONNECTION_OPTIONS, *SOURCE_OPTIONS))
-    options["readMode"] = options["readMode"] or mode
-    demand_mode(options, SOURCE_OPTIONS, options["readMode"])
-    place_of(options)
-    entities_of(options)
-    if (options["minMessagesPerTrigger"] is None) != (options["maxTriggerDelay"] is None):
-        raise OptionError("The options 'minMessagesPerTrigger' and 'maxTriggerDelay' go together.")
-    if (options["maxAttempts"] is None) != (options["attemptsPath"] is None):
-        raise OptionError("The options 'maxAttempts' and 'attemptsPath' go together.")
-    return options
-
-
 def stream_reader(given: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
     """Return the reader of a stream; OptionError when an option is wrong."""
     options = source_options(given, "claim")
     check_schema(schema)
     if options["readMode"] == "browse":
-        from duobus.spark.browse_stream import BrowseStreamReader
-
         return BrowseStreamReader(options, schema)
     return ClaimStreamReader(options, schema)
-
-
-def reading_of(options: Parsed, schema: StructType) -> Reading:
-    """What tasks need to know."""
-    place = place_of(options)
-    return Reading(
-        place,
-        namespace_of(place),
-        schema,
-        options["includeBody"],
-        options["failOnDataLoss"],
-        options["claimTimeout"] / 1000,
-    )
 
 
 class Part(InputPartition):

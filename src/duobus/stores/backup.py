@@ -30,6 +30,7 @@ from duobus.stores.manifest import (
     write_manifest,
     write_private,
 )
+from duobus.stores.postgres_place import is_postgres
 from duobus.stores.snapshot import Snapshot
 from duobus.stores.sqlite_catalog import SqliteCatalog
 
@@ -157,6 +158,13 @@ def _named(file: StoredFile, name: str) -> StoredFile:
     return msgspec.structs.replace(file, name=name)
 
 
+#: One instant of files and databases is more than either can give.
+ELSEWHERE: Final = (
+    "Some messaging stores of this server are in PostgreSQL. Back those up with PostgreSQL's means, and the data folder"
+    " while the server is stopped."
+)
+
+
 def snapshots_of(data: Path, stores: tuple[StoreRow, ...]) -> dict[str, Snapshot]:
     """Return a snapshot of each store, not pinned; closes all of them when one cannot be opened."""
     found: dict[str, Snapshot] = {}
@@ -187,6 +195,8 @@ def back_up_stopped(data: Path, folder: Path, clock: Clock, progress: Progress) 
     catalog = SqliteCatalog(data / CATALOG)
     try:
         stores = catalog.read().stores
+        if any(is_postgres(row.path) for row in stores):
+            raise ConfigurationError(ELSEWHERE)
         make_folder(folder)
         snapshots = snapshots_of(data, stores)
         try:

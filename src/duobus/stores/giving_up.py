@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from duobus.errors import ConfigurationError, StoreFailed
-from duobus.stores.catalog import store_path
+from duobus.stores.catalog import StoreRow, store_path
 from duobus.stores.interface import MessagingStore
+from duobus.stores.postgres_place import is_postgres, parse
 from duobus.stores.replacing import Loss, losses_of, replace_store
 from duobus.stores.sqlite import SqliteStore
 from duobus.stores.sqlite_catalog import SqliteCatalog
@@ -27,7 +28,7 @@ def give_up(data: Path, store_id: int, *, although_readable: bool = False) -> li
         contents = catalog.read()
         losses_of(contents, store_id)
         (row,) = [row for row in contents.stores if row.store_id == store_id]
-        if not although_readable and _is_readable(data / row.path, store_id):
+        if not although_readable and _is_readable(data, row):
             raise ConfigurationError(
                 f"Messaging store {store_id} can be read, so nothing has to be given up: start the server. To give it "
                 "up all the same, with everything in it: --although-readable."
@@ -41,8 +42,8 @@ def give_up(data: Path, store_id: int, *, although_readable: bool = False) -> li
         catalog.close()
 
 
-def _is_readable(path: Path, store_id: int) -> bool:
-    store = SqliteStore(str(path), store_id, must_exist=True)
+def _is_readable(data: Path, row: StoreRow) -> bool:
+    store = _store_of(data, row)
     try:
         store.open()
     except StoreFailed:
@@ -50,3 +51,11 @@ def _is_readable(path: Path, store_id: int) -> bool:
     finally:
         store.close()
     return True
+
+
+def _store_of(data: Path, row: StoreRow) -> MessagingStore:
+    if not is_postgres(row.path):
+        return SqliteStore(str(data / row.path), row.store_id, must_exist=True)
+    from duobus.stores.postgres import PostgresStore
+
+    return PostgresStore(parse(row.path), row.store_id, must_exist=True)

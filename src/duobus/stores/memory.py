@@ -7,7 +7,7 @@ object, and nothing survives the object.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from duobus.errors import StoreFailed
 from duobus.stores.checks import check_batch, check_run_owner
@@ -65,7 +65,7 @@ class MemoryStore(MessagingStore):
             {key: size for key, size in self._bodies.totals.items() if size},
         )
 
-    def begin_generation(self, deletions: Iterable[Tombstone]) -> int:
+    def begin_generation(self, deletions: Iterable[Tombstone], counters: Mapping[int, bytes] | None = None) -> int:
         """Raise generation and epochs, delete the runs of ``deletions``."""
         self._demand_open()
         runs = list(deletions)
@@ -76,6 +76,8 @@ class MemoryStore(MessagingStore):
             shelf = self._shelves.get(run.source_key)
             if shelf is not None:
                 shelf.forget_ids(run.first_count, run.last_count)
+        for source_key, counted in (counters or {}).items():
+            self._sources[source_key].counters = counted
         self._generation += 1
         for fragment in self._fragments.values():
             fragment.epoch += 1
@@ -115,6 +117,28 @@ class MemoryStore(MessagingStore):
             del self._shelves[key]
             self._bodies.forget(key)
         self._bodies.note_sources(self._sources)
+
+    def drop_fragment(self, entity_id: int, fragment_no: int, limit: int) -> bool:
+        """Forget up to ``limit`` messages of a fragment, then the fragment."""
+        self._demand_open()
+        fragment = find_fragment(self._fragments.values(), entity_id, fragment_no)
+        if fragment is None:
+            return False
+        keys = [key for key, row in self._sources.items() if row.fragment_key == fragment.fragment_key]
+        for key in keys:
+            counts = heapq.nsmallest(limit, self._shelves[key].rows)
+            for count in counts:
+                self._remove(key, count, count)
+            limit -= len(counts)
+        if limit <= 0:
+            return True
+        for key in keys:
+            del self._sources[key]
+            del self._shelves[key]
+            self._bodies.forget(key)
+        del self._fragments[fragment.fragment_key]
+        self._bodies.note_sources(self._sources)
+        return False
 
     def drop_source(self, entity_id: int, source_no: int, limit: int) -> bool:
         """Forget up to ``limit`` messages of a source, then the source."""

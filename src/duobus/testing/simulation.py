@@ -27,6 +27,7 @@ from duobus.testing.sim_client import SimulatedClient
 from duobus.testing.sim_forwarding import ForwardingPart, forwarding_queues, sub_queues_of, teach
 from duobus.testing.sim_message import Message
 from duobus.testing.sim_sessions import SessionPart
+from duobus.testing.sim_survey import survey
 from duobus.testing.sim_transactions import transact
 from duobus.testing.sim_uses import use
 from duobus.testing.sim_world import World
@@ -144,8 +145,8 @@ class Result:
         self.scenario = scenario
 
 
-class _Run:
-    """The clients and the nemesis of one run."""
+class SimulatedRun:
+    """The clients and the nemesis of one run; ``sim_moves.py`` adds to it."""
 
     def __init__(self, world: World, scenario: Scenario) -> None:
         self.world = world
@@ -160,6 +161,7 @@ class _Run:
 
     @property
     def in_phase(self) -> bool:
+        """Whether faults still strike."""
         return self.world.loop.time() < self.stop_at
 
     async def play(self) -> None:
@@ -336,6 +338,7 @@ class _Run:
         """Receive and complete until nothing comes any more, from every sub-queue; then look what is left."""
         world = self.world
         await asyncio.sleep(6.0)
+        await survey(world, self.scenario.all_queues, self.scenario.forwarding)
         async with asyncio.timeout(DRAIN_LIMIT_S):
             client = await self._client("drain")
             assert client is not None
@@ -381,7 +384,7 @@ def run(seed: int, bug: str | None = None) -> Result:
         world = World(seed, scenario.all_queues, scenario.stores)
         stack.enter_context(world.watched())
         try:
-            world.loop.run(_Run(world, scenario).play(), time_limit_s=RUN_LIMIT_S)
+            world.loop.run(SimulatedRun(world, scenario).play(), time_limit_s=RUN_LIMIT_S)
         finally:
             world.loop.close()
     violations = check(world.history, scenario.setup(frozenset(world.removed_uids)))

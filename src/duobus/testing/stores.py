@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from duobus.errors import StoreFailed, StoreStale
@@ -118,7 +118,7 @@ class CrashingStore(MessagingStore):
             shared_bytes(state),
         )
 
-    def begin_generation(self, deletions: Iterable[Tombstone]) -> int:
+    def begin_generation(self, deletions: Iterable[Tombstone], counters: Mapping[int, bytes] | None = None) -> int:
         """Raise generation and epochs and delete the runs of ``deletions``."""
         self._require_usable()
         if self._begun:
@@ -131,6 +131,8 @@ class CrashingStore(MessagingStore):
                 state.fragments[key] = (entity_id, fragment_no, epoch + 1)
             remove_runs(state, runs)
             forget_ids(state, runs)
+            for source_key, counted in (counters or {}).items():
+                state.sources[source_key] = (*state.sources[source_key][:4], counted)
 
         self._perform(operation)
         self._begun = True
@@ -173,6 +175,28 @@ class CrashingStore(MessagingStore):
                     state.histories.pop(source_key, None)
 
         self._perform(operation)
+
+    def drop_fragment(self, entity_id: int, fragment_no: int, limit: int) -> bool:
+        """Delete some messages of a fragment, or with the last of them the fragment."""
+        state = self._state
+        fragment = find_fragment(state, entity_id, fragment_no)
+        if fragment is None:
+            return False
+        keys = [key for key, row in state.sources.items() if row[0] == fragment]
+        found = sorted((key, count) for key in keys for count in state.messages[key])
+        is_last = len(found) < limit
+
+        def operation(target: DiskState) -> None:
+            remove_runs(target, [(key, count, count) for key, count in found[:limit]])
+            if is_last:
+                target.fragments.pop(fragment, None)
+            for key in keys if is_last else ():
+                target.sources.pop(key, None)
+                target.messages.pop(key, None)
+                target.histories.pop(key, None)
+
+        self._perform(operation)
+        return not is_last
 
     def drop_source(self, entity_id: int, source_no: int, limit: int) -> bool:
         """Delete some messages of a source, or with the last of them the source."""

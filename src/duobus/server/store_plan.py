@@ -1,0 +1,103 @@
+"""Which messaging stores a server has, and where: what the catalog knows and what the command line gives, together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from duobus.clock import Entropy
+from duobus.errors import ConfigurationError
+from duobus.stores.catalog import CatalogContents, StoreRow, store_path
+from duobus.stores.postgres_place import Place, is_postgres, parse
+
+if TYPE_CHECKING:
+    from duobus.stores.postgres import PostgresStore
+
+
+class PlannedStore(NamedTuple):
+    """One store that is to be opened.
+
+    Attributes:
+        store_id: Its number.
+        path: What the catalog says of it, or is to say.
+        place: Where it is, if it is in PostgreSQL.
+        is_new: Whether it has to be created.
+        is_moved: Whether the catalog has another address of it.
+    """
+
+    store_id: int
+    path: str
+    place: Place | None
+    is_new: bool
+    is_moved: bool = False
+
+
+def plan_stores(contents: CatalogContents, files: int, places: Sequence[Place], entropy: Entropy) -> list[PlannedStore]:
+    """Return all stores, ascending.
+
+    Args:
+        contents: Of the catalog.
+        files: How many stores in files there are to be.
+        places: Addresses of those in PostgreSQL.
+        entropy: For the names of new schemas: the name is what tells the stores of two servers in one database apart.
+
+    Raises:
+        ConfigurationError: Fewer stores are asked for than there are; the text says what to give.
+    """
+    known = [row for row in contents.stores if not is_postgres(row.path)]
+    if len(known) > files:
+        raise ConfigurationError(
+            f"--stores {files} is fewer than the {len(known)} messaging stores of this data "
+            f"folder. Give --stores {len(known)} or more."
+        )
+    planned = [PlannedStore(row.store_id, row.path, None, is_new=False) for row in known]
+    left = list(places)
+    for row, place in _matched([row for row in contents.stores if is_postgres(row.path)], left):
+        moved = place.in_schema(parse(row.path).schema or "")
+        planned.append(PlannedStore(row.store_id, moved.url, moved, is_new=False, is_moved=moved.url != row.path))
+    # The number of a store that was given up is never used again: its file, if it turns up, is left alone.
+    number = max((row.store_id for row in (*contents.stores, *contents.lost)), default=0)
+    for _ in range(files - len(known)):
+        number += 1
+        planned.append(PlannedStore(number, store_path(number), None, is_new=True))
+    for place in left:
+        number += 1
+        made = place.in_schema(place.schema or f"duobus_{number}_{entropy.token(6).hex()}")
+        planned.append(PlannedStore(number, made.url, made, is_new=True))
+    return sorted(planned)
+
+
+def _matched(rows: Sequence[StoreRow], left: list[Place]) -> list[tuple[StoreRow, Place]]:
+    """The address given for each store: one of its database, or else the next, as that may have moved."""
+    found: dict[int, Place] = {}
+    for row in rows:
+        known = parse(row.path)
+        same = [place for place in left if place.server == known.server and place.schema in (None, known.schema)]
+        if same:
+            # One that names the schema first: another store of the same database may be named by the others.
+            found[row.store_id] = max(same, key=lambda place: place.schema is not None)
+            left.remove(found[row.store_id])
+    for row in rows:
+        if row.store_id not in found:
+            if not left:
+                raise ConfigurationError(
+                    f"Messaging store {row.store_id} is at {row.path}. Give --store with that address, or with the one"
+                    " that its database has now."
+                )
+            found[row.store_id] = left.pop(0)
+    return [(row, found[row.store_id]) for row in rows]
+
+
+def postgres_store(planned: PlannedStore, place: Place) -> PostgresStore:
+    """Make a store in PostgreSQL, not open.
+
+    Raises:
+        ConfigurationError: What is needed for it is not installed.
+    """
+    try:
+        from duobus.stores.postgres import PostgresStore
+    except ImportError as error:
+        raise ConfigurationError(
+            f"Stores in PostgreSQL need more than is installed ({error}): pip install 'duobus[postgres]'"
+        ) from error
+    return PostgresStore(place, planned.store_id, must_exist=not planned.is_new)

@@ -1,0 +1,41 @@
+"""A PostgreSQL server for the tests of one run, with a schema for each test."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from duobus.stores.postgres_place import Place, parse
+from duobus.testing.postgres import PostgresError, PostgresServer, programs
+
+_NUMBERS = itertools.count(1)
+
+
+@contextmanager
+def running_postgres(*, durable: bool = False, **settings: str) -> Iterator[PostgresServer]:
+    """A server that is gone afterwards; skips what asks for it where there are no programs for one."""
+    try:
+        programs()
+    except PostgresError as error:
+        pytest.skip(str(error))
+    with tempfile.TemporaryDirectory(prefix="duobus-pg-", ignore_cleanup_errors=True) as folder:
+        # Its processes are another user's, if we are root.
+        Path(folder).chmod(0o755)
+        server = PostgresServer(Path(folder) / "server", durable=durable, settings=settings)
+        try:
+            server.create()
+            server.start()
+            yield server
+        finally:
+            server.remove()
+
+
+def place_of(server: PostgresServer, schema: str | None = None, **parameters: str) -> Place:
+    """Where a store is that no other test has: in a schema of its own, unless one is named."""
+    place = parse(server.url(**{"unsafe_no_sync": "1", **parameters}))
+    return place.in_schema(schema or f"test_{next(_NUMBERS)}")

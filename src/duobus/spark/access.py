@@ -382,7 +382,13 @@ class SdkAccess:
 
     def _receiver(self, key: Key) -> Any:
         if key not in self._receivers:
-            self._receivers[key] = open_receiver(self._clients(), key)
+            # Opened by itself: a receive counts the time that its link takes to open against its wait.
+            receiver = open_receiver(self._clients(), key)
+            try:
+                self._receivers[key] = receiver.__enter__()
+            except BaseException:
+                _close(receiver)
+                raise
         return self._receivers[key]
 
     @contextmanager

@@ -208,7 +208,7 @@ SOURCE_OPTIONS: Final = (
         "minPartitions",
         NUMBER,
         None,
-        "tasks of a batch at least; by default one for each fragment, up to 4",
+        "tasks of a batch, about, if it is large enough; by default one for each fragment, up to 4",
         least=1,
         most=10_000,
     ),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -127,3 +129,36 @@ def test_drills_are_refused_by_a_server_that_was_not_started_for_them(tmp_path_f
     with ServerProcess(tmp_path_factory.mktemp("no-drills"), arguments=("--emulator",)) as process:
         assert "--allow-drills" in duobus(process, "store", "fail", "1", status=1)
         assert {row["drill"] for row in duobus(process, "store", "list")} == {None}
+
+
+def test_a_fragment_moves_under_traffic_and_nothing_is_lost_or_comes_twice(server: ServerProcess) -> None:
+    home = store_of(server, "plain-1")
+    other = home % 4 + 1
+    got: list[str] = []
+    with ServiceBusClient.from_connection_string(server.connection_string) as client:
+        with client.get_queue_sender("plain-1") as sender:
+            for start in range(0, 2_000, 100):
+                sender.send_messages([ServiceBusMessage(f"old-{number}") for number in range(start, start + 100)])
+            sender.schedule_messages(ServiceBusMessage("scheduled"), datetime.now(UTC) + timedelta(seconds=3))
+            with ThreadPoolExecutor(1) as beside:
+                move = beside.submit(duobus, server, "fragment", "move", "plain-1", "0", "--to", str(other))
+                number = 0
+                while not move.done() or number < 50:
+                    sender.send_messages(ServiceBusMessage(f"new-{number}"))
+                    number += 1
+        (moved,) = move.result()
+        assert (moved["state"], moved["from"], moved["to"]) == ("done", home, other)
+        assert store_of(server, "plain-1") == other
+        time.sleep(3)
+        got += received(client, "plain-1")
+    wanted = [f"old-{index}" for index in range(2_000)] + [f"new-{index}" for index in range(number)] + ["scheduled"]
+    assert sorted(got) == sorted(wanted)
+    assert duobus(server, "fragment", "list", "plain-1")[0]["messages"] == 0
+
+
+def test_a_move_says_what_is_wrong_with_it(server: ServerProcess) -> None:
+    home = store_of(server, "plain-1")
+    assert "already" in duobus(server, "fragment", "move", "plain-1", "0", "--to", str(home), status=1)
+    assert "no messaging store 9" in duobus(server, "fragment", "move", "plain-1", "0", "--to", "9", status=1)
+    assert "has no fragment 5" in duobus(server, "fragment", "move", "plain-1", "5", "--to", "1", status=3)
+    assert "no queue or topic 'x'" in duobus(server, "fragment", "move", "x", "0", "--to", "1", status=3)

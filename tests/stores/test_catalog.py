@@ -19,6 +19,7 @@ from duobus.stores.catalog import (
     Catalog,
     CatalogContents,
     MemoryCatalog,
+    MoveRow,
     NamespaceRow,
     SlotRow,
     StoreRow,
@@ -229,3 +230,22 @@ def test_a_connection_that_failed_is_never_used_again(tmp_path: Path) -> None:
     catalog.add_store(0, "s")
     assert catalog.read().stores == (StoreRow(0, "s"),)
     catalog.close()
+
+
+def test_a_move_is_known_until_it_ends_and_its_switch_changes_one_slot(catalog: Catalog) -> None:
+    entity_id = catalog.begin_create("n", "queue", "q", b"{}", _SLOTS)
+    move = MoveRow(entity_id, 8, 0, 3)
+    catalog.begin_move(move)
+    catalog.begin_move(move)
+    assert _reread(catalog).moves == (move,)
+    assert _reread(catalog).entities[0].slots == tuple(sorted(_SLOTS, key=lambda row: row.slot))
+    catalog.switch_move(move)
+    assert _reread(catalog).entities[0].slots == (SlotRow(0, 7, 1), SlotRow(1, 8, 3))
+    catalog.end_move(move)
+    catalog.end_move(move)
+    assert _reread(catalog).moves == ()
+
+
+def test_a_fragment_that_is_gone_cannot_be_switched(catalog: Catalog) -> None:
+    with pytest.raises(StoreFailed, match="no entity"):
+        catalog.switch_move(MoveRow(77, 0, 1, 2))

@@ -337,6 +337,30 @@ def test_a_dropped_entity_is_gone_and_its_keys_are_not_reused(broker: Broker) ->
     assert new.fragment_key == other.fragment_key + 1
 
 
+def test_a_fragment_is_dropped_in_slices_and_the_others_of_its_entity_stay(broker: Broker) -> None:
+    (gone,), (kept,) = broker.add(fragment_no=0), broker.add(fragment_no=4)
+    broker.send(gone, [b"x"] * 5)
+    broker.send(kept, [b"y"])
+    assert broker.store.drop_fragment(1, 0, 3)
+    assert not broker.store.drop_fragment(1, 0, 3)
+    assert not broker.store.drop_fragment(1, 0, 3)
+    assert not broker.store.drop_fragment(7, 0, 3)
+    broker.reopen()
+    assert [row.fragment_no for row in broker.contents.fragments] == [4]
+    assert [row.source_key for row in broker.contents.sources] == [kept.source_key]
+    assert payloads_of(broker.store.load(kept.source_key, 1, 9)) == [b"y"]
+    assert broker.store.usage().rows == 1
+
+
+def test_a_fragment_that_was_dropped_comes_back_under_a_new_key_and_empty(broker: Broker) -> None:
+    (old,) = broker.add()
+    broker.send(old, [b"x"])
+    assert not broker.store.drop_fragment(1, 0, 100)
+    (new,) = broker.add()
+    assert new.source_key != old.source_key
+    assert broker.store.load(new.source_key, 1, 9) == []
+
+
 def test_a_commit_for_a_dropped_entity_is_stale(broker: Broker) -> None:
     (source,) = broker.add()
     batch = broker.batch()

@@ -59,6 +59,12 @@ class FragmentHandle:
         for part in self.parts.values():
             part.fragment = fragment
 
+    def move_to(self, broker: MessageBroker) -> None:
+        """Another message broker runs it from now on."""
+        self.broker = broker
+        for part in self.parts.values():
+            part.broker = broker
+
     def part(self, source_no: int) -> FragmentHandle:
         """The handle of those who use this source."""
         return self.parts.get(source_no, self)

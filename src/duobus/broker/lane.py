@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from duobus.broker import destination as ends
 from duobus.broker.fragment import transfer
-from duobus.broker.fragment.commands import Group, Run
+from duobus.broker.fragment.commands import Command, Group, Run
 from duobus.broker.fragment.ledger import Record
 from duobus.broker.fragment.slot import TRANSFER, Slot
 from duobus.broker.fragment.transfer import Depart, Divert
@@ -192,7 +192,7 @@ class Lane:
         if fragment is not self._life:
             # Its memory was lost, and with it whatever was taken.
             for flight in self._flights:
-                if not flight.is_known and flight.outlet.handle.broker is not self.handle.broker:
+                if not flight.is_known:
                     self._unresolved.update((slot.count, flight.outlet.handle) for slot in flight.parcel.slots)
             self._life = fragment
             self._outlets = {}
@@ -337,12 +337,23 @@ class Lane:
         handle = outlet.handle
         run = Run(handle, SOURCE, parcel.batch, None, entity.placement if parcel.is_keyless else None)
         if handle.broker is self.handle.broker:
-            members = [Depart(self.handle, self.source_no, None, parcel.slots), run]
+            members: list[Command] = [Depart(self.handle, self.source_no, None, parcel.slots), run]
+            if self._may_be_known(handle):
+                members.insert(1, self._record(handle, parcel, run))
             handle.broker.submit(Group(members, flight))
             return
-        counts = [slot.count for slot in parcel.slots]
-        note = Record(handle, SOURCE, origin=origin_of(self.handle, self.source_no), counts=counts, run=run)
+        note = self._record(handle, parcel, run)
         handle.broker.submit(Group([note, run], flight))
+
+    def _record(self, handle: FragmentHandle, parcel: Parcel, run: Run) -> Record:
+        counts = [slot.count for slot in parcel.slots]
+        return Record(handle, SOURCE, origin=origin_of(self.handle, self.source_no), counts=counts, run=run)
+
+    def _may_be_known(self, handle: FragmentHandle) -> bool:
+        """Whether it took messages of ours when one of us was in another store, and has not forgotten them."""
+        return handle.fragment is not None and bool(
+            handle.fragment.sources[SOURCE].ledger.known.get(origin_of(self.handle, self.source_no))
+        )
 
     def answered(self, flight: Flight, answer: Group | Depart) -> None:
         """One of the commits of a parcel is durable, or was refused."""

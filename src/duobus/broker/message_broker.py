@@ -29,14 +29,14 @@ from duobus.broker.fragment.commands import (
 from duobus.broker.fragment.duplicates import IdRoom
 from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.fragment.slot import NEVER, Slot
-from duobus.broker.fragment.source import SourceSettings
+from duobus.broker.freight import Freight
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.lending import Receiver
 from duobus.broker.paging import Pager, set_windows
-from duobus.broker.patience import CLOSE_S, ENDLESS_S, LONG_S, PatientWriter
+from duobus.broker.patience import CLOSE_S, ENDLESS_S, PatientWriter
 from duobus.broker.ports import LateRefusal, Plan, Watcher, Writer
+from duobus.broker.residents import Residents
 from duobus.broker.session_desk import SessionDesk, tell
-from duobus.broker.sources import apply_settings
 from duobus.broker.throttle import busy
 from duobus.broker.undecided import AWAITED, Undecided
 from duobus.clock import BrokerTime, Entropy
@@ -63,7 +63,7 @@ WINDOWS_EVERY = 64
 COMMIT_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
-class MessageBroker:
+class MessageBroker(Residents):
     """One message broker with its messaging store.
 
     Attributes:
@@ -122,6 +122,9 @@ class MessageBroker:
         self._alarm = Alarm(self._loop, time.now_ms, self._ring)
         self._pager = Pager(self, self._writer if reader is None else PatientWriter(self._loop, reader, patience_s))
         self.sessions = SessionDesk(self)
+        self.watches = []
+        self._returned = []
+        self._freight = Freight()
         # Tombstones of other stores, each with the refusal that waits until it is durable; then those in a commit.
         self._tombstones: list[tuple[Tombstone, LateRefusal]] = []
         self._carried: list[tuple[Tombstone, LateRefusal]] = []
@@ -176,6 +179,7 @@ class MessageBroker:
         self._note_quarantine(damaged)
         for fragment in fragments:
             self.follow_up(fragment, [], missing=sum(source.missing for source in fragment.sources.values()))
+        self._see_to_returned()
 
     def call(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Run a blocking call of the store in its thread, in order with the commits, however long it takes."""
@@ -244,66 +248,10 @@ class MessageBroker:
         }
         self._watcher.messages_quarantined(self, [(homes.get(key), count, fresh[key, count]) for key, count in fresh])
 
-    def _adopt(self, fragment: Fragment) -> None:
-        handle = fragment.handle
-        assert isinstance(handle, FragmentHandle)
-        self._fragments[fragment.fragment_key] = fragment
-        handle.become(fragment)
-        plan = self.plans.get((handle.entity_id, handle.number))
-        if plan is not None:
-            # They may have changed while it was being recovered.
-            apply_settings(fragment, plan.settings)
-        for source in fragment.sources.values():
-            if source.history is not None:
-                source.history.move_to(self.id_room)
-
-    async def create_fragment(self, plan: Plan) -> None:
-        """Create (or find) a fragment in the store and open it.
-
-        Raises:
-            StoreUnavailable: The store is away, or failed on this and is being reopened.
-        """
-        handle = plan.handle
-        row, sources = await self.use(
-            lambda: self.store.add_fragment(handle.entity_id, handle.number, sorted(plan.settings))
-        )
-        self.plans[handle.entity_id, handle.number] = plan
-        fragment = Fragment(handle, row.fragment_key, row.fragment_no, row.epoch, self._entropy.token(10))
-        fragment.topic = None if plan.topic is None else fanout.TopicState(plan.topic)
-        for source in sources:
-            fragment.add_source(source, plan.settings[source.source_no])
-        self._adopt(fragment)
-
-    def change_settings(self, handle: FragmentHandle, settings: dict[int, SourceSettings]) -> None:
-        """An entity's properties have changed; a fragment whose store is away gets them when it is recovered."""
-        plan = self.plans.get((handle.entity_id, handle.number))
-        if plan is not None:
-            plan.settings = settings
-        fragment = handle.fragment
-        if fragment is not None:
-            apply_settings(fragment, settings)
-            self._alarm.note(fragment)
-
-    async def drop_entity(self, entity_id: int) -> None:
-        """Delete everything of an entity from the store.
-
-        Raises:
-            StoreUnavailable: The store is away, or failed on this and is being reopened.
-        """
-        for key in [key for key in self.plans if key[0] == entity_id]:
-            fragment = self.plans.pop(key).handle.fragment
-            if fragment is not None:
-                self._fragments.pop(fragment.fragment_key, None)
-                # What waits to be written of it would meet a store that knows it no more.
-                self._changed.pop(fragment.fragment_key, None)
-                self.id_room.used -= sum(len(s.history.known) for s in fragment.sources.values() if s.history)
-                fragment.handle.become(None)  # type: ignore[attr-defined]
-                for owner in sessions.forget_locks(fragment):
-                    owner.lost()
-        await self.use(lambda: self.store.drop_entity(entity_id), LONG_S)
-
     def unavailable(self) -> StoreUnavailable:
         """The error for whoever needs this store now."""
+        if self.state == "open":
+            return StoreUnavailable("A fragment of this entity is being moved to another store. Try again in a second.")
         return StoreUnavailable(
             f"Messaging store {self.store_id} is not available ({self.last_error or self.state}). "
             "Try again in a few seconds; it is reopened by itself."
@@ -376,26 +324,16 @@ class MessageBroker:
 
     def renew(self, handle: FragmentHandle, source_no: int, prefix: bytes, locks: Sequence[int]) -> int | None:
         """Renew locks: their new end, or None when one is lost (then none was renewed)."""
-        fragment = handle.fragment
-        if fragment is None:
-            raise self.unavailable()
+        fragment, now_ms = self.present(handle)
         if fragment.prefix != prefix:
             return None
-        now_ms = self._time.now_ms()
-        if now_ms >= fragment.deadline:
-            self._tick(fragment, now_ms)
         until_ms = fragment.renew(source_no, locks, now_ms)
         self._alarm.note(fragment)
         return until_ms
 
     def holds(self, handle: FragmentHandle, source_no: int, prefix: bytes, locks: Sequence[int]) -> bool:
         """Whether every one of these locks is held now."""
-        fragment = handle.fragment
-        if fragment is None:
-            raise self.unavailable()
-        now_ms = self._time.now_ms()
-        if now_ms >= fragment.deadline:
-            self._tick(fragment, now_ms)
+        fragment, _ = self.present(handle)
         held = fragment.sources[source_no].locks
         return fragment.prefix == prefix and all(lock in held for lock in locks)
 
@@ -403,12 +341,7 @@ class MessageBroker:
         self, handle: FragmentHandle, source_no: int, sub_queue: int, counts: Sequence[int]
     ) -> DeliveryBatch:
         """Lock deferred messages by number: all of them or MessageNotFound."""
-        fragment = handle.fragment
-        if fragment is None:
-            raise self.unavailable()
-        now_ms = self._time.now_ms()
-        if now_ms >= fragment.deadline:
-            self._tick(fragment, now_ms)
+        fragment, now_ms = self.present(handle)
         first, slots, until_ms = fragment.lock_deferred(source_no, sub_queue, counts, now_ms)
         self._alarm.note(fragment)
         return DeliveryBatch(handle, fragment.prefix, first, slots, until_ms)
@@ -457,7 +390,8 @@ class MessageBroker:
         if self.state != "open":
             return
         touched = self._committing
-        if not (work or touched or self._tombstones or self._buried) and self._counts.may_wait(self._changed):
+        others = touched or self._tombstones or self._buried or self._freight
+        if not (work or others) and self._counts.may_wait(self._changed):
             self._quiet()
             return
         known = self._fragments
@@ -474,7 +408,10 @@ class MessageBroker:
         commit.tombstones += [stone for stone, _ in self._carried]
         commit.buried += self._buried
         self._buried = []
+        self._freight.load(commit)
         self._counts.taken(self._changed)
+        for watch in self.watches:
+            watch(commit)
         self._work = work
         self._commit_no = commit.commit_no
         self._started_s = self._loop.time()
@@ -517,8 +454,13 @@ class MessageBroker:
         members = command.members if isinstance(command, Group) else [command]
         fragments: list[Fragment] = []
         for member in members:
-            fragment = member.handle.fragment
-            error = self.unavailable() if fragment is None else fragment.check(member, now_ms)
+            handle = member.handle
+            fragment = handle.fragment
+            if fragment is None or handle.broker is not self:
+                # Away, or moved to another store while this waited: a keyless run goes on to where it can.
+                self._refuse(command, self.unavailable(), [])
+                return False
+            error = fragment.check(member, now_ms)
             if error is not None:
                 self._answer(command, error)
                 return False
@@ -545,6 +487,7 @@ class MessageBroker:
         self.commits += 1
         self._took(self._loop.time() - self._started_s)
         woken, removed = self._release(work, fragments)
+        self._freight.delivered(commit)
         kept, self._carried = self._carried, []
         # What was stored slowly may have run out of life by now: the next commit looks at that first.
         for fragment in fragments.values():
@@ -607,6 +550,8 @@ class MessageBroker:
     # -- time ---------------------------------------------------------------------------------------------------
 
     def _tick(self, fragment: Fragment, now_ms: int) -> None:
+        if not self._is_resident(fragment):
+            return
         self._pending.extendleft(fragment.tick(now_ms))
         self._settle_down(fragment)
 
@@ -623,6 +568,8 @@ class MessageBroker:
 
     def follow_up(self, fragment: Fragment, commands: list[Command], *, missing: int = 0) -> None:
         """What was read of a cold tail asks for these commands; ``missing``: the store could not give so many back."""
+        if not self._is_resident(fragment):
+            return
         self._pending.extend(commands)
         if missing:
             self._watcher.messages_missing(self, fragment, missing)
@@ -710,6 +657,7 @@ class MessageBroker:
         self._changed, self._committing = {}, {}
         self._counts.taken(None)
         self._alarm.clear()
+        self._freight.lost(self.unavailable())
         self._quiet()
         for owner in owners:
             owner.lost()

@@ -122,7 +122,7 @@ class Pager:
         """See ``MessageBroker.peek``."""
         broker = self._broker
         sought = Sought(sub_queue, first_count, limit, size, session_id)
-        while not sought.is_full and handle.fragment is not None:
+        while not sought.is_full and handle.fragment is not None and handle.broker is broker:
             fragment = handle.fragment
             source = fragment.sources[source_no]
             end = source.cold_first if sub_queue == MAIN and source.cold_number else NEVER

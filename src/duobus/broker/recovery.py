@@ -21,10 +21,11 @@ from duobus.broker.fragment.slot import (
     state_of,
 )
 from duobus.clock import Entropy
-from duobus.stores.interface import SourceRow, StoreContents, StoredMessage, Tombstone, is_end
+from duobus.stores.interface import FragmentRow, SourceRow, StoreContents, StoredMessage, Tombstone, is_end
 
 if TYPE_CHECKING:
     from duobus.broker.message_broker import MessageBroker
+    from duobus.broker.ports import Plan
 
 #: Rows read in one call of the store: a few milliseconds, so that other work of the process goes on between.
 ROWS_AT_ONCE = 2000
@@ -68,25 +69,45 @@ async def recover_fragments(
             # The catalog does not know it: a creation that was undone, or an entity being deleted.
             continue
         # begin_generation has raised every epoch by one since ``contents`` was read.
-        fragment = Fragment(plan.handle, found.fragment_key, found.fragment_no, found.epoch + 1, entropy.token(10))
+        present = FragmentRow(found.fragment_key, found.entity_id, found.fragment_no, found.epoch + 1)
         rows = sources.get(found.fragment_key, [])
-        if plan.topic is not None:
-            key = next((row.source_key for row in rows if row.source_no == 0), 0)
-            fragment.topic = TopicState(plan.topic, contents.shared.get(key, 0))
-        for row in rows:
-            if row.source_no not in plan.settings:
-                # Its subscription is being deleted.
-                continue
-            source = fragment.add_source(row, plan.settings[row.source_no])
-            for gone in deleted.get(row.source_key, []):
-                source.counted(state_in_memory(gone.state), -1)
-                source.bytes -= len(gone.payload)
-            await _recover_source(broker, fragment, row)
-            await _recover_history(broker, fragment, row)
-            await _recover_ledger(broker, fragment, row)
-            cold_tail.recovered(fragment, row.source_no)
-        fragments.append(fragment)
+        shared = contents.shared.get(next((row.source_key for row in rows if row.source_no == 0), 0), 0)
+        fragments.append(await _recover_fragment(broker, plan, present, rows, shared, entropy.token(10), deleted))
     return fragments
+
+
+async def recover_one(
+    broker: MessageBroker, plan: Plan, row: FragmentRow, sources: list[SourceRow], shared: int, salt: bytes
+) -> Fragment:
+    """Make one fragment of an open store, as its rows are now; see ``recover_fragments``."""
+    return await _recover_fragment(broker, plan, row, sources, shared, salt, {})
+
+
+async def _recover_fragment(
+    broker: MessageBroker,
+    plan: Plan,
+    found: FragmentRow,
+    rows: list[SourceRow],
+    shared: int,
+    salt: bytes,
+    deleted: dict[int, list[StoredMessage]],
+) -> Fragment:
+    fragment = Fragment(plan.handle, found.fragment_key, found.fragment_no, found.epoch, salt)
+    if plan.topic is not None:
+        fragment.topic = TopicState(plan.topic, shared)
+    for row in rows:
+        if row.source_no not in plan.settings:
+            # Its subscription is being deleted.
+            continue
+        source = fragment.add_source(row, plan.settings[row.source_no])
+        for gone in deleted.get(row.source_key, []):
+            source.counted(state_in_memory(gone.state), -1)
+            source.bytes -= len(gone.payload)
+        await _recover_source(broker, fragment, row)
+        await _recover_history(broker, fragment, row)
+        await _recover_ledger(broker, fragment, row)
+        cold_tail.recovered(fragment, row.source_no)
+    return fragment
 
 
 async def _recover_sessions(broker: MessageBroker, fragment: Fragment, row: SourceRow) -> None:

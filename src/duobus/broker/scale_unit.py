@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from duobus.broker.destination import check_targets
+from duobus.broker.differences import differences
 from duobus.broker.forwarding import Forwarding
 from duobus.broker.fragment.commands import Run
 from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.idle import IdleWatch
 from duobus.broker.message_broker import MessageBroker
+from duobus.broker.moves import Moves
 from duobus.broker.namespace import Namespace
 from duobus.broker.ports import LateRefusal, Plan
 from duobus.broker.queue import COUNT_BITS, Queue
@@ -69,6 +71,7 @@ class ScaleUnit:
         forwarding: What goes from one entity to another.
         catalog: Of all entities.
         idle_watch: Finds those that nobody uses.
+        moves: Of fragments from one store to another.
         topics: Makes, changes and deletes topics and what belongs to them.
         new_id: Gives ``newid()`` of rules its values.
         partitions: Fragments of a partitioned entity that is created from now on.
@@ -94,6 +97,7 @@ class ScaleUnit:
         self._homeless: list[tuple[Tombstone, LateRefusal]] = []
         self._followers: list[Callable[[Queue], None]] = []
         self.idle_watch = IdleWatch(self._queues, self.now_ms, self._delete_idle)
+        self.moves = Moves(self)
         self.topics = TopicLife(self)
         self.new_id: Callable[[], uuid.UUID] = new_id or Entropy().uuid
         self._deletions: set[asyncio.Task[None]] = set()
@@ -118,6 +122,7 @@ class ScaleUnit:
             if row.state in (LIVE, "intent"):
                 self._add_queue(row)
         await self._open_stores()
+        await self.moves.resume(contents.moves)
         for row in entities:
             await self._resume(row)
         await self.topics.resume([row for row in contents.entities if row.kind in (TOPIC, SUBSCRIPTION)])
@@ -151,6 +156,7 @@ class ScaleUnit:
         """Finish what waits and close every store."""
         self.idle_watch.stop()
         self.forwarding.stop()
+        await self.moves.stop()
         await asyncio.gather(*self._deletions)
         await asyncio.gather(*(broker.close() for broker in self.brokers.values()))
 
@@ -365,7 +371,7 @@ class ScaleUnit:
 
     def report_differences(self, entity: Queue, kept: msgspec.Struct, asked: msgspec.Struct) -> None:
         """Log in which properties an entity that exists differs from what a configuration asks for (design 6)."""
-        names = _differences(kept, asked)
+        names = differences(kept, asked)
         if names:
             self.store_events(0, "left alone", f"{entity.kind} '{entity.path}' differs in {', '.join(names)}")
 
@@ -409,6 +415,7 @@ class ScaleUnit:
         """Log it, and see to the tombstones that waited for a store."""
         self.store_events(broker.store_id, "opened", f"generation {broker.generation}")
         self.forwarding.store_opened(broker)
+        self.moves.store_opened()
         unfinished, self._unfinished = self._unfinished, []
         for entity in unfinished:
             self._clear_beside(entity, f"{entity.kind} '{entity.path}' had been deleted when a store failed")
@@ -489,10 +496,3 @@ class ScaleUnit:
             for broker in self.brokers.values():
                 if broker.store_id != store_id and broker.state == "open":
                     broker.bury(store_id, generation)
-
-
-def _differences(kept: msgspec.Struct, asked: msgspec.Struct) -> list[str]:
-    """Names of the properties in which two descriptions differ, times of change excepted."""
-    ignored = {"name", "created_at_ms", "updated_at_ms", "accessed_at_ms"}
-    names: Iterable[str] = kept.__struct_fields__
-    return [name for name in names if name not in ignored and getattr(kept, name) != getattr(asked, name)]

@@ -19,7 +19,7 @@ _COMMANDS = {
     "completion": ("duobus.cli.completion", "Print what makes a shell complete this command."),
     "demo": ("duobus.cli.demo", "Send, kill the broker, go on, and count: nothing may be lost."),
     "dlq": ("duobus.cli.dlq", "Look through dead letters, try them again, move, export and remove them."),
-    "fragment": ("duobus.cli.fragment", "Tell which fragment is on which messaging store."),
+    "fragment": ("duobus.cli.fragment", "Tell which fragment is on which messaging store; move one."),
     "message": ("duobus.cli.message", "Send, peek and receive messages."),
     "namespace": ("duobus.cli.namespace", "Show the namespace."),
     "pair": ("duobus.cli.pair", "Tell what a pair of namespaces has in its backlog queues, and what it costs."),

@@ -18,8 +18,8 @@ from typing import Any
 import apsw
 
 from duobus.errors import StoreFailed
+from duobus.stores import history_rows, schema
 from duobus.stores import rows as table_rows
-from duobus.stores import schema
 from duobus.stores.checksums import body_sum, numbers_sum
 from duobus.stores.folded import COPIES_MAX, Fold, Folded, Part, parts, unfoldable
 from duobus.stores.folded import write as write_folded
@@ -324,6 +324,23 @@ def delete_run(db: apsw.Connection, changes: Changes, bounds: tuple[int, int]) -
         return changes.removed(delete_range(db, bounds))
     db.execute(schema.DELETE_RANGE, bounds)
     return db.changes()
+
+
+def delete_sources(db: apsw.Connection, keys: Sequence[int], limit: int) -> int:
+    """Delete up to ``limit`` rows of all sources of a fragment, copies before bodies; returns how many they were.
+
+    When that was everything, the sources themselves are deleted with what belongs to them.
+    """
+    deleted = 0
+    for key in [*keys, *map(shelf_of, keys)]:
+        db.execute(schema.DELETE_SLICE, (*table_rows.ids(key, 0, COUNT_MAX), limit - deleted))
+        deleted += db.changes()
+    if deleted < limit:
+        for key in keys:
+            history_rows.delete(db, key, 0, COUNT_MAX)
+            forget_shares(db, key)
+            db.execute(schema.DELETE_SOURCE, (key,))
+    return deleted
 
 
 def delete_range(db: apsw.Connection, bounds: tuple[int, int]) -> Iterator[tuple[Any, ...]]:

@@ -78,6 +78,19 @@ def store_path(store_id: int) -> str:
     return f"stores/store-{store_id}.db"
 
 
+class MoveRow(msgspec.Struct, frozen=True):
+    """A fragment that is being moved to another store.
+
+    Where the fragment is, its slot says, always: as long as that names ``from_store``, what ``to_store`` has of it is
+    to be deleted should the move end; from then on, what ``from_store`` has.
+    """
+
+    entity_id: int
+    fragment_no: int
+    from_store: int
+    to_store: int
+
+
 class CatalogContents(msgspec.Struct, frozen=True):
     """Everything that ``read`` found.
 
@@ -85,6 +98,7 @@ class CatalogContents(msgspec.Struct, frozen=True):
         lost: Stores that were given up, whose numbers are never used again.
         fragment_gap: Numbers that the next new fragment of an entity leaves out: they may have been given out after the
             backup was made from which all this was restored (I7).
+        moves: Those that were begun and are not ended.
     """
 
     namespaces: tuple[NamespaceRow, ...]
@@ -92,6 +106,7 @@ class CatalogContents(msgspec.Struct, frozen=True):
     stores: tuple[StoreRow, ...]
     lost: tuple[StoreRow, ...] = ()
     fragment_gap: int = 0
+    moves: tuple[MoveRow, ...] = ()
 
 
 class Catalog(ABC):
@@ -143,6 +158,18 @@ class Catalog(ABC):
         """Give a store up, register another, say where slots (entity id, slot) are now: all of it or nothing."""
 
     @abstractmethod
+    def begin_move(self, move: MoveRow) -> None:
+        """Record that a fragment is about to be copied; once recorded already it is no error."""
+
+    @abstractmethod
+    def switch_move(self, move: MoveRow) -> None:
+        """Say that the fragment is in the other store from now on; the move goes on until that is cleared up."""
+
+    @abstractmethod
+    def end_move(self, move: MoveRow) -> None:
+        """Forget a move: only one store has anything of the fragment. One that is forgotten already is no error."""
+
+    @abstractmethod
     def put_namespace(self, namespace: NamespaceRow) -> None:
         """Add a namespace or replace its access rules."""
 
@@ -166,6 +193,7 @@ class MemoryCatalog(Catalog):
         self._entities: dict[int, EntityRow] = {}
         self._stores: dict[int, StoreRow] = {}
         self._lost: list[StoreRow] = []
+        self._moves: dict[tuple[int, int], MoveRow] = {}
         self._last_entity_id = 0
 
     def read(self) -> CatalogContents:
@@ -175,6 +203,7 @@ class MemoryCatalog(Catalog):
             tuple(self._entities.values()),
             tuple(self._stores[store_id] for store_id in sorted(self._stores)),
             tuple(self._lost),
+            moves=tuple(self._moves.values()),
         )
 
     def begin_create(self, namespace: str, kind: str, path: str, description: bytes, slots: Sequence[SlotRow]) -> int:
@@ -222,6 +251,24 @@ class MemoryCatalog(Catalog):
         for entity_id, new in slots:
             old = self._entities[entity_id].slots
             self._change(entity_id, slots=tuple(new if row.slot == new.slot else row for row in old))
+
+    def begin_move(self, move: MoveRow) -> None:
+        """Record a move; see Catalog."""
+        self._moves[move.entity_id, move.fragment_no] = move
+
+    def switch_move(self, move: MoveRow) -> None:
+        """Say where a fragment is now; see Catalog."""
+        if move.entity_id not in self._entities:
+            raise unknown_entity(move.entity_id)
+        slots = tuple(
+            msgspec.structs.replace(slot, store_id=move.to_store) if slot.fragment_no == move.fragment_no else slot
+            for slot in self._entities[move.entity_id].slots
+        )
+        self._change(move.entity_id, slots=slots)
+
+    def end_move(self, move: MoveRow) -> None:
+        """Forget a move; see Catalog."""
+        self._moves.pop((move.entity_id, move.fragment_no), None)
 
     def put_namespace(self, namespace: NamespaceRow) -> None:
         """Add or replace a namespace; see Catalog."""

@@ -90,6 +90,9 @@ class DrillStore(MessagingStore):
     def drop_entity(self, entity_id: int) -> None:  # noqa: D102
         return self._do(lambda: self.inner.drop_entity(entity_id))
 
+    def drop_fragment(self, entity_id: int, fragment_no: int, limit: int) -> bool:  # noqa: D102
+        return self._do(lambda: self.inner.drop_fragment(entity_id, fragment_no, limit))
+
     def drop_source(self, entity_id: int, source_no: int, limit: int) -> bool:  # noqa: D102
         return self._do(lambda: self.inner.drop_source(entity_id, source_no, limit))
 

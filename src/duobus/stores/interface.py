@@ -364,6 +364,14 @@ class MessagingStore(ABC):
     def drop_entity(self, entity_id: int) -> None:
         """Delete every fragment, source and message of an entity, durable on return; none is no error."""
 
+    def drop_fragment(self, entity_id: int, fragment_no: int, limit: int) -> bool:
+        """Delete up to ``limit`` messages of one fragment of an entity, durable on return.
+
+        Returns:
+            Whether there is more to do. With the last messages goes the fragment; one that does not exist is no error.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot delete fragment {fragment_no} of entity {entity_id}")
+
     @abstractmethod
     def drop_source(self, entity_id: int, source_no: int, limit: int) -> bool:
         """Delete up to ``limit`` messages of a source in every fragment of an entity, durable on return.

@@ -116,6 +116,28 @@ class MemoryStore(MessagingStore):
             self._bodies.forget(key)
         self._bodies.note_sources(self._sources)
 
+    def drop_fragment(self, entity_id: int, fragment_no: int, limit: int) -> bool:
+        """Forget up to ``limit`` messages of a fragment, then the fragment."""
+        self._demand_open()
+        fragment = find_fragment(self._fragments.values(), entity_id, fragment_no)
+        if fragment is None:
+            return False
+        keys = [key for key, row in self._sources.items() if row.fragment_key == fragment.fragment_key]
+        for key in keys:
+            counts = heapq.nsmallest(limit, self._shelves[key].rows)
+            for count in counts:
+                self._remove(key, count, count)
+            limit -= len(counts)
+        if limit <= 0:
+            return True
+        for key in keys:
+            del self._sources[key]
+            del self._shelves[key]
+            self._bodies.forget(key)
+        del self._fragments[fragment.fragment_key]
+        self._bodies.note_sources(self._sources)
+        return False
+
     def drop_source(self, entity_id: int, source_no: int, limit: int) -> bool:
         """Forget up to ``limit`` messages of a source, then the source."""
         self._demand_open()

@@ -174,33 +174,32 @@ class SqliteStore(MessagingStore):
         return copy_of_fragment(fragment), [copy_of_source(known[number]) for number in source_nos]
 
     def drop_entity(self, entity_id: int) -> None:
-        """Delete an entity: its messages in slices of one transaction each, then its fragments.
+        """Delete an entity in slices; after a crash in between the caller's intent makes it call again."""
+        self._demand_open()
+        for row in [row for row in self._fragments.values() if row.entity_id == entity_id]:
+            while self.drop_fragment(entity_id, row.fragment_no, _DROP_SLICE):
+                pass
 
-        A crash in between leaves fragments with fewer messages; the caller's intent makes it call again.
-        """
+    def drop_fragment(self, entity_id: int, fragment_no: int, limit: int) -> bool:
+        """Delete copies before the bodies that they share, in one transaction; the fragment's own rows come last."""
         self._unfold()
-        gone = {key for key, row in self._fragments.items() if row.entity_id == entity_id}
-        sources = [key for key, row in self._sources.items() if row.fragment_key in gone]
-        for source_key in [*sources, *map(bodies.shelf_of, sources)]:
-            deleted = _DROP_SLICE
-            while deleted == _DROP_SLICE:
-                with self._transaction("drop an entity") as db:
-                    db.execute(schema.DELETE_SLICE, (*table_rows.ids(source_key, 0, COUNT_MAX), _DROP_SLICE))
-                    deleted = db.changes()
-                    self._advance(db, rows=self._meta.rows - deleted)
-        with self._transaction("drop an entity") as db:
-            for key in sources:
-                history_rows.delete(db, key, 0, COUNT_MAX)
-                bodies.forget_shares(db, key)
-            db.executemany(schema.DELETE_SOURCE, [(key,) for key in sources])
-            db.executemany(schema.DELETE_FRAGMENT, [(key,) for key in gone])
-            self._advance(db)
+        fragment = find_fragment(self._fragments.values(), entity_id, fragment_no)
+        if fragment is None:
+            return False
+        sources = [key for key, row in self._sources.items() if row.fragment_key == fragment.fragment_key]
+        with self._transaction("drop a fragment") as db:
+            deleted = bodies.delete_sources(db, sources, limit)
+            if deleted < limit:
+                db.execute(schema.DELETE_FRAGMENT, (fragment.fragment_key,))
+            self._advance(db, rows=self._meta.rows - deleted)
+        if deleted >= limit:
+            return True
         for key in sources:
             del self._sources[key]
             self._shared.pop(key, None)
-        for key in gone:
-            del self._fragments[key]
+        del self._fragments[fragment.fragment_key]
         self._homes = bodies.homes_of(self._sources)
+        return False
 
     def drop_source(self, entity_id: int, source_no: int, limit: int) -> bool:
         """Delete copies with what nobody else needs of their bodies, in one transaction; the sources come last."""

@@ -20,6 +20,7 @@ from duobus.stores.catalog import (
     Catalog,
     CatalogContents,
     EntityRow,
+    MoveRow,
     NamespaceRow,
     SlotRow,
     StoreRow,
@@ -50,6 +51,14 @@ CREATE TABLE slots (
     entity_id INTEGER NOT NULL, slot INTEGER NOT NULL, fragment_no INTEGER NOT NULL, store_id INTEGER NOT NULL,
     sum INTEGER NOT NULL, PRIMARY KEY (entity_id, slot), UNIQUE (entity_id, fragment_no)) WITHOUT ROWID;
 CREATE TABLE stores (store_id INTEGER PRIMARY KEY, path TEXT NOT NULL, sum INTEGER NOT NULL);
+"""
+
+#: Made with the first move. A version that does not know of moves leaves the other store's copy alone, and so may work
+#: with such a catalog: a fragment is where its slot says.
+_MOVES = """
+CREATE TABLE IF NOT EXISTS moves (
+    entity_id INTEGER NOT NULL, fragment_no INTEGER NOT NULL, from_store INTEGER NOT NULL, to_store INTEGER NOT NULL,
+    sum INTEGER NOT NULL, PRIMARY KEY (entity_id, fragment_no)) WITHOUT ROWID
 """
 
 _LOST_STORES = """
@@ -112,7 +121,16 @@ class SqliteCatalog(Catalog):
             for store_id, path in _checked("stores", rows("SELECT store_id, path, sum FROM stores ORDER BY store_id"))
         )
         (gap,) = rows("SELECT coalesce(max(value), 0) FROM meta WHERE name = ?", (FRAGMENT_GAP,)).fetchone() or (0,)
-        return CatalogContents(namespaces, entities, stores, tuple(self._lost_stores()), gap)
+        return CatalogContents(namespaces, entities, stores, tuple(self._lost_stores()), gap, tuple(self._moves()))
+
+    def _moves(self) -> Iterator[MoveRow]:
+        connection = self._open()
+        if connection.table_exists(None, "moves"):
+            found = connection.execute(
+                "SELECT entity_id, fragment_no, from_store, to_store, sum FROM moves ORDER BY 1, 2"
+            )
+            for row in _checked("moves", found):
+                yield MoveRow(*row)
 
     def _lost_stores(self) -> Iterator[StoreRow]:
         connection = self._open()
@@ -191,6 +209,42 @@ class SqliteCatalog(Catalog):
             connection.executemany(
                 "INSERT OR REPLACE INTO slots (entity_id, slot, fragment_no, store_id, sum) VALUES (?, ?, ?, ?, ?)",
                 [_summed(entity_id, row.slot, row.fragment_no, row.store_id) for entity_id, row in slots],
+            )
+
+    @_guarded
+    def begin_move(self, move: MoveRow) -> None:
+        """Record a move; see Catalog."""
+        connection = self._open()
+        with connection:
+            connection.execute(_MOVES)
+            connection.execute(
+                "INSERT OR REPLACE INTO moves (entity_id, fragment_no, from_store, to_store, sum)"
+                " VALUES (?, ?, ?, ?, ?)",
+                _summed(move.entity_id, move.fragment_no, move.from_store, move.to_store),
+            )
+
+    @_guarded
+    def switch_move(self, move: MoveRow) -> None:
+        """Say where a fragment is now; see Catalog."""
+        connection = self._open()
+        with connection:
+            found = connection.execute(
+                "SELECT slot FROM slots WHERE entity_id = ? AND fragment_no = ?", (move.entity_id, move.fragment_no)
+            ).fetchone()
+            if found is None:
+                raise unknown_entity(move.entity_id)
+            connection.execute(
+                "INSERT OR REPLACE INTO slots (entity_id, slot, fragment_no, store_id, sum) VALUES (?, ?, ?, ?, ?)",
+                _summed(move.entity_id, found[0], move.fragment_no, move.to_store),
+            )
+
+    @_guarded
+    def end_move(self, move: MoveRow) -> None:
+        """Forget a move; see Catalog."""
+        connection = self._open()
+        if connection.table_exists(None, "moves"):
+            connection.execute(
+                "DELETE FROM moves WHERE entity_id = ? AND fragment_no = ?", (move.entity_id, move.fragment_no)
             )
 
     @_guarded

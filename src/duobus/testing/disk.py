@@ -182,6 +182,8 @@ def _examine_histories(state: DiskState, batch: CommitBatch, guarded: set[int], 
         # Of a topic's messages only the copies are put, in other sources, or none at all.
         # Ids of reserved messages lie under a count of their own.
         is_known = block.first_count >= next_count and (is_topic or any(put.is_reserved for put in batch.puts))
+        # What a move brings along may be of messages that are gone; it comes without any of them.
+        is_known = is_known or all(put.source_key != block.source_key for put in batch.puts)
         if (block.source_key, block.first_count) not in new and not is_known:
             raise ContractBroken(f"ids of message {block.first_count} of source {block.source_key}, which is not put")
     for source_key, _ in batch.outdated:

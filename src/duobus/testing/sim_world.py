@@ -8,7 +8,7 @@ turn chose) is noted by small wrappers around it.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -61,6 +61,7 @@ class World:
         queues: What there is.
         disks: Store id to disk; they and the catalog outlive the broker's process.
         unit: The scale unit of the broker's present life, or None.
+        on_event: Told what happens to stores.
         removed_uids: Messages that receive-and-delete took: gone, whether the transfer arrived or not (TL7).
     """
 
@@ -83,6 +84,7 @@ class World:
         self.unit: ScaleUnit | None = None
         self.lives = 0
         self.removed_uids: set[str] = set()
+        self.on_event: Callable[[str], object] = len
         self._time: BrokerTime | None = None
         self._last_broker_ms = self.clock.now_ms()
         self._grants: dict[tuple[int, int, int], list[Grant]] = {}
@@ -303,7 +305,7 @@ class _WatchedUnit(ScaleUnit):
     """The scale unit, telling the history of store failures."""
 
     def __init__(self, world: World, catalog: MemoryCatalog) -> None:
-        super().__init__(catalog, lambda store_id, what, why: None)
+        super().__init__(catalog, lambda store_id, what, why: world.on_event(what))
         self._world = world
 
     def store_failed(self, broker: MessageBroker, error: BaseException) -> None:

@@ -144,8 +144,8 @@ class Result:
         self.scenario = scenario
 
 
-class _Run:
-    """The clients and the nemesis of one run."""
+class SimulatedRun:
+    """The clients and the nemesis of one run; ``sim_moves.py`` adds to it."""
 
     def __init__(self, world: World, scenario: Scenario) -> None:
         self.world = world
@@ -160,6 +160,7 @@ class _Run:
 
     @property
     def in_phase(self) -> bool:
+        """Whether faults still strike."""
         return self.world.loop.time() < self.stop_at
 
     async def play(self) -> None:
@@ -381,7 +382,7 @@ def run(seed: int, bug: str | None = None) -> Result:
         world = World(seed, scenario.all_queues, scenario.stores)
         stack.enter_context(world.watched())
         try:
-            world.loop.run(_Run(world, scenario).play(), time_limit_s=RUN_LIMIT_S)
+            world.loop.run(SimulatedRun(world, scenario).play(), time_limit_s=RUN_LIMIT_S)
         finally:
             world.loop.close()
     violations = check(world.history, scenario.setup(frozenset(world.removed_uids)))

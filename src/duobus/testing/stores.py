@@ -174,6 +174,28 @@ class CrashingStore(MessagingStore):
 
         self._perform(operation)
 
+    def drop_fragment(self, entity_id: int, fragment_no: int, limit: int) -> bool:
+        """Delete some messages of a fragment, or with the last of them the fragment."""
+        state = self._state
+        fragment = find_fragment(state, entity_id, fragment_no)
+        if fragment is None:
+            return False
+        keys = [key for key, row in state.sources.items() if row[0] == fragment]
+        found = sorted((key, count) for key in keys for count in state.messages[key])
+        is_last = len(found) < limit
+
+        def operation(target: DiskState) -> None:
+            remove_runs(target, [(key, count, count) for key, count in found[:limit]])
+            if is_last:
+                target.fragments.pop(fragment, None)
+            for key in keys if is_last else ():
+                target.sources.pop(key, None)
+                target.messages.pop(key, None)
+                target.histories.pop(key, None)
+
+        self._perform(operation)
+        return not is_last
+
     def drop_source(self, entity_id: int, source_no: int, limit: int) -> bool:
         """Delete some messages of a source, or with the last of them the source."""
         state = self._state

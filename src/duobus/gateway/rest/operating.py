@@ -11,7 +11,7 @@ from aiohttp import web
 
 from duobus.auth.authorizer import NamespaceRules
 from duobus.broker import MessageBroker, ScaleUnit
-from duobus.errors import EntityNotFound, NotAllowed
+from duobus.errors import ArgumentInvalid, EntityNotFound, NotAllowed
 from duobus.gateway.rest.guard import Guard
 from duobus.gateway.rest.target import MethodUnknown, Target
 from duobus.model.description import Right
@@ -22,6 +22,8 @@ PREFIX: Final = "$duobus"
 DRILLS: Final = {"fail": "failing", "stall": "stalling", "heal": "healthy"}
 #: Fragments that one answer names; ``?entity=`` asks for those of one.
 FRAGMENTS_MAX: Final = 20_000
+#: Digits of the number of a store or fragment in a request; no server has as many as that.
+DIGITS_MAX: Final = 9
 
 
 class Drill(Protocol):
@@ -75,20 +77,36 @@ class Operating:
                 return web.json_response(self._fragments(namespace.name, target.query.get("entity")))
             case "POST", "stores", number, drill if drill in DRILLS:
                 return web.json_response(self._drilled(self._broker(number), drill))
+            case "POST", "moves":
+                return web.json_response(self._moving(namespace.name, target), status=202)
+            case "GET", "moves":
+                return web.json_response(self._unit.moves.status())
             case "POST", "backup":
                 return web.json_response(self._backing_up().start(), status=202)
             case "GET", "backup":
                 return web.json_response(self._backing_up().status())
         raise MethodUnknown(
-            f"{request.method} means nothing for this address. GET /$duobus/stores, /$duobus/fragments or "
-            "/$duobus/backup; POST /$duobus/backup or /$duobus/stores/<number>/fail, .../stall or .../heal."
+            f"{request.method} means nothing for this address. GET /$duobus/stores, /$duobus/fragments, "
+            "/$duobus/moves or /$duobus/backup; POST /$duobus/moves, /$duobus/backup or "
+            "/$duobus/stores/<number>/fail, .../stall or .../heal."
         )
 
     def _broker(self, number: str) -> MessageBroker:
-        broker = self._unit.brokers.get(int(number)) if number.isascii() and number.isdigit() else None
+        broker = self._unit.brokers.get(int(number)) if _is_number(number) else None
         if broker is None:
             raise EntityNotFound(f"There is no messaging store {number[:20]}. GET /$duobus/stores lists them.")
         return broker
+
+    def _moving(self, namespace: str, target: Target) -> dict[str, object]:
+        """No drill, and so not bound to ``--allow-drills``: it is for servers in use."""
+        found = [target.query.get(name, "") for name in ("entity", "fragment", "to")]
+        entity, fragment, store = found
+        if not entity or not (_is_number(fragment) and _is_number(store)):
+            raise ArgumentInvalid(
+                "A move needs a queue or topic, one of its fragments and a store: POST /$duobus/moves?entity=orders"
+                "&fragment=3&to=2"
+            )
+        return self._unit.moves.start(namespace, entity, int(fragment), int(store))
 
     def _backing_up(self) -> Backups:
         if self._backups is None:
@@ -142,3 +160,7 @@ class Operating:
         if path is not None and not found:
             raise EntityNotFound(f"There is no queue or topic '{path}' in this namespace.")
         return found
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX

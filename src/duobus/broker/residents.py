@@ -1,0 +1,222 @@
+"""Residents: how the fragments of a message broker come and go while it is in use."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from duobus.broker import backlog, recovery
+from duobus.broker.fragment import fanout, sessions
+from duobus.broker.fragment.commands import Command, Group, Run
+from duobus.broker.fragment.fragment import Fragment
+from duobus.broker.handle import FragmentHandle
+from duobus.broker.patience import LONG_S
+from duobus.broker.sources import apply_settings
+from duobus.errors import ServiceBusError, StoreFailed, StoreUnavailable
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from duobus.broker.alarm import Alarm
+    from duobus.broker.fragment.duplicates import IdRoom
+    from duobus.broker.fragment.source import SourceSettings
+    from duobus.broker.freight import Fill, Freight
+    from duobus.broker.ports import Plan, Watcher
+    from duobus.clock import Entropy
+    from duobus.stores.interface import CommitBatch, FragmentRow, MessagingStore, SourceRow, Tombstone
+
+
+class Residents:
+    """What ``MessageBroker`` does for fragments that are created, deleted, or moved to or from it.
+
+    Attributes:
+        watches: Called with each commit when the store is told to write it; those of moves.
+    """
+
+    store_id: int
+    store: MessagingStore
+    state: str
+    plans: dict[tuple[int, int], Plan]
+    id_room: IdRoom
+    generation: int
+    watches: list[Callable[[CommitBatch], None]]
+    _entropy: Entropy
+    _watcher: Watcher
+    _fragments: dict[int, Fragment]
+    _changed: dict[int, Fragment]
+    _pending: deque[Command]
+    _freight: Freight
+    _alarm: Alarm
+    _commit_no: int
+    _life: int
+    _returned: list[Plan]
+
+    if TYPE_CHECKING:
+
+        async def use(self, call: Callable[[], Any], patience_s: float | None = None) -> Any: ...  # noqa: D102
+        def unavailable(self) -> StoreUnavailable: ...  # noqa: D102
+        def now_ms(self) -> int: ...  # noqa: D102
+        def follow_up(self, fragment: Fragment, commands: list[Command], *, missing: int = 0) -> None: ...  # noqa: D102
+        def _refuse(self, command: Command, error: ServiceBusError, stones: list[Tombstone]) -> None: ...
+        def _fail(self, error: BaseException, *, was_submitted: bool = True) -> None: ...
+        def _schedule(self) -> None: ...
+        def submit(self, command: Command) -> None: ...  # noqa: D102
+
+    @property
+    def life(self) -> int:
+        """Another number as soon as the store has failed or was closed."""
+        return self._life
+
+    def _adopt(self, fragment: Fragment) -> None:
+        handle = fragment.handle
+        assert isinstance(handle, FragmentHandle)
+        self._fragments[fragment.fragment_key] = fragment
+        handle.become(fragment)
+        plan = self.plans.get((handle.entity_id, handle.number))
+        if plan is not None:
+            # They may have changed while it was being recovered.
+            apply_settings(fragment, plan.settings)
+        for source in fragment.sources.values():
+            if source.history is not None:
+                source.history.move_to(self.id_room)
+
+    async def create_fragment(self, plan: Plan) -> None:
+        """Create (or find) a fragment in the store and open it.
+
+        Raises:
+            StoreUnavailable: The store is away, or failed on this and is being reopened.
+        """
+        handle = plan.handle
+        row, sources = await self.use(
+            lambda: self.store.add_fragment(handle.entity_id, handle.number, sorted(plan.settings))
+        )
+        self.plans[handle.entity_id, handle.number] = plan
+        fragment = Fragment(handle, row.fragment_key, row.fragment_no, row.epoch, self._entropy.token(10))
+        fragment.topic = None if plan.topic is None else fanout.TopicState(plan.topic)
+        for source in sources:
+            fragment.add_source(source, plan.settings[source.source_no])
+        self._adopt(fragment)
+
+    def change_settings(self, handle: FragmentHandle, settings: dict[int, SourceSettings]) -> None:
+        """An entity's properties have changed; a fragment whose store is away gets them when it is recovered."""
+        plan = self.plans.get((handle.entity_id, handle.number))
+        if plan is not None:
+            plan.settings = settings
+        fragment = handle.fragment
+        if fragment is not None:
+            apply_settings(fragment, settings)
+            self._alarm.note(fragment)
+
+    async def drop_entity(self, entity_id: int) -> None:
+        """Delete everything of an entity from the store.
+
+        Raises:
+            StoreUnavailable: The store is away, or failed on this and is being reopened.
+        """
+        for key in [key for key in self.plans if key[0] == entity_id]:
+            self._forget(self.plans.pop(key).handle)
+        await self.use(lambda: self.store.drop_entity(entity_id), LONG_S)
+
+    def _forget(self, handle: FragmentHandle) -> None:
+        """A fragment is not here any more, for anybody."""
+        fragment = handle.fragment
+        if fragment is not None:
+            self._fragments.pop(fragment.fragment_key, None)
+            # What waits to be written of it would meet a store that knows it no more.
+            self._changed.pop(fragment.fragment_key, None)
+            self.id_room.used -= sum(len(s.history.known) for s in fragment.sources.values() if s.history)
+            handle.become(None)
+            for owner in sessions.forget_locks(fragment):
+                owner.lost()
+
+    # -- moves --------------------------------------------------------------------------------------------------
+
+    def carry(self, fill: Fill) -> asyncio.Future[CommitBatch]:
+        """Have ``fill`` put something into the next commit; the future gets it when it is durable.
+
+        The future may raise StoreUnavailable: the store failed, or was away already.
+        """
+        future = self._freight.add(fill)
+        if self.state == "open":
+            self._schedule()
+        else:
+            self._freight.lost(self.unavailable())
+        return future
+
+    def take_out(self, plan: Plan) -> list[Run]:
+        """A fragment is about to be somewhere else: nothing is decided in it here any more, not even after a recovery.
+
+        Returns:
+            Messages that wait for it, because they belong to no other fragment. Everything else that waits is refused,
+            and locks are lost.
+        """
+        handle = plan.handle
+        self.plans.pop((handle.entity_id, handle.number), None)
+        self._forget(handle)
+        waiting: list[Run] = []
+        for run in self._refuse_waiting(handle):
+            if run.placement is not None and len(run.placement.fragments) > 1:
+                self._refuse(run, self.unavailable(), [])
+            else:
+                waiting.append(run)
+        return waiting
+
+    def _refuse_waiting(self, handle: FragmentHandle) -> list[Run]:
+        """Refuse what waits for a fragment, because it speaks of a life of it that is over; but return messages."""
+        runs: list[Run] = []
+        refused: list[Command] = []
+        others: list[Command] = []
+        for command in self._pending:
+            members = command.members if isinstance(command, Group) else (command,)
+            if all(member.handle.home is not handle for member in members):
+                others.append(command)
+            elif isinstance(command, Run):
+                backlog.left(command)
+                runs.append(command)
+            else:
+                refused.append(command)
+        self._pending = deque(others)
+        for command in refused:
+            self._refuse(command, self.unavailable(), [])
+        return runs
+
+    def _is_resident(self, fragment: Fragment) -> bool:
+        """Whether a fragment is used here; timers and reads may still come for one that was deleted or moved."""
+        return self._fragments.get(fragment.fragment_key) is fragment
+
+    async def take_in(self, plan: Plan, row: FragmentRow, sources: list[SourceRow], shared: int) -> None:
+        """Open a fragment that the open store has, beside all others; what fails here, the next recovery does.
+
+        ``shared``: bytes that the copies of its messages take up, of a topic.
+        """
+        handle = plan.handle
+        self.plans[handle.entity_id, handle.number] = plan
+        life = self._life
+        try:
+            fragment = await recovery.recover_one(self, plan, row, sources, shared, self._entropy.token(10))  # type: ignore[arg-type]
+        except StoreFailed as error:
+            if life == self._life:
+                self._fail(error)
+            return
+        if life == self._life and handle.fragment is None:
+            late = self._refuse_waiting(handle)
+            self._adopt(fragment)
+            for run in late:
+                self.submit(run)
+            missing = sum(source.missing for source in fragment.sources.values())
+            self.follow_up(fragment, [], missing=missing)
+
+    def put_back(self, plan: Plan) -> None:
+        """The next recovery of the store is to open the fragment again; begin one, or wait for that under way."""
+        self.plans[plan.handle.entity_id, plan.handle.number] = plan
+        self._returned.append(plan)
+        self._see_to_returned()
+
+    def _see_to_returned(self) -> None:
+        """Read the store again when it is open and has fragments that came back while it was being recovered."""
+        if self.state != "open":
+            return
+        returned, self._returned = self._returned, []
+        if any(plan in self.plans.values() and plan.handle.fragment is None for plan in returned):
+            self._fail(StoreFailed("the store is read again, because a fragment came back to it"))

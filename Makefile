@@ -15,7 +15,7 @@ ARGS ?=
 COMPILED_TESTS := $(addprefix tests/,codec amqp model broker gateway conformance durability hostile simulation)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test compile test-compiled demo serve bench parts doors neighbours backlog connections fanout paired sim sim-bugs killloop powercut javascript go proton fuzz docs samples schemathesis twins format clean
+.PHONY: help setup check test compile test-compiled demo demo-spark serve bench parts doors neighbours backlog connections fanout paired bench-spark spark-cluster sim sim-bugs killloop powercut spark-kills javascript go proton fuzz docs samples schemathesis twins format clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
@@ -56,6 +56,10 @@ test-compiled: compile ## The tests of what is compiled, against the compiled tw
 demo: $(STAMP) ## Send, kill the broker three times, count: nothing may be lost (ARGS='--json')
 	$(BIN)/duobus demo $(ARGS)
 
+demo-spark: $(STAMP) ## Capture to Parquet with the driver of Spark killed, reconcile, price (needs Java 17 or 21)
+	@rm -rf .build/demo-spark
+	$(BIN)/duobus demo --part spark --seconds-limit 600 --keep .build/demo-spark $(ARGS)
+
 serve: $(STAMP) ## Run a broker on this machine with the emulator's key (ARGS='...' for other options)
 	$(BIN)/duobus serve $(or $(ARGS),--data .build/bus --emulator --tls-self-signed)
 
@@ -84,6 +88,13 @@ fanout: $(STAMP) ## Measure what a topic costs beside a queue (ARGS='--rounds 9'
 paired: $(STAMP) ## Measure what a pair of namespaces costs, and how quick it is (ARGS=--quick)
 	$(BIN)/python -m benchmarks.paired $(ARGS)
 
+bench-spark: $(STAMP) ## Measure the pipeline on Spark beside its ceilings, and usage over 100 million records (ARGS=--quick); needs Java
+	$(BIN)/python -m benchmarks.spark_rates $(ARGS)
+	$(BIN)/python -m benchmarks.spark_usage $(if $(filter --quick,$(ARGS)),--records 10000000)
+
+spark-cluster: $(STAMP) ## Try the pipeline on Spark's own cluster of two workers, and through Spark Connect; needs Java
+	$(BIN)/python tools/spark_cluster.py $(ARGS)
+
 sim: $(STAMP) ## Simulate from seeds: SEED=7 for one, SEEDS=2000 for many
 	$(BIN)/python -m duobus.testing.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200))
 
@@ -95,6 +106,9 @@ killloop: $(STAMP) ## Kill a broker under SDK traffic, 1,000 times (KILLS=...)
 
 powercut: $(STAMP) ## Cut the power of a real store, 1,000 times (CUTS=...); as root on Linux
 	$(BIN)/python tools/powercut.py --cuts $(or $(CUTS),1000) $(ARGS)
+
+spark-kills: $(STAMP) ## Kill Spark's driver, its workers and the broker while a queue is captured, 50 times (KILLS=...); needs Java
+	$(BIN)/python tools/spark_kills.py --kills $(or $(KILLS),50) $(ARGS)
 
 javascript: $(STAMP) ## The JavaScript SDK and rhea against the broker; needs Node
 	DUOBUS_REQUIRE_JAVASCRIPT=1 $(BIN)/python -m pytest -q tests/javascript

@@ -448,9 +448,10 @@ def check(target: Callable[[bytes], None], data: bytes, slack: float = 1.0) -> N
     limit = SECONDS_PER_64K * max(1.0, len(data) / 65_536) * slack
     taken = 0.0
     for _ in range(3):
-        start = time.perf_counter()
+        # Processor time: a machine that does something else beside must not look like slow input.
+        start = time.thread_time()
         target(data)
-        taken = time.perf_counter() - start
+        taken = time.thread_time() - start
         if taken <= limit:
             break
     else:

@@ -22,9 +22,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 SOURCE: Final = ROOT / "src" / "duobus" / "ha" / "aio"
 TARGET: Final = ROOT / "src" / "duobus" / "ha" / "sync"
 #: What has no counterpart in the other world, and is written by hand on both sides.
-BY_HAND: Final = frozenset({"tasks.py"})
-#: Modules that have no twin yet: they use asyncio itself.
-NOT_YET: Final = frozenset({"__init__.py", "backlog.py", "paired_sender.py", "pairing.py", "syphon.py"})
+BY_HAND: Final = frozenset({"__init__.py", "tasks.py"})
 
 #: Whole identifiers, in code.
 NAMES: Final = {
@@ -40,7 +38,12 @@ MODULES: Final = (
     ("duobus.ha.aio", "duobus.ha.sync"),
 )
 #: Words of docstrings and comments.
-WORDS: Final = ((r"``async with``", "``with``"), (r"azure\.servicebus\.aio", "azure.servicebus"))
+WORDS: Final = (
+    (r"``async with``", "``with``"),
+    (r"azure\.servicebus\.aio", "azure.servicebus"),
+    (r"for one task(\s+)at a time", r"for one thread\1at a time"),
+    (r"as the SDK's are for one task", "as the SDK's are for one thread"),
+)
 HEAD: Final = "# Generated from duobus/ha/aio/{name} by `make twins`; change that one.\n"
 _DECLARED: Final = ast.AsyncFunctionDef | ast.AsyncFor | ast.AsyncWith
 
@@ -136,7 +139,7 @@ def twins() -> dict[Path, str]:
     """Return every twin with its text."""
     found = {}
     for source in sorted(SOURCE.glob("*.py")):
-        if source.name not in BY_HAND | NOT_YET:
+        if source.name not in BY_HAND:
             path = TARGET / source.name
             found[path] = _tidied(twin_of(source.read_text(), source.name), path)
     return found
@@ -145,7 +148,7 @@ def twins() -> dict[Path, str]:
 def stale() -> list[str]:
     """Return the names of twins that are not what they would be if they were written now."""
     there = twins()
-    known = {path.name for path in there} | BY_HAND | {"__init__.py"}
+    known = {path.name for path in there} | BY_HAND
     found = [path.name for path, text in there.items() if not path.exists() or path.read_text() != text]
     return found + [path.name for path in TARGET.glob("*.py") if path.name not in known]
 

@@ -23,13 +23,19 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
 
+FORMS = ["with asyncio", "without"]
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 def test_the_tutorial_runs_with_the_primary_taken_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     there, behind = (json.loads(block) for block in blocks("json"))
-    before, after, away = blocks("python")
+    first = 3 * FORMS.index(form)
+    before, after, away = blocks("python")[first : first + 3]
+    assert len(blocks("python")) == 3 * len(FORMS)
     with (
         ServerProcess(tmp_path / "primary", config=there, arguments=("--emulator",)) as primary,
         ServerProcess(tmp_path / "secondary", config=behind, arguments=("--emulator",)) as secondary,

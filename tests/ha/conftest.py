@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from kit_pair import BACKLOGS, TESTS_MAX, Bus
+from kit_place import Place, place_of_environment
 
 from duobus.ha.aio import backlog
 from duobus.testing.server import ServerProcess, queues_config
@@ -34,4 +35,15 @@ def bus(servers: tuple[ServerProcess, ServerProcess]) -> Iterator[Bus]:
             server.start()
     yield Bus(*servers)
     # The SDK leaves open what a server ended before it said so; collected here, no other test hears of it.
+    gc.collect()
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """Two namespaces: those of the environment, or brokers of our own."""
+    there = place_of_environment()
+    if there is None:
+        bus: Bus = request.getfixturevalue("bus")
+        there = Place(bus.primary.connection_string, bus.secondary.connection_string, bus.orders, bus.name, bus)
+    yield there
     gc.collect()

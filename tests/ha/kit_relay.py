@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -30,10 +34,14 @@ class Relay:
         self._tasks: set[asyncio.Task[None]] = set()
         self._connect = asyncio.open_connection
 
+    async def listen(self) -> int:
+        """Begin; return the port."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return int(self._server.sockets[0].getsockname()[1])
+
     async def start(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Lead the SDK's connections here from now on."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        near = self._server.sockets[0].getsockname()[1]
+        near = await self.listen()
 
         async def open_connection(host: Any = None, port: Any = None, **options: Any) -> Any:
             if (host, port) == (self._host, self._port):
@@ -94,3 +102,30 @@ class Relay:
         finally:
             sink.close()
             self._writers.discard(sink)
+
+
+@contextmanager
+def relay_of_threads(host: str, port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """A relay for the SDK without asyncio, in a loop of a thread of its own; gives a function that calls it there."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    relay = Relay(host, port)
+    near = asyncio.run_coroutine_threadsafe(relay.listen(), loop).result()
+    connect = socket.create_connection
+
+    def create_connection(address: Any, *args: Any, **options: Any) -> Any:
+        return connect(("127.0.0.1", near) if tuple(address) == (host, port) else address, *args, **options)
+
+    async def call(function: Callable[[Relay], None]) -> None:
+        function(relay)
+
+    monkeypatch.setattr(socket, "create_connection", create_connection)
+    try:
+        yield lambda function: asyncio.run_coroutine_threadsafe(call(function), loop).result()
+    finally:
+        monkeypatch.setattr(socket, "create_connection", connect)
+        asyncio.run_coroutine_threadsafe(relay.close(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

@@ -91,6 +91,8 @@ class Namespace:
         faults: The same for one path.
         is_unanswered: Sends are stored, and then fail all the same.
         latency_s: Of every operation.
+        opening_s, closing_s: What the opening and the closing of a sender's link take besides.
+        is_silent: A link that is opened meanwhile never is.
         log: (time, what, path, number of messages) of every operation that was tried.
     """
 
@@ -102,6 +104,8 @@ class Namespace:
         self.faults: dict[str, Callable[[], Exception]] = {}
         self.is_unanswered = False
         self.latency_s = LATENCY_S
+        self.opening_s = self.closing_s = 0.0
+        self.is_silent = False
         self.log: list[tuple[float, str, str, int]] = []
         self.pings: list[tuple[float, str]] = []
         self.completed: list[tuple[float, str, str]] = []
@@ -188,6 +192,19 @@ class Link:
 
 
 class Sender(Link):
+    is_open = False
+
+    async def __aenter__(self) -> Sender:
+        namespace = self.namespace
+        await namespace.operate("attach", self.path)
+        await asyncio.sleep(float("inf") if namespace.is_silent else namespace.opening_s)
+        self.is_open = True
+        return self
+
+    async def close(self) -> None:
+        if self.is_open:
+            await asyncio.sleep(self.namespace.closing_s)
+
     async def send_messages(self, message: Any, timeout: float | None = None, **_: Any) -> None:  # noqa: ASYNC109
         if isinstance(message, ServiceBusMessageBatch):
             message = list(message._messages)

@@ -1,8 +1,7 @@
 """Traffic through a pair whose primary is killed, stopped, cut off, refused and slowed (I1, I10, I12, I43 to I49).
 
-Against two brokers of its own; or against any two namespaces, with DUOBUS_PAIR_PRIMARY and DUOBUS_PAIR_SECONDARY as
-their connection strings and DUOBUS_PAIR_QUEUE as a queue of the first. Backlog queues ``<first label of the
-primary>/x-servicebus-transfer/0`` to 2 have to be in the second. Then the faults that need a process are left out.
+Against two brokers of its own; or against any two namespaces (``kit_place``). Then the faults that need a process are
+left out.
 """
 
 from __future__ import annotations
@@ -11,15 +10,14 @@ import asyncio
 import contextlib
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
-from typing import NamedTuple
 
 import pytest
 from azure.core.exceptions import AzureError
-from azure.servicebus import ServiceBusMessage, parse_connection_string
-from azure.servicebus.aio import ServiceBusClient
-from kit_pair import BACKLOGS, LIMIT_S, Bus, Events, bounded
+from azure.servicebus import ServiceBusMessage
+from kit_pair import BACKLOGS, LIMIT_S, Events, bounded
+from kit_place import Place, address
 from kit_relay import Relay
 
 from duobus.ha.aio import PairedNamespace, pair_namespace
@@ -37,37 +35,6 @@ SEND_S = 1.0
 DIRECT = 30
 DIVERTED_MIN = 20
 SENDERS = 3
-
-
-class Place(NamedTuple):
-    """Two namespaces, and the fault that the first one meets."""
-
-    primary: str
-    secondary: str
-    queue: str
-    name: str
-    bus: Bus | None
-
-    def client(self, text: str) -> ServiceBusClient:
-        return ServiceBusClient.from_connection_string(text, retry_total=0)
-
-
-@pytest.fixture
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    primary = os.environ.get("DUOBUS_PAIR_PRIMARY")
-    if primary:
-        secondary, queue = os.environ["DUOBUS_PAIR_SECONDARY"], os.environ["DUOBUS_PAIR_QUEUE"]
-        host = parse_connection_string(primary).fully_qualified_namespace
-        yield Place(primary, secondary, queue, host.split(":")[0].split(".")[0], None)
-        return
-    bus: Bus = request.getfixturevalue("bus")
-    yield Place(bus.primary.connection_string, bus.secondary.connection_string, bus.orders, bus.name, bus)
-
-
-def address(client: ServiceBusClient) -> tuple[str, int]:
-    """Where the SDK connects to."""
-    host, _, port = str(client.fully_qualified_namespace).partition(":")
-    return host, int(port or 5671)
 
 
 class Traffic:

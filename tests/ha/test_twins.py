@@ -6,6 +6,7 @@ import ast
 import importlib
 import importlib.util
 import threading
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -143,6 +144,28 @@ def test_functions_run_side_by_side_and_errors_are_answers() -> None:
     assert isinstance(one, int)
     assert isinstance(two, OSError)
     assert tasks.together() == []
+
+
+def test_a_call_that_never_returns_is_left_and_those_left_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "LEFT_MAX", 2)
+    back = threading.Event()
+    assert tasks.within(LIMIT_S, lambda: 5) == 5
+    with pytest.raises(OSError, match="away"):
+        tasks.within(LIMIT_S, partial(raising, OSError("away")))
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            tasks.within(0.01, partial(back.wait, LIMIT_S))
+    with pytest.raises(TimeoutError, match="2 calls of the SDK have not come back"):
+        tasks.within(LIMIT_S, lambda: 5)
+    back.set()
+    for thread in threading.enumerate():
+        if thread.name == "duobus call":
+            thread.join(LIMIT_S)
+    assert tasks.within(LIMIT_S, lambda: 6) == 6
+
+
+def raising(error: Exception) -> None:
+    raise error
 
 
 class Events(list[Event]):

@@ -218,14 +218,18 @@ async def test_i46_pings_come_every_interval_per_entity_and_none_after_the_first
                 await pair.get_queue_sender(path).send_messages(ServiceBusMessage("x"))
         await asyncio.sleep(60 + 5 * 20 + 1)
         tried: dict[str, list[float]] = {"orders": [], "bills": []}
-        # The link of a ping fails before anything is sent.
-        for time, what, path, _ in world.primary.log:
-            if what == "attach":
-                tried[path].append(time)
+        for time, event in world.events:
+            if isinstance(event, PingSent):
+                tried[event.entity].append(time)
         for path in tried:
             gaps = [after - before for before, after in zip(tried[path], tried[path][1:], strict=False)]
             assert len(tried[path]) == 5
             assert gaps == pytest.approx([20] * 4, abs=0.05)
+        # The link of a ping is tried from two seconds before the ping is due until then, and never else.
+        attached = [time for time, what, _, _ in world.primary.log if what == "attach"]
+        due = {path: times[-1] for path, times in tried.items()}
+        assert len(attached) <= 2 * 5 * 10
+        assert all(min((due[path] - time) % 20 for path in due) <= 2.05 for time in attached)
         world.primary.back()
         returned_s = world.loop.time()
         await asyncio.sleep(20.1)

@@ -61,3 +61,26 @@ def test_an_ephemeral_server_keeps_nothing(tmp_path: Path) -> None:
     counted(counts)
     asyncio.run(MeteringWriter(counts, None, Clock()).flush())
     assert counts.take(0) == []
+
+
+class HandClock(Clock):
+    """A clock that is moved by hand."""
+
+    now = 0
+
+    def now_ms(self) -> int:
+        return self.now
+
+
+def test_what_is_counted_belongs_to_the_minute_in_which_counting_began(tmp_path: Path) -> None:
+    clock = HandClock()
+    clock.now = 3_599_000
+    counts = MeteringCounts("s")
+    writer = MeteringWriter(counts, tmp_path, clock)
+    counted(counts)
+    clock.now = 3_600_004
+    asyncio.run(writer.flush())
+    counted(counts)
+    asyncio.run(writer.flush())
+    found = [record.minute_ms for record in MeteringLog(tmp_path / "metering").read()]
+    assert found == [3_540_000, 3_600_000]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 from test_planted_bugs import CATCHING_SEEDS
 
-from duobus.testing import planted_life, planted_topics
+from duobus.testing import planted_idle, planted_life, planted_topics
 from duobus.testing.checkers import CHECKERS
 from duobus.testing.planted import BUGS
 from duobus.testing.simulation import run
@@ -33,11 +33,13 @@ class Shown(NamedTuple):
         checker: Function of a module of ``duobus.testing.checkers``; "" for none of its own.
         bugs: Planted bugs that break it.
         tests: Path and name of tests beside the simulation; needed where there is no checker.
+        because: Why the simulation has no checker; needed where it has none.
     """
 
     checker: str
     bugs: tuple[str, ...] = ()
     tests: tuple[tuple[str, str], ...] = ()
+    because: str = ""
 
 
 INVARIANTS: dict[int, Shown] = {
@@ -56,16 +58,19 @@ INVARIANTS: dict[int, Shown] = {
     ),
     15: Shown(
         "messages.never_early",
+        ("scheduled-too-early",),
         tests=((STATES, "test_a_scheduled_message_gets_a_new_number_at_its_time"),),
     ),
     21: Shown("order.deferral", ("deferred-comes-again",)),
     22: Shown(
         "messages.time_to_live",
+        ("expired-stays", "expired-the-other-way"),
         tests=((STATES, "test_the_shorter_of_own_and_default_life_counts"),),
     ),
     # That a dead letter has the body of its message is part of I16, which looks at every delivery.
     23: Shown(
-        "messages.no_invention",
+        "graves.dead_letter_closure",
+        ("dead-letter-expires", "reason-lost", "dead-letter-without-record"),
         tests=(
             (STATES, "test_a_dead_letter_cannot_be_dead_lettered_again"),
             (STATES, "test_dead_letters_never_wear_out_however_often_they_are_abandoned"),
@@ -73,7 +78,8 @@ INVARIANTS: dict[int, Shown] = {
     ),
     24: Shown(FANOUT, ("copy-left-out", "subscription-passed-over", "tombstone-for-one-copy")),
     30: Shown(
-        "",
+        "survey.peek",
+        ("peek-steps-too-far", "peek-counts", "peek-sees-one-fragment"),
         tests=(
             (BROWSING, "test_peek_steps_over_all_fragments_in_order_and_meets_each_message_once"),
             (BROWSING, "test_a_peek_shows_nothing_that_is_not_durable_yet"),
@@ -81,7 +87,8 @@ INVARIANTS: dict[int, Shown] = {
         ),
     ),
     32: Shown(
-        "",
+        "survey.counters",
+        ("expired-not-counted-back", "deferred-not-counted-back"),
         tests=(
             (STATES, "test_numbers_follow_every_change_of_state"),
             (STATES, "test_another_life_has_the_same_messages_in_the_same_states"),
@@ -93,19 +100,29 @@ INVARIANTS: dict[int, Shown] = {
     36: Shown("sessions.session_lock", ("session-handed-out-twice", "session-state-lost-at-restart")),
     37: Shown(
         "sessions.session_lock_loss",
+        ("former-holder-honoured",),
         tests=(("testing/test_checkers_sessions.py", "test_a_former_holder_that_settles_is_caught"),),
     ),
     # All or none of a batch is seen as the loss of an acknowledged message (I1).
     40: Shown("messages.no_acknowledged_loss", ("batch-half-stored",)),
     41: Shown("forwarding.hop_limit", ("hops-not-counted",)),
     42: Shown(
-        "",
+        "idle.auto_delete",
+        ("peek-is-no-use", "receivers-not-seen", "idle-since-it-was-made", "rows-left-behind", "never-looked-again"),
         tests=(
             (ENTITY_LIFE, "test_a_queue_that_nobody_uses_is_deleted_everywhere_when_its_time_has_passed"),
             (ENTITY_LIFE, "test_a_queue_is_not_deleted_while_nobody_can_look_into_it"),
         ),
     ),
-    62: Shown("", tests=((OVERLOAD, "test_the_fragment_of_a_hot_key_is_busy_while_the_others_go_on"),)),
+    62: Shown(
+        "",
+        tests=(
+            (OVERLOAD, "test_the_fragment_of_a_hot_key_is_busy_while_the_others_go_on"),
+            ("hostile/test_bursts.py", "test_a_neighbour_is_served_in_the_middle_of_a_burst"),
+        ),
+        because="What neighbours take from each other is processor time, of which virtual time has none: every turn of "
+        "the loop lasts nothing, so no latency in it would say anything. `make neighbours` measures it.",
+    ),
 }
 
 
@@ -118,19 +135,24 @@ def _names(path: Path) -> frozenset[str]:
 @pytest.mark.parametrize("number", sorted(INVARIANTS))
 def test_what_stands_for_an_invariant_exists(number: int) -> None:
     shown = INVARIANTS[number]
-    assert shown.checker or shown.tests
+    assert shown.checker or (shown.tests and shown.because)
     if shown.checker:
         module, _, name = shown.checker.partition(".")
         folder = Path(planted_life.__file__).parent / "checkers"
         assert name in _names(folder / f"{module}.py")
     if number in CHECKERS:
         assert shown.checker == f"{CHECKERS[number].__module__.rpartition('.')[2]}.{CHECKERS[number].__name__}"
-    planted = {**BUGS, **planted_life.BUGS, **planted_topics.BUGS}
+    planted = {**BUGS, **planted_idle.BUGS, **planted_life.BUGS, **planted_topics.BUGS}
     assert set(shown.bugs) <= planted.keys()
+    assert shown.bugs or not shown.checker
     for path, name in shown.tests:
         assert name in _names(TESTS / path), f"{path} has no {name}"
 
 
-def test_a_deferred_message_that_comes_again_is_seen_as_such() -> None:
-    bug = "deferred-comes-again"
-    assert 21 in {found.invariant for found in run(CATCHING_SEEDS[bug], bug).violations}
+#: Bugs that nothing else would have caught, or not as what they are.
+SEEN_AS = {bug: number for number in (15, 21, 22, 23, 30, 32, 37) for bug in INVARIANTS[number].bugs}
+
+
+@pytest.mark.parametrize("bug", sorted(SEEN_AS))
+def test_a_planted_bug_is_seen_as_what_it_is(bug: str) -> None:
+    assert SEEN_AS[bug] in {found.invariant for found in run(CATCHING_SEEDS[bug], bug).violations}

@@ -46,6 +46,18 @@ CATCHING_SEEDS = {
     "session-handed-out-twice": 2,
     "session-state-lost-at-restart": 2,
     "session-newest-first": 2,
+    "scheduled-too-early": 2,
+    "expired-stays": 1,
+    "expired-the-other-way": 1,
+    "dead-letter-expires": 2,
+    "reason-lost": 1,
+    "dead-letter-without-record": 2,
+    "peek-steps-too-far": 2,
+    "peek-counts": 1,
+    "peek-sees-one-fragment": 3,
+    "expired-not-counted-back": 1,
+    "deferred-not-counted-back": 15,
+    "former-holder-honoured": 66,
 }
 
 

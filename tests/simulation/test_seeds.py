@@ -30,3 +30,7 @@ def test_a_client_waits_for_credit_before_it_sends() -> None:
 
 def test_a_request_link_whose_pair_is_gone_is_not_attached_twice() -> None:
     assert not run(2658).violations
+
+
+def test_a_run_that_one_life_deleted_is_not_counted_by_the_next() -> None:
+    assert not run(1982).violations

@@ -21,6 +21,12 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
+def postgres_url(postgres: PostgresServer) -> str:
+    """Where a shared catalog can be that no other test has."""
+    return place_of(postgres).url
+
+
+@pytest.fixture
 def postgres_store(postgres: PostgresServer) -> Iterator[PostgresStore]:
     """A store in a schema of its own, not yet open."""
     store = PostgresStore(place_of(postgres), 1)

@@ -25,15 +25,23 @@ from duobus.stores.catalog import (
     StoreRow,
     new_namespace,
 )
+from duobus.stores.catalog_postgres import PostgresCatalog
+from duobus.stores.postgres_place import catalog_place
 from duobus.stores.sqlite_catalog import FORMAT_VERSION, SqliteCatalog
 
 _SLOTS = (SlotRow(1, 8, 0), SlotRow(0, 7, 1))
 _RULE = AccessRule(name="r", primary_key="one", secondary_key="two", rights=7)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Catalog]:
-    found: Catalog = MemoryCatalog() if request.param == "memory" else SqliteCatalog(tmp_path / "data" / "catalog.db")
+    found: Catalog
+    if request.param == "memory":
+        found = MemoryCatalog()
+    elif request.param == "sqlite":
+        found = SqliteCatalog(tmp_path / "data" / "catalog.db")
+    else:
+        found = PostgresCatalog(catalog_place(request.getfixturevalue("postgres_url")))
     yield found
     found.close()
 

@@ -396,6 +396,18 @@ def test_a_generation_begins_with_the_deletion_of_ambiguous_runs(broker: Broker)
     assert broker.store.usage().rows == 5
 
 
+def test_what_sources_count_without_ambiguous_runs_is_written_with_their_deletion(broker: Broker) -> None:
+    source, other = broker.add(source_nos=(0, 1))
+    broker.send(source, [b"a", b"b"])
+    broker.store.close()
+    broker.store.open()
+    broker.store.begin_generation([Tombstone(1, 1, 1, source.source_key, 2, 2)], {source.source_key: b"one"})
+    broker.reopen()
+    found = {row.source_key: row for row in broker.contents.sources}
+    assert (found[source.source_key].counters, found[source.source_key].next_count) == (b"one", 3)
+    assert found[other.source_key].counters == other.counters
+
+
 def test_a_tombstone_of_another_store_deletes_nothing_here(broker: Broker) -> None:
     (source,) = broker.add()
     broker.send(source, [b"kept"])

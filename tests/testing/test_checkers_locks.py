@@ -246,7 +246,7 @@ def test_only_the_epoch_tells_of_a_crash_and_less_is_demanded() -> None:
 def test_a_dead_lettered_message_that_comes_from_the_main_queue_is_caught() -> None:
     story = sent()
     story.info(story.settling(story.deliver("m1", 1), DEAD_LETTERED))
-    story.settle(story.deliver("m1", 1, subqueue=DEAD_LETTER, delivery_count=1))
+    story.settle(story.deliver("m1", 1, subqueue=DEAD_LETTER, delivery_count=1, reason="poison"))
     story.settle(story.deliver("m1", 1, delivery_count=2))
     assert story.broken() == {6}
 

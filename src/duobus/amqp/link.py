@@ -102,6 +102,7 @@ class Link(Attachment):
         echo: On a link we send on: the peer wants to hear our state; ``flow`` answers.
         holds_detach: Set by an owner who answers the peer's detach with ``answer_detach``, once there are no more
             outcomes to tell: what is told after that answer is lost on clients that wait for it.
+        tags: Set to a list by an owner who wants the tag of every delivery that comes in, in order; takes them out.
         template: Of its transfers; for whoever writes them.
     """
 
@@ -116,6 +117,7 @@ class Link(Attachment):
         "drain",
         "echo",
         "holds_detach",
+        "tags",
         "template",
     )
 
@@ -125,6 +127,7 @@ class Link(Attachment):
         self.drain = False
         self.echo = False
         self.holds_detach = False
+        self.tags: list[bytes] | None = None
         self._closed = True
         # More than credit after credit was taken back: deliveries may be under way that were sent on the old one.
         self._allowance = 0
@@ -244,7 +247,7 @@ class Link(Attachment):
 
     def run_room(self, size: int) -> int:
         """Return how many complete deliveries may follow now; 0 when the thorough path has to look."""
-        if self.is_sender or self.state != ATTACHED or self._partial is not None:
+        if self.is_sender or self.state != ATTACHED or self._partial is not None or self.tags is not None:
             return 0
         if self.max_message_size is not None and size > self.max_message_size:
             return 0
@@ -298,6 +301,8 @@ class Link(Attachment):
             raise ProtocolViolation(conditions.NOT_ALLOWED, text, self)
         if transfer.aborted:
             self._drop_partial()
+            if self.tags:
+                self.tags.pop()
             return
         partial.settled = partial.settled or bool(transfer.settled)
         partial.state = state_from(transfer.state) or partial.state
@@ -338,6 +343,8 @@ class Link(Attachment):
         self._allowance -= 1
         self.credit = max(0, self.credit - 1)
         self.delivery_count = (self.delivery_count + 1) & MASK
+        if self.tags is not None:
+            self.tags.append(transfer.delivery_tag or b"")
         return _Partial(transfer.delivery_id, transfer.message_format or 0)
 
     def _keep(self, partial: _Partial, payload: bytes) -> None:

@@ -224,17 +224,23 @@ class Authorizer:
 
 
 class Grants:
-    """What one connection may do, by audience; a renewal replaces the grant of the same audience."""
+    """What one connection may do, by audience; a renewal replaces the grant of the same audience.
 
-    __slots__ = ("_by_audience", "_login")
+    Attributes:
+        changes: Grows with each grant that comes or ends.
+    """
+
+    __slots__ = ("_by_audience", "_login", "changes")
 
     def __init__(self) -> None:
+        self.changes = 0
         self._by_audience: dict[tuple[str, ...], Grant] = {}
         self._login: Grant | None = None
 
     def set_login(self, grant: Grant) -> None:
         """Keep what the login itself gave (SASL PLAIN); it lasts as long as the connection."""
         self._login = grant
+        self.changes += 1
 
     def add(self, audience: str, grant: Grant) -> Grant:
         """Keep the grant of one put-token and return it, narrowed to the audience that was asked for.
@@ -250,6 +256,7 @@ class Grants:
         if path not in self._by_audience and len(self._by_audience) >= GRANTS_MAX:
             raise Unauthorized(f"The connection holds {GRANTS_MAX} tokens already. Open another connection.")
         self._by_audience[path] = grant
+        self.changes += 1
         return grant
 
     def allows(self, segments: Sequence[str], right: int, now_ms: int) -> bool:
@@ -287,6 +294,7 @@ class Grants:
         ]
         for audience in ended:
             del self._by_audience[audience]
+            self.changes += 1
         return bool(ended)
 
     @property

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from duobus.broker.placement import Placement, slot_of, string_key
 from duobus.codec import DecodeError, TooLargeError, decode, scan, with_application_properties
-from duobus.errors import ArgumentInvalid, EntityDisabled, EntityNotFound, QuotaExceeded, ServiceBusError
+from duobus.errors import ArgumentInvalid, EntityDisabled, EntityNotFound, NotAllowed, QuotaExceeded, ServiceBusError
 from duobus.model.address import not_found
 from duobus.model.description import ACTIVE, RECEIVE_DISABLED
 from duobus.model.special import Special
@@ -112,6 +112,7 @@ def check_targets(home: Namespace, description: QueueDescription, kept: QueueDes
 
     Raises:
         ArgumentInvalid: A target does not exist.
+        NotAllowed: Several servers share the namespace.
     """
     for name, attribute in (
         ("ForwardTo", "forward_to"),
@@ -120,6 +121,11 @@ def check_targets(home: Namespace, description: QueueDescription, kept: QueueDes
         target: str | None = getattr(description, attribute)
         if target is None or (kept is not None and getattr(kept, attribute) == target):
             continue
+        if home.is_shared:
+            raise NotAllowed(
+                f"{name} of '{description.name}': servers that share a catalog do not forward between entities yet. "
+                "Leave it out, or run one server."
+            )
         key = target.lower()
         if key == description.name.lower() or home.is_taken(key):
             continue

@@ -159,11 +159,11 @@ class MessageBroker(Residents):
             if contents.last_commit_no >= stone.commit_no
         ]
         previous = contents.generation
-        deleted = await recovery.load_runs(self, deletions)
-        self.generation = await self.call(lambda: self.store.begin_generation(deletions))
+        counters = await recovery.counters_without(self, contents, deletions)
+        self.generation = await self.call(lambda: self.store.begin_generation(deletions, counters))
         self._commit_no = contents.last_commit_no
         life = self._life
-        fragments = await recovery.recover_fragments(self, contents, self._entropy, deleted)
+        fragments = await recovery.recover_fragments(self, contents, self._entropy, counters)
         damaged = await self.call(self.store.quarantined)
         if life != self._life:
             # Closed meanwhile: this life has ended before it began.

@@ -21,9 +21,10 @@ class Namespace:
         topics: Lower-case path to topic.
         unbuilt: Lower-case path to what this version stores and does not serve (a topic, say).
         throttle: Its rate, or None when it has no bound.
+        is_shared: Other servers have entities of it, too: nothing can go from one entity to another.
     """
 
-    __slots__ = ("name", "queues", "throttle", "topics", "unbuilt")
+    __slots__ = ("is_shared", "name", "queues", "throttle", "topics", "unbuilt")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -31,6 +32,7 @@ class Namespace:
         self.topics: dict[str, Topic] = {}
         self.unbuilt: dict[str, str] = {}
         self.throttle: Throttle | None = None
+        self.is_shared = False
 
     def access_rules(self, segments: Sequence[str]) -> Iterator[tuple[tuple[str, ...], AccessRule]]:
         """The access rules of the entities on the way to a resource, each with its entity's lower-case segments."""

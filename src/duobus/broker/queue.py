@@ -56,6 +56,7 @@ class Queue:
         acceptor: Where those wait who want the next available session; None when it requires no sessions.
         idle: Since when nobody uses it, when that matters; else None.
         is_deleted: It is gone for clients; whoever still holds it has to let go.
+        has_moved: Another server has it now; the same.
     """
 
     __slots__ = (
@@ -64,6 +65,7 @@ class Queue:
         "description",
         "entity_id",
         "fragments",
+        "has_moved",
         "idle",
         "is_deleted",
         "lenders",
@@ -92,6 +94,7 @@ class Queue:
         self.lenders = {sub: Lender(source_no, sub) for sub in (MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER)}
         self.idle: IdleClock | None = None
         self.is_deleted = False
+        self.has_moved = False
         self._by_number = {handle.number: handle for handle in self.fragments}
         self.acceptor = Acceptor(source_no, self.fragments) if description.requires_session else None
         for handle in self.fragments:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from duobus.broker.fragment.slot import (
     state_in_memory,
     state_of,
 )
+from duobus.broker.fragment.source import Source, SourceSettings
 from duobus.clock import Entropy
 from duobus.stores.interface import FragmentRow, SourceRow, StoreContents, StoredMessage, Tombstone, is_end
 
@@ -45,7 +47,7 @@ _EXCEPTIONAL_STATES = (
 
 
 async def recover_fragments(
-    broker: MessageBroker, contents: StoreContents, entropy: Entropy, deleted: dict[int, list[StoredMessage]]
+    broker: MessageBroker, contents: StoreContents, entropy: Entropy, counters: Mapping[int, bytes]
 ) -> list[Fragment]:
     """Make the fragments that have a plan, visible to nobody yet.
 
@@ -57,7 +59,7 @@ async def recover_fragments(
         broker: Whose store it is.
         contents: What ``open`` found.
         entropy: For lock tokens.
-        deleted: Source key to messages that ``begin_generation`` deleted: the source's counters still have them.
+        counters: By source key, what ``begin_generation`` wrote instead of what ``open`` found.
     """
     sources: dict[int, list[SourceRow]] = {}
     for row in contents.sources:
@@ -72,7 +74,9 @@ async def recover_fragments(
         present = FragmentRow(found.fragment_key, found.entity_id, found.fragment_no, found.epoch + 1)
         rows = sources.get(found.fragment_key, [])
         shared = contents.shared.get(next((row.source_key for row in rows if row.source_no == 0), 0), 0)
-        fragments.append(await _recover_fragment(broker, plan, present, rows, shared, entropy.token(10), deleted))
+        for row in rows:
+            row.counters = counters.get(row.source_key, row.counters)
+        fragments.append(await _recover_fragment(broker, plan, present, rows, shared, entropy.token(10)))
     return fragments
 
 
@@ -80,7 +84,7 @@ async def recover_one(
     broker: MessageBroker, plan: Plan, row: FragmentRow, sources: list[SourceRow], shared: int, salt: bytes
 ) -> Fragment:
     """Make one fragment of an open store, as its rows are now; see ``recover_fragments``."""
-    return await _recover_fragment(broker, plan, row, sources, shared, salt, {})
+    return await _recover_fragment(broker, plan, row, sources, shared, salt)
 
 
 async def _recover_fragment(
@@ -90,7 +94,6 @@ async def _recover_fragment(
     rows: list[SourceRow],
     shared: int,
     salt: bytes,
-    deleted: dict[int, list[StoredMessage]],
 ) -> Fragment:
     fragment = Fragment(plan.handle, found.fragment_key, found.fragment_no, found.epoch, salt)
     if plan.topic is not None:
@@ -99,10 +102,7 @@ async def _recover_fragment(
         if row.source_no not in plan.settings:
             # Its subscription is being deleted.
             continue
-        source = fragment.add_source(row, plan.settings[row.source_no])
-        for gone in deleted.get(row.source_key, []):
-            source.counted(state_in_memory(gone.state), -1)
-            source.bytes -= len(gone.payload)
+        fragment.add_source(row, plan.settings[row.source_no])
         await _recover_source(broker, fragment, row)
         await _recover_history(broker, fragment, row)
         await _recover_ledger(broker, fragment, row)
@@ -172,8 +172,27 @@ async def _recover_state(broker: MessageBroker, fragment: Fragment, row: SourceR
         first = rows[-1].count + 1
 
 
-async def load_runs(broker: MessageBroker, stones: list[Tombstone]) -> dict[int, list[StoredMessage]]:
-    """The messages of runs that are about to be deleted, by source key: the counters have to forget them too."""
+async def counters_without(broker: MessageBroker, contents: StoreContents, stones: list[Tombstone]) -> dict[int, bytes]:
+    """What sources count without the runs that are about to be deleted, by source key.
+
+    It is written with the deletion. Kept in memory alone it would be forgotten by a crash before the next commit, and
+    the messages of those runs would be counted, and reported as missing, by every life after that (I32).
+    """
+    deleted = await _load_runs(broker, stones)
+    counters: dict[int, bytes] = {}
+    for row in contents.sources:
+        if row.source_key in deleted:
+            source = Source(row.source_key, row.source_no, SourceSettings())
+            source.set_counters(row.counters)
+            for gone in deleted[row.source_key]:
+                source.counted(state_in_memory(gone.state), -1)
+                source.bytes -= len(gone.payload)
+            counters[row.source_key] = source.counters()
+    return counters
+
+
+async def _load_runs(broker: MessageBroker, stones: list[Tombstone]) -> dict[int, list[StoredMessage]]:
+    """The messages of runs, by source key."""
     found: dict[int, list[StoredMessage]] = {}
     for stone in stones:
         first = stone.first_count

@@ -13,7 +13,7 @@ from typing import NoReturn
 import click
 
 from duobus.demo.errors import DemoFailed
-from duobus.demo.parts import PARTS, load_part
+from duobus.demo.parts import EXTRA_PARTS, PARTS, load_part
 
 _EXAMPLE = """
 \b
@@ -28,7 +28,11 @@ Exit status: 0 nothing lost, altered or wrongly delivered; 1 something was, or t
 
 @click.command(name="demo", epilog=_EXAMPLE)
 @click.option(
-    "--part", "parts", multiple=True, type=click.Choice(tuple(PARTS)), help="Play this part only; repeatable."
+    "--part",
+    "parts",
+    multiple=True,
+    type=click.Choice((*PARTS, *EXTRA_PARTS)),
+    help=f"Play this part only; repeatable. {', '.join(EXTRA_PARTS)}: only when named.",
 )
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object per part instead of a table.")
 @click.option(

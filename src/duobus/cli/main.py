@@ -29,6 +29,7 @@ _COMMANDS = {
     "subscription": ("duobus.cli.subscription", "Create, show, list, update and delete subscriptions."),
     "syphon": ("duobus.cli.syphon", "Carry messages from backlog queues to where they were meant for."),
     "serve": ("duobus.cli.serve", "Run the broker until SIGTERM or Ctrl-C."),
+    "spark": ("duobus.cli.spark", "Jobs over entities on Spark: capture, replay, dead letters, large backlogs."),
     "store": ("duobus.cli.store", "List messaging stores; fail, stall and heal them in a drill."),
     "topic": ("duobus.cli.topic", "Create, show, list, update and delete topics."),
     "topology": ("duobus.cli.topology", "Export and import all entities of a namespace."),

@@ -19,7 +19,7 @@ from duobus.server.config import (
     Settings,
     load_settings,
 )
-from duobus.stores.postgres_place import parse
+from duobus.stores.postgres_place import catalog_place, parse
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -109,6 +109,13 @@ SIGTERM or Ctrl-C drains and stops; a second one stops at once.
 )
 @click.option("--allow-drills", is_flag=True, help="Let duobus store fail and stall the messaging stores.")
 @click.option("--backup-to", type=_FOLDER, help="Folder in which duobus backup makes backups while the server runs.")
+@click.option(
+    "--join",
+    metavar="URL",
+    help="Share the catalog in this PostgreSQL database with other servers, and the stores in it; postgresql://...",
+)
+@click.option("--advertise", help="Host name or address by which other servers reach this one; --host unless given.")
+@click.option("--cluster-ca", type=_FILE, help="Reach the other servers by TLS; whose certificates they have, PEM.")
 @click.option("--ready-file", type=_FILE, help="Write ports and connection strings here once clients can connect.")
 @click.option(
     "--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Form of the logs."
@@ -140,6 +147,9 @@ def command(
     store_patience: float,
     allow_drills: bool,
     backup_to: Path | None,
+    join: str | None,
+    advertise: str | None,
+    cluster_ca: Path | None,
     ready_file: Path | None,
     log_format: str,
 ) -> None:
@@ -173,6 +183,9 @@ def command(
                 store_patience_s=store_patience,
                 allow_drills=allow_drills,
                 backup_to=backup_to,
+                join=None if join is None else catalog_place(join),
+                advertise=advertise,
+                cluster_ca=cluster_ca,
                 ready_file=ready_file,
                 log_format=log_format,
             )

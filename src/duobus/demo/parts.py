@@ -25,6 +25,11 @@ PARTS = {
     "paired": "duobus.demo.paired_part",
 }
 
+#: Parts that are played only when they are named, since they need more than Python.
+EXTRA_PARTS = {
+    "spark": "duobus.demo.spark_part",
+}
+
 
 class Part(NamedTuple):
     """One part.
@@ -53,6 +58,6 @@ def load_part(name: str) -> Part:
             "The demonstration uses the official SDK, azure-servicebus, which is not installed. "
             "Install it with: pip install 'duobus[ha]'"
         )
-    part = import_module(PARTS[name]).PART
+    part = import_module({**PARTS, **EXTRA_PARTS}[name]).PART
     assert isinstance(part, Part)
     return part

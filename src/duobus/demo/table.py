@@ -79,6 +79,7 @@ def _events(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
             f"Store {drill['store']}, {drill['drill']}",
             f"{drill['sends']} sends meanwhile, back {drill['back_seconds']:.2f} s after it was healed",
         )
+    yield from result.get("rows", {}).items()
     if "slowest_send_seconds" in result:
         yield "Slowest send", f"{result['slowest_send_seconds']:.2f} s"
 

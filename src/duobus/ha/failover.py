@@ -142,10 +142,17 @@ class Failover:
         """End suspicion or failover by hand."""
         return self._heal(entity, now_ms, BY_HAND) if entity in self._troubles else None
 
-    def next_ms(self) -> int | None:
-        """When ``advance`` or ``pings_due`` has something to do; None while all is healthy."""
+    def next_ms(self, ahead_ms: int = 0) -> int | None:
+        """When ``advance`` or ``pings_due`` has something to do; None while all is healthy.
+
+        Args:
+            ahead_ms: Pings are asked for so long before they are due.
+        """
         return min(
-            (t.next_ping_ms if t.failed_over else t.since_ms + self._interval_ms for t in self._troubles.values()),
+            (
+                trouble.next_ping_ms - ahead_ms if trouble.failed_over else trouble.since_ms + self._interval_ms
+                for trouble in self._troubles.values()
+            ),
             default=None,
         )
 

@@ -11,8 +11,9 @@ from duobus.clock import Clock, Entropy
 from duobus.ha.classify import CLASSIFIERS, Classifier
 
 if TYPE_CHECKING:
-    from azure.servicebus.aio import ServiceBusClient
-    from azure.servicebus.aio.management import ServiceBusAdministrationClient
+    from azure.servicebus import ServiceBusClient, aio
+    from azure.servicebus.aio import management as aio_management
+    from azure.servicebus.management import ServiceBusAdministrationClient
 
     from duobus.ha.events import Event
 
@@ -37,7 +38,8 @@ class SendAvailabilityPairedNamespaceOptions:
     """Options of ``pair_namespace``, with the names and the defaults of the API that Azure has retired.
 
     Args:
-        secondary: Client of the namespace that keeps messages while the primary is away.
+        secondary: Client of the namespace that keeps messages while the primary is away; of the same kind, with asyncio
+            or without, as that of the primary.
         backlog_queue_count: Queues ``<primary namespace>/x-servicebus-transfer/<i>`` in the secondary, 1 to 1,000.
         failover_interval: Time without a successful send, after a failure, until sends are diverted; 0 to 60 minutes.
             With zero the failing send itself is diverted; otherwise it fails to its caller.
@@ -51,19 +53,20 @@ class SendAvailabilityPairedNamespaceOptions:
         depth_interval: How often to ask the secondary what its backlog queues hold, for events and metrics; 1 second to
             60 minutes, or None. Needs ``administration``.
         primary_name: Name of the primary namespace in the paths; by default the first label of its host name.
-        on_event: Called with every event, in the event loop; see ``duobus.ha.events``. It must not block.
+        on_event: Called with every event, in the event loop or in the thread that it happened in; see
+            ``duobus.ha.events``. It must not block.
 
     Raises:
         ValueError: Out of range; the text has the range.
         TypeError: Not what it should be.
     """
 
-    secondary: ServiceBusClient
+    secondary: ServiceBusClient | aio.ServiceBusClient
     backlog_queue_count: int = BACKLOG_QUEUES_DEFAULT
     failover_interval: timedelta = MINUTE
     enable_syphon: bool = False
     ping_primary_interval: timedelta = MINUTE
-    administration: ServiceBusAdministrationClient | None = None
+    administration: ServiceBusAdministrationClient | aio_management.ServiceBusAdministrationClient | None = None
     classifier: str | Classifier = "outage"
     on_quota: str = "raise"
     ttl_mode: str = "restart"
@@ -76,7 +79,7 @@ class SendAvailabilityPairedNamespaceOptions:
 
     def __post_init__(self) -> None:
         if not hasattr(self.secondary, "get_queue_sender"):
-            raise TypeError(f"secondary has to be an azure.servicebus.aio.ServiceBusClient, not {self.secondary!r}")
+            raise TypeError(f"secondary has to be a ServiceBusClient, not {self.secondary!r}")
         count = self.backlog_queue_count
         if isinstance(count, bool) or not isinstance(count, int):
             raise TypeError(f"backlog_queue_count has to be an int, not {count!r}")

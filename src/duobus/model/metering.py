@@ -1,7 +1,7 @@
 """MeteringRecord: what the usage report of one minute says (design 3.13, requirements PN13 and PN15).
 
-One operation is a message sent or handed out, per 64 KiB begun; a receive that ends with nothing is one;
-settlements and renewals are recorded at price 0. Counted per batch, written once a minute.
+One operation is a message sent or handed out, per 64 KiB begun; a receive that ends with nothing is one, and so is a
+peek; settlements and renewals are recorded at price 0. Counted per batch, written once a minute.
 """
 
 from __future__ import annotations
@@ -16,15 +16,25 @@ SEND = "send"
 PING = "ping"
 RECEIVE = "receive"
 EMPTY_RECEIVE = "empty-receive"
+#: A message that is shown and stays: handed out all the same.
+PEEK = "peek"
 SETTLE = "settle"
 RENEW = "renew"
 
 #: Every kind that a record may have, and whether it costs.
-KINDS: dict[str, bool] = {SEND: True, PING: True, RECEIVE: True, EMPTY_RECEIVE: True, SETTLE: False, RENEW: False}
+KINDS: dict[str, bool] = {
+    SEND: True,
+    PING: True,
+    RECEIVE: True,
+    EMPTY_RECEIVE: True,
+    PEEK: True,
+    SETTLE: False,
+    RENEW: False,
+}
 
 
 class MeteringRecord(msgspec.Struct, frozen=True):
-    """Counts of one namespace, entity and kind over one minute.
+    """Counts of one namespace, entity, kind and key over one minute.
 
     Attributes:
         server: Id of the server's run that counted; with ``number`` it tells a record from every other.
@@ -36,6 +46,7 @@ class MeteringRecord(msgspec.Struct, frozen=True):
         messages: Messages, or requests for a kind that moves none.
         bytes: Sum of the payload sizes.
         operations: Billable operations; counted per message, since sums cannot be split again.
+        key: Name of the access rule, or of the identity, that asked; empty where nobody is named.
     """
 
     server: str
@@ -47,6 +58,7 @@ class MeteringRecord(msgspec.Struct, frozen=True):
     messages: int
     bytes: int
     operations: int
+    key: str = ""
 
 
 def operations_of(size_bytes: int) -> int:

@@ -86,12 +86,24 @@ class Server:
         self._clock = clock
         self._entropy = entropy
         self._time = BrokerTime(broker_clock or clock)
-        self._catalog: Catalog = _catalog_of(settings)
+        self._catalog: Catalog = self._make_catalog()
         self._writers: list[StoreWriter] = []
         self._checkpoints: list[CheckpointThread] = []
         self.drills: dict[int, DrillStore] = {}
-        self.unit = ScaleUnit(self._catalog, self._store_event, settings.quotas, entropy.uuid)
+        self.unit = self._make_unit()
         self.unit.partitions = settings.http.tier.partitions
+
+    def _make_catalog(self) -> Catalog:
+        if self.settings.ephemeral:
+            return MemoryCatalog()
+        from duobus.stores.sqlite_catalog import SqliteCatalog
+
+        assert self.settings.data is not None
+        self.settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return SqliteCatalog(self.settings.data / "catalog.db")
+
+    def _make_unit(self) -> ScaleUnit:
+        return ScaleUnit(self._catalog, self._store_event, self.settings.quotas, self._entropy.uuid)
 
     # -- start --------------------------------------------------------------------------------------------------
 
@@ -105,14 +117,8 @@ class Server:
             contents = self._catalog.read()
         except (StoreFailed, StoreTooNew) as error:
             raise ConfigurationError(f"The catalog cannot be opened: {error}") from error
-        namespaces = self._namespaces(contents)
-        await self._add_stores(contents)
-        contents = self._catalog.read()
-        await self.unit.start(contents)
-        for checkpoint in self._checkpoints:
-            checkpoint.start()
+        namespaces = await self._start_stores(contents)
         for namespace in self.settings.namespaces:
-            await self._create_entities(namespace)
             if namespace.messages_per_second is not None:
                 throttle = Throttle(namespace.name, namespace.messages_per_second, self._clock)
                 self.unit.namespace(namespace.name).throttle = throttle
@@ -139,6 +145,17 @@ class Server:
         )
         await self._open_listeners(authorizer)
         self.is_ready = True
+
+    async def _start_stores(self, contents: CatalogContents) -> list[NamespaceRow]:
+        """Open the stores, and create what the configuration asks for; return the namespaces of that."""
+        namespaces = self._namespaces(contents)
+        await self._add_stores(contents)
+        await self.unit.start(self._catalog.read())
+        for checkpoint in self._checkpoints:
+            checkpoint.start()
+        for namespace in self.settings.namespaces:
+            await self._create_entities(namespace)
+        return namespaces
 
     def _namespaces(self, contents: CatalogContents) -> list[NamespaceRow]:
         """The rows of the configured namespaces, made where they are new, with the rules that the file gives."""
@@ -400,13 +417,3 @@ class Server:
             self.audit.end(change, self._clock.now_ms(), DONE)
         # Number 0 is no store: it is an entity that this is about.
         write(f"store {what}" if store_id else f"entity {what}", store=store_id, reason=why)
-
-
-def _catalog_of(settings: Settings) -> Catalog:
-    if settings.ephemeral:
-        return MemoryCatalog()
-    from duobus.stores.sqlite_catalog import SqliteCatalog
-
-    assert settings.data is not None
-    settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return SqliteCatalog(settings.data / "catalog.db")

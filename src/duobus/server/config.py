@@ -81,6 +81,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         backup_to: Folder in which backups are made on request, or None for none.
         bearer_tokens: File of issuers and clients, or None.
         tokens: What it says, or None.
+        join: The catalog in PostgreSQL that this server shares with others, or None.
+        advertise: Host name or address by which the others reach it; ``host`` unless given.
+        cluster_ca: Whose certificates the others' doors have; None: they are reached without TLS.
         warnings: What the operator should read at the start, one text each.
     """
 
@@ -110,6 +113,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     backup_to: Path | None = None
     bearer_tokens: Path | None = None
     tokens: TokenOptions | None = None
+    join: Place | None = None
+    advertise: str | None = None
+    cluster_ca: Path | None = None
     warnings: tuple[str, ...] = ()
 
     @property
@@ -263,6 +269,7 @@ def _check(options: Settings) -> None:
         raise ConfigurationError(f"--stores and --store ask for more than {STORES_MAX} messaging stores.")
     if options.backup_to is not None and options.ephemeral:
         raise ConfigurationError("--backup-to and --ephemeral exclude each other; what is in memory has no backup.")
+    _check_join(options)
     if options.log_format not in LOG_FORMATS:
         raise ConfigurationError(f"--log-format is {options.log_format!r}; it must be text or json.")
     if options.incoming_bytes_max <= 0:
@@ -295,3 +302,19 @@ def _check_tls(options: Settings) -> None:
         raise ConfigurationError("--tls-self-signed and --tls-cert exclude each other; give one of them.")
     if options.https_port is not None and not options.offers_tls:
         raise ConfigurationError("--https-port needs --tls-self-signed, or --tls-cert and --tls-key.")
+
+
+def _check_join(options: Settings) -> None:
+    if options.join is None:
+        if options.advertise is not None or options.cluster_ca is not None:
+            raise ConfigurationError("--advertise and --cluster-ca are for servers that share a catalog. Give --join.")
+        return
+    if options.ephemeral or options.backup_to is not None or options.allow_drills:
+        raise ConfigurationError(
+            "--join excludes --ephemeral, --backup-to and --allow-drills: the stores are PostgreSQL's to keep and to "
+            "back up."
+        )
+    if options.cluster_ca is not None and not options.offers_tls:
+        raise ConfigurationError("--cluster-ca demands that this server has a certificate, too. Give --tls-cert.")
+    if options.advertise is None and options.host in ("0.0.0.0", "::", "[::]"):
+        raise ConfigurationError(f"--host {options.host} is no address that others can use. Give --advertise.")

@@ -17,6 +17,9 @@ def samples(unit: ScaleUnit, door: AmqpDoor, started_ms: int) -> Iterator[Sample
     """Yield every sample there is now."""
     yield Sample("duobus_start_time_seconds", (), started_ms / 1000)
     yield from _of_doors(door)
+    if door.whereabouts is not None:
+        for name, value in door.whereabouts.numbers():
+            yield Sample(name, (), value)
     for store_id, broker in unit.brokers.items():
         label = (str(store_id),)
         yield Sample("duobus_store_available", label, int(broker.state == "open"))

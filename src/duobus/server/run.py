@@ -10,6 +10,7 @@ import signal
 import sys
 
 from duobus.clock import Clock, Entropy
+from duobus.errors import ConfigurationError
 from duobus.server.build import Server
 from duobus.server.config import ReadyFile, Settings, ready_members
 from duobus.server.metering import MeteringWriter
@@ -51,7 +52,7 @@ async def _serve(settings: Settings) -> int:
     clock = Clock()
     for warning in settings.warnings:
         log.warning(warning)
-    server = Server(settings, clock, Entropy())
+    server = _server_of(settings, clock)
     metering = MeteringWriter(server.metering, settings.data, clock)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -65,6 +66,8 @@ async def _serve(settings: Settings) -> int:
         gc.collect()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD, 50, 100)
+        # The data folder is ours now, and so are the journals in it.
+        metering.begin()
         meter = loop.create_task(metering.run(), name="metering")
         await stopping.wait()
         log.info("stopping")
@@ -73,9 +76,22 @@ async def _serve(settings: Settings) -> int:
         if ready is not None:
             ready.remove()
         await server.stop()
-    await metering.flush()
+    await metering.close()
     log.info("stopped")
     return 0
+
+
+def _server_of(settings: Settings, clock: Clock) -> Server:
+    if settings.join is None:
+        return Server(settings, clock, Entropy())
+    # Here and not above: it needs the driver of PostgreSQL, which most servers go without.
+    try:
+        from duobus.server.joined import JoinedServer
+    except ImportError as error:
+        raise ConfigurationError(
+            f"--join needs more than is installed ({error}): pip install 'duobus[postgres]'"
+        ) from error
+    return JoinedServer(settings, clock, Entropy())
 
 
 def _on_signal(stopping: asyncio.Event, log: Log) -> None:

@@ -8,7 +8,7 @@ done what it was asked for, so that the outcome of a commit is known to nobody m
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from duobus.errors import StoreFailed
@@ -79,8 +79,10 @@ class DrillStore(MessagingStore):
         self.inner.close()
         self._has_failed = False
 
-    def begin_generation(self, deletions: Iterable[Tombstone]) -> int:  # noqa: D102
-        return self._do(lambda: self.inner.begin_generation(deletions))
+    def begin_generation(  # noqa: D102
+        self, deletions: Iterable[Tombstone], counters: Mapping[int, bytes] | None = None
+    ) -> int:
+        return self._do(lambda: self.inner.begin_generation(deletions, counters))
 
     def add_fragment(  # noqa: D102
         self, entity_id: int, fragment_no: int, source_nos: Sequence[int]

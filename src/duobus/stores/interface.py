@@ -8,7 +8,7 @@ it. Nothing above this line knows SQL; nothing below it knows what a message mea
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 #: Highest format this version reads and writes; a newer one is refused (I65). 2: bodies that copies share; 3: copies
 #: without a row of their own.
@@ -339,10 +339,11 @@ class MessagingStore(ABC):
         """
 
     @abstractmethod
-    def begin_generation(self, deletions: Iterable[Tombstone]) -> int:
+    def begin_generation(self, deletions: Iterable[Tombstone], counters: Mapping[int, bytes] | None = None) -> int:
         """Raise generation and the epoch of every fragment, delete the runs of ``deletions``; durable on return.
 
-        The blocks of ids that belong to these runs go with them.
+        The blocks of ids that belong to these runs go with them. ``counters``: by source key, what the sources count
+        without these runs; all of it at once, since who comes up next finds the runs gone and cannot tell (I32).
 
         Called once between ``open`` and the first commit. Returns the new generation; every fragment's epoch is
         one more than ``open`` reported.

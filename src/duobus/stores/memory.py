@@ -7,7 +7,7 @@ object, and nothing survives the object.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from duobus.errors import StoreFailed
 from duobus.stores.checks import check_batch, check_run_owner
@@ -65,7 +65,7 @@ class MemoryStore(MessagingStore):
             {key: size for key, size in self._bodies.totals.items() if size},
         )
 
-    def begin_generation(self, deletions: Iterable[Tombstone]) -> int:
+    def begin_generation(self, deletions: Iterable[Tombstone], counters: Mapping[int, bytes] | None = None) -> int:
         """Raise generation and epochs, delete the runs of ``deletions``."""
         self._demand_open()
         runs = list(deletions)
@@ -76,6 +76,8 @@ class MemoryStore(MessagingStore):
             shelf = self._shelves.get(run.source_key)
             if shelf is not None:
                 shelf.forget_ids(run.first_count, run.last_count)
+        for source_key, counted in (counters or {}).items():
+            self._sources[source_key].counters = counted
         self._generation += 1
         for fragment in self._fragments.values():
             fragment.epoch += 1

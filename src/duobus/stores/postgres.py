@@ -7,7 +7,7 @@ be lost, with the session or with the server, every transaction demands the gene
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -115,7 +115,7 @@ class PostgresStore(MessagingStore):
             spare.begin()
         return contents
 
-    def begin_generation(self, deletions: Iterable[Tombstone]) -> int:
+    def begin_generation(self, deletions: Iterable[Tombstone], counters: Mapping[int, bytes] | None = None) -> int:
         """Raise generation and epochs and delete ambiguous runs, in one transaction."""
         runs = list(deletions)
         with self._operation("begin a generation"):
@@ -123,7 +123,11 @@ class PostgresStore(MessagingStore):
                 check_run_owner(self._store_id, run.store_id)
         spans = [(run.source_key, run.first_count, run.last_count) for run in runs]
         removed, of_copies = parted(spans, self._homes)
+        counted = counters or {}
         texts = [table_rows.forget_ids(*span) for span in spans]
+        rows = [(self._sources[key], value) for key, value in counted.items()]
+        changed = [(row.source_key, row.next_count, row.highest_delivered, value) for row, value in rows]
+        texts += table_rows.write_sources(changed, self._sources)
         raised = [table_rows.fragment_values(row, row.epoch + 1) for row in self._fragments.values()]
         if raised:
             keys, numbers, sums = (table_rows.integers(row[column] for row in raised) for column in (0, 3, 4))
@@ -136,6 +140,8 @@ class PostgresStore(MessagingStore):
         self._transaction("begin a generation", texts, change, generation=self._meta.generation + 1)
         for fragment in self._fragments.values():
             fragment.epoch += 1
+        for source_key, value in counted.items():
+            self._sources[source_key].counters = value
         if of_copies:
             with self._operation("read the sizes of topics") as link:
                 self._shared = dict(link.rows(postgres_schema.READ_TOTALS))

@@ -38,6 +38,10 @@ def is_postgres(path: str) -> bool:
     return path.startswith(SCHEMES)
 
 
+#: Schema of a catalog that servers share.
+CATALOG_SCHEMA: Final = "duobus_catalog"
+
+
 class Place:
     """A parsed address.
 
@@ -113,6 +117,16 @@ def parse(text: str) -> Place:
         raise ConfigurationError("The address of a messaging store names no database: postgresql://user@host/database.")
     bare = f"{quote(unquote(user), safe='')}@" if has_login and user else ""
     return Place(f"{SCHEMES[0]}{bare}{hosts}/{database}", parameters, secrets, schema, unsafe == "1")
+
+
+def catalog_place(url: str) -> Place:
+    """Where a shared catalog is: in a schema of its own, which the address may name.
+
+    Raises:
+        ConfigurationError: The address cannot be read; the text never tells a password.
+    """
+    place = parse(url)
+    return place.in_schema(place.schema or CATALOG_SCHEMA)
 
 
 def check_schema(schema: str) -> None:

@@ -158,6 +158,16 @@ def forget_ids(source_key: int, first_count: int, last_count: int) -> str:
     return f"DELETE FROM histories WHERE id BETWEEN {base | first_count} AND {base | last_count}"
 
 
+def write_sources(changed: Sequence[tuple[int, int, int, bytes]], sources: Mapping[int, SourceRow]) -> list[str]:
+    """Write rows of sources as ``CommitBatch.sources`` has them; nothing when there are none."""
+    flat = source_values(changed, sources)
+    if not flat:
+        return []
+    keys, nexts, delivered, counters, sums = (flat[column::5] for column in range(5))
+    numbers = f"{integers(keys)},{integers(nexts)},{integers(delivered)}"
+    return [f"SELECT write_sources({numbers},{blobs(counters)},{integers(sums)})"]
+
+
 def statements(batch: CommitBatch, sources: Mapping[int, SourceRow]) -> list[str]:
     """What a commit changes beside messages that come and go."""
     texts = []
@@ -166,11 +176,7 @@ def statements(batch: CommitBatch, sources: Mapping[int, SourceRow]) -> list[str
         ids, states, deliveries, specials, sums = (flat[column::5] for column in range(5))
         numbers = f"{integers(ids)},{integers(states)},{integers(deliveries)}"
         texts.append(f"SELECT write_states({numbers},{blobs(specials)},{integers(sums)})")
-    flat = source_values(batch.sources, sources)
-    if flat:
-        keys, nexts, delivered, counters, sums = (flat[column::5] for column in range(5))
-        numbers = f"{integers(keys)},{integers(nexts)},{integers(delivered)}"
-        texts.append(f"SELECT write_sources({numbers},{blobs(counters)},{integers(sums)})")
+    texts += write_sources(batch.sources, sources)
     for block in batch.histories:
         row = (block.source_key << COUNT_BITS | block.first_count, block.at_ms)
         check = numbers_sum(row, block.ids)

@@ -266,6 +266,13 @@ def write_epoch(db: apsw.Connection, row: FragmentRow, epoch: int) -> None:
     db.execute(schema.UPDATE_FRAGMENT, (epoch, check, row.fragment_key))
 
 
+def write_counters(db: apsw.Connection, sources: Mapping[int, SourceRow], counters: Mapping[int, bytes]) -> None:
+    """Write what sources count; ``sources`` stay as they are until the transaction is through."""
+    rows = [(sources[key], counted) for key, counted in counters.items()]
+    changed = [(row.source_key, row.next_count, row.highest_delivered, counted) for row, counted in rows]
+    run(db, schema.UPDATE_SOURCES, source_values(changed, sources))
+
+
 def read_fragments(db: apsw.Connection, path: str) -> list[FragmentRow]:
     """Return all fragments, verified."""
     return [FragmentRow(*row) for row in _verified(db, schema.READ_FRAGMENTS, path, "the row of a fragment")]

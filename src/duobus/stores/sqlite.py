@@ -8,7 +8,7 @@ prepared once, ranges deleted as ranges (reference/performance.md 5.4).
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 import apsw
@@ -117,26 +117,26 @@ class SqliteStore(MessagingStore):
         self._must_exist = True
         return contents
 
-    def begin_generation(self, deletions: Iterable[Tombstone]) -> int:
+    def begin_generation(self, deletions: Iterable[Tombstone], counters: Mapping[int, bytes] | None = None) -> int:
         """Raise generation and epochs and delete ambiguous runs, in one transaction."""
-        runs = list(deletions)
         self._unfold()
         with self._transaction("begin a generation") as db:
-            for run in runs:
-                check_run_owner(self._store_id, run.store_id)
             deleted = 0
             copies = bodies.Changes(self._homes, self._shared, self._folded)
-            for run in runs:
+            for run in deletions:
+                check_run_owner(self._store_id, run.store_id)
                 span = (run.source_key, run.first_count, run.last_count)
                 deleted += bodies.delete_run(db, copies, table_rows.ids(*span))
                 history_rows.delete(db, *span)
             for fragment in self._fragments.values():
                 table_rows.write_epoch(db, fragment, fragment.epoch + 1)
+            table_rows.write_counters(db, self._sources, counters or {})
             shared, gone = copies.write(db)
-            deleted += gone
-            self._advance(db, generation=self._meta.generation + 1, rows=self._meta.rows - deleted)
+            self._advance(db, generation=self._meta.generation + 1, rows=self._meta.rows - deleted - gone)
         for fragment in self._fragments.values():
             fragment.epoch += 1
+        for source_key, counted in (counters or {}).items():
+            self._sources[source_key].counters = counted
         self._shared.update(shared)
         return self._meta.generation
 

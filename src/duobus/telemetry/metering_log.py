@@ -1,8 +1,8 @@
-"""Metering: counts per namespace, entity and kind, added per batch and written once a minute (design 3.13).
+"""Metering: counts per namespace, entity, kind and key, added per batch and written once a minute (design 3.13).
 
 ``MeteringCounts`` is touched on the hot path, once a batch; ``MeteringLog`` writes files and blocks, so its calls
 belong on a thread. A record is one JSON line that ends with a checksum over the rest of it. Counts of the running
-minute are lost in a crash: the records tell what was used, they don't bill it.
+minute are kept in a journal that survives the process (``metering_journal``).
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from duobus.errors import InternalError
 from duobus.model.metering import MeteringRecord
+from duobus.telemetry.metering_journal import MeteringJournal
 
 #: A file that has grown to this size is followed by the next one: about 50,000 records.
 FILE_BYTES_MAX = 10 * 1024 * 1024
@@ -25,42 +27,69 @@ FILE_BYTES_MAX = 10 * 1024 * 1024
 #: Most files that are kept; the oldest goes when there are more (1 GiB in all).
 FILES_MAX = 100
 
+#: Counts of one minute that tell keys apart, some 30 MB. A key beyond them is counted without its name, so that an
+#: issuer who names a new identity in each token cannot fill the memory; entities are bounded by the namespace's quota.
+COUNTS_MAX: Final = 100_000
+
 _MINUTE_MS = 60_000
 _FILE_NAME = re.compile(r"metering-(\d{8})\.jsonl")
 
 
 class MeteringCounts:
-    """Counts since the last ``take``; not for several threads at once."""
+    """Counts since the last ``take``; not for several threads at once.
 
-    __slots__ = ("_counts", "_number", "_server")
+    Attributes:
+        server: Id of this run of the server.
+    """
+
+    __slots__ = ("_counts", "_journal", "_number", "server")
 
     def __init__(self, server: str) -> None:
-        self._server = server
+        self.server = server
+        self._journal: MeteringJournal | None = None
         self._number = 0
-        self._counts: dict[tuple[str, str, str], list[int]] = {}
+        self._counts: dict[tuple[str, str, str, str], list[int]] = {}
 
-    def add(self, namespace: str, entity: str, kind: str, messages: int, size_bytes: int, operations: int) -> None:
+    def add(
+        self, namespace: str, entity: str, kind: str, messages: int, size_bytes: int, operations: int, key: str = ""
+    ) -> None:
         """Count one batch of one entity; see MeteringRecord for the meaning of the numbers."""
-        found = self._counts.get((namespace, entity, kind))
-        if found is None:
-            self._counts[namespace, entity, kind] = [messages, size_bytes, operations]
+        found = self._counts.get((namespace, entity, kind, key))
+        if found is None and key and len(self._counts) >= COUNTS_MAX:
+            self.add(namespace, entity, kind, messages, size_bytes, operations)
+        elif found is None:
+            # A record's number is its turn in this minute.
+            place = 0
+            if self._journal is not None:
+                number = self._number + len(self._counts) + 1
+                place = self._journal.enter(number, namespace, entity, kind, key)
+            found = self._counts[namespace, entity, kind, key] = [messages, size_bytes, operations, place]
         else:
             found[0] += messages
             found[1] += size_bytes
             found[2] += operations
+        if found is not None and found[3] and self._journal is not None:
+            self._journal.put(found[3], found[0], found[1], found[2])
+
+    def write_to(self, journal: MeteringJournal) -> None:
+        """Keep a journal of what is counted from now on, and of what is counted already."""
+        self._journal = journal
+        for turn, ((namespace, entity, kind, key), found) in enumerate(self._counts.items(), 1):
+            found[3] = journal.enter(self._number + turn, namespace, entity, kind, key)
+            if found[3]:
+                journal.put(found[3], found[0], found[1], found[2])
 
     def take(self, now_ms: int) -> list[MeteringRecord]:
         """Return what was counted as records of the minute of ``now_ms``, and begin again at nothing."""
         counts, self._counts = self._counts, {}
         minute_ms = now_ms - now_ms % _MINUTE_MS
         records = []
-        for (namespace, entity, kind), (messages, size_bytes, operations) in counts.items():
+        for (namespace, entity, kind, key), (messages, size, operations, _) in counts.items():
             self._number += 1
-            records.append(
-                MeteringRecord(
-                    self._server, self._number, minute_ms, namespace, entity, kind, messages, size_bytes, operations
-                )
+            record = MeteringRecord(
+                self.server, self._number, minute_ms, namespace, entity, kind, messages, size, operations, key
             )
+            records.append(record)
         return records
 
 

@@ -84,6 +84,12 @@ METRICS: tuple[MetricKind, ...] = (
     MetricKind("duobus_connections_opened", COUNTER, (), "AMQP connections accepted."),
     MetricKind("duobus_links", GAUGE, (), "Attached links."),
     MetricKind("duobus_errors", COUNTER, ("condition",), "Errors sent to clients by condition."),
+    MetricKind("duobus_cluster_nodes", GAUGE, (), "Servers that share the catalog and are alive."),
+    MetricKind("duobus_cluster_stores_owned", GAUGE, (), "Messaging stores whose leases this server has."),
+    MetricKind("duobus_cluster_stores_lost", COUNTER, (), "Leases that ended without having been given back."),
+    MetricKind("duobus_cluster_beats_missed", COUNTER, (), "Times that the table of leases was not reached."),
+    MetricKind("duobus_cluster_passed_links", COUNTER, (), "Links passed on to other servers."),
+    MetricKind("duobus_cluster_passed_messages", COUNTER, (), "Messages passed on, in both directions."),
     MetricKind("duobus_start_time_seconds", GAUGE, (), "When the server was ready, seconds since 1970."),
 )
 

@@ -305,8 +305,11 @@ class _WatchedUnit(ScaleUnit):
     """The scale unit, telling the history of store failures."""
 
     def __init__(self, world: World, catalog: MemoryCatalog) -> None:
-        super().__init__(catalog, lambda store_id, what, why: world.on_event(what))
+        super().__init__(catalog, self._tell)
         self._world = world
+
+    def _tell(self, _store_id: int, what: str, _why: str) -> None:
+        self._world.on_event(what)
 
     def store_failed(self, broker: MessageBroker, error: BaseException) -> None:
         """See Watcher."""

@@ -27,6 +27,7 @@ from duobus.testing.sim_client import SimulatedClient
 from duobus.testing.sim_forwarding import ForwardingPart, forwarding_queues, sub_queues_of, teach
 from duobus.testing.sim_message import Message
 from duobus.testing.sim_sessions import SessionPart
+from duobus.testing.sim_survey import survey
 from duobus.testing.sim_transactions import transact
 from duobus.testing.sim_uses import use
 from duobus.testing.sim_world import World
@@ -337,6 +338,7 @@ class SimulatedRun:
         """Receive and complete until nothing comes any more, from every sub-queue; then look what is left."""
         world = self.world
         await asyncio.sleep(6.0)
+        await survey(world, self.scenario.all_queues, self.scenario.forwarding)
         async with asyncio.timeout(DRAIN_LIMIT_S):
             client = await self._client("drain")
             assert client is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from duobus.errors import StoreFailed, StoreStale
@@ -118,7 +118,7 @@ class CrashingStore(MessagingStore):
             shared_bytes(state),
         )
 
-    def begin_generation(self, deletions: Iterable[Tombstone]) -> int:
+    def begin_generation(self, deletions: Iterable[Tombstone], counters: Mapping[int, bytes] | None = None) -> int:
         """Raise generation and epochs and delete the runs of ``deletions``."""
         self._require_usable()
         if self._begun:
@@ -131,6 +131,8 @@ class CrashingStore(MessagingStore):
                 state.fragments[key] = (entity_id, fragment_no, epoch + 1)
             remove_runs(state, runs)
             forget_ids(state, runs)
+            for source_key, counted in (counters or {}).items():
+                state.sources[source_key] = (*state.sources[source_key][:4], counted)
 
         self._perform(operation)
         self._begun = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from duobus.amqp import Attach, Coordinator, Link, Source, Target
@@ -61,8 +62,11 @@ def detach_unauthorized(peer: Peer, now_ms: int) -> None:
             peer.detach(link, Unauthorized("The token has expired. Put a fresh one and attach again."), path)
 
 
-def attach(peer: Peer, link: Link) -> None:
-    """Accept a link and start it, or refuse it with the error that the SDK needs (contract 6.3)."""
+def attach(peer: Peer, link: Link, *, is_last: bool = False) -> None:
+    """Accept a link and start it, or refuse it with the error that the SDK needs (contract 6.3).
+
+    Or pass it on: its entity is another server's. ``is_last``: the catalog was just read for it.
+    """
     text = _address_text(link)
     try:
         if peer.door.is_closing:
@@ -75,6 +79,9 @@ def attach(peer: Peer, link: Link) -> None:
         if not text:
             raise NotImplementedYet("A link needs the address of an entity; anonymous nodes are not offered.")
         address = parse_address(text)
+        again = partial(attach, peer, link, is_last=True)
+        if not address.is_cbs and peer.passing.concerns(link, address, again, is_last=is_last):
+            return
         if address.is_cbs:
             _attach_node(peer, link, CbsNode(peer, CBS), ())
         elif address.is_management:
@@ -182,6 +189,8 @@ def _destination_of(peer: Peer, link: Link) -> str | None:
     text = next((value for key, value in properties.items() if str(key) == TRANSFER_DESTINATION), None)
     if text is None:
         return None
+    if peer.door.unit.namespace(peer.namespace or "").is_shared:
+        raise NotAllowed("Servers that share a catalog do not send via another entity. Send to the entity itself.")
     if not _is_short(text):
         raise InvalidField(f"{TRANSFER_DESTINATION} is a string of {ADDRESS_MAX} characters at most.")
     address = parse_address(str(text))

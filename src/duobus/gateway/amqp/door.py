@@ -13,6 +13,7 @@ from duobus.codec import Symbol
 from duobus.errors import QuotaExceeded, ServiceBusError
 from duobus.gateway.amqp.budget import ByteBudget
 from duobus.gateway.amqp.entity_life import entity_changed
+from duobus.gateway.amqp.passing import Whereabouts
 from duobus.gateway.amqp.peer import Peer
 from duobus.gateway.amqp.slices import WORK_MAX
 from duobus.telemetry.audit_log import AuditTrail
@@ -42,6 +43,7 @@ class AmqpDoor:
         unit: What it opens on to.
         authorizer: Who may do what.
         peers: Every connection that is alive.
+        whereabouts: Who has which entity, when several servers share a catalog.
         budget: What all of them may hold of messages that no store has yet.
         is_closing: Once true no link is attached any more.
     """
@@ -74,6 +76,8 @@ class AmqpDoor:
         self._connections: dict[str, int] = {}
         self.budget = budget or ByteBudget()
         self.audit = AuditTrail()
+        # Where entities are that other servers have; None without other servers.
+        self.whereabouts: Whereabouts | None = None
         self.is_closing = False
         self.loop = asyncio.get_running_loop()
         self._server_id = str(entropy.uuid())
@@ -145,9 +149,11 @@ class AmqpDoor:
         suffix = tracking_suffix(tracking_id, "G0", "duobus", path, self.clock.now_ms())
         return AmqpError(error.condition, f"{error}{suffix}", {Symbol("com.microsoft:tracking-id"): tracking_id})
 
-    def meter(self, namespace: str, entity: str, kind: str, messages: int, size: int, operations: int) -> None:
+    def meter(
+        self, namespace: str, entity: str, kind: str, messages: int, size: int, operations: int, key: str = ""
+    ) -> None:
         """Count operations of one batch, for the usage report and for the metrics page."""
-        self.metering.add(namespace, entity, kind, messages, size, operations)
+        self.metering.add(namespace, entity, kind, messages, size, operations, key)
         total = self.totals.setdefault((namespace, entity, kind), [0, 0, 0])
         total[0] += messages
         total[1] += size

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from duobus.broker import MAIN, Queue
-from duobus.errors import EntityDisabled, NotAllowed, ServiceBusError
+from duobus.errors import DetachForced, EntityDisabled, NotAllowed, ServiceBusError
 from duobus.model.address import not_found
 from duobus.model.description import ACTIVE, RECEIVE_DISABLED, SEND_DISABLED
 
@@ -78,6 +78,8 @@ def entity_changed(peer: Peer, queue: Queue) -> None:
 def _forbidden(queue: Queue, endpoint: Any) -> ServiceBusError | None:
     if queue.is_deleted:
         return not_found(f"sb://{queue.namespace}/{queue.path}")
+    if queue.has_moved:
+        return DetachForced(f"'{queue.path}' moves to another server. Attach again.")
     try:
         if endpoint is not None:
             endpoint.demand_enabled()

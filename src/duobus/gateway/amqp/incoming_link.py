@@ -306,14 +306,15 @@ class IncomingLink(Mailbox):
                     accepted += ranges
             elif batch.unsettled:
                 self._refuse(ranges, error)
-        if not self._peer.is_gone:
+        if not self._peer.is_gone and not self.queue.has_moved:
             for first, last in _merged(accepted):
                 self._link.settle(first & 0xFFFFFFFF, last & 0xFFFFFFFF, ACCEPTED)
             self._top_up(self._credit // 2)
 
     def _refuse(self, ranges: list[tuple[int, int]], error: ServiceBusError) -> None:
         state = Rejected(self._peer.error(error, self.queue.path))
-        if not self._peer.is_gone:
+        # What was under way to a store that has another owner now may be stored or not: nobody may be told either.
+        if not self._peer.is_gone and not self.queue.has_moved:
             for first, last in ranges:
                 self._link.settle(first & 0xFFFFFFFF, last & 0xFFFFFFFF, state)
 

@@ -47,7 +47,7 @@ from duobus.gateway.waiting import Waiting
 from duobus.model.address import Address
 from duobus.model.columns import DeliveryBatch
 from duobus.model.description import Right
-from duobus.model.metering import RECEIVE, RENEW, SETTLE, operations_of
+from duobus.model.metering import PEEK, RECEIVE, RENEW, SETTLE, operations_of
 
 #: When a client names no time (JavaScript never does), and the most that one may ask for.
 TIMEOUT_DEFAULT_MS, TIMEOUT_MAX_MS = 60_000, 600_000
@@ -225,7 +225,8 @@ class ManagementNode(RequestNode):
         for command in await waiting.results(len(commands)):
             if command.error is not None:
                 raise command.error
-        self.peer.meter(self.queue, SETTLE, sum(len(command.ranges) for command in commands), 0, 1)
+        number = sum(len(command.ranges) for command in commands)
+        self.peer.meter(self.queue, SETTLE, number, 0, number)
         return 200, None
 
     def _settlements(self, body: dict[Any, Any], reply: Waiting | None) -> list[SettleBatch]:
@@ -348,6 +349,9 @@ class ManagementNode(RequestNode):
             if messages and size > PEEK_BYTES_MAX:
                 break
             messages.append({"message": message})
+        sizes = [len(message["message"]) for message in messages]
+        # A peek that finds nothing is an operation like a receive that ends with nothing.
+        self.peer.meter(self.queue, PEEK, len(sizes), sum(sizes), sum(map(operations_of, sizes)) or 1)
         return (200, {"messages": messages}) if messages else (204, None)
 
     async def _receive_by_number(self, body: dict[Any, Any]) -> Answer:

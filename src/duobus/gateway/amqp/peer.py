@@ -42,7 +42,11 @@ from duobus.gateway.amqp import attaching
 from duobus.gateway.amqp.coordinator import CoordinatorLink
 from duobus.gateway.amqp.deliveries import Deliveries
 from duobus.gateway.amqp.incoming_link import IncomingLink
+from duobus.gateway.amqp.logging_in import log_in
+from duobus.gateway.amqp.meter import Meter
 from duobus.gateway.amqp.outgoing_link import OutgoingLink
+from duobus.gateway.amqp.passing import NotPassing, Passing
+from duobus.gateway.amqp.passing_links import PassedLink
 from duobus.gateway.amqp.request_node import ReplyLink, RequestLink
 from duobus.gateway.amqp.session_link import PendingSession, SessionLink
 from duobus.gateway.amqp.session_outlet import SessionOutlet
@@ -65,7 +69,9 @@ TURN_MS = 60_000
 #: ... and may not be silent for so long: its client may be dead.
 TURN_SILENCE_MS = 10_000
 
-Endpoint = IncomingLink | OutgoingLink | PendingSession | RequestLink | ReplyLink | CoordinatorLink
+Endpoint = IncomingLink | OutgoingLink | PendingSession | RequestLink | ReplyLink | CoordinatorLink | PassedLink
+#: Those on which a client sends.
+_TAKERS = (IncomingLink, RequestLink, CoordinatorLink, PassedLink)
 
 
 class Peer(asyncio.Protocol):
@@ -76,6 +82,7 @@ class Peer(asyncio.Protocol):
         engine: The AMQP engine.
         grants: What its tokens and its login allow.
         transactions: What it has declared and not discharged.
+        passing: What it has at other servers, where there are any.
         can_write: False while the socket takes no more.
         is_gone: The connection is lost; nothing can be answered any more.
         counted_in: The namespace whose connections it is counted with, or None.
@@ -85,7 +92,9 @@ class Peer(asyncio.Protocol):
         self.door = door
         self.engine = Connection(door.settings(), acceptor=True)
         self.grants = Grants()
+        self.meter = Meter(door, self.grants).count
         self.transactions = Transactions(self)
+        self.passing = NotPassing() if door.whereabouts is None else Passing(self, door.whereabouts)
         self.can_write = True
         self.is_gone = False
         self.namespace: str | None = None
@@ -155,6 +164,7 @@ class Peer(asyncio.Protocol):
         self.door.forget(self)
         for task in self._tasks:
             task.cancel()
+        self.passing.close()
         unsettled = [entry for deliveries in self._deliveries.values() for entry in deliveries.drain()]
         self._deliveries.clear()
         # Receivers first: what is released must not be offered to this connection again.
@@ -178,8 +188,9 @@ class Peer(asyncio.Protocol):
         for endpoint in list(self._endpoints.values()):
             if isinstance(endpoint, OutgoingLink):
                 endpoint.wake()
-            elif isinstance(endpoint, ReplyLink):
+            elif isinstance(endpoint, (ReplyLink, PassedLink)):
                 endpoint.pump()
+        self.passing.resume()
         self.write_soon()
 
     def carry(self, size: int) -> None:
@@ -239,6 +250,7 @@ class Peer(asyncio.Protocol):
         if self._turn is not None or self.door.budget.turn is self:
             self._watch_turn(monotonic_ms)
         self.transactions.tick(monotonic_ms)
+        self.passing.tick(monotonic_ms)
         age_ms = monotonic_ms - self._since_ms
         if self._is_closing or self.engine.is_closed or self.engine.is_closing:
             # What is written already goes out, unless the other side does not read it (contract chapter 16).
@@ -273,7 +285,7 @@ class Peer(asyncio.Protocol):
     def stop_sends(self) -> None:
         """Take the credit of every sending client back: the server is about to stop."""
         for endpoint in self._endpoints.values():
-            if isinstance(endpoint, IncomingLink):
+            if isinstance(endpoint, (IncomingLink, PassedLink)):
                 endpoint.stop()
         self.write_soon()
 
@@ -283,7 +295,7 @@ class Peer(asyncio.Protocol):
         return bool(self._tasks) or any(
             endpoint.owes
             for endpoint in self._endpoints.values()
-            if isinstance(endpoint, (IncomingLink, OutgoingLink, CoordinatorLink))
+            if isinstance(endpoint, (IncomingLink, OutgoingLink, CoordinatorLink, PassedLink))
         )
 
     def shut_down(self) -> None:
@@ -372,10 +384,6 @@ class Peer(asyncio.Protocol):
         """Log something of this connection that only its developer wants to know."""
         self.door.log.debug(text, connection=self.engine.settings.container_id, **about)
 
-    def meter(self, queue: Queue, kind: str, messages: int, size: int, operations: int) -> None:
-        """Count billable operations, per batch."""
-        self.door.meter(queue.namespace, queue.path, kind, messages, size, operations)
-
     def allows(self, segments: tuple[str, ...], right: int) -> bool:
         """Whether the connection's grants give ``right`` there now."""
         return self.grants.allows(segments, right, self.door.clock.now_ms())
@@ -389,6 +397,7 @@ class Peer(asyncio.Protocol):
         assert self._rules is not None
         grant = self.door.authorizer.authorize_token(token, self._rules, self.door.clock.now_ms())
         self.grants.add(audience, grant)
+        self.passing.token_put(audience, token)
         self._now_known()
 
     def _now_known(self) -> None:
@@ -442,29 +451,15 @@ class Peer(asyncio.Protocol):
     # -- events -------------------------------------------------------------------------------------------------
 
     def _on_sasl_init(self, event: SaslInit) -> None:
-        is_ok = event.mechanism in ("ANONYMOUS", "MSSBCBS")
-        if event.mechanism == "PLAIN":
-            is_ok = self._log_in(event)
+        is_ok, self._login_rules = log_in(self, event)
+        if self._login_rules is not None:
+            self._now_known()
         self.engine.sasl_outcome(is_ok)
-
-    def _log_in(self, event: SaslInit) -> bool:
-        parts = (event.response or b"").split(b"\x00")
-        if len(parts) != 3:
-            return False
-        rules = self.door.authorizer.namespace_of(event.hostname)
-        try:
-            name, key = parts[1].decode(), parts[2].decode()
-            self.grants.set_login(self.door.authorizer.authorize_plain(name, key, rules))
-        except (Unauthorized, UnicodeDecodeError) as error:
-            self.door.log.info("login refused", mechanism="PLAIN", reason=type(error).__name__)
-            return False
-        self._login_rules = rules
-        self._now_known()
-        return True
 
     def _on_open(self, event: OpenReceived) -> None:
         self._rules = self.door.authorizer.namespace_of(event.hostname)
         self.namespace = self._rules.name
+        self.passing.opened(event)
         self.engine.open(self.door.clock.monotonic_ms())
         if self._login_rules is not None and self._login_rules is not self._rules:
             self._close(Unauthorized("The login belongs to another namespace than the host name of open."))
@@ -477,17 +472,17 @@ class Peer(asyncio.Protocol):
 
     def _on_transfers(self, event: Transfers) -> None:
         endpoint = self._endpoints.get(event.link)
-        if isinstance(endpoint, (IncomingLink, RequestLink, CoordinatorLink)):
+        if isinstance(endpoint, _TAKERS):
             endpoint.transfers(event)
 
     def _on_transfer_refused(self, event: TransferRefused) -> None:
         endpoint = self._endpoints.get(event.link)
-        if isinstance(endpoint, (IncomingLink, RequestLink, CoordinatorLink)):
+        if isinstance(endpoint, _TAKERS):
             endpoint.refused(event)
 
     def _on_flow(self, event: LinkFlow) -> None:
         endpoint = self._endpoints.get(event.link)
-        if isinstance(endpoint, (OutgoingLink, ReplyLink)):
+        if isinstance(endpoint, (OutgoingLink, ReplyLink, PassedLink)):
             endpoint.flow()
 
     def _on_session_flow(self, event: SessionFlow) -> None:
@@ -501,6 +496,8 @@ class Peer(asyncio.Protocol):
     def _on_dispositions(self, event: Dispositions) -> None:
         # As a sender a client settles what we settled already: nothing to do.
         deliveries = self._deliveries.get(event.session)
+        if event.role:
+            self.passing.dispositions(event.session, event.ranges)
         if not event.role or deliveries is None:
             return
         for first, last, settled, state in event.ranges:
@@ -522,6 +519,7 @@ class Peer(asyncio.Protocol):
         for link in [link for link in self._endpoints if link.session is event.session]:
             self._forget(link)
         self._deliveries.pop(event.session, None)
+        self.passing.session_ended(event)
 
     def _on_closed(self, event: Closed) -> None:
         if event.error is not None:

@@ -11,6 +11,7 @@ from aiohttp import web
 from duobus.broker import ScaleUnit
 from duobus.gateway.rest.api import HttpApi, expect_nothing
 from duobus.gateway.rest.crowd import bounded
+from duobus.gateway.rest.passing import HttpPassing
 from duobus.gateway.websocket import PATHS, WebSocketDoor
 from duobus.telemetry.metrics import CONTENT_TYPE, Metrics
 
@@ -51,6 +52,11 @@ class RestDoor:
         self._api = api
         self._tokens = tokens
         self._runner: web.AppRunner | None = None
+        self._passing: HttpPassing | None = None
+
+    def pass_on(self, passing: HttpPassing) -> None:
+        """Send requests about entities of other servers on to them."""
+        self._passing = passing
 
     async def open(self) -> Callable[[], asyncio.Protocol]:
         """Get ready and return the factory of protocols."""
@@ -65,7 +71,7 @@ class RestDoor:
             self._tokens.add_to(app.router)
         if self._api is not None:
             # Last: whatever nothing else is registered for.
-            app.router.add_route("*", r"/{address:[\s\S]*}", self._api.serve, expect_handler=expect_nothing)
+            app.router.add_route("*", r"/{address:[\s\S]*}", self._serve, expect_handler=expect_nothing)
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -87,15 +93,25 @@ class RestDoor:
 
     async def close(self) -> None:
         """Close what is open."""
+        if self._passing is not None:
+            await self._passing.close()
         if self._api is not None:
             await self._api.close()
         if self._runner is not None:
             await self._runner.cleanup()
 
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        assert self._api is not None
+        answer = None if self._passing is None else await self._passing.answer(request)
+        return answer or await self._api.serve(request)
+
     async def _health(self, request: web.Request) -> web.Response:
         """200 while any store accepts, with the state of each (design 6); the emulator's form where it has one."""
         stores = {str(store_id): broker.state for store_id, broker in self._unit.brokers.items()}
         is_open = [state == "open" for state in stores.values()]
+        if self._passing is not None:
+            # Others have the other stores; this one may have none, and serve.
+            is_open.append(self._passing.is_joined)
         if not self._is_ready() or not any(is_open):
             return web.json_response({"status": "unhealthy", "message": UNHEALTHY, "stores": stores}, status=503)
         status = "healthy" if all(is_open) else "degraded"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ResourceExistsError
@@ -16,6 +16,8 @@ from azure.servicebus.exceptions import (
     ServiceBusAuthorizationError,
 )
 
+from duobus.ha.aio import tasks
+from duobus.ha.bounds import BACKLOG_DIGITS_MAX
 from duobus.ha.errors import BacklogUnavailable
 from duobus.ha.events import BacklogCreateFailed, BacklogDepth, BacklogMissing, BacklogRestored, Reporter
 
@@ -32,9 +34,11 @@ REST_MS: Final = 60_000
 #: Queues that are looked at side by side at pairing.
 AT_ONCE: Final = 10
 TRIES: Final = 3
-#: Digits of a number of a backlog queue; a path with more is somebody else's.
-INDEX_DIGITS_MAX: Final = 9
 TRY_AGAIN_S: Final = 30.0
+#: A link to a backlog queue that was not opened in this time is not there.
+LOOK_LIMIT_S: Final = 60.0
+#: What no other queue would answer otherwise; without any of them the pair does.
+_NO_RIGHTS: Final = (ClientAuthenticationError, ServiceBusAuthenticationError, ServiceBusAuthorizationError)
 
 #: What the service writes for a duration without end.
 _FOREVER: Final = "P10675199DT2H48M5.4775807S"
@@ -85,8 +89,8 @@ class Rotation:
             return True
         if self._clock.monotonic_ms() < until:
             return False
-        del self._resting[queue]
-        if self._reporter is not None:
+        # Several senders may find it at the same time; one of them tells.
+        if self._resting.pop(queue, None) is not None and self._reporter is not None:
             self._reporter.tell(BacklogRestored(queue))
         return True
 
@@ -117,22 +121,19 @@ async def provide(
         BacklogUnavailable: There is none at all.
         ClientAuthenticationError, ServiceBusAuthenticationError, ServiceBusAuthorizationError: The credentials may not.
     """
-    room = asyncio.Semaphore(AT_ONCE)
-
-    async def look(queue: str) -> Exception | None:
-        async with room:
-            try:
-                if administration is None:
-                    await _look(client, queue)
-                else:
-                    await _provide_one(administration, queue, reporter)
-            except (ClientAuthenticationError, ServiceBusAuthenticationError, ServiceBusAuthorizationError):
-                raise
-            except Exception as error:  # noqa: BLE001 - the pair does without this queue, whatever it was
-                return error
-            return None
-
-    answers = dict(zip(wanted, await asyncio.gather(*(look(queue) for queue in wanted)), strict=True))
+    answers: dict[str, Exception | None] = {}
+    for first in range(0, len(wanted), AT_ONCE):
+        part = wanted[first : first + AT_ONCE]
+        looks = [
+            partial(_look, client, queue)
+            if administration is None
+            else partial(_provide_one, administration, queue, reporter)
+            for queue in part
+        ]
+        answers |= zip(part, await tasks.together(*looks), strict=True)
+        for answer in answers.values():
+            if isinstance(answer, _NO_RIGHTS):
+                raise answer
     for queue, answer in answers.items():
         if answer is not None:
             reporter.tell(BacklogMissing(queue, str(answer)))
@@ -145,8 +146,9 @@ async def provide(
 
 
 async def _look(client: ServiceBusClient, queue: str) -> None:
-    async with client.get_queue_sender(queue):
-        pass
+    sender = client.get_queue_sender(queue)
+    await tasks.within(LOOK_LIMIT_S, sender.__aenter__)
+    await sender.close()
 
 
 async def _provide_one(administration: ServiceBusAdministrationClient, queue: str, reporter: Reporter) -> None:
@@ -162,7 +164,7 @@ async def _provide_one(administration: ServiceBusAdministrationClient, queue: st
             if not left:
                 raise
             reporter.tell(BacklogCreateFailed(queue, str(error) or type(error).__name__, left))
-            await asyncio.sleep(TRY_AGAIN_S)
+            await tasks.sleep(TRY_AGAIN_S)
         else:
             return
 
@@ -220,7 +222,7 @@ def backlogs_among(queues: Iterable[QueueRuntimeProperties], primary_name: str, 
         name = str(queue.name)
         # The service gives paths back in the letters they were created with, and takes them in any.
         rest = name[len(prefix) :] if name.lower().startswith(prefix.lower()) else ""
-        if rest.isascii() and rest.isdigit() and len(rest) <= INDEX_DIGITS_MAX and str(int(rest)) == rest:
+        if rest.isascii() and rest.isdigit() and len(rest) <= BACKLOG_DIGITS_MAX and str(int(rest)) == rest:
             number = int(rest)
             waiting, dead = queue.active_message_count or 0, queue.dead_letter_message_count or 0
             found.append((number, Found(name, number < count, waiting, dead)))
@@ -238,4 +240,4 @@ async def watch_depths(
                 properties = await administration.get_queue_runtime_properties(queue)
                 waiting, dead = properties.active_message_count or 0, properties.dead_letter_message_count or 0
                 reporter.tell(BacklogDepth(queue, waiting, dead))
-        await asyncio.sleep(interval.total_seconds())
+        await tasks.sleep(interval.total_seconds())

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from azure.core.exceptions import AzureError
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusQuotaExceededError
 
+from duobus.ha.aio import tasks
 from duobus.ha.errors import BacklogUnavailable, NotDiverted, TooLargeToDivert
 from duobus.ha.events import BacklogFailed, Diverted
 from duobus.ha.listing import listed
@@ -21,9 +23,13 @@ if TYPE_CHECKING:
     from datetime import datetime
     from types import TracebackType
 
-    from azure.servicebus.aio import ServiceBusSender
+    from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
     from duobus.ha.aio.pairing import PairedNamespace
+
+#: A call that opens a link is given up after this time if its caller gave none, or so long after the caller's.
+OPEN_LIMIT_S: Final = 60.0
+GRACE_S: Final = 1.0
 
 
 class PairedSender:
@@ -34,16 +40,37 @@ class PairedSender:
     of this entity, sends go to a backlog queue of the secondary. They are durable there when the call returns; the
     syphon brings them to the entity later, at least once, and not in order with what is sent directly.
 
-    Make it with ``PairedNamespace.get_queue_sender`` or ``get_topic_sender``. Like the SDK's, a sender is for one task
-    at a time.
+    Make it with ``PairedNamespace.get_queue_sender`` or ``get_topic_sender``.
+    Like the SDK's, a sender is for one task at a time.
+
+    Args:
+        pair: Where it belongs.
+        path: The entity.
+        primary: The SDK's sender for it.
+        again: Makes another one. A link that stood idle through an outage is dead without the SDK knowing: its next
+            send would fail, once. So the first send after a failover goes over a new link.
+        returns: ``pair.returns`` when the first one was made.
     """
 
-    def __init__(self, pair: PairedNamespace, path: str, primary: ServiceBusSender) -> None:
+    def __init__(
+        self,
+        pair: PairedNamespace,
+        path: str,
+        primary: ServiceBusSender,
+        again: Callable[[], ServiceBusSender] | None = None,
+        returns: int = 0,
+    ) -> None:
         self._pair = pair
         self._path = path
         self._primary = primary
+        self._again = again
+        self._returns = returns
+        #: The link is open, as far as is known.
+        self._is_proven = False
         self._backlog: ServiceBusSender | None = None
         self._queue: str | None = None
+        #: Whether the link to it is open, as far as is known.
+        self._is_open = False
 
     @property
     def entity_name(self) -> str:
@@ -108,7 +135,7 @@ class PairedSender:
             message = list(message)  # The first try would use it up.
         if not pair.is_diverted(path):
             try:
-                await self._primary.send_messages(message, timeout=timeout, **kwargs)
+                await self._at_primary("send_messages", message, timeout=timeout, **kwargs)
             except Exception as error:
                 if not pair.on_send_failed(path, error) and not self._is_full(error):
                     raise
@@ -162,12 +189,14 @@ class PairedSender:
         pair.check()
         if not pair.is_diverted(path):
             try:
-                return await self._primary.create_message_batch(max_size_in_bytes)
+                batch = await self._at_primary("create_message_batch", max_size_in_bytes)
+                return cast("ServiceBusMessageBatch", batch)
             except Exception as error:
                 # Opening the link is what failed: the same outage as that of a send.
                 if not pair.on_send_failed(path, error):
                     raise
-        return await (await self._choose()).create_message_batch(max_size_in_bytes)
+        make = partial((await self._choose()).create_message_batch, max_size_in_bytes)
+        return await tasks.within(OPEN_LIMIT_S, make)
 
     async def _direct(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call the primary's sender for what has no other way."""
@@ -179,11 +208,43 @@ class PairedSender:
                 "scheduled_enqueue_time_utc set."
             )
         try:
-            answer = await getattr(self._primary, name)(*args, **kwargs)
+            answer = await self._at_primary(name, *args, **kwargs)
         except Exception as error:
             pair.on_send_failed(path, error)
             raise
         pair.on_send_succeeded(path)
+        return answer
+
+    def _direct_link(self) -> ServiceBusSender:
+        """The SDK's sender; another one after a failover."""
+        returns = self._pair.returns(self._path)
+        if returns != self._returns:
+            self._returns = returns
+            self._pair.leave(self._primary)
+            self._renew()
+        return self._primary
+
+    def _renew(self) -> None:
+        self._is_proven = False
+        if self._again is not None:
+            self._primary = self._again()
+
+    async def _at_primary(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call the SDK's sender. A call that may open the link ends in time even where the SDK's own time-out fails."""
+        call = getattr(self._direct_link(), name)
+        if self._is_proven:
+            try:
+                return await call(*args, **kwargs)
+            except BaseException:
+                self._is_proven = False
+                raise
+        limit_s = _limit_s(kwargs.get("timeout"))
+        try:
+            answer = await tasks.within(limit_s, partial(call, *args, **kwargs))
+        except TimeoutError as error:
+            self._renew()  # Whoever waits still has the old one.
+            raise TimeoutError(f"{self._path} gave no answer within {limit_s:g} seconds.") from error
+        self._is_proven = True
         return answer
 
     def _is_full(self, error: Exception) -> bool:
@@ -208,8 +269,13 @@ class PairedSender:
                 # What went is not sent again to the next queue: it is accepted, and only the rest is left.
                 with diverting(self._path, queue, left):
                     while left:
-                        part, rest = await _one_batch(sender, left)
-                        await sender.send_messages(part, timeout=limit_s)
+                        part, rest = await tasks.within(OPEN_LIMIT_S, partial(_one_batch, sender, left))
+                        if self._is_open:
+                            await sender.send_messages(part, timeout=limit_s)
+                        else:
+                            first = partial(sender.send_messages, part, timeout=limit_s)
+                            await tasks.within(_limit_s(limit_s), first)
+                            self._is_open = True
                         count, left = len(left) - len(rest), rest
                         pair.reporter.tell(Diverted(self._path, queue, count))
                 return
@@ -239,15 +305,20 @@ class PairedSender:
                 "message was not accepted; send it again."
             )
         self._queue = queue
-        self._backlog = self._pair.options.secondary.get_queue_sender(queue)
+        self._backlog = cast("ServiceBusClient", self._pair.options.secondary).get_queue_sender(queue)
         return self._backlog
 
     async def _leave_backlog(self) -> None:
         sender, self._backlog = self._backlog, None
+        self._is_open = False
         if sender is not None:
             # It is given up, whatever it says.
             with contextlib.suppress(AzureError, OSError):
                 await sender.close()
+
+
+def _limit_s(timeout: float | None) -> float:
+    return OPEN_LIMIT_S if timeout is None else max(0.0, timeout) + GRACE_S
 
 
 async def _one_batch(

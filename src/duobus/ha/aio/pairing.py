@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
+import contextlib
+import inspect
+from collections import Counter
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakKeyDictionary
 
-from duobus.ha.aio import backlog
+from azure.core.exceptions import AzureError
+
+from duobus.ha.aio import backlog, tasks
 from duobus.ha.aio.paired_sender import PairedSender
+from duobus.ha.aio.pinger import Pinger
 from duobus.ha.aio.syphon import RETRY_DEFAULT, Syphon
 from duobus.ha.classify import Verdict
 from duobus.ha.errors import PairFaulted, PairingRefused
-from duobus.ha.events import FailoverEngaged, Faulted, PingSent, PrimaryHealthy, Reporter, SendFailed
+from duobus.ha.events import FailoverEngaged, Faulted, PrimaryHealthy, Reporter, SendFailed
 from duobus.ha.failover import Change, Failover, State
 from duobus.ha.metrics import metrics_of
 from duobus.ha.options import SendAvailabilityPairedNamespaceOptions
-from duobus.ha.transfer import ping
 
 if TYPE_CHECKING:
     from datetime import timedelta
     from types import TracebackType
 
-    from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
+    from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
+    from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
 #: Time that the other client of a pair has to be closed, after one was (PN16).
 PARTNER_S: Final = 5.0
-#: A ping is given up after this time, or after the ping interval if that is longer.
-PING_LIMIT_S: Final = 10.0
+#: Time that what runs for a pair has to end before a client is closed, or the pair is faulted.
+END_S: Final = 10.0
+FAULT_END_S: Final = 0.9
 
-_log = logging.getLogger("duobus.ha")
 #: Clients that are part of a pair, so that none is paired twice.
 _paired: WeakKeyDictionary[ServiceBusClient, PairedNamespace] = WeakKeyDictionary()
+_pairing: Final = tasks.lock()
 
 
 async def pair_namespace(primary: ServiceBusClient, options: SendAvailabilityPairedNamespaceOptions) -> PairedNamespace:
@@ -54,20 +60,25 @@ async def pair_namespace(primary: ServiceBusClient, options: SendAvailabilityPai
     """
     if not isinstance(options, SendAvailabilityPairedNamespaceOptions):
         raise PairingRefused(f"options have to be SendAvailabilityPairedNamespaceOptions, not {options!r}.")
-    secondary = options.secondary
+    secondary = cast("ServiceBusClient", options.secondary)
+    for client, role in ((primary, "primary"), (secondary, "secondary")):
+        if inspect.iscoroutinefunction(client.close) is not tasks.IS_ASYNC:
+            raise PairingRefused(f"The {role} client has to be a ServiceBusClient of {tasks.SDK}.")
     if _host(primary) == _host(secondary):
         raise PairingRefused(f"Primary and secondary are both {_host(primary)}; a pair needs two namespaces.")
-    for client, role in ((primary, "primary"), (secondary, "secondary")):
-        if client in _paired:
-            raise PairingRefused(f"The {role} client is part of a pair; make another client.")
     pair = PairedNamespace(primary, options)
-    # Taken before the first await, so that two calls side by side cannot both have it.
-    _paired[primary] = _paired[secondary] = pair
+    with _pairing:
+        for client, role in ((primary, "primary"), (secondary, "secondary")):
+            if client in _paired:
+                raise PairingRefused(f"The {role} client is part of a pair; make another client.")
+        # Taken before the first await, so that two calls side by side cannot both have it.
+        _paired[primary] = _paired[secondary] = pair
     try:
         await pair._open()
     except BaseException:
-        _paired.pop(primary, None)
-        _paired.pop(secondary, None)
+        with _pairing:
+            _paired.pop(primary, None)
+            _paired.pop(secondary, None)
         raise
     return pair
 
@@ -84,16 +95,30 @@ class PairedNamespace:
     def __init__(self, primary: ServiceBusClient, options: SendAvailabilityPairedNamespaceOptions) -> None:
         self.options = options
         self._primary = primary
+        self._secondary = cast("ServiceBusClient", options.secondary)
         self._metrics = metrics_of(
             _host(primary), states=lambda: self._failover.troubled(), resting=lambda: self.rotation.resting
         )
         self.reporter = Reporter(options.on_event, self._metrics)
         self.rotation = backlog.Rotation((), options.clock, options.entropy)
         self._failover = Failover(_ms(options.failover_interval), _ms(options.ping_primary_interval))
-        self._wake = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._pinging: set[str] = set()
+        self._pinger = Pinger(
+            primary,
+            _ms(options.ping_primary_interval),
+            self.reporter,
+            options.clock,
+            options.entropy,
+            is_wanted=self._failover.is_diverted,
+            on_accepted=self._on_ping_accepted,
+        )
+        #: For the engine, and for what is written down of tasks and of clients; never held while something is told.
+        self._lock = tasks.lock()
+        #: How often each entity came back from a failover: links that are older than the last time are stale.
+        self._returns: Counter[str] = Counter()
+        self._wake = tasks.Event()
+        self._keeper: tasks.Task | None = None
+        self._tasks: set[tasks.Task] = set()
+        self._watcher: tasks.Task | None = None
         self._fault: str | None = None
         self._closed: set[ServiceBusClient] = set()
         self._closers: dict[ServiceBusClient, Callable[[], Coroutine[Any, Any, None]]] = {}
@@ -103,18 +128,19 @@ class PairedNamespace:
         options = self.options
         name = options.primary_name or backlog.name_of(self._primary)
         wanted = backlog.paths(name, options.backlog_queue_count)
-        found = await backlog.provide(options.secondary, options.administration, wanted, self.reporter)
+        administration = cast("ServiceBusAdministrationClient | None", options.administration)
+        found = await backlog.provide(self._secondary, administration, wanted, self.reporter)
         self.rotation = backlog.Rotation(found, options.clock, options.entropy, self.reporter)
-        for client in (self._primary, options.secondary):
+        for client in (self._primary, self._secondary):
             self._closers[client] = client.close
             client.close = self._watch(client)  # type: ignore[method-assign]
-        self._keeper = asyncio.create_task(self._keep(), name="duobus pair")
-        if options.depth_interval is not None and options.administration is not None:
-            self._spawn(backlog.watch_depths(options.administration, found, options.depth_interval, self.reporter))
+        self._keeper = tasks.spawn(self._keep, name="duobus pair")
+        if options.depth_interval is not None and administration is not None:
+            self._spawn(backlog.watch_depths, administration, found, options.depth_interval, self.reporter)
         if options.enable_syphon:
             self._syphon = Syphon(
                 self._primary,
-                options.secondary,
+                self._secondary,
                 found,
                 classifier=options.classify,
                 ttl_mode=options.ttl_mode,
@@ -124,7 +150,7 @@ class PairedNamespace:
                 reporter=self.reporter,
                 clock=options.clock,
             )
-            self._spawn(self._syphon.run())
+            self._spawn(self._syphon.run)
 
     @property
     def fully_qualified_namespace(self) -> str:
@@ -148,17 +174,27 @@ class PairedNamespace:
 
     def mark_path_healthy(self, path: str) -> None:
         """End the failover of one entity by hand: sends go to the primary at once."""
-        self._note(self._failover.mark_healthy(path, self._now_ms()))
+        with self._lock:
+            change = self._failover.mark_healthy(path, self._now_ms())
+        self._note(change)
 
     def get_queue_sender(self, queue_name: str, **kwargs: Any) -> PairedSender:
         """Return a sender for a queue of the primary. Arguments are the SDK's."""
         self.check()
-        return PairedSender(self, queue_name, self._primary.get_queue_sender(queue_name, **kwargs))
+        return self._sender(queue_name, partial(self._primary.get_queue_sender, queue_name, **kwargs))
 
     def get_topic_sender(self, topic_name: str, **kwargs: Any) -> PairedSender:
         """Return a sender for a topic of the primary. Arguments are the SDK's."""
         self.check()
-        return PairedSender(self, topic_name, self._primary.get_topic_sender(topic_name, **kwargs))
+        return self._sender(topic_name, partial(self._primary.get_topic_sender, topic_name, **kwargs))
+
+    def _sender(self, path: str, make: Callable[..., ServiceBusSender]) -> PairedSender:
+        returns = self._returns[path]
+        first = make()
+        # A later link is that of the same sender, to whoever looks at the service.
+        name = getattr(first, "client_identifier", None)
+        again = partial(make, client_identifier=name) if name else make
+        return PairedSender(self, path, first, again, returns)
 
     def get_queue_receiver(self, queue_name: str, **kwargs: Any) -> ServiceBusReceiver:
         """Return the SDK's receiver for a queue of the primary."""
@@ -179,8 +215,8 @@ class PairedNamespace:
     async def close(self) -> None:
         """End pings and syphon, and close both clients. Messages in backlog queues stay there."""
         # First, so that nobody waits for a partner that is about to be closed.
-        await self._stop()
-        for client in (self._primary, self.options.secondary):
+        await self._stop(END_S)
+        for client in (self._primary, self._secondary):
             await client.close()
 
     def check(self) -> None:
@@ -202,24 +238,37 @@ class PairedNamespace:
     def on_send_succeeded(self, path: str) -> None:
         """The primary took a message."""
         if self._failover.state(path) is not State.HEALTHY:
-            self._note(self._failover.on_send_succeeded(path, self._now_ms()))
+            with self._lock:
+                change = self._failover.on_send_succeeded(path, self._now_ms())
+            self._note(change)
 
     def on_send_failed(self, path: str, error: Exception) -> bool:
         """The primary did not take a message; tell whether it is to be diverted."""
         if self.options.classify(error) is not Verdict.OUTAGE:
             return False
         self._advance()
-        change = self._failover.on_send_failed(path, self._now_ms())
+        with self._lock:
+            change = self._failover.on_send_failed(path, self._now_ms())
         if change is not None:
             self.reporter.tell(SendFailed(path, str(error)))
         self._note(change)
         return self._failover.is_diverted(path)
 
+    def returns(self, path: str) -> int:
+        """How often an entity came back from a failover; a link that is older than the last time is stale."""
+        return self._returns[path]
+
+    def leave(self, sender: ServiceBusSender) -> None:
+        """Close a link that is not used any more, without anybody waiting for it: the SDK takes half a second."""
+        self._spawn(_leave, sender)
+
     def _now_ms(self) -> int:
         return self.options.clock.monotonic_ms()
 
     def _advance(self) -> None:
-        for change in self._failover.advance(self._now_ms()):
+        with self._lock:
+            changes = self._failover.advance(self._now_ms())
+        for change in changes:
             self._note(change)
 
     def _note(self, change: Change | None) -> None:
@@ -231,6 +280,9 @@ class PairedNamespace:
             self.reporter.tell(FailoverEngaged(change.entity, after_ms))
         elif change.state is State.HEALTHY:
             was_diverted = change.was is State.FAILED_OVER
+            if was_diverted:
+                with self._lock:
+                    self._returns[change.entity] += 1
             self.reporter.tell(PrimaryHealthy(change.entity, change.reason, after_ms, was_diverted))
         self._wake.set()
 
@@ -239,42 +291,27 @@ class PairedNamespace:
         while True:
             self._wake.clear()
             self._advance()
-            for path in self._failover.pings_due(self._now_ms()):
-                if path not in self._pinging:
-                    self._pinging.add(path)
-                    self._spawn(self._ping(path))
-            due_ms = self._failover.next_ms()
-            try:
-                async with asyncio.timeout(None if due_ms is None else max(0, due_ms - self._now_ms()) / 1000):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
+            ahead_ms = self._pinger.ahead_ms
+            with self._lock:
+                due_ms = self._now_ms() + ahead_ms
+                paths = self._failover.pings_due(due_ms)
+            for path in paths:
+                self._spawn(self._pinger.ping, path, due_ms)
+            with self._lock:
+                next_ms = self._failover.next_ms(ahead_ms)
+            await self._wake.wait(None if next_ms is None else max(0, next_ms - self._now_ms()) / 1000)
 
-    async def _ping(self, path: str) -> None:
-        """Send one ping by a link of its own; PN9 and PN13."""
-        limit_s = max(PING_LIMIT_S, self.options.ping_primary_interval.total_seconds())
-        said = ""
-        try:
-            async with asyncio.timeout(limit_s), self._primary.get_queue_sender(path) as sender:
-                await sender.send_messages(ping(str(self.options.entropy.uuid())), timeout=limit_s)
-        except Exception as error:  # noqa: BLE001 - it is told, and the next ping comes
-            said = str(error) or type(error).__name__
-        finally:
-            self._pinging.discard(path)
-        self.reporter.tell(PingSent(path, said))
-        if not said:
-            self._note(self._failover.on_ping_succeeded(path, self._now_ms()))
+    def _on_ping_accepted(self, path: str) -> None:
+        with self._lock:
+            change = self._failover.on_ping_succeeded(path, self._now_ms())
+        self._note(change)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("a task of the pair ended", exc_info=task.exception())
+    def _spawn(self, function: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> tasks.Task:
+        with self._lock:
+            self._tasks = {task for task in self._tasks if not task.is_over}
+            task = tasks.spawn(function, *args, name="duobus pair")
+            self._tasks.add(task)
+            return task
 
     def _watch(self, client: ServiceBusClient) -> Callable[[], Coroutine[Any, Any, None]]:
         """Return a ``close`` that tells the pair; the SDK has no other sign of it."""
@@ -285,40 +322,49 @@ class PairedNamespace:
         return close
 
     async def _on_closed(self, client: ServiceBusClient) -> None:
-        if client in self._closed:
-            return
-        self._closed.add(client)
-        is_first = len(self._closed) == 1 and self._keeper is not None
-        watch = self._spawn(self._fault_partner(client)) if is_first else None
+        watch = None
+        with self._lock:
+            if client in self._closed:
+                return
+            self._closed.add(client)
+            if len(self._closed) == 1 and self._keeper is not None:
+                watch = self._watcher = self._spawn(self._fault_partner, client)
         # Before the client: as it closes the SDK goes through its links, and a ping or the syphon would add one.
-        await self._stop(but=watch)
+        await self._stop(END_S, but=watch)
         await self._closers[client]()
 
     async def _fault_partner(self, closed: ServiceBusClient) -> None:
         """Give the partner its time, then fault it."""
-        await asyncio.sleep(PARTNER_S)
-        partner = self.options.secondary if closed is self._primary else self._primary
-        if partner in self._closed:
-            return
+        await tasks.sleep(PARTNER_S)
+        partner = self._secondary if closed is self._primary else self._primary
+        with self._lock:
+            if partner in self._closed:
+                return
+            self._closed.add(partner)
         self._fault = (
             f"The client of {_host(closed)} was closed and that of {_host(partner)} was not, within {PARTNER_S:g} "
             "seconds; the pair is over. Make new clients and pair them."
         )
-        self._closed.add(partner)
         self.reporter.tell(Faulted(_host(partner), _host(closed)))
-        current = asyncio.current_task()
-        await self._stop(but=current)
+        await self._stop(FAULT_END_S, but=self._watcher)
         await self._closers[partner]()
 
-    async def _stop(self, but: asyncio.Task[Any] | None = None) -> None:
+    async def _stop(self, seconds: float, but: tasks.Task | None = None) -> None:
         """End everything that runs for the pair."""
-        tasks = [task for task in (*self._tasks, self._keeper) if task is not None and task is not but]
-        self._keeper = None
+        with self._lock:
+            keeper, self._keeper = self._keeper, None
+            those = [task for task in (*self._tasks, keeper) if task is not None and task is not but]
         if self._metrics is not None:
             self._metrics.close()
-        for task in tasks:
+        for task in those:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await tasks.all_ended(those, seconds)
+
+
+async def _leave(sender: ServiceBusSender) -> None:
+    # It is given up, whatever it says.
+    with contextlib.suppress(AzureError, OSError):
+        await sender.close()
 
 
 def _host(client: ServiceBusClient) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusQuotaExceededError
 
 from duobus.clock import Clock
+from duobus.ha.aio import tasks
+from duobus.ha.bounds import SYPHON_HELD_MAX, SYPHON_SENDERS_MAX
 from duobus.ha.classify import Classifier, Verdict, outage
 from duobus.ha.events import (
     Reporter,
@@ -33,18 +35,17 @@ if TYPE_CHECKING:
 BATCH: Final = 100
 #: A destination that did not answer is left alone for this time: half of the lock of a backlog queue.
 RETRY_DEFAULT: Final = timedelta(seconds=30)
-#: Messages for such destinations that a pump gives back when it tries again. Those beyond it come back by themselves,
-#: when their locks end.
-HELD_MAX: Final = 1_000
 #: After a receive that failed, doubled with each failure up to the second one.
 RETRY_FIRST_S, RETRY_LAST_S = 1.0, 60.0
 #: A link without traffic for so long may be ended by the service as idle: Azure does after 10 minutes, and says so with
 #: the same error as for a broken connection. One that ended sooner has failed.
 IDLE_MS: Final = 5 * 60_000
+#: Time that what is on its way has when a syphon ends.
+END_S: Final = 30.0
+#: A destination that did not answer in this time is away: a third of the lock of a backlog queue.
+SEND_LIMIT_S: Final = 20.0
 #: The SDK takes no wait of nothing.
 SHORTEST_WAIT_S: Final = 0.05
-#: Destinations whose links are kept open.
-SENDERS_MAX: Final = 100
 
 CANNOT_BE_DELIVERED: Final = "The message cannot be delivered to the destination."
 EXPIRED: Final = "TTLExpiredException"
@@ -99,16 +100,23 @@ class Syphon:
         self._retry_ms = round(retry.total_seconds() * 1000)
         self._reporter = reporter if reporter is not None else Reporter(None)
         self._clock = clock if clock is not None else Clock()
+        self._over = tasks.Event()
+
+    def stop(self) -> None:
+        """Let ``run`` end; what is on its way is brought to its end or stays in its backlog queue."""
+        self._over.set()
 
     async def run(self) -> None:
-        """Carry until cancelled."""
+        """Carry until cancelled or stopped."""
         there, behind = str(self._primary.fully_qualified_namespace), str(self._secondary.fully_qualified_namespace)
         self._reporter.tell(SyphonStarted("", there, behind, len(self._queues)))
+        pumps = [tasks.spawn(_Pump(self, queue).run, name="duobus syphon") for queue in self._queues]
         try:
-            async with asyncio.TaskGroup() as group:
-                for queue in self._queues:
-                    group.create_task(_Pump(self, queue).run())
+            await self._over.wait()
         finally:
+            for pump in pumps:
+                pump.cancel()
+            await tasks.all_ended(pumps, END_S)
             self._reporter.tell(SyphonStopped("", there))
 
 
@@ -127,6 +135,9 @@ class _Pump:
         self._poll_ends_ms: int | None = None
         #: When the link was attached, or last brought something.
         self._moved_ms = 0
+        #: For the receiver, which is for one at a time, and for what is held.
+        self._settling = tasks.lock()
+        self._holding = tasks.lock()
 
     async def run(self) -> None:
         syphon, retry_s = self._syphon, RETRY_FIRST_S
@@ -145,7 +156,7 @@ class _Pump:
                         continue  # Attached again, with what is left of the poll.
                     self._poll_ends_ms = None
                     syphon._reporter.tell(SyphonFailed(self._queue, str(error) or type(error).__name__))
-                    await asyncio.sleep(retry_s)
+                    await tasks.sleep(retry_s)
                     retry_s = min(2 * retry_s, RETRY_LAST_S)
         finally:
             await self._close_senders(list(self._senders))
@@ -155,8 +166,7 @@ class _Pump:
         syphon, clock = self._syphon, self._syphon._clock
         if self._poll_ends_ms is None:
             self._poll_ends_ms = clock.monotonic_ms() + round(self._wait_s() * 1000)
-        left_s = max(SHORTEST_WAIT_S, (self._poll_ends_ms - clock.monotonic_ms()) / 1000)
-        messages = await receiver.receive_messages(BATCH, max_wait_time=left_s)
+        messages = await self._receive(receiver, self._poll_ends_ms)
         self._poll_ends_ms = None
         syphon._reporter.tell(SyphonPolled(self._queue, len(messages)))
         await self._give_back(receiver)
@@ -168,6 +178,18 @@ class _Pump:
         # one; with a new link each poll is the one operation that it is said to be (PN14, I59), and no link gets old.
         # Not while messages are held: their locks are settled over the link that brought them.
         return bool(self._skipped or self._held)
+
+    async def _receive(self, receiver: ServiceBusReceiver, ends_ms: int) -> list[ServiceBusReceivedMessage]:
+        """Wait for messages until the poll is over, in pieces where nothing could end it.
+
+        The credit stands from one piece to the next: over one link all of them are one receive.
+        """
+        while True:
+            left_s = max(SHORTEST_WAIT_S, (ends_ms - self._syphon._clock.monotonic_ms()) / 1000)
+            messages = await receiver.receive_messages(BATCH, max_wait_time=min(left_s, tasks.WAIT_S))
+            if messages or left_s <= tasks.WAIT_S:
+                return messages
+            tasks.check()
 
     def _is_idle_end(self, error: Exception) -> bool:
         """Tell whether the service ended a link on which nothing had moved, as it does with idle ones."""
@@ -194,13 +216,16 @@ class _Pump:
                 await self._bury(receiver, received, restored.path, EXPIRED, text)
             else:
                 parcels.setdefault(restored.path, []).append(_Parcel(received, restored.message))
-        async with asyncio.TaskGroup() as group:
-            for path, those in parcels.items():
-                if path in self._skipped:
-                    self._hold(path, those)
-                else:
-                    group.create_task(self._deliver(receiver, path, those))
-        await self._close_senders(list(self._senders)[SENDERS_MAX:])
+        deliveries = []
+        for path, those in parcels.items():
+            if path in self._skipped:
+                self._hold(path, those)
+            else:
+                deliveries.append(partial(self._deliver, receiver, path, those))
+        for answer in await tasks.together(*deliveries):
+            if isinstance(answer, Exception):
+                raise answer
+        await self._close_senders(list(self._senders)[SYPHON_SENDERS_MAX:])
 
     async def _deliver(self, receiver: ServiceBusReceiver, path: str, parcels: list[_Parcel]) -> None:
         """Bring messages of one destination there, one batch for each session or partition key."""
@@ -225,7 +250,7 @@ class _Pump:
         if len(parcels) > 1:
             try:
                 with syphoning(path, self._queue, [parcel.message for parcel in parcels]):
-                    await sender.send_messages([parcel.message for parcel in parcels])
+                    await _send(sender, [parcel.message for parcel in parcels])
             except Exception as error:  # noqa: BLE001 - the classifier says what it means
                 if self._is_away(error):
                     return parcels, error
@@ -235,7 +260,7 @@ class _Pump:
         for index, parcel in enumerate(parcels):
             try:
                 with syphoning(path, self._queue, [parcel.message]):
-                    await sender.send_messages(parcel.message)
+                    await _send(sender, parcel.message)
             except Exception as error:  # noqa: BLE001 - the classifier says what it means
                 if self._is_away(error):
                     return parcels[index:], error
@@ -258,8 +283,9 @@ class _Pump:
         await self._close_senders([path])
 
     def _hold(self, path: str, parcels: list[_Parcel]) -> None:
-        room = HELD_MAX - sum(len(held) for held in self._held.values())
-        self._held.setdefault(path, []).extend(parcel.received for parcel in parcels[: max(0, room)])
+        with self._holding:
+            room = SYPHON_HELD_MAX - sum(len(held) for held in self._held.values())
+            self._held.setdefault(path, []).extend(parcel.received for parcel in parcels[: max(0, room)])
 
     def _wait_s(self) -> float:
         """How long to wait for messages: a poll, or until a destination is to be tried again."""
@@ -275,13 +301,12 @@ class _Pump:
             del self._skipped[path]
             held = self._held.pop(path, [])
             # One whose lock is over is back already.
-            await asyncio.gather(*(receiver.abandon_message(received) for received in held), return_exceptions=True)
+            await tasks.in_turn(*(partial(receiver.abandon_message, received) for received in held))
 
     async def _complete(self, receiver: ServiceBusReceiver, path: str, parcels: list[_Parcel]) -> None:
         # All at once: the SDK waits for the answer of each.
-        answers = await asyncio.gather(
-            *(receiver.complete_message(parcel.received) for parcel in parcels), return_exceptions=True
-        )
+        with self._settling:
+            answers = await tasks.in_turn(*(partial(receiver.complete_message, parcel.received) for parcel in parcels))
         self._syphon._reporter.tell(Syphoned(path, self._queue, len(parcels), self._age_ms(parcels)))
         for answer in answers:
             # Its lock is gone: it is delivered, and will be delivered again.
@@ -296,7 +321,8 @@ class _Pump:
 
     async def _bury(self, receiver: ServiceBusReceiver, received: Any, path: str, reason: str, text: str) -> None:
         text = text[:_DESCRIPTION_MAX]
-        await receiver.dead_letter_message(received, reason=reason, error_description=text)
+        with self._settling:
+            await receiver.dead_letter_message(received, reason=reason, error_description=text)
         self._syphon._reporter.tell(SyphonDeadLettered(path, self._queue, reason, text))
 
     async def _close_senders(self, paths: list[str]) -> None:
@@ -307,6 +333,12 @@ class _Pump:
                     await sender.close()
                 except Exception as error:  # noqa: BLE001 - it is given up, whatever it says
                     self._syphon._reporter.tell(SyphonFailed(self._queue, f"closing the link to {path}: {error}"))
+
+
+async def _send(sender: ServiceBusSender, what: Any) -> None:
+    # The SDK's own time-out answers better, where it holds.
+    send = partial(sender.send_messages, what, timeout=SEND_LIMIT_S)
+    await tasks.within(SEND_LIMIT_S + 1, send)
 
 
 def _batches(parcels: list[_Parcel]) -> list[list[_Parcel]]:

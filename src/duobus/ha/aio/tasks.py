@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent import futures
-from typing import Any, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
 _log = logging.getLogger("duobus.ha")
 
+#: Which kind of clients of the SDK belongs to this side.
+IS_ASYNC: Final = True
+SDK: Final = "azure.servicebus.aio"
+#: A call of the SDK may wait so long; it is cancelled where it waits.
+WAIT_S: Final = float("inf")
 #: Raised in a task that is cancelled, at whatever it waits for.
 Cancelled = asyncio.CancelledError
 
@@ -66,6 +72,11 @@ class Task:
         """End it where it waits."""
         self._task.cancel()
 
+    @property
+    def is_over(self) -> bool:
+        """It has ended."""
+        return self._task.done()
+
     async def ended(self) -> None:
         """Wait until it has ended, however."""
         await asyncio.gather(self._task, return_exceptions=True)
@@ -80,9 +91,28 @@ def spawn(function: Callable[..., Coroutine[Any, Any, Any]], *args: Any, name: s
     return Task(function(*args), name)
 
 
+def check() -> None:
+    """Raise ``Cancelled`` in a task that is cancelled; asyncio does so by itself."""
+
+
+async def all_ended(those: Iterable[Task], seconds: float) -> None:
+    """Wait until all have ended, however; no longer than so many seconds."""
+    waited = [task._task for task in those]
+    if waited:
+        await asyncio.wait(waited, timeout=seconds)
+
+
 async def together(*functions: Callable[[], Coroutine[Any, Any, Any]]) -> list[Any]:
     """Run functions side by side; return what each returned or raised."""
     return await asyncio.gather(*(function() for function in functions), return_exceptions=True)
+
+
+async def in_turn(*functions: Callable[[], Coroutine[Any, Any, Any]]) -> list[Any]:
+    """Run functions that share one object of the SDK; return what each returned or raised.
+
+    In one event loop that is side by side; with threads it is one after the other.
+    """
+    return await together(*functions)
 
 
 async def result(future: futures.Future[T]) -> T:
@@ -93,6 +123,26 @@ async def result(future: futures.Future[T]) -> T:
 async def sleep(seconds: float) -> None:
     """Wait."""
     await asyncio.sleep(seconds)
+
+
+def limit(seconds: float) -> asyncio.Timeout:
+    """Raise ``TimeoutError`` in a block that takes longer."""
+    return asyncio.timeout(seconds)
+
+
+async def within(seconds: float, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a function that might never return.
+
+    Raises:
+        TimeoutError: It took longer; it is cancelled.
+    """
+    async with asyncio.timeout(seconds):
+        return await function()
+
+
+def lock() -> AbstractContextManager[Any]:
+    """Hold others off from what tasks share; between two awaits nobody else runs, so that it is nothing here."""
+    return nullcontext()
 
 
 def now() -> float:

@@ -1,13 +1,13 @@
-"""Client-side availability for programs without asyncio, over ``azure.servicebus``: generated from ``duobus.ha.aio``.
-
-Not here yet: pairs of namespaces and the syphon, which are for asyncio.
-"""
+"""Client-side availability for programs without asyncio, over ``azure.servicebus``: the twin of ``duobus.ha.aio``."""
 
 from duobus.ha.sync.credentials import LastingCredential
 from duobus.ha.sync.idempotent import IdempotentReceiver
 from duobus.ha.sync.outbox_sender import OutboxSender
 from duobus.ha.sync.overlap import OverlappedSender, Sending
+from duobus.ha.sync.paired_sender import PairedSender
+from duobus.ha.sync.pairing import PairedNamespace, pair_namespace
 from duobus.ha.sync.replication import ActiveReplicationSender, PassiveReplicationSender, ReplicatedReceiver
+from duobus.ha.sync.syphon import Syphon
 
 __all__ = [
     "ActiveReplicationSender",
@@ -15,7 +15,11 @@ __all__ = [
     "LastingCredential",
     "OutboxSender",
     "OverlappedSender",
+    "PairedNamespace",
+    "PairedSender",
     "PassiveReplicationSender",
     "ReplicatedReceiver",
     "Sending",
+    "Syphon",
+    "pair_namespace",
 ]

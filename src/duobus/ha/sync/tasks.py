@@ -6,18 +6,26 @@ the SDK that it is in comes to its end before.
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent import futures
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, TypeVar
 
 from duobus.clock import Clock
+from duobus.ha.bounds import LEFT_MAX
 
 T = TypeVar("T")
 
 #: Seconds that a task which is cancelled has for what it is in. It goes on behind the scenes after that, and ends then.
 END_S: Final = 30.0
+#: Which kind of clients of the SDK belongs to this side.
+IS_ASYNC: Final = False
+SDK: Final = "azure.servicebus"
+#: A call of the SDK that waits for something is asked for so long at a time: only between two of them a task ends.
+WAIT_S: Final = 0.5
 
 _log = logging.getLogger("duobus.ha")
 _clock = Clock()
@@ -95,10 +103,18 @@ class Task:
         if event is not None:
             event._wake()
 
+    @property
+    def is_over(self) -> bool:
+        """It has ended."""
+        return not self._thread.is_alive()
+
     def ended(self) -> None:
         """Wait until it has ended, however; no longer than half a minute."""
+        self._join(END_S)
+
+    def _join(self, seconds: float) -> None:
         if self._thread is not threading.current_thread():
-            self._thread.join(END_S)
+            self._thread.join(seconds)
 
     def _run(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         _local.task = self
@@ -113,6 +129,20 @@ class Task:
 def spawn(function: Callable[..., Any], *args: Any, name: str = "duobus") -> Task:
     """Run a function beside the caller; an error of it is logged."""
     return Task(function, args, name)
+
+
+def check() -> None:
+    """Raise ``Cancelled`` in a task that is cancelled."""
+    task: Task | None = getattr(_local, "task", None)
+    if task is not None and task._is_cancelled:
+        raise Cancelled
+
+
+def all_ended(those: Iterable[Task], seconds: float) -> None:
+    """Wait until all have ended, however; no longer than so many seconds."""
+    end = now() + seconds
+    for task in those:
+        task._join(max(0.0, end - now()))
 
 
 def together(*functions: Callable[[], Any]) -> list[Any]:
@@ -138,6 +168,17 @@ def together(*functions: Callable[[], Any]) -> list[Any]:
     return answers
 
 
+def in_turn(*functions: Callable[[], Any]) -> list[Any]:
+    """Run functions that share one object of the SDK; return what each returned or raised."""
+    answers: list[Any] = []
+    for function in functions:
+        try:
+            answers.append(function())
+        except Exception as error:  # noqa: BLE001 - it is the answer
+            answers.append(error)
+    return answers
+
+
 def result(future: futures.Future[T]) -> T:
     """Wait for what another thread does."""
     return future.result()
@@ -146,6 +187,65 @@ def result(future: futures.Future[T]) -> T:
 def sleep(seconds: float) -> None:
     """Wait."""
     Event().wait(seconds)
+
+
+def limit(seconds: float) -> AbstractContextManager[None]:
+    """For asyncio: a thread cannot be ended from outside, and the SDK's own time-outs have to do."""
+    return nullcontext()
+
+
+class _Call:
+    """A function that runs in a thread of its own, for somebody who may leave before it returns."""
+
+    #: Calls that somebody has left and that have not returned.
+    left = 0
+    _change = threading.Lock()
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = function
+        self._is_done = self._is_left = False
+        self._answer: futures.Future[Any] = futures.Future()
+        context = contextvars.copy_context()
+        threading.Thread(target=context.run, args=(self._run,), name="duobus call", daemon=True).start()
+
+    def answer(self, seconds: float) -> Any:
+        """What it returned or raised; TimeoutError if it did neither in time."""
+        try:
+            return self._answer.result(seconds)
+        except futures.TimeoutError:
+            with _Call._change:
+                if not self._is_done and not self._is_left:
+                    self._is_left = True
+                    _Call.left += 1
+            raise
+
+    def _run(self) -> None:
+        try:
+            self._answer.set_result(self._function())
+        except BaseException as error:  # noqa: BLE001 - it is the answer
+            self._answer.set_exception(error)
+        with _Call._change:
+            self._is_done = True
+            _Call.left -= self._is_left
+
+
+def within(seconds: float, function: Callable[[], T]) -> T:
+    """Run a function that might never return: the SDK's first read of a connection has no time-out whatever it is told.
+
+    Raises:
+        TimeoutError: It took longer. It goes on in a thread of its own, and what it works with belongs to that.
+    """
+    if _Call.left >= LEFT_MAX:
+        raise TimeoutError(
+            f"{_Call.left} calls of the SDK have not come back: a namespace takes connections and is silent."
+        )
+    found: T = _Call(function).answer(seconds)
+    return found
+
+
+def lock() -> AbstractContextManager[Any]:
+    """Hold others off from what threads share; whoever has it may take it again."""
+    return threading.RLock()
 
 
 def now() -> float:

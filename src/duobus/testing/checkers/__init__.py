@@ -9,7 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
-from duobus.testing.checkers import duplicates, forwarding, locks, messages, order, sends, sessions, transactions
+from duobus.testing.checkers import (
+    duplicates,
+    forwarding,
+    graves,
+    locks,
+    messages,
+    order,
+    sends,
+    sessions,
+    survey,
+    transactions,
+)
 from duobus.testing.checkers.facts import EntityRules, Facts, Setup, Violation
 
 if TYPE_CHECKING:
@@ -39,10 +50,13 @@ CHECKERS: dict[int, Callable[[Facts], Iterator[Violation]]] = {
     20: order.link_loss_releases,
     21: order.deferral,
     22: messages.time_to_live,
+    23: graves.dead_letter_closure,
     25: sends.key_to_fragment,
     26: sends.keyless_spread,
     27: sends.keyless_reroute,
     28: sends.keyed_to_dead_fragment,
+    30: survey.peek,
+    32: survey.counters,
     34: transactions.one_key,
     35: transactions.nothing_before_the_commit,
     36: sessions.session_lock,

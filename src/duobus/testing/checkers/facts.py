@@ -38,6 +38,7 @@ from duobus.testing.history import (
     Turn,
 )
 from duobus.testing.session_history import SessionAccepted, SessionFreed, SessionRenewBegin, StateBegin, StateRead
+from duobus.testing.survey_history import Surveyed
 
 Begin = SendBegin | SettleBegin | RenewBegin | CancelBegin | DischargeBegin | SessionRenewBegin | StateBegin
 
@@ -269,6 +270,7 @@ class Facts:
         self.sessions: list[SessionAccepted | StateBegin | StateRead] = []
         self.session_renewals: list[SessionRenewBegin] = []
         self.session_freed: dict[tuple[str, str, int], SessionFreed] = {}
+        self.surveys: list[Surveyed] = []
         self.drained: Drained | None = None
         self._down: set[tuple[str, int]] = set()
         self._changes = 0
@@ -332,6 +334,8 @@ class Facts:
                 self.drained = event
             case Turn():
                 self.placements.append(event)
+            case Surveyed():
+                self.surveys.append(event)
             case _:
                 self._sort_in_notice(event)
 

@@ -46,8 +46,8 @@ from duobus.model.metering import EMPTY_RECEIVE, RECEIVE, RENEW, SEND, SETTLE, o
 SEND_BYTES_MAX: Final = 1 << 20
 BATCH_TYPE: Final = "application/vnd.microsoft.servicebus.json"
 
-#: ``meter(namespace, entity, kind, messages, bytes, operations)``.
-Meter = Callable[[str, str, str, int, int, int], None]
+#: ``meter(namespace, entity, kind, messages, bytes, operations, key)``.
+Meter = Callable[[str, str, str, int, int, int, str], None]
 
 
 class Messages:
@@ -94,7 +94,7 @@ class Messages:
             ServiceBusError: It is refused; the caller says so.
         """
         right = Right.SEND if call.kind == routes.SEND else Right.LISTEN
-        self._guard.demand(request, target, namespace, right)
+        key = self._guard.demand(request, target, namespace, right)
         home = self._unit.namespace(namespace.name)
         try:
             address = parse_address(call.entity)
@@ -106,14 +106,16 @@ class Messages:
             return self._answers.refusal(error, home.name, call.entity, 410, 41000)
         self._options.demand_version(target.query, queue.is_partitioned)
         if call.kind == routes.SEND:
-            return await self._send(request, queue, address, home)
+            return await self._send(request, queue, address, home, key)
         if call.kind in (routes.PEEK_LOCK, routes.RECEIVE):
-            return await self._receive(call, request, target, place, queue, address, home)
-        return await self._locked(call, queue)
+            return await self._receive(call, request, target, place, queue, address, home, key)
+        return await self._locked(call, queue, key)
 
     # -- sending ------------------------------------------------------------------------------------------------
 
-    async def _send(self, request: web.Request, queue: Queue, address: Address, home: Namespace) -> web.Response:
+    async def _send(
+        self, request: web.Request, queue: Queue, address: Address, home: Namespace, key: str
+    ) -> web.Response:
         if address.sub_queue != MAIN:
             raise NotAllowed("Messages cannot be sent to a dead-letter queue.")
         if address.subscription is not None:
@@ -124,7 +126,7 @@ class Messages:
         body = await read_body(request, SEND_BYTES_MAX if is_batch else limit, self._room)
         try:
             messages = read_batch(body, self._entropy) if is_batch else [self._single(request, body)]
-            await self._store(messages, queue, home, limit, is_batch=is_batch)
+            await self._store(messages, queue, home, limit, key, is_batch=is_batch)
         finally:
             self._room.give(len(body))
         return web.Response(status=201)
@@ -136,7 +138,7 @@ class Messages:
         return make_message(body, about, read_properties(request.raw_headers), content_type, self._entropy)
 
     async def _store(
-        self, messages: list[Outgoing], queue: Queue, home: Namespace, limit: int, *, is_batch: bool
+        self, messages: list[Outgoing], queue: Queue, home: Namespace, limit: int, key: str, *, is_batch: bool
     ) -> None:
         for message in messages:
             if len(message.bare) > limit:
@@ -157,7 +159,7 @@ class Messages:
         if result.error is not None:
             raise result.error
         operations = sum(operations_of(len(payload)) for payload in batch.payloads)
-        self._meter(queue.namespace, queue.path, SEND, batch.n, batch.bytes_total, operations)
+        self._meter(queue.namespace, queue.path, SEND, batch.n, batch.bytes_total, operations, key)
 
     # -- receiving ----------------------------------------------------------------------------------------------
 
@@ -170,6 +172,7 @@ class Messages:
         queue: Queue,
         address: Address,
         home: Namespace,
+        key: str,
     ) -> web.Response:
         _demand_status(queue, (ACTIVE, SEND_DISABLED))
         if queue.description.requires_session and address.sub_queue == MAIN:
@@ -189,7 +192,7 @@ class Messages:
             throttle=home.throttle,
         )
         if batch is None:
-            self._meter(queue.namespace, queue.path, EMPTY_RECEIVE, 0, 0, 1)
+            self._meter(queue.namespace, queue.path, EMPTY_RECEIVE, 1, 0, 1, key)
             return web.Response(status=204)
         if (request.transport is None or request.transport.is_closing()) and not removing:
             give_back(queue, batch)
@@ -197,12 +200,12 @@ class Messages:
             return web.Response(status=204)
         slot = batch.slots[0]
         size = len(slot.payload)
-        self._meter(queue.namespace, queue.path, RECEIVE, 1, size, operations_of(size))
+        self._meter(queue.namespace, queue.path, RECEIVE, 1, size, operations_of(size), key)
         return _shown(batch, queue, address, place, removing=removing)
 
     # -- settling -----------------------------------------------------------------------------------------------
 
-    async def _locked(self, call: Call, queue: Queue) -> web.Response:
+    async def _locked(self, call: Call, queue: Queue, key: str) -> web.Response:
         try:
             token = uuid.UUID(call.token)
         except ValueError:
@@ -217,7 +220,7 @@ class Messages:
                 raise NotAllowed("The lock of a session's message lasts as long as the session's. Renew that one.")
             if handle.broker.renew(handle, queue.source_no, prefix, [lock]) is None:
                 raise lock_lost()
-            self._meter(queue.namespace, queue.path, RENEW, 1, 0, 1)
+            self._meter(queue.namespace, queue.path, RENEW, 1, 0, 1, key)
             return web.Response(status=200)
         waiting = Waiting()
         outcome = COMPLETED if call.kind == routes.COMPLETE else ABANDON
@@ -227,7 +230,7 @@ class Messages:
         (done,) = await waiting.results(1)
         if done.error is not None:
             raise done.error
-        self._meter(queue.namespace, queue.path, SETTLE, 1, 0, 1)
+        self._meter(queue.namespace, queue.path, SETTLE, 1, 0, 1, key)
         return web.Response(status=200)
 
 

@@ -1,0 +1,179 @@
+"""What the pipeline on Spark reaches beside what is possible, in one run (``python -m benchmarks.spark_rates``).
+
+With one task and with two, each in a session of its own, over a broker process on the same machine; messages of 1 KiB:
+
+- *start*: the session, its first job, the first use of a Python source. Shown apart, in no rate.
+- *ceiling*: Arrow batches out of nothing into nothing, and into Parquet.
+- *sdk*: a loop of the plain SDK that receives and completes, in one process.
+- *browse*: a queue as a table, into nothing; its ratio is to the ceiling, goal a tenth.
+- *claim*: a stream that claims, reads and settles, into nothing; its ratio is to the loop of the SDK, goal a half.
+- *capture*: the same into Parquet by the capture job; its ratio is to the claim, goal 0.8.
+
+The figures that count are the ratios. Each is measured once after a smaller run that warms up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+
+from benchmarks.spark_ceiling import Ceiling
+from benchmarks.spark_session import session
+from duobus.demo.clients import silence_sdk_logs
+from duobus.demo.server_process import ServerProcess, queues_config
+
+ENV = "SPARK_RATES_CONNECTION_STRING"
+BODY = 1024
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def timed(work: Callable[[], Any]) -> float:
+    started = time.monotonic()
+    work()
+    return time.monotonic() - started
+
+
+class Rates:
+    """Measures in one session."""
+
+    def __init__(self, server: ServerProcess, folder: Path, messages: int, rows: int, tasks: int) -> None:
+        self.server, self.folder, self.messages, self.rows, self.tasks = server, folder, messages, rows, tasks
+
+    def measure(self) -> dict[str, Any]:
+        starts: list[Any] = []
+        start_s = timed(lambda: starts.append(session(self.tasks)))
+        self.spark = starts[0]
+        first_s = timed(lambda: self.spark.range(10).count())
+        self.spark.dataSource.register(Ceiling)
+        source_s = timed(lambda: self._ceiling(1_000).write.format("noop").mode("overwrite").save())
+        try:
+            found = self._rates()
+        finally:
+            self.spark.stop()
+        start = {"session_s": start_s, "first_job_s": first_s, "first_python_source_s": source_s}
+        return {
+            "start": {name: round(seconds, 1) for name, seconds in start.items()},
+            "per_s": {name: round(rate) for name, rate in found.items()},
+            "ratio": {
+                "browse_to_ceiling": round(found["browse"] / found["ceiling"], 3),
+                "claim_to_sdk": round(found["claim"] / found["sdk"], 3),
+                **({"capture_to_claim": round(found["capture"] / found["claim"], 3)} if "capture" in found else {}),
+            },
+        }
+
+    def _rates(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        self._ceiling(10_000).write.format("noop").mode("overwrite").save()
+        found["ceiling"] = self.rows / timed(
+            lambda: self._ceiling(self.rows).write.format("noop").mode("overwrite").save()
+        )
+        parquet = str(self.folder / f"ceiling-{self.tasks}")
+        found["ceiling_parquet"] = self.rows / timed(lambda: self._ceiling(self.rows).write.parquet(parquet))
+        self.send("sdk")
+        found["sdk"] = self.messages / timed(lambda: self.receive("sdk"))
+        self.send("browse")
+        self._browse().limit(100).collect()
+        found["browse"] = self.messages / timed(lambda: self._browse().write.format("noop").mode("overwrite").save())
+        self.receive("browse")
+        self.send("claim", self.messages // 10)
+        self._claim("warm")
+        self.send("claim")
+        found["claim"] = self.messages / timed(lambda: self._claim("measured"))
+        if (ROOT / "src" / "duobus" / "spark" / "jobs" / "capture.py").exists():
+            self.send("capture")
+            found["capture"] = self.messages / timed(self._capture)
+        return found
+
+    def _ceiling(self, rows: int) -> Any:
+        return self.spark.read.format("ceiling").option("rows", rows).option("tasks", self.tasks).load()
+
+    def _options(self, queue: str) -> dict[str, str]:
+        where = {"managementEndpoint": f"http://localhost:{self.server.ready['http_port']}"}
+        return {"connectionStringEnv": ENV, "queue": queue, **where}
+
+    def _browse(self) -> Any:
+        size = str(max(1, self.messages // self.tasks))
+        return (
+            self.spark.read.format("duobus").options(**self._options("browse")).option("maxRecordsPerPartition", size)
+        ).load()
+
+    def _claim(self, name: str) -> None:
+        stream = self.spark.readStream.format("duobus").options(**self._options("claim"))
+        limits = {"maxMessagesPerTrigger": "10000", "maxRecordsPerPartition": str(max(1, 10_000 // self.tasks))}
+        writer = stream.options(**limits).load().writeStream.format("noop")
+        checkpoint = str(self.folder / f"claim-{self.tasks}-{name}")
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        query.awaitTermination()
+
+    def _capture(self) -> None:
+        from duobus.spark.jobs import capture
+
+        places = {"path": "captured", "checkpoint": "capture-checkpoint"}
+        cfg = {name: str(self.folder / f"{folder}-{self.tasks}") for name, folder in places.items()}
+        capture.run(self.spark, self._options("capture") | {"maxMessagesPerTrigger": "10000"} | cfg)
+
+    def send(self, queue: str, messages: int = 0) -> None:
+        with self._client() as client, client.get_queue_sender(queue) as sender:
+            for first in range(0, messages or self.messages, 200):
+                sender.send_messages([ServiceBusMessage(os.urandom(BODY)) for _ in range(first, first + 200)])
+
+    def receive(self, queue: str) -> None:
+        left = self.messages
+        with self._client() as client, client.get_queue_receiver(queue, prefetch_count=1_000) as receiver:
+            while left > 0:
+                for message in receiver.receive_messages(1_000, max_wait_time=5):
+                    receiver.complete_message(message)
+                    left -= 1
+
+    def _client(self) -> ServiceBusClient:
+        return ServiceBusClient.from_connection_string(self.server.connection_string)
+
+
+def one(messages: int, rows: int, tasks: int) -> dict[str, Any]:
+    """Measure with so many tasks."""
+    queues = {name: {} for name in ("sdk", "browse", "claim", "capture")}
+    with tempfile.TemporaryDirectory(prefix="duobus-rates-") as temporary:
+        folder = Path(temporary)
+        with ServerProcess(folder / "server", config=queues_config(queues), arguments=("--emulator",)) as server:
+            os.environ[ENV] = server.connection_string
+            paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+            return Rates(server, folder, messages, rows, tasks).measure()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tenth of everything")
+    parser.add_argument("--tasks", type=int, choices=(1, 2), help="only with so many")
+    options = parser.parse_args()
+    silence_sdk_logs()
+    messages, rows = (2_000, 40_000) if options.quick else (20_000, 400_000)
+    if options.tasks:
+        print(json.dumps(one(messages, rows, options.tasks)))
+        return
+    found: dict[str, Any] = {}
+    for tasks in (1, 2):
+        # In a process of its own: a JVM keeps its environment, and with it the address of the first broker.
+        command = [sys.executable, "-m", "benchmarks.spark_rates", "--tasks", str(tasks)]
+        done = subprocess.run(
+            command + ["--quick"] * options.quick, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT
+        )
+        found[f"{tasks} tasks"] = json.loads(done.stdout.splitlines()[-1])
+        print(f"with {tasks} tasks: {json.dumps(found[f'{tasks} tasks'])}", file=sys.stderr)
+    alone, both = found["1 tasks"]["per_s"], found["2 tasks"]["per_s"]
+    found["2 tasks to 1"] = {name: round(both[name] / rate, 2) for name, rate in alone.items()}
+    print(json.dumps({"messages": messages, "rows": rows, "cores": os.cpu_count(), **found}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""Where entities are, when several servers share a catalog: path to store. Pure; read from the catalog as a whole.
+
+Behind a shared catalog an entity lies whole in one store, so that it has one owner (decision 0024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from zlib import crc32
+
+from duobus.model.description import SUBSCRIPTION
+from duobus.stores.catalog import DELETING, CatalogContents, EntityRow
+
+
+class Directory:
+    """Paths and stores, as the catalog had them when it was read last.
+
+    Attributes:
+        contents: What it held.
+    """
+
+    __slots__ = ("_stores", "contents")
+
+    def __init__(self, contents: CatalogContents) -> None:
+        self.contents = contents
+        self._stores = {
+            (row.namespace.lower(), row.path.lower()): row.slots[0].store_id
+            for row in contents.entities
+            if row.slots and row.state != DELETING
+        }
+
+    def store_of(self, namespace: str, key: str) -> int | None:
+        """The store of an entity, by its lower-case path; None when there is no such entity."""
+        return self._stores.get((namespace.lower(), key))
+
+    def store_for_new(self, namespace: str, key: str) -> int | None:
+        """Where an entity belongs that is created under this path; every server says the same. None: no stores yet."""
+        stores = sorted(row.store_id for row in self.contents.stores)
+        return stores[crc32(f"{namespace.lower()}/{key}".encode()) % len(stores)] if stores else None
+
+    def entities_of(self, store_id: int) -> list[EntityRow]:
+        """What lives in a store, in whatever state: queues and topics, and the subscriptions of these topics."""
+        own = [row for row in self.contents.entities if row.slots and row.slots[0].store_id == store_id]
+        places = {(row.namespace.lower(), row.path.lower()) for row in own}
+        return own + [row for row in _subscriptions(self.contents.entities) if _topic_of(row) in places]
+
+
+def _subscriptions(rows: Iterable[EntityRow]) -> Iterable[EntityRow]:
+    return (row for row in rows if row.kind == SUBSCRIPTION)
+
+
+def _topic_of(row: EntityRow) -> tuple[str, str]:
+    return row.namespace.lower(), row.path.rsplit("/", 2)[0].lower()

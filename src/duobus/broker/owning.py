@@ -1,0 +1,195 @@
+"""A scale unit whose stores come and go: one of several servers that share a catalog (decision 0024)."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from duobus.broker.directory import Directory
+from duobus.broker.message_broker import MessageBroker
+from duobus.broker.namespace import Namespace
+from duobus.broker.ports import LateRefusal
+from duobus.broker.queue import Queue
+from duobus.broker.scale_unit import ScaleUnit
+from duobus.broker.topic import Subscription, Topic
+from duobus.clock import BrokerTime, Clock
+from duobus.errors import StoreFailed, StoreUnavailable
+from duobus.model.description import QUEUE, SUBSCRIPTION, TOPIC
+from duobus.model.quotas import Quotas
+from duobus.stores.catalog import INTENT, LIVE, CatalogContents, SlotRow
+from duobus.stores.interface import Tombstone
+
+if TYPE_CHECKING:
+    from duobus.stores.catalog import Catalog
+
+
+class LeasedTime(BrokerTime):
+    """Broker time for one store, which stands still where its lease ends.
+
+    Whatever a message broker decides begins with a look at the time. A process that was stopped and goes on behind the
+    end of its lease meets this first, whichever event comes first: nothing is locked, delivered or released (I55).
+
+    Args:
+        inner: Broker time.
+        clock: Whose monotonic time leases are counted on.
+        ends_ms: Until when the lease lasts, there.
+    """
+
+    __slots__ = ("_ends_ms", "_inner", "_leased_clock")
+
+    def __init__(self, inner: BrokerTime, clock: Clock, ends_ms: Callable[[], int]) -> None:
+        super().__init__(clock)
+        self._inner = inner
+        self._leased_clock = clock
+        self._ends_ms = ends_ms
+
+    def raise_to(self, committed_ms: int) -> None:
+        """See BrokerTime."""
+        self._inner.raise_to(committed_ms)
+
+    def now_ms(self) -> int:
+        """See BrokerTime.
+
+        Raises:
+            StoreUnavailable: The lease has ended.
+        """
+        if self._leased_clock.monotonic_ms() >= self._ends_ms():
+            raise StoreUnavailable("The lease of this messaging store has ended; another server has it. Try again.")
+        return self._inner.now_ms()
+
+
+class OwningUnit(ScaleUnit):
+    """The entities of those stores that this server owns now.
+
+    Attributes:
+        directory: Where all entities are.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        log: Callable[[int, str, str], None],
+        quotas: Quotas,
+        new_id: Callable[[], uuid.UUID],
+        time: BrokerTime,
+    ) -> None:
+        super().__init__(catalog, log, quotas, new_id)
+        self.directory = Directory(CatalogContents((), (), ()))
+        self._time = time
+        self._adopting = asyncio.Lock()
+
+    def now_ms(self) -> int:
+        """Broker time, also while no store is here."""
+        return self._time.now_ms()
+
+    def namespace(self, name: str) -> Namespace:
+        """See ScaleUnit; others have entities of it, too."""
+        home = super().namespace(name)
+        home.is_shared = True
+        return home
+
+    # -- coming and going ---------------------------------------------------------------------------------------
+
+    async def adopt(self, broker: MessageBroker, directory: Directory) -> None:
+        """Open a store whose lease this server has got, and serve what lives in it.
+
+        Raises:
+            StoreFailed, StoreUnavailable: It cannot be opened; nothing is served of it.
+        """
+        async with self._adopting:
+            rows = directory.entities_of(broker.store_id)
+            self.brokers[broker.store_id] = broker
+            try:
+                for space in directory.contents.namespaces:
+                    self.namespace(space.name)
+                queues = [row for row in rows if row.kind == QUEUE]
+                for row in queues:
+                    if row.state in (LIVE, INTENT):
+                        self._add_queue(row)
+                self.topics.found(rows)
+                await broker.open()
+                for row in queues:
+                    await self._resume(row)
+                await self.topics.resume([row for row in rows if row.kind in (TOPIC, SUBSCRIPTION)])
+            except BaseException:
+                self.drop(broker.store_id, "it could not be opened")
+                raise
+            for queue in self._of(broker.store_id):
+                self.idle_watch.begin(queue)
+                self.forwarding.begin(queue, queue.source_no)
+
+    def drop(self, store_id: int, why: str) -> MessageBroker | None:
+        """Serve a store no more, from this moment: its memory is gone, links of its entities are detached."""
+        broker = self.brokers.pop(store_id, None)
+        if broker is None:
+            return None
+        for queue in list(self._of_broker(broker)):
+            self._let_go(queue)
+        broker._fail(StoreFailed(why))
+        # Not to be opened again: whoever wants it back makes a message broker of its own.
+        broker._life += 1
+        broker.state = "closed"
+        return broker
+
+    async def leave(self, store_id: int, why: str) -> MessageBroker | None:
+        """Serve a store no more, in good order: what was taken is committed and answered first."""
+        broker = self.brokers.get(store_id)
+        if broker is not None:
+            await broker.finish()
+        return self.drop(store_id, why)
+
+    def _of(self, store_id: int) -> list[Queue]:
+        broker = self.brokers.get(store_id)
+        return [] if broker is None else self._of_broker(broker)
+
+    def _of_broker(self, broker: MessageBroker) -> list[Queue]:
+        return [queue for queue in self._queues() if queue.fragments and queue.fragments[0].broker is broker]
+
+    def _let_go(self, queue: Queue) -> None:
+        home = self.namespace(queue.namespace)
+        if isinstance(queue, Topic):
+            home.topics.pop(queue.path.lower(), None)
+        elif not isinstance(queue, Subscription):
+            home.queues.pop(queue.path.lower(), None)
+        queue.has_moved = True
+        queue.idle = None
+        self.forwarding.end(queue)
+        self.tell(queue)
+
+    # -- what is otherwise with an owner ------------------------------------------------------------------------
+
+    def place(self, home: Namespace, name: str, *, is_partitioned: bool) -> tuple[SlotRow, ...]:
+        """Where the fragments of a new entity belong: all in one store, which its name picks.
+
+        Raises:
+            QuotaExceeded: The namespace has as many entities as it may.
+            StoreUnavailable: The store is not here.
+        """
+        self._demand_room(home, name, is_partitioned=is_partitioned)
+        store_id = self.directory.store_for_new(home.name, name.lower())
+        broker = None if store_id is None else self.brokers.get(store_id)
+        if store_id is None or broker is None or broker.state != "open":
+            raise StoreUnavailable(
+                f"Messaging store {store_id}, where '{name}' belongs, moves between servers. Try again soon."
+            )
+        count = self.partitions if is_partitioned else 1
+        return tuple(SlotRow(slot, slot, store_id) for slot in range(count))
+
+    def store_failed(self, broker: MessageBroker, error: BaseException) -> None:
+        """See ScaleUnit; what moves to another server has not failed."""
+        if self.brokers.get(broker.store_id) is broker:
+            super().store_failed(broker, error)
+
+    def stones_unkept(self, stones: list[tuple[Tombstone, LateRefusal]]) -> None:
+        """Keep them until the store itself is back here; where it moves away, its clients are detached unanswered.
+
+        Another store could not tell the next owner in time: it may have an owner of its own.
+        """
+        for stone, refusal in stones:
+            if stone.store_id in self.brokers:
+                self._homeless.append((stone, refusal))
+            else:
+                # Given to links that are detached: they count it, and tell nobody.
+                refusal.settled(stone)

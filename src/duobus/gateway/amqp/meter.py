@@ -1,0 +1,43 @@
+"""Counts what one connection does, in the name of the key that allows it (design 3.13)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from duobus.model.description import Right
+from duobus.model.metering import PING, SEND
+
+if TYPE_CHECKING:
+    from duobus.auth.authorizer import Grants
+    from duobus.broker import Queue
+    from duobus.gateway.amqp.door import AmqpDoor
+
+#: Entities and kinds whose key one connection remembers; past them it begins again, so that entities that come and go
+#: are not kept alive by it.
+KEYS_MAX: Final = 256
+
+
+class Meter:
+    """Finds the key once for each entity and kind; a token that is put or that ends makes it look again."""
+
+    __slots__ = ("_door", "_grants", "_keys", "_seen")
+
+    def __init__(self, door: AmqpDoor, grants: Grants) -> None:
+        self._door = door
+        self._grants = grants
+        self._keys: dict[tuple[Queue, str], str] = {}
+        self._seen = grants.changes
+
+    def count(self, queue: Queue, kind: str, messages: int, size: int, operations: int) -> None:
+        """Count operations of one batch."""
+        if self._seen != self._grants.changes or len(self._keys) > KEYS_MAX:
+            self._keys.clear()
+            self._seen = self._grants.changes
+        key = self._keys.get((queue, kind))
+        if key is None:
+            key = self._keys[queue, kind] = self._key(queue, kind)
+        self._door.meter(queue.namespace, queue.path, kind, messages, size, operations, key)
+
+    def _key(self, queue: Queue, kind: str) -> str:
+        right = Right.SEND if kind in (SEND, PING) else Right.LISTEN
+        return self._grants.who(queue.path.lower().split("/"), right, self._door.clock.now_ms())

@@ -1,0 +1,238 @@
+"""Links on entities that another server has: passed on to it, whole batches at a time (decision 0024).
+
+A client's link is answered by the owner of its entity, over a connection that this server makes to the owner's own
+door in the client's name: with its host name, its login, its tokens. So the owner checks every right itself and a
+server can do no more to the entities of another than its clients may; and whatever the owner can do for a link, it can
+do here: sending, receiving, sessions, ``$management`` with all of its operations.
+
+    client <--link-- this server --link--> owner         one connection to each owner for each connection of a client
+
+Delivery ids are translated per session, tags and payloads pass as they are, credit is the other side's: nothing waits
+here but what a peer has no credit for. When the connection to the owner ends, so do the links, and their client
+attaches again; what it was told by then is durable with the owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from ssl import SSLContext
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from duobus.amqp import ANONYMOUS, PLAIN, ConnectionSettings, Link, OpenReceived, Session, SessionEnded, plain_response
+from duobus.errors import DetachForced, Unauthorized
+from duobus.gateway.amqp.passing_links import PassedLink
+from duobus.gateway.amqp.upstream import Upstream
+from duobus.model.address import Address
+from duobus.model.description import Right
+
+if TYPE_CHECKING:
+    from duobus.gateway.amqp.peer import Peer
+
+#: In the properties of open: a connection that another server has made for a client. Its links are passed on no more.
+PASSED: Final = "com.duobus:passed-by"
+#: Tokens that are kept to be shown to owners: those put last.
+TOKENS_MAX: Final = 100
+#: How long a server may take to accept a connection, in seconds.
+CONNECT_S: Final = 5.0
+_FRAME_SIZE: Final = 65_536
+
+#: What ``Whereabouts.where`` says beside an owner's address.
+HERE: Final = "here"
+MOVING: Final = "moving"
+UNKNOWN: Final = "unknown"
+
+
+class Whereabouts(Protocol):
+    """Who has which entity.
+
+    Attributes:
+        node_id: This server's name among the others.
+        context: For TLS connections to others, or None for plain ones.
+        passed_links, passed_messages: Counted, for the metrics.
+    """
+
+    node_id: str
+    context: SSLContext | None
+    passed_links: int
+    passed_messages: int
+
+    def where(self, namespace: str, key: str) -> str:
+        """HERE, MOVING, UNKNOWN, or the address ``host:port`` of the server that has the entity."""
+
+    def numbers(self) -> Iterable[tuple[str, float]]:
+        """Name and value of each metric of this server among the others."""
+
+    def look_again(self) -> Awaitable[None]:
+        """Read the catalog anew; several that ask at a time are answered at once."""
+
+
+class NotPassing:
+    """What a connection has at other servers where there are none: nothing. See Passing for the methods."""
+
+    def opened(self, event: OpenReceived) -> None:  # noqa: D102
+        return
+
+    def logged_in(self, name: str, key: str) -> None:  # noqa: D102
+        return
+
+    def token_put(self, audience: str, token: str) -> None:  # noqa: D102
+        return
+
+    def concerns(self, link: Link, address: Address, again: Callable[[], None], *, is_last: bool) -> bool:  # noqa: D102
+        return False
+
+    def dispositions(self, session: Session, ranges: list[tuple[int, int, bool, Any]]) -> None:  # noqa: D102
+        return
+
+    def session_ended(self, event: SessionEnded) -> None:  # noqa: D102
+        return
+
+    def resume(self) -> None:  # noqa: D102
+        return
+
+    def tick(self, monotonic_ms: int) -> None:  # noqa: D102
+        return
+
+    def close(self) -> None:  # noqa: D102
+        return
+
+
+class Passing(NotPassing):
+    """What one connection of a client has at other servers.
+
+    Attributes:
+        is_passed: It is itself one that another server has made.
+        tokens: Audience to token, as the client has put them.
+    """
+
+    def __init__(self, peer: Peer, whereabouts: Whereabouts) -> None:
+        self.is_passed = False
+        self.tokens: dict[str, str] = {}
+        self._peer = peer
+        self._whereabouts = whereabouts
+        self._hostname: str | None = None
+        self._login: tuple[str, str] | None = None
+        self._upstreams: dict[str, Upstream] = {}
+
+    # -- what the client has shown ------------------------------------------------------------------------------
+
+    def opened(self, event: OpenReceived) -> None:
+        """The client has opened its connection."""
+        self._hostname = event.hostname
+        self.is_passed = any(str(key) == PASSED for key in event.properties)
+
+    def logged_in(self, name: str, key: str) -> None:
+        """The client's login was good."""
+        self._login = name, key
+
+    def token_put(self, audience: str, token: str) -> None:
+        """A token of the client was good here: the others want to see it, too."""
+        self.tokens.pop(audience, None)
+        self.tokens[audience] = token
+        if len(self.tokens) > TOKENS_MAX:
+            del self.tokens[next(iter(self.tokens))]
+        for upstream in self._upstreams.values():
+            upstream.put_token(audience, token)
+
+    # -- links --------------------------------------------------------------------------------------------------
+
+    def concerns(self, link: Link, address: Address, again: Callable[[], None], *, is_last: bool) -> bool:
+        """Whether a link is answered by somebody else, or later by ``again``; ``is_last``: it is not asked again.
+
+        Raises:
+            DetachForced: The entity moves just now.
+            Unauthorized: The client has no right there.
+        """
+        peer = self._peer
+        where = self._whereabouts.where(peer.namespace or "", address.key)
+        if where == HERE or (where == UNKNOWN and is_last):
+            return False
+        if not any(peer.allows(address.segments(), right) for right in (Right.LISTEN, Right.SEND, Right.MANAGE)):
+            raise Unauthorized(
+                "Unauthorized access. A claim (Send, Listen or Manage) is required to perform this operation. "
+                f"Resource: 'sb://{peer.namespace}/{address.path}'. Put a token that has one."
+            )
+        if where == UNKNOWN:
+            # It may have been created a moment ago, by another server.
+            peer.spawn(self._look_again(link, again), 0)
+            return True
+        if where == MOVING or self.is_passed:
+            raise DetachForced(f"'{address.path}' moves to another server. Attach again.")
+        passed = PassedLink(peer, link, address.segments(), self._whereabouts)
+        peer.add_endpoint(link, passed)
+        self._upstream(where).attach(passed)
+        return True
+
+    async def _look_again(self, link: Link, again: Callable[[], None]) -> None:
+        await self._whereabouts.look_again()
+        if not self._peer.is_gone and link.remote is not None:
+            again()
+            self._peer.write_soon()
+
+    def _upstream(self, address: str) -> Upstream:
+        upstream = self._upstreams.get(address)
+        if upstream is None or upstream.is_gone:
+            upstream = self._upstreams[address] = Upstream(self._peer, self._settings(), self.tokens)
+            self._peer.spawn(self._connect(upstream, address), 0)
+        return upstream
+
+    def _settings(self) -> ConnectionSettings:
+        mechanism, response = ANONYMOUS, b""
+        if self._login is not None:
+            mechanism, response = PLAIN, plain_response(*self._login)
+        return ConnectionSettings(
+            container_id=self._peer.engine.settings.container_id,
+            hostname=self._hostname,
+            max_frame_size=_FRAME_SIZE,
+            mechanisms=(mechanism,),
+            sasl_response=response,
+            properties={PASSED: self._whereabouts.node_id},
+        )
+
+    async def _connect(self, upstream: Upstream, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        context = self._whereabouts.context
+        name = host if context else None
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await self._peer.door.loop.create_connection(
+                    lambda: upstream,
+                    host.strip("[]"),
+                    int(port),
+                    ssl=context,
+                    server_hostname=name,
+                )
+        except (OSError, TimeoutError) as error:
+            upstream.fail(f"the server at {address} cannot be reached ({type(error).__name__})")
+
+    # -- events of the client's connection ----------------------------------------------------------------------
+
+    def dispositions(self, session: Session, ranges: list[tuple[int, int, bool, Any]]) -> None:
+        """The client settles what it has received."""
+        for upstream in self._upstreams.values():
+            upstream.client_settles(session, ranges)
+
+    def session_ended(self, event: SessionEnded) -> None:
+        """A session of the client is gone, and all its links."""
+        for upstream in self._upstreams.values():
+            upstream.end_session(event.session)
+
+    def resume(self) -> None:
+        """The client's socket takes more again."""
+        for upstream in self._upstreams.values():
+            upstream.see_to_reading()
+
+    def tick(self, monotonic_ms: int) -> None:
+        """Heartbeats."""
+        for address, upstream in list(self._upstreams.items()):
+            upstream.tick(monotonic_ms)
+            if upstream.is_gone:
+                del self._upstreams[address]
+
+    def close(self) -> None:
+        """The client is gone: its locks are given back by those who gave them."""
+        for upstream in self._upstreams.values():
+            upstream.abort()
+        self._upstreams.clear()
+        self.tokens.clear()

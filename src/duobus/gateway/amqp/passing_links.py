@@ -1,0 +1,370 @@
+"""One link of a client that another server answers, and the pairs of delivery ids of a session."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from duobus.amqp import RELEASED, Link, Rejected, Session, TransactionalState, TransferRefused, Transfers
+from duobus.amqp import Error as AmqpError
+from duobus.codec import BATCH_FORMAT
+from duobus.errors import DetachForced, MessageTooLarge, NotImplementedYet
+
+if TYPE_CHECKING:
+    from duobus.gateway.amqp.passing import Whereabouts
+    from duobus.gateway.amqp.peer import Peer
+    from duobus.gateway.amqp.upstream import Upstream
+
+_MASK: Final = 0xFFFFFFFF
+_COUNTER_MASK: Final = (1 << 64) - 1
+
+
+class PassedSession:
+    """A session of the client and the one that stands for it at an owner.
+
+    Attributes:
+        client: The client's.
+        owner: That with the owner.
+        sent: Delivery id there to delivery id and size here, of what the client has sent.
+        given: Delivery id here to delivery id there, of what the client has received.
+        taken: The other way round, of what waits for the owner to settle it.
+    """
+
+    __slots__ = ("client", "given", "owner", "sent", "taken")
+
+    def __init__(self, client: Session, owner: Session) -> None:
+        self.client = client
+        self.owner = owner
+        self.sent: dict[int, tuple[int, int]] = {}
+        self.given: dict[int, int] = {}
+        self.taken: dict[int, int] = {}
+
+    def note_sent(self, owner_id: int, client_id: int, payloads: list[bytes]) -> None:
+        """The client's deliveries from ``client_id`` on have gone to the owner from ``owner_id`` on."""
+        for index, payload in enumerate(payloads):
+            self.sent[(owner_id + index) & _MASK] = ((client_id + index) & _MASK, len(payload))
+
+    def note_given(self, owner_id: int, client_id: int, number: int) -> None:
+        """The owner's deliveries from ``owner_id`` on have gone to the client from ``client_id`` on."""
+        for index in range(number):
+            here, there = (client_id + index) & _MASK, (owner_id + index) & _MASK
+            self.given[here] = there
+            self.taken[there] = here
+
+    def owner_settles(self, first: int, last: int, state: Any) -> int:
+        """The owner has settled what the client has sent; return the bytes that are under way no more."""
+        found = [self.sent.pop(one) for one in _within(self.sent, first, last)]
+        for low, high in _ranges([here for here, _ in found]):
+            self.client.disposition(True, low, high, state, True)
+        return sum(size for _, size in found)
+
+    def owner_answers(self, first: int, last: int, state: Any) -> None:
+        """The owner has settled what it gave, after the client has said what became of it."""
+        found = [self.taken.pop(one) for one in _within(self.taken, first, last)]
+        for here in found:
+            self.given.pop(here, None)
+        for low, high in _ranges(found):
+            self.client.disposition(False, low, high, state, True)
+
+    def client_settles(self, first: int, last: int, state: Any, *, settled: bool) -> None:
+        """The client has said what became of deliveries; those that are not of this owner are left out."""
+        found = _within(self.given, first, last)
+        there = [self.given.pop(one) if settled else self.given[one] for one in found]
+        if settled:
+            for one in there:
+                self.taken.pop(one, None)
+        for low, high in _ranges(there):
+            self.owner.disposition(True, low, high, state, settled)
+
+
+class PassedLink:
+    """The client's end of a link that is passed on.
+
+    Attributes:
+        link: The client's.
+        uplink: That with the owner; None until it is made.
+        session: The pair of sessions; likewise.
+    """
+
+    __slots__ = (
+        "_counter",
+        "_held",
+        "_is_accepted",
+        "_is_stopping",
+        "_peer",
+        "_prefix",
+        "_upstream",
+        "_whereabouts",
+        "link",
+        "segments",
+        "session",
+        "uplink",
+    )
+
+    def __init__(self, peer: Peer, link: Link, segments: tuple[str, ...], whereabouts: Whereabouts) -> None:
+        self.link = link
+        self.segments = segments
+        self.uplink: Link | None = None
+        self.session: PassedSession | None = None
+        self._peer = peer
+        self._whereabouts = whereabouts
+        self._upstream: Upstream | None = None
+        self._is_accepted = False
+        self._is_stopping = False
+        self._prefix = peer.door.entropy.token(8)
+        self._counter = 0
+        # What came from the owner and the client has no credit for, because it took some back: id, tag, format, ...
+        self._held: deque[tuple[int, bytes, bytes, int, bool]] = deque()
+
+    @property
+    def path(self) -> str:
+        """The entity, for errors."""
+        return "/".join(self.segments)
+
+    # -- attaching ----------------------------------------------------------------------------------------------
+
+    def attach(self, upstream: Upstream, session: PassedSession) -> None:
+        """Ask the owner for the same link."""
+        remote = self.link.remote
+        if remote is None or self.uplink is not None:
+            return
+        self._upstream, self.session = upstream, session
+        options: dict[str, Any] = {
+            "snd_settle_mode": 2 if remote.snd_settle_mode is None else remote.snd_settle_mode,
+            "rcv_settle_mode": remote.rcv_settle_mode or 0,
+            "properties": remote.properties,
+            "desired_capabilities": remote.desired_capabilities,
+        }
+        attach = session.owner.attach_receiver if self.link.is_sender else session.owner.attach_sender
+        self.uplink = attach(f"{remote.name}", remote.source, remote.target, **options)
+        self.uplink.context = self
+        if self.link.is_sender:
+            self.uplink.tags = []
+
+    def is_of(self, upstream: Upstream) -> bool:
+        """Whether it was passed over this connection."""
+        return self._upstream is upstream
+
+    def answered(self) -> None:
+        """The owner has answered; an answer without its terminus means that a refusal follows."""
+        uplink = self.uplink
+        remote = None if uplink is None else uplink.remote
+        if remote is None or (remote.source if self.link.is_sender else remote.target) is None:
+            return
+        self._is_accepted = self.link.accept(
+            source=remote.source,
+            target=remote.target,
+            max_message_size=remote.max_message_size,
+            properties=remote.properties,
+            initial_delivery_count=remote.initial_delivery_count or 0,
+        )
+        if not self._is_accepted:
+            self._end()
+            return
+        self._whereabouts.passed_links += 1
+        if self.link.is_sender:
+            self.flow()
+        else:
+            self.owner_flow()
+
+    def owner_detached(self, error: AmqpError | None, *, closed: bool) -> None:
+        """The owner has refused or ended the link: in its own words."""
+        self.uplink = None
+        condition = text = info = None
+        if error is not None:
+            condition, text, info = error.condition, error.description, error.info
+        if self._is_accepted:
+            self.link.detach(condition, text, info, closed=closed)
+        else:
+            self.link.refuse(condition or "amqp:internal-error", text, info)
+        self._peer.drop_endpoint(self.link)
+
+    def lost(self, text: str) -> None:
+        """The way to the owner has ended."""
+        self.uplink = None
+        error = self._peer.error(
+            DetachForced(f"The entity is served by another server, and {text}. Attach again."), self.path
+        )
+        if self._is_accepted:
+            self.link.detach(error.condition, error.description, error.info)
+        else:
+            self.link.refuse(error.condition, error.description, error.info)
+        self._peer.drop_endpoint(self.link)
+
+    # -- from the client ----------------------------------------------------------------------------------------
+
+    def transfers(self, event: Transfers) -> None:
+        """Pass on what came in one read."""
+        uplink, session = self.uplink, self.session
+        number = len(event.payloads)
+        if event.state is not None:
+            self._refuse_in_state(event)
+            return
+        if uplink is None or session is None or uplink.credit < number:
+            error = DetachForced(f"'{self.path}' takes nothing more for now. Attach again.")
+            self._peer.detach(self.link, error, self.path)
+            return
+        if event.message_format == BATCH_FORMAT:
+            first = uplink.session.next_delivery_id
+            for payload in event.payloads:
+                uplink.send_one(self._tag(1), payload, event.settled, event.message_format)
+        else:
+            start = self._counter
+            self._tag(number)
+            first = uplink.send_run(self._prefix, start, [b""] * number, event.payloads, event.settled)
+        if not event.settled:
+            session.note_sent(first, event.first_delivery_id, event.payloads)
+            self._peer.carry(sum(map(len, event.payloads)))
+        self._whereabouts.passed_messages += number
+        self._write()
+
+    def _tag(self, number: int) -> bytes:
+        tag = self._prefix + self._counter.to_bytes(8, "big")
+        self._counter = (self._counter + number) & _COUNTER_MASK
+        return tag
+
+    def _refuse_in_state(self, event: Transfers) -> None:
+        """Transactions live where they were declared: on this server, which has not the entity."""
+        error = NotImplementedYet(
+            f"'{self.path}' is served by another server of this namespace; transactions are not passed on to it yet. "
+            "Send without a transaction, or connect to that server."
+        )
+        if isinstance(event.state, TransactionalState):
+            self._peer.transactions.doom(event.state.txn_id, error)
+        if not event.settled:
+            first = event.first_delivery_id
+            self.link.settle(first, first, Rejected(self._peer.error(error, self.path)))
+        # The owner counts on a credit that this delivery has used up here.
+        self.owner_flow()
+
+    def refused(self, event: TransferRefused) -> None:
+        """A delivery that the engine did not take in: too large."""
+        error = MessageTooLarge(f"The message has {event.size} bytes, more than '{self.path}' allows.")
+        if not event.settled:
+            state = Rejected(self._peer.error(error, self.path))
+            self.link.settle(event.delivery_id, event.delivery_id, state)
+        self.owner_flow()
+
+    def flow(self) -> None:
+        """The client has changed its credit, or wants to drain: it is the owner's to say what there is."""
+        self._give_held()
+        if self.uplink is not None and self._is_accepted:
+            self.uplink.grant(self.link.credit, drain=self.link.drain)
+            self._write()
+        if self.link.echo:
+            self.link.flow()
+
+    # -- from the owner -----------------------------------------------------------------------------------------
+
+    def owner_flow(self) -> None:
+        """The owner gives credit to a sending client, or has drained what a receiving one had given."""
+        uplink = self.uplink
+        if uplink is None or not self._is_accepted:
+            return
+        if self.link.is_sender:
+            if self.link.drain and not self._held:
+                self.link.drained()
+        elif not self._is_stopping and (uplink.credit != self.link.credit or not uplink.credit):
+            self.link.grant(uplink.credit)
+        if uplink.echo:
+            uplink.flow()
+            self._write()
+
+    def owner_transfers(self, event: Transfers) -> None:
+        """Pass on what the owner has given, tags and all: they are the lock tokens."""
+        uplink = self.uplink
+        if uplink is None or uplink.tags is None:
+            return
+        number = len(event.payloads)
+        tags, uplink.tags = uplink.tags[:number], uplink.tags[number:]
+        self._whereabouts.passed_messages += number
+        if not self._held and self.link.credit >= number and _is_run(tags) and not event.message_format:
+            first = self.link.send_run(
+                tags[0][:8], int.from_bytes(tags[0][8:], "big"), [b""] * number, event.payloads, event.settled
+            )
+            if not event.settled and self.session is not None:
+                self.session.note_given(event.first_delivery_id, first, number)
+            return
+        for index, (tag, payload) in enumerate(zip(tags, event.payloads, strict=True)):
+            owner_id = (event.first_delivery_id + index) & _MASK
+            self._held.append((owner_id, tag, payload, event.message_format, event.settled))
+        self._give_held()
+
+    def _give_held(self) -> None:
+        while self._held and self.link.credit > 0 and self.link.is_attached:
+            owner_id, tag, payload, message_format, settled = self._held.popleft()
+            client_id = self.link.send_one(tag or b"\0", payload, settled, message_format)
+            if not settled and self.session is not None:
+                self.session.note_given(owner_id, client_id, 1)
+
+    # -- ends ---------------------------------------------------------------------------------------------------
+
+    @property
+    def owes(self) -> bool:
+        """Whether the client waits for outcomes; those of other links of its session count, too."""
+        return not self.link.is_sender and self.session is not None and bool(self.session.sent)
+
+    def stop(self) -> None:
+        """Take the client's credit back: this server is about to stop."""
+        if not self.link.is_sender:
+            self._is_stopping = True
+            self.link.grant(0)
+
+    def pump(self) -> None:
+        """The client's socket takes more again."""
+        self._give_held()
+
+    def deliver_answers(self) -> None:
+        """Nothing comes from a broker here."""
+
+    def close(self) -> None:
+        """The client has detached, or is gone."""
+        self._end()
+
+    def _end(self) -> None:
+        uplink, self.uplink = self.uplink, None
+        if uplink is None:
+            return
+        for owner_id, _, _, _, settled in self._held:
+            if not settled and self.session is not None:
+                self.session.owner.disposition(True, owner_id, owner_id, RELEASED, True)
+        self._held.clear()
+        uplink.detach()
+        self._write()
+
+    def _write(self) -> None:
+        if self._upstream is not None:
+            self._upstream.write_soon()
+
+
+def _is_run(tags: list[bytes]) -> bool:
+    """Whether tags are 16 bytes each and count up by one."""
+    first = tags[0]
+    if len(first) != 16:
+        return False
+    prefix, start = first[:8], int.from_bytes(first[8:], "big")
+    return all(tag == prefix + ((start + index) & _COUNTER_MASK).to_bytes(8, "big") for index, tag in enumerate(tags))
+
+
+def _within(known: dict[int, Any], first: int, last: int) -> list[int]:
+    """Those of the known ids that are in a range, ascending in it; a peer may name a range of any size."""
+    number = ((last - first) & _MASK) + 1
+    if number <= len(known):
+        return [one for index in range(number) if (one := (first + index) & _MASK) in known]
+    return sorted((one for one in known if (one - first) & _MASK < number), key=lambda one: (one - first) & _MASK)
+
+
+def _ranges(ids: list[int]) -> Iterator[tuple[int, int]]:
+    """Ids as ranges of neighbours."""
+    start = before = None
+    for one in ids:
+        if start is None or before is None:
+            start = before = one
+        elif one == before + 1:
+            before = one
+        else:
+            yield start, before
+            start = before = one
+    if start is not None and before is not None:
+        yield start, before

@@ -1,0 +1,352 @@
+# Generated from duobus/ha/aio/syphon.py by `make twins`; change that one.
+"""Syphon: from the backlog queues to the entities that the messages were meant for (PN14, PN15; I10, I49)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusQuotaExceededError
+
+from duobus.clock import Clock
+from duobus.ha.bounds import SYPHON_HELD_MAX, SYPHON_SENDERS_MAX
+from duobus.ha.classify import Classifier, Verdict, outage
+from duobus.ha.events import (
+    Reporter,
+    SyphonDeadLettered,
+    Syphoned,
+    SyphonFailed,
+    SyphonPolled,
+    SyphonSkipped,
+    SyphonStarted,
+    SyphonStopped,
+)
+from duobus.ha.options import POLL_DEFAULT
+from duobus.ha.sync import tasks
+from duobus.ha.tracing import syphoning
+from duobus.ha.transfer import Undeliverable, from_backlog
+
+if TYPE_CHECKING:
+    from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage, ServiceBusReceiver, ServiceBusSender
+    from azure.servicebus.amqp import AmqpAnnotatedMessage
+
+BATCH: Final = 100
+#: A destination that did not answer is left alone for this time: half of the lock of a backlog queue.
+RETRY_DEFAULT: Final = timedelta(seconds=30)
+#: After a receive that failed, doubled with each failure up to the second one.
+RETRY_FIRST_S, RETRY_LAST_S = 1.0, 60.0
+#: A link without traffic for so long may be ended by the service as idle: Azure does after 10 minutes, and says so with
+#: the same error as for a broken connection. One that ended sooner has failed.
+IDLE_MS: Final = 5 * 60_000
+#: Time that what is on its way has when a syphon ends.
+END_S: Final = 30.0
+#: A destination that did not answer in this time is away: a third of the lock of a backlog queue.
+SEND_LIMIT_S: Final = 20.0
+#: The SDK takes no wait of nothing.
+SHORTEST_WAIT_S: Final = 0.05
+
+CANNOT_BE_DELIVERED: Final = "The message cannot be delivered to the destination."
+EXPIRED: Final = "TTLExpiredException"
+_DESCRIPTION_MAX: Final = 4_000
+_PARTITION_KEY: Final = "x-opt-partition-key"
+
+
+class _Parcel(NamedTuple):
+    received: ServiceBusReceivedMessage
+    message: AmqpAnnotatedMessage
+
+
+class Syphon:
+    """Carries messages of backlog queues to their destinations, at least once, until it is cancelled.
+
+    Any number may run side by side, in any processes. A message is completed in its backlog queue after its destination
+    accepted it, so that one which is killed in between brings it twice; duplicate detection at the destination
+    suppresses that. A destination that is away holds up nobody: its messages stay. What can never be delivered goes to
+    the backlog queue's dead letters with a reason.
+
+    Args:
+        primary: Client of the namespace to deliver to.
+        secondary: Client of the namespace that has the backlog queues.
+        queues: Their paths.
+        classifier: Which errors mean that a destination is away.
+        ttl_mode: ``restart`` or ``remaining``.
+        poll: How long a receive waits for messages.
+        retry: How long a destination that did not answer is left alone.
+        reporter: Hears of everything.
+        clock: The time.
+    """
+
+    def __init__(
+        self,
+        primary: ServiceBusClient,
+        secondary: ServiceBusClient,
+        queues: Sequence[str],
+        *,
+        classifier: Classifier = outage,
+        ttl_mode: str = "restart",
+        poll: timedelta = POLL_DEFAULT,
+        retry: timedelta = RETRY_DEFAULT,
+        reporter: Reporter | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._primary = primary
+        self._secondary = secondary
+        self._queues = tuple(queues)
+        self._classifier = classifier
+        self._is_remaining = ttl_mode == "remaining"
+        self._poll_s = poll.total_seconds()
+        self._retry_ms = round(retry.total_seconds() * 1000)
+        self._reporter = reporter if reporter is not None else Reporter(None)
+        self._clock = clock if clock is not None else Clock()
+        self._over = tasks.Event()
+
+    def stop(self) -> None:
+        """Let ``run`` end; what is on its way is brought to its end or stays in its backlog queue."""
+        self._over.set()
+
+    def run(self) -> None:
+        """Carry until cancelled or stopped."""
+        there, behind = str(self._primary.fully_qualified_namespace), str(self._secondary.fully_qualified_namespace)
+        self._reporter.tell(SyphonStarted("", there, behind, len(self._queues)))
+        pumps = [tasks.spawn(_Pump(self, queue).run, name="duobus syphon") for queue in self._queues]
+        try:
+            self._over.wait()
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            tasks.all_ended(pumps, END_S)
+            self._reporter.tell(SyphonStopped("", there))
+
+
+class _Pump:
+    """One backlog queue. It has senders of its own, as the SDK's are for one thread at a time."""
+
+    def __init__(self, syphon: Syphon, queue: str) -> None:
+        self._syphon = syphon
+        self._queue = queue
+        self._senders: dict[str, ServiceBusSender] = {}
+        #: Path to the time at which it is tried again.
+        self._skipped: dict[str, int] = {}
+        #: Path to messages of it that are locked.
+        self._held: dict[str, list[ServiceBusReceivedMessage]] = {}
+        #: When the poll that is under way is over; None between two.
+        self._poll_ends_ms: int | None = None
+        #: When the link was attached, or last brought something.
+        self._moved_ms = 0
+        #: For the receiver, which is for one at a time, and for what is held.
+        self._settling = tasks.lock()
+        self._holding = tasks.lock()
+
+    def run(self) -> None:
+        syphon, retry_s = self._syphon, RETRY_FIRST_S
+        try:
+            while True:
+                try:
+                    self._held.clear()  # Their locks went with their link.
+                    with syphon._secondary.get_queue_receiver(self._queue) as receiver:
+                        self._moved_ms = syphon._clock.monotonic_ms()
+                        is_needed = True
+                        while is_needed:
+                            is_needed = self._poll(receiver)
+                            retry_s = RETRY_FIRST_S
+                except Exception as error:  # noqa: BLE001 - a pump never ends by itself
+                    if self._is_idle_end(error):
+                        continue  # Attached again, with what is left of the poll.
+                    self._poll_ends_ms = None
+                    syphon._reporter.tell(SyphonFailed(self._queue, str(error) or type(error).__name__))
+                    tasks.sleep(retry_s)
+                    retry_s = min(2 * retry_s, RETRY_LAST_S)
+        finally:
+            self._close_senders(list(self._senders))
+
+    def _poll(self, receiver: ServiceBusReceiver) -> bool:
+        """Receive once, and carry what came; tell whether the link is to be used on."""
+        syphon, clock = self._syphon, self._syphon._clock
+        if self._poll_ends_ms is None:
+            self._poll_ends_ms = clock.monotonic_ms() + round(self._wait_s() * 1000)
+        messages = self._receive(receiver, self._poll_ends_ms)
+        self._poll_ends_ms = None
+        syphon._reporter.tell(SyphonPolled(self._queue, len(messages)))
+        self._give_back(receiver)
+        if messages:
+            self._carry(receiver, messages)
+            self._moved_ms = clock.monotonic_ms()
+            return True
+        # The SDK lets the credit of a receive that brought nothing stand, so that the service would not count the next
+        # one; with a new link each poll is the one operation that it is said to be (PN14, I59), and no link gets old.
+        # Not while messages are held: their locks are settled over the link that brought them.
+        return bool(self._skipped or self._held)
+
+    def _receive(self, receiver: ServiceBusReceiver, ends_ms: int) -> list[ServiceBusReceivedMessage]:
+        """Wait for messages until the poll is over, in pieces where nothing could end it.
+
+        The credit stands from one piece to the next: over one link all of them are one receive.
+        """
+        while True:
+            left_s = max(SHORTEST_WAIT_S, (ends_ms - self._syphon._clock.monotonic_ms()) / 1000)
+            messages = receiver.receive_messages(BATCH, max_wait_time=min(left_s, tasks.WAIT_S))
+            if messages or left_s <= tasks.WAIT_S:
+                return messages
+            tasks.check()
+
+    def _is_idle_end(self, error: Exception) -> bool:
+        """Tell whether the service ended a link on which nothing had moved, as it does with idle ones."""
+        now_ms = self._syphon._clock.monotonic_ms()
+        return (
+            self._poll_ends_ms is not None
+            and isinstance(error, ServiceBusConnectionError)
+            and now_ms - self._moved_ms >= IDLE_MS
+        )
+
+    def _carry(self, receiver: ServiceBusReceiver, messages: Sequence[ServiceBusReceivedMessage]) -> None:
+        """Bring a batch to its destinations, all at the same time."""
+        clock = self._syphon._clock
+        now_ms = clock.now_ms() if self._syphon._is_remaining else None
+        parcels: dict[str, list[_Parcel]] = {}
+        for received in messages:
+            try:
+                restored = from_backlog(received, now_ms)
+            except Undeliverable as error:
+                self._bury(receiver, received, "", error.reason, str(error))
+                continue
+            if restored.is_expired:
+                text = "The time to live was over before the message left the backlog."
+                self._bury(receiver, received, restored.path, EXPIRED, text)
+            else:
+                parcels.setdefault(restored.path, []).append(_Parcel(received, restored.message))
+        deliveries = []
+        for path, those in parcels.items():
+            if path in self._skipped:
+                self._hold(path, those)
+            else:
+                deliveries.append(partial(self._deliver, receiver, path, those))
+        for answer in tasks.together(*deliveries):
+            if isinstance(answer, Exception):
+                raise answer
+        self._close_senders(list(self._senders)[SYPHON_SENDERS_MAX:])
+
+    def _deliver(self, receiver: ServiceBusReceiver, path: str, parcels: list[_Parcel]) -> None:
+        """Bring messages of one destination there, one batch for each session or partition key."""
+        batches = _batches(parcels)
+        while batches:
+            left, error = self._deliver_batch(receiver, path, batches.pop(0))
+            if error is not None:
+                self._skip(path, [*left, *(parcel for batch in batches for parcel in batch)], error)
+                return
+
+    def _deliver_batch(
+        self, receiver: ServiceBusReceiver, path: str, parcels: list[_Parcel]
+    ) -> tuple[list[_Parcel], Exception | None]:
+        """Bring messages there as one batch, one by one if it does not take that.
+
+        Returns:
+            Those that are left because their destination is away, and what it said; or none, and None.
+        """
+        sender = self._senders.get(path)
+        if sender is None:
+            sender = self._senders[path] = self._syphon._primary.get_queue_sender(path)
+        if len(parcels) > 1:
+            try:
+                with syphoning(path, self._queue, [parcel.message for parcel in parcels]):
+                    _send(sender, [parcel.message for parcel in parcels])
+            except Exception as error:  # noqa: BLE001 - the classifier says what it means
+                if self._is_away(error):
+                    return parcels, error
+            else:
+                self._complete(receiver, path, parcels)
+                return [], None
+        for index, parcel in enumerate(parcels):
+            try:
+                with syphoning(path, self._queue, [parcel.message]):
+                    _send(sender, parcel.message)
+            except Exception as error:  # noqa: BLE001 - the classifier says what it means
+                if self._is_away(error):
+                    return parcels[index:], error
+                text = f"{path}: {type(error).__name__}: {error}"
+                self._bury(receiver, parcel.received, path, CANNOT_BE_DELIVERED, text)
+            else:
+                self._complete(receiver, path, [parcel])
+        return [], None
+
+    def _is_away(self, error: Exception) -> bool:
+        """Tell whether the message is to stay in the backlog: the destination is away, busy, or full."""
+        return isinstance(error, ServiceBusQuotaExceededError) or self._syphon._classifier(error) is not Verdict.REFUSED
+
+    def _skip(self, path: str, parcels: list[_Parcel], error: Exception) -> None:
+        """Leave a destination alone for a while, so that it holds up nobody (I49)."""
+        self._skipped[path] = self._syphon._clock.monotonic_ms() + self._syphon._retry_ms
+        self._hold(path, parcels)
+        text = str(error) or type(error).__name__
+        self._syphon._reporter.tell(SyphonSkipped(path, self._queue, len(parcels), text))
+        self._close_senders([path])
+
+    def _hold(self, path: str, parcels: list[_Parcel]) -> None:
+        with self._holding:
+            room = SYPHON_HELD_MAX - sum(len(held) for held in self._held.values())
+            self._held.setdefault(path, []).extend(parcel.received for parcel in parcels[: max(0, room)])
+
+    def _wait_s(self) -> float:
+        """How long to wait for messages: a poll, or until a destination is to be tried again."""
+        if not self._skipped:
+            return self._syphon._poll_s
+        left_ms = min(self._skipped.values()) - self._syphon._clock.monotonic_ms()
+        return min(self._syphon._poll_s, max(SHORTEST_WAIT_S, left_ms / 1000))
+
+    def _give_back(self, receiver: ServiceBusReceiver) -> None:
+        """Put messages back into the backlog whose destination is to be tried again; the next receive brings them."""
+        now_ms = self._syphon._clock.monotonic_ms()
+        for path in [path for path, until in self._skipped.items() if until <= now_ms]:
+            del self._skipped[path]
+            held = self._held.pop(path, [])
+            # One whose lock is over is back already.
+            tasks.in_turn(*(partial(receiver.abandon_message, received) for received in held))
+
+    def _complete(self, receiver: ServiceBusReceiver, path: str, parcels: list[_Parcel]) -> None:
+        # All at once: the SDK waits for the answer of each.
+        with self._settling:
+            answers = tasks.in_turn(*(partial(receiver.complete_message, parcel.received) for parcel in parcels))
+        self._syphon._reporter.tell(Syphoned(path, self._queue, len(parcels), self._age_ms(parcels)))
+        for answer in answers:
+            # Its lock is gone: it is delivered, and will be delivered again.
+            if isinstance(answer, Exception):
+                self._syphon._reporter.tell(SyphonFailed(self._queue, str(answer)))
+
+    def _age_ms(self, parcels: list[_Parcel]) -> int:
+        """How long the oldest of them was in the backlog; 0 when the two clocks disagree by more."""
+        times = [parcel.received.enqueued_time_utc for parcel in parcels]
+        oldest_ms = min((time.timestamp() * 1000 for time in times if time is not None), default=None)
+        return 0 if oldest_ms is None else max(0, self._syphon._clock.now_ms() - round(oldest_ms))
+
+    def _bury(self, receiver: ServiceBusReceiver, received: Any, path: str, reason: str, text: str) -> None:
+        text = text[:_DESCRIPTION_MAX]
+        with self._settling:
+            receiver.dead_letter_message(received, reason=reason, error_description=text)
+        self._syphon._reporter.tell(SyphonDeadLettered(path, self._queue, reason, text))
+
+    def _close_senders(self, paths: list[str]) -> None:
+        for path in paths:
+            sender = self._senders.pop(path, None)
+            if sender is not None:
+                try:
+                    sender.close()
+                except Exception as error:  # noqa: BLE001 - it is given up, whatever it says
+                    self._syphon._reporter.tell(SyphonFailed(self._queue, f"closing the link to {path}: {error}"))
+
+
+def _send(sender: ServiceBusSender, what: Any) -> None:
+    # The SDK's own time-out answers better, where it holds.
+    send = partial(sender.send_messages, what, timeout=SEND_LIMIT_S)
+    tasks.within(SEND_LIMIT_S + 1, send)
+
+
+def _batches(parcels: list[_Parcel]) -> list[list[_Parcel]]:
+    """Parcels by session and partition key, in their order: a batch with several of them is refused as one."""
+    found: dict[tuple[object, object], list[_Parcel]] = {}
+    for parcel in parcels:
+        properties, annotations = parcel.message.properties, parcel.message.annotations
+        session_id = None if properties is None else properties.group_id
+        key = None if annotations is None else annotations.get(_PARTITION_KEY)
+        found.setdefault((session_id, key), []).append(parcel)
+    return list(found.values())

@@ -1,0 +1,187 @@
+"""JoinedServer: one of several servers over one catalog in PostgreSQL; put together of the same parts as a lone one."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Final
+
+from duobus.auth.authorizer import Authorizer
+from duobus.broker import MessageBroker, ScaleUnit
+from duobus.broker.directory import Directory
+from duobus.broker.ownership import NODES_MAX
+from duobus.broker.owning import LeasedTime, OwningUnit
+from duobus.errors import ConfigurationError, ServiceBusError, StoreFailed, StoreTooNew
+from duobus.gateway.rest.passing import HttpPassing
+from duobus.server.build import Server
+from duobus.server.config_file import NamespaceConfig
+from duobus.server.leased_store import LeasedStore
+from duobus.server.node import ClusterNode, OpenStore
+from duobus.stores.catalog import Catalog, CatalogContents, NamespaceRow, StoreRow
+from duobus.stores.catalog_postgres import PostgresCatalog
+from duobus.stores.checkpoint import CheckpointThread
+from duobus.stores.leases import NodeEntry
+from duobus.stores.leases_postgres import PostgresLeases
+from duobus.stores.postgres import PostgresStore
+from duobus.stores.postgres_place import Place, parse
+from duobus.stores.writer import StoreWriter
+
+#: How long a start waits for another server that prepares the same catalog, in tries and seconds between them.
+_TRIES: Final = 100
+_TRY_S: Final = 0.1
+
+
+class JoinedServer(Server):
+    """A server that shares its catalog, and runs those stores whose leases it has.
+
+    Attributes:
+        node: Itself among the others.
+    """
+
+    node: ClusterNode
+
+    def _make_catalog(self) -> Catalog:
+        assert self.settings.join is not None
+        return PostgresCatalog(self.settings.join)
+
+    def _make_unit(self) -> ScaleUnit:
+        settings = self.settings
+        return OwningUnit(self._catalog, self._store_event, settings.quotas, self._entropy.uuid, self._time)
+
+    # -- start --------------------------------------------------------------------------------------------------
+
+    async def _start_stores(self, contents: CatalogContents) -> list[NamespaceRow]:
+        """Prepare the catalog, alone; the stores come with their leases."""
+        catalog = self._catalog
+        assert isinstance(catalog, PostgresCatalog)
+        assert isinstance(self.unit, OwningUnit)
+        try:
+            for _ in range(_TRIES):
+                if catalog.begin_alone():
+                    break
+                await asyncio.sleep(_TRY_S)
+            contents = catalog.read()
+            namespaces = self._namespaces(contents)
+            await self._register_stores(contents)
+            self.unit.directory = Directory(catalog.read())
+            catalog.end_alone()
+        except (StoreFailed, StoreTooNew) as error:
+            raise ConfigurationError(f"The catalog cannot be prepared: {error}") from error
+        for row in namespaces:
+            self.unit.namespace(row.name)
+        return namespaces
+
+    async def _register_stores(self, contents: CatalogContents) -> None:
+        """Create the stores that are missing, in schemas beside the catalog's."""
+        assert self.settings.join is not None
+        number = max((row.store_id for row in (*contents.stores, *contents.lost)), default=0)
+        for _ in range(self.settings.stores - len(contents.stores)):
+            number += 1
+            place = self.settings.join.in_schema(f"{self.settings.join.schema}_{number}")
+            store = PostgresStore(place, number, take_over=True)
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(None, store.open)
+            await loop.run_in_executor(None, store.close)
+            # The schema first, then the catalog: a store that the catalog knows is never created again as empty.
+            self._catalog.add_store(number, place.url)
+
+    def _make_backups(self) -> None:
+        """None: PostgreSQL has its own."""
+
+    async def _open_listeners(self, authorizer: Authorizer) -> None:
+        settings = self.settings
+        assert settings.join is not None
+        assert isinstance(self.unit, OwningUnit)
+        me = NodeEntry(str(self._entropy.uuid()), "", "", is_leaving=False)
+        self.node = ClusterNode(
+            me,
+            self.unit,
+            PostgresCatalog(settings.join),
+            PostgresLeases(settings.join),
+            make=self._make_broker,
+            created=self._create_in,
+            clock=self._clock,
+            context=None if settings.cluster_ca is None else ssl.create_default_context(cafile=settings.cluster_ca),
+        )
+        self.door.whereabouts = self.node
+        await super()._open_listeners(authorizer)
+        self.rest.pass_on(HttpPassing(self.node, authorizer))
+        host = settings.advertise or settings.host
+        host = f"[{host}]" if ":" in host else host
+        amqp = self.port("amqp" if settings.cluster_ca is None else "tls")
+        self.node.ownership.me = NodeEntry(
+            me.node_id, f"{host}:{amqp}", f"{host}:{self.port('http')}", is_leaving=False
+        )
+        try:
+            await self.node.start()
+        except StoreFailed as error:
+            raise ConfigurationError(f"The catalog cannot be joined: {error}") from error
+        if len(self.node.ownership.nodes) > NODES_MAX:
+            raise ConfigurationError(f"{NODES_MAX} servers share this catalog already, which is the limit.")
+
+    # -- stores -------------------------------------------------------------------------------------------------
+
+    def _make_broker(self, row: StoreRow) -> OpenStore:
+        loop = asyncio.get_running_loop()
+        store_id, ownership, clock = row.store_id, self.node.ownership, self._clock
+        store = LeasedStore(
+            self._place_of(row),
+            store_id,
+            must_exist=True,
+            is_mine=lambda: ownership.may_act(store_id, clock.monotonic_ms()),
+        )
+        writer, reader = StoreWriter(loop, f"store-{store_id}"), StoreWriter(loop, f"reader-{store_id}")
+        broker = MessageBroker(
+            store_id,
+            store,
+            writer,
+            time=LeasedTime(self._time, clock, lambda: ownership.ends_ms(store_id)),
+            entropy=self._entropy,
+            watcher=self.unit,
+            reader=reader,
+            patience_s=self.settings.store_patience_s,
+        )
+        broker.id_room.limit = self.settings.quotas.history_ids
+        checkpoint = CheckpointThread(store, writer, loop)
+        checkpoint.start()
+
+        def stop() -> None:
+            checkpoint.stop()
+            reader.stop()
+            writer.stop()
+
+        return OpenStore(broker, stop)
+
+    def _place_of(self, row: StoreRow) -> Place:
+        """Where a store is, with the password that this server was given for its database."""
+        join = self.settings.join
+        assert join is not None
+        place = parse(row.path)
+        return join.in_schema(place.schema or "") if place.server == join.server else place
+
+    async def _create_in(self, store_id: int) -> None:
+        """Create what the configuration asks for and is missing, as far as it belongs into a store that was got."""
+        assert isinstance(self.unit, OwningUnit)
+        for config in self.settings.namespaces:
+            belongs = self.unit.directory.store_for_new
+            part = NamespaceConfig(
+                name=config.name,
+                hosts=config.hosts,
+                queues=tuple(q for q in config.queues if belongs(config.name, q.name.lower()) == store_id),
+                topics=tuple(t for t in config.topics if belongs(config.name, t.name.lower()) == store_id),
+            )
+            try:
+                await self._create_entities(part)
+            except (ServiceBusError, StoreFailed) as error:
+                self.log.error("entities not created", store=store_id, reason=str(error))
+
+    # -- stop ---------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Give the stores to the others first, then stop as a lone server does (I63)."""
+        self.is_ready = False
+        for listener in self.listeners.values():
+            await listener.close()
+        if hasattr(self, "node"):
+            await self.node.stop()
+        await super().stop()

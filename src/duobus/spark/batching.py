@@ -1,0 +1,98 @@
+"""Which messages go out together: a bounded number of open batches, one for each entity and session or partition key.
+
+Pure: batches are made and sent by what the constructor is given. Messages of one key go out in the order in which they
+came, since a key has at most one open batch and a batch is sent before the key's next one is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+#: Open batches of a task: what it holds in memory is so many times the link's batch size (1 MiB on Premium) at most.
+OPEN_BATCHES_MAX: Final = 16
+#: Messages of one batch, however small they are: what the cloud takes in one over HTTP, and its limit for AMQP too.
+BATCH_MESSAGES_MAX: Final = 4_500
+
+BatchT = TypeVar("BatchT", bound="Batch")
+
+#: Entity, and session id or partition key or None: what a batch holds one of.
+Lane = tuple[str, str | None]
+
+
+class Batch(Protocol):
+    """A batch that is being filled."""
+
+    def add(self, message: Any, /) -> bool:
+        """Take a message; False if the batch would get too large, which is then as it was."""
+
+    def __len__(self) -> int:
+        """Messages in it."""
+
+
+class Batches(Generic[BatchT]):
+    """The open batches of one task.
+
+    Args:
+        make: Opens an empty batch for a lane.
+        send: Sends one; returns when it is sent.
+        open_max: Batches that may be open at the same time.
+        messages_max: Messages of one batch.
+    """
+
+    __slots__ = ("_make", "_messages_max", "_open", "_open_max", "_send")
+
+    def __init__(
+        self,
+        make: Callable[[Lane], BatchT],
+        send: Callable[[Lane, BatchT], None],
+        open_max: int = OPEN_BATCHES_MAX,
+        messages_max: int = BATCH_MESSAGES_MAX,
+    ) -> None:
+        self._make = make
+        self._send = send
+        self._open_max = open_max
+        self._messages_max = messages_max
+        self._open: dict[Lane, BatchT] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, lane: Lane, message: Any) -> bool:
+        """Put a message into its batch, and send what that makes full.
+
+        Returns:
+            False if the message does not even fit into an empty batch; earlier ones of its lane are sent then, so that
+            the caller may send it by itself without overtaking them.
+        """
+        batch = self._open.get(lane)
+        if batch is None:
+            batch = self._open_for(lane)
+        if batch.add(message):
+            if len(batch) >= self._messages_max:
+                self._flush(lane)
+            return True
+        if len(batch):
+            self._flush(lane)
+            batch = self._open_for(lane)
+            if batch.add(message):
+                return True
+        del self._open[lane]
+        return False
+
+    def flush(self) -> None:
+        """Send whatever is open, in the order in which the batches were opened."""
+        for lane in list(self._open):
+            self._flush(lane)
+
+    def _open_for(self, lane: Lane) -> BatchT:
+        if len(self._open) >= self._open_max:
+            # The fullest: with many keys this makes the fewest sends. The same rows give the same batches each time.
+            self._flush(max(self._open, key=lambda one: len(self._open[one])))
+        batch = self._open[lane] = self._make(lane)
+        return batch
+
+    def _flush(self, lane: Lane) -> None:
+        batch = self._open.pop(lane)
+        if len(batch):
+            self._send(lane, batch)

@@ -1,0 +1,309 @@
+"""How processes of Spark reach a namespace: from options that name a secret, to clients that each process opens itself.
+
+A ``Place`` travels in pickles to every worker; a client or a resolved secret never does (spark-pipeline 2.2). The one
+exception is Spark's own doing: ``connectionString`` is an option, and options travel.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from duobus.clock import Clock
+from duobus.spark.errors import OptionError
+from duobus.spark.options import Parsed
+
+if TYPE_CHECKING:
+    from azure.servicebus import ServiceBusClient
+    from azure.servicebus.management import ServiceBusAdministrationClient
+
+#: The ways to say which namespace; exactly one is given.
+WAYS: Final = ("connectionString", "connectionStringEnv", "connectionStringFile", "endpoint")
+
+#: Where an emulator manages entities when its address names no port.
+EMULATOR_HTTP_PORT: Final = 5300
+#: Clients, receivers and senders that a process keeps open; the one that was used longest ago goes.
+KEPT_MAX: Final = 64
+#: What has not been used for so long is closed when another is asked for: nothing tells a worker that a query ended.
+IDLE_MS: Final = 120_000
+#: Bytes of a file with a connection string.
+FILE_BYTES_MAX: Final = 65_536
+
+_AZURE: Final = re.compile(r"(?i)\.servicebus\.[a-z.]+$")
+_SECRETS: Final = re.compile(r"(?i)(SharedAccessKey|SharedAccessSignature|\bsig)=[^;&\s]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which namespace, without what is secret about it unless it was given as an option itself.
+
+    Attributes:
+        way: Name of the option that says it.
+        value: Its value.
+        provider: ``module:function`` of the credential, with ``endpoint``.
+        ca_file: Certificate authority to trust.
+        management: Base URL of the management API, if elsewhere.
+        retries: Of the SDK.
+    """
+
+    way: str
+    value: str = field(repr=False)
+    provider: str | None = None
+    ca_file: str | None = None
+    management: str | None = None
+    retries: int = 3
+
+
+def place_of(options: Parsed) -> Place:
+    """Return the place that the options name.
+
+    Raises:
+        OptionError: None is named, or several, or a part is missing.
+    """
+    given = [way for way in WAYS if options[way] is not None]
+    if len(given) != 1:
+        told = " and ".join(f"'{way}'" for way in given) if given else "none of them"
+        raise OptionError(f"One of the options {', '.join(WAYS)} says which namespace; {told} was given.")
+    way = given[0]
+    if (way == "endpoint") != (options["credentialProvider"] is not None):
+        raise OptionError("The options 'endpoint' and 'credentialProvider' go together.")
+    return Place(
+        way,
+        options[way],
+        options["credentialProvider"],
+        options["caFile"],
+        options["managementEndpoint"],
+        options["retryTotal"],
+    )
+
+
+def masked(text: str) -> str:
+    """Return a text without the keys and signatures in it."""
+    return _SECRETS.sub(r"\1=***", text)
+
+
+class _Resolved:
+    """What a place says in this process: the address, and what authenticates."""
+
+    __slots__ = ("address", "credential", "is_plain", "text")
+
+    def __init__(self, place: Place) -> None:
+        self.text: str | None = None
+        self.credential: Any = None
+        if place.way == "endpoint":
+            self.credential = _provided(place)
+            if isinstance(self.credential, str):
+                self.text, self.credential = self.credential, None
+        else:
+            self.text = _connection_string(place)
+        members = _members(self.text) if self.text is not None else {}
+        self.is_plain = members.get("usedevelopmentemulator", "").lower() == "true"
+        endpoint = members.get("endpoint") or place.value
+        self.address = _split(endpoint if "://" in endpoint else f"sb://{endpoint}", place.way)
+
+
+def _members(text: str) -> dict[str, str]:
+    parts = (part.partition("=") for part in text.strip().strip(";").split(";"))
+    return {name.strip().lower(): value.strip() for name, _, value in parts}
+
+
+def _connection_string(place: Place) -> str:
+    if place.way == "connectionStringEnv":
+        text = os.environ.get(place.value, "")
+        if not text:
+            raise OptionError(
+                f"The environment variable '{place.value}' that 'connectionStringEnv' names is not set in the process "
+                f"{os.getpid()}. It has to be set for the driver and on every node."
+            )
+    elif place.way == "connectionStringFile":
+        try:
+            with Path(place.value).open("rb") as file:
+                text = file.read(FILE_BYTES_MAX).decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise OptionError(f"The file of 'connectionStringFile' cannot be read: {error}") from None
+    else:
+        text = place.value
+    members = _members(text)
+    if "endpoint" not in members:
+        raise OptionError(
+            f"What '{place.way}' gives is no connection string; it has the form "
+            "Endpoint=sb://HOST;SharedAccessKeyName=NAME;SharedAccessKey=KEY."
+        )
+    return text.strip()
+
+
+def _provided(place: Place) -> Any:
+    module, _, function = (place.provider or "").partition(":")
+    if not module or not function:
+        raise OptionError(f"The option 'credentialProvider' is {place.provider!r}; it has to be module:function.")
+    try:
+        made = getattr(import_module(module), function)()
+    except (ImportError, AttributeError) as error:
+        raise OptionError(
+            f"The function '{place.provider}' of 'credentialProvider' cannot be had on this node: {error}"
+        ) from error
+    if made is None:
+        raise OptionError(f"The function '{place.provider}' of 'credentialProvider' returned nothing.")
+    return made
+
+
+def _split(url: str, way: str) -> Any:
+    """Take an address apart, which is quoted in no error, since a key may have got into it."""
+    try:
+        found = urlsplit(url)
+        if not found.hostname or found.username:
+            raise ValueError(url)
+        _ = found.port
+    except ValueError:
+        raise OptionError(f"The address that '{way}' gives is none. It has the form sb://HOST or HOST.") from None
+    return found
+
+
+def namespace_of(place: Place) -> str:
+    """Host of the namespace, with its port if one was given: what the column ``namespace`` holds."""
+    return str(_Resolved(place).address.netloc)
+
+
+def counts_deferrals(place: Place) -> int | None:
+    """By how much a deferral raises the delivery count of a message there; None: to be learned.
+
+    Nothing in duobus; of Azure the documentation says the same, and nobody has measured it.
+    """
+    return None if _AZURE.search(str(_Resolved(place).address.hostname)) else 0
+
+
+def new_client(place: Place) -> ServiceBusClient:
+    """Open a client of messages; the caller closes it."""
+    from azure.servicebus import ServiceBusClient
+
+    _quieten()
+    here = _Resolved(place)
+    options: dict[str, Any] = {"retry_total": place.retries}
+    if not here.is_plain and here.address.port is not None:
+        # Over TLS the SDK drops the port of the namespace.
+        options["custom_endpoint_address"] = f"sb://{here.address.netloc}"
+    if place.ca_file is not None:
+        options["connection_verify"] = place.ca_file
+    if here.text is not None:
+        return ServiceBusClient.from_connection_string(here.text, **options)
+    return ServiceBusClient(here.address.hostname, here.credential, **options)
+
+
+def new_administration(place: Place) -> ServiceBusAdministrationClient:
+    """Open a client of the management API; the caller closes it."""
+    from azure.servicebus.management import ServiceBusAdministrationClient
+
+    _quieten()
+    here = _Resolved(place)
+    netloc, is_plain = here.address.netloc, here.is_plain
+    if place.management is not None:
+        other = _split(place.management, "managementEndpoint")
+        netloc, is_plain = other.netloc, other.scheme == "http"
+    elif is_plain and here.address.port is None:
+        netloc = f"{netloc}:{EMULATOR_HTTP_PORT}"
+    options: dict[str, Any] = {"retry_connect": 0, "retry_total": place.retries}
+    if is_plain:
+        options["transport"] = _plain_transport()
+    elif place.ca_file is not None:
+        options["connection_verify"] = place.ca_file
+    if here.text is None:
+        return ServiceBusAdministrationClient(netloc, here.credential, **options)
+    others = (part for part in here.text.strip(";").split(";") if not part.lower().startswith("endpoint="))
+    return ServiceBusAdministrationClient.from_connection_string(
+        ";".join((f"Endpoint=sb://{netloc}", *others)), **options
+    )
+
+
+def _plain_transport() -> Any:
+    """HTTP without TLS: the SDK's administration client knows HTTPS only, but lets its transport be chosen."""
+    from azure.core.pipeline.transport import RequestsTransport
+
+    class PlainTransport(RequestsTransport):
+        def send(self, request: Any, **options: Any) -> Any:
+            request.url = re.sub("^https:", "http:", request.url)
+            return super().send(request, **options)
+
+    # Without the proxies of the environment, which do not reach a server on a development machine.
+    return PlainTransport(use_env_settings=False)
+
+
+def _quieten() -> None:
+    # The SDK tells its retries in the log, which nobody asked for.
+    logging.getLogger("azure").addHandler(logging.NullHandler())
+
+
+class Kept:
+    """What a process keeps open: clients, receivers, senders, by key, closed when they have been idle.
+
+    Workers are forked from a daemon: what another process opened is dropped without being closed, since its
+    connection belongs to that process (spark-pipeline 6).
+
+    Args:
+        clock: Time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._pid = os.getpid()
+        self._open: dict[tuple[Any, ...], tuple[int, Any]] = {}
+
+    def get(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        """Return what is kept under a key, or make it.
+
+        Args:
+            key: Hashable; what kind of thing it is, then its place.
+            make: Makes what has a ``close``.
+        """
+        if self._pid != os.getpid():
+            self._pid, self._open = os.getpid(), {}
+        now_ms = self._clock.monotonic_ms()
+        self._use_client(key, now_ms)
+        for other in [other for other, (used_ms, _) in self._open.items() if now_ms - used_ms > IDLE_MS]:
+            if other != key:
+                self.drop(other)
+        kept = self._open.pop(key, None)
+        made = make() if kept is None else kept[1]
+        self._open[key] = now_ms, made
+        self._use_client(key, now_ms)
+        while len(self._open) > KEPT_MAX:
+            self.drop(next(iter(self._open)))
+        return made
+
+    def _use_client(self, key: tuple[Any, ...], now_ms: int) -> None:
+        """The client of a place is used with everything that was opened by it: closing it closes them too."""
+        name = ("client", *key[1:2])
+        if name in self._open:
+            self._open[name] = now_ms, self._open.pop(name)[1]
+
+    def drop(self, key: tuple[Any, ...]) -> None:
+        """Close what is kept under a key, after an error for example; none is no error."""
+        kept = self._open.pop(key, None)
+        if kept is None or self._pid != os.getpid():
+            return
+        try:
+            kept[1].close()
+        except Exception:
+            # The connection is given up either way.
+            logging.getLogger("duobus.spark").debug("closing %s failed", key[0], exc_info=True)
+
+    def clear(self) -> None:
+        """Close everything."""
+        for key in list(self._open):
+            self.drop(key)
+
+
+#: Of this process. Task workers live over many batches and queries, and reuse their connections.
+KEPT: Final = Kept(Clock())
+
+
+def client(place: Place) -> ServiceBusClient:
+    """A client of this process; it is kept, so do not close it."""
+    made: ServiceBusClient = KEPT.get(("client", place), lambda: new_client(place))
+    return made

@@ -1,0 +1,46 @@
+"""The format ``duobus``: which reader or writer serves which request. Imports nothing heavy (spark-pipeline 6)."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource
+
+from duobus.spark.schema import DDL
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class DuobusDataSource(DataSource):
+    """Entities of a namespace as tables and streams; the options are in ``docs/reference/spark.md``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Name of the format."""
+        return "duobus"
+
+    def schema(self) -> str:
+        """The columns, unless the user gave some of them."""
+        return DDL
+
+    def reader(self, schema: StructType) -> Any:
+        """A reader of a batch."""
+        return self._made("browse", "batch_reader", schema)
+
+    def streamReader(self, schema: StructType) -> Any:  # noqa: N802 - Spark's name
+        """A reader of a stream: ``readMode`` says which."""
+        return self._made("source", "stream_reader", schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        """A writer of a batch."""
+        return self._made("sink", "batch_writer", schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
+        """A writer of a stream."""
+        return self._made("sink", "stream_writer", schema, overwrite)
+
+    def _made(self, module: str, function: str, *arguments: Any) -> Any:
+        """Call a function of a module of this package, which is loaded now, with the options and the arguments."""
+        return getattr(import_module(f"duobus.spark.{module}"), function)(dict(self.options), *arguments)

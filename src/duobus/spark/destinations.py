@@ -1,0 +1,60 @@
+"""Whether a destination makes repeated sends harmless, as its description says."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from duobus.spark.connection import Place, new_administration
+
+if TYPE_CHECKING:
+    from azure.servicebus.management import QueueProperties, ServiceBusAdministrationClient, TopicProperties
+
+#: A window that is shorter than an outage and a restart lets repeats through.
+SHORT_WINDOW: Final = timedelta(minutes=10)
+
+
+def advice_on(place: Place, entity: str) -> str | None:
+    """What to know before writing to an entity; None if it detects duplicates for long enough.
+
+    Args:
+        place: Its namespace.
+        entity: A queue or topic.
+    """
+    from azure.core.exceptions import AzureError
+
+    try:
+        with new_administration(place) as management:
+            found = _description(management, entity)
+    except (AzureError, OSError, ValueError) as error:
+        return (
+            f"Whether {entity!r} detects duplicates could not be seen ({type(error).__name__}); it needs the right "
+            "Manage. Without duplicate detection a write that is repeated is delivered again."
+        )
+    if found is None:
+        return f"There is no queue or topic {entity!r} yet."
+    if not found.requires_duplicate_detection:
+        return (
+            f"{entity!r} does not detect duplicates: what is written again after a failure is delivered again. Make it "
+            "with duplicate detection, or have its receivers drop repeated message ids."
+        )
+    window = found.duplicate_detection_history_time_window
+    if isinstance(window, timedelta) and window < SHORT_WINDOW:
+        return (
+            f"{entity!r} remembers message ids for {window}. An outage and restart that take longer let repeats "
+            "through; make its duplicate detection window longer."
+        )
+    return None
+
+
+def _description(management: ServiceBusAdministrationClient, entity: str) -> QueueProperties | TopicProperties | None:
+    from azure.core.exceptions import ResourceNotFoundError
+
+    try:
+        return management.get_queue(entity)
+    except ResourceNotFoundError:
+        pass
+    try:
+        return management.get_topic(entity)
+    except ResourceNotFoundError:
+        return None

@@ -1,0 +1,170 @@
+"""Which entities a reader reads, and how they are opened and looked at through the SDK."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from duobus.spark.connection import Place, masked, new_administration
+from duobus.spark.errors import EntityError, OptionError
+from duobus.spark.offsets import Key
+from duobus.spark.options import NAMES_MAX, Parsed
+
+if TYPE_CHECKING:
+    from azure.servicebus import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
+
+#: Sub-queue to the end of an entity's name in offsets.
+_SUFFIXES: Final = {"deadletter": "/$deadletterqueue", "transferdeadletter": "/$transfer/$deadletterqueue"}
+_SUBSCRIPTION: Final = re.compile(r"(?i)(.+)/subscriptions/([^/]+)")
+#: Messages that one peek asks for.
+PEEK: Final = 1_000
+
+
+def entities_of(options: Parsed) -> tuple[str, ...]:
+    """Return the entities that the options name, with the sub-queue; empty for a pattern, which the broker resolves.
+
+    Raises:
+        OptionError: None is named, or several ways are mixed.
+    """
+    ways = [way for way in ("queue", "topic", "queues", "queuesPattern") if options[way] is not None]
+    if len(ways) != 1:
+        told = " and ".join(f"'{way}'" for way in ways) or "none of them"
+        raise OptionError(
+            f"One of the options queue, topic with subscription, queues and queuesPattern says what to read; {told} "
+            "was given."
+        )
+    if (options["topic"] is None) != (options["subscription"] is None):
+        raise OptionError("The options 'topic' and 'subscription' go together.")
+    if options["queuesPattern"] is not None:
+        return ()
+    if options["topic"] is not None:
+        names = (f"{options['topic']}/subscriptions/{options['subscription']}",)
+    else:
+        names = options["queues"] or (options["queue"],)
+    return tuple(with_sub_queue(name, options["subQueue"]) for name in names)
+
+
+def with_sub_queue(name: str, sub_queue: str | None) -> str:
+    """The name of an entity's sub-queue, as offsets have it."""
+    return name + _SUFFIXES.get(sub_queue or "", "")
+
+
+def split_name(name: str) -> tuple[str, str | None]:
+    """Take a name of offsets apart into the entity and its sub-queue."""
+    # The longer suffix first: one is the end of the other.
+    for sub_queue in ("transferdeadletter", "deadletter"):
+        suffix = _SUFFIXES[sub_queue]
+        if name.lower().endswith(suffix):
+            return name[: -len(suffix)], sub_queue
+    return name, None
+
+
+def resolved(place: Place, options: Parsed) -> tuple[str, ...]:
+    """Like ``entities_of``, with a pattern resolved.
+
+    Raises:
+        EntityError: No queue matches, or the namespace does not tell which there are.
+    """
+    named = entities_of(options)
+    if named:
+        return named
+    pattern = options["queuesPattern"]
+    with told("queuesPattern"), new_administration(place) as administration:
+        found = [
+            item.name for item in administration.list_queues() if fnmatch.fnmatch(item.name.lower(), pattern.lower())
+        ]
+    if not found:
+        raise EntityError(f"No queue matches the option 'queuesPattern' = {pattern!r}.")
+    if len(found) > NAMES_MAX:
+        raise EntityError(f"{len(found)} queues match 'queuesPattern' = {pattern!r}; {NAMES_MAX} can be read at once.")
+    return tuple(sorted(with_sub_queue(name, options["subQueue"]) for name in found))
+
+
+def open_receiver(client: ServiceBusClient, key: Key, *, removes: bool = False, **more: Any) -> ServiceBusReceiver:
+    """Open a receiver of an entity, of one session when the key names one; the caller closes it."""
+    from azure.servicebus import ServiceBusReceiveMode, ServiceBusSubQueue
+
+    name, sub_queue = split_name(key.entity)
+    mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE if removes else ServiceBusReceiveMode.PEEK_LOCK
+    options: dict[str, Any] = {"receive_mode": mode, **more}
+    if sub_queue is not None:
+        options["sub_queue"] = ServiceBusSubQueue(sub_queue)
+    if key.session is not None:
+        options["session_id"] = key.session
+    found = _SUBSCRIPTION.fullmatch(name)
+    if found is not None:
+        return client.get_subscription_receiver(found[1], found[2], **options)
+    return client.get_queue_receiver(name, **options)
+
+
+def open_sender(client: ServiceBusClient, key: Key) -> ServiceBusSender:
+    """Open a sender to a queue; the caller closes it."""
+    return client.get_queue_sender(key.entity)
+
+
+def peek(receiver: Any, first: int, count: int = PEEK) -> list[Any]:
+    """Look at messages from a number on, which is given even if it is zero (spark-pipeline 3.5)."""
+    found: list[Any] = receiver.peek_messages(max_message_count=min(count, PEEK), sequence_number=max(first, 1))
+    return found
+
+
+def look(receiver: Any, numbers: list[int]) -> Iterator[Any]:
+    """Yield those of some messages of one fragment that are there, in any state; jumps over what is not asked for.
+
+    Args:
+        receiver: Of the entity, or of the session.
+        numbers: Ascending.
+    """
+    at = 0
+    while at < len(numbers):
+        page = peek(receiver, numbers[at], len(numbers) - at)
+        if not page:
+            return
+        wanted = set(numbers[at:])
+        yield from (message for message in page if message.sequence_number in wanted)
+        last = page[-1].sequence_number
+        while at < len(numbers) and numbers[at] <= last:
+            at += 1
+
+
+@contextmanager
+def told(entity: str) -> Iterator[None]:
+    """Tell what cannot help itself in words that name the entity and what to do.
+
+    Raises:
+        EntityError: It is missing, disabled, refuses these rights, or needs sessions.
+    """
+    from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
+    from azure.servicebus import exceptions
+
+    try:
+        yield
+    except exceptions.MessagingEntityNotFoundError as error:
+        raise EntityError(f"There is no '{entity}' in the namespace: {said(error)}") from None
+    except exceptions.MessagingEntityDisabledError as error:
+        raise EntityError(f"'{entity}' is disabled: {said(error)}") from None
+    except (
+        exceptions.ServiceBusAuthorizationError,
+        exceptions.ServiceBusAuthenticationError,
+        ClientAuthenticationError,
+    ) as error:
+        raise EntityError(
+            f"The rights do not suffice to read '{entity}'; Listen is needed, Manage for queuesPattern: {said(error)}"
+        ) from None
+    except HttpResponseError as error:
+        raise EntityError(f"The management API refused to tell about '{entity}': {said(error)}") from None
+    except exceptions.ServiceBusError as error:
+        if "session" in str(error).lower() and "require" in str(error).lower():
+            raise EntityError(
+                f"'{entity}' cannot be read this way: {said(error)} An entity that requires sessions is read by a "
+                "stream with exclusive=true, one that does not without it."
+            ) from None
+        raise
+
+
+def said(error: BaseException) -> str:
+    """What an error says, in one line without keys."""
+    return masked(" ".join(str(getattr(error, "message", "") or error).split()))[:1_000]

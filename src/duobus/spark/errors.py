@@ -1,0 +1,19 @@
+"""Errors of the data source, beside those of the SDK."""
+
+from __future__ import annotations
+
+
+class OptionError(ValueError):
+    """An option is unknown, missing or wrong. The text names it; nothing was read or settled."""
+
+
+class EntityError(RuntimeError):
+    """An entity is missing, refuses, or is not what this mode needs. The text names it and says what to do."""
+
+
+class CheckpointError(RuntimeError):
+    """The checkpoint belongs to something else, or another query uses it. Nothing was settled."""
+
+
+class DataLoss(RuntimeError):
+    """Messages that the plan of a batch names are not there any more. ``failOnDataLoss=false`` goes on without them."""

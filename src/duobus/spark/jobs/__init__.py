@@ -1,0 +1,1 @@
+"""Programs over the data source; each is a function ``run(spark, config)`` that returns a summary fit for JSON."""

@@ -1,0 +1,182 @@
+"""``capture``: the messages of entities as partitioned Parquet, each once (spark-pipeline.md 8.1).
+
+A batch writes the folders that carry its number and no others, replacing them: one that is written again after a crash
+leaves nothing of its first attempt. The number has the query's id before it, since numbers begin anew with a new
+checkpoint, and would then replace what an earlier query captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from duobus.spark.jobs.summary import (
+    JobError,
+    Settings,
+    Summary,
+    Tell,
+    cause_of,
+    connection_of,
+    followed,
+    given_of,
+    needed,
+    settings_of,
+    spark_errors,
+)
+from duobus.spark.options import CHOICE, DURATION, SOURCE_OPTIONS, TEXT, Option
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+NAME: Final = "capture"
+CONNECTS: Final = True
+HELP: Final = "Write the messages of entities to partitioned Parquet files, each once."
+EXAMPLE: Final = (
+    "duobus spark capture --connection-string-env DUOBUS_CONNECTION_STRING --queue orders --path /data/orders "
+    "--checkpoint /data/checkpoints/orders"
+)
+
+#: Fewer and larger files than the source's own default would make.
+MESSAGES_PER_TRIGGER: Final = "50000"
+
+#: Of the source, what a capture hands on.
+_READ: Final = (
+    "queue",
+    "topic",
+    "subscription",
+    "queues",
+    "queuesPattern",
+    "subQueue",
+    "maxBytesPerTrigger",
+    "maxWaitTime",
+    "failOnDataLoss",
+    "exclusive",
+    "maxSessions",
+    "claimTimeout",
+    "maxAttempts",
+    "attemptsPath",
+)
+_OF_SOURCE: Final = {option.name: option for option in SOURCE_OPTIONS}
+
+OPTIONS: Final = (
+    *(_OF_SOURCE[name] for name in _READ[:6]),
+    Option("path", TEXT, None, "folder to write to: entity, date, hour and batch_id become folders in it"),
+    Option("checkpoint", TEXT, None, "folder of the query's progress: the same one goes on where it ended"),
+    Option(
+        "readMode",
+        CHOICE,
+        "claim",
+        "claim takes the messages out of the entity, browse copies them",
+        choices=("claim", "browse"),
+    ),
+    Option(
+        "maxMessagesPerTrigger",
+        _OF_SOURCE["maxMessagesPerTrigger"].kind,
+        MESSAGES_PER_TRIGGER,
+        "messages of a batch at most",
+        least=1,
+        most=1_000_000,
+    ),
+    *(_OF_SOURCE[name] for name in _READ[6:]),
+    Option(
+        "every",
+        DURATION,
+        None,
+        "go on for ever, a batch so often; without it what is there now is captured",
+        100,
+        86_400_000,
+    ),
+    Option("compression", CHOICE, "zstd", "of the Parquet files", choices=("zstd", "snappy", "gzip", "none")),
+)
+
+
+def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = lambda _: None) -> dict[str, Any]:
+    """Capture.
+
+    Args:
+        spark: The session.
+        cfg: Settings by name; ``OPTIONS`` and those of the connection.
+        tell: Told where the job is.
+
+    Returns:
+        The summary: batches, messages, path.
+
+    Raises:
+        OptionError: A setting is wrong.
+        JobError: The query failed; start the job again, and it goes on where it ended.
+    """
+    settings = settings_of(cfg, OPTIONS)
+    path, checkpoint = needed(settings, "path"), needed(settings, "checkpoint")
+    if path.rstrip("/") == checkpoint.rstrip("/"):
+        raise JobError("The options 'path' and 'checkpoint' have to be two folders.")
+    summary = Summary(NAME)
+    tell("starting")
+    try:
+        query = started(spark, settings, path, checkpoint)
+    except spark_errors() as error:
+        raise JobError(cause_of(error)) from error
+    return summary.done(spark, settings, **followed(query, tell), path=path, checkpoint=checkpoint)
+
+
+def started(spark: SparkSession, settings: Settings, path: str, checkpoint: str) -> StreamingQuery:
+    """Start the query."""
+    options = connection_of(settings) | given_of(settings, _READ)
+    options |= {
+        "readMode": settings["readMode"],
+        "maxMessagesPerTrigger": str(settings["maxMessagesPerTrigger"]),
+    }
+    frame = spark.readStream.format("duobus").options(**options).load()
+    writer = frame.writeStream.foreachBatch(_Writer(path, checkpoint, settings["compression"]))
+    writer = writer.option("checkpointLocation", checkpoint)
+    if settings["every"] is None:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{settings['every']} milliseconds").start()
+
+
+class _Writer:
+    """Writes a batch; plain values only, since Connect sends it to a server."""
+
+    def __init__(self, path: str, checkpoint: str, compression: str) -> None:
+        self._path = path
+        self._checkpoint = checkpoint
+        self._compression = compression
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        write_batch(
+            frame, self._path, f"{query_of(frame.sparkSession, self._checkpoint)}-{batch_id:08d}", self._compression
+        )
+
+
+def query_of(spark: SparkSession, checkpoint: str) -> str:
+    """The first digits of the id of the query that a checkpoint belongs to, which it keeps over restarts."""
+    import json
+
+    row = spark.read.text(f"{checkpoint.rstrip('/')}/metadata").first()
+    assert row is not None
+    return str(json.loads(row.value)["id"])[:8]
+
+
+def write_batch(frame: DataFrame, path: str, batch: str, compression: str) -> None:
+    """Write a batch, in the place of what was written of it before.
+
+    Args:
+        frame: The messages.
+        path: Folder of all batches.
+        batch: Name of this one.
+        compression: Of the files.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+
+    # In UTC, whatever the time zone of the session.
+    days = F.unix_seconds("enqueued_time")
+    named = frame.withColumns(
+        {
+            "date": F.expr("date_add(date'1970-01-01', int(floor(unix_seconds(enqueued_time) / 86400)))"),
+            "hour": F.floor(F.pmod(days, F.lit(86_400)) / 3_600).cast("int"),
+            "batch_id": F.lit(batch),
+        }
+    )
+    writer = named.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
+    writer = writer.option("compression", compression)
+    writer.partitionBy("entity", "date", "hour", "batch_id").parquet(path)

@@ -1,0 +1,256 @@
+"""``replay``: captured messages back to an entity (spark-pipeline.md 8.2).
+
+Every message gets an id that depends on nothing but the message and, with ``dedupe=run``, on the name of the run. So a
+replay that was interrupted can be started again, over another number of tasks too, and a destination that detects
+duplicates keeps one of each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from duobus.spark.connection import place_of
+from duobus.spark.destinations import advice_on
+from duobus.spark.errors import OptionError
+from duobus.spark.identity import check_write_id
+from duobus.spark.jobs.captured import captured, unreadable
+from duobus.spark.jobs.summary import (
+    JobError,
+    Settings,
+    Summary,
+    Tell,
+    cause_of,
+    connection_of,
+    given_of,
+    needed,
+    settings_of,
+    spark_errors,
+)
+from duobus.spark.options import CHOICE, NUMBER, TEXT, Option
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+NAME: Final = "replay"
+CONNECTS: Final = True
+HELP: Final = "Send captured messages to an entity."
+EXAMPLE: Final = (
+    "duobus spark replay --connection-string-env DUOBUS_CONNECTION_STRING --path /data/orders --queue orders "
+    "--dedupe original --from 2026-11-20T08:00Z --until 2026-11-20T09:00Z"
+)
+OPTIONS: Final = (
+    Option("path", TEXT, None, "folder that capture wrote"),
+    Option("queue", TEXT, None, "queue to send to; without it and topic, each message goes to the entity it came from"),
+    Option("topic", TEXT, None, "topic to send to"),
+    Option(
+        "dedupe",
+        CHOICE,
+        None,
+        "original keeps message ids, so that what the destination still knows is dropped; run gives new ones, so that "
+        "each message is delivered once for each run",
+        choices=("original", "run"),
+    ),
+    Option("run", TEXT, None, "name of the run, with dedupe run: the same to go on with it, another to send again"),
+    Option("entity", TEXT, None, "only what was captured from this entity"),
+    Option("from", TEXT, None, "only what was enqueued at or after this time, ISO 8601"),
+    Option("until", TEXT, None, "only what was enqueued before this time, ISO 8601"),
+    Option("firstSequence", NUMBER, None, "only from this sequence number on", most=2**63 - 1),
+    Option("lastSequence", NUMBER, None, "only up to this sequence number", most=2**63 - 1),
+    Option("reason", TEXT, None, "only dead letters of this reason"),
+    Option("maxMessagesPerSecond", NUMBER, None, "messages a second at most, of all tasks", least=1, most=1_000_000),
+    Option("tasks", NUMBER, "4", "tasks that send, one after the other or at a time", least=1, most=1_000),
+    Option(
+        "onOversize",
+        CHOICE,
+        "fail",
+        "a message too large for its entity: fail, divert or claimCheck, as of the sink",
+        choices=("fail", "divert", "claimCheck"),
+    ),
+    Option("oversizePath", TEXT, None, "folder for divert and claimCheck"),
+    Option("reportPath", TEXT, None, "folder for the counts of the write; by default _replays in path"),
+)
+
+#: Before the name of what a broker assigned to the original.
+ORIGINAL: Final = "x-duobus-original-"
+#: Column to (the name behind ``ORIGINAL``, AMQP type).
+_KEPT: Final = {
+    "sequence_number": ("sequence-number", "long"),
+    "enqueued_time": ("enqueued-time", "timestamp"),
+    "delivery_count": ("delivery-count", "int"),
+    "dead_letter_reason": ("dead-letter-reason", "string"),
+    "dead_letter_error_description": ("dead-letter-error-description", "string"),
+    "dead_letter_source": ("dead-letter-source", "string"),
+    "namespace": ("namespace", "string"),
+    "entity": ("entity", "string"),
+}
+
+
+def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = lambda _: None) -> dict[str, Any]:
+    """Replay.
+
+    Args:
+        spark: The session.
+        cfg: Settings by name; ``OPTIONS`` and those of the connection.
+        tell: Told where the job is.
+
+    Returns:
+        The summary: rows, sent, diverted, claimChecked, requests, warnings.
+
+    Raises:
+        OptionError: A setting is wrong.
+        JobError: A file cannot be used, or the entity took nothing; nothing is lost, start it again.
+    """
+    settings = settings_of(cfg, OPTIONS)
+    summary = Summary(NAME)
+    prefix = _prefix(settings)
+    warnings = []
+    destination = settings["queue"] or settings["topic"]
+    if destination is not None and (advice := advice_on(place_of(settings), destination)) is not None:
+        warnings.append(advice)
+    tell("checking files")
+    frame = _chosen(captured(spark, needed(settings, "path")), settings)
+    bad = unreadable(frame)
+    if bad:
+        told = "; ".join(f"{row.file}, sequence number {row.sequence_number}: {row.fault}" for row in bad)
+        raise JobError(f"Bodies cannot be read, and nothing was sent: {told}")
+    tell("sending")
+    write_id = f"replay-{hashlib.sha256(_identity(settings).encode()).hexdigest()[:24]}"
+    report = settings["reportPath"] or f"{settings['path'].rstrip('/')}/_replays"
+    counts = _written(spark, outgoing(frame, prefix, settings), settings, write_id, report)
+    return summary.done(
+        spark,
+        settings,
+        rows=counts["rows"],
+        sent=counts["messages"],
+        diverted=counts["diverted"],
+        claimChecked=counts["claim_checked"],
+        requests=counts["requests"],
+        writeId=write_id,
+        warnings=warnings,
+    )
+
+
+def _prefix(settings: Settings) -> str | None:
+    """What makes the ids of a run its own; None to keep the original ones."""
+    if needed(settings, "dedupe") == "original":
+        if settings["run"] is not None:
+            raise OptionError("The option 'run' goes with dedupe run; original ids have no run.")
+        return None
+    if settings["run"] is None:
+        raise OptionError(
+            "With dedupe run, the option 'run' names the run: the same name goes on with an interrupted one, another "
+            "sends everything again."
+        )
+    try:
+        return check_write_id(settings["run"])
+    except ValueError as error:
+        raise OptionError(str(error).replace("writeId", "run")) from None
+
+
+def _identity(settings: Settings) -> str:
+    """Source, filter and destination of a replay, and its run: what a repeated one has in common with the first."""
+    names = ("path", "entity", "from", "until", "firstSequence", "lastSequence", "reason", "queue", "topic", "run")
+    return json.dumps([settings[name] for name in names] + [settings[name] for name in ("endpoint", "dedupe")])
+
+
+def _chosen(frame: DataFrame, settings: Settings) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+
+    if settings["entity"] is not None:
+        frame = frame.where(F.col("entity") == settings["entity"])
+    if settings["from"] is not None:
+        frame = frame.where(F.col("enqueued_time") >= F.lit(_time("from", settings["from"])))
+    if settings["until"] is not None:
+        frame = frame.where(F.col("enqueued_time") < F.lit(_time("until", settings["until"])))
+    if settings["firstSequence"] is not None:
+        frame = frame.where(F.col("sequence_number") >= settings["firstSequence"])
+    if settings["lastSequence"] is not None:
+        frame = frame.where(F.col("sequence_number") <= settings["lastSequence"])
+    if settings["reason"] is not None:
+        frame = frame.where(F.col("dead_letter_reason") == settings["reason"])
+    return frame
+
+
+def _time(name: str, text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise OptionError(f"The option '{name}' is {text!r}; it has to be a time with its zone, as 2026-11-20T08:00Z.")
+    return moment
+
+
+def outgoing(frame: DataFrame, prefix: str | None, settings: Settings) -> DataFrame:
+    """The rows as they are sent: with their ids, what a broker had assigned as properties, each key in one task.
+
+    Args:
+        frame: Captured messages.
+        prefix: Of new ids; None to keep the original ones.
+        settings: Of the job.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+
+    # Copies made by capture in browse mode twice over are one message. The time is part of what tells messages apart:
+    # a queue that was removed and made again counts from 1 again.
+    frame = frame.dropDuplicates(["namespace", "entity", "enqueued_time", "sequence_number"])
+    key = F.coalesce("session_id", "partition_key", F.concat_ws("/", "entity", "fragment"))
+    properties, types = _with_originals(F, keeps_id=prefix is None)
+    told = F.concat_ws("/", "namespace", "entity", F.unix_micros("enqueued_time").cast("string"))
+    own = F.concat_ws("/", F.md5(told.cast("binary")), F.col("sequence_number"))
+    identity = F.coalesce(F.col("message_id"), own) if prefix is None else F.concat(F.lit(f"{prefix}/"), own)
+    is_ahead = F.col("scheduled_enqueue_time") > F.current_timestamp()
+    frame = (
+        frame.withColumn("application_property_types", types)
+        .withColumn("application_properties", properties)
+        .withColumn("message_id", identity)
+        .withColumn("scheduled_enqueue_time", F.when(is_ahead, F.col("scheduled_enqueue_time")))
+    )
+    ordered = frame.repartition(settings["tasks"], key).sortWithinPartitions("entity", "sequence_number")
+    return ordered.drop("date", "hour", "batch_id")
+
+
+def _with_originals(F: Any, *, keeps_id: bool) -> tuple[Column, Column]:  # noqa: N803 - as Spark's documentation has it
+    """Application properties and their types, with what a broker had assigned; that of an earlier replay wins."""
+    kept = dict(_KEPT) if keeps_id else {**_KEPT, "message_id": ("message-id", "string")}
+    pairs, noted = [], []
+    for column, (name, kind) in kept.items():
+        value = F.col(column)
+        text = F.unix_millis(value) if kind == "timestamp" else value
+        pairs.append(F.struct(F.lit(f"{ORIGINAL}{name}").alias("key"), text.cast("string").alias("value")))
+        if kind != "string":
+            noted.append(F.struct(F.lit(f"{ORIGINAL}{name}").alias("key"), F.lit(kind).alias("value")))
+    empty = F.expr("cast(map() as map<string,string>)")
+    given = F.coalesce("application_properties", empty)
+    types = F.coalesce("application_property_types", empty)
+    added = F.map_from_entries(
+        F.filter(F.array(*pairs), lambda pair: pair.value.isNotNull() & ~F.map_contains_key(given, pair.key))
+    )
+    added_types = F.map_from_entries(F.filter(F.array(*noted), lambda pair: ~F.map_contains_key(given, pair.key)))
+    return F.map_concat(given, added), F.map_concat(
+        F.map_filter(types, lambda name, _: F.map_contains_key(given, name)), added_types
+    )
+
+
+def _written(spark: SparkSession, frame: DataFrame, settings: Settings, write_id: str, report: str) -> dict[str, int]:
+    options = connection_of(settings) | given_of(settings, ("queue", "topic", "onOversize", "oversizePath"))
+    options |= {"messageIdMode": "column", "writeId": write_id, "reportPath": report}
+    if settings["maxMessagesPerSecond"] is not None:
+        # As many tasks as the cluster runs at a time share the rate.
+        at_a_time = min(settings["tasks"], spark.sparkContext.defaultParallelism)
+        options["maxMessagesPerSecond"] = str(max(1, settings["maxMessagesPerSecond"] // at_a_time))
+    try:
+        frame.write.format("duobus").options(**options).mode("append").save()
+    except spark_errors() as error:
+        raise JobError(
+            f"{cause_of(error)} What was sent has its final ids; start the job again with the same settings, and where "
+            "the destination detects duplicates each message arrives once."
+        ) from error
+    row = spark.read.json(f"{report}/{write_id}.json").first()
+    assert row is not None
+    found: dict[str, int] = row.asDict()
+    return found

@@ -1,0 +1,167 @@
+"""What jobs have in common: their settings, how they tell where they are, and the summary that they return."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from duobus.clock import Clock
+from duobus.spark.errors import OptionError
+from duobus.spark.options import CONNECTION_OPTIONS, DURATION, TEXT, Option, Parsed, parse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+#: Seconds between two looks at a query that runs.
+LOOK_S: Final = 1.0
+
+RUNS_PATH: Final = Option("runsPath", TEXT, None, "Parquet table that gets one row for each run of a job")
+
+#: An exception of Python, as the last line of a traceback has it.
+_RAISED: Final = re.compile(r"(?!org\.|java|scala)(?:\w+\.)*(?:(?<=\.)[A-Z]\w*|\w+(?:Error|Exception)): (.+)")
+
+Tell = Callable[[str], None]
+
+_RUNS_DDL: Final = "job string, started_at timestamp, seconds double, is_done boolean, summary string"
+
+
+class JobError(RuntimeError):
+    """A job cannot go on; says which file, folder or setting, and what to do."""
+
+
+class Settings(Parsed):
+    """The settings of a job.
+
+    Attributes:
+        kinds: Of the values, by name.
+    """
+
+    kinds: Mapping[str, str]
+
+
+def settings_of(cfg: Mapping[str, Any], known: Iterable[Option]) -> Settings:
+    """Check the settings of a job: those of the connection, its own, and nothing else.
+
+    Args:
+        cfg: Names as the options of the data source are written, and values as text or as TOML has them.
+        known: The job's own.
+
+    Raises:
+        OptionError: One is unknown or wrong.
+    """
+    given = {name: _text_of(value) for name, value in cfg.items() if value is not None}
+    options = (*CONNECTION_OPTIONS, *known, RUNS_PATH)
+    parsed = parse(given, options)
+    settings = Settings(parsed)
+    settings.given = parsed.given
+    settings.kinds = {option.name: option.kind for option in options}
+    return settings
+
+
+def _text_of(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return str(value)
+
+
+def connection_of(cfg: Settings) -> dict[str, str]:
+    """The options of the connection, as they are given to the data source."""
+    return given_of(cfg, (option.name for option in CONNECTION_OPTIONS))
+
+
+def given_of(cfg: Settings, names: Iterable[str]) -> dict[str, str]:
+    """Those of some settings that were given, as options of the data source."""
+    return {
+        name: f"{cfg[name]}ms" if cfg.kinds[name] == DURATION else _text_of(cfg[name])
+        for name in names
+        if name in cfg.given
+    }
+
+
+def needed(cfg: Parsed, name: str) -> Any:
+    """A setting that a job cannot do without.
+
+    Raises:
+        OptionError: It is missing.
+    """
+    if cfg[name] is None:
+        raise OptionError(f"The option '{name}' is needed here.")
+    return cfg[name]
+
+
+class Summary:
+    """Counts of a run, and what is kept of it.
+
+    Args:
+        job: Its name.
+        clock: Time.
+    """
+
+    def __init__(self, job: str, clock: Clock | None = None) -> None:
+        self._job = job
+        self._clock = clock or Clock()
+        self._began_ms = self._clock.monotonic_ms()
+        self._started_ms = self._clock.now_ms()
+
+    def done(self, spark: SparkSession, cfg: Parsed, **members: Any) -> dict[str, Any]:
+        """Return the summary, and put it into the table of runs if one is kept."""
+        seconds = (self._clock.monotonic_ms() - self._began_ms) / 1000
+        summary: dict[str, Any] = {"job": self._job, "seconds": round(seconds, 3), **members}
+        if cfg["runsPath"] is not None:
+            started = datetime.fromtimestamp(self._started_ms / 1000, UTC)
+            row = (self._job, started, seconds, True, json.dumps(summary, default=str))
+            spark.createDataFrame([row], _RUNS_DDL).coalesce(1).write.mode("append").parquet(cfg["runsPath"])
+        return summary
+
+
+def followed(query: StreamingQuery, tell: Tell) -> dict[str, Any]:
+    """Wait for a query to end, telling how far it is.
+
+    Returns:
+        Its batches and rows.
+
+    Raises:
+        JobError: It failed; says why.
+    """
+    seen: dict[int, int] = {}
+    try:
+        is_over = False
+        while not is_over:
+            is_over = bool(query.awaitTermination(LOOK_S))
+            for progress in query.recentProgress:
+                rows = progress["numInputRows"]
+                if rows:
+                    seen[progress["batchId"]] = rows
+            tell(f"{len(seen)} batches, {sum(seen.values())} messages")
+    except spark_errors() as error:
+        raise JobError(cause_of(error)) from error
+    finally:
+        query.stop()
+    return {"batches": len(seen), "messages": sum(seen.values())}
+
+
+def spark_errors() -> tuple[type[Exception], ...]:
+    """What Spark raises for work that failed: not all of it is an error of PySpark's own."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    # Also what PySpark raises when the JVM does not start, or dies.
+    return (PySparkException, Py4JError)
+
+
+def cause_of(error: BaseException) -> str:
+    """What an error of Spark says, without the stack of the JVM around it."""
+    text = str(getattr(error, "desc", None) or error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # What Python raised stands last in the traceback that Spark hands on.
+    for line in reversed(lines):
+        found = _RAISED.fullmatch(line)
+        if found is not None:
+            return found[1]
+    return lines[0] if lines else type(error).__name__

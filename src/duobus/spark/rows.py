@@ -1,0 +1,198 @@
+"""Messages to rows: lists of columns of some thousand messages, then one Arrow batch (spark-pipeline 2.8, 5.2)."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID
+
+from duobus.spark.errors import OptionError
+from duobus.spark.offsets import COUNT_BITS
+from duobus.spark.schema import NAMES, TYPES
+from duobus.spark.section_writer import is_text, sequence_sections, value_section
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+#: An Arrow batch ends with whichever comes first (2.8).
+BATCH_ROWS: Final = 1_000
+BATCH_BYTES: Final = 4 << 20
+
+#: Types of .NET that AMQP writes as whole numbers with a name before them.
+_DOT_NET: Final = {b"com.microsoft:timespan": "timespan", b"com.microsoft:datetime-offset": "datetime-offset"}
+_STATES: Final = {0: "active", 1: "deferred", 2: "scheduled"}
+
+
+class Source(NamedTuple):
+    """What is the same for all messages of an entity."""
+
+    namespace: str
+    entity: str
+
+
+def body_of(message: Any) -> tuple[bytes, str]:
+    """The body as bytes, and what kind it is."""
+    kind = message.body_type.value
+    if kind == "data":
+        parts = list(message.body)
+        return (bytes(parts[0]) if len(parts) == 1 else b"".join(parts)), "data"
+    if kind == "value":
+        return value_section(message.body), "value"
+    return sequence_sections(message.body), "sequence"
+
+
+def size_of(message: Any) -> int:
+    """Bytes of a message's body, roughly; of what is no data not even that."""
+    if message.body_type.value != "data":
+        return 256
+    return sum(len(part) for part in message.body)
+
+
+def _text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _property(value: Any) -> tuple[str | None, str | None]:
+    """Text and AMQP type of a property's value; the type of text is not told."""
+    if isinstance(value, bytes):
+        return (value.decode(), None) if is_text(value) else (base64.b64encode(value).decode("ascii"), "binary")
+    if value is None:
+        return None, "null"
+    if isinstance(value, bool):
+        return ("true" if value else "false"), "boolean"
+    if isinstance(value, int):
+        return str(value), _DOT_NET.get(getattr(value, "descriptor", None) or b"", "long")
+    if isinstance(value, float):
+        return repr(value), "double"
+    if isinstance(value, UUID):
+        return str(value), "uuid"
+    if hasattr(value, "isoformat"):
+        return value.isoformat(), "timestamp"
+    return str(value), None if isinstance(value, str) else type(value).__name__.lower()
+
+
+def properties_of(message: Any) -> tuple[dict[str, str | None], dict[str, str]]:
+    """Application properties as text, and the types of those that are no text."""
+    texts: dict[str, str | None] = {}
+    types: dict[str, str] = {}
+    for name, value in (message.application_properties or {}).items():
+        key = _text(name) or ""
+        texts[key], kind = _property(value)
+        if kind is not None:
+            types[key] = kind
+    return texts, types
+
+
+def _milliseconds(duration: timedelta | None) -> int | None:
+    return None if duration is None else duration // timedelta(milliseconds=1)
+
+
+def _expires(message: Any) -> Any:
+    try:
+        return message.expires_at_utc
+    except OverflowError:
+        # Enqueued time and time to live end after the year 9999.
+        return None
+
+
+def _state(message: Any) -> str:
+    state = message.state
+    return _STATES.get(getattr(state, "value", state), "active")
+
+
+#: How a column is had of a message; those of ``Source`` and the body are not among them.
+_GETTERS: Final[dict[str, Callable[[Any], Any]]] = {
+    "message_id": lambda message: _text(message.message_id),
+    "session_id": lambda message: _text(message.session_id),
+    "partition_key": lambda message: _text(message.partition_key),
+    "correlation_id": lambda message: _text(message.correlation_id),
+    "subject": lambda message: _text(message.subject),
+    "content_type": lambda message: _text(message.content_type),
+    "to": lambda message: _text(message.to),
+    "reply_to": lambda message: _text(message.reply_to),
+    "reply_to_session_id": lambda message: _text(message.reply_to_session_id),
+    "sequence_number": lambda message: message.sequence_number,
+    "enqueued_sequence_number": lambda message: message.enqueued_sequence_number,
+    "enqueued_time": lambda message: message.enqueued_time_utc,
+    "scheduled_enqueue_time": lambda message: message.scheduled_enqueue_time_utc,
+    "expires_at": _expires,
+    "time_to_live_ms": lambda message: _milliseconds(message.time_to_live),
+    "delivery_count": lambda message: message.delivery_count,
+    "state": _state,
+    "dead_letter_reason": lambda message: _text(message.dead_letter_reason),
+    "dead_letter_error_description": lambda message: _text(message.dead_letter_error_description),
+    "dead_letter_source": lambda message: _text(message.dead_letter_source),
+    "fragment": lambda message: message.sequence_number >> COUNT_BITS,
+}
+
+
+def check_schema(schema: StructType) -> None:
+    """Refuse columns that the source does not have, and other types of those it has.
+
+    Raises:
+        OptionError: The user's schema asks for one.
+    """
+    for item in schema.fields:
+        if item.name not in NAMES:
+            raise OptionError(f"There is no column '{item.name}'. The columns are {', '.join(NAMES)}.")
+        if item.dataType.simpleString() != TYPES[item.name]:
+            raise OptionError(
+                f"The column '{item.name}' is a {TYPES[item.name]}, not a {item.dataType.simpleString()}."
+            )
+
+
+class Rows:
+    """Makes Arrow batches of messages, with the columns of a schema and no others.
+
+    Args:
+        schema: Asked for.
+        include_body: Without it the body is null, and is not looked at.
+    """
+
+    def __init__(self, schema: StructType, *, include_body: bool = True) -> None:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        self._arrow = to_arrow_schema(schema, timezone="UTC")
+        self._names = [item.name for item in schema.fields]
+        self._with_body = include_body and bool({"body", "body_type"} & set(self._names))
+        self._with_properties = bool({"application_properties", "application_property_types"} & set(self._names))
+
+    def batches(self, source: Source, messages: Iterable[Any]) -> Iterator[Any]:
+        """Yield Arrow batches of about a thousand messages, fewer when they are large."""
+        page: list[Any] = []
+        size = 0
+        for message in messages:
+            page.append(message)
+            size += size_of(message) if self._with_body else 0
+            if len(page) >= BATCH_ROWS or size >= BATCH_BYTES:
+                yield self._batch(source, page)
+                page, size = [], 0
+        if page:
+            yield self._batch(source, page)
+
+    def _batch(self, source: Source, page: list[Any]) -> Any:
+        import pyarrow
+
+        columns: dict[str, list[Any]] = {}
+        if self._with_body:
+            bodies = [body_of(message) for message in page]
+            columns["body"] = [body for body, _ in bodies]
+            columns["body_type"] = [kind for _, kind in bodies]
+        else:
+            columns["body"] = [None] * len(page)
+            columns["body_type"] = [message.body_type.value for message in page]
+        if self._with_properties:
+            properties = [properties_of(message) for message in page]
+            columns["application_properties"] = [list(texts.items()) for texts, _ in properties]
+            columns["application_property_types"] = [list(types.items()) for _, types in properties]
+        columns["namespace"] = [source.namespace] * len(page)
+        columns["entity"] = [source.entity] * len(page)
+        wanted = {
+            name: columns[name] if name in columns else [_GETTERS[name](message) for message in page]
+            for name in self._names
+        }
+        return pyarrow.RecordBatch.from_pydict(wanted, schema=self._arrow)

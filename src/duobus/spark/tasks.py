@@ -1,0 +1,130 @@
+"""What a task of a stream does: look at the messages of its part, any number of times, and change nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from duobus.clock import Clock
+from duobus.spark.connection import KEPT, Place, client
+from duobus.spark.entities import look, open_receiver, peek, split_name
+from duobus.spark.errors import DataLoss
+from duobus.spark.offsets import Key
+from duobus.spark.patience import pause, retried
+from duobus.spark.rows import Rows, Source
+from duobus.spark.splitting import Piece
+from duobus.spark.tickets import is_deferred
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+#: How long a message that is not deferred is waited for (spark-pipeline 3.2).
+PATIENCE_MS: Final = 5_000
+PAUSE_S: Final = 0.25
+#: Numbers that an error lists.
+_LISTED: Final = 5
+
+_log = logging.getLogger("duobus.spark")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What tasks need to know beside their part; travels to them in a pickle.
+
+    Attributes:
+        place: The namespace.
+        namespace: Its name, as the column has it.
+        schema: The columns that are asked for.
+        include_body: Or null.
+        fails_on_loss: A message that is gone fails the task.
+        claim_timeout_s: How long to try for a session.
+    """
+
+    place: Place
+    namespace: str
+    schema: StructType
+    include_body: bool
+    fails_on_loss: bool
+    claim_timeout_s: float
+
+
+def read_pieces(reading: Reading, pieces: list[Piece], clock: Clock | None = None) -> Iterator[Any]:
+    """Yield the messages of some pieces as Arrow batches.
+
+    Raises:
+        DataLoss: One is gone, or not deferred any more.
+        EntityError: The entity is gone, or refuses.
+    """
+    rows = Rows(reading.schema, include_body=reading.include_body)
+    for piece in pieces:
+        source = Source(reading.namespace, split_name(piece.entity)[0])
+        yield from rows.batches(source, _messages(reading, piece, clock or Clock()))
+
+
+def _messages(reading: Reading, piece: Piece, clock: Clock) -> Iterator[Any]:
+    key = Key(piece.entity, piece.session)
+    numbers = piece.numbers()
+    at = 0
+    while at < len(numbers):
+        page = _with_receiver(reading, key, clock, lambda receiver, at=at: _page(receiver, numbers, at))
+        missing = [number for number, message in page.items() if message is None]
+        if missing:
+            page.update(_waited_for(reading, key, missing, clock))
+        at += len(page)
+        yield from (message for message in page.values() if message is not None)
+
+
+def _page(receiver: Any, numbers: list[int], at: int) -> dict[int, Any]:
+    """What one peek tells about the next numbers: the message, or None for what is not there or not deferred."""
+    wanted = numbers[at:]
+    found = peek(receiver, wanted[0], len(wanted))
+    if not found:
+        return dict.fromkeys(wanted)
+    last = found[-1].sequence_number
+    messages = {message.sequence_number: message for message in found if is_deferred(message)}
+    return {number: messages.get(number) for number in wanted if number <= last} or dict.fromkeys(wanted)
+
+
+def _waited_for(reading: Reading, key: Key, numbers: list[int], clock: Clock) -> dict[int, Any]:
+    until_ms = clock.monotonic_ms() + PATIENCE_MS
+    found: dict[int, Any] = dict.fromkeys(numbers)
+    while missing := [number for number, message in found.items() if message is None]:
+        if clock.monotonic_ms() >= until_ms:
+            _tell_loss(reading, key, missing)
+            break
+        pause(PAUSE_S)
+        for message in _with_receiver(
+            reading, key, clock, lambda receiver, missing=missing: list(look(receiver, missing))
+        ):
+            if is_deferred(message):
+                found[message.sequence_number] = message
+    return found
+
+
+def _tell_loss(reading: Reading, key: Key, missing: list[int]) -> None:
+    some = ", ".join(map(str, missing[:_LISTED]))
+    text = (
+        f"{len(missing)} claimed messages of '{key.entity}' are gone, or not deferred any more ({some} ...): somebody "
+        "received them by number, or another query uses this checkpoint. failOnDataLoss=false goes on without them."
+    )
+    if reading.fails_on_loss:
+        raise DataLoss(text)
+    _log.warning("%s", text)
+
+
+def _with_receiver(reading: Reading, key: Key, clock: Clock, work: Any) -> Any:
+    def once() -> Any:
+        if key.session is not None:
+            # The lock of the session is given back at once: settling needs it. Who holds it is asked by ``retried``.
+            with open_receiver(client(replace(reading.place, retries=0)), key) as receiver:
+                return work(receiver)
+        name = ("reader", reading.place, key)
+        try:
+            return work(KEPT.get(name, lambda: open_receiver(client(reading.place), key)))
+        except Exception:
+            KEPT.drop(name)
+            raise
+
+    return retried(key, once, clock, reading.claim_timeout_s)

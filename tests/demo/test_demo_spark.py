@@ -1,0 +1,58 @@
+"""The part ``spark`` in its short form, with a real Spark session, and how its result is judged."""
+
+import shutil
+
+import pytest
+
+from duobus.clock import Clock
+from duobus.demo.errors import DemoFailed
+from duobus.demo.spark_part import PART, RECONCILED, demand_java, play_spark
+from duobus.demo.table import table_of
+from duobus.demo.watcher import Watcher
+
+FOUND = dict(zip(RECONCILED, (10, 1, 0, 1, 0), strict=True))
+GOOD = {
+    "lost": 0,
+    "duplicates": 0,
+    "altered": 0,
+    "missing": [],
+    "driver_kills": 1,
+    "reconciled": FOUND,
+    "reconciled_expected": FOUND,
+}
+
+
+def test_a_good_result_has_no_failures():
+    assert PART.failures(GOOD) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lost": 1, "missing": ["order-000001"]},
+        {"duplicates": 1},
+        {"altered": 1},
+        {"driver_kills": 0},
+        {"reconciled": {**FOUND, "doubled": 0}},
+    ],
+)
+def test_each_thing_that_may_go_wrong_is_a_failure(change):
+    assert len(PART.failures({**GOOD, **change})) == 1
+
+
+def test_without_java_the_part_says_what_to_install(monkeypatch):
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(DemoFailed, match="openjdk-17-jre-headless"):
+        demand_java()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17 or 21")
+def test_two_namespaces_are_captured_and_reconciled_with_the_driver_killed(tmp_path):
+    result = play_spark(tmp_path, Watcher(), Clock(), 220, total=600)
+    assert PART.failures(result) == []
+    assert result["usage"]["operations"] > result["sent"]
+    assert (tmp_path / "rate-and-backlog.svg").read_text().startswith("<svg")
+    assert table_of(PART.title, result).row_count > 8

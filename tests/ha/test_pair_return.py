@@ -1,0 +1,168 @@
+"""Back at the primary: at most one ping after it is healthy, and not with links of before (PN9, I46)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusConnectionError
+from kit_pair import Bus, bounded, client, drain
+from kit_threads import paired_in_threads
+from kit_virtual import World, in_virtual_time
+
+from duobus.ha.aio.pinger import AHEAD_MS
+from duobus.ha.bounds import PINGS_WAITING_MAX
+from duobus.ha.events import FailoverEngaged, PingSent, PrimaryHealthy
+
+#: What the SDK takes to open a link, and to close it, whatever the service.
+LINK_S = 0.5
+INTERVAL_S = 1.0
+
+real = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"),
+]
+
+
+@pytest.mark.parametrize("moment_s", [tenth / 10 for tenth in range(10)])
+def test_the_return_takes_one_ping_interval_at_most_though_links_take_half_of_it(moment_s: float) -> None:
+    async def play() -> None:
+        world = World()
+        world.primary.opening_s = world.primary.closing_s = LINK_S
+        async with await world.pair(
+            failover_interval=timedelta(0), ping_primary_interval=timedelta(seconds=INTERVAL_S)
+        ) as pair:
+            world.primary.away()
+            await pair.get_queue_sender("orders").send_messages(ServiceBusMessage("diverted"))
+            await asyncio.sleep(5 + moment_s)
+            world.primary.back()
+            returned_s = world.loop.time()
+            await asyncio.sleep(3 * INTERVAL_S)
+            (healthy_s,) = world.at(PrimaryHealthy)
+            assert healthy_s - returned_s <= INTERVAL_S + 0.01
+            assert len(world.primary.pings) == 1
+
+    in_virtual_time(play)
+
+
+def test_a_ping_that_hangs_holds_up_none_that_come_after_it() -> None:
+    async def play() -> None:
+        world = World()
+        world.primary.opening_s = world.primary.closing_s = LINK_S
+        async with await world.pair(
+            failover_interval=timedelta(0), ping_primary_interval=timedelta(seconds=INTERVAL_S)
+        ) as pair:
+            world.primary.away()
+            await pair.get_queue_sender("orders").send_messages(ServiceBusMessage("diverted"))
+            world.primary.back()
+            world.primary.is_silent = True
+            await asyncio.sleep(60)
+            begun = [time for time, what, _, _ in world.primary.log if what == "attach"]
+            assert len(begun) <= 60 / INTERVAL_S + 1
+            assert len([time for time in begun if time > world.loop.time() - 11]) <= PINGS_WAITING_MAX
+            world.primary.is_silent = False
+            returned_s = world.loop.time()
+            await asyncio.sleep(3 * INTERVAL_S)
+            (healthy_s,) = world.at(PrimaryHealthy)
+            assert healthy_s - returned_s <= INTERVAL_S + min(AHEAD_MS / 1000, INTERVAL_S), "the first one begun after"
+            number = len(world.of(PingSent))
+            await asyncio.sleep(30)
+            assert len([event for event in world.of(PingSent)[number:] if not event.error]) == 0
+
+    in_virtual_time(play)
+
+
+def test_a_ping_that_nobody_wants_any_more_is_not_sent() -> None:
+    async def play() -> None:
+        world = World()
+        async with await world.pair(
+            failover_interval=timedelta(0), ping_primary_interval=timedelta(seconds=20)
+        ) as pair:
+            world.primary.away()
+            await pair.get_queue_sender("orders").send_messages(ServiceBusMessage("diverted"))
+            await asyncio.sleep(19)
+            world.primary.back()
+            await asyncio.sleep(0.5)
+            pair.mark_path_healthy("orders")
+            await asyncio.sleep(60)
+            assert world.primary.pings == []
+            assert world.of(PingSent) == []
+
+    in_virtual_time(play)
+
+
+def test_after_a_failover_every_sender_opens_one_new_link_and_closes_the_old_one() -> None:
+    async def play() -> None:
+        world = World()
+        async with await world.pair(failover_interval=timedelta(0)) as pair:
+            senders = [pair.get_queue_sender("orders") for _ in range(3)]
+            before = [sender._primary for sender in senders]
+            await senders[0].send_messages(ServiceBusMessage("direct"))
+            assert senders[0]._primary is before[0], "a healthy pair never does"
+            world.primary.away()
+            await senders[0].send_messages(ServiceBusMessage("diverted"))
+            world.primary.back()
+            pair.mark_path_healthy("orders")
+            for sender in senders:
+                await sender.send_messages(ServiceBusMessage("direct"))
+            after = [sender._primary for sender in senders]
+            assert all(one is not other for one, other in zip(before, after, strict=True))
+            for sender in senders:
+                await sender.send_messages(ServiceBusMessage("direct"))
+            assert [sender._primary for sender in senders] == after
+
+    in_virtual_time(play)
+
+
+class TestOverTheWire:
+    pytestmark = real
+
+    def test_a_sender_that_stood_idle_through_the_outage_sends_at_once(self, bus: Bus) -> None:
+        @bounded
+        async def play() -> None:
+            async with bus.paired() as (pair, events):
+                idle, busy = pair.get_queue_sender(bus.orders), pair.get_queue_sender(bus.orders)
+                for sender in (idle, busy):
+                    await sender.send_messages(ServiceBusMessage("before"))
+                bus.primary.kill()
+                with pytest.raises(ServiceBusConnectionError):
+                    await busy.send_messages(ServiceBusMessage("lost to its caller"))
+                await events.wait(FailoverEngaged)
+                bus.primary.start()
+                await events.wait(PrimaryHealthy)
+                await idle.send_messages(ServiceBusMessage("after"))
+                await busy.send_messages(ServiceBusMessage("after"))
+
+        play()
+
+    def test_the_sdks_own_sender_that_stood_idle_fails_once(self, bus: Bus) -> None:
+        """Why a pair makes new links: this is what it would hand on."""
+
+        @bounded
+        async def play() -> None:
+            async with client(bus.primary) as sdk, sdk.get_queue_sender(bus.orders) as sender:
+                await sender.send_messages(ServiceBusMessage("before"))
+                bus.primary.kill()
+                bus.primary.start()
+                with pytest.raises(ServiceBusConnectionError):
+                    await sender.send_messages(ServiceBusMessage("refused"))
+                await sender.send_messages(ServiceBusMessage("after"))
+            assert len(await drain(bus.primary, bus.orders)) == 2
+
+        play()
+
+    def test_a_thread_that_stood_idle_through_the_outage_sends_at_once(self, bus: Bus) -> None:
+        with paired_in_threads(bus) as (pair, told):
+            idle, busy = pair.get_queue_sender(bus.orders), pair.get_queue_sender(bus.orders)
+            for sender in (idle, busy):
+                sender.send_messages(ServiceBusMessage("before"))
+            bus.primary.kill()
+            with pytest.raises(Exception):  # noqa: B017, PT011 - the SDK has several for a server that is away
+                busy.send_messages(ServiceBusMessage("lost to its caller"))
+            told.wait(FailoverEngaged)
+            bus.primary.start()
+            told.wait(PrimaryHealthy)
+            idle.send_messages(ServiceBusMessage("after"))
+            busy.send_messages(ServiceBusMessage("after"))

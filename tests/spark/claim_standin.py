@@ -1,0 +1,187 @@
+"""A stand-in queue with locks, deferral and browsing in SQLite, in virtual time, and a stand-in for Spark's engine.
+
+The queue is that of spark-pipeline's appendix. Every step that changes it asks first whether the process is to end
+there, so that a test can end it at any step, or at each.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from duobus.spark.claimer import Claimer
+from duobus.spark.claims import ClaimEngine, Seen
+from duobus.spark.offsets import Claim, Key
+
+QUEUE = Key("orders")
+LOCK_MS = 30_000
+
+
+class Killed(BaseException):
+    """The process ended here; nothing may catch it."""
+
+
+class StandIn:
+    """A queue: peek-lock with expiry, deferral, browsing; ``counts`` says whether a deferral counts as a delivery."""
+
+    def __init__(self, messages: int, *, counts: bool = False) -> None:
+        self.now = 0
+        self.counts = counts
+        self.rows = sqlite3.connect(":memory:", isolation_level=None)
+        self.rows.execute(
+            "create table m(seq integer primary key, deferred int default 0, lock int default -1, owner text,"
+            " deliveries int default 0)"
+        )
+        self.rows.executemany("insert into m(seq) values(?)", ((number,) for number in range(1, messages + 1)))
+
+    def receive(self, limit: int, owner: str) -> dict[int, int]:
+        self.lapse()
+        found = dict(
+            self.rows.execute(
+                "select seq, deliveries from m where deferred=0 and lock<0 order by seq limit ?", (limit,)
+            ).fetchall()
+        )
+        for number in found:
+            self.rows.execute("update m set lock=?, owner=? where seq=?", (self.now + LOCK_MS, owner, number))
+        return found
+
+    def lapse(self) -> None:
+        self.rows.execute(
+            "update m set lock=-1, owner=null, deliveries=deliveries+1 where lock>=0 and lock<?", (self.now,)
+        )
+
+    def connection_lost(self, owner: str) -> None:
+        self.rows.execute("update m set lock=-1, owner=null, deliveries=deliveries+1 where owner=?", (owner,))
+
+    def defer(self, number: int, owner: str) -> bool:
+        self.lapse()
+        done = self.rows.execute(
+            "update m set deferred=1, lock=-1, owner=null, deliveries=deliveries+? where seq=? and owner=?",
+            (int(self.counts), number, owner),
+        )
+        return done.rowcount == 1
+
+    def complete(self, owner: str) -> list[int]:
+        gone = [number for (number,) in self.rows.execute("select seq from m where owner=?", (owner,))]
+        self.rows.execute("delete from m where owner=?", (owner,))
+        return gone
+
+    def seen(self) -> dict[int, Seen]:
+        return {
+            number: Seen(bool(deferred), deliveries)
+            for number, deferred, deliveries in self.rows.execute("select seq, deferred, deliveries from m")
+        }
+
+    def remove(self, number: int) -> None:
+        self.rows.execute("delete from m where seq=? and deferred=1", (number,))
+
+    def left(self) -> int:
+        return int(self.rows.execute("select count(*) from m").fetchone()[0])
+
+
+class Steps:
+    """Counts the steps of all processes, and ends the one that comes to a step of ``ends``."""
+
+    def __init__(self, ends: tuple[int, ...] = ()) -> None:
+        self.done = 0
+        self.ends = ends
+
+    def step(self) -> None:
+        self.done += 1
+        if self.done in self.ends:
+            raise Killed
+
+
+class StandInAccess:
+    """The access of one process to a stand-in."""
+
+    def __init__(self, queue: StandIn, owner: str, steps: Steps) -> None:
+        self.queue = queue
+        self.owner = owner
+        self.steps = steps
+
+    def receive(self, limit: int, wait_ms: int) -> Claim:
+        self.steps.step()
+        found = self.queue.receive(limit, self.owner)
+        self.steps.step()
+        return {QUEUE: found} if found else {}
+
+    def defer(self, claim: Claim) -> tuple[Claim, int | None]:
+        done: dict[int, int] = {}
+        for number, count in claim[QUEUE].items():
+            self.steps.step()
+            if self.queue.defer(number, self.owner):
+                done[number] = count
+        self.steps.step()
+        return ({QUEUE: done} if done else {}), int(self.queue.counts)
+
+    def seen(self, claim: Claim) -> Mapping[Key, Mapping[int, Seen]]:
+        self.steps.step()
+        return {QUEUE: self.queue.seen()}
+
+    def remove(self, claim: Claim) -> None:
+        for number in claim[QUEUE]:
+            self.steps.step()
+            self.queue.remove(number)
+        self.steps.step()
+
+    def let_go(self) -> None:
+        pass
+
+
+class Logs:
+    """What outlives a process: Spark's two logs, and a sink that takes each batch whole."""
+
+    def __init__(self) -> None:
+        self.offsets: list[str] = []
+        self.commits = 0
+        self.sink: dict[int, list[int]] = {}
+
+    def rows(self) -> list[int]:
+        return [number for batch in self.sink.values() for number in batch]
+
+
+def run(
+    logs: Logs,
+    queue: StandIn,
+    steps: Steps,
+    owner: str,
+    *,
+    limit: int = 4,
+    engine: Callable[[], ClaimEngine] = lambda: ClaimEngine("here", ("orders",)),
+    between: Callable[[], None] = lambda: None,
+) -> None:
+    """One run of a query with availableNow, by the order of calls of spark-pipeline 2.3; Killed leaves it anywhere."""
+    claimer = Claimer(engine(), StandInAccess(queue, owner, steps))
+    start: Any = json.loads(logs.offsets[-1]) if logs.offsets else claimer.initial()
+    if len(logs.offsets) > logs.commits:
+        before = json.loads(logs.offsets[-2]) if len(logs.offsets) > 1 else claimer.initial()
+        _batch(logs, queue, steps, claimer, before, start)
+    while True:
+        between()
+        end, _ = claimer.latest(start, limit, 0)
+        if json.dumps(end) == json.dumps(start):
+            return
+        steps.step()
+        logs.offsets.append(json.dumps(end))
+        steps.step()
+        if logs.commits:
+            claimer.commit(start)
+        _batch(logs, queue, steps, claimer, start, json.loads(logs.offsets[-1]))
+        start = json.loads(logs.offsets[-1])
+
+
+def _batch(logs: Logs, queue: StandIn, steps: Steps, claimer: Claimer, start: Any, end: Any) -> None:
+    plan = claimer.plan(start, end)
+    wanted = list(plan.claim.get(QUEUE, {}))
+    steps.step()
+    states = queue.seen()
+    broken = [number for number in wanted if number not in states or not states[number].is_deferred]
+    assert not broken, f"the claim is broken: {broken}"
+    steps.step()
+    logs.sink[len(logs.offsets)] = wanted
+    steps.step()
+    logs.commits = len(logs.offsets)
+    steps.step()

@@ -1,0 +1,84 @@
+"""One Spark session and one broker process for all tests of this folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spark_bus import CONNECTION_ENV, Bus
+
+from duobus.testing.server import ServerProcess, queues_config
+
+#: Quick to start and small, as measured in spark-pipeline 7.
+CONF = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.memory": "512m",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.streaming.minBatchesToRetain": "2",
+    # Without .crc files.
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.sources.partitionOverwriteMode": "dynamic",
+}
+
+
+@pytest.fixture(scope="session")
+def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A running ``duobus serve`` for tests of Spark; they create the queues they need, under names of their own."""
+    with ServerProcess(tmp_path_factory.mktemp("spark-server"), config=queues_config({})) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def place_options(spark_server: ServerProcess) -> dict[str, str]:
+    """Options of the data source that lead to the broker of these tests."""
+    os.environ[CONNECTION_ENV] = spark_server.connection_string
+    return {
+        "connectionStringEnv": CONNECTION_ENV,
+        "managementEndpoint": f"http://localhost:{spark_server.ready['http_port']}",
+    }
+
+
+@pytest.fixture(scope="session")
+def bus(place_options: dict[str, str]) -> Bus:
+    """The broker of these tests."""
+    return Bus(place_options)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, spark_server: ServerProcess) -> Iterator[Any]:
+    """The session; the JVM and the Python workers get their environment from here, once."""
+    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
+        pytest.skip("no Java: Spark needs Java 17 or newer")
+    pyspark_sql = pytest.importorskip("pyspark.sql")
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ[CONNECTION_ENV] = spark_server.connection_string
+    # Workers find modules of the tests, such as credential providers, as they find those of the project.
+    paths = [str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    # Two attempts of a task, so that tests can let one fail.
+    builder = pyspark_sql.SparkSession.builder.master("local[2,2]").appName("duobus tests")
+    for name, value in CONF.items():
+        builder = builder.config(name, value)
+    builder = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    try:
+        yield session
+    finally:
+        session.stop()

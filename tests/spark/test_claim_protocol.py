@@ -1,0 +1,219 @@
+"""The claim protocol loses, doubles and forgets nothing, wherever processes end (spark-pipeline 3.2, 3.4)."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+
+import pytest
+from claim_standin import LOCK_MS, QUEUE, Killed, Logs, StandIn, StandInAccess, Steps, run
+
+from duobus.spark.claimer import Claimer
+from duobus.spark.claims import ClaimEngine, Due
+from duobus.spark.errors import CheckpointError
+from duobus.spark.offsets import ClaimOffset, Key
+
+
+def knowing() -> ClaimEngine:
+    """An engine that knows from the start that a deferral counts as no delivery."""
+    return ClaimEngine("here", ("orders",), counted=0)
+
+
+def until_done(queue: StandIn, steps: Steps, *, lapses: bool, between: object = None) -> Logs:
+    """Start the query again until a run comes to its end; each process loses its connection or lets its locks lapse."""
+    logs = Logs()
+    for attempt in range(50):
+        owner = f"process {attempt}"
+        try:
+            run(logs, queue, steps, owner, **({"between": between} if between else {}))
+        except Killed:
+            if lapses:
+                queue.now += LOCK_MS + 1
+            else:
+                queue.connection_lost(owner)
+            continue
+        # The last batch is settled by whatever comes next.
+        run(logs, queue, Steps(), "last")
+        return logs
+    raise AssertionError("the query never came to its end")
+
+
+def total_steps(messages: int) -> int:
+    steps = Steps()
+    until_done(StandIn(messages), steps, lapses=False)
+    return steps.done
+
+
+def assert_exact(logs: Logs, queue: StandIn, messages: int, others: list[int] | None = None) -> None:
+    found = Counter(logs.rows() + (others or []))
+    assert found == Counter(range(1, messages + 1))
+    assert queue.left() == 0
+
+
+@pytest.mark.parametrize("lapses", [False, True])
+@pytest.mark.parametrize("counts", [False, True])
+def test_a_process_may_end_at_any_step(lapses: bool, counts: bool) -> None:
+    for end in range(1, total_steps(10) + 1):
+        queue = StandIn(10, counts=counts)
+        assert_exact(until_done(queue, Steps((end,)), lapses=lapses), queue, 10)
+
+
+@pytest.mark.parametrize("lapses", [False, True])
+def test_processes_may_end_at_any_two_steps(lapses: bool) -> None:
+    last = total_steps(9)
+    for first in range(1, last + 1):
+        for second in range(first + 1, last + 20):
+            queue = StandIn(9)
+            assert_exact(until_done(queue, Steps((first, second)), lapses=lapses), queue, 9)
+
+
+def test_a_batch_that_replays_keeps_what_the_batch_before_it_lists_too() -> None:
+    """Rule 4: without the exception, settling batch 1 deletes what batch 2 has yet to read (40 of 100 were lost)."""
+    queue = StandIn(4)
+    # Ends in the middle of the deferrals of batch 1, and again when batch 2, which claims the rest of it, has deferred.
+    logs = Logs()
+    with pytest.raises(Killed):
+        run(logs, queue, Steps((7,)), "one")
+    queue.connection_lost("one")
+    dropped = [number for number, seen in queue.seen().items() if not seen.is_deferred]
+    assert dropped
+    steps = Steps()
+    original = steps.step
+
+    def step() -> None:
+        original()
+        if len(logs.offsets) == 2 and all(seen.is_deferred for seen in queue.seen().values()):
+            raise Killed
+
+    steps.step = step  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        run(logs, queue, steps, "two")
+    queue.connection_lost("two")
+    first, second = (ClaimOffset.from_json(json.loads(text)) for text in logs.offsets)
+    assert set(first.claim[QUEUE]) & set(second.claim[QUEUE]) == set(dropped)
+    run(logs, queue, Steps(), "three")
+    run(logs, queue, Steps(), "four")
+    assert_exact(logs, queue, 4)
+
+
+def test_what_both_batches_list_is_not_due_with_the_first() -> None:
+    engine = ClaimEngine("here", ("orders",))
+    first = ClaimOffset("here", 1, {QUEUE: {1: 0, 2: 0, 3: 0}})
+    second = ClaimOffset("here", 2, {QUEUE: {2: 1, 4: 0}})
+    assert engine.due(first, second) == Due(1, {QUEUE: {1: 0, 3: 0}}, is_certain=False)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_with_a_rival_and_kills_at_random_each_message_is_somewhere_once(seed: int) -> None:
+    chance = random.Random(seed)
+    messages = 40
+    queue = StandIn(messages, counts=bool(seed % 2))
+    rival: list[int] = []
+
+    def between() -> None:
+        queue.receive(chance.randrange(4), "rival")
+        rival.extend(queue.complete("rival"))
+
+    ends = tuple(sorted(chance.sample(range(1, 150), 6)))
+    logs = until_done(queue, Steps(ends), lapses=chance.random() < 0.5, between=between)
+    assert_exact(logs, queue, messages, rival)
+
+
+def test_two_streams_may_claim_from_one_queue_while_both_are_killed() -> None:
+    """What one stream lists but did not come to defer, and the other defers, belongs to the other."""
+    for seed in range(300):
+        chance = random.Random(seed)
+        queue = StandIn(24)
+        both = (Logs(), Logs())
+        steps = (
+            Steps(tuple(sorted(chance.sample(range(1, 60), 4)))),
+            Steps(tuple(sorted(chance.sample(range(1, 60), 4)))),
+        )
+        for attempt in range(40):
+            which = chance.randrange(2)
+            owner = f"stream {which}, process {attempt}"
+            try:
+                run(both[which], queue, steps[which], owner, limit=chance.randrange(1, 6), engine=knowing)
+            except Killed:
+                queue.connection_lost(owner)
+        for which in (0, 1):
+            run(both[which], queue, Steps(), f"last of {which}", engine=knowing)
+            run(both[which], queue, Steps(), f"very last of {which}", engine=knowing)
+        assert Counter(both[0].rows() + both[1].rows()) == Counter(range(1, 25)), seed
+        assert queue.left() == 0
+
+
+def test_deferring_before_the_offset_is_written_would_leave_messages_behind() -> None:
+    """The counter-example, so that nobody turns the order around: nothing is deferred when ``latest`` returns."""
+    queue = StandIn(4)
+    claimer = Claimer(ClaimEngine("here", ("orders",)), StandInAccess(queue, "one", Steps()))
+    claimer.latest(claimer.initial(), 4, 0)
+    assert not any(seen.is_deferred for seen in queue.seen().values())
+
+
+def test_the_same_batch_is_planned_once() -> None:
+    queue = StandIn(4)
+    claimer = Claimer(ClaimEngine("here", ("orders",)), StandInAccess(queue, "one", Steps()))
+    start = claimer.initial()
+    end, count = claimer.latest(start, 4, 0)
+    assert count == 4
+    assert claimer.plan(start, end) is claimer.plan(start, end)
+
+
+def test_a_message_whose_lock_ended_before_it_was_deferred_is_left_to_a_later_batch() -> None:
+    queue = StandIn(4)
+    claimer = Claimer(ClaimEngine("here", ("orders",)), StandInAccess(queue, "one", Steps()))
+    start = claimer.initial()
+    end, _ = claimer.latest(start, 2, 0)
+    queue.now += LOCK_MS + 1
+    assert claimer.plan(start, end).dropped == 2
+    later, count = claimer.latest(end, 4, 0)
+    assert count == 4
+    assert set(claimer.plan(end, later).claim[QUEUE]) == {1, 2, 3, 4}
+
+
+def test_an_idle_poll_settles_nothing_again() -> None:
+    engine = ClaimEngine("here", ("orders",))
+    start = ClaimOffset("here", 1, {QUEUE: {1: 0}})
+    assert engine.due(start) is not None
+    engine.settled(1)
+    assert engine.due(start) is None
+
+
+def test_with_settle_on_commit_progress_alone_settles_nothing_that_this_process_planned() -> None:
+    engine = ClaimEngine("here", ("orders",), settles_early=False)
+    end = ClaimOffset("here", 1, {QUEUE: {1: 0}})
+    engine.planned(end, end.claim, None)
+    assert engine.due(end) is None
+    assert engine.due(end, at_commit=True) == Due(1, end.claim, is_certain=True)
+
+
+def test_with_settle_on_commit_a_commit_that_was_lost_is_made_up_for_by_the_next_process() -> None:
+    engine = ClaimEngine("here", ("orders",), settles_early=False)
+    assert engine.due(ClaimOffset("here", 1, {QUEUE: {1: 0}})) == Due(1, {QUEUE: {1: 0}}, is_certain=False)
+
+
+def test_a_checkpoint_of_another_namespace_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="belongs to the namespace 'there', the stream reads 'here'"):
+        ClaimEngine("here", ("orders",)).read(ClaimOffset("there", 1).to_json())
+
+
+def test_a_checkpoint_of_another_entity_is_refused() -> None:
+    form = ClaimOffset("here", 1, {Key("bills"): {1: 0}}).to_json()
+    with pytest.raises(CheckpointError, match="claimed messages of 'bills', which the stream does not read"):
+        ClaimEngine("here", ("orders",)).read(form)
+
+
+def test_an_error_while_committing_does_not_fail_the_query() -> None:
+    queue = StandIn(2)
+    access = StandInAccess(queue, "one", Steps())
+    claimer = Claimer(ClaimEngine("here", ("orders",)), access)
+    start = claimer.initial()
+    end, _ = claimer.latest(start, 2, 0)
+    claimer.plan(start, end)
+    good, access.remove = access.remove, None  # type: ignore[assignment, method-assign]
+    claimer.commit(end)
+    access.remove = good  # type: ignore[method-assign]
+    claimer.latest(end, 2, 0)
+    assert queue.left() == 0

@@ -1,0 +1,151 @@
+"""How batches reach their entity, without a broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus import exceptions as sdk
+from azure.servicebus.amqp import AmqpAnnotatedMessage
+
+from duobus.spark.jobs.summary import cause_of
+from duobus.spark.pace import Pace
+from duobus.spark.sending import HEADROOM_BYTES, OpenBatch, Post, Refused, SendFailed
+
+
+def message(name: str, size: int = 1) -> AmqpAnnotatedMessage:
+    return AmqpAnnotatedMessage(data_body=b"x" * size, properties={"message_id": name})
+
+
+class Sender:
+    """Refuses batches of more than ``most``, messages named bad, and everything while ``error`` is set."""
+
+    _max_message_size_on_link = 1_048_576
+
+    def __init__(self) -> None:
+        self.most = 1_000
+        self.error: Exception | None = None
+        self.sends: list[list[str]] = []
+
+    def create_message_batch(self, size: int | None = None) -> ServiceBusMessageBatch:
+        return ServiceBusMessageBatch(size or 262_144)
+
+    def send_messages(self, what: Any) -> None:
+        if self.error is not None:
+            raise self.error
+        messages = list(what._messages) if isinstance(what, ServiceBusMessageBatch) else [what]
+        names = [
+            one.message_id if isinstance(one, ServiceBusMessage) else one.properties.message_id for one in messages
+        ]
+        if len(names) > self.most or "bad" in names:
+            raise sdk.ServiceBusError("refused", condition=b"amqp:not-allowed")
+        self.sends.append(names)
+
+
+def posted(sender: Sender) -> tuple[Post, list[str]]:
+    forgotten: list[str] = []
+    return Post(lambda _: sender, forgotten.append), forgotten  # type: ignore[arg-type, return-value]
+
+
+def batch(post: Post, *names: str, key: str | None = None) -> OpenBatch:
+    made = post.make(("q", key))
+    for name in names:
+        assert made.add(message(name))
+    return made
+
+
+def test_a_batch_leaves_room_below_the_limit_of_the_link() -> None:
+    post, _ = posted(Sender())
+    assert post.make(("q", None)).whole.max_size_in_bytes == 262_144 - HEADROOM_BYTES
+
+
+def test_a_batch_that_is_refused_goes_singly_and_the_bad_one_is_named() -> None:
+    sender = Sender()
+    post, _ = posted(sender)
+    with pytest.raises(Refused, match="refuses the message 'bad'") as told:
+        post.send(("q", None), batch(post, "a", "bad", "b", "c"))
+    assert sender.sends == [["a"]]
+    assert [one.properties.message_id for one in told.value.left if one.properties] == ["b", "c"]
+
+
+def test_an_entity_that_takes_messages_singly_is_not_asked_again() -> None:
+    sender = Sender()
+    sender.most = 1
+    post, _ = posted(sender)
+    post.send(("q", None), batch(post, "a", "b"))
+    sender.most = 2
+    post.send(("q", None), batch(post, "c", "d"))
+    post.send(("q", "key"), batch(post, "e", "f", key="key"))
+    assert sender.sends == [["a"], ["b"], ["c"], ["d"], ["e", "f"]]
+    assert (post.messages, post.requests) == (6, 5)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        sdk.ServiceBusServerBusyError(message="busy"),
+        sdk.MessagingEntityNotFoundError(message="missing"),
+        sdk.ServiceBusQuotaExceededError(message="full"),
+        sdk.ServiceBusConnectionError(message="away"),
+        OSError("broken pipe"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_concerns_the_whole_entity_fails_the_task_at_once(error: Exception) -> None:
+    sender = Sender()
+    post, forgotten = posted(sender)
+    made = batch(post, "a", "b")
+    sender.error = error
+    with pytest.raises(SendFailed, match="2 messages could not be sent to 'q'") as told:
+        post.send(("q", None), made)
+    assert len(told.value.left) == 2
+    assert forgotten == ["q"]
+
+
+def test_a_message_larger_than_a_batch_goes_by_itself_if_the_link_takes_it() -> None:
+    sender = Sender()
+    post, _ = posted(sender)
+    made = post.make(("q", None))
+    large = message("large", 500_000)
+    assert not made.add(large)
+    assert post.send_single("q", large)
+    assert not post.send_single("q", message("larger", 1_048_000))
+    assert sender.sends == [["large"]]
+
+
+def test_a_rate_holds_up_who_sent_too_much_and_does_not_make_up_for_idle_times() -> None:
+    class Still:
+        now = 0
+
+        def now_ms(self) -> int:
+            return self.now
+
+        monotonic_ms = now_ms
+
+    clock, waited = Still(), []
+    pace = Pace(100, clock, waited.append)  # type: ignore[arg-type]
+    pace.sent(50)
+    pace.sent(50)
+    clock.now = 60_000
+    pace.sent(10)
+    assert waited == [0.5, 1.0, 0.1]
+
+
+def test_the_cause_of_an_error_of_spark_is_what_python_raised() -> None:
+    text = """[STREAM_FAILED] Query [id = 6b1d] terminated with exception: Job aborted due to stage failure.
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "/x/sink.py", line 218, in write
+    return write_rows(batches)
+duobus.spark.sending.SendFailed: 2 messages could not be sent to 'q': MessagingEntityNotFoundError: gone
+ SQLSTATE: XXKST
+	at org.apache.spark.sql.execution.StreamExecution.run(StreamExecution.scala:1)
+"""
+    assert cause_of(RuntimeError(text)) == "2 messages could not be sent to 'q': MessagingEntityNotFoundError: gone"
+
+
+def test_the_cause_of_an_error_without_python_is_its_first_line() -> None:
+    assert (
+        cause_of(RuntimeError("[PATH_NOT_FOUND] Path does not exist.\n\tat x"))
+        == "[PATH_NOT_FOUND] Path does not exist."
+    )

@@ -1,0 +1,106 @@
+"""Options of the data source are checked once, by name, kind and range."""
+
+from __future__ import annotations
+
+import pytest
+
+from duobus.spark.connection import masked, place_of
+from duobus.spark.errors import OptionError
+from duobus.spark.options import CONNECTION_OPTIONS, SOURCE_OPTIONS, parse
+
+KNOWN = (*CONNECTION_OPTIONS, *SOURCE_OPTIONS)
+
+
+def test_names_are_understood_in_any_case() -> None:
+    assert parse({"MAXMESSAGESPERTRIGGER": "5"}, KNOWN)["maxMessagesPerTrigger"] == 5
+
+
+def test_what_is_not_given_has_its_default_or_is_none() -> None:
+    parsed = parse({}, KNOWN)
+    assert parsed["maxWaitTime"] == 30_000
+    assert parsed["exclusive"] is False
+    assert parsed["queue"] is None
+    assert parsed.given == frozenset()
+
+
+def test_the_name_another_connector_has_is_understood() -> None:
+    parsed = parse({"maxOffsetsPerTrigger": "7"}, KNOWN)
+    assert parsed["maxMessagesPerTrigger"] == 7
+    assert parsed.given == {"maxMessagesPerTrigger"}
+
+
+def test_one_option_under_two_names_is_refused() -> None:
+    with pytest.raises(OptionError, match="are the same"):
+        parse({"maxOffsetsPerTrigger": "7", "maxMessagesPerTrigger": "7"}, KNOWN)
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_known_one() -> None:
+    with pytest.raises(OptionError, match=r"no option 'maxMesagesPerTriger'\. Did you mean 'maxMessagesPerTrigger'\?"):
+        parse({"maxMesagesPerTriger": "5"}, KNOWN)
+
+
+def test_an_unknown_option_like_no_other_is_refused_too() -> None:
+    with pytest.raises(OptionError, match=r"no option 'zzz'\. The options are in"):
+        parse({"zzz": "5"}, KNOWN)
+
+
+def test_the_checkpoint_that_spark_adds_is_no_option() -> None:
+    assert parse({"checkpointLocation": "/there"}, KNOWN).given == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("maxMessagesPerTrigger", "0", "1 to 1000000"),
+        ("maxMessagesPerTrigger", "many", "whole number"),
+        ("maxMessagesPerTrigger", "-1", "whole number"),
+        ("maxMessagesPerTrigger", "1e3", "whole number"),
+        ("maxWaitTime", "soon", "a duration like"),
+        ("maxWaitTime", "1d", "100ms to 15m"),
+        ("maxBytesPerTrigger", "1x", "number of bytes"),
+        ("readMode", "steal", "one of claim, browse"),
+        ("failOnDataLoss", "maybe", "true or false"),
+        ("queues", " , ", "1 to 1000 names"),
+        ("queue", " ", "not empty"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_it_has_to_be(name: str, text: str, told: str) -> None:
+    with pytest.raises(OptionError, match=f"'{name}' is .*{told}"):
+        parse({name: text}, KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"), [("500ms", 500), ("30s", 30_000), ("5m", 300_000), ("2", 2_000), ("7 s", 7_000)]
+)
+def test_durations_have_units_and_are_seconds_without(text: str, milliseconds: int) -> None:
+    assert parse({"maxWaitTime": text}, KNOWN)["maxWaitTime"] == milliseconds
+
+
+def test_sizes_have_units() -> None:
+    assert parse({"maxBytesPerTrigger": "16m"}, KNOWN)["maxBytesPerTrigger"] == 16 << 20
+
+
+def test_an_empty_connection_string_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"'connectionString' is \*\*\*"):
+        parse({"connectionString": " "}, KNOWN)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"connectionStringEnv": "A", "connectionStringFile": "/b"}, {"connectionString": "x", "endpoint": "y"}],
+)
+def test_exactly_one_option_says_which_namespace(given: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match="says which namespace"):
+        place_of(parse(given, KNOWN))
+
+
+def test_an_endpoint_needs_a_credential_provider() -> None:
+    with pytest.raises(OptionError, match="go together"):
+        place_of(parse({"endpoint": "x.servicebus.windows.net"}, KNOWN))
+
+
+def test_a_key_is_masked_wherever_it_stands() -> None:
+    text = masked("Endpoint=sb://x;SharedAccessKeyName=n;SharedAccessKey=abc+/=;Entity sig=def&skn=n")
+    assert "abc" not in text
+    assert "def" not in text
+    assert "SharedAccessKeyName=n" in text

@@ -1,0 +1,158 @@
+"""How batches are cut into tasks, and where entities begin and end: pure, without broker or Spark."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.types import LongType, StringType, StructType
+
+from duobus.spark.attempts import Attempts
+from duobus.spark.errors import CheckpointError, OptionError
+from duobus.spark.extents import Extent, cut, extents, first_since, last_until
+from duobus.spark.offsets import COUNT_BITS, Key
+from duobus.spark.rows import check_schema, properties_of
+from duobus.spark.section_writer import sequence_sections, value_section
+from duobus.spark.splitting import split
+
+numbers = st.sets(
+    st.builds(lambda fragment, count: fragment << COUNT_BITS | count, st.integers(0, 5), st.integers(1, 300)),
+    min_size=1,
+)
+
+
+def entity(found: set[int]) -> Any:
+    """A stand-in for an entity: the first message with a number of at least the one asked for."""
+    ordered = sorted(found)
+
+    def at(number: int) -> Any:
+        for one in ordered:
+            if one >= number:
+                enqueued = datetime.fromtimestamp((one & 0xFFFF), UTC)
+                return SimpleNamespace(sequence_number=one, enqueued_time_utc=enqueued)
+        return None
+
+    return at
+
+
+@given(numbers, st.integers(1, 40), st.one_of(st.none(), st.integers(1, 20)))
+@settings(deadline=None)
+def test_each_message_of_a_claim_is_in_one_task_and_none_has_too_many(found: set[int], most: int, least: Any) -> None:
+    tasks = split({Key("q"): dict.fromkeys(found, 0)}, most, least)
+    assert sorted(number for task in tasks for piece in task for number in piece.numbers()) == sorted(found)
+    assert all(len(piece.numbers()) <= most for task in tasks for piece in task)
+    if least is not None and least <= len(found):
+        assert len(tasks) >= min(least, len(found))
+
+
+def test_small_fragments_share_a_task() -> None:
+    claim = {Key("q"): {fragment << COUNT_BITS | 1: 0 for fragment in range(16)}}
+    assert len(split(claim, 5_000, None)) == 4
+
+
+def test_a_session_stays_whole_however_large() -> None:
+    tasks = split({Key("q", "s"): dict.fromkeys(range(1, 100), 0)}, 10, None)
+    assert [len(piece.numbers()) for task in tasks for piece in task] == [99]
+
+
+@given(numbers)
+@settings(deadline=None)
+def test_extents_are_those_of_the_messages_that_there_are(found: set[int]) -> None:
+    wanted: dict[int, list[int]] = {}
+    for number in sorted(found):
+        wanted.setdefault(number >> COUNT_BITS, []).append(number)
+    assert extents(entity(found)) == [Extent(fragment, members[0], members[-1]) for fragment, members in wanted.items()]
+
+
+@given(st.sets(st.integers(1, 500), min_size=1), st.integers(1, 600))
+@settings(deadline=None)
+def test_an_end_is_the_number_of_a_message_that_was_seen(found: set[int], bound: int) -> None:
+    first = min(found)
+    if bound >= first:
+        assert last_until(entity(found), first, bound) == max(number for number in found if number <= bound)
+
+
+@given(st.sets(st.integers(1, 500), min_size=1), st.integers(0, 600))
+@settings(deadline=None)
+def test_the_first_message_since_an_instant_is_found_by_halving(found: set[int], since: int) -> None:
+    first = first_since(entity(found), Extent(0, min(found), max(found)), since * 1000)
+    later = {number for number in found if number >= since}
+    assert {number for number in found if number >= first} == later
+
+
+def test_a_range_is_cut_into_parts_without_gaps() -> None:
+    assert cut(1, 10, 3) == [(1, 4), (5, 8), (9, 10)]
+    assert cut(5, 5, 4) == [(5, 5)]
+
+
+def test_values_and_sequences_are_written_as_amqp_sections() -> None:
+    assert value_section("é") == b"\x00\x53\x77\xb1\x00\x00\x00\x02\xc3\xa9"
+    assert value_section(b"\xff") == b"\x00\x53\x77\xb0\x00\x00\x00\x01\xff"
+    assert value_section(None) == b"\x00\x53\x77\x40"
+    assert value_section({"a": True})[3:] == b"\xd1\x00\x00\x00\x0b\x00\x00\x00\x02\xb1\x00\x00\x00\x01a\x41"
+    assert sequence_sections([[1], []]) == (
+        b"\x00\x53\x76\xd0\x00\x00\x00\x0d\x00\x00\x00\x01\x81\x00\x00\x00\x00\x00\x00\x00\x01"
+        b"\x00\x53\x76\xd0\x00\x00\x00\x04\x00\x00\x00\x00"
+    )
+
+
+def test_a_body_that_is_nested_without_end_is_refused() -> None:
+    value: Any = 1
+    for _ in range(70):
+        value = [value]
+    with pytest.raises(ValueError, match="levels deep"):
+        value_section(value)
+
+
+def test_properties_are_text_and_the_types_of_the_others_are_told() -> None:
+    given_ = {
+        b"text": b"x",
+        b"binary": b"\xff",
+        b"flag": True,
+        b"number": 5,
+        b"real": 0.5,
+        b"id": UUID(int=7),
+        b"nothing": None,
+    }
+    texts, types = properties_of(SimpleNamespace(application_properties=given_))
+    assert texts == {
+        "text": "x",
+        "binary": "/w==",
+        "flag": "true",
+        "number": "5",
+        "real": "0.5",
+        "id": str(UUID(int=7)),
+        "nothing": None,
+    }
+    assert types == {
+        "binary": "binary",
+        "flag": "boolean",
+        "number": "long",
+        "real": "double",
+        "id": "uuid",
+        "nothing": "null",
+    }
+
+
+def test_a_column_that_there_is_not_is_told() -> None:
+    with pytest.raises(OptionError, match="no column 'boddy'"):
+        check_schema(StructType().add("boddy", StringType()))
+    with pytest.raises(OptionError, match="'subject' is a string, not a bigint"):
+        check_schema(StructType().add("subject", LongType()))
+
+
+def test_runs_of_a_batch_are_counted_over_processes_and_a_new_batch_begins_anew(tmp_path: Path) -> None:
+    assert [Attempts(str(tmp_path)).begin({"b": 1}) for _ in range(3)] == [1, 2, 3]
+    assert Attempts(str(tmp_path)).begin({"b": 2}) == 1
+
+
+def test_a_damaged_count_is_told_with_its_file(tmp_path: Path) -> None:
+    (tmp_path / "attempts.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"attempts\.json of 'attemptsPath' is damaged"):
+        Attempts(str(tmp_path)).begin({"b": 1})

@@ -1,0 +1,119 @@
+"""Usage: sums and money by hour, incremental, with late and doubled records."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit_metering import record, write
+
+from duobus.model.metering import EMPTY_RECEIVE, RECEIVE, SEND, SETTLE
+from duobus.spark.errors import OptionError
+from duobus.spark.jobs.compact import CompactConfig, compact
+from duobus.spark.jobs.usage import UsageConfig, usage
+from duobus.spark.prices import read_prices
+
+pytestmark = pytest.mark.slow
+
+PRICES = """
+currency = "USD"
+[operations]
+send = 0.8
+receive = 0.35
+[gib]
+receive = 0.087
+[hours]
+namespace = 0.0135
+"""
+
+
+def test_usage_is_summed_and_priced_by_hour_and_late_records_reopen_theirs(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "prices.toml").write_text(PRICES)
+    data = write(
+        tmp_path / "data",
+        [
+            record(1, 0, SEND, 3, bytes=10),
+            record(2, 59, SEND, 4, bytes=20),
+            record(3, 60, SEND, 1_000_003, bytes=30),
+            record(4, 61, RECEIVE, 5, bytes=3_000_000_007, key="other"),
+            record(5, 61, EMPTY_RECEIVE, 2, bytes=0),
+            record(6, 61, SETTLE, 7, bytes=0),
+            record(7, 24 * 60, SEND, 1, bytes=1, entity="p"),
+        ],
+    )
+    config = UsageConfig(
+        str(tmp_path / "compacted"), str(tmp_path / "usage"), str(tmp_path / "prices.toml"), (str(data),)
+    )
+    told = usage(spark, config)
+    json.dumps(told)
+    assert told["days_computed"] == ["2026-11-21", "2026-11-22"]
+    assert told["hours_reopened"] == told["servers_incomplete"] == told["servers_doubled"] == []
+    assert told["unpriced"] == ["empty-receive", "settle"]
+    # Settlements are no billed operations.
+    assert told["operations"] == 3 + 4 + 1_000_003 + 5 + 2 + 1
+    table = spark.read.parquet(config.out).filter("op != 'namespace-hour' and entity = 'q'")
+    found = {(row["hour"].hour, row["op"], row["key"]): row for row in table.collect()}
+    assert found[0, "send", "k"]["operations"] == 7
+    assert found[0, "send", "k"]["bytes"] == 30
+    prices = read_prices(tmp_path / "prices.toml")
+    for row in found.values():
+        assert row["cost"] == prices.cost(row["op"], row["operations"], row["bytes"])
+    assert found[1, "receive", "other"]["cost"] == Decimal("0.243076943")
+    assert Decimal(told["by_kind"]["namespace-hour"]["cost"]) == 3 * Decimal("0.0135")
+    assert sum(Decimal(kind["cost"]) for kind in told["by_kind"].values()) == Decimal(told["cost"])
+    assert told["by_entity"][0]["entity"] == "q"
+    assert {row["key"] for row in told["by_key"]} == {"k", "other"}
+
+    # Nothing new: nothing is computed.
+    told = usage(spark, config)
+    assert (told["days_computed"], told["compact"]["records"]) == ([], 0)
+
+    # A late record of the first hour reopens it, and no other day; another table of prices reopens all.
+    write(tmp_path / "data", [record(8, 5, SEND, 10, bytes=1)])
+    told = usage(spark, config)
+    assert told["days_computed"] == ["2026-11-21"]
+    assert told["hours_reopened"] == ["2026-11-21T00:00Z"]
+    assert told["by_kind"]["send"]["operations"] == 3 + 4 + 10 + 1_000_003 + 1
+    (tmp_path / "prices.toml").write_text(PRICES.replace("0.8", "0.9"))
+    told = usage(spark, UsageConfig(config.compacted, config.out, config.prices))
+    assert told["days_computed"] == ["2026-11-21", "2026-11-22"]
+    assert told["hours_reopened"] == []
+
+
+def test_doubled_records_count_once_and_missing_ones_are_told(spark: Any, tmp_path: Path) -> None:
+    one = write(tmp_path / "one", [record(1), record(2), record(4)])
+    two = write(tmp_path / "two", [record(number, server="t") for number in (1, 2)])
+    compacted = str(tmp_path / "compacted")
+    compact(spark, CompactConfig((str(one), str(two)), compacted))
+    # Two that compacted at a time.
+    again = spark.read.parquet(compacted).filter("server = 't' and number = 2").coalesce(1)
+    again.write.mode("append").partitionBy("day").parquet(compacted)
+    told = usage(spark, UsageConfig(compacted, str(tmp_path / "usage")))
+    assert told["servers_incomplete"] == [{"server": "s", "missing": 1, "doubled": 0}]
+    assert told["servers_doubled"] == [{"server": "t", "missing": 0, "doubled": 1}]
+    assert told["by_kind"]["send"]["operations"] == 5
+
+
+def test_hours_are_those_of_utc_whatever_the_session_says(spark: Any, tmp_path: Path) -> None:
+    data = write(tmp_path / "data", [record(1, 30)])
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    try:
+        spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+        usage(spark, UsageConfig(str(tmp_path / "c"), str(tmp_path / "u"), None, (str(data),)))
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    (row,) = spark.read.parquet(str(tmp_path / "u")).selectExpr("unix_timestamp(hour)", "string(day)").collect()
+    assert tuple(row) == (int(datetime.fromisoformat("2026-11-21T00:00:00Z").timestamp()), "2026-11-21")
+
+
+def test_a_table_that_is_missing_or_another_is_told_by_name(spark: Any, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"no compacted records in '.*none'"):
+        usage(spark, UsageConfig(str(tmp_path / "none"), str(tmp_path / "usage")))
+    spark.range(1).write.parquet(str(tmp_path / "other"))
+    data = write(tmp_path / "data", [record(1)])
+    with pytest.raises(OptionError, match="other' is another table"):
+        usage(spark, UsageConfig(str(tmp_path / "c"), str(tmp_path / "other"), None, (str(data),)))

@@ -362,21 +362,6 @@ def test_rows_that_are_gone_are_vacuumed_beside_the_commits(
     assert sizes[-1] == sizes[1]
 
 
-def test_a_fragment_is_dropped_in_slices_and_the_others_of_its_entity_stay(make: Callable[..., PostgresStore]) -> None:
-    store = make()
-    broker = Broker(store)
-    (gone,), (kept,) = broker.add(fragment_no=0), broker.add(fragment_no=4)
-    broker.send(gone, [b"x"] * 5)
-    broker.send(kept, [b"y"])
-    assert [store.drop_fragment(1, 0, 3) for _ in range(3)] == [True, False, False]
-    assert not store.drop_fragment(7, 0, 3)
-    broker.reopen()
-    assert [row.fragment_no for row in broker.contents.fragments] == [4]
-    assert payloads_of(store.load(kept.source_key, 1, 9)) == [b"y"]
-    assert store.usage().rows == 1
-    assert store.verify() == []
-
-
 def test_a_fragment_of_a_topic_goes_with_its_copies_and_their_bodies(make: Callable[..., PostgresStore]) -> None:
     store = make()
     broker = Broker(store)

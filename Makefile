@@ -15,7 +15,7 @@ ARGS ?=
 COMPILED_TESTS := $(addprefix tests/,codec amqp model broker gateway conformance durability hostile simulation)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test compile test-compiled demo demo-spark serve bench parts doors neighbours backlog connections fanout paired bench-spark spark-cluster sim sim-bugs killloop faults powercut spark-kills javascript go proton fuzz docs samples schemathesis twins format clean
+.PHONY: help setup check test compile test-compiled demo demo-spark demo-cluster serve bench parts doors neighbours backlog connections fanout paired bench-spark spark-cluster sim sim-bugs killloop faults powercut spark-kills javascript go proton fuzz docs samples schemathesis twins format clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
@@ -59,6 +59,9 @@ demo: $(STAMP) ## Send, kill the broker three times, count: nothing may be lost 
 demo-spark: $(STAMP) ## Capture to Parquet with the driver of Spark killed, reconcile, price (needs Java 17 or 21)
 	@rm -rf .build/demo-spark
 	$(BIN)/duobus demo --part spark --seconds-limit 600 --keep .build/demo-spark $(ARGS)
+
+demo-cluster: $(STAMP) ## Three servers over one PostgreSQL, each of them killed under traffic
+	$(BIN)/duobus demo --part cluster --seconds-limit 600 $(ARGS)
 
 serve: $(STAMP) ## Run a broker on this machine with the emulator's key (ARGS='...' for other options)
 	$(BIN)/duobus serve $(or $(ARGS),--data .build/bus --emulator --tls-self-signed)

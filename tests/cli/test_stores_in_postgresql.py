@@ -13,8 +13,8 @@ from kit_postgres import running_postgres
 from test_drills import duobus, received
 
 from duobus.cli.main import main
+from duobus.demo.postgres_server import PostgresServer
 from duobus.demo.server_process import ServerProcess
-from duobus.testing.postgres import PostgresServer
 
 pytestmark = [
     pytest.mark.slow,

@@ -20,7 +20,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import ServiceBusAdministrationClient
 from kit_postgres import running_postgres
 
-from duobus.testing.postgres import PostgresServer
+from duobus.demo.postgres_server import PostgresServer
 
 START_S = 40.0
 

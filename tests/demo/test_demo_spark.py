@@ -47,6 +47,8 @@ def test_without_java_the_part_says_what_to_install(monkeypatch):
         demand_java()
 
 
+# Connections of the SDK that broke leave their sockets open.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17 or 21")

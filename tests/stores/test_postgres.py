@@ -13,6 +13,7 @@ from kit_postgres import place_of
 from store_builders import Broker, payloads_of
 from test_bodies import publish, topic
 
+from duobus.demo.postgres_server import PostgresServer
 from duobus.errors import StoreFailed, StoreStale, StoreTooNew
 from duobus.stores import postgres as module
 from duobus.stores import postgres_link, postgres_schema
@@ -20,7 +21,6 @@ from duobus.stores.interface import COUNT_BITS, IdBlock
 from duobus.stores.postgres import PostgresStore
 from duobus.stores.postgres_link import Link
 from duobus.stores.postgres_place import Place, parse
-from duobus.testing.postgres import PostgresServer
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ PARTS = {
 #: Parts that are played only when they are named, since they need more than Python.
 EXTRA_PARTS = {
     "spark": "duobus.demo.spark_part",
+    "cluster": "duobus.demo.cluster_part",
 }
 
 

@@ -16,6 +16,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -114,13 +115,15 @@ class Driver:
         self._process.stdin.flush()
 
     def kill(self) -> None:
-        """SIGKILL for the driver, the JVM and all Python workers at once."""
-        try:
+        """SIGKILL for the driver, the JVM and all Python workers at once; harmless when it has ended."""
+        with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-        finally:
-            self._process.wait()
+        self._process.wait()
+        self._reader.join(_STOP_S)
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with suppress(OSError):
+                pipe.close()
 
     def end(self, timeout_s: float = _STOP_S) -> None:
         """Wait until it has ended by itself.

@@ -40,8 +40,10 @@ check: $(STAMP) ## Lint, format, types, import rules
 	$(BIN)/lint-imports
 	$(BIN)/lint-imports --config .importlinter-runtime
 
-test: $(STAMP) ## All tests
-	$(BIN)/python -m pytest -q -n 2 tests
+# Tests wait for processes, disks and timers more than they compute: three workers keep two cores busy.
+WORKERS ?= 3
+test: $(STAMP) ## All tests (WORKERS=...)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --durations=25 tests
 
 compile: $(STAMP) ## The compiled twin into .build/compiled (PYTHONPATH=.build/compiled); needs a C compiler
 	@$(BIN)/python -c 'import setuptools' 2>/dev/null \

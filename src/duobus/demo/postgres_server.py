@@ -11,10 +11,12 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+
+from duobus.clock import Clock
 
 #: What a server of tests needs and what spares it work; ``durable=True`` leaves out what loses data in a power cut.
 _SETTINGS: Final = {
@@ -117,12 +119,13 @@ class PostgresServer:
                 start_new_session=True,
                 **_account(),
             )
-        end = time.monotonic() + _START_S
+        clock, pause = Clock(), threading.Event()
+        end_ms = clock.monotonic_ms() + int(1000 * _START_S)
         while self._status("postgres") != 0:
-            if self._process.poll() is not None or time.monotonic() > end:
+            if self._process.poll() is not None or clock.monotonic_ms() > end_ms:
                 self.stop("immediate")
                 raise PostgresError(f"PostgreSQL does not start:\n{self.log_tail()}")
-            time.sleep(0.02)
+            pause.wait(0.02)
 
     def stop(self, mode: str = "fast") -> None:
         """Stop it: ``fast`` in order, ``immediate`` as a crash does, ``kill`` without it having a say."""

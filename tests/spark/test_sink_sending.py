@@ -9,7 +9,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus import exceptions as sdk
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-from duobus.spark.jobs.summary import cause_of
+from duobus.spark.jobs.failing import cause_of
 from duobus.spark.pace import Pace
 from duobus.spark.sending import HEADROOM_BYTES, OpenBatch, Post, Refused, SendFailed
 
@@ -144,7 +144,7 @@ duobus.spark.sending.SendFailed: 2 messages could not be sent to 'q': MessagingE
     assert cause_of(RuntimeError(text)) == "2 messages could not be sent to 'q': MessagingEntityNotFoundError: gone"
 
 
-def test_the_cause_of_an_error_without_python_is_its_first_line() -> None:
+def test_the_cause_of_an_error_without_python_is_its_cause_of() -> None:
     assert (
         cause_of(RuntimeError("[PATH_NOT_FOUND] Path does not exist.\n\tat x"))
         == "[PATH_NOT_FOUND] Path does not exist."

@@ -154,7 +154,7 @@ def _ready(*, needs_spark: bool) -> None:
 def _session(master: str | None, conf: tuple[str, ...]) -> Any:
     from pyspark.sql import SparkSession
 
-    from duobus.spark.jobs.summary import spark_errors
+    from duobus.spark.jobs.failing import spark_errors
 
     builder: Any = SparkSession.builder
     builder = builder.appName("duobus").master(master or os.environ.get("SPARK_MASTER") or "local[*]")

@@ -15,12 +15,12 @@ from duobus.clock import Clock
 from duobus.spark.access import SETTLE_MAX
 from duobus.spark.claims import ClaimEngine, Seen
 from duobus.spark.connection import Place, counts_deferrals, namespace_of, new_client, place_of
-from duobus.spark.copying import copy_of
 from duobus.spark.entities import PEEK, look, open_receiver, open_sender, peek, split_name, told
 from duobus.spark.errors import CheckpointError, OptionError
 from duobus.spark.offsets import Claim, ClaimOffset, Key, by_fragment
 from duobus.spark.options import CONNECTION_OPTIONS, parse
 from duobus.spark.patience import retried
+from duobus.spark.revived import revived
 from duobus.spark.tickets import is_deferred
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ def _freed(client: ServiceBusClient, key: Key, numbers: list[int], action: str, 
             with open_sender(client, key) as sender:
                 for message in _locked(receiver, numbers):
                     # The copy first: what ends in between is there twice, with one message id, and not lost.
-                    sender.send_messages(copy_of(message))
+                    sender.send_messages(revived(message, None, {}))
                     receiver.complete_message(message)
                     done += 1
         else:

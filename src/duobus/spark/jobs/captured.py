@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from duobus.spark.jobs.summary import JobError, cause_of, spark_errors
+from duobus.spark.jobs.failing import cause_of, spark_errors
+from duobus.spark.jobs.summary import JobError
 from duobus.spark.schema import COLUMNS, TYPES
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Settings of the jobs that work on files alone: named as in ``OPTIONS``, values as text or as in TOML."""
+"""Settings of jobs: named as in ``OPTIONS``, values as text or as in TOML."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def settings(cfg: Mapping[str, Any], known: Iterable[Option]) -> Parsed:
     Raises:
         OptionError: One is unknown or wrong.
     """
-    return parse({name: _text_of(value) for name, value in cfg.items() if value is not None}, known)
+    return parse({name: text_of(value) for name, value in cfg.items() if value is not None}, known)
 
 
 def needed(parsed: Parsed, name: str) -> Any:
@@ -29,7 +29,8 @@ def needed(parsed: Parsed, name: str) -> Any:
     return parsed[name]
 
 
-def _text_of(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """A value as the options of the data source are written."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

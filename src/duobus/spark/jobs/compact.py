@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from duobus.spark.errors import OptionError
 from duobus.spark.jobs.cfg import needed, settings
-from duobus.spark.jobs.tables import COMPACTED_DDL, DAY_SQL, RECORD, RECORD_DDL, first_line, read_table, spark_errors
+from duobus.spark.jobs.failing import cause_of, spark_errors
+from duobus.spark.jobs.tables import COMPACTED_DDL, DAY_SQL, RECORD, RECORD_DDL, read_table
 from duobus.spark.options import NAMES, TEXT, Option
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def _lines(spark: SparkSession, folders: tuple[str, ...]) -> DataFrame:
         # Through Spark Connect nothing is looked at before the columns are asked for.
         lines = lines.select(*lines.columns)
     except spark_errors() as error:
-        raise OptionError(f"The metering files cannot be read: {first_line(error)}") from error
+        raise OptionError(f"The metering files cannot be read: {cause_of(error)}") from error
     return lines
 
 

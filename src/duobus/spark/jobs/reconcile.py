@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from duobus.spark.errors import OptionError
 from duobus.spark.jobs.cfg import needed, settings
-from duobus.spark.jobs.tables import demand_columns, first_line, is_missing, spark_errors
+from duobus.spark.jobs.failing import cause_of, spark_errors
+from duobus.spark.jobs.tables import demand_columns, is_missing
 from duobus.spark.options import DURATION, NAMES, SWITCH, TEXT, Option
 from duobus.spark.schema import COLUMNS
 from duobus.spark.schema import NAMES as COLUMN_NAMES
@@ -140,7 +141,7 @@ def follow(spark: SparkSession, config: ReconcileConfig, checkpoint: str) -> dic
         operators = [state for progress in query.recentProgress for state in progress["stateOperators"]]
         read = sum(progress["numInputRows"] for progress in query.recentProgress)
     except spark_errors() as error:
-        raise OptionError(f"The stream failed: {first_line(error)}") from error
+        raise OptionError(f"The stream failed: {cause_of(error)}") from error
     finally:
         query.stop()
     late = sum(state["numRowsDroppedByWatermark"] for state in operators)
@@ -297,7 +298,7 @@ def _types(spark: SparkSession, folder: str) -> list[str]:
         # With all files' schemas, so that one of another kind is refused here and not in the middle.
         types = dict(spark.read.option("mergeSchema", "true").parquet(folder).dtypes)
     except spark_errors() as error:
-        missing = "does not exist" if is_missing(error) else f"cannot be read: {first_line(error)}"
+        missing = "does not exist" if is_missing(error) else f"cannot be read: {cause_of(error)}"
         raise OptionError(f"The capture '{folder}' {missing}.") from error
     # Of folders such as entity=7 Spark makes numbers.
     types |= {column: "string" for column in ("namespace", "entity") if column in types}
@@ -345,7 +346,7 @@ def _demand_apart(spark: SparkSession, out: str, window: str) -> None:
     except spark_errors() as error:
         if is_missing(error):
             return
-        raise OptionError(f"'{out}' holds something else: {first_line(error)}") from error
+        raise OptionError(f"'{out}' holds something else: {cause_of(error)}") from error
     for path in there:
         _, sign, rest = path.rpartition("/window=")
         other = rest.partition("/")[0]

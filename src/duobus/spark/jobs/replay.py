@@ -18,18 +18,9 @@ from duobus.spark.destinations import advice_on
 from duobus.spark.errors import OptionError
 from duobus.spark.identity import check_write_id
 from duobus.spark.jobs.captured import captured, unreadable
-from duobus.spark.jobs.summary import (
-    JobError,
-    Settings,
-    Summary,
-    Tell,
-    cause_of,
-    connection_of,
-    given_of,
-    needed,
-    settings_of,
-    spark_errors,
-)
+from duobus.spark.jobs.cfg import needed
+from duobus.spark.jobs.failing import cause_of, spark_errors
+from duobus.spark.jobs.summary import JobError, Settings, Summary, Tell, connection_of, given_of, settings_of
 from duobus.spark.options import CHOICE, NUMBER, TEXT, Option
 
 if TYPE_CHECKING:

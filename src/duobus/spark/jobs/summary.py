@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.clock import Clock
-from duobus.spark.errors import OptionError
+from duobus.spark.jobs.cfg import text_of
+from duobus.spark.jobs.failing import cause_of, spark_errors
 from duobus.spark.options import CONNECTION_OPTIONS, DURATION, TEXT, Option, Parsed, parse
 
 if TYPE_CHECKING:
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 LOOK_S: Final = 1.0
 
 RUNS_PATH: Final = Option("runsPath", TEXT, None, "Parquet table that gets one row for each run of a job")
-
-#: An exception of Python, as the last line of a traceback has it.
-_RAISED: Final = re.compile(r"(?!org\.|java|scala)(?:\w+\.)*(?:(?<=\.)[A-Z]\w*|\w+(?:Error|Exception)): (.+)")
 
 Tell = Callable[[str], None]
 
@@ -53,21 +50,13 @@ def settings_of(cfg: Mapping[str, Any], known: Iterable[Option]) -> Settings:
     Raises:
         OptionError: One is unknown or wrong.
     """
-    given = {name: _text_of(value) for name, value in cfg.items() if value is not None}
+    given = {name: text_of(value) for name, value in cfg.items() if value is not None}
     options = (*CONNECTION_OPTIONS, *known, RUNS_PATH)
     parsed = parse(given, options)
     settings = Settings(parsed)
     settings.given = parsed.given
     settings.kinds = {option.name: option.kind for option in options}
     return settings
-
-
-def _text_of(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
-    return str(value)
 
 
 def connection_of(cfg: Settings) -> dict[str, str]:
@@ -78,21 +67,10 @@ def connection_of(cfg: Settings) -> dict[str, str]:
 def given_of(cfg: Settings, names: Iterable[str]) -> dict[str, str]:
     """Those of some settings that were given, as options of the data source."""
     return {
-        name: f"{cfg[name]}ms" if cfg.kinds[name] == DURATION else _text_of(cfg[name])
+        name: f"{cfg[name]}ms" if cfg.kinds[name] == DURATION else text_of(cfg[name])
         for name in names
         if name in cfg.given
     }
-
-
-def needed(cfg: Parsed, name: str) -> Any:
-    """A setting that a job cannot do without.
-
-    Raises:
-        OptionError: It is missing.
-    """
-    if cfg[name] is None:
-        raise OptionError(f"The option '{name}' is needed here.")
-    return cfg[name]
 
 
 class Summary:
@@ -144,24 +122,3 @@ def followed(query: StreamingQuery, tell: Tell) -> dict[str, Any]:
     finally:
         query.stop()
     return {"batches": len(seen), "messages": sum(seen.values())}
-
-
-def spark_errors() -> tuple[type[Exception], ...]:
-    """What Spark raises for work that failed: not all of it is an error of PySpark's own."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    # Also what PySpark raises when the JVM does not start, or dies.
-    return (PySparkException, Py4JError)
-
-
-def cause_of(error: BaseException) -> str:
-    """What an error of Spark says, without the stack of the JVM around it."""
-    text = str(getattr(error, "desc", None) or error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    # What Python raised stands last in the traceback that Spark hands on.
-    for line in reversed(lines):
-        found = _RAISED.fullmatch(line)
-        if found is not None:
-            return found[1]
-    return lines[0] if lines else type(error).__name__

@@ -15,19 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from duobus.clock import Clock
 from duobus.spark.connection import Place, client, namespace_of, place_of
 from duobus.spark.errors import OptionError
-from duobus.spark.jobs.summary import (
-    JobError,
-    Settings,
-    Summary,
-    Tell,
-    cause_of,
-    connection_of,
-    followed,
-    given_of,
-    needed,
-    settings_of,
-    spark_errors,
-)
+from duobus.spark.jobs.cfg import needed
+from duobus.spark.jobs.failing import cause_of, spark_errors
+from duobus.spark.jobs.summary import JobError, Settings, Summary, Tell, connection_of, followed, given_of, settings_of
 from duobus.spark.options import CHOICE, CONNECTION_OPTIONS, DURATION, SOURCE_OPTIONS, TEXT, Option, parse
 
 if TYPE_CHECKING:

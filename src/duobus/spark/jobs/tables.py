@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.spark.errors import OptionError
+from duobus.spark.jobs.failing import cause_of, spark_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +56,7 @@ def read_table(spark: SparkSession, path: str, ddl: str) -> DataFrame | None:
     except spark_errors() as error:
         if is_missing(error):
             return None
-        raise OptionError(f"'{path}' holds no Parquet that can be read: {first_line(error)}") from error
+        raise OptionError(f"'{path}' holds no Parquet that can be read: {cause_of(error)}") from error
     demand_columns(found, ddl, path)
     return spark.read.schema(ddl).parquet(path)
 
@@ -79,22 +80,3 @@ def demand_columns(present: Mapping[str, str], ddl: str, path: str) -> None:
             wrong.append(f"{name} ({present.get(name, 'missing')}, not {kind})")
     if wrong:
         raise OptionError(f"'{path}' is another table than expected: {', '.join(wrong)}.")
-
-
-def spark_errors() -> tuple[type[Exception], ...]:
-    """What Spark raises when it is told to read something that is wrong: not all of it is an error of PySpark's."""
-    from pyspark.errors import PySparkException
-
-    try:
-        from py4j.protocol import Py4JJavaError
-    except ImportError:
-        # The thin client of Spark Connect has no JVM to speak to.
-        return (PySparkException,)
-    return (PySparkException, Py4JJavaError)
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of what Spark says; its plans and traces stay out."""
-    java = getattr(error, "java_exception", None)
-    text = str(error) if java is None else str(java.getMessage())
-    return text.partition("\n")[0][:500]

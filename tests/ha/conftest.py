@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from kit_pair import BACKLOGS, TESTS_MAX, Bus
-from kit_place import Place, place_of_environment
+from kit_pair_place import Place, place_of_environment
 
 from duobus.ha.aio import backlog
 from duobus.testing.server import ServerProcess, queues_config

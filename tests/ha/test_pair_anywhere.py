@@ -1,4 +1,4 @@
-"""A pair over two brokers of its own, or over any two namespaces that the environment names (``kit_place``)."""
+"""A pair over two brokers of its own, or over any two namespaces that the environment names (``kit_pair_place``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from azure.core.exceptions import AzureError
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 from kit_pair import BACKLOGS, LIMIT_S, Events, body, bounded
-from kit_place import Place, address
+from kit_pair_place import Place, address
 from kit_relay import Relay, relay_of_threads
 from kit_threads import Told
 

@@ -1,7 +1,7 @@
 """Traffic through a pair whose primary is killed, stopped, cut off, refused and slowed (I1, I10, I12, I43 to I49).
 
-Against two brokers of its own; or against any two namespaces (``kit_place``). Then the faults that need a process are
-left out.
+Against two brokers of its own; or against any two namespaces (``kit_pair_place``). Then the faults that need a process
+are left out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 from azure.core.exceptions import AzureError
 from azure.servicebus import ServiceBusMessage
 from kit_pair import BACKLOGS, LIMIT_S, Events, bounded
-from kit_place import Place, address
+from kit_pair_place import Place, address
 from kit_relay import Relay
 
 from duobus.ha.aio import PairedNamespace, pair_namespace

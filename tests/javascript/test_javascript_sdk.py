@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -191,19 +193,33 @@ def test_ten_thousand_messages_pass_five_senders_and_five_receivers(
     assert found == {"distinct": 10_000, "twice": 0, "errors": []}
 
 
+def until_sends(bus: NodeBus, number: int) -> None:
+    """Wait until the broker has taken so many messages, or the program has had its time."""
+    end = time.monotonic() + LIMIT_S
+    while time.monotonic() < end:
+        with urllib.request.urlopen(f"http://localhost:{bus.http_port}/metrics", timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        taken = [line for line in lines if line.startswith("duobus_metered_messages_total") and 'kind="send"' in line]
+        if sum(float(line.rsplit(" ", 1)[1]) for line in taken) >= number:
+            return
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize("how", ["terminate", "kill"])
 def test_a_client_goes_on_by_itself_when_the_broker_is_started_again(node: Node, tmp_path: Path, how: str) -> None:
     bus = NodeBus(tmp_path)
 
     def start_again() -> None:
+        # Node takes its time to start, the more so on a busy machine.
+        until_sends(bus, 50)
         getattr(bus.process, how)()
         bus.process.start()
 
     with bus.process:
-        again = threading.Timer(1.0, start_again)
+        again = threading.Thread(target=start_again)
         again.start()
         try:
-            found = node.run("restarted", queue=bus.queue(), seconds=4, **bus.way("tcp"))
+            found = node.run("restarted", queue=bus.queue(), seconds=8, **bus.way("tcp"))
         finally:
             again.join()
     assert found["interruptions"], found

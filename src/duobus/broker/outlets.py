@@ -57,6 +57,9 @@ class Outlet(Mailbox):
 def hand_out_all(fragment: Fragment, shared: dict[Outlet, list[SessionLock]]) -> None:
     """Give outlets what there is of their sessions that were woken, as far as the credit of each goes."""
     home: FragmentHandle = fragment.handle  # type: ignore[assignment]
+    if home.fragment is not fragment:
+        # It was moved or deleted while a commit of it was under way: its sessions were told that they are lost.
+        return
     # Time may have passed since: what has run out is found now, and not handed out.
     home.broker.present(home)
     for outlet, locks in shared.items():

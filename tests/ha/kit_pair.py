@@ -22,7 +22,7 @@ from duobus.testing.server import ServerProcess
 LIMIT_S = 30.0
 BACKLOGS = 3
 #: Sets of queues that there are.
-TESTS_MAX = 48
+TESTS_MAX = 96
 SHORT = timedelta(milliseconds=300)
 SECOND = timedelta(seconds=1)
 

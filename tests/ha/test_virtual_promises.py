@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus._pyamqp._decode import decode_payload
 from azure.servicebus.exceptions import (
     MessageSizeExceededError,
     MessagingEntityNotFoundError,
@@ -54,6 +55,13 @@ async def at_work(syphon: Syphon) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
+def timeless(payload: bytes) -> Any:
+    """A message without the two times that the SDK takes from the wall clock at the moment of each send."""
+    decoded = decode_payload(memoryview(payload))
+    properties = decoded.properties._replace(creation_time=None, absolute_expiry_time=None)
+    return decoded._replace(properties=properties)
+
+
 async def diverted(world: World) -> dict[str, bytes]:
     """Divert messages with all properties; return what a direct send of each would have been, byte by byte."""
     async with await world.pair(failover_interval=timedelta(0)) as pair:
@@ -82,7 +90,7 @@ def test_i10_a_syphon_that_is_killed_at_any_point_loses_nothing_and_completes_on
         for one in stored:
             text = one.decoded().text
             accepted.setdefault(text, one.enqueued_s)
-            assert one.payload == sent[text], "every property and the body, as if it had been sent directly"
+            assert timeless(one.payload) == timeless(sent[text]), "every property and the body, as if sent directly"
         assert accepted.keys() == sent.keys()
         assert len(stored) <= 2 * NUMBER, "at least once: a second time after a kill, and no oftener"
         assert world.kept() == []

@@ -85,6 +85,6 @@ def test_like_agrees_with_its_definition(pattern: str, text: str) -> None:
     ],
 )
 def test_no_pattern_is_slow(pattern: str) -> None:
-    started = time.process_time()
+    started = time.thread_time()
     assert not Pattern(pattern).matches("a" * 32_000)
-    assert time.process_time() - started < 0.25
+    assert time.thread_time() - started < 0.25

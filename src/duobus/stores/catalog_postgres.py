@@ -6,9 +6,7 @@ notifies the others, so that a server that reads the revision knows whether what
 
 from __future__ import annotations
 
-import json
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import msgspec
@@ -29,6 +27,7 @@ from duobus.stores.catalog import (
     exists_already,
     unknown_entity,
 )
+from duobus.stores.catalog_rows import checked, row_sum, summed
 from duobus.stores.postgres_place import Place
 
 if TYPE_CHECKING:
@@ -203,11 +202,11 @@ class PostgresCatalog(Catalog):
         rows = connection.execute
         namespaces = tuple(
             NamespaceRow(name, msgspec.json.decode(rules, type=tuple[AccessRule, ...]))
-            for name, rules in _checked("namespaces", rows("SELECT name, rules, sum FROM namespaces"))
+            for name, rules in checked("namespaces", rows("SELECT name, rules, sum FROM namespaces"))
         )
         slots: dict[int, list[SlotRow]] = {}
         found = rows("SELECT entity_id, slot, fragment_no, store_id, sum FROM slots ORDER BY entity_id, slot")
-        for entity_id, slot, fragment_no, store_id in _checked("slots", found):
+        for entity_id, slot, fragment_no, store_id in checked("slots", found):
             slots.setdefault(entity_id, []).append(SlotRow(slot, fragment_no, store_id))
         found = rows(
             "SELECT entity_id, namespace, kind, path, description, state, partition_count, sum"
@@ -215,7 +214,7 @@ class PostgresCatalog(Catalog):
         )
         entities = tuple(
             EntityRow(entity_id, namespace, kind, path, text.encode(), state, count, tuple(slots.get(entity_id, ())))
-            for entity_id, namespace, kind, path, text, state, count in _checked("entities", found)
+            for entity_id, namespace, kind, path, text, state, count in checked("entities", found)
         )
         for entity in entities:
             if [row.slot for row in entity.slots] != list(range(entity.partition_count)):
@@ -223,14 +222,14 @@ class PostgresCatalog(Catalog):
         stores, lost = (
             tuple(
                 StoreRow(store_id, path)
-                for store_id, path in _checked(
+                for store_id, path in checked(
                     table, rows(f"SELECT store_id, path, sum FROM {table} ORDER BY store_id".encode())
                 )
             )
             for table in ("stores", "lost_stores")
         )
         found = rows("SELECT entity_id, fragment_no, from_store, to_store, sum FROM moves ORDER BY 1, 2")
-        moves = tuple(MoveRow(*row) for row in _checked("moves", found))
+        moves = tuple(MoveRow(*row) for row in checked("moves", found))
         # By code point, as the other catalogs do, whatever the database's collation.
         in_order = tuple(sorted(namespaces, key=lambda row: row.name))
         return CatalogContents(in_order, entities, stores, lost, moves=moves)
@@ -249,11 +248,11 @@ class PostgresCatalog(Catalog):
             if row is None:
                 raise exists_already(path)
             entity_id = int(row[0])
-            execute("UPDATE entities SET sum = %s WHERE entity_id = %s", (_sum((entity_id, *values)), entity_id))
+            execute("UPDATE entities SET sum = %s WHERE entity_id = %s", (row_sum((entity_id, *values)), entity_id))
             with connection.cursor() as cursor:
                 cursor.executemany(
                     "INSERT INTO slots (entity_id, slot, fragment_no, store_id, sum) VALUES (%s, %s, %s, %s, %s)",
-                    [_summed(entity_id, slot.slot, slot.fragment_no, slot.store_id) for slot in slots],
+                    [summed(entity_id, slot.slot, slot.fragment_no, slot.store_id) for slot in slots],
                 )
         return entity_id
 
@@ -286,7 +285,7 @@ class PostgresCatalog(Catalog):
             execute(
                 "INSERT INTO stores (store_id, path, sum) VALUES (%s, %s, %s)"
                 " ON CONFLICT (store_id) DO UPDATE SET path = excluded.path, sum = excluded.sum",
-                _summed(store_id, path),
+                summed(store_id, path),
             )
             execute("INSERT INTO leases (store_id) VALUES (%s) ON CONFLICT DO NOTHING", (store_id,))
 
@@ -298,16 +297,16 @@ class PostgresCatalog(Catalog):
             row = execute("DELETE FROM stores WHERE store_id = %s RETURNING path", (lost_id,)).fetchone()
             if row is None:
                 raise StoreFailed(f"The catalog holds no store {lost_id}.")
-            execute("INSERT INTO lost_stores VALUES (%s, %s, %s)", _summed(lost_id, row[0]))
+            execute("INSERT INTO lost_stores VALUES (%s, %s, %s)", summed(lost_id, row[0]))
             execute("DELETE FROM leases WHERE store_id = %s", (lost_id,))
-            execute("INSERT INTO stores VALUES (%s, %s, %s)", _summed(store.store_id, store.path))
+            execute("INSERT INTO stores VALUES (%s, %s, %s)", summed(store.store_id, store.path))
             execute("INSERT INTO leases (store_id) VALUES (%s)", (store.store_id,))
             with connection.cursor() as cursor:
                 cursor.executemany(
                     "INSERT INTO slots (entity_id, slot, fragment_no, store_id, sum) VALUES (%s, %s, %s, %s, %s)"
                     " ON CONFLICT (entity_id, slot) DO UPDATE SET fragment_no = excluded.fragment_no,"
                     " store_id = excluded.store_id, sum = excluded.sum",
-                    [_summed(entity_id, new.slot, new.fragment_no, new.store_id) for entity_id, new in slots],
+                    [summed(entity_id, new.slot, new.fragment_no, new.store_id) for entity_id, new in slots],
                 )
 
     @_guarded
@@ -317,7 +316,7 @@ class PostgresCatalog(Catalog):
             execute(
                 "INSERT INTO moves VALUES (%s, %s, %s, %s, %s) ON CONFLICT (entity_id, fragment_no) DO UPDATE"
                 " SET from_store = excluded.from_store, to_store = excluded.to_store, sum = excluded.sum",
-                _summed(move.entity_id, move.fragment_no, move.from_store, move.to_store),
+                summed(move.entity_id, move.fragment_no, move.from_store, move.to_store),
             )
 
     @_guarded
@@ -329,7 +328,7 @@ class PostgresCatalog(Catalog):
             ).fetchone()
             if found is None:
                 raise unknown_entity(move.entity_id)
-            _, slot, _, store_id, check = _summed(move.entity_id, found[0], move.fragment_no, move.to_store)
+            _, slot, _, store_id, check = summed(move.entity_id, found[0], move.fragment_no, move.to_store)
             execute(
                 "UPDATE slots SET store_id = %s, sum = %s WHERE entity_id = %s AND slot = %s",
                 (store_id, check, move.entity_id, slot),
@@ -349,7 +348,7 @@ class PostgresCatalog(Catalog):
             execute(
                 "INSERT INTO namespaces VALUES (%s, %s, %s)"
                 " ON CONFLICT (name) DO UPDATE SET rules = excluded.rules, sum = excluded.sum",
-                _summed(namespace.name, rules),
+                summed(namespace.name, rules),
             )
 
     @_guarded
@@ -390,7 +389,7 @@ class PostgresCatalog(Catalog):
             values = (namespace, kind, path, description or old_description, state or old_state, count)
             execute(
                 "UPDATE entities SET description = %s, state = %s, sum = %s WHERE entity_id = %s",
-                (values[3], values[4], _sum((entity_id, *values)), entity_id),
+                (values[3], values[4], row_sum((entity_id, *values)), entity_id),
             )
 
 
@@ -409,20 +408,3 @@ class _Change:
 
     def __exit__(self, *about: Any) -> None:
         self._transaction.__exit__(*about)
-
-
-def _sum(values: Iterable[object]) -> int:
-    return zlib.crc32(json.dumps(list(values), separators=(",", ":")).encode())
-
-
-def _summed(*values: object) -> tuple[object, ...]:
-    return (*values, _sum(values))
-
-
-def _checked(table: str, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    for *values, found in rows:
-        if _sum(values) != found:
-            raise StoreFailed(
-                f"The checksum of a row in the catalog's table {table} is wrong; restore it from a backup."
-            )
-        yield tuple(values)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import apsw
 import msgspec
@@ -27,6 +25,7 @@ from duobus.stores.catalog import (
     exists_already,
     unknown_entity,
 )
+from duobus.stores.catalog_rows import checked, row_sum, summed
 
 #: Highest format this version reads and writes; a newer one is refused (I65). 2: stores that were given up, which a
 #: version that does not know of them would take for new ones.
@@ -99,11 +98,11 @@ class SqliteCatalog(Catalog):
         rows = self._open().execute
         namespaces = tuple(
             NamespaceRow(name, msgspec.json.decode(rules, type=tuple[AccessRule, ...]))
-            for name, rules in _checked("namespaces", rows("SELECT name, rules, sum FROM namespaces ORDER BY name"))
+            for name, rules in checked("namespaces", rows("SELECT name, rules, sum FROM namespaces ORDER BY name"))
         )
         slots: dict[int, list[SlotRow]] = {}
         found = rows("SELECT entity_id, slot, fragment_no, store_id, sum FROM slots ORDER BY entity_id, slot")
-        for entity_id, slot, fragment_no, store_id in _checked("slots", found):
+        for entity_id, slot, fragment_no, store_id in checked("slots", found):
             slots.setdefault(entity_id, []).append(SlotRow(slot, fragment_no, store_id))
         found = rows(
             "SELECT entity_id, namespace, kind, path, description, state, partition_count, sum"
@@ -111,14 +110,14 @@ class SqliteCatalog(Catalog):
         )
         entities = tuple(
             EntityRow(entity_id, namespace, kind, path, text.encode(), state, count, tuple(slots.get(entity_id, ())))
-            for entity_id, namespace, kind, path, text, state, count in _checked("entities", found)
+            for entity_id, namespace, kind, path, text, state, count in checked("entities", found)
         )
         for entity in entities:
             if [row.slot for row in entity.slots] != list(range(entity.partition_count)):
                 raise StoreFailed(f"The catalog lacks slots of entity {entity.entity_id}; restore it from a backup.")
         stores = tuple(
             StoreRow(store_id, path)
-            for store_id, path in _checked("stores", rows("SELECT store_id, path, sum FROM stores ORDER BY store_id"))
+            for store_id, path in checked("stores", rows("SELECT store_id, path, sum FROM stores ORDER BY store_id"))
         )
         (gap,) = rows("SELECT coalesce(max(value), 0) FROM meta WHERE name = ?", (FRAGMENT_GAP,)).fetchone() or (0,)
         return CatalogContents(namespaces, entities, stores, tuple(self._lost_stores()), gap, tuple(self._moves()))
@@ -129,14 +128,14 @@ class SqliteCatalog(Catalog):
             found = connection.execute(
                 "SELECT entity_id, fragment_no, from_store, to_store, sum FROM moves ORDER BY 1, 2"
             )
-            for row in _checked("moves", found):
+            for row in checked("moves", found):
                 yield MoveRow(*row)
 
     def _lost_stores(self) -> Iterator[StoreRow]:
         connection = self._open()
         if connection.table_exists(None, "lost_stores"):
             found = connection.execute("SELECT store_id, path, sum FROM lost_stores ORDER BY store_id")
-            for store_id, path in _checked("lost_stores", found):
+            for store_id, path in checked("lost_stores", found):
                 yield StoreRow(store_id, path)
 
     @_guarded
@@ -155,11 +154,11 @@ class SqliteCatalog(Catalog):
                 raise exists_already(path) from None
             entity_id = connection.last_insert_rowid()
             connection.execute(
-                "UPDATE entities SET sum = ? WHERE entity_id = ?", (_sum((entity_id, *values)), entity_id)
+                "UPDATE entities SET sum = ? WHERE entity_id = ?", (row_sum((entity_id, *values)), entity_id)
             )
             connection.executemany(
                 "INSERT INTO slots (entity_id, slot, fragment_no, store_id, sum) VALUES (?, ?, ?, ?, ?)",
-                [_summed(entity_id, row.slot, row.fragment_no, row.store_id) for row in slots],
+                [summed(entity_id, row.slot, row.fragment_no, row.store_id) for row in slots],
             )
         return entity_id
 
@@ -190,7 +189,7 @@ class SqliteCatalog(Catalog):
     def add_store(self, store_id: int, path: str) -> None:
         """Register a store; see Catalog."""
         self._open().execute(
-            "INSERT OR REPLACE INTO stores (store_id, path, sum) VALUES (?, ?, ?)", _summed(store_id, path)
+            "INSERT OR REPLACE INTO stores (store_id, path, sum) VALUES (?, ?, ?)", summed(store_id, path)
         )
 
     @_guarded
@@ -201,14 +200,14 @@ class SqliteCatalog(Catalog):
             ((path,),) = connection.execute("SELECT path FROM stores WHERE store_id = ?", (lost_id,)).fetchall()
             connection.execute(_LOST_STORES)
             connection.execute("UPDATE meta SET value = ? WHERE name = 'format_version'", (FORMAT_VERSION,))
-            connection.execute("INSERT INTO lost_stores (store_id, path, sum) VALUES (?, ?, ?)", _summed(lost_id, path))
+            connection.execute("INSERT INTO lost_stores (store_id, path, sum) VALUES (?, ?, ?)", summed(lost_id, path))
             connection.execute("DELETE FROM stores WHERE store_id = ?", (lost_id,))
             connection.execute(
-                "INSERT INTO stores (store_id, path, sum) VALUES (?, ?, ?)", _summed(store.store_id, store.path)
+                "INSERT INTO stores (store_id, path, sum) VALUES (?, ?, ?)", summed(store.store_id, store.path)
             )
             connection.executemany(
                 "INSERT OR REPLACE INTO slots (entity_id, slot, fragment_no, store_id, sum) VALUES (?, ?, ?, ?, ?)",
-                [_summed(entity_id, row.slot, row.fragment_no, row.store_id) for entity_id, row in slots],
+                [summed(entity_id, row.slot, row.fragment_no, row.store_id) for entity_id, row in slots],
             )
 
     @_guarded
@@ -220,7 +219,7 @@ class SqliteCatalog(Catalog):
             connection.execute(
                 "INSERT OR REPLACE INTO moves (entity_id, fragment_no, from_store, to_store, sum)"
                 " VALUES (?, ?, ?, ?, ?)",
-                _summed(move.entity_id, move.fragment_no, move.from_store, move.to_store),
+                summed(move.entity_id, move.fragment_no, move.from_store, move.to_store),
             )
 
     @_guarded
@@ -235,7 +234,7 @@ class SqliteCatalog(Catalog):
                 raise unknown_entity(move.entity_id)
             connection.execute(
                 "INSERT OR REPLACE INTO slots (entity_id, slot, fragment_no, store_id, sum) VALUES (?, ?, ?, ?, ?)",
-                _summed(move.entity_id, found[0], move.fragment_no, move.to_store),
+                summed(move.entity_id, found[0], move.fragment_no, move.to_store),
             )
 
     @_guarded
@@ -252,7 +251,7 @@ class SqliteCatalog(Catalog):
         """Add or replace a namespace; see Catalog."""
         rules = msgspec.json.encode(namespace.rules).decode()
         self._open().execute(
-            "INSERT OR REPLACE INTO namespaces (name, rules, sum) VALUES (?, ?, ?)", _summed(namespace.name, rules)
+            "INSERT OR REPLACE INTO namespaces (name, rules, sum) VALUES (?, ?, ?)", summed(namespace.name, rules)
         )
 
     @_guarded
@@ -300,7 +299,7 @@ class SqliteCatalog(Catalog):
             values = (namespace, kind, path, description or old_description, state or old_state, count)
             connection.execute(
                 "UPDATE entities SET description = ?, state = ?, sum = ? WHERE entity_id = ?",
-                (values[3], values[4], _sum((entity_id, *values)), entity_id),
+                (values[3], values[4], row_sum((entity_id, *values)), entity_id),
             )
 
 
@@ -317,20 +316,3 @@ def _prepare(connection: apsw.Connection) -> None:
             f"The catalog has format {version[0]} and this version of duobus reads up to {FORMAT_VERSION}. "
             "Use the version that wrote it, or a newer one."
         )
-
-
-def _sum(values: Iterable[object]) -> int:
-    return zlib.crc32(json.dumps(list(values), separators=(",", ":")).encode())
-
-
-def _summed(*values: object) -> tuple[object, ...]:
-    return (*values, _sum(values))
-
-
-def _checked(table: str, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    for *values, found in rows:
-        if _sum(values) != found:
-            raise StoreFailed(
-                f"The checksum of a row in the catalog's table {table} is wrong; restore it from a backup."
-            )
-        yield tuple(values)

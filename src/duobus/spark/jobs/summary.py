@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.clock import Clock
-from duobus.spark.jobs.cfg import text_of
+from duobus.spark.jobs.cfg import settings, text_of
 from duobus.spark.jobs.failing import cause_of, spark_errors
-from duobus.spark.options import CONNECTION_OPTIONS, DURATION, TEXT, Option, Parsed, parse
+from duobus.spark.options import CONNECTION_OPTIONS, DURATION, TEXT, Option, Parsed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,13 +50,12 @@ def settings_of(cfg: Mapping[str, Any], known: Iterable[Option]) -> Settings:
     Raises:
         OptionError: One is unknown or wrong.
     """
-    given = {name: text_of(value) for name, value in cfg.items() if value is not None}
     options = (*CONNECTION_OPTIONS, *known, RUNS_PATH)
-    parsed = parse(given, options)
-    settings = Settings(parsed)
-    settings.given = parsed.given
-    settings.kinds = {option.name: option.kind for option in options}
-    return settings
+    parsed = settings(cfg, options)
+    found = Settings(parsed)
+    found.given = parsed.given
+    found.kinds = {option.name: option.kind for option in options}
+    return found
 
 
 def connection_of(cfg: Settings) -> dict[str, str]:

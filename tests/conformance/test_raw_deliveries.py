@@ -95,6 +95,35 @@ def test_there_is_no_transfer_without_credit_and_credit_is_a_set(bus: Bus, raw: 
     assert len(raw.receive(link, 15)) == 15
 
 
+def released_until_credit_is_used_up(raw: RawClient, queue: str) -> Link:
+    """Have one message handed out a hundred times, as Python's SDK does while nobody receives."""
+    filled(raw, queue, 1)
+    link = raw.receiver(queue)
+    link.grant(100)
+    for _ in range(100):
+        ((delivery_id, _),) = raw.receive(link, 1)
+        link.settle(delivery_id, delivery_id, RELEASED)
+    assert link.credit == 0
+    assert raw.nothing_more(Transfers, 0.2)
+    return link
+
+
+def test_a_receiver_that_released_until_its_credit_was_used_up_gets_the_message_with_more(
+    bus: Bus, raw: RawClient
+) -> None:
+    link = released_until_credit_is_used_up(raw, bus.queue())
+    link.grant(100)
+    assert len(raw.receive(link, 1)) == 1
+
+
+def test_a_receiver_without_credit_keeps_nothing_from_others(bus: Bus, raw: RawClient) -> None:
+    queue = bus.queue()
+    released_until_credit_is_used_up(raw, queue)
+    other = raw.receiver(queue)
+    other.grant(1)
+    assert len(raw.receive(other, 1)) == 1
+
+
 def test_a_drain_is_answered_at_once_with_all_credit_used(bus: Bus, raw: RawClient) -> None:
     queue = bus.queue()
     filled(raw, queue, 3)

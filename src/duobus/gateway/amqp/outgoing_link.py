@@ -148,9 +148,10 @@ class OutgoingLink(Mailbox):
             self._draining = True
             self._is_asked = self.link.credit + self._receiver.wanted + self._receiver.lent > 0
         self.proved()
+        self._take_batches()
         self._give_back_surplus()
         self._ask()
-        if self._draining:
+        if self._draining or self._unsent_number:
             self.wake()
         elif self.link.echo:
             self.link.flow()
@@ -161,6 +162,8 @@ class OutgoingLink(Mailbox):
             self._peer.allow_output()
 
     def _ask(self) -> None:
+        # What was handed out in this turn has used up credit, too; asked for twice, it would wait here for more.
+        self._take_batches()
         number = max(0, min(self.link.credit, self._pace.asked) - self._unsent_number)
         self._receiver.request(0 if self._holds_much() else number)
 
@@ -232,18 +235,25 @@ class OutgoingLink(Mailbox):
 
     def _take_ready(self) -> list[SettleBatch]:
         """Put what was handed out with the unsent, and return the settlements that are done."""
-        released, self.ready = self.ready, []
+        self._take_batches()
+        outcomes, self.ready = self.ready, []
+        if self._receiver.wanted and self._holds_much():
+            self._receiver.request(0)
+        return outcomes
+
+    def _take_batches(self) -> None:
+        """Put what was handed out with the unsent; settlements stay where they are."""
+        if not self.ready:
+            return
         outcomes: list[SettleBatch] = []
-        for item in released:
+        for item in self.ready:
             if isinstance(item, DeliveryBatch):
                 if item.slots:
                     self._unsent.append((item, 0))
                     self._unsent_number += len(item.slots)
             else:
                 outcomes.append(item)
-        if self._receiver.wanted and self._holds_much():
-            self._receiver.request(0)
-        return outcomes
+        self.ready = outcomes
 
     def pump(self) -> None:
         """Write as many deliveries as window and socket allow."""

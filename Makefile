@@ -15,7 +15,7 @@ ARGS ?=
 COMPILED_TESTS := $(addprefix tests/,codec amqp model broker gateway conformance durability hostile simulation)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test compile test-compiled demo demo-spark demo-cluster serve bench parts doors neighbours backlog connections fanout paired bench-spark spark-cluster sim sim-bugs killloop faults powercut spark-kills javascript go proton fuzz docs samples schemathesis twins format clean
+.PHONY: help setup check test compile test-compiled demo demo-spark demo-cluster serve bench parts doors neighbours backlog connections fanout paired passing scale bench-spark spark-cluster sim sim-bugs killloop faults powercut spark-kills javascript go proton fuzz docs samples schemathesis twins format clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
@@ -92,6 +92,12 @@ fanout: $(STAMP) ## Measure what a topic costs beside a queue (ARGS='--rounds 9'
 
 paired: $(STAMP) ## Measure what a pair of namespaces costs, and how quick it is (ARGS=--quick)
 	$(BIN)/python -m benchmarks.paired $(ARGS)
+
+passing: $(STAMP) ## Measure what a server costs that is not the owner, and failovers (ARGS=--quick)
+	$(BIN)/python -m benchmarks.passing $(ARGS)
+
+scale: $(STAMP) ## Model more servers and stores than one machine has, beside what was measured
+	$(BIN)/python -m benchmarks.scale $(ARGS)
 
 bench-spark: $(STAMP) ## Measure the pipeline on Spark beside its ceilings, and usage over 100 million records (ARGS=--quick); needs Java
 	$(BIN)/python -m benchmarks.spark_rates $(ARGS)

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,18 @@ class Plain(RequestsTransport):
 class Cluster:
     """Three servers."""
 
-    def __init__(self, folder: Path, postgres: PostgresServer, *, servers: int = 3, stores: int = 4) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        postgres: PostgresServer,
+        *,
+        servers: int = 3,
+        stores: int = 4,
+        more: Callable[[int], list[str]] | None = None,
+    ) -> None:
         self.postgres = postgres
+        # Options that not every server has in common.
+        self._more = more or (lambda _number: [])
         self._folder = folder
         self._stores = stores
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -55,7 +65,7 @@ class Cluster:
         (data / "ready.json").unlink(missing_ok=True)
         options = ["--data", str(data), "--join", self.postgres.url(), "--emulator", "--stores", str(self._stores)]
         options += ["--port", str(port), "--http-port", str(http_port), "--tls-port", "0"]
-        options += ["--ready-file", str(data / "ready.json")]
+        options += ["--ready-file", str(data / "ready.json"), *self._more(number)]
         with (data / "log").open("ab") as log:
             self._processes[number] = subprocess.Popen(
                 [sys.executable, "-m", "duobus", "serve", *options], stdout=log, stderr=log, env=dict(os.environ)

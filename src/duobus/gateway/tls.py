@@ -231,3 +231,11 @@ def _write(path: Path, content: bytes, mode: int) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def untrusted(address: str, error: ssl.SSLCertVerificationError) -> str:
+    """What is wrong with another server's certificate, and whose matter it is."""
+    return (
+        f"the server at {address} shows a certificate that --cluster-ca does not vouch for "
+        f"({error.verify_message}); give all servers certificates of one authority, for what --advertise names"
+    )

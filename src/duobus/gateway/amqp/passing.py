@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from ssl import SSLContext
+from ssl import SSLCertVerificationError, SSLContext
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from duobus.amqp import ANONYMOUS, PLAIN, ConnectionSettings, Link, OpenReceived, Session, SessionEnded, plain_response
 from duobus.errors import DetachForced, Unauthorized
 from duobus.gateway.amqp.passing_links import PassedLink
 from duobus.gateway.amqp.upstream import Upstream
+from duobus.gateway.tls import untrusted
 from duobus.model.address import Address
 from duobus.model.description import Right
 
@@ -203,6 +204,8 @@ class Passing(NotPassing):
                     ssl=context,
                     server_hostname=name,
                 )
+        except SSLCertVerificationError as error:
+            upstream.fail(untrusted(address, error))
         except (OSError, TimeoutError) as error:
             upstream.fail(f"the server at {address} cannot be reached ({type(error).__name__})")
 

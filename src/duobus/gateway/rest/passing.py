@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from ssl import SSLContext
+from ssl import SSLCertVerificationError, SSLContext
 from typing import Final, Protocol
 
-from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector, web
+from aiohttp import ClientConnectorCertificateError, ClientError, ClientSession, ClientTimeout, TCPConnector, web
 
 from duobus.auth.authorizer import Authorizer
 from duobus.errors import ArgumentInvalid
 from duobus.gateway.rest.target import HOST, Target, parse_target
+from duobus.gateway.tls import untrusted
 
 #: Names the server that has sent a request on: it is sent on no more.
 PASSED: Final = "X-Duobus-Passed-By"
@@ -85,6 +86,10 @@ class HttpPassing:
             return _refusal(503, "The entity moves to another server. Please wait a second and try again.")
         try:
             return await self._send_on(request, door)
+        except ClientConnectorCertificateError as error:
+            found = error.certificate_error
+            text = untrusted(door, found) if isinstance(found, SSLCertVerificationError) else str(found)
+            return _refusal(503, f"The entity is served by another server, and {text}.")
         except (ClientError, OSError, TimeoutError) as error:
             return _refusal(503, f"The server of the entity cannot be reached ({type(error).__name__}). Try again.")
 

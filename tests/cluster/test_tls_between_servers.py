@@ -1,0 +1,80 @@
+"""Servers that reach each other by TLS: those of one authority pass messages on, another's is refused."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusError
+from kit_cluster import Cluster, running_cluster
+
+from duobus.auth.sas import sign_token
+from duobus.broker.directory import Directory
+from duobus.clock import Clock, Entropy
+from duobus.gateway.tls import SelfSigned
+from duobus.server.config import EMULATOR_KEY
+from duobus.stores.catalog import CatalogContents, StoreRow
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(180),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"),
+]
+
+#: The server whose certificate is of another authority than those of the others.
+STRANGER = 2
+NAMESPACE = "sbemulatorns"
+
+
+@pytest.fixture(scope="module")
+def strange(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three servers with a store each; the last one has an authority of its own."""
+    folder = tmp_path_factory.mktemp("tls-cluster")
+    ours, theirs = (SelfSigned(folder / name, Clock(), Entropy()).ensure(()) for name in ("ours", "theirs"))
+
+    def more(number: int) -> list[str]:
+        files = theirs if number == STRANGER else ours
+        words = ["--tls-cert", str(files.certificate), "--tls-key", str(files.key)]
+        return [*words, "--cluster-ca", str(files.authority), "--advertise", "localhost"]
+
+    with running_cluster(folder, stores=3, more=more) as cluster:
+        cluster.await_served()
+        yield cluster
+
+
+def _queue_of(cluster: Cluster, server: int) -> str:
+    """A queue in the store that a server has, made by that server itself."""
+    (store,) = cluster.serving(server)[server]
+    directory = Directory(CatalogContents((), (), tuple(StoreRow(number, "") for number in (1, 2, 3))))
+    names = (f"tls-{number}" for number in range(100))
+    name = next(name for name in names if directory.store_for_new(NAMESPACE, name) == int(store))
+    with cluster.admin(server) as admin:
+        admin.create_queue(name)
+    return name
+
+
+def test_messages_pass_between_servers_of_one_authority(strange: Cluster) -> None:
+    name = _queue_of(strange, 0)
+    with strange.client(1) as bus, bus.get_queue_sender(name) as sender, bus.get_queue_receiver(name) as receiver:
+        sender.send_messages(ServiceBusMessage("passed"))
+        (message,) = receiver.receive_messages(1, max_wait_time=10)
+        assert str(message) == "passed"
+        receiver.complete_message(message)
+    with strange.admin(1) as admin:
+        assert admin.get_queue_runtime_properties(name).active_message_count == 0
+
+
+def test_a_server_of_another_authority_is_refused_in_clear_words(strange: Cluster) -> None:
+    name = _queue_of(strange, STRANGER)
+    with strange.client(0, retry_total=0) as bus, pytest.raises(ServiceBusError, match="--cluster-ca does not vouch"):
+        bus.get_queue_sender(name).__enter__()
+    address = f"{strange.http(0)}/{name}/messages"
+    token = sign_token(address, "RootManageSharedAccessKey", EMULATOR_KEY, 1 << 32)
+    request = urllib.request.Request(address, b"x", {"Authorization": token}, method="POST")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=10)
+    assert refused.value.code == 503
+    assert "--cluster-ca does not vouch" in refused.value.read().decode()

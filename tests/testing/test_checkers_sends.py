@@ -8,7 +8,7 @@ import pytest
 from story import REFUSED_TEXT, Story
 
 from duobus.testing.checkers import EntityRules, Setup, check
-from duobus.testing.history import FragmentsDown, FragmentsUp, StrayOutcome, Turn
+from duobus.testing.history import FragmentsDown, FragmentsUp, StrayOutcome, Turn, WaitedInVain
 
 BUSY = "com.microsoft:server-busy"
 TWO = Setup({"q": EntityRules(fragments=(0, 1)), "single": EntityRules(fragments=(0,))})
@@ -225,6 +225,15 @@ def test_an_outcome_for_an_unknown_delivery_is_caught() -> None:
     story = Story()
     story.history.append(StrayOutcome("c1", 4))
     assert story.broken() == {38}
+
+
+# --- I29 ---
+
+
+def test_a_receiver_that_waits_in_vain_is_caught() -> None:
+    story = Story()
+    story.history.append(WaitedInVain("q", "r1", "has credit for a message that lies in a fragment", 1001))
+    assert story.broken() == {29}
 
 
 # --- I39 ---

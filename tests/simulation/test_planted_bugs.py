@@ -58,6 +58,10 @@ CATCHING_SEEDS = {
     "expired-not-counted-back": 1,
     "deferred-not-counted-back": 15,
     "former-holder-honoured": 66,
+    "outage-refuses-keyless": 10,
+    "outage-spreads": 2,
+    "keyed-sent-elsewhere": 2,
+    "keyed-refused-for-good": 2,
 }
 
 

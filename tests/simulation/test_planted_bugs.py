@@ -60,6 +60,10 @@ CATCHING_SEEDS = {
     "former-holder-honoured": 66,
     "credit-counted-twice": 38,
     "offer-forgotten": 1,
+    "outage-refuses-keyless": 10,
+    "outage-spreads": 2,
+    "keyed-sent-elsewhere": 2,
+    "keyed-refused-for-good": 2,
 }
 
 

@@ -25,6 +25,7 @@ from duobus.model.columns import DeliveryBatch
 from duobus.stores.interface import CommitBatch, SourceRow
 from duobus.testing.disk import Disk
 from duobus.testing.planted_forwarding import FORWARDING_BUGS
+from duobus.testing.planted_outages import OUTAGE_BUGS
 from duobus.testing.planted_states import STATE_BUGS
 from duobus.testing.planted_transactions import TRANSACTION_BUGS
 from duobus.testing.planted_waits import WAIT_BUGS
@@ -377,4 +378,5 @@ BUGS: dict[str, Callable[[], Any]] = {
     "session-newest-first": session_newest_first,
     **STATE_BUGS,
     **WAIT_BUGS,
+    **OUTAGE_BUGS,
 }

@@ -47,6 +47,10 @@ class Guard:
             raise Unauthorized("The request has no token. Send one in the header Authorization.", MISSING)
         return self._demand(text, target.lower, target.raw, namespace, right)
 
+    def demand_text(self, text: str, target: Target, namespace: NamespaceRules, right: Right) -> str:
+        """The same for the text of a request's token."""
+        return self._demand(text, target.lower, target.raw, namespace, right)
+
     def demand_for(self, text: str, segments: Sequence[str], namespace: NamespaceRules, right: Right) -> None:
         """The same for a token that stands elsewhere, and another resource: the target of a forward (A.7)."""
         self._demand(text, segments, segments, namespace, right)

@@ -14,17 +14,15 @@ from aiohttp import web
 from duobus.broker import MAIN, Queue, ScaleUnit
 from duobus.broker.namespace import Namespace
 from duobus.clock import Entropy
-from duobus.errors import ArgumentInvalid, EntityDisabled, MessageTooLarge, NotAllowed, ServiceBusError
+from duobus.errors import EntityDisabled, MessageTooLarge, NotAllowed, ServiceBusError
 from duobus.gateway.rest.answers import Answers
 from duobus.gateway.rest.bodies import BodyRoom
 from duobus.gateway.rest.guard import Guard
-from duobus.gateway.rest.runtime import routes
 from duobus.gateway.rest.runtime.broker_properties import BrokerProperties, read_header
 from duobus.gateway.rest.runtime.header_values import read_properties
 from duobus.gateway.rest.runtime.heads import Head
 from duobus.gateway.rest.runtime.to_amqp import Outgoing, make_message, read_batch
-from duobus.gateway.rest.target import HOST, parse_target
-from duobus.model.address import Address, parse_address
+from duobus.model.address import Address
 from duobus.model.columns import Mailbox, SendBatch
 from duobus.model.description import ACTIVE, RECEIVE_DISABLED, Right
 from duobus.model.http_options import HttpOptions
@@ -161,16 +159,10 @@ class Sends:
         Raises:
             ServiceBusError: It is refused, for whatever reason; nothing has happened.
         """
-        if not HOST.fullmatch(head.host):
-            raise ArgumentInvalid("The header Host is no host name.")
+        address, target = head.address, head.target
         rules = self._guard.namespace_of(head.host)
-        target = parse_target(head.target)
-        call = routes.call_of("POST", target)
-        if call is None or call.kind != routes.SEND:
-            raise ArgumentInvalid("This is no send.")
         key = self._guard.demand_text(head.authorization, target, rules, Right.SEND)
         home = self._unit.namespace(rules.name)
-        address = parse_address(call.entity)
         if address.is_management or address.is_cbs:
             raise NotAllowed("Messages have no such address over HTTP. Use the address of an entity.")
         queue = home.resolve(address)
@@ -184,7 +176,7 @@ class Sends:
 
     def refusal(self, head: Head, error: ServiceBusError) -> web.Response:
         """The answer to a request that ``prepare`` has refused."""
-        return self._answers.refusal(error, self._guard.namespace_of(head.host).name, head.target.partition("?")[0])
+        return self._answers.refusal(error, self._guard.namespace_of(head.host).name, head.path)
 
     def done(self, sent: Sent, error: ServiceBusError | None) -> web.Response | None:
         """A request has come to its end: the answer to it where it was refused, None where it is durable."""

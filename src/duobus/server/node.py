@@ -21,7 +21,7 @@ from duobus.gateway.amqp.passing import HERE, MOVING, UNKNOWN
 from duobus.gateway.rest.passing_lists import Listed
 from duobus.stores.catalog import LIVE, Catalog, StoreRow
 from duobus.stores.leases import LeaseTable, NodeEntry
-from duobus.stores.writer import StoreWriter
+from duobus.stores.writer import StoreWriter, Writer
 from duobus.telemetry.logs import Log
 
 T = TypeVar("T")
@@ -60,6 +60,7 @@ class ClusterNode:
         table: The leases.
         make: Makes a message broker for a store that was got.
         created: Called when a store was adopted, to create what the configuration asks for in it.
+        thread: Makes the thread of the table, and that of the catalog.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class ClusterNode:
         created: Callable[[int], Awaitable[None]],
         clock: Clock,
         context: SSLContext | None,
+        thread: Callable[[asyncio.AbstractEventLoop, str], Writer] = StoreWriter,
     ) -> None:
         self.node_id = me.node_id
         self.ownership = Ownership(me)
@@ -89,8 +91,8 @@ class ClusterNode:
         self._clock = clock
         self._log = Log("cluster")
         self._loop = asyncio.get_running_loop()
-        self._leases_thread = StoreWriter(self._loop, "leases")
-        self._catalog_thread = StoreWriter(self._loop, "catalog")
+        self._leases_thread = thread(self._loop, "leases")
+        self._catalog_thread = thread(self._loop, "catalog")
         self._open: dict[int, OpenStore] = {}
         self._locks: dict[int, asyncio.Lock] = {}
         self._revision = -1
@@ -187,10 +189,12 @@ class ClusterNode:
     async def _open_store(self, store_id: int) -> None:
         """Open a store whose lease was got; tried again while the lease lasts."""
         term = self.ownership.term(store_id)
-        while self.ownership.term(store_id) == term and not self.ownership.me.is_leaving:
+        while self.ownership.is_wanted(store_id, term):
             try:
                 async with self._lock(store_id):
-                    await self._try_to_open(store_id, term)
+                    # It may have been left while this waited for its turn.
+                    if self.ownership.is_wanted(store_id, term):
+                        await self._try_to_open(store_id, term)
             except (StoreFailed, StoreTooNew, ServiceBusError) as error:
                 self._log.error("store not opened", store=store_id, reason=str(error))
                 await asyncio.sleep(_RETRY_S)
@@ -345,7 +349,7 @@ class ClusterNode:
         return Directory(await _submit(self._loop, self._catalog_thread, self._reader.read))
 
 
-def _submit(loop: asyncio.AbstractEventLoop, thread: StoreWriter, call: Callable[[], T]) -> asyncio.Future[T]:
+def _submit(loop: asyncio.AbstractEventLoop, thread: Writer, call: Callable[[], T]) -> asyncio.Future[T]:
     future: asyncio.Future[T] = loop.create_future()
 
     def done(result: T | None, error: BaseException | None) -> None:

@@ -85,7 +85,9 @@ class SimulatedClient(SimulatedConnection):
             # The link is gone, or its credit is used up: what was not written was not sent.
             for numbers, _ in groups[len(waiting) :]:
                 for op in numbers:
-                    self.world.history.append(h.Fail(op, "client:no-credit", "TrackingId:client", transient=True))
+                    # Nobody answers a settled one; that it was not sent is the client's own affair.
+                    unsent = h.Fail(op, "client:no-credit", "TrackingId:client", transient=True)
+                    self.world.history.append(h.Info(op) if settled else unsent)
         self._flush()
         outcomes = await asyncio.gather(*(self._end_send(numbers, future) for numbers, future in waiting))
         return len(waiting) == len(groups) and all(outcomes)
@@ -366,4 +368,5 @@ class SimulatedClient(SimulatedConnection):
         delivery.token = entry["lock-token"].bytes_le
         self.world.history.append(delivery)
         assert self._session is not None
-        return Received(self._session.links[0], -1, delivery)
+        # Its link may be gone by now, and the lock runs out.
+        return Received(self._session.links[0], -1, delivery) if self._session.links else None

@@ -188,11 +188,7 @@ class SimulatedRun:
             jobs += ForwardingPart(world, self._client, lambda: self.in_phase, scenario.messages).jobs()
         tasks = [asyncio.ensure_future(job) for job in jobs]
         await self._nemesis()
-        for disk in world.disks.values():
-            disk.faults.calm()
-        world.network.heal()
-        if not world.node.alive:
-            world.start()
+        world.mend()
         await asyncio.gather(*tasks)
         await self._drain()
 
@@ -338,11 +334,15 @@ class SimulatedRun:
 
     # -- the end ------------------------------------------------------------------------------------------------
 
+    async def _come_to_rest(self) -> None:
+        """Wait for locks to end, and look through the queues while nobody uses them."""
+        await asyncio.sleep(6.0)
+        await survey(self.world, self.scenario.all_queues, self.scenario.forwarding)
+
     async def _drain(self) -> None:
         """Receive and complete until nothing comes any more, from every sub-queue; then look what is left."""
         world = self.world
-        await asyncio.sleep(6.0)
-        await survey(world, self.scenario.all_queues, self.scenario.forwarding)
+        await self._come_to_rest()
         async with asyncio.timeout(DRAIN_LIMIT_S):
             client = await self._client("drain")
             assert client is not None

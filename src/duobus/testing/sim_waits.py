@@ -40,7 +40,7 @@ class WaitWatch:
 
     def rest(self, now: float, until: float) -> None:
         """Nothing happens from ``now`` to ``until``; called by the loop."""
-        door = self._world.door
+        door = self._world.amqp_door
         waits: dict[OutgoingLink, _Wait] = {}
         if door is not None and self._world.node.alive:
             for peer in door.peers:

@@ -7,7 +7,7 @@ own, so that neither it nor the catalog can hold up the loop; whatever the table
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from ssl import SSLContext
 from typing import Any, Final, TypeVar
 
@@ -18,7 +18,8 @@ from duobus.broker.owning import OwningUnit
 from duobus.clock import Clock
 from duobus.errors import ServiceBusError, StoreFailed, StoreTooNew
 from duobus.gateway.amqp.passing import HERE, MOVING, UNKNOWN
-from duobus.stores.catalog import Catalog, StoreRow
+from duobus.gateway.rest.passing_lists import Listed
+from duobus.stores.catalog import LIVE, Catalog, StoreRow
 from duobus.stores.leases import LeaseTable, NodeEntry
 from duobus.stores.writer import StoreWriter, Writer
 from duobus.telemetry.logs import Log
@@ -286,6 +287,17 @@ class ClusterNode:
                 return self._http_door(store_id)
         store_id = self._unit.directory.store_for_new(namespace, "/".join(lower)) if may_be_new else None
         return "?" if store_id is None else self._http_door(store_id)
+
+    def listed(self, namespace: str, kind: str) -> Sequence[Listed]:
+        """See rest.passing.HttpWhereabouts."""
+        own = self.ownership.me.http_address
+        found = [
+            (row.path, row.slots[0].store_id)
+            for row in self._unit.directory.contents.entities
+            if row.kind == kind and row.state == LIVE and row.slots and row.namespace.lower() == namespace.lower()
+        ]
+        doors = {store_id: self._http_door(store_id) for _, store_id in found}
+        return [Listed(path, own if (door := doors[store_id]) is None else door) for path, store_id in found]
 
     def _http_door(self, store_id: int) -> str | None:
         door = self.owner_of(store_id, of_http=True)

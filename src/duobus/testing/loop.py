@@ -96,6 +96,7 @@ class SimulationLoop(asyncio.BaseEventLoop):
         network: Where ``create_server`` and ``create_connection`` lead; set by SimulatedNetwork.
         callbacks: How many callbacks ran.
         unhandled: What ``call_exception_handler`` was told.
+        on_rest: Told, before time moves, of the stretch in which nothing happens: (from, to).
     """
 
     network: SimulatedNetwork
@@ -118,6 +119,7 @@ class SimulationLoop(asyncio.BaseEventLoop):
         self.random = random.Random(f"loop:{seed}")
         self.callbacks = 0
         self.unhandled: list[dict[str, Any]] = []
+        self.on_rest: Callable[[float, float], None] | None = None
         self._shuffle = shuffle
         self._trace = trace
         self._checksum = 0
@@ -180,6 +182,8 @@ class SimulationLoop(asyncio.BaseEventLoop):
         if when > self._deadline:
             raise SimulationTimeout(f"not done after {self._deadline:.3f} virtual seconds")
         if when > self._now:
+            if self.on_rest is not None:
+                self.on_rest(self._now, when)
             self._now = when
             self._instant_turns = 0
 

@@ -192,8 +192,8 @@ class SimulatedClient(SimulatedConnection):
             ping=found.content_type == PING,
         )
 
-    async def settle(self, item: Received, outcome: str, *, management: bool = False) -> bool:
-        """Settle a delivery; whether the broker said yes."""
+    async def settle(self, item: Received, outcome: str, *, management: bool = False, asks_on: bool = False) -> bool:
+        """Settle a delivery, and give one more credit in the same write; whether the broker said yes."""
         if item in self.received:
             self.received.remove(item)
         token = item.event.token
@@ -215,6 +215,8 @@ class SimulatedClient(SimulatedConnection):
         future: asyncio.Future[DeliveryState | None] = asyncio.get_running_loop().create_future()
         self._settles[item.delivery_id] = future
         session.disposition(True, item.delivery_id, item.delivery_id, _OUTCOMES[outcome], False)
+        if asks_on:
+            item.link.grant(item.link.credit + 1)
         self._flush()
         state = await self._answer([op], future)
         if state is None:

@@ -14,12 +14,13 @@ from duobus.broker import Queue, read_ahead
 from duobus.broker.fragment import cold_tail
 from duobus.broker.fragment import fragment as fragment_module
 from duobus.broker.fragment import source as source_module
+from duobus.broker.fragment.cold_tail import Part
 from duobus.broker.fragment.slot import Slot
 from duobus.broker.fragment.source import Source, SourceSettings
 from duobus.broker.paging import Pager
 from duobus.errors import StoreFailed
-from duobus.stores.held import HeldColumns
-from duobus.stores.interface import Columns, Plain, StoredMessage
+from duobus.stores.held import columns_of
+from duobus.stores.interface import Plain
 
 pytestmark = sets_constants
 
@@ -31,8 +32,8 @@ def _small_windows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module in (fragment_module, source_module):
         monkeypatch.setattr(module, "WINDOW_COUNT", WINDOW)
     monkeypatch.setattr(source_module, "PAGE_COUNT", 8)
-    monkeypatch.setattr(read_ahead, "AT_ONCE", 2)
-    monkeypatch.setattr(read_ahead, "AT_ONCE_IN_NEED", 3)
+    monkeypatch.setattr(read_ahead, "PART", 2)
+    monkeypatch.setattr(read_ahead, "AT_ONCE", 3)
     return
 
 
@@ -63,24 +64,13 @@ def expected(number: int, first: int = 0) -> list[bytes]:
 
 @simulated
 async def test_a_backlog_comes_whole_and_in_order(hall: Hall) -> None:
-    await comes_whole_and_in_order(hall, 1000)
-
-
-@simulated
-async def test_a_backlog_that_can_wait_for_idle_turns_comes_as_well(hall: Hall) -> None:
-    await comes_whole_and_in_order(hall, 0)
-
-
-async def comes_whole_and_in_order(hall: Hall, enough: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read_ahead, "ENOUGH", enough)
-        queue, source, _ = await deep(hall)
-        assert source.cold_number > 20
-        _, box = receiver(queue, 100)
-        await turns(100)
-        assert payloads(box) == expected(30)
-        assert (source.cold_number, source.cold_bytes, source.is_paging) == (0, 0, False)
-        assert source.resident_bytes == source.bytes
+    queue, source, _ = await deep(hall)
+    assert source.cold_number > 20
+    _, box = receiver(queue, 100)
+    await turns(100)
+    assert payloads(box) == expected(30)
+    assert (source.cold_number, source.cold_bytes, source.is_paging) == (0, 0, False)
+    assert source.resident_bytes == source.bytes
 
 
 @simulated
@@ -95,7 +85,6 @@ async def test_the_window_stays_as_small_as_it_is(hall: Hall) -> None:
 @simulated
 async def test_the_next_page_is_asked_for_while_one_is_taken_in(hall: Hall) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read_ahead, "ENOUGH", 0)
         for module in (fragment_module, source_module):
             patch.setattr(module, "WINDOW_COUNT", 40)
         queue, source, reader = await deep(hall, 120)
@@ -120,7 +109,7 @@ async def test_nothing_is_asked_for_that_is_not_released_yet(hall: Hall) -> None
     store = hall.disks[1]
     load_columns = store.load_columns
 
-    def noted(source_key: int, first_count: int, limit: int) -> list[Columns]:
+    def noted(source_key: int, first_count: int, limit: int) -> list[Plain]:
         asked.append(first_count + limit)
         return load_columns(source_key, first_count, limit)
 
@@ -141,17 +130,6 @@ async def test_nothing_is_asked_for_that_is_not_released_yet(hall: Hall) -> None
         assert payloads(box)[-2:] == [b"late", b"later"]
 
 
-class Damaged(HeldColumns):
-    """Columns of which all but the first messages turn out to be damaged."""
-
-    __slots__ = ("good",)
-
-    def take(self, number: int) -> Plain | None:  # type: ignore[override]
-        """See ``Columns``."""
-        self.good -= 1
-        return super().take(number) if self.good >= 0 else None
-
-
 @simulated
 async def test_columns_that_are_damaged_are_read_by_row(hall: Hall) -> None:
     await damage_is_read_by_row(hall, 0)
@@ -159,17 +137,17 @@ async def test_columns_that_are_damaged_are_read_by_row(hall: Hall) -> None:
 
 @simulated
 async def test_what_stood_in_front_of_the_damage_was_taken_in_before(hall: Hall) -> None:
-    await damage_is_read_by_row(hall, 1)
+    await damage_is_read_by_row(hall, 3)
 
 
 async def damage_is_read_by_row(hall: Hall, good: int) -> None:
     queue, source, _ = await deep(hall)
     store = hall.disks[1]
+    first_damaged = source.cold_first + good
 
-    def damaged(source_key: int, first_count: int, limit: int) -> list[Columns]:
-        columns = Damaged(store.load(source_key, first_count, limit))
-        columns.good = good
-        return [columns]
+    def damaged(source_key: int, first_count: int, limit: int) -> list[Plain]:
+        rows = store.load(source_key, first_count, limit)
+        return columns_of(first_count, [row for row in rows if row.count < first_damaged])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "load_columns", damaged)
@@ -233,13 +211,16 @@ async def test_a_purge_waits_for_what_is_read_beside_it(hall: Hall) -> None:
     assert queue.numbers()[0][0] == 0
 
 
-def test_columns_are_apart_from_memory_only_as_a_whole() -> None:
+def test_a_part_is_apart_from_memory_only_as_a_whole() -> None:
     source = Source(1, 0, SourceSettings())
     source.keep(Slot(5, b"m", 0))
-    rows = [StoredMessage(count, 0, 0, 0, b"m", None) for count in range(1, 9)]
-    assert cold_tail.is_apart(source, HeldColumns(rows[:4]))
-    assert not cold_tail.is_apart(source, HeldColumns(rows[4:]))
-    assert cold_tail.is_apart(source, HeldColumns(rows[5:]))
+    assert cold_tail.is_apart(source, part_of(1, 4))
+    assert not cold_tail.is_apart(source, part_of(5, 4))
+    assert cold_tail.is_apart(source, part_of(6, 3))
+
+
+def part_of(first_count: int, number: int) -> Part:
+    return Part(Plain(first_count, [0] * number, [b"m"] * number), 0, number)
 
 
 async def sent_from(queue: Queue, first: int, number: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,8 +12,8 @@ from store_builders import Broker, payloads_of, sqlite_store
 from test_bit_flips import flip, used_part
 
 from duobus.stores import schema
-from duobus.stores.columns import StoredColumns
-from duobus.stores.interface import COUNT_MAX, Columns, MessagingStore, SourceRow
+from duobus.stores.columns import verified
+from duobus.stores.interface import COUNT_MAX, MessagingStore, Plain, SourceRow
 from duobus.stores.memory import MemoryStore
 from duobus.stores.sqlite import SqliteStore
 
@@ -49,16 +49,12 @@ def bodies(number: int, first: int = 0) -> list[bytes]:
     return [b"%d-" % i * (i % 3 + 1) for i in range(first, first + number)]
 
 
-def taken(stretches: list[Columns], at_once: int = 3) -> list[Message] | None:
-    """Everything in order, some at a time; None when something is damaged."""
+def taken(stretches: Sequence[Plain]) -> list[Message]:
+    """Everything in order."""
     found: list[Message] = []
-    for columns in stretches:
-        while columns.number:
-            plain = columns.take(at_once)
-            if plain is None:
-                return None
-            counts = range(plain.first_count, plain.first_count + len(plain.payloads))
-            found += zip(counts, plain.enqueued_ms, plain.payloads, strict=True)
+    for plain in stretches:
+        counts = range(plain.first_count, plain.first_count + len(plain.payloads))
+        found += zip(counts, plain.enqueued_ms, plain.payloads, strict=True)
     return found
 
 
@@ -72,7 +68,7 @@ def test_columns_hold_what_load_returns_over_commits_of_any_size(
     for number in (1, 2, 5, 16, 1, 7):
         broker.send(source, bodies(number, source.next_count))
     stretches = store.load_columns(1, 1, 32)
-    assert [columns.number for columns in stretches] == [STRETCH] * 4
+    assert [len(columns.payloads) for columns in stretches] == [STRETCH] * 4
     assert taken(stretches) == loaded(store, 1, 32)
 
 
@@ -83,17 +79,9 @@ def test_payloads_of_one_length_and_none_at_all_come_whole(
     assert taken(store.load_columns(1, 1, 100)) == loaded(store, 1, 16)
 
 
-def test_a_stretch_tells_its_size_and_what_is_left(store: SqliteStore, broker: Broker, source: SourceRow) -> None:
-    broker.send(source, bodies(STRETCH))
-    (columns,) = store.load_columns(1, 1, 100)
-    assert columns.size == sum(map(len, bodies(STRETCH)))
-    assert columns.take(5) is not None
-    assert (columns.first_count, columns.number) == (6, STRETCH - 5)
-
-
 def test_a_read_stays_within_its_limit(store: SqliteStore, broker: Broker, source: SourceRow) -> None:
     broker.send(source, bodies(5 * STRETCH))
-    assert sum(columns.number for columns in store.load_columns(1, 1, 2 * STRETCH + 3)) == 2 * STRETCH
+    assert sum(len(columns.payloads) for columns in store.load_columns(1, 1, 2 * STRETCH + 3)) == 2 * STRETCH
     assert store.load_columns(1, 1, STRETCH - 1) == []
 
 
@@ -153,8 +141,8 @@ def test_no_single_flipped_bit_comes_out_of_columns(tmp_path: Path) -> None:
             found = taken(damaged.load_columns(1, 1, STRETCH))
             damaged.close()
             flip(path, offset, bit)
-            # None: a checksum did not hold; nothing: it was no whole stretch of ordinary rows. ``load`` sees to both.
-            assert found in (None, [], good), f"offset {offset}, bit {bit}"
+            # Nothing: a checksum did not hold, or it was no whole stretch of ordinary rows. ``load`` sees to both.
+            assert found in ([], good), f"offset {offset}, bit {bit}"
             caught += found != good
     assert caught > 100
 
@@ -180,7 +168,8 @@ def test_a_damaged_value_is_left_to_load_which_quarantines_it(
 
 def test_lengths_that_don_t_add_up_are_damage(store: SqliteStore, broker: Broker, source: SourceRow) -> None:
     digits = "".join(f"{0:08x}{length:08x}{5:016x}" for length in (9, 1))
-    assert StoredColumns(1 << 44 | 1, 2, digits, b"short").take(2) is None
+    assert verified(1 << 44 | 1, 2, digits, b"short") is None
+    assert verified(1 << 44 | 1, 2, digits, b"longer than ten") is None
 
 
 def test_another_thread_reads_while_a_commit_is_under_way(

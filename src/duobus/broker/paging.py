@@ -35,21 +35,19 @@ class Pager:
         reader: Runs what needs no order with the commits.
 
     Attributes:
-        moves: See ``read_ahead.Road``.
+        reader: See ``read_ahead.Road``.
     """
 
-    __slots__ = ("_broker", "_convoys", "moves", "reader")
+    __slots__ = ("_broker", "_convoys", "reader")
 
     def __init__(self, broker: MessageBroker, reader: Writer) -> None:
         self._broker = broker
         self.reader = reader
-        self.moves = 0
         # What is on its way, by source key.
         self._convoys: dict[int, Convoy] = {}
 
     def warm(self, fragment: Fragment) -> None:
         """Read what is about to be wanted of a fragment's cold tails, and what has to be disposed of there."""
-        self.moves += 1
         for source in fragment.sources.values():
             if source.cold_number and not source.is_paging:
                 self._warm(fragment, source)

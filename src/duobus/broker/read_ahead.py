@@ -1,11 +1,11 @@
 """Bringing a cold tail into memory beside the commits, in columns (design 3.9, decision 0013).
 
-A reader of its own, another thread where there are threads, reads ordinary messages while the store's writer commits.
-They are verified and taken in on the loop, some in a turn in which nobody else has something to do, and the next page
-is asked for while they are: neither a commit nor a client waits for a page.
+A reader of its own, another thread where there are threads, reads ordinary messages while the store's writer commits,
+verifies them and makes their slots: work for the time in which the loop waits for its clients. On the loop they are
+taken in, a part in a turn, and the next page is asked for meanwhile: neither a commit nor a client waits for a page.
 
     reader   ──page──┬──page──┬──page──                  no order with the commits
-    loop             └▪▪▪▪▪▪▪▪└▪▪▪▪▪▪▪▪                  in idle turns
+    loop             └▪▪▪▪▪▪▪▪└▪▪▪▪▪▪▪▪                  a part in a turn
 
 What is read out of order with the commits may be more than this side knows of, or less. So only counts below
 ``Source.cold_end`` are asked for: they are durable, and released. And only what is not in memory is taken in. A cold
@@ -22,19 +22,26 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from duobus.broker.fragment import cold_tail
+from duobus.broker.fragment.cold_tail import Part
 from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.fragment.slot import MAIN
 from duobus.broker.fragment.source import Source
-from duobus.stores.interface import Columns
+from duobus.stores.interface import MessagingStore
 
 if TYPE_CHECKING:
     from duobus.broker.message_broker import MessageBroker
     from duobus.broker.ports import Writer
 
-#: With so many messages ready there is time to wait for idle turns: 10 ms at 400,000 a second.
-ENOUGH: Final = 4000
-#: Messages taken in in an idle turn, about 0.1 ms, and in every turn when they are needed.
-AT_ONCE, AT_ONCE_IN_NEED = 128, 256
+#: Messages of a part.
+PART: Final = 256
+#: Messages that are taken in in a turn, 0.1 ms of the loop.
+AT_ONCE: Final = 1024
+
+
+def read(store: MessagingStore, source_key: int, first_count: int, number: int) -> list[Part]:
+    """Read a page and make its slots; touches nothing but the store, so that any thread may call it."""
+    found = store.load_columns(source_key, first_count, number)
+    return [Part(plain, first, PART) for plain in found for first in range(0, len(plain.payloads), PART)]
 
 
 class Road(Protocol):
@@ -42,11 +49,9 @@ class Road(Protocol):
 
     Attributes:
         reader: Runs the reading calls.
-        moves: Grows whenever messages were asked for or committed.
     """
 
     reader: Writer
-    moves: int
 
     def arrived(self, convoy: Convoy) -> None:
         """Nothing of this convoy is on its way any more."""
@@ -69,7 +74,6 @@ class Convoy:
         "_asked",
         "_broker",
         "_is_taking",
-        "_moves",
         "_next_count",
         "_read",
         "_road",
@@ -85,11 +89,10 @@ class Convoy:
         self.is_blocked = False
         self._road = road
         self._broker = broker
-        self._moves = road.moves
         self._next_count = source.cold_first
         # Messages asked for and not here yet; what is here, and not taken in.
         self._asked = 0
-        self._read: deque[Columns] = deque()
+        self._read: deque[Part] = deque()
         self._is_taking = False
         self._waiting: list[asyncio.Future[None]] = []
 
@@ -113,7 +116,7 @@ class Convoy:
         if number < store.columns_least:
             return False
         self._asked = number
-        call = partial(store.load_columns, source.source_key, self._next_count, number)
+        call = partial(read, store, source.source_key, self._next_count, number)
         self._road.reader.submit(call, self._arrived)
         return True
 
@@ -124,15 +127,15 @@ class Convoy:
             self._waiting.append(waiting)
             await waiting
         while self._read and self.is_current:
-            self._take(AT_ONCE_IN_NEED)
+            self._take()
 
-    def _arrived(self, stretches: Sequence[Columns] | None, _error: BaseException | None) -> None:
+    def _arrived(self, parts: Sequence[Part] | None, _error: BaseException | None) -> None:
         self._asked = 0
-        if not stretches:
+        if not parts:
             # Also when the reader was stopped: what is wrong shows when rows are read.
             self.is_blocked = True
         elif self.is_current:
-            self._join(stretches)
+            self._join(parts)
             self.ask()
         for waiting in self._waiting:
             if not waiting.done():
@@ -141,44 +144,36 @@ class Convoy:
         if not self._is_taking:
             self._turn()
 
-    def _join(self, stretches: Sequence[Columns]) -> None:
-        for columns in stretches:
+    def _join(self, parts: Sequence[Part]) -> None:
+        for part in parts:
             # Told now: while they wait for their turn, none of them can come into memory or leave the store.
-            if not cold_tail.is_apart(self.source, columns):
+            if not cold_tail.is_apart(self.source, part):
                 self.is_blocked = True
                 return
-            self._read.append(columns)
-            self._next_count = columns.first_count + columns.number
+            self._read.append(part)
+            self._next_count = part.end_count
 
     def _turn(self) -> None:
-        """Take in some messages, or wait for an idle turn."""
+        """Take in some messages."""
         self._is_taking = False
         if not self.is_current:
             self._read.clear()
         elif self._read:
-            is_enough = self.source.sub_queues[MAIN].available() >= ENOUGH
-            if is_enough and self._moves != self._road.moves:
-                self._moves = self._road.moves
-            else:
-                self._take(AT_ONCE if is_enough else AT_ONCE_IN_NEED)
+            self._take()
         if self._read:
             self._is_taking = True
             asyncio.get_running_loop().call_soon(self._turn)
         elif not self._asked:
             self._road.arrived(self)
 
-    def _take(self, number: int) -> None:
-        columns = self._read[0]
-        plain = columns.take(number)
-        if plain is None:
-            # ``load`` tells which message it is. Whatever is still being read comes behind that.
-            self.is_blocked = True
-            self._read.clear()
-            return
+    def _take(self) -> None:
         is_needed = not self.source.sub_queues[MAIN].available()
-        cold_tail.take_in(self.fragment, self.source.source_no, plain)
-        if not columns.number:
-            self._read.popleft()
+        number = 0
+        while self._read and number < AT_ONCE:
+            part = self._read.popleft()
+            cold_tail.take_in(self.fragment, self.source.source_no, part)
+            number += len(part.slots)
+        if not self._read:
             self.ask()
-        if is_needed or not columns.number:
+        if is_needed or not self._read:
             self._broker.follow_up(self.fragment, [])

@@ -19,33 +19,34 @@ import apsw
 
 from duobus.stores import schema
 from duobus.stores.checksums import body_sums
-from duobus.stores.interface import COUNT_BITS, COUNT_MAX, READ_BYTES_MAX, Columns, Plain
+from duobus.stores.interface import COUNT_BITS, COUNT_MAX, READ_BYTES_MAX, Plain
 
 #: 32-bit words that a row has in the digits: checksum, length, and two for the time, which is signed.
 _WORDS = 4
 _DIGITS = 8
 
 
-def read(db: apsw.Connection, source_key: int, first_count: int, limit: int) -> list[StoredColumns]:
-    """Return up to ``limit`` messages from ``first_count`` on in stretches, unverified, as far as they are plain.
+def read(db: apsw.Connection, source_key: int, first_count: int, limit: int) -> list[Plain]:
+    """Return up to ``limit`` verified messages from ``first_count`` on in stretches, as far as they are plain.
 
     It ends with the stretch that makes it READ_BYTES_MAX bytes of payload.
     """
-    stretches: list[StoredColumns] = []
+    stretches: list[Plain] = []
     size = 0
     while limit >= schema.STRETCH and size < READ_BYTES_MAX:
         found = _stretch(db, source_key, first_count)
         if found is None:
             break
         stretches.append(found)
-        first_count += found.number
-        limit -= found.number
-        size += found.size
+        number = len(found.payloads)
+        first_count += number
+        limit -= number
+        size += sum(map(len, found.payloads))
     return stretches
 
 
-def _stretch(db: apsw.Connection, source_key: int, first_count: int) -> StoredColumns | None:
-    """Return the STRETCH messages from ``first_count`` on, unverified; None when not all of them are there and plain.
+def _stretch(db: apsw.Connection, source_key: int, first_count: int) -> Plain | None:
+    """Return the STRETCH messages from ``first_count`` on; None when not all of them are there, plain and undamaged.
 
     Only a row that verifies may end a source, and only ``rows.MessageReader`` can tell why one is missing. So a stretch
     is whole or it is none: as many rows as ids, and the ids are the ones that were asked for.
@@ -66,63 +67,42 @@ def _stretch(db: apsw.Connection, source_key: int, first_count: int) -> StoredCo
     if len(digits) != number * _WORDS * _DIGITS:
         # A number beyond its digits: a damaged one.
         return None
-    return StoredColumns(first_id, number, digits, payloads)
+    return verified(first_id, number, digits, payloads)
 
 
-class StoredColumns(Columns):
-    """A stretch as the file has it; what is verified is what is handed on.
+def verified(first_id: int, number: int, digits: str, data: bytes) -> Plain | None:
+    """Cut payloads and hold each against its checksum; None when one is damaged, which ``load`` finds and quarantines.
 
     Args:
         first_id: Key of the first row; the others follow by one.
         number: Rows.
         digits: Of each row its checksum, the length of its payload and its time.
-        payloads: All payloads, one behind the other.
+        data: All payloads, one behind the other.
     """
+    numbers = bytes.fromhex(digits)
+    words, doubles = array("I", numbers), array("q", numbers)
+    if sys.byteorder == "little":
+        words.byteswap()
+        doubles.byteswap()
+    times = doubles[1::2].tolist()
+    payloads = _cut(data, words[1::_WORDS].tolist())
+    if payloads is None or _sums(first_id, times, payloads) != words[0::_WORDS].tolist():
+        return None
+    return Plain(first_id & COUNT_MAX, times, payloads)
 
-    __slots__ = ("_end_id", "_lengths", "_offset", "_payloads", "_sums", "_times")
 
-    def __init__(self, first_id: int, number: int, digits: str, payloads: bytes) -> None:
-        super().__init__(first_id & COUNT_MAX, number, len(payloads))
-        numbers = bytes.fromhex(digits)
-        words, doubles = array("I", numbers), array("q", numbers)
-        if sys.byteorder == "little":
-            words.byteswap()
-            doubles.byteswap()
-        self._end_id = first_id + number
-        self._sums = words[0::_WORDS].tolist()
-        self._lengths = words[1::_WORDS].tolist()
-        self._times = doubles[1::2].tolist()
-        self._payloads = payloads
-        self._offset = 0
-
-    def take(self, number: int) -> Plain | None:
-        """Cut the payloads and hold each against its checksum; see ``Columns.take``."""
-        left = self.number
-        number = min(number, left)
-        first = len(self._sums) - left
-        end = first + number
-        payloads = self._cut(self._lengths[first:end])
-        times = self._times[first:end]
-        if payloads is None or _sums(self._end_id - left, times, payloads) != self._sums[first:end]:
-            return None
-        plain = Plain(self.first_count, times, payloads)
-        self.first_count += number
-        self.number -= number
-        return plain
-
-    def _cut(self, lengths: list[int]) -> Sequence[bytes] | None:
-        """Return the next payloads; None when the lengths don't add up to what is there."""
-        data, start = self._payloads, self._offset
-        self._offset = end = start + sum(lengths)
-        if end > len(data):
-            return None
-        if lengths.count(lengths[0]) == len(lengths):
-            return unpack_from(f"{lengths[0]}s" * len(lengths), data, start)
-        payloads = []
-        for length in lengths:
-            payloads.append(data[start : start + length])
-            start += length
-        return payloads
+def _cut(data: bytes, lengths: list[int]) -> Sequence[bytes] | None:
+    """Return the payloads; None when the lengths don't add up to what is there."""
+    if sum(lengths) != len(data):
+        return None
+    if lengths.count(lengths[0]) == len(lengths):
+        return unpack_from(f"{lengths[0]}s" * len(lengths), data)
+    payloads = []
+    start = 0
+    for length in lengths:
+        payloads.append(data[start : start + length])
+        start += length
+    return payloads
 
 
 def _sums(first_id: int, times: list[int], payloads: Sequence[bytes]) -> list[int]:

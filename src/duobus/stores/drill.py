@@ -13,11 +13,11 @@ from typing import Final, TypeVar
 
 from duobus.errors import StoreFailed
 from duobus.stores.interface import (
-    Columns,
     CommitBatch,
     FragmentRow,
     IdBlock,
     MessagingStore,
+    Plain,
     SourceRow,
     StoreContents,
     StoredMessage,
@@ -119,7 +119,7 @@ class DrillStore(MessagingStore):
     def probe(self) -> None:  # noqa: D102
         return self._do(lambda: self.inner.probe())
 
-    def load_columns(self, source_key: int, first_count: int, limit: int) -> Sequence[Columns]:  # noqa: D102
+    def load_columns(self, source_key: int, first_count: int, limit: int) -> Sequence[Plain]:  # noqa: D102
         try:
             return self._do(lambda: self.inner.load_columns(source_key, first_count, limit))
         except StoreFailed:

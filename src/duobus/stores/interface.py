@@ -255,31 +255,6 @@ class Plain:
         self.payloads = payloads
 
 
-class Columns(ABC):
-    """A stretch of ordinary messages with consecutive counts, read but not verified yet.
-
-    Attributes:
-        first_count: Of the first that was not taken.
-        number: How many are left.
-        size: Bytes of all payloads at the beginning.
-    """
-
-    __slots__ = ("first_count", "number", "size")
-
-    def __init__(self, first_count: int, number: int, size: int) -> None:
-        self.first_count = first_count
-        self.number = number
-        self.size = size
-
-    @abstractmethod
-    def take(self, number: int) -> Plain | None:
-        """Verify the next ``number`` messages, or as many as are left, and hand them over.
-
-        None when one of them is damaged; ``load`` then tells which, and quarantines it. Touches no store, so that any
-        thread may call it.
-        """
-
-
 class StoreContents:
     """What ``open`` found, read in one go.
 
@@ -402,10 +377,10 @@ class MessagingStore(ABC):
         first message: see ``is_end``. A row whose checksum does not hold is left out and added to ``quarantined``.
         """
 
-    def load_columns(self, _source_key: int, _first_count: int, _limit: int) -> Sequence[Columns]:
-        """Return up to ``limit`` messages as ``load`` does, unverified and in columns, as far as they are ordinary.
+    def load_columns(self, _source_key: int, _first_count: int, _limit: int) -> Sequence[Plain]:
+        """Return up to ``limit`` messages as ``load`` does, verified and in columns, as far as they are ordinary.
 
-        None at all when the first one is not, or when anything is amiss, which ``load`` then meets. Never raises, and
+        It ends before one that is not, and before anything that is amiss, which ``load`` then meets. Never raises, and
         may be called by another thread beside the other methods. So it may see commits that nobody was told of yet.
         """
         return ()

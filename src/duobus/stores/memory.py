@@ -15,11 +15,11 @@ from duobus.stores.held import columns_of
 from duobus.stores.interface import (
     READ_BYTES_MAX,
     SOURCE_KEY_MAX,
-    Columns,
     CommitBatch,
     FragmentRow,
     IdBlock,
     MessagingStore,
+    Plain,
     Put,
     SourceRow,
     StoreContents,
@@ -204,7 +204,7 @@ class MemoryStore(MessagingStore):
         shelf = self._shelves.get(source_key)
         return [] if shelf is None else shelf.load(first_count, limit)
 
-    def load_columns(self, source_key: int, first_count: int, limit: int) -> list[Columns]:
+    def load_columns(self, source_key: int, first_count: int, limit: int) -> list[Plain]:
         """Return the ordinary messages with which ``load`` would begin."""
         shelf = self._shelves.get(source_key) if self._is_open else None
         return [] if shelf is None else columns_of(first_count, shelf.load(first_count, limit))

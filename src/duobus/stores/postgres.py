@@ -23,11 +23,11 @@ from duobus.stores.interface import (
     COUNT_BITS,
     COUNT_MAX,
     SOURCE_KEY_MAX,
-    Columns,
     CommitBatch,
     FragmentRow,
     IdBlock,
     MessagingStore,
+    Plain,
     SourceRow,
     StoreContents,
     StoredMessage,
@@ -306,7 +306,7 @@ class PostgresStore(MessagingStore):
         with self._operation("read messages") as link:
             return read(link, self._quarantine, self._homes, source_key, state, first_count, limit)
 
-    def load_columns(self, source_key: int, first_count: int, limit: int) -> list[Columns]:
+    def load_columns(self, source_key: int, first_count: int, limit: int) -> list[Plain]:
         """Read in a session of its own, while commits go on."""
         if source_key in self._homes:
             return []

@@ -119,7 +119,7 @@ LOAD_MANY = f"SELECT {_ALL_COLUMNS} FROM messages WHERE id >= ? ORDER BY id"
 LOAD_FEW = f"SELECT {_SMALL_COLUMNS} FROM messages WHERE id >= ? ORDER BY id"
 #: Rows that one step of a statement puts together (columns.py), and what the payload of each may have: a stretch is in
 #: memory as a whole, 16 MiB at most. Fewer rows meet the interpreter lock more often.
-STRETCH, STRETCH_PAYLOAD_MAX = 1024, 16 << 10
+STRETCH, STRETCH_PAYLOAD_MAX = 256, 16 << 10
 _IS_PLAIN = (
     "state_sum IS NULL AND special IS NULL AND state IS 0 AND deliveries IS 0"
     " AND typeof(state) = 'integer' AND typeof(deliveries) = 'integer'"

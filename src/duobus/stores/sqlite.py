@@ -33,11 +33,11 @@ from duobus.stores.interface import (
     COUNT_MAX,
     FORMAT_VERSION,
     SOURCE_KEY_MAX,
-    Columns,
     CommitBatch,
     FragmentRow,
     IdBlock,
     MessagingStore,
+    Plain,
     SourceRow,
     StoreContents,
     StoredMessage,
@@ -283,7 +283,7 @@ class SqliteStore(MessagingStore):
         with self._operation("read messages") as db:
             return bodies.read(db, self._quarantine, self._homes, source_key, None, first_count, limit)
 
-    def load_columns(self, source_key: int, first_count: int, limit: int) -> list[Columns]:
+    def load_columns(self, source_key: int, first_count: int, limit: int) -> list[Plain]:
         """Read on a connection of its own, while commits go on; see ``columns.read``."""
         with self._ahead_lock:
             if self._db is None or self._options.vfs is not None or source_key in self._homes:
@@ -291,7 +291,7 @@ class SqliteStore(MessagingStore):
             try:
                 if self._ahead is None:
                     self._ahead = connect(self._path, self._options, cache_kib=_AHEAD_CACHE_KIB)
-                return list(columns.read(self._ahead, source_key, first_count, limit))
+                return columns.read(self._ahead, source_key, first_count, limit)
             except DRIVER_ERRORS:
                 # ``load`` on the writer's connection meets it as well, and is the one to say so.
                 return []

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from duobus.errors import StoreFailed, StoreStale
 from duobus.stores.held import columns_of
 from duobus.stores.interface import (
-    Columns,
     CommitBatch,
     FragmentRow,
     IdBlock,
     MessagingStore,
+    Plain,
     SourceRow,
     StoreContents,
     StoredMessage,
@@ -235,7 +235,7 @@ class CrashingStore(MessagingStore):
         """Return messages of every state."""
         return self._read(source_key, first_count, limit, None)
 
-    def load_columns(self, source_key: int, first_count: int, limit: int) -> list[Columns]:
+    def load_columns(self, source_key: int, first_count: int, limit: int) -> list[Plain]:
         """Return the ordinary messages with which ``load`` would begin; none of a store that is away."""
         if self._failed or not self._usable or self._disk.owner is not self:
             return []

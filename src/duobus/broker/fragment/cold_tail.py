@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from duobus.broker.fragment.commands import Command, Housekeeping
 from duobus.broker.fragment.slot import ACTIVE, MAIN, NEVER, RESERVED, CopySlot, Slot, state_in_memory
 from duobus.model.special import Special
-from duobus.stores.interface import Columns, Plain, StoredMessage
+from duobus.stores.interface import Plain, StoredMessage
 
 if TYPE_CHECKING:
     from duobus.broker.fragment.fragment import Fragment
@@ -104,23 +104,43 @@ def page_in(fragment: Fragment, source_no: int, rows: list[StoredMessage], *, is
     return missing
 
 
-def is_apart(source: Source, columns: Columns) -> bool:
+class Part:
+    """Ordinary messages of a cold tail, their counts consecutive, ready to be taken in; any thread may make it.
+
+    Attributes:
+        first_count: Of the first.
+        end_count: Behind the last.
+        size: Bytes of all payloads.
+        slots: The messages.
+    """
+
+    __slots__ = ("end_count", "first_count", "size", "slots")
+
+    def __init__(self, plain: Plain, first: int, limit: int) -> None:
+        """Up to ``limit`` messages of ``plain``, from the one with index ``first`` on."""
+        payloads = plain.payloads[first : first + limit]
+        self.first_count = plain.first_count + first
+        self.end_count = self.first_count + len(payloads)
+        self.size = sum(map(len, payloads))
+        # ``place`` of ordinary messages comes to this.
+        counts = range(self.first_count, self.end_count)
+        self.slots = list(map(Slot, counts, payloads, plain.enqueued_ms[first : first + limit]))
+
+
+def is_apart(source: Source, part: Part) -> bool:
     """Whether none of these messages is in memory."""
-    return source.by_count.keys().isdisjoint(range(columns.first_count, columns.first_count + columns.number))
+    return source.by_count.keys().isdisjoint(range(part.first_count, part.end_count))
 
 
-def take_in(fragment: Fragment, source_no: int, plain: Plain) -> None:
+def take_in(fragment: Fragment, source_no: int, part: Part) -> None:
     """Take ordinary messages of the cold tail that are ``is_apart`` into the head window."""
     source = fragment.sources[source_no]
-    number, size = len(plain.payloads), sum(map(len, plain.payloads))
-    counts = range(plain.first_count, plain.first_count + number)
-    # ``place`` of ordinary messages comes to this.
-    slots = list(map(Slot, counts, plain.payloads, plain.enqueued_ms))
-    source.by_count.update(zip(counts, slots, strict=True))
+    slots = part.slots
+    source.by_count.update(zip(range(part.first_count, part.end_count), slots, strict=True))
     source.sub_queues[MAIN].ready.extend(slots)
-    source.resident_bytes += size
+    source.resident_bytes += part.size
     fragment.paged(source)
-    source.warmed(number, size, plain.first_count + number)
+    source.warmed(len(slots), part.size, part.end_count)
 
 
 def fetched(fragment: Fragment, source_no: int, rows: list[StoredMessage]) -> list[Command]:

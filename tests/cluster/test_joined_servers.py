@@ -12,9 +12,11 @@ import pytest
 from azure.core.exceptions import ResourceNotFoundError
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage, ServiceBusReceiveMode, ServiceBusSubQueue
 from azure.servicebus.exceptions import MessagingEntityNotFoundError, ServiceBusAuthenticationError, ServiceBusError
+from click.testing import CliRunner
 from kit_cluster import Cluster
 
 from duobus.auth.sas import sign_token
+from duobus.cli.main import main
 
 pytestmark = [pytest.mark.slow]
 
@@ -183,6 +185,35 @@ def listing(cluster: Cluster, server: int, query: str) -> urllib.request.Request
 def test_forwarding_between_entities_is_refused_in_clear_words(cluster: Cluster) -> None:
     with cluster.admin(0) as admin, pytest.raises(Exception, match="do not forward between entities yet"):
         admin.create_queue("forwards", forward_to="q0")
+
+
+def test_a_move_of_a_fragment_is_refused_at_every_server_in_clear_words(cluster: Cluster) -> None:
+    for server in cluster.servers:
+        for queue in ("parts", "q0"):
+            environment = {"DUOBUS_CONNECTION_STRING": cluster.address(server)}
+            for store in range(1, 5):
+                words = ["fragment", "move", queue, "0", "--to", str(store)]
+                refusal = CliRunner().invoke(main, words, env=environment)
+                assert refusal.exit_code == 1
+                assert "Servers that share a catalog do not move fragments" in refusal.output
+    # Nobody has touched it.
+    with cluster.client(0) as bus, bus.get_queue_sender("parts") as sender, bus.get_queue_receiver("parts") as receiver:
+        sender.send_messages(ServiceBusMessage("there"))
+        (message,) = receiver.receive_messages(1, max_wait_time=5)
+        receiver.complete_message(message)
+
+
+def test_fragments_are_listed_by_the_server_that_has_them(cluster: Cluster) -> None:
+    listed = 0
+    for server in cluster.servers:
+        environment = {"DUOBUS_CONNECTION_STRING": cluster.address(server)}
+        found = CliRunner().invoke(main, ["fragment", "list", "parts"], env=environment)
+        if found.exit_code:
+            assert "at this server; others share its catalog, ask them" in found.output
+        else:
+            listed += 1
+            assert len({json.loads(line)["store"] for line in found.stdout.splitlines()}) == 1
+    assert listed == 1
 
 
 def test_health_tells_what_a_server_has_and_metrics_what_it_passes_on(cluster: Cluster) -> None:

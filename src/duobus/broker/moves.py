@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.broker.moving import MoveGivenUp, Mover, clear_up, store_of
-from duobus.errors import ArgumentInvalid, EntityNotFound, ServerBusy, ServiceBusError, StoreFailed
+from duobus.errors import ArgumentInvalid, EntityNotFound, NotAllowed, ServerBusy, ServiceBusError, StoreFailed
 from duobus.stores.catalog import MoveRow
 
 if TYPE_CHECKING:
@@ -45,8 +45,15 @@ class Moves:
         Raises:
             EntityNotFound: There is no such queue or topic, or it has no such fragment.
             ArgumentInvalid: There is no such store, or the fragment is there.
+            NotAllowed: Other servers share the catalog.
             ServerBusy: There is a move under way, or one of the stores is away.
         """
+        if self._unit.namespace(namespace).is_shared:
+            # Links and requests are passed on by entity, so all of it has to be with one owner (decision 0024).
+            raise NotAllowed(
+                "Servers that share a catalog do not move fragments: an entity lies in one store, and whole stores "
+                "move between the servers by themselves. Start another server to spread them further."
+            )
         entity = self._entity(namespace, path)
         handle = next((handle for handle in entity.fragments if handle.number == fragment_no), None)
         if handle is None:

@@ -158,7 +158,8 @@ class Operating:
                 if len(found) >= FRAGMENTS_MAX:
                     return found
         if path is not None and not found:
-            raise EntityNotFound(f"There is no queue or topic '{path}' in this namespace.")
+            where = "at this server; others share its catalog, ask them" if home.is_shared else "in this namespace"
+            raise EntityNotFound(f"There is no queue or topic '{path}' {where}.")
         return found
 
 

@@ -120,17 +120,13 @@ class Shapes:
         if not masks or min(map(len, payloads)) < end:
             return [None] * len(payloads)
         numbers = [*map(int.from_bytes, [payload[middle:end] for payload in payloads])]
-        found: list[Match | None] | None = None
+        found: list[Match | None] = [None] * len(payloads)
         for mask, known in masks.items():
-            more = map(known.get, map(and_, numbers, repeat(mask)))
-            found = (
-                [*more]
-                if found is None
-                else [new if old is None else old for old, new in zip(found, more, strict=True)]
-            )
+            more = [*map(known.get, map(and_, numbers, repeat(mask)))]
+            found = more if not any(found) else [old or new for old, new in zip(found, more, strict=True)]
             if all(found):
                 break
-        return found or []
+        return found
 
     def learn(self, payload: bytes, match: Match) -> None:
         """Note the match of a message, unless it holds what has to be looked at in each message."""

@@ -71,7 +71,8 @@ class Shapes:
 
     def fill(self, payloads: Sequence[bytes], found: list[Match | None]) -> int:
         """Put what is known into a run's places that are None; returns how many it was."""
-        if not self.is_on:
+        if not self.is_on or not (self._masks or self.rest):
+            # Nothing is known, which says nothing of what may become known.
             return 0
         if self.rest:
             self.rest = max(0, self.rest - found.count(None))
@@ -93,8 +94,6 @@ class Shapes:
 
     def _known(self, payloads: Sequence[bytes]) -> list[Match | None]:
         """What is known for each of several messages."""
-        if not self._masks:
-            return [None] * len(payloads)
         heads = {payload[:5] for payload in payloads}
         if len(heads) == 1:
             middle = _middle(heads.pop())

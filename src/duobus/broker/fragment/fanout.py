@@ -150,10 +150,26 @@ class _Spread:
             if match.errors is not None or match.altered:
                 for index in range(start, end):
                     self._add_rare(first + index, payloads[index], None, match)
-            else:
+            elif (
+                end > start + 1
+                or len(match.sources) != 1
+                or not self._add_one(first + start, payloads[start], match.sources[0])
+            ):
                 part = payloads[start:end]
                 self._add_alike(first + start, part, match.sources, sum(map(len, part)))
             start = end
+
+    def _add_one(self, count: int, payload: bytes, target: int) -> bool:
+        """Give one subscription its copy, as filters that tell subscriptions apart have it; False: look closer."""
+        part = self._parts.get(target) or self._part(target)
+        if part is None or part.source.sessions is not None:
+            return False
+        size = len(payload)
+        self._state.pending += size
+        part.payloads.append(payload)
+        part.origins.append(count)
+        part.size += size
+        return True
 
     def _add_alike(self, first: int, payloads: Sequence[bytes], targets: Sequence[int], size: int) -> None:
         """Give these subscriptions copies of messages in a row that are as they came."""

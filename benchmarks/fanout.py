@@ -212,8 +212,8 @@ async def measure(folder: Path, rounds: int, seconds: float, rules: int = 100_00
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--seconds", type=float, default=0.2)
+    parser.add_argument("--rounds", type=int, default=80)
+    parser.add_argument("--seconds", type=float, default=0.06)
     parser.add_argument("--rules", type=int, default=100_000, help="correlation rules, where there are many")
     arguments = parser.parse_args()
     gc.collect()

@@ -175,7 +175,8 @@ def test_a_rule_that_comes_is_asked_for_the_next_run() -> None:
 
 def test_what_is_found_too_seldom_is_not_looked_for_any_more() -> None:
     found = counting(rule("a < 0"))
-    for number in range(memo_module.JUDGED_AFTER):
+    # The first is asked for when nothing is known.
+    for number in range(1 + memo_module.JUDGED_AFTER):
         sources(found, [message(a=number)])
     shapes = found._shapes
     assert (shapes.rest, shapes._masks) == (memo_module.REST, {})
@@ -183,6 +184,17 @@ def test_what_is_found_too_seldom_is_not_looked_for_any_more() -> None:
     assert shapes.rest == 0
     sources(found, [message(a=1)])
     assert remembered(found, [message(a=1)]) == 1
+
+
+def test_messages_that_come_while_another_memo_is_tried_do_not_count() -> None:
+    found = counting(rule("a = 1"))
+    found._memo.rest = 0
+    for number in range(memo_module.JUDGED_AFTER):
+        sources(found, [message(a=number)])
+    assert (found._memo.rest, found._shapes.rest) == (memo_module.REST, 0)
+    run = [message(a=1, order=number) for number in range(50)]
+    assert sources(found, run[:1]) == [(1,)]
+    assert remembered(found, run) == 50
 
 
 def test_what_is_remembered_of_shapes_is_bounded() -> None:

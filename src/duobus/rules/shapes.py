@@ -71,7 +71,8 @@ class Shapes:
 
     def fill(self, payloads: Sequence[bytes], found: list[Match | None]) -> int:
         """Put what is known into a run's places that are None; returns how many it was."""
-        if not self.is_on:
+        if not self.is_on or not (self._masks or self.rest):
+            # Nothing is known, which says nothing of what may become known.
             return 0
         if self.rest:
             self.rest = max(0, self.rest - found.count(None))
@@ -93,8 +94,6 @@ class Shapes:
 
     def _known(self, payloads: Sequence[bytes]) -> list[Match | None]:
         """What is known for each of several messages."""
-        if not self._masks:
-            return [None] * len(payloads)
         heads = {payload[:5] for payload in payloads}
         if len(heads) == 1:
             middle = _middle(heads.pop())
@@ -120,17 +119,13 @@ class Shapes:
         if not masks or min(map(len, payloads)) < end:
             return [None] * len(payloads)
         numbers = [*map(int.from_bytes, [payload[middle:end] for payload in payloads])]
-        found: list[Match | None] | None = None
+        found: list[Match | None] = [None] * len(payloads)
         for mask, known in masks.items():
-            more = map(known.get, map(and_, numbers, repeat(mask)))
-            found = (
-                [*more]
-                if found is None
-                else [new if old is None else old for old, new in zip(found, more, strict=True)]
-            )
+            more = [*map(known.get, map(and_, numbers, repeat(mask)))]
+            found = more if not any(found) else [old or new for old, new in zip(found, more, strict=True)]
             if all(found):
                 break
-        return found or []
+        return found
 
     def learn(self, payload: bytes, match: Match) -> None:
         """Note the match of a message, unless it holds what has to be looked at in each message."""

@@ -12,6 +12,7 @@ rewrites no body.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from operator import add
 from struct import Struct
 from typing import Any
 
@@ -100,7 +101,11 @@ class Changes:
         """A part of a put as rows."""
         payloads = []
         size = 0
-        for payload, origin in zip(part.payloads, part.origins, strict=True):
+        if part.origins and min(part.origins) >= 0:
+            # Each the only copy of its message, which most filters lead to.
+            payloads = [*map(add, map(PREFIX.pack, part.origins), part.payloads)]
+            size = sum(map(len, part.payloads))
+        for payload, origin in () if payloads else zip(part.payloads, part.origins, strict=True):
             if origin >= 0:
                 payloads.append(PREFIX.pack(origin) + payload)
                 size += len(payload)

@@ -136,6 +136,9 @@ def unfoldable(puts: Sequence[Put], homes: Mapping[int, int]) -> dict[int, Set[i
         if put.equal_specials is not None or times.setdefault(home, put.enqueued_ms) != put.enqueued_ms:
             kept.update(put.origins)
             continue
+        if put.origins and min(put.origins) >= 0:
+            # Each is the only copy of its message.
+            continue
         kept.update([put.origins[index] for index in put.specials or ()])
         numbers.setdefault(home, Counter()).update(put.origins)
     for home, counter in numbers.items():

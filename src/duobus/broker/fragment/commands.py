@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from duobus.broker.fragment.slot import Slot
 from duobus.errors import ServiceBusError
 from duobus.model.columns import Mailbox, SendBatch
-from duobus.stores.interface import Tombstone
+from duobus.stores.interface import Put, Tombstone
 
 if TYPE_CHECKING:
     from duobus.broker.fragment.sessions import Session, SessionLock
@@ -49,18 +49,18 @@ class Copies:
 
     Attributes:
         source: Of the subscription.
-        slots: The messages.
-        is_plain: None of them has anything rare.
+        put: What is written of them.
         size: Their payload bytes.
+        slots: The messages; None when they are plain, since what goes cold at once never needs any.
     """
 
-    __slots__ = ("is_plain", "size", "slots", "source")
+    __slots__ = ("put", "size", "slots", "source")
 
-    def __init__(self, source: Source, slots: list[Slot], size: int, *, is_plain: bool) -> None:
+    def __init__(self, source: Source, put: Put, size: int, slots: list[Slot] | None = None) -> None:
         self.source = source
-        self.slots = slots
+        self.put = put
         self.size = size
-        self.is_plain = is_plain
+        self.slots = slots
 
 
 class Run(Command):

@@ -90,15 +90,17 @@ class _Part:
     Attributes:
         source: Of the subscription.
         payloads, origins: Of its copies, as ``Put`` has them.
+        size: Payload bytes of them.
         rare: Index of a copy to its state, its special, and that encoded, for those that are not ordinary.
     """
 
-    __slots__ = ("origins", "payloads", "rare", "source")
+    __slots__ = ("origins", "payloads", "rare", "size", "source")
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.payloads: list[bytes] = []
         self.origins: list[int] = []
+        self.size = 0
         self.rare: dict[int, tuple[int, Special, bytes]] = {}
 
 
@@ -119,7 +121,7 @@ class _Spread:
     def add(self, count: int, payload: bytes, special: Special | None) -> None:
         """Give every subscription that takes a message its copies."""
         if special is None:
-            self.add_plain(count, (payload,))
+            self.add_plain(count, (payload,), len(payload))
             return
         match = self._trivial
         if match is None:
@@ -127,33 +129,57 @@ class _Spread:
             match = self._rules.match_payload(payload, special, self._now_ms, number)
         self._add_rare(count, payload, special, match)
 
-    def add_plain(self, first: int, payloads: Sequence[bytes]) -> None:
-        """Do the same for messages in a row that have nothing rare."""
+    def add_plain(self, first: int, payloads: Sequence[bytes], size: int) -> None:
+        """Do the same for messages in a row that have nothing rare; ``size`` is the bytes of all of them."""
         if self._trivial is not None:
             matches = [self._trivial] * len(payloads)
         else:
             matches = self._rules.match_run(payloads, self._now_ms, self._fragment.number << 48 | first)
-        start, number = 0, len(payloads)
+        number = len(payloads)
+        alike = matches[0] if payloads else None
+        # All of them, as a rule, which one call can tell.
+        if alike is not None and alike.errors is None and not alike.altered and matches.count(alike) == number:
+            self._add_alike(first, payloads, alike.sources, size)
+            return
+        start = 0
         while start < number:
             match = matches[start]
-            # All of them, as a rule, which one call can tell.
-            end = number if not start and matches.count(match) == number else start + 1
+            end = start + 1
             while end < number and matches[end] is match:
                 end += 1
             if match.errors is not None or match.altered:
                 for index in range(start, end):
                     self._add_rare(first + index, payloads[index], None, match)
-            elif match.sources:
-                self._add_alike(first + start, payloads[start:end], match.sources)
+            elif (
+                end > start + 1
+                or len(match.sources) != 1
+                or not self._add_one(first + start, payloads[start], match.sources[0])
+            ):
+                part = payloads[start:end]
+                self._add_alike(first + start, part, match.sources, sum(map(len, part)))
             start = end
 
-    def _add_alike(self, first: int, payloads: Sequence[bytes], targets: Sequence[int]) -> None:
+    def _add_one(self, count: int, payload: bytes, target: int) -> bool:
+        """Give one subscription its copy, as filters that tell subscriptions apart have it; False: look closer."""
+        part = self._parts.get(target) or self._part(target)
+        if part is None or part.source.sessions is not None:
+            return False
+        size = len(payload)
+        self._state.pending += size
+        part.payloads.append(payload)
+        part.origins.append(count)
+        part.size += size
+        return True
+
+    def _add_alike(self, first: int, payloads: Sequence[bytes], targets: Sequence[int], size: int) -> None:
         """Give these subscriptions copies of messages in a row that are as they came."""
-        self._state.pending += sum(map(len, payloads))
+        if not targets:
+            return
+        self._state.pending += size
         end = first + len(payloads)
         origins = range(first, end) if len(targets) == 1 else range(-first, -end, -1)
         for target in targets:
-            part = self._part(target)
+            part = self._parts.get(target) or self._part(target)
             if part is None:
                 continue
             if part.source.sessions is not None:
@@ -162,6 +188,7 @@ class _Spread:
                 continue
             part.payloads += payloads
             part.origins += origins
+            part.size += size
 
     def _add_rare(self, count: int, payload: bytes, special: Special | None, match: Match) -> None:
         keeping = self._state.shared.keeping_errors
@@ -219,35 +246,48 @@ class _Spread:
             part.rare[len(part.payloads)] = (ACTIVE, special, encoded)
         part.payloads.append(payload)
         part.origins.append(origin)
+        part.size += len(payload)
 
     def write(self, commit: CommitBatch) -> list[Copies]:
         """Number the copies and write all of them into a commit."""
         copies: list[Copies] = []
         now_ms = self._now_ms
-        for number, part in self._parts.items():
+        for source_no, part in self._parts.items():
             source, payloads, origins = part.source, part.payloads, part.origins
             if not payloads:
                 continue
-            first = source.next_count
-            counts = range(first, first + len(payloads))
-            slots: list[Slot] = [*map(CopySlot, counts, payloads, repeat(now_ms), map(abs, origins))]
-            source.next_count = first + len(slots)
-            source.numbers[MAIN] += len(slots)
-            specials: dict[int, tuple[int, int, bytes | None]] = {}
-            for index, (state, special, encoded) in part.rare.items():
-                slot = slots[index]
-                slot.state, slot.special = state, special
-                specials[index] = (stored_state(state, special), 0, encoded)
-                if state != ACTIVE:
-                    source.counted(ACTIVE, -1)
-                    source.counted(state, 1)
-            size = sum(map(len, payloads))
-            source.bytes += size
-            self._fragment.dirty.add(number)
-            commit.puts.append(Put(source.source_key, first, now_ms, payloads, specials or None, origins))
-            is_plain = not specials and source.sessions is None
-            copies.append(Copies(source, slots, size, is_plain=is_plain))
+            first, number = source.next_count, len(payloads)
+            put = Put(source.source_key, first, now_ms, payloads, None, origins)
+            source.next_count = first + number
+            source.numbers[MAIN] += number
+            source.bytes += part.size
+            self._fragment.dirty.add(source_no)
+            commit.puts.append(put)
+            slots = _slots(put) if part.rare or source.sessions is not None else None
+            if part.rare and slots is not None:
+                put.specials = _with_specials(source, part, slots)
+            copies.append(Copies(source, put, part.size, slots))
         return copies
+
+
+def _with_specials(source: Source, part: _Part, slots: list[Slot]) -> dict[int, tuple[int, int, bytes | None]]:
+    """Make copies what they are that are not ordinary; returns what is written of them."""
+    specials: dict[int, tuple[int, int, bytes | None]] = {}
+    for index, (state, special, encoded) in part.rare.items():
+        slot = slots[index]
+        slot.state, slot.special = state, special
+        specials[index] = (stored_state(state, special), 0, encoded)
+        if state != ACTIVE:
+            source.counted(ACTIVE, -1)
+            source.counted(state, 1)
+    return specials
+
+
+def _slots(put: Put) -> list[Slot]:
+    """The copies that are written."""
+    first, payloads = put.first_count, put.payloads
+    counts = range(first, first + len(payloads))
+    return [*map(CopySlot, counts, payloads, repeat(put.enqueued_ms), map(abs, put.origins or ()))]
 
 
 def _bury(part: _Part, payload: bytes, origin: int, encoded: bytes | None, reason: str, text: str) -> None:
@@ -258,6 +298,7 @@ def _bury(part: _Part, payload: bytes, origin: int, encoded: bytes | None, reaso
     part.rare[len(part.payloads)] = (_DEAD, special, special.encode())
     part.payloads.append(payload)
     part.origins.append(origin)
+    part.size += len(payload)
 
 
 def _match(shared: TopicRules, payload: bytes, special: Special | None, now_ms: int, number: int) -> Match:
@@ -302,7 +343,7 @@ def publish(fragment: Fragment, state: TopicState, run: Run, now_ms: int, commit
         indices = duplicates.admit(source, run, now_ms, commit)
         fragment.note_history(source)
     payloads = batch.payloads if indices is None else [batch.payloads[index] for index in indices]
-    run.size = sum(map(len, payloads))
+    run.size = batch.bytes_total if indices is None else sum(map(len, payloads))
     count = run.first_count = source.next_count
     source.next_count += len(payloads) + (0 if run.dropped is None else len(run.dropped))
     trivial = state.shared.rules.trivial
@@ -314,7 +355,7 @@ def publish(fragment: Fragment, state: TopicState, run: Run, now_ms: int, commit
             return
     spread = _Spread(fragment, state, now_ms)
     if batch.extra is None:
-        spread.add_plain(count, payloads)
+        spread.add_plain(count, payloads, run.size)
         run.copies = spread.write(commit)
         return
     extra = batch.extra
@@ -341,16 +382,13 @@ def _copy_plain(
     origins = list(range(first, first + number)) if len(targets) == 1 else list(range(-first, -first - number, -1))
     copies: list[Copies] = []
     for source in targets:
-        count = source.next_count
-        slots: list[Slot] = [
-            CopySlot(count + offset, payload, now_ms, first + offset) for offset, payload in enumerate(payloads)
-        ]
-        source.next_count = count + number
+        put = Put(source.source_key, source.next_count, now_ms, payloads, None, origins)
+        source.next_count += number
         source.numbers[MAIN] += number
         source.bytes += size
         fragment.dirty.add(source.source_no)
-        commit.puts.append(Put(source.source_key, count, now_ms, payloads, None, origins))
-        copies.append(Copies(source, slots, size, is_plain=True))
+        commit.puts.append(put)
+        copies.append(Copies(source, put, size))
     return copies
 
 
@@ -387,10 +425,13 @@ def release(fragment: Fragment, copies: list[Copies]) -> None:
     for part in copies:
         if fragment.sources.get(part.source.source_no) is not part.source:
             continue
-        if part.is_plain:
-            fragment.release_plain(part.source, part.slots, part.size)
+        source, put = part.source, part.put
+        if part.slots is not None:
+            fragment.release_rare(source, part.slots)
+        elif source.cold_number:
+            source.chill(put.first_count, len(put.payloads), part.size)
         else:
-            fragment.release_rare(part.source, part.slots)
+            fragment.release_plain(source, _slots(put), part.size)
 
 
 def busy_sources(fragment: Fragment) -> list[Source]:
@@ -421,7 +462,7 @@ def committed(fragment: Fragment, commit: CommitBatch) -> None:
 def weight_of(run: Run) -> int:
     """How many messages a run makes a commit longer by."""
     if run.copies:
-        return sum([len(part.slots) for part in run.copies])
+        return sum([len(part.put.payloads) for part in run.copies])
     return run.batch.n if run.indices is None else len(run.indices)
 
 
@@ -433,5 +474,8 @@ def ranges_of(fragment: Fragment, run: Run) -> list[tuple[int, int, int]]:
     if not run.first_count:
         return []
     number = run.batch.n if run.indices is None else len(run.indices)
-    copies = [(part.source.source_key, part.slots[0].count, part.slots[-1].count) for part in run.copies]
+    copies = [
+        (put.source_key, put.first_count, put.first_count + len(put.payloads) - 1)
+        for put in [part.put for part in run.copies]
+    ]
     return [(key, run.first_count, run.first_count + number - 1), *copies]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from duobus.gateway.rest import express
 from duobus.gateway.rest.express import AHEAD_BYTES_MAX, ExpressLane
 from duobus.gateway.rest.runtime.heads import BODY_BYTES_MAX, HEAD_BYTES_MAX
 from duobus.gateway.rest.runtime.sends import Sends
-from duobus.model.description import QueueDescription
+from duobus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
 from duobus.server.build import Server
 from duobus.stores.memory import MemoryStore
 from duobus.stores.writer import StoreWriter
@@ -73,12 +74,12 @@ async def test_another_request_behind_sends_gets_its_answer_behind_theirs() -> N
     async with serving() as server:
         http = await connect(server)
         await http.start("POST", "/q/messages", b"x")
-        await http.start("POST", "/q/messages", b"y")
-        await http.start("DELETE", "/q/messages/head")
         await http.start("POST", "/nobody/messages", b"z")
+        await http.start("DELETE", "/q/messages/head")
+        await http.start("POST", "/q/messages", b"y")
         await http.start("POST", "/q/messages", b"z")
         replies = [await http.reply() for _ in range(5)]
-        assert [reply.status for reply in replies] == [201, 201, 200, 410, 201]
+        assert [reply.status for reply in replies] == [201, 410, 200, 201, 201]
         assert replies[2].body == b"x"
         assert len(lane_of(server)) == 0
 
@@ -98,40 +99,76 @@ async def test_a_request_that_comes_in_pieces_is_read_as_one() -> None:
         assert await bodies(server, 2) == [b"x", b"pieces"]
 
 
+def told(reply: Reply) -> list[Any]:
+    """What a reply says, but for what differs from one refusal to the next."""
+    text = re.sub("TrackingId:[-0-9a-f]+|Timestamp:[-:T0-9]+", "", reply.text)
+    return [reply.status, text, [pair for pair in reply.headers if pair[0] != "Date"]]
+
+
 @pytest.mark.parametrize(
-    ("queue", "target", "headers", "status"),
+    ("target", "headers", "status"),
     [
-        ("q", "/nobody/messages", {}, 410),
-        ("q", "/q/messages", {"Authorization": "SharedAccessSignature sr=a&sig=b&se=1&skn=c"}, 401),
-        ("q", "/q/messages", {"Authorization": token(expires_s=1)}, 401),
-        ("q", "/q/messages", {"Authorization": token("other")}, 401),
-        ("q", "/q/messages", {"Host": "a b"}, 400),
-        ("q", "/q/messages", {"BrokerProperties": "{"}, 400),
-        ("q", "/q/messages", {"Quoted": '"open'}, 400),
-        ("q", "/q/../messages", {}, 400),
-        ("q", "/q/%ff/messages", {}, 400),
-        ("q", "/q/messages/7/messages", {}, 400),
-        ("sessions", "/sessions/messages", {}, 400),
-        ("disabled", "/disabled/messages", {}, 403),
-        ("small", "/small/messages", {}, 403),
+        ("/Nobody/messages", {}, 410),
+        ("/topic/Subscriptions/none/messages?timeout=60", {}, 410),
+        ("/topic/Subscriptions/all/messages", {}, 400),
+        ("/q/messages", {"Authorization": "SharedAccessSignature sr=a&sig=b&se=1&skn=c"}, 401),
+        ("/q/messages?api-version=1", {"Authorization": token(expires_s=1)}, 401),
+        ("/q/messages", {"Authorization": token("other")}, 401),
+        ("/q/messages", {"Authorization": "x"}, 401),
+        ("/q/messages", {"BrokerProperties": "{"}, 400),
+        ("/q/messages", {"BrokerProperties": '{"TimeToLive":-1}'}, 400),
+        ("/q/messages", {"Quoted": '"open'}, 400),
+        ("/q/messages", {"Content-Type": "application/vnd.microsoft.servicebus.json"}, 400),
+        ("/sessions/messages", {}, 400),
+        ("/disabled/messages", {}, 403),
+        ("/small/messages", {}, 403),
     ],
 )
-def test_what_is_refused_is_refused_by_the_general_server(
-    queue: str, target: str, headers: dict[str, str], status: int
+def test_what_is_refused_is_refused_as_the_general_server_refuses_it(
+    target: str, headers: dict[str, str], status: int
 ) -> None:
-    about = {
-        "sessions": QueueDescription(name="sessions", requires_session=True),
-        "disabled": QueueDescription(name="disabled", status="SendDisabled"),
-        "small": QueueDescription(name="small", max_message_size_bytes=1024),
-    }
+    queues = (
+        QueueDescription(name="q"),
+        QueueDescription(name="sessions", requires_session=True),
+        QueueDescription(name="disabled", status="SendDisabled"),
+        QueueDescription(name="small", max_message_size_bytes=1024),
+    )
 
     @in_loop
     async def run() -> None:
-        async with serving(about.get(queue, QueueDescription(name="q"))) as server:
+        async with serving(*queues) as server:
+            await server.unit.topics.create_topic("ns", TopicDescription(name="topic"))
+            await server.unit.topics.create_subscription("ns", "topic", SubscriptionDescription(name="all"))
             http = await connect(server)
-            reply = await http.ask("POST", target, b"x" * 2000, headers)
-            assert reply.status == status
-            assert reply.text.startswith(f"<Error><Code>{status}</Code><Detail>SubCode={status}")
+            here = await http.ask("POST", target, b"x" * 2000, headers)
+            assert here.status == status
+            assert (await send(http)).status == 201
+            assert len(lane_of(server)) == 1
+            lane_of(server).is_open = False
+            there = await (await connect(server)).ask("POST", target, b"x" * 2000, headers)
+            assert told(here) == told(there)
+
+    run()
+
+
+@pytest.mark.parametrize(
+    ("target", "headers", "status"),
+    [
+        ("/q/messages", {"Host": "a b"}, 400),
+        ("/q/messages", {"Transfer-Encoding": "chunked"}, 400),
+        ("/q/../messages", {}, 400),
+        ("/q/%ff/messages", {}, 400),
+        ("/q/messages/7/messages", {}, 400),
+        ("/q/$deadletterqueue/messages", {}, 400),
+        ("/messages", {}, 405),
+    ],
+)
+def test_what_is_no_ordinary_send_is_the_general_servers(target: str, headers: dict[str, str], status: int) -> None:
+    @in_loop
+    async def run() -> None:
+        async with serving() as server:
+            http = await connect(server)
+            assert (await http.ask("POST", target, b"x", headers)).status == status
             assert len(lane_of(server)) == 0
 
     run()

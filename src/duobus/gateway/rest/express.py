@@ -1,8 +1,8 @@
 """The express lane: sends over HTTP, taken from a connection and answered without a task, a future or a request object.
 
-A connection begins here and stays as long as all it brings are ordinary sends (``runtime/heads``) that are taken. With
-the first request that is anything else, or that is refused, it becomes the general HTTP server's, for good, together
-with that request: so every refusal, and every rule of HTTP, stands in one place only.
+A connection begins here and stays as long as all it brings are ordinary sends (``runtime/heads``). With the first
+request that is anything else it becomes the general HTTP server's, for good, together with that request: so the rules
+of HTTP stand in one place only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aiohttp import web
 from aiohttp.http import SERVER_SOFTWARE
 
 from duobus.clock import Clock
-from duobus.errors import ServerBusy
+from duobus.errors import ServiceBusError
 from duobus.gateway.rest.crowd import Crowd
 from duobus.gateway.rest.runtime.header_values import write_date
 from duobus.gateway.rest.runtime.heads import HEAD_BYTES_MAX, read_head
@@ -211,8 +211,7 @@ class Express(asyncio.Protocol, Mailbox):
                 return
             try:
                 sent = self._lane.sends.prepare(head, data[begin:end], self)
-            except ServerBusy as error:
-                # It passes, and the connection need not leave the lane for it.
+            except ServiceBusError as error:
                 self._data = data[end:]
                 self._write(self._lane.answer(self._lane.sends.refusal(head, error)))
                 continue

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
+from pathlib import Path
 from typing import Any
 
 import pytest
-from gateway_kit import TcpStream, in_loop, serving, settled
+from gateway_kit import in_loop, serving, settled
 from http_kit import Http, Reply, both, token
 
 from duobus.clock import Clock
@@ -203,17 +205,32 @@ async def test_a_request_that_drips_is_the_general_servers_after_two_looks() -> 
         assert (await send(http)).status == 201
         await http.stream.write(
             f"POST /q/messages HTTP/1.1\r\nHost: localhost\r\nAuthorization: {token()}\r\n".encode()
-            + b"Content-Length: 2\r\n\r\nx"
+            + b"Content-Length: 3\r\n\r\nx"
         )
         (connection,) = lane._open
         await settled(lambda: bool(connection._data))
         lane._sweep_now()
         assert len(lane) == 1
+        await http.stream.write(b"y")
+        await settled(lambda: connection._data.endswith(b"xy"))
         lane._sweep_now()
         assert len(lane) == 0
-        await http.stream.write(b"y")
+        await http.stream.write(b"z")
         assert (await http.reply()).status == 201
-        assert await bodies(server, 2) == [b"x", b"xy"]
+        assert await bodies(server, 2) == [b"x", b"xyz"]
+
+
+@in_loop
+async def test_many_refusals_at_once_take_a_turn_of_the_loop_each() -> None:
+    async with serving() as server:
+        http = await connect(server)
+        assert (await send(http)).status == 201
+        (connection,) = lane_of(server)._open
+        fields = f"Host: localhost\r\nAuthorization: {token()}\r\nContent-Length: 0"
+        one = f"POST /nobody/messages HTTP/1.1\r\n{fields}\r\n\r\n"
+        connection.data_received(one.encode() * 20)
+        assert len(connection._data) == 19 * len(one)
+        assert [(await http.reply()).status for _ in range(20)] == [410] * 20
 
 
 @in_loop
@@ -254,6 +271,25 @@ async def test_whoever_does_not_read_answers_sends_no_more(monkeypatch: pytest.M
         connection.resume_writing()
         assert [(await http.reply()).status for _ in range(4)] == [201] * 4
         assert not connection._is_paused
+
+
+@in_loop
+async def test_a_large_request_behind_another_is_read_to_its_end() -> None:
+    async with serving() as server:
+        http = await connect(server)
+        assert (await send(http)).status == 201
+        (connection,) = lane_of(server)._open
+        connection.pause_writing()
+        await http.start("POST", "/q/messages", b"x" * BODY_BYTES_MAX)
+        await settled(lambda: len(connection._data) > AHEAD_BYTES_MAX)
+        connection._is_paused = True
+        assert connection._tr is not None
+        connection._tr.pause_reading()
+        whole, connection._data = connection._data, connection._data[: AHEAD_BYTES_MAX + 1]
+        connection.resume_writing()
+        assert not connection._is_paused
+        connection.data_received(whole[AHEAD_BYTES_MAX + 1 :])
+        assert (await http.reply()).status == 201
 
 
 @in_loop
@@ -383,8 +419,27 @@ async def test_connections_of_the_lane_count_among_those_that_there_may_be(monke
 @in_loop
 async def test_servers_that_share_their_work_have_no_lane() -> None:
     async with serving() as server:
+        before, after = await connect(server), await connect(server)
+        assert (await send(before)).status == 201
         lane_of(server).is_open = False
-        http = await TcpStream.connect(server.port("http") or 0)
-        client = Http(http, token())
-        assert (await send(client)).status == 201
+        assert (await send(after)).status == 201
+        assert len(lane_of(server)) == 1
+        assert (await send(before)).status == 201
         assert len(lane_of(server)) == 0
+
+
+def test_the_lane_is_there_behind_tls_too(tmp_path: Path) -> None:
+    @in_loop
+    async def run() -> None:
+        async with serving(ephemeral=False, data=tmp_path, tls_self_signed=True) as server:
+            assert server.authority is not None
+            context = ssl.create_default_context(cafile=str(server.authority))
+            http = await Http.connect(server.port("http") or 0, ssl=context, server_hostname="localhost")
+            await both(*(http.start("POST", "/q/messages", b"x") for _ in range(3)))
+            assert [(await http.reply()).status for _ in range(3)] == [201] * 3
+            assert len(lane_of(server)) == 1
+            assert (await http.ask("DELETE", "/q/messages/head")).body == b"x"
+            assert len(lane_of(server)) == 0
+            await http.stream.close()
+
+    run()

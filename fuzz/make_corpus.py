@@ -12,7 +12,7 @@ sys.path.insert(0, str(HERE.parent))
 from duobus.amqp.performatives import Attach, Detach, Disposition, End, Source  # noqa: E402 - the path comes first
 from duobus.auth.sas import sign_token  # noqa: E402
 from duobus.codec import Array, Described, Int, Symbol, Timestamp, ULong, build_message, encode  # noqa: E402
-from fuzz import bearer  # noqa: E402
+from fuzz import bearer, heads  # noqa: E402
 from fuzz.targets import ATTACHED, HANDSHAKE, KEY, NOW_MS, flow_of, frame, transfer_of  # noqa: E402
 
 UUID = uuid.UUID(int=7)
@@ -63,6 +63,7 @@ def main() -> None:
             b"\xb0" + message,
         ],
         "bearer": bearer.seeds(),
+        "heads": heads.seeds(),
         "management": [bytes([index + 1]) + encode(body) for index, body in enumerate(bodies)],
     }
     for target, found in seeds.items():

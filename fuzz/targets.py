@@ -42,6 +42,7 @@ from duobus.gateway.amqp.request_node import Request
 from duobus.model.address import parse_address
 from duobus.model.description import ALL_RIGHTS, AccessRule
 from fuzz.bearer import bearer
+from fuzz.heads import heads
 from fuzz.rule_texts import rules
 
 SECONDS_PER_64K = 0.05
@@ -411,6 +412,7 @@ def coordinator(data: bytes) -> None:
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "bearer": bearer,
+    "heads": heads,
     "frames": frames,
     "codec": codec,
     "sasl": sasl,

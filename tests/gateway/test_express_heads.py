@@ -86,6 +86,8 @@ def test_the_head_of_an_ordinary_send_is_read() -> None:
         head("Host: other"),
         head("authorization: other"),
         head("Content-Type: a", "Content-Type: b"),
+        head("User-Agent: a", "user-agent: b"),
+        head("Property: a", "property: b"),
         head(instead="Content-Length: 4, 4"),
         head(instead="Content-Length: +4"),
         head(instead="Content-Length: -1"),

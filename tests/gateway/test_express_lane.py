@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import ssl
+from pathlib import Path
 from typing import Any
 
 import pytest
-from gateway_kit import TcpStream, in_loop, serving, settled
+from gateway_kit import in_loop, serving, settled
 from http_kit import Http, Reply, both, token
 
 from duobus.clock import Clock
@@ -15,7 +18,7 @@ from duobus.gateway.rest import express
 from duobus.gateway.rest.express import AHEAD_BYTES_MAX, ExpressLane
 from duobus.gateway.rest.runtime.heads import BODY_BYTES_MAX, HEAD_BYTES_MAX
 from duobus.gateway.rest.runtime.sends import Sends
-from duobus.model.description import QueueDescription
+from duobus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
 from duobus.server.build import Server
 from duobus.stores.memory import MemoryStore
 from duobus.stores.writer import StoreWriter
@@ -73,12 +76,12 @@ async def test_another_request_behind_sends_gets_its_answer_behind_theirs() -> N
     async with serving() as server:
         http = await connect(server)
         await http.start("POST", "/q/messages", b"x")
-        await http.start("POST", "/q/messages", b"y")
-        await http.start("DELETE", "/q/messages/head")
         await http.start("POST", "/nobody/messages", b"z")
+        await http.start("DELETE", "/q/messages/head")
+        await http.start("POST", "/q/messages", b"y")
         await http.start("POST", "/q/messages", b"z")
         replies = [await http.reply() for _ in range(5)]
-        assert [reply.status for reply in replies] == [201, 201, 200, 410, 201]
+        assert [reply.status for reply in replies] == [201, 410, 200, 201, 201]
         assert replies[2].body == b"x"
         assert len(lane_of(server)) == 0
 
@@ -98,40 +101,76 @@ async def test_a_request_that_comes_in_pieces_is_read_as_one() -> None:
         assert await bodies(server, 2) == [b"x", b"pieces"]
 
 
+def told(reply: Reply) -> list[Any]:
+    """What a reply says, but for what differs from one refusal to the next."""
+    text = re.sub("TrackingId:[-0-9a-f]+|Timestamp:[-:T0-9]+", "", reply.text)
+    return [reply.status, text, [pair for pair in reply.headers if pair[0] != "Date"]]
+
+
 @pytest.mark.parametrize(
-    ("queue", "target", "headers", "status"),
+    ("target", "headers", "status"),
     [
-        ("q", "/nobody/messages", {}, 410),
-        ("q", "/q/messages", {"Authorization": "SharedAccessSignature sr=a&sig=b&se=1&skn=c"}, 401),
-        ("q", "/q/messages", {"Authorization": token(expires_s=1)}, 401),
-        ("q", "/q/messages", {"Authorization": token("other")}, 401),
-        ("q", "/q/messages", {"Host": "a b"}, 400),
-        ("q", "/q/messages", {"BrokerProperties": "{"}, 400),
-        ("q", "/q/messages", {"Quoted": '"open'}, 400),
-        ("q", "/q/../messages", {}, 400),
-        ("q", "/q/%ff/messages", {}, 400),
-        ("q", "/q/messages/7/messages", {}, 400),
-        ("sessions", "/sessions/messages", {}, 400),
-        ("disabled", "/disabled/messages", {}, 403),
-        ("small", "/small/messages", {}, 403),
+        ("/Nobody/messages", {}, 410),
+        ("/topic/Subscriptions/none/messages?timeout=60", {}, 410),
+        ("/topic/Subscriptions/all/messages", {}, 400),
+        ("/q/messages", {"Authorization": "SharedAccessSignature sr=a&sig=b&se=1&skn=c"}, 401),
+        ("/q/messages?api-version=1", {"Authorization": token(expires_s=1)}, 401),
+        ("/q/messages", {"Authorization": token("other")}, 401),
+        ("/q/messages", {"Authorization": "x"}, 401),
+        ("/q/messages", {"BrokerProperties": "{"}, 400),
+        ("/q/messages", {"BrokerProperties": '{"TimeToLive":-1}'}, 400),
+        ("/q/messages", {"Quoted": '"open'}, 400),
+        ("/q/messages", {"Content-Type": "application/vnd.microsoft.servicebus.json"}, 400),
+        ("/sessions/messages", {}, 400),
+        ("/disabled/messages", {}, 403),
+        ("/small/messages", {}, 403),
     ],
 )
-def test_what_is_refused_is_refused_by_the_general_server(
-    queue: str, target: str, headers: dict[str, str], status: int
+def test_what_is_refused_is_refused_as_the_general_server_refuses_it(
+    target: str, headers: dict[str, str], status: int
 ) -> None:
-    about = {
-        "sessions": QueueDescription(name="sessions", requires_session=True),
-        "disabled": QueueDescription(name="disabled", status="SendDisabled"),
-        "small": QueueDescription(name="small", max_message_size_bytes=1024),
-    }
+    queues = (
+        QueueDescription(name="q"),
+        QueueDescription(name="sessions", requires_session=True),
+        QueueDescription(name="disabled", status="SendDisabled"),
+        QueueDescription(name="small", max_message_size_bytes=1024),
+    )
 
     @in_loop
     async def run() -> None:
-        async with serving(about.get(queue, QueueDescription(name="q"))) as server:
+        async with serving(*queues) as server:
+            await server.unit.topics.create_topic("ns", TopicDescription(name="topic"))
+            await server.unit.topics.create_subscription("ns", "topic", SubscriptionDescription(name="all"))
             http = await connect(server)
-            reply = await http.ask("POST", target, b"x" * 2000, headers)
-            assert reply.status == status
-            assert reply.text.startswith(f"<Error><Code>{status}</Code><Detail>SubCode={status}")
+            here = await http.ask("POST", target, b"x" * 2000, headers)
+            assert here.status == status
+            assert (await send(http)).status == 201
+            assert len(lane_of(server)) == 1
+            lane_of(server).is_open = False
+            there = await (await connect(server)).ask("POST", target, b"x" * 2000, headers)
+            assert told(here) == told(there)
+
+    run()
+
+
+@pytest.mark.parametrize(
+    ("target", "headers", "status"),
+    [
+        ("/q/messages", {"Host": "a b"}, 400),
+        ("/q/messages", {"Transfer-Encoding": "chunked"}, 400),
+        ("/q/../messages", {}, 400),
+        ("/q/%ff/messages", {}, 400),
+        ("/q/messages/7/messages", {}, 400),
+        ("/q/$deadletterqueue/messages", {}, 400),
+        ("/messages", {}, 405),
+    ],
+)
+def test_what_is_no_ordinary_send_is_the_general_servers(target: str, headers: dict[str, str], status: int) -> None:
+    @in_loop
+    async def run() -> None:
+        async with serving() as server:
+            http = await connect(server)
+            assert (await http.ask("POST", target, b"x", headers)).status == status
             assert len(lane_of(server)) == 0
 
     run()
@@ -166,17 +205,32 @@ async def test_a_request_that_drips_is_the_general_servers_after_two_looks() -> 
         assert (await send(http)).status == 201
         await http.stream.write(
             f"POST /q/messages HTTP/1.1\r\nHost: localhost\r\nAuthorization: {token()}\r\n".encode()
-            + b"Content-Length: 2\r\n\r\nx"
+            + b"Content-Length: 3\r\n\r\nx"
         )
         (connection,) = lane._open
         await settled(lambda: bool(connection._data))
         lane._sweep_now()
         assert len(lane) == 1
+        await http.stream.write(b"y")
+        await settled(lambda: connection._data.endswith(b"xy"))
         lane._sweep_now()
         assert len(lane) == 0
-        await http.stream.write(b"y")
+        await http.stream.write(b"z")
         assert (await http.reply()).status == 201
-        assert await bodies(server, 2) == [b"x", b"xy"]
+        assert await bodies(server, 2) == [b"x", b"xyz"]
+
+
+@in_loop
+async def test_many_refusals_at_once_take_a_turn_of_the_loop_each() -> None:
+    async with serving() as server:
+        http = await connect(server)
+        assert (await send(http)).status == 201
+        (connection,) = lane_of(server)._open
+        fields = f"Host: localhost\r\nAuthorization: {token()}\r\nContent-Length: 0"
+        one = f"POST /nobody/messages HTTP/1.1\r\n{fields}\r\n\r\n"
+        connection.data_received(one.encode() * 20)
+        assert len(connection._data) == 19 * len(one)
+        assert [(await http.reply()).status for _ in range(20)] == [410] * 20
 
 
 @in_loop
@@ -217,6 +271,25 @@ async def test_whoever_does_not_read_answers_sends_no_more(monkeypatch: pytest.M
         connection.resume_writing()
         assert [(await http.reply()).status for _ in range(4)] == [201] * 4
         assert not connection._is_paused
+
+
+@in_loop
+async def test_a_large_request_behind_another_is_read_to_its_end() -> None:
+    async with serving() as server:
+        http = await connect(server)
+        assert (await send(http)).status == 201
+        (connection,) = lane_of(server)._open
+        connection.pause_writing()
+        await http.start("POST", "/q/messages", b"x" * BODY_BYTES_MAX)
+        await settled(lambda: len(connection._data) > AHEAD_BYTES_MAX)
+        connection._is_paused = True
+        assert connection._tr is not None
+        connection._tr.pause_reading()
+        whole, connection._data = connection._data, connection._data[: AHEAD_BYTES_MAX + 1]
+        connection.resume_writing()
+        assert not connection._is_paused
+        connection.data_received(whole[AHEAD_BYTES_MAX + 1 :])
+        assert (await http.reply()).status == 201
 
 
 @in_loop
@@ -346,8 +419,27 @@ async def test_connections_of_the_lane_count_among_those_that_there_may_be(monke
 @in_loop
 async def test_servers_that_share_their_work_have_no_lane() -> None:
     async with serving() as server:
+        before, after = await connect(server), await connect(server)
+        assert (await send(before)).status == 201
         lane_of(server).is_open = False
-        http = await TcpStream.connect(server.port("http") or 0)
-        client = Http(http, token())
-        assert (await send(client)).status == 201
+        assert (await send(after)).status == 201
+        assert len(lane_of(server)) == 1
+        assert (await send(before)).status == 201
         assert len(lane_of(server)) == 0
+
+
+def test_the_lane_is_there_behind_tls_too(tmp_path: Path) -> None:
+    @in_loop
+    async def run() -> None:
+        async with serving(ephemeral=False, data=tmp_path, tls_self_signed=True) as server:
+            assert server.authority is not None
+            context = ssl.create_default_context(cafile=str(server.authority))
+            http = await Http.connect(server.port("http") or 0, ssl=context, server_hostname="localhost")
+            await both(*(http.start("POST", "/q/messages", b"x") for _ in range(3)))
+            assert [(await http.reply()).status for _ in range(3)] == [201] * 3
+            assert len(lane_of(server)) == 1
+            assert (await http.ask("DELETE", "/q/messages/head")).body == b"x"
+            assert len(lane_of(server)) == 0
+            await http.stream.close()
+
+    run()

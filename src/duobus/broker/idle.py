@@ -11,8 +11,13 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from duobus.errors import ServiceBusError
+
 if TYPE_CHECKING:
     from duobus.broker.queue import Queue
+
+#: Hears of a queue before it is deleted, and may refuse. What it returns hears what came of it: None when it is gone.
+Journal = Callable[["Queue"], Callable[[str | None], None]]
 
 #: How soon the timer looks again at the earliest, and at the latest.
 LOOK_MIN_S, LOOK_MAX_S = 1.0, 3600.0
@@ -56,19 +61,23 @@ def last_access_ms(queue: Queue) -> int:
 class IdleWatch:
     """Finds the queues that have been idle for too long.
 
+    Attributes:
+        journal: Hears of each deletion.
+
     Args:
         queues: Gives all queues that there are, topics behind their subscriptions.
         now_ms: Broker time.
         delete: Begins the deletion of a queue.
     """
 
-    __slots__ = ("_delete", "_due_ms", "_now_ms", "_queues", "_timer")
+    __slots__ = ("_delete", "_due_ms", "_now_ms", "_queues", "_timer", "journal")
 
     def __init__(
         self, queues: Callable[[], Iterable[Queue]], now_ms: Callable[[], int], delete: Callable[[Queue], None]
     ) -> None:
         self._queues = queues
         self._now_ms = now_ms
+        self.journal: Journal = lambda queue: lambda outcome: None
         self._delete = delete
         self._timer: asyncio.TimerHandle | None = None
         self._due_ms = 0
@@ -89,6 +98,8 @@ class IdleWatch:
         """Delete what has been idle for too long, and set the timer for the next look."""
         now_ms = self._now_ms()
         earliest = None
+        # First, so that the time of one that cannot be deleted now can begin anew.
+        self.stop()
         for queue in list(self._queues()):
             clocks = [one for one in (queue.idle, queue.top.idle) if one is not None and one.limit_ms is not None]
             if clocks and _is_in_use(queue):
@@ -100,12 +111,21 @@ class IdleWatch:
                 continue
             due_ms = clock.last_ms + clock.limit_ms
             if due_ms <= now_ms:
-                self._delete(queue)
+                self._end(queue)
             elif earliest is None or due_ms < earliest:
                 earliest = due_ms
-        self.stop()
         if earliest is not None:
             self._arm(earliest)
+
+    def _end(self, queue: Queue) -> None:
+        try:
+            told = self.journal(queue)
+        except ServiceBusError:
+            # What cannot be written down is not done; it is looked at again when the time has passed once more.
+            self.begin(queue)
+            return
+        self._delete(queue)
+        told(None if queue.is_deleted else "The catalog cannot be written; the time begins anew.")
 
     def _arm(self, due_ms: int) -> None:
         """Look again then, unless that is to be done earlier anyway."""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from duobus.auth.authorizer import Authorizer, NamespaceRules
-from duobus.broker import MessageBroker, Namespace, ScaleUnit, Throttle, without_subscriptions
+from duobus.broker import MessageBroker, Namespace, Queue, ScaleUnit, Throttle, without_subscriptions
 from duobus.clock import BrokerTime, Clock, Entropy
-from duobus.errors import ConfigurationError, ServerBusy, ServiceBusError, StoreFailed, StoreTooNew
+from duobus.errors import ConfigurationError, ServiceBusError, StoreFailed, StoreTooNew
 from duobus.gateway.amqp.budget import ByteBudget
 from duobus.gateway.amqp.door import AmqpDoor
 from duobus.gateway.listener import Listener, TlsSource
@@ -93,6 +92,7 @@ class Server:
         self.drills: dict[int, DrillStore] = {}
         self.unit = self._make_unit()
         self.unit.partitions = settings.http.tier.partitions
+        self.unit.idle_watch.journal = self._idle_ends
         self._skew = SkewWatch(self.unit, self._keys_skewed)
 
     def _make_catalog(self) -> Catalog:
@@ -423,11 +423,12 @@ class Server:
 
     def _store_event(self, store_id: int, what: str, why: str) -> None:
         write = self.log.info if what in ("opened", "deleted") else self.log.error
-        if what == "deleted":
-            # Nobody asked for it: it was idle for as long as its creator allowed.
-            change = Change(DELETE, "entity", "", why, who="AutoDeleteOnIdle", origin="", door="server")
-            with suppress(ServerBusy):
-                self.audit.begin(change, self._clock.now_ms())
-            self.audit.end(change, self._clock.now_ms(), DONE)
         # Number 0 is no store: it is an entity that this is about.
         write(f"store {what}" if store_id else f"entity {what}", store=store_id, reason=why)
+
+    def _idle_ends(self, queue: Queue) -> Callable[[str | None], None]:
+        """Nobody asked for it: a queue was idle for as long as its creator allowed, and is about to go."""
+        who, now_ms = "AutoDeleteOnIdle", self._clock.now_ms
+        change = Change(DELETE, queue.kind, queue.namespace, queue.path, who=who, origin="", door="server")
+        self.audit.begin(change, now_ms())
+        return lambda outcome: self.audit.end(change, now_ms(), outcome or DONE)

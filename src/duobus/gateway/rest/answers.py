@@ -100,6 +100,13 @@ class Answers:
             response.headers["Retry-After"] = str(RETRY_AFTER_S)
         return response
 
+    def missing(self, error: EntityNotFound, namespace: str, entity: str) -> web.Response:
+        """Return the answer to a request for messages of an entity that is not there.
+
+        410 on sending and receiving: 404 is for a lock that is lost (B.1).
+        """
+        return self.refusal(error, namespace, entity, 410, 41000)
+
     def fault(self, error: BaseException, namespace: str, path: str) -> web.Response:
         """Return the answer to a request that met a fault of ours: what it was is in the log alone."""
         self._log.error("fault", exception=error, path=path)

@@ -63,7 +63,7 @@ class HttpApi:
             room=room,
             audit=audit or AuditTrail(),
         )
-        self._desk = DeskDoor(unit, self._guard, room)
+        self._desk = DeskDoor(unit, self._guard, room, meter)
         self.sends = Sends(unit, self._guard, self._answers, entropy=entropy, options=options, meter=meter, room=room)
         self.clock = clock
         self._messages = Messages(unit, self._guard, self._answers, self.sends, options=options, meter=meter, room=room)

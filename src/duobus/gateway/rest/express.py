@@ -1,8 +1,8 @@
 """The express lane: sends over HTTP, taken from a connection and answered without a task, a future or a request object.
 
-A connection begins here and stays as long as all it brings are ordinary sends (``runtime/heads``) that are taken. With
-the first request that is anything else, or that is refused, it becomes the general HTTP server's, for good, together
-with that request: so every refusal, and every rule of HTTP, stands in one place only.
+A connection begins here and stays as long as all it brings are ordinary sends (``runtime/heads``). With the first
+request that is anything else it becomes the general HTTP server's, for good, together with that request: so the rules
+of HTTP stand in one place only.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from aiohttp import web
 from aiohttp.http import SERVER_SOFTWARE
 
 from duobus.clock import Clock
-from duobus.errors import ServerBusy
+from duobus.errors import ServiceBusError
 from duobus.gateway.rest.crowd import Crowd
 from duobus.gateway.rest.runtime.header_values import write_date
-from duobus.gateway.rest.runtime.heads import HEAD_BYTES_MAX, read_head
+from duobus.gateway.rest.runtime.heads import HEAD_BYTES_MAX, Head, read_head
 from duobus.gateway.rest.runtime.sends import Sends, Sent
 from duobus.model.columns import Mailbox
 
@@ -35,7 +35,7 @@ class ExpressLane:
     """The connections of the express lane; calling it makes the protocol of one more.
 
     Attributes:
-        is_open: Whether connections begin here, and not with the general server at once.
+        is_open: Whether requests are taken here; if not, all are the general server's.
 
     Args:
         server: Makes the protocols of the general server.
@@ -139,7 +139,7 @@ class Express(asyncio.Protocol, Mailbox):
         self._is_full = False
         self._is_paused = False
         self._is_ending = False
-        # How often it was looked at since it did something last.
+        # How often it was looked at since a request began or ended: bytes that drip don't count.
         self._sweeps = 0
 
     # -- asyncio.Protocol ---------------------------------------------------------------------------------------
@@ -158,8 +158,11 @@ class Express(asyncio.Protocol, Mailbox):
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
-        self._data = self._data + data if self._data else data
-        self._sweeps = 0
+        if self._data:
+            self._data += data
+        else:
+            self._data = data
+            self._sweeps = 0
         if self._sent is None and not self._is_full:
             self._go_on()
         elif len(self._data) > AHEAD_BYTES_MAX and not self._is_paused and self._tr is not None:
@@ -189,41 +192,49 @@ class Express(asyncio.Protocol, Mailbox):
     # -- the requests -------------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """Take requests from what has come until one has to be waited for."""
-        while self._sent is None and not self._is_full and self._tr is not None and not self._tr.is_closing():
-            data = self._data
-            if len(data) <= AHEAD_BYTES_MAX and self._is_paused:
-                self._is_paused = False
-                self._tr.resume_reading()
-            if not data:
-                return
-            begin = data.find(_END) + len(_END)
-            if begin < len(_END):
-                if len(data) >= HEAD_BYTES_MAX:
-                    self._hand_over()
-                return
-            head = read_head(data[:begin])
-            if head is None:
-                self._hand_over()
-                return
-            end = begin + head.length
-            if len(data) < end:
-                return
-            try:
-                sent = self._lane.sends.prepare(head, data[begin:end], self)
-            except ServerBusy as error:
-                # It passes, and the connection need not leave the lane for it.
-                self._data = data[end:]
-                self._write(self._lane.answer(self._lane.sends.refusal(head, error)))
-                continue
-            except Exception:  # noqa: BLE001 - nothing has happened yet: the general server meets it again, and says so
-                self._hand_over()
-                return
+        """Take the next request from what has come, if none is under way and it is whole."""
+        transport, data = self._tr, self._data
+        if not data or self._sent is not None or self._is_full or transport is None or transport.is_closing():
+            return
+        begin = data.find(_END) + len(_END)
+        if begin < len(_END):
+            self._wait_for_more() if len(data) < HEAD_BYTES_MAX else self._hand_over()
+            return
+        head = read_head(data[:begin]) if self._lane.is_open else None
+        if head is None:
+            self._hand_over()
+        elif len(data) < begin + head.length:
+            self._wait_for_more()
+        else:
+            self._take(head, begin)
+
+    def _wait_for_more(self) -> None:
+        if self._is_paused and self._tr is not None:
+            self._is_paused = False
+            self._tr.resume_reading()
+
+    def _take(self, head: Head, begin: int) -> None:
+        data, end = self._data, begin + head.length
+        try:
+            sent = self._lane.sends.prepare(head, data[begin:end], self)
+        except ServiceBusError as error:
+            self._data = data[end:]
+            self._write(self._lane.answer(self._lane.sends.refusal(head, error)))
+        except Exception:  # noqa: BLE001 - nothing has happened yet: the general server meets it again, and says so
+            self._hand_over()
+            return
+        else:
             self._data = data[end:]
             self._submit(sent)
+        if len(self._data) <= AHEAD_BYTES_MAX:
+            self._wait_for_more()
+        if self._data and self._sent is None:
+            # One refusal a turn, as it is one send a commit: thousands that come at once hold up nobody.
+            asyncio.get_running_loop().call_soon(self._go_on)
 
     def _submit(self, sent: Sent) -> None:
         self._sent = sent
+        self._sweeps = 0
         # A refusal at once comes before ``send`` returns.
         self._is_submitting = True
         try:
@@ -240,6 +251,7 @@ class Express(asyncio.Protocol, Mailbox):
         result = self.ready.pop()
         self.ready.clear()
         self._sent = None
+        self._sweeps = 0
         refusal = self._lane.sends.done(sent, result.error)
         self._write(self._lane.created() if refusal is None else self._lane.answer(refusal))
 

@@ -29,6 +29,7 @@ from duobus.broker import (
 from duobus.broker.desk import Burial, Desk, Moved, bury, look, number_of
 from duobus.errors import ArgumentInvalid, EntityDisabled, NotAllowed, ServerBusy
 from duobus.gateway.rest.bodies import BodyRoom, read_body
+from duobus.gateway.rest.desk.counting import DeskMeter, Meter
 from duobus.gateway.rest.desk.order import BURY, LIST, PURGE, SEND, Item, Order
 from duobus.gateway.rest.guard import Guard
 from duobus.gateway.rest.target import Target
@@ -66,7 +67,8 @@ def is_for_desk(method: str, target: Target) -> bool:
 class DeskDoor:
     """Answers requests to the desk."""
 
-    def __init__(self, unit: ScaleUnit, guard: Guard, room: BodyRoom) -> None:
+    def __init__(self, unit: ScaleUnit, guard: Guard, room: BodyRoom, meter: Meter) -> None:
+        self._meter = meter
         self._unit = unit
         self._guard = guard
         self._room = room
@@ -94,34 +96,36 @@ class DeskDoor:
         body = await read_body(request, ORDER_BYTES_MAX, self._room)
         try:
             order = Order(body)
-            self._demand(request, target, namespace, order)
+            key = self._demand(request, target, namespace, order)
             home = self._unit.namespace(namespace.name)
             if address.is_management or address.is_cbs:
                 raise NotAllowed("Messages have no such address. Use the address of an entity.")
             queue = home.resolve(address)
             if queue.kind == "topic" and order.action != SEND:
                 raise NotAllowed(f"The topic '{queue.path}' has no messages. Name a subscription.")
-            found = await self._finished(self._work(order, queue, address, home))
+            found = await self._finished(self._work(order, queue, address, home, DeskMeter(self._meter, queue, key)))
         finally:
             self._room.give(len(body))
         return web.Response(body=msgspec.json.encode(found), content_type="application/json")
 
-    def _demand(self, request: web.Request, target: Target, namespace: NamespaceRules, order: Order) -> None:
-        """Listen to look and to remove; to move, Send for where it goes as well; Manage to make dead letters."""
+    def _demand(self, request: web.Request, target: Target, namespace: NamespaceRules, order: Order) -> str:
+        """Listen to look and to remove; to move, Send for where it goes as well; Manage to make dead letters.
+
+        Returns:
+            Whom the token speaks for.
+        """
         if order.action == BURY:
-            self._guard.demand(request, target, namespace, Right.MANAGE)
-            return
+            return self._guard.demand(request, target, namespace, Right.MANAGE)
         if order.action == SEND:
-            self._guard.demand(request, target, namespace, Right.SEND)
-            return
-        self._guard.demand(request, target, namespace, Right.LISTEN)
+            return self._guard.demand(request, target, namespace, Right.SEND)
+        key = self._guard.demand(request, target, namespace, Right.LISTEN)
         if order.action in (LIST, PURGE):
-            return
+            return key
         if order.to is None:
-            self._guard.demand(request, target, namespace, Right.SEND)
-            return
+            return self._guard.demand(request, target, namespace, Right.SEND)
         text = request.headers.get(_OTHER_TOKEN) or request.headers.get("Authorization") or ""
         self._guard.demand_for(text, tuple(order.to.lower().split("/")), namespace, Right.SEND)
+        return key
 
     async def _finished(self, work: Coroutine[Any, Any, T]) -> T:
         """Do the work to its end, though the caller be cancelled."""
@@ -130,11 +134,13 @@ class DeskDoor:
         task.add_done_callback(self._running.discard)
         return await asyncio.shield(task)
 
-    async def _work(self, order: Order, queue: Queue, address: Address, home: Namespace) -> dict[str, Any]:
+    async def _work(
+        self, order: Order, queue: Queue, address: Address, home: Namespace, meter: DeskMeter
+    ) -> dict[str, Any]:
         if order.action == BURY:
-            return await self._bury(order, queue, address, home)
+            return await self._bury(order, queue, address, home, meter)
         if order.action == SEND:
-            return await self._send(order, queue, address, home)
+            return await self._send(order, queue, address, home, meter)
         query = order.query(self._unit.now_ms())
         query.limit = min(query.limit, self._desk.limit_of(queue, order.to))
         is_chunk = order.action != LIST
@@ -146,9 +152,12 @@ class DeskDoor:
             "next": looked.following,
             "before": query.before_ms,
         }
+        looks_only = order.is_dry or order.action == LIST
+        sizes = {number_of(handle, slot): len(slot.payload) for handle, slot in looked.found}
+        meter.shown(list(sizes.values()) if order.shows else [], looks_only=looks_only)
         if order.shows:
             answer["messages"] = [_shown(handle, slot, order) for handle, slot in looked.found]
-        if order.is_dry or order.action == LIST:
+        if looks_only:
             return answer
         if order.action == PURGE:
             moved = await self._desk.purge(queue, address.sub_queue, looked.found)
@@ -156,9 +165,13 @@ class DeskDoor:
             moved = await self._desk.move(
                 queue, address.sub_queue, looked.found, order.to, order.repair, keeps_reason=order.keeps_reason
             )
+            meter.sent([sizes[number] for number in moved.moved], _spelled(order.to, home))
+        meter.removed(len(moved.moved))
         return answer | _told(moved)
 
-    async def _bury(self, order: Order, queue: Queue, address: Address, home: Namespace) -> dict[str, Any]:
+    async def _bury(
+        self, order: Order, queue: Queue, address: Address, home: Namespace, meter: DeskMeter
+    ) -> dict[str, Any]:
         if address.sub_queue != DEAD_LETTER:
             raise ArgumentInvalid("Messages are buried in a dead-letter queue. Name it in the address.")
         burials = [
@@ -175,6 +188,7 @@ class DeskDoor:
         if order.is_dry:
             return answer
         done = await bury(queue, burials)
+        meter.sent([len(burials[index].payload) for index in done.moved])
         numbers = [grave.number for grave in order.items]
         return answer | {
             "moved": [{"index": index, "sequenceNumber": numbers[index]} for index in sorted(done.moved)],
@@ -184,7 +198,9 @@ class DeskDoor:
             ],
         }
 
-    async def _send(self, order: Order, queue: Queue, address: Address, home: Namespace) -> dict[str, Any]:
+    async def _send(
+        self, order: Order, queue: Queue, address: Address, home: Namespace, meter: DeskMeter
+    ) -> dict[str, Any]:
         """Each message for itself; all are in one commit of each store."""
         if address.sub_queue != MAIN or queue.kind == "subscription":
             raise NotAllowed("Messages are sent to a queue or topic.")
@@ -213,6 +229,7 @@ class DeskDoor:
         for result in await waiting.results(len(batches)):
             if result.error is not None:
                 refused[batches[id(result.batch)]] = str(result.error)
+        meter.sent([len(item.payload) for index, item in enumerate(order.items) if index not in refused])
         answer["sent"] = len(order.items) - len(refused)
         answer["refused"] = [{"index": index, "reason": reason} for index, reason in sorted(refused.items())]
         return answer
@@ -227,6 +244,14 @@ class DeskDoor:
         except NotAllowed as error:
             return str(error)
         return None
+
+
+def _spelled(path: str | None, home: Namespace) -> str | None:
+    """The path of an entity as its creator spelled it; as it was asked for when it has gone meanwhile."""
+    if path is None:
+        return None
+    found = home.queues.get(path.lower()) or home.topics.get(path.lower())
+    return path if found is None else found.path
 
 
 def _lasting(special: Special) -> Special:

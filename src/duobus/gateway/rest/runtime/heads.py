@@ -37,12 +37,13 @@ _CONTENT_LENGTH: Final = b"content-length"
 _BROKER_PROPERTIES: Final = b"brokerproperties"
 _CONNECTION: Final = b"connection"
 _KEEP_ALIVE: Final = b"keep-alive"
-#: At most once in an ordinary head.
-_ONCE: Final = frozenset(
-    (_HOST, _AUTHORIZATION, _CONTENT_TYPE, _CONTENT_LENGTH, _BROKER_PROPERTIES, _CONNECTION),
+#: No properties of a message.
+_OWN: Final = frozenset(
+    {
+        *(_HOST, _AUTHORIZATION, _CONTENT_TYPE, _CONTENT_LENGTH, _BROKER_PROPERTIES, _CONNECTION),
+        *(b"accept", b"accept-encoding", b"user-agent"),
+    }
 )
-#: Say nothing about a send, and are no properties of a message.
-_IDLE: Final = frozenset((b"accept", b"accept-encoding", b"user-agent"))
 #: Make a request more than an ordinary one.
 _SPECIAL: Final = frozenset(
     (b"transfer-encoding", b"expect", b"upgrade", b"te", b"trailer", b"http2-settings", b"proxy-connection")
@@ -130,19 +131,19 @@ def _is_ordinary(fields: dict[bytes, bytes]) -> bool:
 
 
 def _read_lines(lines: list[bytes], others: list[tuple[bytes, bytes]]) -> dict[bytes, bytes] | None:
-    """The fields that count by their lower-case names; what else there is goes to ``others``."""
+    """All fields by their lower-case names; what may be a property of the message goes to ``others``, too.
+
+    None when one comes twice: which of the two counts, and whether that may be, the general server knows.
+    """
     if len(lines) > HEAD_LINES_MAX:
         return None
     fields: dict[bytes, bytes] = {}
     for line in lines:
-        name, _, value = line.partition(b":")
-        lower = name.lower()
-        if lower in _ONCE:
-            if lower in fields:
-                return None
-            fields[lower] = value.strip(b" \t")
-        elif lower in _SPECIAL:
+        name, _, text = line.partition(b":")
+        lower, value = name.lower(), text.strip(b" \t")
+        if lower in fields or lower in _SPECIAL:
             return None
-        elif lower not in _IDLE:
-            others.append((name, value.strip(b" \t")))
+        fields[lower] = value
+        if lower not in _OWN:
+            others.append((name, value))
     return fields

@@ -86,8 +86,7 @@ class Messages:
                 raise NotAllowed("Messages have no such address over HTTP. Use the address of an entity.")
             queue = home.resolve(address)
         except EntityNotFound as error:
-            # 410 on sending and receiving: 404 is for a lock that is lost (B.1).
-            return self._answers.refusal(error, home.name, call.entity, 410, 41000)
+            return self._answers.missing(error, home.name, call.entity)
         self._options.demand_version(target.query, queue.is_partitioned)
         if call.kind == routes.SEND:
             return await self._send(request, queue, address, home, key)

@@ -14,7 +14,7 @@ from aiohttp import web
 from duobus.broker import MAIN, Queue, ScaleUnit
 from duobus.broker.namespace import Namespace
 from duobus.clock import Entropy
-from duobus.errors import EntityDisabled, MessageTooLarge, NotAllowed, ServiceBusError
+from duobus.errors import EntityDisabled, EntityNotFound, MessageTooLarge, NotAllowed, ServiceBusError
 from duobus.gateway.rest.answers import Answers
 from duobus.gateway.rest.bodies import BodyRoom
 from duobus.gateway.rest.guard import Guard
@@ -176,7 +176,10 @@ class Sends:
 
     def refusal(self, head: Head, error: ServiceBusError) -> web.Response:
         """The answer to a request that ``prepare`` has refused."""
-        return self._answers.refusal(error, self._guard.namespace_of(head.host).name, head.path)
+        name = self._guard.namespace_of(head.host).name
+        if isinstance(error, EntityNotFound):
+            return self._answers.missing(error, name, "/".join(head.target.segments[:-1]))
+        return self._answers.refusal(error, name, head.path)
 
     def done(self, sent: Sent, error: ServiceBusError | None) -> web.Response | None:
         """A request has come to its end: the answer to it where it was refused, None where it is durable."""

@@ -13,7 +13,7 @@ from duobus.ha.aio import PassiveReplicationSender
 
 def test_the_ratio_of_a_way_to_itself_is_about_one() -> None:
     sender = Nobody()
-    found = asyncio.run(ratios_of(sender.send_messages, sender.send_messages, None, 5, 0.01))
+    found = asyncio.run(ratios_of(sender.send_messages, sender.send_messages, None, 25, 0.01))
     assert 0.3 < found["ratio"] < 3
     assert found["ratio_quarter"] <= found["ratio"] <= found["ratio_three_quarters"]
 

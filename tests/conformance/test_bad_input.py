@@ -30,7 +30,7 @@ from duobus.broker.transaction import MESSAGES_MAX
 from duobus.codec import Array, Int, Timestamp, UInt, build_message
 from duobus.gateway.amqp.mapping import SCHEDULED_MS_MAX
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(60)
 
 INVALID, OUT_OF_RANGE = "com.microsoft:argument-error", "com.microsoft:argument-out-of-range"
 QUOTA = "amqp:resource-limit-exceeded"

@@ -14,7 +14,7 @@ from duobus.amqp.performatives import Open
 from duobus.broker import Queue
 from duobus.codec import Int
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(60)
 
 
 def closed_with(place: Place, data: bytes) -> str:

@@ -10,7 +10,7 @@ from kit_raw import RawClient
 
 from duobus.codec import Int
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(60)
 
 SUBSCRIPTION = "t/Subscriptions/s"
 RULE, SQL_FILTER, TRUE_FILTER, CORRELATION_FILTER = (

@@ -10,7 +10,7 @@ from kit_place import Place, accept, ask, hold, send, settle
 from duobus.amqp import ACCEPTED
 from duobus.codec import Array, Timestamp
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(60)
 
 LOCK_LOST = (410, "com.microsoft:session-lock-lost")
 WITH_MESSAGES = Timestamp(253_402_300_800_000)

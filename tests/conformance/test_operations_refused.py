@@ -14,7 +14,7 @@ from duobus.amqp import LinkDetached
 from duobus.broker import Queue
 from duobus.codec import UInt
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(60)
 
 #: The operations of chapter 10.3 with the right that each needs.
 RIGHTS = {

@@ -22,7 +22,7 @@ from kit_sdk import Sdk, bodies, within_the_limit
 from duobus.amqp import Closed, LinkDetached
 from duobus.codec import build_message
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture

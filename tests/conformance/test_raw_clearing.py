@@ -16,7 +16,7 @@ from test_raw_sessions import sent
 from duobus.auth.sas import sign_token
 from duobus.codec import Int, Timestamp
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(60)
 
 KINDS = pytest.mark.parametrize("kind", ["plain", "partitioned"])
 

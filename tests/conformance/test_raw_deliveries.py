@@ -14,7 +14,7 @@ from kit_raw import RawClient, Refused, frames, tags, token
 from duobus.amqp import ACCEPTED, RELEASED, Dispositions, Link, LinkFlow, Modified, Rejected, Source, Transfers
 from duobus.codec import Array, Int, Symbol, Timestamp, UInt, build_message, scan
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(60)
 
 
 def message(body: bytes, **properties: Any) -> bytes:

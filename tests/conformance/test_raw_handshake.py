@@ -16,7 +16,7 @@ from duobus.amqp.frames import AMQP_HEADER, SASL_HEADER, TYPE_SASL, frame
 from duobus.amqp.performatives import Attach, Begin, Open, SaslInit
 from duobus.codec import build_message, decode
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(60)
 
 #: Idle time-out of a client that wants to hear something often.
 IDLE_MS = 600

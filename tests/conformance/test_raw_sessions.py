@@ -26,7 +26,7 @@ from duobus.amqp.frames import frame
 from duobus.amqp.performatives import Flow
 from duobus.codec import BATCH_FORMAT, Array, Described, Int, Symbol, Timestamp, UInt, ULong, build_message, scan
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(60)
 
 FILTER = Symbol("com.microsoft:session-filter")
 TIMEOUT = Symbol("com.microsoft:timeout")

@@ -12,7 +12,7 @@ from azure.servicebus.exceptions import MessageNotFoundError
 from kit_bus import Bus
 from kit_sdk import Sdk, bodies, within_the_limit
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(60)
 
 KINDS = pytest.mark.parametrize("kind", ["plain", "partitioned"])
 

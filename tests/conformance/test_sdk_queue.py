@@ -17,7 +17,7 @@ from azure.servicebus.exceptions import MessageLockLostError, MessageSizeExceede
 from kit_bus import Bus
 from kit_sdk import Sdk, bodies, within_the_limit
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(60)
 
 
 @within_the_limit

@@ -14,7 +14,7 @@ from test_raw_deliveries import locked, outcome
 from duobus.amqp import Modified, Transfers
 from duobus.codec import Symbol
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(60)
 
 
 @within_the_limit

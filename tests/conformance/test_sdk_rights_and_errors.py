@@ -18,7 +18,7 @@ from azure.servicebus.exceptions import (
 from kit_bus import KEY, LISTEN_ONLY, SEND_ONLY, Bus
 from kit_sdk import Sdk, bodies, within_the_limit
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(60)
 
 #: ServiceBusMessage checks the length by itself; the general message does not.
 TOO_LONG = AmqpAnnotatedMessage(data_body=b"m", properties=AmqpMessageProperties(message_id="i" * 129))

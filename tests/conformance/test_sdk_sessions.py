@@ -19,7 +19,7 @@ from azure.servicebus.exceptions import (
 from kit_bus import Bus, unique
 from kit_sdk import Face, Sdk, bodies, within_the_limit
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(60)
 
 KINDS = pytest.mark.parametrize("kind", ["sessions", "parted-sessions"])
 

@@ -18,7 +18,7 @@ from duobus.amqp import LinkFlow
 from duobus.codec import Int, Timestamp
 from duobus.demo.server_process import ServerProcess
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(60)
 
 #: Of these sends may have 7, so that 3 are left for receivers.
 RATE = 10

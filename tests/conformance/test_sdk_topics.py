@@ -15,7 +15,7 @@ from kit_sdk import Sdk, bodies, opened, within_the_limit
 
 from duobus.demo.server_process import ServerProcess
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(60)
 
 SUBSCRIPTIONS: list[dict[str, Any]] = [
     {"Name": "all", "Properties": {}},

@@ -27,7 +27,7 @@ from kit_raw import RawClient, opened_reply
 from duobus.amqp import ACCEPTED, DeliveryState, TransactionalState
 from duobus.codec import Array, Symbol, Timestamp, build_message, scan
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(60)
 
 NOT_FOUND = "com.microsoft:message-not-found"
 ROLLED_BACK = "amqp:transaction:rollback"

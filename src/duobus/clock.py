@@ -77,6 +77,11 @@ class BrokerTime:
         self._last_monotonic = clock.monotonic_ms()
         self._fraction = 0
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing may happen any more, in what another server has by now."""
+        return False
+
     def raise_to(self, committed_ms: int) -> None:
         """Never run behind what a store has recorded; called when one is opened."""
         self._now = max(self._now, committed_ms)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+import urllib.error
 import urllib.request
 from datetime import UTC, datetime, timedelta
 
@@ -11,6 +13,8 @@ from azure.core.exceptions import ResourceNotFoundError
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage, ServiceBusReceiveMode, ServiceBusSubQueue
 from azure.servicebus.exceptions import MessagingEntityNotFoundError, ServiceBusAuthenticationError, ServiceBusError
 from kit_cluster import Cluster
+
+from duobus.auth.sas import sign_token
 
 pytestmark = [pytest.mark.slow]
 
@@ -141,6 +145,39 @@ def test_what_is_nowhere_is_not_found_and_a_wrong_key_opens_nothing_anywhere(clu
                 pytest.raises((ServiceBusAuthenticationError, ServiceBusError)),
             ):
                 bus.get_queue_sender(f"q{number}").__enter__()
+
+
+@pytest.mark.parametrize("server", range(3))
+def test_every_server_lists_the_entities_of_all(cluster: Cluster, server: int) -> None:
+    with cluster.admin(server) as admin:
+        assert {f"q{number}" for number in range(6)} < {queue.name for queue in admin.list_queues()}
+        assert [topic.name for topic in admin.list_topics()] == ["topic"]
+        assert [subscription.name for subscription in admin.list_subscriptions("topic")] == ["all"]
+        told = {queue.name: queue.active_message_count for queue in admin.list_queues_runtime_properties()}
+        assert all(
+            told[f"q{number}"] == admin.get_queue_runtime_properties(f"q{number}").active_message_count
+            for number in range(6)
+        )
+    with urllib.request.urlopen(listing(cluster, server, "$skip=1&$top=2&$filter=startswith(path,'q')")) as answer:
+        feed = answer.read().decode()
+    assert [f">q{number}</title>" in feed for number in range(6)] == [False, True, True, False, False, False]
+    assert "$skip=3&amp;$top=2" in feed
+
+
+def test_a_list_is_for_those_with_the_right(cluster: Cluster) -> None:
+    request = listing(cluster, 0, "$top=5")
+    request.headers["Authorization"] = request.headers["Authorization"].replace("sig=", "sig=A")
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(request)
+
+
+def listing(cluster: Cluster, server: int, query: str) -> urllib.request.Request:
+    """A request for queues."""
+    address = cluster.http(server)
+    token = sign_token(address, "RootManageSharedAccessKey", "SAS_KEY_VALUE", int(time.time()) + 600)
+    return urllib.request.Request(
+        f"{address}/$Resources/queues?{query.replace(' ', '%20')}", headers={"Authorization": token}
+    )
 
 
 def test_forwarding_between_entities_is_refused_in_clear_words(cluster: Cluster) -> None:

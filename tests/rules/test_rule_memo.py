@@ -254,7 +254,7 @@ def test_a_rule_that_comes_or_goes_holds_for_the_next_message() -> None:
 
 
 def test_the_memo_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memo_module, "_WORTH_FROM", 0)
+    monkeypatch.setattr(memo_module, "WORTH_FROM", 0)
     found = counting(*(rule("a >= 0") for _ in range(100)))
     for number in range(1000):
         give(found, message(a=number, filler="x" * 200))

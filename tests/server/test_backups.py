@@ -111,3 +111,41 @@ async def test_a_store_that_fails_meanwhile_and_a_server_that_stops_end_a_backup
     await backups.stop()
     with pytest.raises(StoreFailed, match="The server was stopped"):
         backups._copied({1: 0}, 7, 10)
+
+
+@in_a_loop
+async def test_a_store_that_stalls_unnoticed_ends_a_backup_as_soon_as_it_counts_as_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backups_module, "_ANSWER_S", 0.001)
+    monkeypatch.setattr(backups_module, "_PAUSE_S", 0.001)
+    monkeypatch.setattr(backups_module, "snapshots_of", lambda *_: {"stores/store-1.db": ClosedPinned()})
+    asked: list[object] = []
+    stalled = broker()
+
+    def call(hold: object) -> asyncio.Future[bool]:
+        # Its thread is in the middle of something and does not answer; the second time that has been noticed.
+        asked.append(hold)
+        stalled.state = "open" if len(asked) < 2 else "failed"
+        return asyncio.get_running_loop().create_future()
+
+    stalled.call = call
+    backups = backups_of(tmp_path, s1=stalled)
+    backups.start()
+    assert backups._task is not None
+    await backups._task
+    assert backups.status()["state"] == "failed"
+    assert backups.status()["reason"] == "a store is away"
+    assert len(asked) == 2
+    assert names_in(tmp_path) == []
+
+
+def names_in(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+class ClosedPinned(Pinned):
+    """One that can be given up."""
+
+    def close(self) -> None:
+        self.pins = 0

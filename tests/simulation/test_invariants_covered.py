@@ -54,6 +54,9 @@ INVARIANTS: dict[int, Shown] = {
         "transactions.all_or_nothing",
         ("transaction-in-two-commits", "ambiguous-discharge-guessed", "lost-lock-in-transaction"),
     ),
+    9: Shown(
+        "sends.fragment_isolation", ("outage-refuses-keyless", "outage-spreads"), tests=(("cli/test_drills.py", DRILL),)
+    ),
     14: Shown(
         "forwarding.forwarded_once",
         ("forwarded-without-record", "ledger-lost-at-restart", "forgotten-too-early"),
@@ -80,13 +83,14 @@ INVARIANTS: dict[int, Shown] = {
     ),
     24: Shown(FANOUT, ("copy-left-out", "subscription-passed-over", "tombstone-for-one-copy")),
     27: Shown("sends.keyless_reroute", ("tombstones-forgotten",)),
+    28: Shown("sends.keyed_to_dead_fragment", ("keyed-sent-elsewhere", "keyed-refused-for-good")),
     29: Shown(
-        "",
+        "order.nothing_waits_in_vain",
+        ("credit-counted-twice", "offer-forgotten"),
         tests=(
             (LENDING, "test_a_fragment_that_is_away_holds_nobody_up"),
             ("cli/test_drills.py", DRILL),
         ),
-        because="The history of a run does not tell which messages a fragment had when a receiver waited.",
     ),
     30: Shown(
         "survey.peek",
@@ -183,7 +187,7 @@ def test_what_stands_for_an_invariant_exists(number: int) -> None:
 
 
 #: Bugs that nothing else would have caught, or not as what they are.
-SEEN_AS = {bug: number for number in (15, 21, 22, 23, 30, 32, 37) for bug in INVARIANTS[number].bugs}
+SEEN_AS = {bug: number for number in (9, 15, 21, 22, 23, 28, 29, 30, 32, 37) for bug in INVARIANTS[number].bugs}
 
 
 @pytest.mark.parametrize("bug", sorted(SEEN_AS))

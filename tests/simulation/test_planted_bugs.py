@@ -38,7 +38,7 @@ CATCHING_SEEDS = {
     "cancelled-before-discharge": 15,
     "forwarded-without-record": 29,
     "ledger-lost-at-restart": 29,
-    "removed-before-accepted": 29,
+    "removed-before-accepted": 69,
     "forward-in-two-commits": 9,
     "forgotten-too-early": 29,
     "hops-not-counted": 9,
@@ -49,7 +49,7 @@ CATCHING_SEEDS = {
     "scheduled-too-early": 2,
     "expired-stays": 1,
     "expired-the-other-way": 1,
-    "dead-letter-expires": 2,
+    "dead-letter-expires": 23,
     "reason-lost": 1,
     "dead-letter-without-record": 2,
     "peek-steps-too-far": 2,
@@ -58,6 +58,12 @@ CATCHING_SEEDS = {
     "expired-not-counted-back": 1,
     "deferred-not-counted-back": 15,
     "former-holder-honoured": 66,
+    "credit-counted-twice": 38,
+    "offer-forgotten": 1,
+    "outage-refuses-keyless": 10,
+    "outage-spreads": 2,
+    "keyed-sent-elsewhere": 2,
+    "keyed-refused-for-good": 2,
 }
 
 

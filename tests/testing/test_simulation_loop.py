@@ -48,6 +48,20 @@ def test_an_hour_of_sleep_takes_no_real_time() -> None:
     loop.close()
 
 
+def test_every_stretch_in_which_nothing_happens_is_told_before_time_moves() -> None:
+    loop = SimulationLoop(1)
+    told: list[tuple[float, float, float]] = []
+    loop.on_rest = lambda now, until: told.append((now, until, loop.time()))
+
+    async def steps() -> None:
+        await asyncio.sleep(0.5)
+        await asyncio.sleep(2)
+
+    loop.run(steps())
+    loop.close()
+    assert told == [(0.0, 0.5, 0.0), (0.5, 2.5, 0.5)]
+
+
 def test_the_same_seed_repeats_order_and_digest() -> None:
     assert _run_race(7) == _run_race(7)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from heapq import heappop, heappush
 
 from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.fragment.slot import NEVER
+from duobus.errors import StoreUnavailable
 
 TIMER_MAX_S = 3600.0
 
@@ -80,5 +82,7 @@ class Alarm:
     def _rang(self) -> None:
         self._timer = None
         self._at = NEVER
-        self._ring()
-        self._set()
+        # Where the time of a store has ended, nothing is due any more (LeasedTime).
+        with suppress(StoreUnavailable):
+            self._ring()
+            self._set()

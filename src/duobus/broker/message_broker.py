@@ -311,7 +311,7 @@ class MessageBroker(Residents):
     ) -> list[int]:
         """Give locked messages back at once; returns the locks that were not held (any more)."""
         fragment = handle.fragment
-        if fragment is None or fragment.prefix != prefix:
+        if fragment is None or fragment.prefix != prefix or self._time.has_ended:
             return [lock for first, number in ranges for lock in range(first, first + number)]
         now_ms = self._time.now_ms()
         if now_ms >= fragment.deadline:

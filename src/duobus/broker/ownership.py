@@ -198,6 +198,11 @@ class Ownership:
         held = self._held.get(store_id)
         return None if held is None else held.term
 
+    def is_wanted(self, store_id: int, term: int | None) -> bool:
+        """Whether a store is held under this term and is to stay: one that is being left must not be opened again."""
+        held = self._held.get(store_id)
+        return held is not None and held.term == term and not held.is_leaving
+
     @property
     def held(self) -> list[int]:
         """The stores that this server holds, those that it is leaving among them."""

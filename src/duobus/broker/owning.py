@@ -51,6 +51,11 @@ class LeasedTime(BrokerTime):
         self._leased_clock = clock
         self._ends_ms = ends_ms
 
+    @property
+    def has_ended(self) -> bool:
+        """See BrokerTime."""
+        return self._leased_clock.monotonic_ms() >= self._ends_ms()
+
     def raise_to(self, committed_ms: int) -> None:
         """See BrokerTime."""
         self._inner.raise_to(committed_ms)
@@ -61,7 +66,7 @@ class LeasedTime(BrokerTime):
         Raises:
             StoreUnavailable: The lease has ended.
         """
-        if self._leased_clock.monotonic_ms() >= self._ends_ms():
+        if self.has_ended:
             raise StoreUnavailable("The lease of this messaging store has ended; another server has it. Try again.")
         return self._inner.now_ms()
 

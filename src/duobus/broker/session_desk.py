@@ -14,7 +14,7 @@ from duobus.broker.fragment.owner import Owner
 from duobus.broker.fragment.sessions import SessionLock, session_lock_lost
 from duobus.broker.fragment.slot import MAIN
 from duobus.broker.outlets import hand_out_all
-from duobus.errors import InternalError
+from duobus.errors import InternalError, StoreUnavailable
 from duobus.model.columns import DeliveryBatch
 
 if TYPE_CHECKING:
@@ -70,7 +70,11 @@ class SessionDesk:
     def release(self, handle: FragmentHandle, lock: SessionLock, *, counted: bool) -> None:
         """Give a session back, with all messages that its holder has; one that is over is no error."""
         if not lock.is_over and handle.fragment is not None:
-            fragment, now_ms = self._broker.present(handle)
+            try:
+                fragment, now_ms = self._broker.present(handle)
+            except StoreUnavailable:
+                # The store has another owner by now: there the session is free since it was taken over.
+                return
             self._broker.follow_up(fragment, sessions.release(fragment, lock, now_ms, counted=counted))
 
     def take(self, handle: FragmentHandle, lock: SessionLock, credit: int, receiver: SessionReceiver) -> None:
@@ -82,7 +86,11 @@ class SessionDesk:
             lock.promised += credit
             broker.submit(TakeAndRemove(handle, lock.source_no, MAIN, credit, receiver, lock))
         else:
-            fragment, _ = broker.present(handle)
+            try:
+                fragment, _ = broker.present(handle)
+            except StoreUnavailable:
+                receiver.deliver(DeliveryBatch(handle, b"", 0, [], 0), credit)
+                return
             first, slots = sessions.take(fragment, lock, credit)
             broker.note_touched(fragment)
             receiver.deliver(DeliveryBatch(handle, fragment.prefix, first, slots, lock.until_ms), credit)

@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 
 #: Bytes that the memo of one topic takes, about; what goes beyond makes it start anew.
 BYTES_MAX: Final = 131_072
-# Of an entry, beside its key and its sources: the key's head, the match, the tuple, and room in the table.
-_ENTRY_BYTES: Final = 320
-_SOURCE_BYTES: Final = 8
+#: Of an entry, beside its key and its sources: the key's head, the match, the tuple, and room in the table.
+ENTRY_BYTES: Final = 320
+#: Of a source in a match.
+SOURCE_BYTES: Final = 8
 
 #: After so many look-ups it is judged: with less than a quarter of them found it costs more than it saves.
 JUDGED_AFTER: Final = 512
-_WORTH_FROM: Final = JUDGED_AFTER // 4
+#: So many of them.
+WORTH_FROM: Final = JUDGED_AFTER // 4
 #: Messages for which it then rests, so that those with ever new properties hardly pay for it.
 REST: Final = 16_384
 
@@ -84,7 +86,7 @@ class Memo:
     def find(self, key: bytes) -> Match | None:
         """Return what is known for a key."""
         found = self._known.get(key)
-        self._judge(1, found is not None)
+        self.judge(1, found is not None)
         return found
 
     def find_run(self, payloads: Sequence[bytes]) -> list[Match | None]:
@@ -108,14 +110,22 @@ class Memo:
         known = len(found) - found.count(None)
         if known:
             # Those that are not known are asked for again, one by one, and counted then.
-            self._judge(known, known)
+            self.judge(known, known)
         return found
 
-    def _judge(self, asked: int, found: int) -> None:
+    def passed_over(self, number: int) -> None:
+        """Count messages of a run that are known elsewhere."""
+        if self.rest:
+            self.rest = max(0, self.rest - number)
+        else:
+            self.judge(number, 0)
+
+    def judge(self, asked: int, found: int) -> None:
+        """Count look-ups, and rest when too little is found."""
         self._asked += asked
         self._found += found
         if self._asked >= JUDGED_AFTER:
-            if self._found < _WORTH_FROM:
+            if self._found < WORTH_FROM:
                 self.rest = REST
                 self._known = {}
                 self._bytes = 0
@@ -123,7 +133,7 @@ class Memo:
 
     def keep(self, key: bytes, match: Match) -> None:
         """Note the match of a message with this key, all of which the quick reader has read."""
-        size = _ENTRY_BYTES + len(key) + _SOURCE_BYTES * len(match.sources)
+        size = ENTRY_BYTES + len(key) + SOURCE_BYTES * len(match.sources)
         if self._bytes + size > BYTES_MAX:
             self._known = {}
             self._bytes = 0

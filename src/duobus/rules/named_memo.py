@@ -20,7 +20,7 @@ from duobus.rules.system import APPLICATION_SECTION, PROPERTIES_SECTION
 NAMES_MAX: Final = 1024
 
 #: Bytes of a value with its code: what the quick reader reads of these kinds cannot fail.
-_WIDTHS: Final = {0x40: 1, 0x41: 1, 0x42: 1, 0x54: 2, 0x55: 2, 0x71: 5, 0x81: 9, 0x82: 9, 0x83: 9}
+WIDTHS: Final = {0x40: 1, 0x41: 1, 0x42: 1, 0x54: 2, 0x55: 2, 0x71: 5, 0x81: 9, 0x82: 9, 0x83: 9}
 
 
 class NamedMemo(Memo):
@@ -96,15 +96,15 @@ class NamedMemo(Memo):
                 pos = first + payload[pos + 1]
                 if not payload[first:pos].isascii():
                     return None
-            elif code in _WIDTHS:
-                pos += _WIDTHS[code]
+            elif code in WIDTHS:
+                pos += WIDTHS[code]
             else:
                 return None
             if asked_for[name] if name in asked_for else self._asks_for(name):
                 key += payload[begin:pos]
             else:
                 # Everything up to the value, with its code and, of a text, its length.
-                value = pos - (payload[begin + 3 + len(name)] if code == 0xA1 else _WIDTHS[code] - 1)
+                value = pos - (payload[begin + 3 + len(name)] if code == 0xA1 else WIDTHS[code] - 1)
                 kept.append((same_from - middle, payload[same_from:value]))
                 if code == 0xA1:
                     texts.append((value - middle, pos - middle))

@@ -14,7 +14,8 @@ from duobus.rules.memo import Memo
 from duobus.rules.message import MessageView
 from duobus.rules.named_memo import NamedMemo
 from duobus.rules.rule import Rule
-from duobus.rules.system import ENVELOPE
+from duobus.rules.shapes import Shapes
+from duobus.rules.system import APPLICATION_SECTION, ENVELOPE
 from duobus.rules.values import EvaluationError
 
 K = TypeVar("K")
@@ -143,6 +144,7 @@ class RuleSet:
         "_readers",
         "_rules",
         "_sections",
+        "_shapes",
         "_sql",
         "_tried",
         "_tried_list",
@@ -173,6 +175,7 @@ class RuleSet:
         self._names: dict[str | None, int] = {}
         self._memo = Memo()
         self._named_memo = NamedMemo(self._names)
+        self._shapes = Shapes(self._names)
         # Sources with one rule that takes everything, and nothing else.
         self._trivial = 0
         for source, rules in (subscriptions or {}).items():
@@ -306,7 +309,9 @@ class RuleSet:
         # Envelopes are read by actions alone here, whose copies are not kept; but all that may be unreadable counts.
         sections = 0 if self._unsteady else self._sections & ~ENVELOPE
         self._memo.start(sections, with_id=self._id_readers > 0)
-        self._named_memo.start(0 if None in self._names else sections, with_id=self._id_readers > 0)
+        by_names = 0 if None in self._names else sections
+        self._named_memo.start(by_names, with_id=self._id_readers > 0)
+        self._shapes.start(is_on=by_names == APPLICATION_SECTION)
 
     def match_payload(
         self, payload: bytes, special: Special | None, enqueued_ms: int | None, sequence_number: int | None
@@ -330,11 +335,23 @@ class RuleSet:
 
     def match_run(self, payloads: Sequence[bytes], enqueued_ms: int, first_number: int) -> list[Match]:
         """Return what ``match_payload`` gives for ordinary messages in a row; for like ones often the same object."""
-        match = self.match_payload
-        return [
-            match(payload, None, enqueued_ms, first_number + offset) if known is None else known
-            for offset, (payload, known) in enumerate(zip(payloads, self._memo.find_run(payloads), strict=True))
-        ]
+        memo, shapes = self._memo, self._shapes
+        found = memo.find_run(payloads)
+        if not all(found):
+            filled = shapes.fill(payloads, found)
+            if filled:
+                memo.passed_over(filled)
+        matches = [match for match in found if match is not None]
+        if len(matches) == len(found):
+            return matches
+        matches = []
+        for offset, (payload, match) in enumerate(zip(payloads, found, strict=True)):
+            if match is None:
+                match = self.match_payload(payload, None, enqueued_ms, first_number + offset)
+                if memo.rest:
+                    shapes.learn(payload, match)
+            matches.append(match)
+        return matches
 
     def match(self, message: MessageView) -> Match:
         """Evaluate all rules on a message. Whatever the message holds, nothing is raised."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import gmtime, strftime
@@ -145,7 +146,14 @@ class Backups:
     async def _run(self, folder: Path, begun_ms: int) -> None:
         self._log.info("backup begun", folder=folder.name)
         try:
-            await self._back_up(folder, begun_ms)
+            await asyncio.to_thread(make_folder, folder)
+            try:
+                await self._back_up(folder, begun_ms)
+            except BaseException:
+                # What was copied is gone already; the empty folder would look like a backup.
+                with suppress(OSError):
+                    await asyncio.to_thread(folder.rmdir)
+                raise
         except (StoreFailed, StoreTooNew, ConfigurationError, ServerBusy) as error:
             self._status |= {"state": "failed", "reason": str(error)}
             self._log.error("backup failed", folder=folder.name, reason=str(error))
@@ -158,7 +166,6 @@ class Backups:
         self._status["endedMs"] = self._clock.now_ms()
 
     async def _back_up(self, folder: Path, begun_ms: int) -> None:
-        await asyncio.to_thread(make_folder, folder)
         rows = tuple(StoreRow(number, store_path(number)) for number in self._brokers)
         snapshots = await asyncio.to_thread(snapshots_of, self._data, rows)
         lives = {number: broker.failures for number, broker in self._brokers.items()}

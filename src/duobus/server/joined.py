@@ -111,7 +111,7 @@ class JoinedServer(Server):
         )
         self.door.whereabouts = self.node
         await super()._open_listeners(authorizer)
-        self.rest.pass_on(HttpPassing(self.node, authorizer))
+        self.rest.pass_on(HttpPassing(self.node, authorizer, self._clock))
         host = settings.advertise or settings.host
         host = f"[{host}]" if ":" in host else host
         amqp = self.port("amqp" if settings.cluster_ca is None else "tls")

@@ -7,7 +7,7 @@ own, so that neither it nor the catalog can hold up the loop; whatever the table
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from ssl import SSLContext
 from typing import Any, Final, TypeVar
 
@@ -18,9 +18,10 @@ from duobus.broker.owning import OwningUnit
 from duobus.clock import Clock
 from duobus.errors import ServiceBusError, StoreFailed, StoreTooNew
 from duobus.gateway.amqp.passing import HERE, MOVING, UNKNOWN
-from duobus.stores.catalog import Catalog, StoreRow
+from duobus.gateway.rest.passing_lists import Listed
+from duobus.stores.catalog import LIVE, Catalog, StoreRow
 from duobus.stores.leases import LeaseTable, NodeEntry
-from duobus.stores.writer import StoreWriter
+from duobus.stores.writer import StoreWriter, Writer
 from duobus.telemetry.logs import Log
 
 T = TypeVar("T")
@@ -59,6 +60,7 @@ class ClusterNode:
         table: The leases.
         make: Makes a message broker for a store that was got.
         created: Called when a store was adopted, to create what the configuration asks for in it.
+        thread: Makes the thread of the table, and that of the catalog.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class ClusterNode:
         created: Callable[[int], Awaitable[None]],
         clock: Clock,
         context: SSLContext | None,
+        thread: Callable[[asyncio.AbstractEventLoop, str], Writer] = StoreWriter,
     ) -> None:
         self.node_id = me.node_id
         self.ownership = Ownership(me)
@@ -88,8 +91,8 @@ class ClusterNode:
         self._clock = clock
         self._log = Log("cluster")
         self._loop = asyncio.get_running_loop()
-        self._leases_thread = StoreWriter(self._loop, "leases")
-        self._catalog_thread = StoreWriter(self._loop, "catalog")
+        self._leases_thread = thread(self._loop, "leases")
+        self._catalog_thread = thread(self._loop, "catalog")
         self._open: dict[int, OpenStore] = {}
         self._locks: dict[int, asyncio.Lock] = {}
         self._revision = -1
@@ -186,10 +189,12 @@ class ClusterNode:
     async def _open_store(self, store_id: int) -> None:
         """Open a store whose lease was got; tried again while the lease lasts."""
         term = self.ownership.term(store_id)
-        while self.ownership.term(store_id) == term and not self.ownership.me.is_leaving:
+        while self.ownership.is_wanted(store_id, term):
             try:
                 async with self._lock(store_id):
-                    await self._try_to_open(store_id, term)
+                    # It may have been left while this waited for its turn.
+                    if self.ownership.is_wanted(store_id, term):
+                        await self._try_to_open(store_id, term)
             except (StoreFailed, StoreTooNew, ServiceBusError) as error:
                 self._log.error("store not opened", store=store_id, reason=str(error))
                 await asyncio.sleep(_RETRY_S)
@@ -283,6 +288,17 @@ class ClusterNode:
         store_id = self._unit.directory.store_for_new(namespace, "/".join(lower)) if may_be_new else None
         return "?" if store_id is None else self._http_door(store_id)
 
+    def listed(self, namespace: str, kind: str) -> Sequence[Listed]:
+        """See rest.passing.HttpWhereabouts."""
+        own = self.ownership.me.http_address
+        found = [
+            (row.path, row.slots[0].store_id)
+            for row in self._unit.directory.contents.entities
+            if row.kind == kind and row.state == LIVE and row.slots and row.namespace.lower() == namespace.lower()
+        ]
+        doors = {store_id: self._http_door(store_id) for _, store_id in found}
+        return [Listed(path, own if (door := doors[store_id]) is None else door) for path, store_id in found]
+
     def _http_door(self, store_id: int) -> str | None:
         door = self.owner_of(store_id, of_http=True)
         return {HERE: None, MOVING: ""}.get(door, door)
@@ -333,7 +349,7 @@ class ClusterNode:
         return Directory(await _submit(self._loop, self._catalog_thread, self._reader.read))
 
 
-def _submit(loop: asyncio.AbstractEventLoop, thread: StoreWriter, call: Callable[[], T]) -> asyncio.Future[T]:
+def _submit(loop: asyncio.AbstractEventLoop, thread: Writer, call: Callable[[], T]) -> asyncio.Future[T]:
     future: asyncio.Future[T] = loop.create_future()
 
     def done(result: T | None, error: BaseException | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -21,6 +22,7 @@ from duobus.stores.catalog import StoreRow
 from duobus.stores.manifest import (
     CATALOG,
     FORMAT,
+    NAME,
     OTHER_BYTES_MAX,
     OTHER_FOLDERS,
     OTHERS_MAX,
@@ -77,6 +79,19 @@ def make_folder(folder: Path) -> None:
         raise ConfigurationError(f"The folder {folder} cannot be made: {error.strerror}.") from error
 
 
+def discard(folder: Path) -> None:
+    """Remove what a backup that was given up has copied: a half takes room, on a disk that may just have run full.
+
+    Never raises: without its manifest the half is refused wherever it is given, so it may as well stay.
+    """
+    for path in (folder / NAME, *folder.glob("*")):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+
+
 def write_backup(data: Path, folder: Path, contents: Contents, clock: Clock, progress: Progress) -> Manifest:
     """Copy ``contents`` and the certificates and keys of ``data`` to an empty folder; returns what was written last.
 
@@ -88,7 +103,12 @@ def write_backup(data: Path, folder: Path, contents: Contents, clock: Clock, pro
     try:
         return _write(data, folder, contents, clock, progress)
     except OSError as error:
+        discard(folder)
         raise StoreFailed(f"The backup could not be written to {folder}: {error}") from error
+    except BaseException:
+        # Ctrl-C included.
+        discard(folder)
+        raise
 
 
 def _write(data: Path, folder: Path, contents: Contents, clock: Clock, progress: Progress) -> Manifest:

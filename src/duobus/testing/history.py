@@ -440,6 +440,18 @@ class Expired(Event):
         self.dead_lettered = dead_lettered
 
 
+class WaitedInVain(Event):
+    """A receiver had credit for a message that was there, or kept one without, for longer than it may (I29)."""
+
+    __slots__ = ("entity", "for_ms", "link", "what")
+
+    def __init__(self, entity: str, link: str, what: str, for_ms: int) -> None:
+        self.entity = entity
+        self.link = link
+        self.what = what
+        self.for_ms = for_ms
+
+
 class Quarantined(Event):
     """The broker reported a damaged message (I57); ``uid`` when the simulation knows which it was."""
 

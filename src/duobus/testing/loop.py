@@ -64,14 +64,16 @@ class Incarnation:
         node: Name of the node.
         number: 1 for the first life, one more after every kill.
         alive: False once killed; from then on nothing of this life runs.
+        held: What has become ready while the process is stopped; None while it runs.
     """
 
-    __slots__ = ("__weakref__", "alive", "node", "number", "tasks")
+    __slots__ = ("__weakref__", "alive", "held", "node", "number", "tasks")
 
     def __init__(self, node: str, number: int) -> None:
         self.node = node
         self.number = number
         self.alive = True
+        self.held: list[Any] | None = None
         self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
 
 
@@ -94,6 +96,7 @@ class SimulationLoop(asyncio.BaseEventLoop):
         network: Where ``create_server`` and ``create_connection`` lead; set by SimulatedNetwork.
         callbacks: How many callbacks ran.
         unhandled: What ``call_exception_handler`` was told.
+        on_rest: Told, before time moves, of the stretch in which nothing happens: (from, to).
     """
 
     network: SimulatedNetwork
@@ -116,6 +119,7 @@ class SimulationLoop(asyncio.BaseEventLoop):
         self.random = random.Random(f"loop:{seed}")
         self.callbacks = 0
         self.unhandled: list[dict[str, Any]] = []
+        self.on_rest: Callable[[float, float], None] | None = None
         self._shuffle = shuffle
         self._trace = trace
         self._checksum = 0
@@ -152,8 +156,12 @@ class SimulationLoop(asyncio.BaseEventLoop):
             if handle._cancelled:
                 continue
             life = handle._context.get(INCARNATION)
-            if life is not None and not life.alive:
-                continue
+            if life is not None:
+                if not life.alive:
+                    continue
+                if life.held is not None:
+                    life.held.append(handle)
+                    continue
             self.callbacks += 1
             if self._trace:
                 self._note(handle)
@@ -174,6 +182,8 @@ class SimulationLoop(asyncio.BaseEventLoop):
         if when > self._deadline:
             raise SimulationTimeout(f"not done after {self._deadline:.3f} virtual seconds")
         if when > self._now:
+            if self.on_rest is not None:
+                self.on_rest(self._now, when)
             self._now = when
             self._instant_turns = 0
 
@@ -274,6 +284,11 @@ class SimulationLoop(asyncio.BaseEventLoop):
         # Kept until the end: a coroutine that is forgotten would be closed, and its finally blocks would run.
         self._graveyard.extend(life.tasks)
         self._sweep()
+
+    def resume(self, life: Incarnation) -> None:
+        """Let a life that was stopped go on, whatever has become ready meanwhile in an order of the seed's."""
+        held, life.held = life.held, None
+        self._ready.extend(held or ())
 
     # --- asyncio's interface ---
 

@@ -84,6 +84,16 @@ class Node:
             self._network.loop.kill(self.life)
             self._network.bury(self.life, farewell=not power)
 
+    def pause(self) -> None:
+        """Stop the process (SIGSTOP): its kernel goes on taking what comes, nothing of it runs until ``resume``."""
+        if self.life.alive and self.life.held is None:
+            self.life.held = []
+
+    def resume(self) -> None:
+        """Let a stopped process go on (SIGCONT)."""
+        if self.life.alive and self.life.held is not None:
+            self._network.loop.resume(self.life)
+
     def crash(self) -> NoReturn:
         """Kill this node from inside its own code, at a crash point; does not return.
 

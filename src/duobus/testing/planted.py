@@ -25,8 +25,10 @@ from duobus.model.columns import DeliveryBatch
 from duobus.stores.interface import CommitBatch, SourceRow
 from duobus.testing.disk import Disk
 from duobus.testing.planted_forwarding import FORWARDING_BUGS
+from duobus.testing.planted_outages import OUTAGE_BUGS
 from duobus.testing.planted_states import STATE_BUGS
 from duobus.testing.planted_transactions import TRANSACTION_BUGS
+from duobus.testing.planted_waits import WAIT_BUGS
 from duobus.testing.stores import CrashingStore
 
 
@@ -375,4 +377,6 @@ BUGS: dict[str, Callable[[], Any]] = {
     "session-state-lost-at-restart": session_state_lost_at_restart,
     "session-newest-first": session_newest_first,
     **STATE_BUGS,
+    **WAIT_BUGS,
+    **OUTAGE_BUGS,
 }

@@ -85,7 +85,9 @@ class SimulatedClient(SimulatedConnection):
             # The link is gone, or its credit is used up: what was not written was not sent.
             for numbers, _ in groups[len(waiting) :]:
                 for op in numbers:
-                    self.world.history.append(h.Fail(op, "client:no-credit", "TrackingId:client", transient=True))
+                    # Nobody answers a settled one; that it was not sent is the client's own affair.
+                    unsent = h.Fail(op, "client:no-credit", "TrackingId:client", transient=True)
+                    self.world.history.append(h.Info(op) if settled else unsent)
         self._flush()
         outcomes = await asyncio.gather(*(self._end_send(numbers, future) for numbers, future in waiting))
         return len(waiting) == len(groups) and all(outcomes)
@@ -190,8 +192,8 @@ class SimulatedClient(SimulatedConnection):
             ping=found.content_type == PING,
         )
 
-    async def settle(self, item: Received, outcome: str, *, management: bool = False) -> bool:
-        """Settle a delivery; whether the broker said yes."""
+    async def settle(self, item: Received, outcome: str, *, management: bool = False, asks_on: bool = False) -> bool:
+        """Settle a delivery, and give one more credit in the same write; whether the broker said yes."""
         if item in self.received:
             self.received.remove(item)
         token = item.event.token
@@ -213,6 +215,8 @@ class SimulatedClient(SimulatedConnection):
         future: asyncio.Future[DeliveryState | None] = asyncio.get_running_loop().create_future()
         self._settles[item.delivery_id] = future
         session.disposition(True, item.delivery_id, item.delivery_id, _OUTCOMES[outcome], False)
+        if asks_on:
+            item.link.grant(item.link.credit + 1)
         self._flush()
         state = await self._answer([op], future)
         if state is None:
@@ -364,4 +368,5 @@ class SimulatedClient(SimulatedConnection):
         delivery.token = entry["lock-token"].bytes_le
         self.world.history.append(delivery)
         assert self._session is not None
-        return Received(self._session.links[0], -1, delivery)
+        # Its link may be gone by now, and the lock runs out.
+        return Received(self._session.links[0], -1, delivery) if self._session.links else None

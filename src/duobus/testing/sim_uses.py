@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import contextlib
+import random
+from typing import TYPE_CHECKING, Any, Final
 
 from duobus.testing import history as h
 
 if TYPE_CHECKING:
-    import random
+    from collections.abc import Awaitable, Callable
 
     from duobus.testing.sim_client import SimulatedClient
+    from duobus.testing.sim_world import World
+
+#: Share of the seeds that have a client which releases everything.
+RELEASERS_SHARE: Final = 0.25
 
 
 async def use(client: SimulatedClient, rng: random.Random, deferred: list[tuple[str, int]], *, removing: bool) -> None:
@@ -36,3 +42,37 @@ async def use(client: SimulatedClient, rng: random.Random, deferred: list[tuple[
         done = await client.settle(item, outcome, management=management)
         if outcome == h.DEFER and (done or rng.random() < 0.5):
             deferred.append((item.event.entity, item.event.seq))
+
+
+def has_releaser(seed: int) -> bool:
+    """Whether a seed has a client which releases everything; drawn apart from the rest of its scenario."""
+    return random.Random(f"has-releaser:{seed}").random() < RELEASERS_SHARE
+
+
+async def release_everything(
+    world: World, entity: str, connect: Callable[[str], Awaitable[Any]], in_phase: Callable[[], bool]
+) -> None:
+    """One client that gives everything back at once, until its credit is used up.
+
+    So does Python's SDK with what comes between two calls of its user: there is credit for a hundred messages, and one
+    message may use up all of it.
+    """
+    rng = random.Random(f"releaser:{world.seed}")
+    while in_phase():
+        client = await connect("releaser")
+        if client is None:
+            return
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            link = await client.receiver(entity)
+            while in_phase() and client.alive:
+                client.grant(link, rng.choice((10, 100)))
+                end = world.loop.time() + rng.choice((0.5, 2.0))
+                while client.alive and world.loop.time() < end:
+                    client.arrived.clear()
+                    for item in list(client.received):
+                        await client.settle(item, h.RELEASE, asks_on=rng.random() < 0.3)
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(client.arrived.wait(), 0.1)
+                await asyncio.sleep(rng.choice((0.0, 1.5)))
+        client.close()
+        await asyncio.sleep(0.1)

@@ -61,6 +61,7 @@ class World:
         queues: What there is.
         disks: Store id to disk; they and the catalog outlive the broker's process.
         unit: The scale unit of the broker's present life, or None.
+        amqp_door: Of the broker's present life, or None.
         on_event: Told what happens to stores.
         removed_uids: Messages that receive-and-delete took: gone, whether the transfer arrived or not (TL7).
     """
@@ -82,6 +83,7 @@ class World:
         self.catalog.put_namespace(NamespaceRow(NAMESPACE, (rule,)))
         self.node = self.network.node(self.HOST)
         self.unit: ScaleUnit | None = None
+        self.amqp_door: AmqpDoor | None = None
         self.lives = 0
         self.removed_uids: set[str] = set()
         self.on_event: Callable[[str], None] = _ignore
@@ -122,7 +124,7 @@ class World:
                 except ServiceBusError:
                     await _pause(0.2)
         rules = NamespaceRules(NAMESPACE, self.catalog.read().namespaces[0].rules, [self.HOST])
-        door = AmqpDoor(
+        self.amqp_door = door = AmqpDoor(
             unit,
             Authorizer([rules]),
             clock=self.clock,
@@ -141,7 +143,19 @@ class World:
                 disk.power_cut()
             else:
                 disk.kill()
-        self.unit = None
+        self.unit = self.amqp_door = None
+
+    def mend(self) -> None:
+        """End every fault; the broker runs afterwards."""
+        for disk in self.disks.values():
+            disk.faults.calm()
+        self.network.heal()
+        if not self.node.alive:
+            self.start()
+
+    def door(self) -> tuple[str, int]:
+        """Host and port for the next connection of a client."""
+        return self.HOST, self.PORT
 
     # -- what the history wants to know -------------------------------------------------------------------------
 

@@ -29,7 +29,8 @@ from duobus.testing.sim_message import Message
 from duobus.testing.sim_sessions import SessionPart
 from duobus.testing.sim_survey import survey
 from duobus.testing.sim_transactions import transact
-from duobus.testing.sim_uses import use
+from duobus.testing.sim_uses import has_releaser, release_everything, use
+from duobus.testing.sim_waits import WaitWatch
 from duobus.testing.sim_world import World
 
 LOCK_MS = 3_000
@@ -180,15 +181,14 @@ class SimulatedRun:
             part = self._sessions = SessionPart(world, scenario.sessions, self.stop_at, scenario.messages)
             jobs += [part.sender(number) for number in range(2)]
             jobs += [part.receiver(number) for number in range(scenario.session_receivers)]
+        if has_releaser(world.seed):
+            entity = scenario.queues[world.seed % len(scenario.queues)].name
+            jobs.append(release_everything(world, entity, self._client, lambda: self.in_phase))
         if scenario.forwarding:
             jobs += ForwardingPart(world, self._client, lambda: self.in_phase, scenario.messages).jobs()
         tasks = [asyncio.ensure_future(job) for job in jobs]
         await self._nemesis()
-        for disk in world.disks.values():
-            disk.faults.calm()
-        world.network.heal()
-        if not world.node.alive:
-            world.start()
+        world.mend()
         await asyncio.gather(*tasks)
         await self._drain()
 
@@ -334,11 +334,15 @@ class SimulatedRun:
 
     # -- the end ------------------------------------------------------------------------------------------------
 
+    async def _come_to_rest(self) -> None:
+        """Wait for locks to end, and look through the queues while nobody uses them."""
+        await asyncio.sleep(6.0)
+        await survey(self.world, self.scenario.all_queues, self.scenario.forwarding)
+
     async def _drain(self) -> None:
         """Receive and complete until nothing comes any more, from every sub-queue; then look what is left."""
         world = self.world
-        await asyncio.sleep(6.0)
-        await survey(world, self.scenario.all_queues, self.scenario.forwarding)
+        await self._come_to_rest()
         async with asyncio.timeout(DRAIN_LIMIT_S):
             client = await self._client("drain")
             assert client is not None
@@ -383,6 +387,7 @@ def run(seed: int, bug: str | None = None) -> Result:
             stack.enter_context(BUGS[bug]())
         world = World(seed, scenario.all_queues, scenario.stores)
         stack.enter_context(world.watched())
+        world.loop.on_rest = WaitWatch(world).rest
         try:
             world.loop.run(SimulatedRun(world, scenario).play(), time_limit_s=RUN_LIMIT_S)
         finally:

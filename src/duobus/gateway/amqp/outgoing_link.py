@@ -139,6 +139,17 @@ class OutgoingLink(Mailbox):
         """Whether settlements are on their way to a store, and their outcomes not told yet."""
         return self.owed > 0
 
+    @property
+    def unsent(self) -> int:
+        """Messages that lie here and wait for the window, the socket or credit."""
+        return self._unsent_number
+
+    def available(self) -> int:
+        """Messages that the fragments could give to this link now."""
+        source_no, sub_queue = self.queue.source_no, self._sub_queue
+        present = (handle.fragment for handle in self.queue.fragments)
+        return sum(max(0, one.available(source_no, sub_queue)) for one in present if one is not None)
+
     # -- credit -------------------------------------------------------------------------------------------------
 
     def flow(self) -> None:

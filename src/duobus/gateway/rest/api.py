@@ -16,8 +16,9 @@ from duobus.gateway.rest.bodies import BodyRoom
 from duobus.gateway.rest.desk.door import DeskDoor, is_for_desk
 from duobus.gateway.rest.guard import Guard
 from duobus.gateway.rest.operating import Drill
-from duobus.gateway.rest.runtime.messages import Messages, Meter
+from duobus.gateway.rest.runtime.messages import Messages
 from duobus.gateway.rest.runtime.routes import call_of
+from duobus.gateway.rest.runtime.sends import Meter, Sends
 from duobus.gateway.rest.target import HOST, parse_target
 from duobus.model.http_options import HttpOptions
 from duobus.telemetry.audit_log import AuditTrail
@@ -25,7 +26,12 @@ from duobus.telemetry.logs import Log
 
 
 class HttpApi:
-    """Management and runtime API of one server; ``serve`` is the handler of all their requests."""
+    """Management and runtime API of one server; ``serve`` is the handler of all their requests.
+
+    Attributes:
+        sends: What takes messages in, for those that come by the express lane.
+        clock: Time.
+    """
 
     def __init__(
         self,
@@ -58,9 +64,9 @@ class HttpApi:
             audit=audit or AuditTrail(),
         )
         self._desk = DeskDoor(unit, self._guard, room)
-        self._messages = Messages(
-            unit, self._guard, self._answers, clock=clock, entropy=entropy, options=options, meter=meter, room=room
-        )
+        self.sends = Sends(unit, self._guard, self._answers, entropy=entropy, options=options, meter=meter, room=room)
+        self.clock = clock
+        self._messages = Messages(unit, self._guard, self._answers, self.sends, options=options, meter=meter, room=room)
 
     async def close(self) -> None:
         """Let what must not be cut off come to its end."""

@@ -11,6 +11,7 @@ from aiohttp import web
 from duobus.broker import ScaleUnit
 from duobus.gateway.rest.api import HttpApi, expect_nothing
 from duobus.gateway.rest.crowd import bounded
+from duobus.gateway.rest.express import ExpressLane
 from duobus.gateway.rest.passing import HttpPassing
 from duobus.gateway.websocket import PATHS, WebSocketDoor
 from duobus.telemetry.metrics import CONTENT_TYPE, Metrics
@@ -33,7 +34,11 @@ KEEP_ALIVE_S = 300.0
 
 
 class RestDoor:
-    """The HTTP door of one server; ``protocol`` makes the protocol of a connection."""
+    """The HTTP door of one server.
+
+    Attributes:
+        lane: Where its connections begin, once it is open and has an API.
+    """
 
     def __init__(
         self,
@@ -53,10 +58,14 @@ class RestDoor:
         self._tokens = tokens
         self._runner: web.AppRunner | None = None
         self._passing: HttpPassing | None = None
+        self.lane: ExpressLane | None = None
 
     def pass_on(self, passing: HttpPassing) -> None:
         """Send requests about entities of other servers on to them."""
         self._passing = passing
+        if self.lane is not None:
+            # Whose a request is has to be found out first, for each.
+            self.lane.is_open = False
 
     async def open(self) -> Callable[[], asyncio.Protocol]:
         """Get ready and return the factory of protocols."""
@@ -89,12 +98,17 @@ class RestDoor:
         await self._runner.setup()
         server = self._runner.server
         assert server is not None
-        return bounded(server)
+        if self._api is None:
+            return bounded(server)
+        lane = self.lane = ExpressLane(server, self._api.sends, self._api.clock, KEEP_ALIVE_S)
+        return bounded(lane)
 
     async def close(self) -> None:
         """Close what is open."""
         if self._passing is not None:
             await self._passing.close()
+        if self.lane is not None:
+            await self.lane.close(_SHUTDOWN_S)
         if self._api is not None:
             await self._api.close()
         if self._runner is not None:

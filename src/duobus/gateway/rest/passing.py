@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import asyncio
+from collections.abc import Awaitable, Sequence
 from ssl import SSLContext
 from typing import Final, Protocol
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector, web
+from yarl import URL
 
 from duobus.auth.authorizer import Authorizer
+from duobus.clock import Clock
 from duobus.errors import ArgumentInvalid
+from duobus.gateway.rest.atom import documents
+from duobus.gateway.rest.atom.paging import page_of
+from duobus.gateway.rest.passing_lists import LISTS, Listed, ListPage, Part, query_of
 from duobus.gateway.rest.target import HOST, Target, parse_target
+from duobus.model.description import QUEUE, TOPIC
 
 #: Names the server that has sent a request on: it is sent on no more.
 PASSED: Final = "X-Duobus-Passed-By"
@@ -26,7 +33,9 @@ _HOP: Final = frozenset(
 )
 #: First segments of what is this server's own, or of the whole namespace.
 _OWN: Final = ("$duobus", "$namespaceinfo", "$cbs")
-_LISTS: Final = "$resources"
+_KINDS: Final = {"queues": QUEUE, "topics": TOPIC}
+#: How often a list is asked for anew when entities came, went or moved meanwhile.
+LIST_TRIES: Final = 3
 
 
 class HttpWhereabouts(Protocol):
@@ -42,6 +51,9 @@ class HttpWhereabouts(Protocol):
         something is to be created there.
         """
 
+    def listed(self, namespace: str, kind: str) -> Sequence[Listed]:
+        """All entities of a kind, and who has them; this server with its own address."""
+
     @property
     def is_joined(self) -> bool:
         """Whether this server can reach what it shares with the others."""
@@ -53,9 +65,10 @@ class HttpWhereabouts(Protocol):
 class HttpPassing:
     """Sends requests on, for one server."""
 
-    def __init__(self, whereabouts: HttpWhereabouts, authorizer: Authorizer) -> None:
+    def __init__(self, whereabouts: HttpWhereabouts, authorizer: Authorizer, clock: Clock) -> None:
         self._whereabouts = whereabouts
         self._authorizer = authorizer
+        self._clock = clock
         self._session: ClientSession | None = None
 
     @property
@@ -76,8 +89,9 @@ class HttpPassing:
             return None
         if not HOST.fullmatch(request.host) or not target.lower or target.lower[0] in _OWN:
             return None
-        if target.lower[0] == _LISTS:
-            return _refusal(501, "Servers that share a catalog do not list entities yet. Ask for them by name.")
+        if target.lower[0] == LISTS:
+            # Who is asked by another server tells what it has itself.
+            return None if PASSED in request.headers else await self._list(request, target)
         door = await self._door(request, target)
         if door is None:
             return None
@@ -98,22 +112,75 @@ class HttpPassing:
             door = find(namespace, target.lower, may_be_new=request.method == "PUT")
         return None if door == "?" else door
 
-    async def _send_on(self, request: web.Request, door: str) -> web.StreamResponse:
-        context = self._whereabouts.context
+    async def _list(self, request: web.Request, target: Target) -> web.Response | None:
+        """One feed of what all servers have; None when this one says as much alone."""
+        kind = _KINDS.get(target.lower[1]) if len(target.lower) == 2 and request.method == "GET" else None
+        if kind is None:
+            return None
+        try:
+            page = page_of(target.query)
+        except ArgumentInvalid:
+            return None
+        namespace = self._authorizer.namespace_of(request.host).name
+        for _ in range(LIST_TRIES):
+            # Another server may have changed something a moment ago.
+            await self._whereabouts.look_again()
+            found = ListPage(self._whereabouts.listed(namespace, kind), page)
+            if not found.paths:
+                return None
+            answer = None if found.is_moving else await self._gathered(request, target, found)
+            if answer is not None:
+                return answer
+        return _refusal(503, "Entities move between servers, or change. Please wait a second and list them again.")
+
+    async def _gathered(self, request: web.Request, target: Target, page: ListPage) -> web.Response | None:
+        """The feed of a page, or the first refusal; None when it is not what it was a moment ago."""
+        try:
+            answers = await asyncio.gather(*(self._part(request, target, part) for part in page.parts))
+        except (ClientError, OSError, TimeoutError):
+            return None
+        refused = next((answer for answer in answers if answer.status != 200), None)
+        if refused is not None:
+            return refused
+        url = f"{'https' if request.secure else 'http'}://{request.host}/{'/'.join(target.segments)}"
+        texts = [answer.text or "" for answer in answers]
+        feed = page.assemble(target.lower[1].title(), url, texts, self._clock.now_ms())
+        return None if feed is None else web.Response(text=feed, headers={"Content-Type": documents.FEED_TYPE})
+
+    async def _part(self, request: web.Request, target: Target, part: Part) -> web.Response:
+        path = f"/{'/'.join(target.segments)}?{query_of(target.query, part)}"
+        async with self._opened().request(
+            "GET", self._url(part.door, path), headers=self._headers(request), allow_redirects=False
+        ) as found:
+            text = await found.text()
+            return web.Response(
+                status=found.status, reason=found.reason, text=text, content_type=found.content_type, charset="utf-8"
+            )
+
+    def _opened(self) -> ClientSession:
         if self._session is None:
             self._session = ClientSession(
-                auto_decompress=False,
-                connector=TCPConnector(limit=CONNECTIONS_MAX, ssl=context or True),
+                connector=TCPConnector(limit=CONNECTIONS_MAX, ssl=self._whereabouts.context or True),
                 timeout=ClientTimeout(total=ANSWER_S, sock_connect=CONNECT_S),
+                auto_decompress=False,
             )
-        headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _HOP]
-        headers.append((PASSED, self._whereabouts.node_id))
-        from yarl import URL
+        return self._session
 
-        url = URL(f"{'https' if context else 'http'}://{door}{request.raw_path}", encoded=True)
+    def _headers(self, request: web.Request) -> list[tuple[str, str]]:
+        headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _HOP]
+        return [*headers, (PASSED, self._whereabouts.node_id)]
+
+    def _url(self, door: str, path: str) -> URL:
+        return URL(f"{'https' if self._whereabouts.context else 'http'}://{door}{path}", encoded=True)
+
+    async def _send_on(self, request: web.Request, door: str) -> web.StreamResponse:
         body = request.content if request.can_read_body else None
-        async with self._session.request(
-            request.method, url, headers=headers, data=body, allow_redirects=False
+        async with self._opened().request(
+            request.method,
+            self._url(door, request.raw_path),
+            headers=self._headers(request),
+            data=body,
+            allow_redirects=False,
         ) as found:
             answer = web.StreamResponse(status=found.status, reason=found.reason)
             for name, value in found.headers.items():

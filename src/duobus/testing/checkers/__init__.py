@@ -55,6 +55,7 @@ CHECKERS: dict[int, Callable[[Facts], Iterator[Violation]]] = {
     26: sends.keyless_spread,
     27: sends.keyless_reroute,
     28: sends.keyed_to_dead_fragment,
+    29: order.nothing_waits_in_vain,
     30: survey.peek,
     32: survey.counters,
     34: transactions.one_key,

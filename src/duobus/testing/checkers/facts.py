@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 from duobus.testing.entity_history import NumberTold
 from duobus.testing.history import (
@@ -36,6 +37,7 @@ from duobus.testing.history import (
     SettleBegin,
     StrayOutcome,
     Turn,
+    WaitedInVain,
 )
 from duobus.testing.session_history import SessionAccepted, SessionFreed, SessionRenewBegin, StateBegin, StateRead
 from duobus.testing.survey_history import Surveyed
@@ -263,6 +265,7 @@ class Facts:
         self.link_lost: dict[str, LinkLost] = {}
         self.lock_ended: dict[bytes, LockEnded] = {}
         self.strays: list[StrayOutcome] = []
+        self.waits: list[WaitedInVain] = []
         self.numbers_told: list[NumberTold] = []
         self.expiries: list[Expired] = []
         self.quarantined: list[Quarantined] = []
@@ -272,6 +275,18 @@ class Facts:
         self.session_freed: dict[tuple[str, str, int], SessionFreed] = {}
         self.surveys: list[Surveyed] = []
         self.drained: Drained | None = None
+        # What is only kept, each kind in a row of its own.
+        self._rows: dict[type[Event], list[Any]] = {
+            Peeked: self.peeks,
+            Crash: self.crashes,
+            StrayOutcome: self.strays,
+            Expired: self.expiries,
+            Quarantined: self.quarantined,
+            WaitedInVain: self.waits,
+            NumberTold: self.numbers_told,
+            SessionAccepted: self.sessions,
+            StateRead: self.sessions,
+        }
         self._down: set[tuple[str, int]] = set()
         self._changes = 0
         for event in history:
@@ -340,27 +355,15 @@ class Facts:
                 self._sort_in_notice(event)
 
     def _sort_in_notice(self, event: Event) -> None:
-        match event:
-            case Peeked():
-                self.peeks.append(event)
-            case Admitted():
-                self.admitted[event.entity, event.uid, event.key].append(event)
-            case Crash():
-                self.crashes.append(event)
-            case StrayOutcome():
-                self.strays.append(event)
-            case Expired():
-                self.expiries.append(event)
-            case Quarantined():
-                self.quarantined.append(event)
-            case NumberTold():
-                self.numbers_told.append(event)
-            case SessionAccepted() | StateRead():
-                self.sessions.append(event)
-            case SessionFreed():
-                self.session_freed.setdefault((event.entity, event.session, event.accepted_ms), event)
-            case _:
-                raise TypeError(f"no checker knows {event!r}")
+        row = self._rows.get(type(event))
+        if row is not None:
+            row.append(event)
+        elif isinstance(event, Admitted):
+            self.admitted[event.entity, event.uid, event.key].append(event)
+        elif isinstance(event, SessionFreed):
+            self.session_freed.setdefault((event.entity, event.session, event.accepted_ms), event)
+        else:
+            raise TypeError(f"no checker knows {event!r}")
 
     # --- questions that several checkers ask ---
 

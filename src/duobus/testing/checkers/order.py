@@ -1,4 +1,4 @@
-"""Invariants of counting and of order among deliveries (I6, I19, I20)."""
+"""Invariants of counting, of order and of progress among deliveries (I6, I19, I20, I29)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def _durable_count(facts: Facts, delivery: Delivery, later: Delivery) -> int:
     """Return what of a delivery's count the crash before ``later`` could not forget."""
     least, _ = _counts(facts, delivery)
     settles = facts.settles_of.get(delivery.token or b"", ())
-    if any(s.outcome in (ABANDON, RELEASE, DEFER) and facts.end(s).ok is not None for s in settles):
+    # What is released changes nothing in the store, so that its answer waits for no commit and proves none.
+    if any(s.outcome in (ABANDON, DEFER) and facts.end(s).ok is not None for s in settles):
         return least
     crash = facts.crash_after(delivery)
     if crash is None:
@@ -175,6 +176,12 @@ def _returned_ms(facts: Facts, earlier: Delivery, later: Delivery) -> int | None
     if crash is not None and crash.index < later.index:
         return crash.broker_ms
     return facts.lock_end_ms(earlier) + facts.setup.expiry_slack_ms
+
+
+def nothing_waits_in_vain(facts: Facts) -> Iterator[Violation]:
+    """I29: a receiver with credit gets what there is within a second, and one without keeps nothing from the others."""
+    for wait in facts.waits:
+        yield Violation(29, f"{wait.link} at {wait.entity} {wait.what}, for {wait.for_ms} ms", wait)
 
 
 def _overtaken(invariant: int, facts: Facts, waits: list[_Wait]) -> Iterator[Violation]:

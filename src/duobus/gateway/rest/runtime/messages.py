@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Mapping
 from urllib.parse import quote
 
 from aiohttp import web
@@ -14,13 +13,10 @@ from duobus.auth.authorizer import NamespaceRules
 from duobus.broker import ABANDON, MAIN, Queue, ScaleUnit, SettleBatch, lock_lost
 from duobus.broker import COMPLETE as COMPLETED
 from duobus.broker.namespace import Namespace
-from duobus.clock import Clock, Entropy
 from duobus.codec import scan
 from duobus.errors import (
     ArgumentInvalid,
-    EntityDisabled,
     EntityNotFound,
-    MessageTooLarge,
     NotAllowed,
 )
 from duobus.gateway.rest.answers import Answers
@@ -28,26 +24,17 @@ from duobus.gateway.rest.atom.place import Place
 from duobus.gateway.rest.bodies import BodyRoom, read_body
 from duobus.gateway.rest.guard import Guard
 from duobus.gateway.rest.runtime import routes
-from duobus.gateway.rest.runtime.broker_properties import BrokerProperties, read_header
 from duobus.gateway.rest.runtime.from_amqp import altered, message_id_text, sequence_number, show
-from duobus.gateway.rest.runtime.header_values import read_properties
 from duobus.gateway.rest.runtime.receiving import TIMEOUT_DEFAULT_S, TIMEOUT_MAX_S, give_back, take_one
 from duobus.gateway.rest.runtime.routes import Call
-from duobus.gateway.rest.runtime.to_amqp import Outgoing, make_message, read_batch
+from duobus.gateway.rest.runtime.sends import SEND_BYTES_MAX, Meter, Sends, demand_status, is_batch_type
 from duobus.gateway.rest.target import Target
 from duobus.gateway.waiting import Waiting
 from duobus.model.address import Address, parse_address
-from duobus.model.columns import DeliveryBatch, SendBatch
-from duobus.model.description import ACTIVE, RECEIVE_DISABLED, SEND_DISABLED, TOPIC, Right
+from duobus.model.columns import DeliveryBatch
+from duobus.model.description import ACTIVE, SEND_DISABLED, TOPIC, Right
 from duobus.model.http_options import HttpOptions
-from duobus.model.metering import EMPTY_RECEIVE, RECEIVE, RENEW, SEND, SETTLE, operations_of
-
-#: The most that one request sends, in bytes (HTTP contract A.6.2), whatever the entity would take over AMQP.
-SEND_BYTES_MAX: Final = 1 << 20
-BATCH_TYPE: Final = "application/vnd.microsoft.servicebus.json"
-
-#: ``meter(namespace, entity, kind, messages, bytes, operations, key)``.
-Meter = Callable[[str, str, str, int, int, int, str], None]
+from duobus.model.metering import EMPTY_RECEIVE, RECEIVE, RENEW, SETTLE, operations_of
 
 
 class Messages:
@@ -57,8 +44,7 @@ class Messages:
         unit: Where the entities are.
         guard: Who may.
         answers: Makes refusals.
-        clock: Time.
-        entropy: For message ids.
+        sends: Takes what is sent.
         options: What the operator chose.
         meter: Counts operations.
         room: Memory for bodies.
@@ -69,9 +55,8 @@ class Messages:
         unit: ScaleUnit,
         guard: Guard,
         answers: Answers,
+        sends: Sends,
         *,
-        clock: Clock,
-        entropy: Entropy,
         options: HttpOptions,
         meter: Meter,
         room: BodyRoom,
@@ -79,8 +64,7 @@ class Messages:
         self._unit = unit
         self._guard = guard
         self._answers = answers
-        self._clock = clock
-        self._entropy = entropy
+        self._sends = sends
         self._options = options
         self._meter = meter
         self._room = room
@@ -116,50 +100,21 @@ class Messages:
     async def _send(
         self, request: web.Request, queue: Queue, address: Address, home: Namespace, key: str
     ) -> web.Response:
-        if address.sub_queue != MAIN:
-            raise NotAllowed("Messages cannot be sent to a dead-letter queue.")
-        if address.subscription is not None:
-            raise NotAllowed("Messages cannot be sent to a subscription. Send to its topic.")
-        _demand_status(queue, (ACTIVE, RECEIVE_DISABLED))
-        is_batch = request.headers.get("Content-Type", "").partition(";")[0].strip().lower() == BATCH_TYPE
-        limit = min(queue.description.max_message_size_bytes, SEND_BYTES_MAX)
-        body = await read_body(request, SEND_BYTES_MAX if is_batch else limit, self._room)
+        limit = self._sends.demand_target(queue, address)
+        content_type, properties = request.headers.get("Content-Type"), request.headers.get("BrokerProperties")
+        body = await read_body(request, SEND_BYTES_MAX if is_batch_type(content_type) else limit, self._room)
         try:
-            messages = read_batch(body, self._entropy) if is_batch else [self._single(request, body)]
-            await self._store(messages, queue, home, limit, key, is_batch=is_batch)
+            waiting = Waiting()
+            others = request.raw_headers
+            batch = self._sends.batch(body, content_type, properties, others, queue, home, limit, waiting)
+            queue.send(batch)
+            (result,) = await waiting.results(1)
+            if result.error is not None:
+                raise result.error
+            self._sends.count(queue, batch, key)
         finally:
             self._room.give(len(body))
         return web.Response(status=201)
-
-    def _single(self, request: web.Request, body: bytes) -> Outgoing:
-        text = request.headers.get("BrokerProperties")
-        about = BrokerProperties() if text is None else read_header(text)
-        content_type = request.headers.get("Content-Type")
-        return make_message(body, about, read_properties(request.raw_headers), content_type, self._entropy)
-
-    async def _store(
-        self, messages: list[Outgoing], queue: Queue, home: Namespace, limit: int, key: str, *, is_batch: bool
-    ) -> None:
-        for message in messages:
-            if len(message.bare) > limit:
-                raise MessageTooLarge(f"A message has {len(message.bare)} bytes; '{queue.path}' allows {limit} here.")
-            queue.demand_session(message.special, is_ping=False)
-        if home.throttle is not None and not home.throttle.admit_whole(len(messages)):
-            raise home.throttle.refusal()
-        waiting = Waiting()
-        batch = SendBatch(0, [message.bare for message in messages], True, waiting)
-        batch.atomic = is_batch
-        batch.extra = {
-            index: message.special for index, message in enumerate(messages) if message.special is not None
-        } or None
-        if queue.is_partitioned and any(message.key is not None for message in messages):
-            batch.keys = [message.key for message in messages]
-        queue.send(batch)
-        (result,) = await waiting.results(1)
-        if result.error is not None:
-            raise result.error
-        operations = sum(operations_of(len(payload)) for payload in batch.payloads)
-        self._meter(queue.namespace, queue.path, SEND, batch.n, batch.bytes_total, operations, key)
 
     # -- receiving ----------------------------------------------------------------------------------------------
 
@@ -174,7 +129,7 @@ class Messages:
         home: Namespace,
         key: str,
     ) -> web.Response:
-        _demand_status(queue, (ACTIVE, SEND_DISABLED))
+        demand_status(queue, (ACTIVE, SEND_DISABLED))
         if queue.description.requires_session and address.sub_queue == MAIN:
             raise NotAllowed(f"'{queue.path}' requires sessions, which cannot be received over HTTP. Use AMQP.")
         if queue.kind == TOPIC:
@@ -237,12 +192,6 @@ class Messages:
 def _is_named(text: str, number: int, payload: bytes) -> bool:
     """Whether the message in an address is the one that the lock is of: by sequence number or by message id."""
     return text == str(number) or text == message_id_text(scan(payload))
-
-
-def _demand_status(queue: Queue, allowed: tuple[str, ...]) -> None:
-    status = queue.description.status
-    if status not in allowed:
-        raise EntityDisabled(f"The {queue.kind} '{queue.path}' has the status {status}. Enable it, then try again.")
 
 
 def _timeout(query: Mapping[str, str]) -> float:

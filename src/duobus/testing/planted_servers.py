@@ -1,0 +1,105 @@
+"""Mistakes of servers that share a catalog, to be found: ``python -m duobus.testing.planted_servers --bug NAME``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+from unittest import mock
+
+from duobus.broker.ownership import Ownership
+from duobus.stores.leases import Exchange, MemoryLeases
+from duobus.testing.sim_database import SharedDisk
+from duobus.testing.sim_servers import ServersWorld, run
+
+
+@contextmanager
+def stale_owner_writes() -> Iterator[None]:
+    """A server that was stopped or cut off goes on as if its leases had not ended."""
+
+    def ends_ms(self: Ownership, store_id: int) -> int:
+        return 0 if self.term(store_id) is None else 1 << 62
+
+    def may_act(self: Ownership, store_id: int, _now_ms: int) -> bool:
+        return self.term(store_id) is not None
+
+    def lapsed(_self: Ownership, _now_ms: int) -> list[int]:
+        return []
+
+    with (
+        mock.patch.object(Ownership, "may_act", may_act),
+        mock.patch.object(Ownership, "ends_ms", ends_ms),
+        mock.patch.object(Ownership, "lapsed", lapsed),
+    ):
+        yield
+
+
+@contextmanager
+def lease_judged_by_the_local_clock() -> Iterator[None]:
+    """Whether another's lease is over is judged by the wall clock of whoever wants it."""
+    made: list[ServersWorld] = []
+    init = ServersWorld.__init__
+
+    def note(self: ServersWorld, *arguments: Any) -> None:
+        init(self, *arguments)
+        made.append(self)
+
+    def now_for(self: MemoryLeases, told: Exchange) -> int:
+        server = made[-1].hosts.get(told.me.node_id)
+        return self._now_ms() if server is None else server.clock.now_ms()
+
+    with mock.patch.object(ServersWorld, "__init__", note), mock.patch.object(MemoryLeases, "now_for", now_for):
+        yield
+
+
+@contextmanager
+def epoch_not_checked() -> Iterator[None]:
+    """The database takes whatever commit reaches it."""
+    with mock.patch.object(SharedDisk, "is_fenced", new=False):
+        yield
+
+
+BUGS: Final[dict[str, Callable[[], Any]]] = {
+    "stale-owner-writes": stale_owner_writes,
+    "lease-judged-by-the-local-clock": lease_judged_by_the_local_clock,
+    "epoch-not-checked": epoch_not_checked,
+}
+
+
+def caught(bug: str, seed: int) -> str | None:
+    """How a seed shows a planted bug, or None when it does not."""
+    with BUGS[bug]():
+        return _shown(seed)
+
+
+def _shown(seed: int) -> str | None:
+    try:
+        wrong = run(seed).wrong
+    except Exception as error:  # noqa: BLE001 - any failure of a run is a finding
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return str(wrong[0]).splitlines()[0] if wrong else None
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run some seeds, with a planted bug or without, and tell what they show."""
+    parser = argparse.ArgumentParser(prog="python -m duobus.testing.planted_servers")
+    parser.add_argument("--first", type=int, default=1, help="the first seed (1)")
+    parser.add_argument("--seeds", type=int, default=50, help="run so many (50)")
+    parser.add_argument("--bug", choices=sorted(BUGS), help="plant this bug, and stop when it is caught")
+    arguments = parser.parse_args(words)
+    bad = 0
+    for seed in range(arguments.first, arguments.first + arguments.seeds):
+        how = _shown(seed) if arguments.bug is None else caught(arguments.bug, seed)
+        if how is not None:
+            bad += 1
+            print(f"seed {seed}: {how}", flush=True)
+            if arguments.bug is not None:
+                return 0
+    print(f"{arguments.seeds - bad} passed, {bad} failed")
+    return 1 if bad or arguments.bug is not None else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,353 @@
+"""The express lane: sends that are taken straight from their connection, and what leaves it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from gateway_kit import TcpStream, in_loop, serving, settled
+from http_kit import Http, Reply, both, token
+
+from duobus.clock import Clock
+from duobus.errors import StoreFailed
+from duobus.gateway.rest import express
+from duobus.gateway.rest.express import AHEAD_BYTES_MAX, ExpressLane
+from duobus.gateway.rest.runtime.heads import BODY_BYTES_MAX, HEAD_BYTES_MAX
+from duobus.gateway.rest.runtime.sends import Sends
+from duobus.model.description import QueueDescription
+from duobus.server.build import Server
+from duobus.stores.memory import MemoryStore
+from duobus.stores.writer import StoreWriter
+
+
+def lane_of(server: Server) -> ExpressLane:
+    assert server.rest.lane is not None
+    return server.rest.lane
+
+
+async def connect(server: Server) -> Http:
+    return await Http.connect(server.port("http") or 0)
+
+
+async def send(http: Http, body: bytes = b"x", **headers: str) -> Reply:
+    return await http.ask("POST", "/q/messages", body, headers)
+
+
+async def bodies(server: Server, number: int) -> list[bytes]:
+    """What lies in the queue, in order."""
+    http = await connect(server)
+    return [(await http.ask("DELETE", "/q/messages/head")).body for _ in range(number)]
+
+
+@in_loop
+async def test_sends_stay_on_the_lane_and_are_answered_as_the_general_server_answers() -> None:
+    async with serving() as server:
+        http = await connect(server)
+        first = await send(http, b"one", Property="7")
+        assert len(lane_of(server)) == 1
+        general = await connect(server)
+        other = await general.ask("POST", "/q/Messages/", b"two")
+        assert len(lane_of(server)) == 1
+        assert (first.status, first.body) == (other.status, other.body) == (201, b"")
+        assert [name for name, _ in first.headers] == [name for name, _ in other.headers]
+        assert first.header("Server") == other.header("Server")
+        assert server.door.totals["ns", "q", "send"][0] == 2
+        found = await general.ask("DELETE", "/q/messages/head")
+        assert (found.body, found.header("Property")) == (b"one", "7")
+        assert await bodies(server, 1) == [b"two"]
+
+
+@in_loop
+async def test_requests_behind_each_other_are_answered_in_order() -> None:
+    async with serving() as server:
+        http = await connect(server)
+        await both(*(http.start("POST", "/q/messages", str(number)) for number in range(50)))
+        assert [(await http.reply()).status for _ in range(50)] == [201] * 50
+        assert len(lane_of(server)) == 1
+        assert await bodies(server, 50) == [str(number).encode() for number in range(50)]
+
+
+@in_loop
+async def test_another_request_behind_sends_gets_its_answer_behind_theirs() -> None:
+    async with serving() as server:
+        http = await connect(server)
+        await http.start("POST", "/q/messages", b"x")
+        await http.start("POST", "/q/messages", b"y")
+        await http.start("DELETE", "/q/messages/head")
+        await http.start("POST", "/nobody/messages", b"z")
+        await http.start("POST", "/q/messages", b"z")
+        replies = [await http.reply() for _ in range(5)]
+        assert [reply.status for reply in replies] == [201, 201, 200, 410, 201]
+        assert replies[2].body == b"x"
+        assert len(lane_of(server)) == 0
+
+
+@in_loop
+async def test_a_request_that_comes_in_pieces_is_read_as_one() -> None:
+    async with serving() as server:
+        http = await connect(server)
+        assert (await send(http)).status == 201
+        head = f"POST /q/messages HTTP/1.1\r\nHost: localhost\r\nAuthorization: {token()}\r\nContent-Length: 6\r\n\r\n"
+        data = head.encode() + b"pieces"
+        for pos in range(0, len(data), 40):
+            await http.stream.write(data[pos : pos + 40])
+            await asyncio.sleep(0.001)
+        assert (await http.reply()).status == 201
+        assert len(lane_of(server)) == 1
+        assert await bodies(server, 2) == [b"x", b"pieces"]
+
+
+@pytest.mark.parametrize(
+    ("queue", "target", "headers", "status"),
+    [
+        ("q", "/nobody/messages", {}, 410),
+        ("q", "/q/messages", {"Authorization": "SharedAccessSignature sr=a&sig=b&se=1&skn=c"}, 401),
+        ("q", "/q/messages", {"Authorization": token(expires_s=1)}, 401),
+        ("q", "/q/messages", {"Authorization": token("other")}, 401),
+        ("q", "/q/messages", {"Host": "a b"}, 400),
+        ("q", "/q/messages", {"BrokerProperties": "{"}, 400),
+        ("q", "/q/messages", {"Quoted": '"open'}, 400),
+        ("q", "/q/../messages", {}, 400),
+        ("q", "/q/%ff/messages", {}, 400),
+        ("q", "/q/messages/7/messages", {}, 400),
+        ("sessions", "/sessions/messages", {}, 400),
+        ("disabled", "/disabled/messages", {}, 403),
+        ("small", "/small/messages", {}, 403),
+    ],
+)
+def test_what_is_refused_is_refused_by_the_general_server(
+    queue: str, target: str, headers: dict[str, str], status: int
+) -> None:
+    about = {
+        "sessions": QueueDescription(name="sessions", requires_session=True),
+        "disabled": QueueDescription(name="disabled", status="SendDisabled"),
+        "small": QueueDescription(name="small", max_message_size_bytes=1024),
+    }
+
+    @in_loop
+    async def run() -> None:
+        async with serving(about.get(queue, QueueDescription(name="q"))) as server:
+            http = await connect(server)
+            reply = await http.ask("POST", target, b"x" * 2000, headers)
+            assert reply.status == status
+            assert reply.text.startswith(f"<Error><Code>{status}</Code><Detail>SubCode={status}")
+            assert len(lane_of(server)) == 0
+
+    run()
+
+
+@in_loop
+async def test_a_large_body_is_the_general_servers() -> None:
+    async with serving() as server:
+        http = await connect(server)
+        assert (await send(http, b"x" * BODY_BYTES_MAX)).status == 201
+        assert len(lane_of(server)) == 1
+        assert (await send(http, b"x" * (BODY_BYTES_MAX + 1))).status == 201
+        assert len(lane_of(server)) == 0
+
+
+@in_loop
+async def test_a_head_that_does_not_end_is_the_general_servers() -> None:
+    async with serving() as server:
+        http = await connect(server)
+        assert (await send(http)).status == 201
+        await http.stream.write(b"POST /q/messages HTTP/1.1\r\nName: " + b"x" * HEAD_BYTES_MAX)
+        await settled(lambda: len(lane_of(server)) == 0)
+        await http.stream.write(b"x" * 40_000 + b"\r\n\r\n")
+        assert (await http.reply()).status == 400
+
+
+@in_loop
+async def test_a_request_that_drips_is_the_general_servers_after_two_looks() -> None:
+    async with serving() as server:
+        lane = lane_of(server)
+        http = await connect(server)
+        assert (await send(http)).status == 201
+        await http.stream.write(
+            f"POST /q/messages HTTP/1.1\r\nHost: localhost\r\nAuthorization: {token()}\r\n".encode()
+            + b"Content-Length: 2\r\n\r\nx"
+        )
+        (connection,) = lane._open
+        await settled(lambda: bool(connection._data))
+        lane._sweep_now()
+        assert len(lane) == 1
+        lane._sweep_now()
+        assert len(lane) == 0
+        await http.stream.write(b"y")
+        assert (await http.reply()).status == 201
+        assert await bodies(server, 2) == [b"x", b"xy"]
+
+
+@in_loop
+async def test_a_connection_that_does_nothing_is_closed_after_the_time_of_keep_alive() -> None:
+    async with serving() as server:
+        lane = lane_of(server)
+        http = await connect(server)
+        assert (await send(http)).status == 201
+        for _ in range(int(300 / express.SWEEP_S)):
+            lane._sweep_now()
+        assert (await send(http)).status == 201
+        for _ in range(int(300 / express.SWEEP_S) + 1):
+            lane._sweep_now()
+        assert await http.stream.read() == b""
+        await settled(lambda: len(lane) == 0)
+
+
+@in_loop
+async def test_whoever_does_not_read_answers_sends_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = 0
+    prepare = Sends.prepare
+
+    def counted(self: Sends, *args: Any) -> Any:
+        nonlocal taken
+        taken += 1
+        return prepare(self, *args)
+
+    monkeypatch.setattr(Sends, "prepare", counted)
+    async with serving() as server:
+        http = await connect(server)
+        assert (await send(http)).status == 201
+        (connection,) = lane_of(server)._open
+        connection.pause_writing()
+        for _ in range(4):
+            await http.start("POST", "/q/messages", b"x" * (AHEAD_BYTES_MAX // 2))
+        await settled(lambda: connection._is_paused)
+        assert taken == 1
+        connection.resume_writing()
+        assert [(await http.reply()).status for _ in range(4)] == [201] * 4
+        assert not connection._is_paused
+
+
+@in_loop
+async def test_a_namespace_past_its_rate_says_so_and_the_connection_stays() -> None:
+    from duobus.broker import Throttle
+
+    async with serving() as server:
+        server.unit.namespace("ns").throttle = Throttle("ns", 5, Clock())
+        http = await connect(server)
+        replies = [await send(http) for _ in range(8)]
+        assert {reply.status for reply in replies} == {201, 503}
+        (busy, *_) = (reply for reply in replies if reply.status == 503)
+        assert busy.text.startswith("<Error><Code>503</Code><Detail>SubCode=50004.")
+        assert busy.header("Retry-After") == "2"
+        assert len(lane_of(server)) == 1
+
+
+@in_loop
+async def test_a_send_whose_store_is_away_or_fails_is_told_so_and_the_connection_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving() as server:
+        http = await connect(server)
+        (handle,) = server.unit.namespace("ns").queues["q"].fragments
+        fragment, handle.fragment = handle.fragment, None
+        away = await send(http)
+        handle.fragment = fragment
+
+        def fail(self: MemoryStore, batch: Any) -> None:
+            raise StoreFailed("the disk is gone")
+
+        monkeypatch.setattr(MemoryStore, "commit", fail)
+        failed = await send(http)
+        assert (away.status, failed.status) == (503, 503)
+        assert len(lane_of(server)) == 1
+
+
+@in_loop
+async def test_a_fault_of_ours_is_answered_without_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as server:
+        http = await connect(server)
+
+        def fault(batch: Any) -> None:
+            raise ZeroDivisionError("secret")
+
+        queue = server.unit.namespace("ns").queues["q"]
+        monkeypatch.setattr(type(queue), "send", lambda self, batch: fault(batch))
+        reply = await send(http)
+        assert reply.status == 500
+        assert "secret" not in reply.text
+
+
+@in_loop
+async def test_the_room_for_bodies_is_given_back_whatever_happens() -> None:
+    async with serving() as server:
+        http = await connect(server)
+        room = lane_of(server).sends._room
+        assert (await send(http, b"x" * 1000)).status == 201
+        assert room.used == 0
+        (handle,) = server.unit.namespace("ns").queues["q"].fragments
+        fragment, handle.fragment = handle.fragment, None
+        assert (await send(http, b"x" * 1000)).status == 503
+        handle.fragment = fragment
+        assert room.used == 0
+
+
+@in_loop
+async def test_a_client_that_goes_away_has_sent_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[Any] = []
+    submit = StoreWriter.submit
+
+    def hold(self: StoreWriter, call: Any, done: Any) -> None:
+        submit(self, call, lambda *result: held.append((done, result)))
+
+    async with serving() as server:
+        lane = lane_of(server)
+        http = await connect(server)
+        assert (await send(http)).status == 201
+        monkeypatch.setattr(StoreWriter, "submit", hold)
+        await http.start("POST", "/q/messages", b"gone")
+        await settled(lambda: bool(held))
+        http.stream.drop()
+        await settled(lambda: len(lane) == 0)
+        monkeypatch.undo()
+        for done, result in held:
+            done(*result)
+        assert await bodies(server, 2) == [b"x", b"gone"]
+
+
+@in_loop
+async def test_a_stop_answers_what_is_under_way_and_closes_those_that_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[Any] = []
+    submit = StoreWriter.submit
+
+    def hold(self: StoreWriter, call: Any, done: Any) -> None:
+        submit(self, call, lambda *result: held.append((done, result)))
+
+    async with serving() as server:
+        lane = lane_of(server)
+        resting, busy = await connect(server), await connect(server)
+        assert (await send(resting)).status == 201
+        monkeypatch.setattr(StoreWriter, "submit", hold)
+        await busy.start("POST", "/q/messages", b"last")
+        await settled(lambda: bool(held))
+        closing = asyncio.create_task(lane.close(10.0))
+        assert await resting.stream.read() == b""
+        monkeypatch.undo()
+        for done, result in held:
+            done(*result)
+        assert (await busy.reply()).status == 201
+        assert await busy.stream.read() == b""
+        await closing
+
+
+@in_loop
+async def test_connections_of_the_lane_count_among_those_that_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    from duobus.gateway.rest import app, crowd
+
+    monkeypatch.setattr(app, "bounded", lambda server: crowd.bounded(server, 2))
+    async with serving() as server:
+        general, express_one = await connect(server), await connect(server)
+        assert (await general.ask("GET", "/q")).status == 200
+        assert (await send(express_one)).status == 201
+        assert (await (await connect(server)).ask("POST", "/q/messages", b"x")).status == 503
+
+
+@in_loop
+async def test_servers_that_share_their_work_have_no_lane() -> None:
+    async with serving() as server:
+        lane_of(server).is_open = False
+        http = await TcpStream.connect(server.port("http") or 0)
+        client = Http(http, token())
+        assert (await send(client)).status == 201
+        assert len(lane_of(server)) == 0

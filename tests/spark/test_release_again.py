@@ -14,9 +14,10 @@ from pyspark.sql.types import BinaryType, LongType, StructType
 from spark_bus import Bus
 
 from duobus.spark import DuobusDataSource, recovery
+from duobus.spark.connection import new_client
 from duobus.spark.errors import EntityError
 from duobus.spark.reactivation import ORIGINAL_ID, reactivated_id
-from duobus.spark.recovery import release
+from duobus.spark.recovery import release, sweep
 
 pytestmark = pytest.mark.slow
 
@@ -88,3 +89,18 @@ def test_what_the_killed_one_has_locked_is_told_and_waited_for(
             release(tmp_path, options)
     with pytest.raises(EntityError, match=rf"Claimed messages of '{queue}' are locked by somebody"):
         release(tmp_path, options)
+
+
+def test_what_somebody_has_held_since_is_left_alone_and_told(bus: Bus, tmp_path: Path) -> None:
+    queue = bus.queue()
+    bus.send(queue, ["a", "b"])
+    claimed(bus, queue, tmp_path)
+    with new_client(bus.place) as client, client.get_queue_receiver(queue) as receiver:
+        # As when a lock ends: still deferred, with one delivery more.
+        (one,) = receiver.receive_deferred_messages([1])
+        receiver.abandon_message(one)
+    told = release(tmp_path, bus.options)
+    assert (told["messages"], told["doubtful"]) == (1, 1)
+    swept = sweep(queue, [], bus.options, action="reactivate")
+    assert (swept["messages"], swept["sequence_numbers"]) == (1, [1])
+    assert sorted(map(body, drained(bus.options, queue))) == [b"a", b"b"]

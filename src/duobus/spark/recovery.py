@@ -134,7 +134,8 @@ def _taken(receiver: Any, key: Key, numbers: list[int]) -> list[Any]:
             # They are locked: passing them over would leave what the caller takes for done.
             raise EntityError(
                 f"Claimed messages of '{key.entity}' are locked by somebody, such as a process like this one that was "
-                "killed. Do it again when their locks have ended; nothing is lost."
+                "killed. Do it again when their locks have ended; what release then passes over, 'duobus spark sweep' "
+                "finds. Nothing is lost."
             ) from None
     # One that is gone fails the request for all.
     return _taken(receiver, key, left) if left else []
@@ -156,7 +157,8 @@ def release(
         batch: Which batch; by default the newest.
 
     Returns:
-        ``batch``, ``committed``, ``action``, and ``messages``: how many.
+        ``batch``, ``committed``, ``action``, ``messages``: how many, and ``doubtful``: how many more of the claim are
+        deferred and were left alone, as their counts say that somebody has held them since.
 
     Raises:
         CheckpointError: There is no such checkpoint, or it is none of a claim stream in this namespace.
@@ -172,14 +174,15 @@ def release(
     if which not in numbers:
         raise CheckpointError(f"The checkpoint {folder} has no batch {which}; it has {min(numbers)} to {max(numbers)}.")
     is_committed = which in _batches(folder / "commits")
-    done = 0
+    done = doubtful = 0
     with new_client(place) as client:
         for offset in claims_in(folder / "offsets" / str(which)):
-            ours = _ours(client, place, offset)
+            ours, others = _ours(client, place, offset)
+            doubtful += others
             for key, members in ours.items():
                 how = "remove" if is_committed and action != REPORT else action
                 done += _freed(client, place, key, list(members), how, RELEASED)
-    return {"batch": which, "committed": is_committed, "action": action, "messages": done}
+    return {"batch": which, "committed": is_committed, "action": action, "messages": done, "doubtful": doubtful}
 
 
 def sweep(
@@ -256,7 +259,8 @@ def claims_in(path: Path) -> list[ClaimOffset]:
     return found
 
 
-def _ours(client: ServiceBusClient, place: Place, offset: ClaimOffset) -> Claim:
+def _ours(client: ServiceBusClient, place: Place, offset: ClaimOffset) -> tuple[Claim, int]:
+    """What of a claim is deferred by its query, and how many more are deferred by whomever."""
     engine = ClaimEngine(namespace_of(place), None, counted=counts_deferrals(place))
     engine.read(offset.to_json())
     seen: dict[Key, dict[int, Seen]] = {}
@@ -271,7 +275,9 @@ def _ours(client: ServiceBusClient, place: Place, offset: ClaimOffset) -> Claim:
                 }
 
         seen[key] = retried(key, work, Clock(), SESSION_TIMEOUT_S)
-    return engine.ours(offset, seen)
+    ours = engine.ours(offset, seen)
+    deferred = sum(state.is_deferred for states in seen.values() for state in states.values())
+    return ours, deferred - sum(map(len, ours.values()))
 
 
 def _strays(client: ServiceBusClient, key: Key, named: set[int]) -> list[int]:

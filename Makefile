@@ -40,10 +40,11 @@ check: $(STAMP) ## Lint, format, types, import rules
 	$(BIN)/lint-imports
 	$(BIN)/lint-imports --config .importlinter-runtime
 
-# Tests wait for processes, disks and timers more than they compute: three workers keep two cores busy.
+# Tests wait for processes, disks and timers more than they compute: three workers keep two cores busy. Tests of a group
+# share one worker, and with it what is slow to start: Spark.
 WORKERS ?= 3
 test: $(STAMP) ## All tests (WORKERS=...)
-	$(BIN)/python -m pytest -q -n $(WORKERS) --durations=25 tests
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup --durations=25 tests
 
 compile: $(STAMP) ## The compiled twin into .build/compiled (PYTHONPATH=.build/compiled); needs a C compiler
 	@$(BIN)/python -c 'import setuptools' 2>/dev/null \

@@ -36,7 +36,7 @@ BATCH = 60
 #: Messages that the producer sends at a time, and seconds between two of them.
 BURST, BURST_EVERY_S = 20, 0.1
 #: Batches that the producer is ahead of the stream at most, so that the end is not far when it stops.
-AHEAD = 10
+AHEAD = 4
 #: Seconds until the next kill, at random.
 PAUSE_S = (0.2, 4.0)
 #: Chance that a second kill follows at once.
@@ -62,7 +62,8 @@ def drive(folder: Path, endpoint: str) -> None:
     for name, value in {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.adaptive.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.memory": "512m",
         "spark.driver.host": "127.0.0.1",

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage
 from click.testing import CliRunner
-from conftest import CONNECTION_ENV
 from kit_sink import body, drained, make_queue, place
+from spark_bus import CONNECTION_ENV
 
 from duobus.cli import spark as cli
 from duobus.cli.main import main

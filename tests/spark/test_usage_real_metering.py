@@ -23,8 +23,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"),
 ]
 
-#: One hour of a syphon that polls ten queues every fifteen minutes, each poll cut from 900 s to half a second.
-QUEUES, POLLS_OF_AN_HOUR, POLL_S = 10, 4, 0.5
+#: One hour of a syphon that polls ten queues every fifteen minutes, each poll cut from 900 s to a fifth of one.
+QUEUES, POLLS_OF_AN_HOUR, POLL_S = 10, 4, 0.2
 BIG = 100_000
 
 

@@ -36,7 +36,7 @@ from duobus.demo.watcher import Watcher
 ORDERS: Final = 4_000
 EVENTS: Final = 1_000
 #: Messages of one micro-batch: so few that the kill meets the stream in the middle.
-TRIGGER: Final = 400
+TRIGGER: Final = 800
 #: The driver is killed when so much of the queue is in files.
 KILL_AT: Final = 0.25
 #: Names of the environment variables by which the driver gets its connection strings.

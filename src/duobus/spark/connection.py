@@ -181,7 +181,7 @@ def counts_deferrals(place: Place) -> int | None:
 
 def new_client(place: Place) -> ServiceBusClient:
     """Open a client of messages; the caller closes it."""
-    from azure.servicebus import ServiceBusClient
+    from duobus.spark.closing import PromptClient
 
     _quieten()
     here = _Resolved(place)
@@ -192,8 +192,8 @@ def new_client(place: Place) -> ServiceBusClient:
     if place.ca_file is not None:
         options["connection_verify"] = place.ca_file
     if here.text is not None:
-        return ServiceBusClient.from_connection_string(here.text, **options)
-    return ServiceBusClient(here.address.hostname, here.credential, **options)
+        return PromptClient.from_connection_string(here.text, **options)
+    return PromptClient(here.address.hostname, here.credential, **options)
 
 
 def new_administration(place: Place) -> ServiceBusAdministrationClient:

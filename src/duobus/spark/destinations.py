@@ -47,6 +47,18 @@ def advice_on(place: Place, entity: str) -> str | None:
     return None
 
 
+def may_detect_duplicates(place: Place, queue: str) -> bool:
+    """Whether a queue drops a message whose id it has seen; so too when it cannot be seen."""
+    from azure.core.exceptions import AzureError
+
+    try:
+        with new_administration(place) as management:
+            found = _description(management, queue)
+    except (AzureError, OSError, ValueError):
+        return True
+    return found is None or bool(found.requires_duplicate_detection)
+
+
 def _description(management: ServiceBusAdministrationClient, entity: str) -> QueueProperties | TopicProperties | None:
     from azure.core.exceptions import ResourceNotFoundError
 

@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.clock import Clock
-from duobus.spark.access import SETTLE_MAX
 from duobus.spark.claims import ClaimEngine, Seen
 from duobus.spark.connection import Place, counts_deferrals, namespace_of, new_client, place_of
 from duobus.spark.entities import PEEK, look, open_receiver, open_sender, peek, split_name, told
-from duobus.spark.errors import CheckpointError, OptionError
+from duobus.spark.errors import CheckpointError, EntityError, OptionError
 from duobus.spark.offsets import Claim, ClaimOffset, Key, by_fragment
 from duobus.spark.options import CONNECTION_OPTIONS, parse
 from duobus.spark.patience import retried
-from duobus.spark.revived import revived
+from duobus.spark.reactivation import Reactivation
 from duobus.spark.tickets import is_deferred
 
 if TYPE_CHECKING:
@@ -37,6 +36,9 @@ FILE_BYTES_MAX: Final = 256 << 20
 SESSION_TIMEOUT_S: Final = 30.0
 #: Rows that are brought to the driver at a time.
 ROWS_AT_ONCE: Final = 1_000
+
+#: Messages that are locked at a time: their locks have to last until they are done.
+LOCKED_AT_ONCE: Final = 100
 
 #: Why, in the dead-letter queue.
 RELEASED: Final = "SparkClaimReleased"
@@ -100,7 +102,7 @@ def dead_letter_numbers(client: ServiceBusClient, key: Key, why_of: Mapping[int,
     def work() -> int:
         done = 0
         with open_receiver(client, key) as receiver:
-            for message in _locked(receiver, list(why_of)):
+            for message in _locked(receiver, key, list(why_of)):
                 reason, description = why_of[message.sequence_number]
                 receiver.dead_letter_message(message, reason=reason, error_description=description)
                 done += 1
@@ -109,12 +111,34 @@ def dead_letter_numbers(client: ServiceBusClient, key: Key, why_of: Mapping[int,
     return int(retried(key, work, Clock(), SESSION_TIMEOUT_S))
 
 
-def _locked(receiver: Any, numbers: list[int]) -> Iterator[Any]:
+def _locked(receiver: Any, key: Key, numbers: list[int]) -> Iterator[Any]:
     """Receive deferred messages under a lock, those that are there and deferred; by fragment (spark-pipeline 3.5)."""
     for part in by_fragment(numbers).values():
-        there = [message.sequence_number for message in look(receiver, part) if is_deferred(message)]
-        for at in range(0, len(there), SETTLE_MAX // 5):
-            yield from receiver.receive_deferred_messages(there[at : at + SETTLE_MAX // 5])
+        there = _deferred(receiver, part)
+        for at in range(0, len(there), LOCKED_AT_ONCE):
+            yield from _taken(receiver, key, there[at : at + LOCKED_AT_ONCE])
+
+
+def _deferred(receiver: Any, numbers: list[int]) -> list[int]:
+    return [message.sequence_number for message in look(receiver, numbers) if is_deferred(message)]
+
+
+def _taken(receiver: Any, key: Key, numbers: list[int]) -> list[Any]:
+    from azure.servicebus.exceptions import MessageNotFoundError
+
+    try:
+        return list(receiver.receive_deferred_messages(numbers))
+    except MessageNotFoundError:
+        left = _deferred(receiver, numbers)
+        if len(left) == len(numbers):
+            # They are locked: passing them over would leave what the caller takes for done.
+            raise EntityError(
+                f"Claimed messages of '{key.entity}' are locked by somebody, such as a process like this one that was "
+                "killed. Do it again when their locks have ended; what release then passes over, 'duobus spark sweep' "
+                "finds. Nothing is lost."
+            ) from None
+    # One that is gone fails the request for all.
+    return _taken(receiver, key, left) if left else []
 
 
 def release(
@@ -123,7 +147,8 @@ def release(
     """Free the claim of a query that is stopped and will not be started again, or not with this batch.
 
     What is in the commit log was handed over, and is removed as the query would have done next. What is not is made
-    active again, as a copy with a new number and the same message id, or moved to the dead-letter queue.
+    active again, as a copy with a new number, or moved to the dead-letter queue. When this is killed and done again, a
+    queue that detects duplicates has each message once, another one the last message twice, with one id.
 
     Args:
         checkpoint: The query's checkpoint, as a folder that this machine sees.
@@ -132,7 +157,8 @@ def release(
         batch: Which batch; by default the newest.
 
     Returns:
-        ``batch``, ``committed``, ``action``, and ``messages``: how many.
+        ``batch``, ``committed``, ``action``, ``messages``: how many, and ``doubtful``: how many more of the claim are
+        deferred and were left alone, as their counts say that somebody has held them since.
 
     Raises:
         CheckpointError: There is no such checkpoint, or it is none of a claim stream in this namespace.
@@ -148,15 +174,15 @@ def release(
     if which not in numbers:
         raise CheckpointError(f"The checkpoint {folder} has no batch {which}; it has {min(numbers)} to {max(numbers)}.")
     is_committed = which in _batches(folder / "commits")
-    done = 0
+    done = doubtful = 0
     with new_client(place) as client:
         for offset in claims_in(folder / "offsets" / str(which)):
-            ours = _ours(client, place, offset)
+            ours, others = _ours(client, place, offset)
+            doubtful += others
             for key, members in ours.items():
-                done += _freed(
-                    client, key, list(members), "remove" if is_committed and action != REPORT else action, RELEASED
-                )
-    return {"batch": which, "committed": is_committed, "action": action, "messages": done}
+                how = "remove" if is_committed and action != REPORT else action
+                done += _freed(client, place, key, list(members), how, RELEASED)
+    return {"batch": which, "committed": is_committed, "action": action, "messages": done, "doubtful": doubtful}
 
 
 def sweep(
@@ -193,7 +219,7 @@ def sweep(
                 named.update(*(members for key, members in offset.claim.items() if key.entity == entity))
     with new_client(place) as client:
         strays = _strays(client, Key(entity), named)
-        done = _freed(client, Key(entity), strays, action, SWEPT)
+        done = _freed(client, place, Key(entity), strays, action, SWEPT)
     return {"entity": entity, "action": action, "messages": done, "sequence_numbers": strays[:ROWS_AT_ONCE]}
 
 
@@ -233,7 +259,8 @@ def claims_in(path: Path) -> list[ClaimOffset]:
     return found
 
 
-def _ours(client: ServiceBusClient, place: Place, offset: ClaimOffset) -> Claim:
+def _ours(client: ServiceBusClient, place: Place, offset: ClaimOffset) -> tuple[Claim, int]:
+    """What of a claim is deferred by its query, and how many more are deferred by whomever."""
     engine = ClaimEngine(namespace_of(place), None, counted=counts_deferrals(place))
     engine.read(offset.to_json())
     seen: dict[Key, dict[int, Seen]] = {}
@@ -248,7 +275,9 @@ def _ours(client: ServiceBusClient, place: Place, offset: ClaimOffset) -> Claim:
                 }
 
         seen[key] = retried(key, work, Clock(), SESSION_TIMEOUT_S)
-    return engine.ours(offset, seen)
+    ours = engine.ours(offset, seen)
+    deferred = sum(state.is_deferred for states in seen.values() for state in states.values())
+    return ours, deferred - sum(map(len, ours.values()))
 
 
 def _strays(client: ServiceBusClient, key: Key, named: set[int]) -> list[int]:
@@ -261,7 +290,7 @@ def _strays(client: ServiceBusClient, key: Key, named: set[int]) -> list[int]:
     return found
 
 
-def _freed(client: ServiceBusClient, key: Key, numbers: list[int], action: str, why: str) -> int:
+def _freed(client: ServiceBusClient, place: Place, key: Key, numbers: list[int], action: str, why: str) -> int:
     if action == REPORT or not numbers:
         return len(numbers)
     if action == DEAD_LETTER:
@@ -271,14 +300,15 @@ def _freed(client: ServiceBusClient, key: Key, numbers: list[int], action: str, 
     with told(key.entity), open_receiver(client, key) as receiver:
         if action == REACTIVATE:
             _demand_queue(key)
+            copies = Reactivation(place, key.entity)
             with open_sender(client, key) as sender:
-                for message in _locked(receiver, numbers):
-                    # The copy first: what ends in between is there twice, with one message id, and not lost.
-                    sender.send_messages(revived(message, None, {}))
+                for message in _locked(receiver, key, numbers):
+                    # The copy first: what ends in between is there twice, under one id, and not lost.
+                    sender.send_messages(copies.copy(message))
                     receiver.complete_message(message)
                     done += 1
         else:
-            for message in _locked(receiver, numbers):
+            for message in _locked(receiver, key, numbers):
                 receiver.complete_message(message)
                 done += 1
     return done

@@ -131,11 +131,13 @@ class _Writer:
         self._path = path
         self._checkpoint = checkpoint
         self._compression = compression
+        #: Read once: it takes a job of Spark, and never changes.
+        self._query: str | None = None
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        write_batch(
-            frame, self._path, f"{query_of(frame.sparkSession, self._checkpoint)}-{batch_id:08d}", self._compression
-        )
+        if self._query is None:
+            self._query = query_of(frame.sparkSession, self._checkpoint)
+        write_batch(frame, self._path, f"{self._query}-{batch_id:08d}", self._compression)
 
 
 def query_of(spark: SparkSession, checkpoint: str) -> str:

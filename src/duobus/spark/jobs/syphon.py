@@ -147,8 +147,9 @@ def _carried(
     """Carry the messages of a task, and tell what became of each."""
     import pyarrow as pa
 
-    from duobus.spark.jobs.burying import bury
     from duobus.spark.jobs.syphon_work import BURIED, Carrier, Outcome, rows_of
+    from duobus.spark.offsets import Key
+    from duobus.spark.recovery import dead_letter_numbers
     from duobus.spark.senders import post_to
     from duobus.spark.values import columns_of
 
@@ -162,7 +163,7 @@ def _carried(
         if one.outcome == BURIED:
             by_queue.setdefault(one.queue, {})[one.number] = (one.reason or "", one.description or "")
     for queue, numbers in by_queue.items():
-        bury(client(back), queue, numbers)
+        dead_letter_numbers(client(back), Key(queue), numbers)
     columns: Any = list(zip(*carrier.outcomes, strict=True)) or [()] * len(Outcome._fields)
     types = [pa.string(), pa.int64(), *[pa.string()] * 4]
     arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]

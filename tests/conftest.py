@@ -1,8 +1,11 @@
-"""Which tests share a process when they run in several (``--dist loadgroup``)."""
+"""Which tests share a process when they run in several (``--dist loadgroup``), and what they leave to each other."""
 
 from __future__ import annotations
 
-from typing import Final
+import gc
+import sys
+from collections.abc import Iterator
+from typing import Any, Final
 
 import pytest
 
@@ -30,3 +33,27 @@ def group_of(item: pytest.Item) -> str | None:
     if any(definitions[-1].scope == "module" for definitions in found.values()):
         return item.nodeid.partition("::")[0]
     return None
+
+
+@pytest.fixture(autouse=True)
+def sockets_collected(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Collect the sockets that the SDK leaves unclosed when a server is killed, before another test is blamed for them.
+
+    Only behind slow tests, and those that say themselves that sockets are left; whatever else is found counts.
+    """
+    yield
+    marks = request.node.iter_markers("filterwarnings")
+    if request.node.get_closest_marker("slow") or any(
+        "Unraisable" in str(text) for mark in marks for text in mark.args
+    ):
+        told = sys.unraisablehook
+
+        def pass_on(found: Any) -> None:
+            if not (isinstance(found.exc_value, ResourceWarning) and "socket" in str(found.exc_value)):
+                told(found)
+
+        sys.unraisablehook = pass_on
+        try:
+            gc.collect()
+        finally:
+            sys.unraisablehook = told

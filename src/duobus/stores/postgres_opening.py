@@ -17,6 +17,9 @@ _LOCK_CLASS: Final = 0x64756F62
 #: How long a session that is told to end may take to do so, in tries and seconds between them.
 _TRIES: Final = 40
 _TRY_S: Final = 0.1
+#: The session of an owner that has just ended lingers until the server has seen that: so many tries before somebody
+#: else is taken for the owner.
+_LINGER_TRIES: Final = 10
 
 #: What every session is set to. Plans are kept, and made when the tables were small: they must not read them whole.
 _SESSION: Final = (
@@ -90,7 +93,7 @@ def _take_lock(link: Link, place: Place, last_pid: int, *, take_over: bool) -> N
     key = crc32((place.schema or "").encode())
     # Two integers of 32 bits, both signed.
     key = key - (1 << 32) if key >> 31 else key
-    for _ in range(_TRIES):
+    for tried in range(_TRIES):
         ((is_ours,),) = link.rows(f"SELECT pg_try_advisory_lock({_LOCK_CLASS}, {key})")
         if is_ours:
             return
@@ -100,12 +103,13 @@ def _take_lock(link: Link, place: Place, last_pid: int, *, take_over: bool) -> N
             " AND l.granted"
         )
         for (pid,) in holders:
-            if not take_over and pid != last_pid:
+            if take_over or pid == last_pid:
+                link.run(f"SELECT pg_terminate_backend({pid})")
+            elif tried >= _LINGER_TRIES:
                 raise StoreFailed(
                     f"{place.url}: another process has this store open (the server's process {pid});"
                     " one store has one owner"
                 )
-            link.run(f"SELECT pg_terminate_backend({pid})")
         threading.Event().wait(_TRY_S)
     raise StoreFailed(f"{place.url}: the session of this store's last owner does not end; end it on the server")
 

@@ -16,7 +16,7 @@ CATCHING_SEEDS = {
     "ping-delivered": 2,
     "deferred-comes-again": 1,
     "removed-after-transfer": 392,
-    "highest-count-not-persisted": 1,
+    "highest-count-not-persisted": 5,
     "delivery-count-reset": 1,
     "no-sync": 4,
     "abandoned-to-the-tail": 3,

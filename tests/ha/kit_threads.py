@@ -17,6 +17,8 @@ from duobus.ha.sync import PairedNamespace, pair_namespace
 from duobus.testing.server import ServerProcess
 
 LIMIT_S = 30.0
+#: For what a pair tells: what was on its way over a link that ended comes again when its lock ends, after a minute.
+TOLD_S = 90.0
 E = TypeVar("E", bound=Event)
 
 
@@ -58,7 +60,7 @@ class Told(list[Event]):
             return len(there) >= number and sum(getattr(event, "messages", 0) for event in there) >= messages
 
         with self._changed:
-            assert self._changed.wait_for(is_there, LIMIT_S), f"no {kind.__name__} in {LIMIT_S:g} s"
+            assert self._changed.wait_for(is_there, TOLD_S), f"no {kind.__name__} in {TOLD_S:g} s"
         return self.of(kind)[number - 1]
 
 

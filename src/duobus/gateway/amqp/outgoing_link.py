@@ -164,7 +164,7 @@ class OutgoingLink(Mailbox):
         self._ask()
         if self._draining or self._unsent_number:
             self.wake()
-        elif self.link.echo:
+        if self.link.echo and not self._draining:
             self.link.flow()
 
     def proved(self) -> None:

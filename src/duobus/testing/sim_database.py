@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from duobus.errors import StoreFailed, StoreStale
 from duobus.stores.interface import CommitBatch, StoreContents, Tombstone
 from duobus.stores.writer import Writer
-from duobus.testing.disk import ContractBroken, Disk, DiskFaults, DiskState
-from duobus.testing.stores import CrashingStore
+from duobus.testing.disk import Disk, DiskFaults, DiskState
+from duobus.testing.stores import CrashingStore, result_of
 
 if TYPE_CHECKING:
     from duobus.testing.loop import SimulationLoop
@@ -186,16 +186,7 @@ class DatabaseLink(Writer):
 
     def _arrived(self, call: Callable[[], Any]) -> None:
         """At the database, whatever has become of the server."""
-        result: Any = None
-        failure: BaseException | None = None
-        try:
-            result = call()
-        except Exception as error:  # noqa: BLE001 - a thread's failure is handed to whoever submitted
-            failure = error
-            if isinstance(error, ContractBroken):
-                # The broker will treat it like any failure; the simulation must not.
-                self._loop.call_exception_handler({"message": "store contract broken", "exception": error})
-        self._answer(result, failure)
+        self._answer(*result_of(call, self._loop))
 
     def _answer(self, result: Any, failure: BaseException | None) -> None:
         if self._back.cut:

@@ -390,15 +390,7 @@ class SimulatedWriter:
         if life != self._life:
             return
         call, done = self._queue.popleft()
-        result: Any = None
-        failure: BaseException | None = None
-        try:
-            result = call()
-        except Exception as error:  # noqa: BLE001 - a thread's failure is handed to whoever submitted
-            failure = error
-            if isinstance(error, ContractBroken):
-                # The broker will treat it like any failure; the simulation must not.
-                self._loop.call_exception_handler({"message": "store contract broken", "exception": error})
+        result, failure = result_of(call, self._loop)
         delay = self._random.uniform(*self._delay_s) / 2
         self._loop.call_later(delay, self._finish, life, done, result, failure)
 
@@ -415,3 +407,14 @@ class SimulatedWriter:
         if self._busy:
             self._begin(life)
         done(result, failure)
+
+
+def result_of(call: Callable[[], Any], loop: SimulationLoop) -> tuple[Any, BaseException | None]:
+    """What a thread's call returned, and what it raised instead."""
+    try:
+        return call(), None
+    except Exception as error:  # noqa: BLE001 - a thread's failure is handed to whoever submitted
+        if isinstance(error, ContractBroken):
+            # The broker will treat it like any failure; the simulation must not.
+            loop.call_exception_handler({"message": "store contract broken", "exception": error})
+        return None, error

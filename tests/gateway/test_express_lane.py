@@ -356,49 +356,53 @@ async def test_the_room_for_bodies_is_given_back_whatever_happens() -> None:
         assert room.used == 0
 
 
-@in_loop
-async def test_a_client_that_goes_away_has_sent_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def holding(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Have results of stores held back from here on; what is held."""
     held: list[Any] = []
     submit = StoreWriter.submit
 
     def hold(self: StoreWriter, call: Any, done: Any) -> None:
         submit(self, call, lambda *result: held.append((done, result)))
 
+    monkeypatch.setattr(StoreWriter, "submit", hold)
+    return held
+
+
+def let_go(held: list[Any]) -> None:
+    """Tell what was held back."""
+    for done, result in held:
+        done(*result)
+
+
+@in_loop
+async def test_a_client_that_goes_away_has_sent_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving() as server:
         lane = lane_of(server)
         http = await connect(server)
         assert (await send(http)).status == 201
-        monkeypatch.setattr(StoreWriter, "submit", hold)
+        held = holding(monkeypatch)
         await http.start("POST", "/q/messages", b"gone")
         await settled(lambda: bool(held))
         http.stream.drop()
         await settled(lambda: len(lane) == 0)
         monkeypatch.undo()
-        for done, result in held:
-            done(*result)
+        let_go(held)
         assert await bodies(server, 2) == [b"x", b"gone"]
 
 
 @in_loop
 async def test_a_stop_answers_what_is_under_way_and_closes_those_that_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    held: list[Any] = []
-    submit = StoreWriter.submit
-
-    def hold(self: StoreWriter, call: Any, done: Any) -> None:
-        submit(self, call, lambda *result: held.append((done, result)))
-
     async with serving() as server:
         lane = lane_of(server)
         resting, busy = await connect(server), await connect(server)
         assert (await send(resting)).status == 201
-        monkeypatch.setattr(StoreWriter, "submit", hold)
+        held = holding(monkeypatch)
         await busy.start("POST", "/q/messages", b"last")
         await settled(lambda: bool(held))
         closing = asyncio.create_task(lane.close(10.0))
         assert await resting.stream.read() == b""
         monkeypatch.undo()
-        for done, result in held:
-            done(*result)
+        let_go(held)
         assert (await busy.reply()).status == 201
         assert await busy.stream.read() == b""
         await closing

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit_counting import counting
 from rules_kit import VECTOR_MESSAGE, remembered, rule, rule_set
 
 from duobus.codec import Int, Timestamp, UInt, build_message
@@ -15,22 +16,6 @@ from duobus.model.special import Special
 from duobus.rules import Match, MessageView, Rule, RuleSet
 from duobus.rules import memo as memo_module
 from duobus.rules.named_memo import NAMES_MAX
-
-
-class Counting(RuleSet):
-    """Counts the messages that were looked at."""
-
-    __slots__ = ("looks",)
-
-    def match(self, message: MessageView) -> Match:
-        self.looks += 1
-        return super().match(message)
-
-
-def counting(*rules: Rule) -> Counting:
-    found = Counting({number: [one] for number, one in enumerate(rules, 1)}, new_id=lambda: uuid.UUID(int=1))
-    found.looks = 0
-    return found
 
 
 def give(found: RuleSet, payload: bytes, special: Special | None = None, number: int = 1) -> tuple[int, ...]:

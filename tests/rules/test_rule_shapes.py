@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import uuid
 from contextlib import suppress
 from typing import Any
 
+import kit_counting
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit_counting import Counting
 from rules_kit import rule, rule_set
 
 from duobus.codec import Int, Timestamp, UInt, build_message
@@ -27,20 +28,9 @@ RULES = [
 ]
 
 
-class Counting(RuleSet):
-    """Counts the messages that were looked at."""
-
-    __slots__ = ("looks",)
-
-    def match(self, message: MessageView) -> Match:
-        self.looks += 1
-        return super().match(message)
-
-
 def counting(*rules: Rule) -> Counting:
     """A rule set whose memo by all properties rests."""
-    found = Counting({number: [one] for number, one in enumerate(rules, 1)}, new_id=lambda: uuid.UUID(int=1))
-    found.looks = 0
+    found = kit_counting.counting(*rules)
     found._memo.rest = 1 << 40
     return found
 

@@ -31,6 +31,11 @@ def used(log: Path) -> int:
     return len(log.read_bytes().rstrip(b"\0"))
 
 
+def _send_much(broker: Broker, source: SourceRow) -> None:
+    for _ in range(100):
+        broker.send(source, [b"x" * 1000])
+
+
 def test_most_commits_do_not_make_the_log_longer(tmp_path: Path) -> None:
     broker, source, log = opened(tmp_path)
     grown = 0
@@ -109,8 +114,7 @@ def test_a_disk_that_refuses_to_sync_the_room_fails_the_store(tmp_path: Path, mo
 
     monkeypatch.setattr("duobus.stores.log_room.os.fdatasync", refuse)
     with pytest.raises(StoreFailed, match="refused"):
-        for _ in range(100):
-            broker.send(source, [b"x" * 1000])
+        _send_much(broker, source)
     monkeypatch.undo()
     stored = len(broker.store.open().sources)
     assert stored == 1

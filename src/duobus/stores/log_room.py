@@ -6,9 +6,9 @@ laid out (least of five runs of 1,500 commits on ext4; processor time 300 and 18
 commit until the first restart, after some 32 MiB: for the first minutes of a quiet store, and four times as long when
 four stores share the load. So zeros are written behind the log's end, a bit at a time.
 
-Zeros are no frames: recovery ends at the first frame whose page number is 0. They are written by the thread that commits,
-between two commits, always behind all that the file holds; so they meet nothing that counts, at whatever moment the
-power goes.
+Zeros are no frames: recovery ends at the first frame whose page number is 0. They are written by the thread that
+commits, between two commits, always behind all that the file holds; so they meet nothing that counts, at whatever
+moment the power goes.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ def prompt_client(client: Client) -> Client:
     """Let a client of the SDK, of either kind, hand out links that close at once; return it."""
     if not hasattr(client, _MARK):
         for name in _MAKERS:
-            setattr(client, name, _handing_out(client, name))
+            if hasattr(client, name):
+                setattr(client, name, _handing_out(client, name))
         setattr(client, _MARK, True)
     return client
 

@@ -14,6 +14,7 @@ from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient
 
 from duobus.ha.aio import PairedNamespace, backlog, pair_namespace
+from duobus.ha.closing import prompt_client
 from duobus.ha.events import Event
 from duobus.ha.options import SendAvailabilityPairedNamespaceOptions
 from duobus.testing.server import ServerProcess
@@ -46,7 +47,7 @@ def bounded(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
 
 def client(server: ServerProcess) -> ServiceBusClient:
     """The SDK's client, without retries of its own, so that a failure is seen at once."""
-    return ServiceBusClient.from_connection_string(server.connection_string, retry_total=0)
+    return prompt_client(ServiceBusClient.from_connection_string(server.connection_string, retry_total=0))
 
 
 class Events(list[Event]):

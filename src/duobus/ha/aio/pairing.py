@@ -17,6 +17,7 @@ from duobus.ha.aio.paired_sender import PairedSender
 from duobus.ha.aio.pinger import Pinger
 from duobus.ha.aio.syphon import RETRY_DEFAULT, Syphon
 from duobus.ha.classify import Verdict
+from duobus.ha.closing import prompt_client
 from duobus.ha.errors import PairFaulted, PairingRefused
 from duobus.ha.events import FailoverEngaged, Faulted, PrimaryHealthy, Reporter, SendFailed
 from duobus.ha.failover import Change, Failover, State
@@ -129,6 +130,8 @@ class PairedNamespace:
         name = options.primary_name or backlog.name_of(self._primary)
         wanted = backlog.paths(name, options.backlog_queue_count)
         administration = cast("ServiceBusAdministrationClient | None", options.administration)
+        for client in (self._primary, self._secondary):
+            prompt_client(client)
         found = await backlog.provide(self._secondary, administration, wanted, self.reporter)
         self.rotation = backlog.Rotation(found, options.clock, options.entropy, self.reporter)
         for client in (self._primary, self._secondary):

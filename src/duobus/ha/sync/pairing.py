@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 from azure.core.exceptions import AzureError
 
 from duobus.ha.classify import Verdict
+from duobus.ha.closing import prompt_client
 from duobus.ha.errors import PairFaulted, PairingRefused
 from duobus.ha.events import FailoverEngaged, Faulted, PrimaryHealthy, Reporter, SendFailed
 from duobus.ha.failover import Change, Failover, State
@@ -130,6 +131,8 @@ class PairedNamespace:
         name = options.primary_name or backlog.name_of(self._primary)
         wanted = backlog.paths(name, options.backlog_queue_count)
         administration = cast("ServiceBusAdministrationClient | None", options.administration)
+        for client in (self._primary, self._secondary):
+            prompt_client(client)
         found = backlog.provide(self._secondary, administration, wanted, self.reporter)
         self.rotation = backlog.Rotation(found, options.clock, options.entropy, self.reporter)
         for client in (self._primary, self._secondary):

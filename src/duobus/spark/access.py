@@ -17,7 +17,7 @@ from duobus.spark.connection import Place, new_client
 from duobus.spark.entities import look, open_receiver, peek, told
 from duobus.spark.errors import EntityError
 from duobus.spark.offsets import Claim, Key, by_fragment
-from duobus.spark.patience import retried
+from duobus.spark.patience import pause, retried
 from duobus.spark.receiving import GAP_S, Limits, fill
 from duobus.spark.rows import size_of
 from duobus.spark.tickets import LOCK_S_MIN, Ticket, is_active, is_deferred, settle_all
@@ -31,6 +31,8 @@ SLICE_S: Final = 1.0
 THREADS_MAX: Final = 16
 #: What a clock may be wrong by when a lock's duration is taken from the instant of its end.
 CLOCK_ERROR_S: Final = 2.0
+#: Between two looks at messages that another process has locked.
+OUTWAIT_S: Final = 0.5
 #: Messages that one request settles, or defers.
 SETTLE_MAX: Final = 500
 #: Refused requests after which the rest of a batch is left to a later one, instead of being asked for in halves.
@@ -275,6 +277,18 @@ class SdkAccess:
                     raised = (message.delivery_count or 0) - numbers[number]
                     return raised if raised in (0, 1) else None
         return None
+
+    def held_until_ms(self) -> int | None:
+        """See ``Access``; a message of a session has no lock of its own."""
+        return max((ticket.until_ms for held in self._held.values() for ticket in held.values()), default=0) or None
+
+    def is_past(self, instant_ms: int) -> bool:
+        """See ``Access``."""
+        return self._clock.now_ms() > instant_ms + CLOCK_ERROR_S * 1000
+
+    def pause(self) -> None:
+        """See ``Access``."""
+        pause(OUTWAIT_S)
 
     def let_go(self) -> None:
         """Close sessions, which tasks need now, and links that would take messages for nobody."""

@@ -5,33 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from azure.servicebus.management import AccessRights, AuthorizationRule
+from azure.servicebus.management import AccessRights
+from kit_rights import limited
 from kit_stream import SCHEMA, Stream
 from spark_bus import Bus
 
 from duobus.spark.data_source import DuobusDataSource
 from duobus.spark.errors import CheckpointError, DataLoss, EntityError, OptionError
 from duobus.spark.offsets import ClaimOffset
-
-KEY = "bGltaXRlZC1rZXktbGltaXRlZC1rZXktbGltaXRlZC0="
-
-
-def limited(bus: Bus, server: Any, *rights: AccessRights) -> tuple[str, Bus]:
-    """A queue, and the bus as somebody sees it who has only these rights on it."""
-    rule = AuthorizationRule(
-        type="SharedAccessAuthorizationRule",
-        key_name="limited",
-        rights=list(rights),
-        primary_key=KEY,
-        secondary_key=KEY,
-        claim_type="SharedAccessKey",
-        claim_value="None",
-    )
-    queue = bus.queue(authorization_rules=[rule])
-    endpoint = server.connection_string.split(";")[0]
-    text = f"{endpoint};SharedAccessKeyName=limited;SharedAccessKey={KEY};UseDevelopmentEmulator=true;"
-    management = bus.options["managementEndpoint"]
-    return queue, Bus({"connectionString": text, "retryTotal": "0", "managementEndpoint": management})
 
 
 def test_a_stream_without_the_right_to_listen_names_the_queue_and_takes_nothing(bus: Bus, spark_server: Any) -> None:

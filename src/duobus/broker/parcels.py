@@ -6,11 +6,14 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from duobus.broker.destination import part_of
+from duobus.errors import StoreUnavailable
 from duobus.model.columns import Mailbox, SendBatch
 
 if TYPE_CHECKING:
+    from duobus.broker.fragment.fragment import Fragment
     from duobus.broker.fragment.slot import Slot
     from duobus.broker.handle import FragmentHandle
+    from duobus.broker.lane import Lane
 
 
 class Parcel:
@@ -47,6 +50,51 @@ class Outlet:
         self.parcels: deque[Parcel] = deque()
         self.is_busy = False
         self.is_waiting = False
+
+
+class Flight(Mailbox):
+    """A parcel on its way.
+
+    Attributes:
+        outlet: Where to.
+        parcel: The parcel.
+        life: The fragment from which it was taken, in the life that it had then.
+        is_known: The destination has said whether it has it.
+    """
+
+    __slots__ = ("_lane", "is_known", "life", "outlet", "parcel")
+
+    def __init__(self, lane: Lane, outlet: Outlet, parcel: Parcel, life: Fragment) -> None:
+        super().__init__()
+        self._lane = lane
+        self.outlet = outlet
+        self.parcel = parcel
+        self.life = life
+        self.is_known = False
+
+    @property
+    def destination(self) -> tuple[str, str]:
+        """Namespace and path of where it goes."""
+        return self._lane.namespace, self._lane.path
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the fragment lives on from which it was taken, and is this server's."""
+        handle = self._lane.handle
+        if handle.fragment is not self.life:
+            return False
+        try:
+            handle.broker.now_ms()
+        except StoreUnavailable:
+            # The lease has ended: another server sends it now.
+            return False
+        return True
+
+    def wake(self) -> None:
+        """See Mailbox."""
+        answers, self.ready = self.ready, []
+        for answer in answers:
+            self._lane.answered(self, answer)
 
 
 class Nobody(Mailbox):

@@ -19,6 +19,7 @@ from duobus.errors import (
 from duobus.gateway.amqp.cbs_node import CBS, CbsNode
 from duobus.gateway.amqp.cbs_node import REQUEST_BYTES_MAX as CBS_REQUEST_BYTES_MAX
 from duobus.gateway.amqp.coordinator import attach_coordinator, demand_one_entity
+from duobus.gateway.amqp.crossing import CROSSING, attach_crossing
 from duobus.gateway.amqp.entity_life import demand_receiving, demand_sending
 from duobus.gateway.amqp.essence import ADDRESS_MAX, essence, is_short
 from duobus.gateway.amqp.incoming_link import IncomingLink
@@ -77,6 +78,10 @@ def attach(peer: Peer, link: Link, *, is_last: bool = False) -> None:
         _check_supported(link)
         if not text:
             raise NotImplementedYet("A link needs the address of an entity; anonymous nodes are not offered.")
+        if text == CROSSING:
+            attach_crossing(peer, link, peer.door.crossing)
+            link.remote = essence(_remote(link))
+            return
         address = parse_address(text)
         again = partial(attach, peer, link, is_last=True)
         if not address.is_cbs and peer.passing.concerns(link, address, again, is_last=is_last):

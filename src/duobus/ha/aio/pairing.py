@@ -200,11 +200,11 @@ class PairedNamespace:
         return PairedSender(self, path, first, again, returns)
 
     def get_queue_receiver(self, queue_name: str, **kwargs: Any) -> ServiceBusReceiver:
-        """Return the SDK's receiver for a queue of the primary."""
+        """Return the SDK's receiver for a queue of the primary; it closes at once."""
         return self._primary.get_queue_receiver(queue_name, **kwargs)
 
     def get_subscription_receiver(self, topic_name: str, subscription_name: str, **kwargs: Any) -> ServiceBusReceiver:
-        """Return the SDK's receiver for a subscription of the primary."""
+        """Return the SDK's receiver for a subscription of the primary; it closes at once."""
         return self._primary.get_subscription_receiver(topic_name, subscription_name, **kwargs)
 
     async def __aenter__(self) -> PairedNamespace:
@@ -262,7 +262,7 @@ class PairedNamespace:
         return self._returns[path]
 
     def leave(self, sender: ServiceBusSender) -> None:
-        """Close a link that is not used any more, without anybody waiting for it: the SDK takes half a second."""
+        """Close a link that is not used any more, without anybody waiting for it: a dead one may take seconds."""
         self._spawn(_leave, sender)
 
     def _now_ms(self) -> int:

@@ -41,6 +41,8 @@ ENV = "SPARK_RATES_CONNECTION_STRING"
 BODY = 1024
 #: Batches of one run of a stream, the first of which is in no rate.
 BATCHES = 4
+#: Batches of the run before it: the JVM compiles what it has run often.
+WARM = 2
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -112,13 +114,14 @@ class Rates:
         self.receive("browse")
         streams = {"claim": self._claim, "capture": self._capture}
         for name, run in streams.items():
-            self.send(name, self.batch // 5)
+            self.send(name, WARM * self.batch)
             run("warm")
         runs: dict[str, list[Steady]] = {name: [] for name in streams}
         for number, name in enumerate(("claim", "capture", "capture", "claim")):
             self.send(name, BATCHES * self.batch)
             started = datetime.now(UTC)
             runs[name].append(steady_of(streams[name](f"measured-{number}"), started))
+            print(f"{name}: {round(runs[name][-1].rate)} messages/s", file=sys.stderr)
         self.streams = {name: together(found) for name, found in runs.items()}
         return found | {name: steady.rate for name, steady in self.streams.items()}
 

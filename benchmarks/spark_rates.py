@@ -41,6 +41,8 @@ ENV = "SPARK_RATES_CONNECTION_STRING"
 BODY = 1024
 #: Batches of one run of a stream, the first of which is in no rate.
 BATCHES = 4
+#: Batches of the run before it: the JVM compiles what it has run often.
+WARM = 2
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -109,16 +111,16 @@ class Rates:
         self.send("browse")
         self._browse().limit(100).collect()
         found["browse"] = self.messages / timed(lambda: self._browse().write.format("noop").mode("overwrite").save())
-        self.receive("browse")
         streams = {"claim": self._claim, "capture": self._capture}
         for name, run in streams.items():
-            self.send(name, self.batch // 5)
+            self.send(name, WARM * self.batch)
             run("warm")
         runs: dict[str, list[Steady]] = {name: [] for name in streams}
         for number, name in enumerate(("claim", "capture", "capture", "claim")):
             self.send(name, BATCHES * self.batch)
             started = datetime.now(UTC)
             runs[name].append(steady_of(streams[name](f"measured-{number}"), started))
+            print(f"{name}: {round(runs[name][-1].rate)} messages/s", file=sys.stderr)
         self.streams = {name: together(found) for name, found in runs.items()}
         return found | {name: steady.rate for name, steady in self.streams.items()}
 
@@ -187,11 +189,13 @@ def one(sizes: Sizes, tasks: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a tenth of everything")
+    parser.add_argument("--quick", action="store_true", help="less of everything, with smaller batches")
     parser.add_argument("--tasks", type=int, choices=(1, 2), help="only with so many")
+    parser.add_argument("--batch", type=int, help="messages of a batch of a stream; capture's own default is 50000")
     options = parser.parse_args()
     silence_sdk_logs()
-    sizes = Sizes(2_000, 40_000, 2_000) if options.quick else Sizes(20_000, 400_000, 10_000)
+    sizes = Sizes(5_000, 100_000, 5_000) if options.quick else Sizes(20_000, 400_000, 10_000)
+    sizes = sizes._replace(batch=options.batch or sizes.batch)
     if options.tasks:
         print(json.dumps(one(sizes, options.tasks)))
         return
@@ -199,9 +203,8 @@ def main() -> None:
     for tasks in (1, 2):
         # In a process of its own: a JVM keeps its environment, and with it the address of the first broker.
         command = [sys.executable, "-m", "benchmarks.spark_rates", "--tasks", str(tasks)]
-        done = subprocess.run(
-            command + ["--quick"] * options.quick, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT
-        )
+        command += ["--batch", str(sizes.batch)] + ["--quick"] * options.quick
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
         found[f"{tasks} tasks"] = json.loads(done.stdout.splitlines()[-1])
         print(f"with {tasks} tasks: {json.dumps(found[f'{tasks} tasks'])}", file=sys.stderr)
     alone, both = found["1 tasks"]["per_s"], found["2 tasks"]["per_s"]

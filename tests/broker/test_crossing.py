@@ -10,7 +10,7 @@ import pytest
 from broker_kit import Hall, batch, simulated_over
 from owning_kit import Owner
 
-from duobus.broker import TRANSFER_DEAD_LETTER
+from duobus.broker import TRANSFER_DEAD_LETTER, address
 from duobus.broker.crossing import (
     Freight,
     Inquiry,
@@ -468,3 +468,29 @@ def test_an_error_keeps_its_meaning_on_the_way() -> None:
     # What a newer server says is waited out.
     assert isinstance(Reply(1, "strange").error(), StoreUnavailable)
     assert Reply(1).error() is None
+
+
+@simulated_over(2, 3600)
+async def test_what_is_sent_via_an_entity_to_another_server_gets_there(hall: Hall) -> None:
+    town, _, target = await _town(hall)
+    via = town.names_of(1, 2)[1]
+    queue = await town.a.owner.unit.create_queue("n", QueueDescription(name=via))
+    made = batch(b"1", b"2")
+    address(made, queue, target.upper())
+    queue.send_via(made)
+    await asyncio.sleep(1)
+    assert await _there(town.b, target) == [b"1", b"2"]
+    assert await _there(town.a, via) == []
+
+
+@simulated_over(2, 3600)
+async def test_what_is_sent_via_an_entity_to_what_exists_nowhere_is_given_up_at_once(hall: Hall) -> None:
+    town, _, _ = await _town(hall)
+    via = town.names_of(1, 2)[1]
+    queue = await town.a.owner.unit.create_queue("n", QueueDescription(name=via))
+    made = batch(b"1")
+    address(made, queue, "nowhere")
+    queue.send_via(made)
+    await asyncio.sleep(2)
+    assert await _there(town.a, via, TRANSFER_DEAD_LETTER) == [b"1"]
+    assert town.a.looked > 0

@@ -20,7 +20,7 @@ from duobus.broker.fragment.commands import Group, Run
 from duobus.broker.fragment.ledger import Record
 from duobus.broker.fragment.slot import TRANSFER, Slot
 from duobus.broker.fragment.transfer import Depart, Divert
-from duobus.broker.parcels import NOBODY, Flight, Outlet, Parcel, origin_of, parcel_of
+from duobus.broker.parcels import NOBODY, Flight, Outlet, Parcel, origin_of, parcel_of, time_of
 from duobus.broker.queue import SOURCE
 from duobus.errors import EntityDisabled, EntityNotFound, QuotaExceeded, ServerBusy, ServiceBusError, StoreUnavailable
 from duobus.model.columns import SendBatch
@@ -403,8 +403,8 @@ class Lane:
         self._later(is_pause=False)
 
     def _is_patience_over(self, who: FragmentHandle | None) -> bool:
-        now_ms = self.handle.broker.now_ms()
-        return now_ms - self._refused_since.setdefault(who, now_ms) >= PATIENCE_MS
+        now_ms = time_of(self.handle.broker)
+        return now_ms is not None and now_ms - self._refused_since.setdefault(who, now_ms) >= PATIENCE_MS
 
     def _divert(self, slots: list[Slot], reason: str, description: str) -> None:
         """Messages that cannot go on are to be found in the transfer dead-letter queue."""
@@ -421,13 +421,12 @@ class Lane:
     def _give_back(self, slots: list[Slot]) -> None:
         """Put messages back into their fragment."""
         fragment = self.handle.fragment
-        if not slots or fragment is None or fragment is not self._life:
+        broker = self.handle.broker
+        now_ms = time_of(broker)
+        if not slots or fragment is None or fragment is not self._life or now_ms is None:
             return
         self._let_go(slots)
-        broker = self.handle.broker
-        broker.follow_up(
-            fragment, transfer.give_back(fragment, fragment.sources[self.source_no], slots, broker.now_ms())
-        )
+        broker.follow_up(fragment, transfer.give_back(fragment, fragment.sources[self.source_no], slots, now_ms))
 
     def _give_all_back(self) -> None:
         """Everything that is not on its way goes back, so that its life can end and it can take another way."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from duobus.broker.fragment.slot import Slot
     from duobus.broker.handle import FragmentHandle
     from duobus.broker.lane import Lane
+    from duobus.broker.message_broker import MessageBroker
 
 
 class Parcel:
@@ -81,14 +82,7 @@ class Flight(Mailbox):
     def is_current(self) -> bool:
         """Whether the fragment lives on from which it was taken, and is this server's."""
         handle = self._lane.handle
-        if handle.fragment is not self.life:
-            return False
-        try:
-            handle.broker.now_ms()
-        except StoreUnavailable:
-            # The lease has ended: another server sends it now.
-            return False
-        return True
+        return handle.fragment is self.life and time_of(handle.broker) is not None
 
     def wake(self) -> None:
         """See Mailbox."""
@@ -113,6 +107,14 @@ NOBODY: Final = Nobody()
 def origin_of(handle: FragmentHandle, source_no: int) -> tuple[int, int, int]:
     """What a ledger knows a source by."""
     return handle.entity_id, handle.number, source_no
+
+
+def time_of(broker: MessageBroker) -> int | None:
+    """The time of a message broker; None when its lease has ended, so that its memory goes at once."""
+    try:
+        return broker.now_ms()
+    except StoreUnavailable:
+        return None
 
 
 def parcel_of(slots: list[Slot], batch: SendBatch, indices: list[int], *, is_keyless: bool) -> Parcel:

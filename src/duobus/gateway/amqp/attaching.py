@@ -174,16 +174,17 @@ def _destination_of(peer: Peer, link: Link) -> str | None:
     text = next((value for key, value in properties.items() if str(key) == TRANSFER_DESTINATION), None)
     if text is None:
         return None
-    if peer.door.unit.namespace(peer.namespace or "").is_shared:
-        raise NotAllowed("Servers that share a catalog do not send via another entity. Send to the entity itself.")
     if not is_short(text):
         raise InvalidField(f"{TRANSFER_DESTINATION} is a string of {ADDRESS_MAX} characters at most.")
     address = parse_address(str(text))
     _authorize(peer, address, Right.SEND, "Send")
-    queue = peer.door.unit.namespace(peer.namespace or "").resolve(address)
-    if address.sub_queue or address.is_management:
+    if address.sub_queue or address.is_management or address.is_cbs:
         raise NotAllowed("Messages are sent via an entity to a queue itself, not to a part of it.")
-    return queue.path
+    home = peer.door.unit.namespace(peer.namespace or "")
+    if address.subscription is None and not home.is_taken(address.key) and home.has(address.key):
+        # Another server has it, and gets the messages when they are durable here.
+        return address.path
+    return home.resolve(address).path
 
 
 def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:

@@ -16,6 +16,7 @@ from duobus.errors import (
     ServiceBusError,
     Unauthorized,
 )
+from duobus.gateway.amqp.branch_link import BranchLink, wants_telling
 from duobus.gateway.amqp.cbs_node import CBS, CbsNode
 from duobus.gateway.amqp.cbs_node import REQUEST_BYTES_MAX as CBS_REQUEST_BYTES_MAX
 from duobus.gateway.amqp.coordinator import attach_coordinator, demand_one_entity
@@ -217,7 +218,8 @@ def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:
     if isinstance(filters, dict):
         # What is not honoured is left out of the echo, so that clients notice (contract chapter 17).
         source.filter = None
-    endpoint = OutgoingLink(
+    maker = BranchLink if wants_telling(_remote(link)) else OutgoingLink
+    endpoint = maker(
         peer,
         link,
         queue,

@@ -256,8 +256,8 @@ class PassedLink:
     def _refuse_in_state(self, event: Transfers) -> None:
         """Transactions live where they were declared: on this server, which has not the entity."""
         error = NotImplementedYet(
-            f"'{self.path}' is served by the server at {self._whereabouts.where(self._peer.namespace or '', self.key)}; "
-            "transactions are not passed on to it. Send without one, or connect to that server."
+            f"'{self.path}' is served by the server at {self._whereabouts.where(self._peer.namespace or '', self.key)};"
+            " transactions are not passed on to it. Send without one, or connect to that server."
         )
         if isinstance(event.state, TransactionalState):
             self._peer.transactions.doom(event.state.txn_id, error)

@@ -53,6 +53,14 @@ class Told(list[Event]):
         """Those of one kind."""
         return [event for event in list(self) if isinstance(event, kind)]
 
+    def story(self) -> str:
+        """How many of each kind there are, how many messages with them, and the last of each."""
+        lines = []
+        for kind in {type(event): None for event in list(self)}:
+            there = self.of(kind)
+            lines.append(f"{len(there)} with {sum(getattr(event, 'messages', 0) for event in there)}: {there[-1]}")
+        return "\n".join(lines)
+
     def wait(self, kind: type[E], number: int = 1, *, messages: int = 0) -> E:
         """Return the ``number``-th of a kind, once it has come, and so many messages with those of the kind."""
 
@@ -61,7 +69,7 @@ class Told(list[Event]):
             return len(there) >= number and sum(getattr(event, "messages", 0) for event in there) >= messages
 
         with self._changed:
-            assert self._changed.wait_for(is_there, TOLD_S), f"no {kind.__name__} in {TOLD_S:g} s"
+            assert self._changed.wait_for(is_there, TOLD_S), f"no {kind.__name__} in {TOLD_S:g} s, but {self.story()}"
         return self.of(kind)[number - 1]
 
 

@@ -129,9 +129,8 @@ async def test_who_has_no_key_with_manage_hands_nothing_over(key: str) -> None:
 @in_loop
 async def test_a_server_that_shares_its_catalog_with_nobody_takes_nothing_from_servers() -> None:
     async with serving() as server:
-        with ferry() as wires:
-            with pytest.raises(ConnectionError, match="shares its catalog with no others"):
-                await wires.wire(_address(server), "ns")
+        with ferry() as wires, pytest.raises(ConnectionError, match="shares its catalog with no others"):
+            await wires.wire(_address(server), "ns")
 
 
 @in_loop

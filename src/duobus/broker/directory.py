@@ -1,6 +1,7 @@
 """Where entities are, when several servers share a catalog: path to store. Pure; read from the catalog as a whole.
 
-Behind a shared catalog an entity lies whole in one store, so that it has one owner (decision 0024).
+Behind a shared catalog an entity lies whole in one store, so that it has one owner (decision 0024); a queue that is
+spread consists of several such (decision 0029).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 from zlib import crc32
 
+from duobus.broker.shares import Spread, find_spreads
 from duobus.model.description import SUBSCRIPTION
 from duobus.stores.catalog import DELETING, CatalogContents, EntityRow
 
@@ -23,9 +25,10 @@ class Directory:
 
     Attributes:
         contents: What it held.
+        spreads: Namespace and lower-case path to each queue that is spread.
     """
 
-    __slots__ = ("_by_id", "_stores", "contents")
+    __slots__ = ("_by_id", "_stores", "contents", "spreads")
 
     def __init__(self, contents: CatalogContents) -> None:
         self.contents = contents
@@ -34,6 +37,7 @@ class Directory:
             for row in contents.entities
             if row.slots and row.state != DELETING
         }
+        self.spreads: dict[tuple[str, str], Spread] = find_spreads(contents.entities)
         self._by_id = {row.entity_id: (row.slots[0].store_id, row.namespace) for row in contents.entities if row.slots}
 
     def store_of_id(self, entity_id: int) -> int | None:

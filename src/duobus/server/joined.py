@@ -48,7 +48,9 @@ class JoinedServer(Server):
 
     def _make_unit(self) -> ScaleUnit:
         settings = self.settings
-        return OwningUnit(self._catalog, self._store_event, settings.quotas, self._entropy.uuid, self._time)
+        unit = OwningUnit(self._catalog, self._store_event, settings.quotas, self._entropy.uuid, self._time)
+        unit.spreading.is_wanted = settings.spread
+        return unit
 
     # -- start --------------------------------------------------------------------------------------------------
 

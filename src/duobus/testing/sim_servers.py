@@ -148,6 +148,7 @@ class SimulatedServerProcess:
         self.unit = unit = _OwningWatched(world.catalog, _ignored, Quotas(), entropy.uuid, time)
         unit.world = world
         unit.namespace(NAMESPACE)
+        unit.spreading.is_wanted = world.is_spreading
         unit.directory = Directory(world.catalog.read())
         rules = NamespaceRules(NAMESPACE, world.catalog.read().namespaces[0].rules, [world.HOST])
         metering = MeteringCounts("sim")
@@ -212,9 +213,12 @@ class ServersWorld(World):
         servers: All of them.
         leases: The table.
         is_trouble: Whether faults strike.
+        is_spreading: Whether partitioned queues are spread over all stores.
         stale: What was handed out by somebody who was not the owner any more (I55).
         moved: How often a store was opened.
     """
+
+    is_spreading = False
 
     def __init__(self, seed: int, queues: list[Any], stores: int) -> None:
         super().__init__(seed, queues, stores)
@@ -432,14 +436,18 @@ class Outcome:
 def run(seed: int) -> Outcome:
     """Run one seed."""
     scenario = ServersScenario(seed)
-    world = ServersWorld(seed, scenario.all_queues, scenario.stores)
+    return play(scenario, ServersWorld(seed, scenario.all_queues, scenario.stores))
+
+
+def play(scenario: ServersScenario, world: ServersWorld, not_asked: frozenset[int] = NOT_ASKED) -> Outcome:
+    """Run a scenario in a world, and judge it."""
     with world.watched():
         try:
             world.loop.run(ServersRun(world, scenario).play(), time_limit_s=RUN_LIMIT_S)
         finally:
             world.loop.close()
     # Turns of few messages begin anew with each owner of what they are forwarded to (I26).
-    asked = CHECKERS.keys() - NOT_ASKED - ({26} if scenario.forwarding else set())
+    asked = CHECKERS.keys() - not_asked - ({26} if scenario.forwarding else set())
     found = check(world.history, scenario.setup(frozenset(world.removed_uids)), asked)
     moved = sum(disk.seen.generation for disk in world.disks.values())
     return Outcome([*world.stale, *found], moved, len(world.history), world.history.digest())

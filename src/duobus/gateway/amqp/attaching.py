@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from duobus.amqp import Attach, Coordinator, Link, Source, Target
 from duobus.broker import Queue, Subscription, Topic
+from duobus.broker.destination import demand_one_place
 from duobus.errors import (
     DetachForced,
     InvalidField,
@@ -16,6 +17,7 @@ from duobus.errors import (
     ServiceBusError,
     Unauthorized,
 )
+from duobus.gateway.amqp.branch_link import BranchLink, wants_telling
 from duobus.gateway.amqp.cbs_node import CBS, CbsNode
 from duobus.gateway.amqp.cbs_node import REQUEST_BYTES_MAX as CBS_REQUEST_BYTES_MAX
 from duobus.gateway.amqp.coordinator import attach_coordinator, demand_one_entity
@@ -181,6 +183,7 @@ def _destination_of(peer: Peer, link: Link) -> str | None:
     if address.sub_queue or address.is_management or address.is_cbs:
         raise NotAllowed("Messages are sent via an entity to a queue itself, not to a part of it.")
     home = peer.door.unit.namespace(peer.namespace or "")
+    demand_one_place(home, address.key)
     if address.subscription is None and not home.is_taken(address.key) and home.has(address.key):
         # Another server has it, and gets the messages when they are durable here.
         return address.path
@@ -217,7 +220,8 @@ def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:
     if isinstance(filters, dict):
         # What is not honoured is left out of the echo, so that clients notice (contract chapter 17).
         source.filter = None
-    endpoint = OutgoingLink(
+    maker = BranchLink if wants_telling(_remote(link)) else OutgoingLink
+    endpoint = maker(
         peer,
         link,
         queue,

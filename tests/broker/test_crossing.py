@@ -25,7 +25,7 @@ from duobus.broker.crossing import (
 )
 from duobus.broker.directory import HERE, MOVING, UNKNOWN, Directory
 from duobus.broker.intake import Visit
-from duobus.errors import ArgumentInvalid, ServiceBusError, StoreFailed, StoreUnavailable, Undecodable
+from duobus.errors import ArgumentInvalid, NotAllowed, ServiceBusError, StoreFailed, StoreUnavailable, Undecodable
 from duobus.model.description import DISABLED, QueueDescription
 from duobus.model.special import Special
 
@@ -513,3 +513,16 @@ async def test_who_has_lost_a_store_while_it_was_opened_says_nothing_of_what_is_
         await opening
     with pytest.raises(StoreUnavailable, match="not at this server"):
         owner.unit.intake.gone(origin, [1])
+
+
+@simulated_over(2, 3600)
+async def test_nothing_is_forwarded_to_a_queue_that_is_spread(hall: Hall) -> None:
+    town, source, target = await _town(hall)
+    unit = town.a.owner.unit
+    unit.directory.spreads["n", target] = object()  # type: ignore[assignment]
+    with pytest.raises(NotAllowed, match="spread over several servers"):
+        await unit.create_queue("n", QueueDescription(name="q", forward_to=target))
+    # What forwarded to its name before waits.
+    _send(town.a, source, b"1")
+    await asyncio.sleep(15 * 60)
+    assert await _there(town.a, source) == [b"1"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +25,7 @@ from duobus.broker.crossing import (
 )
 from duobus.broker.directory import HERE, MOVING, UNKNOWN, Directory
 from duobus.broker.intake import Visit
-from duobus.errors import ArgumentInvalid, ServiceBusError, StoreUnavailable, Undecodable
+from duobus.errors import ArgumentInvalid, NotAllowed, ServiceBusError, StoreFailed, StoreUnavailable, Undecodable
 from duobus.model.description import DISABLED, QueueDescription
 from duobus.model.special import Special
 
@@ -494,3 +495,34 @@ async def test_what_is_sent_via_an_entity_to_what_exists_nowhere_is_given_up_at_
     await asyncio.sleep(2)
     assert await _there(town.a, via, TRANSFER_DEAD_LETTER) == [b"1"]
     assert town.a.looked > 0
+
+
+@simulated_over(2, 3600)
+async def test_who_has_lost_a_store_while_it_was_opened_says_nothing_of_what_is_in_it(hall: Hall) -> None:
+    town, source, target = await _town(hall)
+    _send(town.a, source, b"1")
+    await asyncio.sleep(0.5)
+    origin = next(iter(town.b.owner.queue(target).fragments[0].fragment.sources[0].ledger.known))  # type: ignore[union-attr]
+    owner = town.b.owner
+    await town.a.owner.unit.leave(1, "it moves")
+    opening = asyncio.ensure_future(owner.adopt(1))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    owner.unit.drop(1, "its lease has ended")
+    with contextlib.suppress(ServiceBusError, StoreFailed):
+        await opening
+    with pytest.raises(StoreUnavailable, match="not at this server"):
+        owner.unit.intake.gone(origin, [1])
+
+
+@simulated_over(2, 3600)
+async def test_nothing_is_forwarded_to_a_queue_that_is_spread(hall: Hall) -> None:
+    town, source, target = await _town(hall)
+    unit = town.a.owner.unit
+    unit.directory.spreads["n", target] = object()  # type: ignore[assignment]
+    with pytest.raises(NotAllowed, match="spread over several servers"):
+        await unit.create_queue("n", QueueDescription(name="q", forward_to=target))
+    # What forwarded to its name before waits.
+    _send(town.a, source, b"1")
+    await asyncio.sleep(15 * 60)
+    assert await _there(town.a, source) == [b"1"]

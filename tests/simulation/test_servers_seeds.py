@@ -12,10 +12,16 @@ CATCHING_SEEDS = {
     "stale-owner-writes": (61, "I55"),
     "lease-judged-by-the-local-clock": (93, "I55"),
     "epoch-not-checked": (12, "store contract broken"),
+    "taken-before-it-is-durable": (10, "I1"),
+    "number-not-remembered": (0, "I14"),
+    "ledger-not-recovered": (39, "I14"),
+    "forgotten-while-the-origin-has-it": (29, "I14"),
 }
 #: Seeds that have found something: a store that was opened while it was given back; a session that was held when the
-#: lease of its store ended, which left the store with two servers.
-FINDERS = (1, 8, 71)
+#: lease of its store ended, which left the store with two servers. Of those that forward: a lane that gave messages
+#: back when its lease had ended, and left the store with two message brokers; a store that was lost while it was
+#: opened, whose server said of its messages that they are gone.
+FINDERS = (1, 8, 71, 170, 520)
 #: Of those in which nothing must be wrong; CI has no time for all of them.
 CLEAN_SEEDS = range(100, 130, 6)
 

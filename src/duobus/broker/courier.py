@@ -251,6 +251,10 @@ class Courier:
         """See namespace.Abroad."""
         return self._unit.directory.store_of(namespace, path.lower()) is not None
 
+    def is_spread(self, namespace: str, path: str) -> bool:
+        """See namespace.Abroad."""
+        return (namespace.lower(), path.lower()) in self._unit.directory.spreads
+
     def _where(self, namespace: str, key: str) -> str:
         return MOVING if self._whereabouts is None else self._whereabouts.where(namespace, key)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from duobus.broker.placement import Placement, slot_of, string_key
 from duobus.codec import DecodeError, TooLargeError, decode, scan, with_application_properties
-from duobus.errors import ArgumentInvalid, EntityDisabled, EntityNotFound, QuotaExceeded, ServiceBusError
+from duobus.errors import ArgumentInvalid, EntityDisabled, EntityNotFound, NotAllowed, QuotaExceeded, ServiceBusError
 from duobus.model.address import not_found
 from duobus.model.description import ACTIVE, RECEIVE_DISABLED
 from duobus.model.special import Special
@@ -105,9 +105,11 @@ def find(home: Namespace, path: str) -> Destination:
     Raises:
         EntityDisabled: Its status forbids it.
         EntityNotFound: There is none.
+        NotAllowed: It is spread over several servers.
         StoreUnavailable: Another server may have it, which is not known yet.
     """
     key = path.lower()
+    demand_one_place(home, path)
     found: Queue | None = home.queues.get(key) or home.topics.get(key)
     if found is None:
         far = None if home.abroad is None else home.abroad.find(home.name, path)
@@ -116,6 +118,15 @@ def find(home: Namespace, path: str) -> Destination:
         return far
     demand_status(found)
     return found
+
+
+def demand_one_place(home: Namespace, path: str) -> None:
+    """Raise NotAllowed for a queue that is spread over several servers (decision 0029): none of them has all of it."""
+    if home.abroad is not None and home.abroad.is_spread(home.name, path):
+        raise NotAllowed(
+            f"'{path}' is spread over several servers, so nothing is forwarded to it. Forward to a queue that lies in "
+            "one store, or make this one without --spread."
+        )
 
 
 def demand_status(entity: Destination) -> None:
@@ -133,6 +144,7 @@ def check_targets(home: Namespace, description: QueueDescription, kept: QueueDes
 
     Raises:
         ArgumentInvalid: A target does not exist.
+        NotAllowed: It is spread over several servers.
     """
     for name, attribute in (
         ("ForwardTo", "forward_to"),
@@ -141,6 +153,7 @@ def check_targets(home: Namespace, description: QueueDescription, kept: QueueDes
         target: str | None = getattr(description, attribute)
         if target is None or (kept is not None and getattr(kept, attribute) == target):
             continue
+        demand_one_place(home, target)
         key = target.lower()
         if key == description.name.lower() or home.has(key):
             continue

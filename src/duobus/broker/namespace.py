@@ -30,6 +30,9 @@ class Abroad(Protocol):
     def knows(self, namespace: str, path: str) -> bool:
         """Whether the catalog names such an entity."""
 
+    def is_spread(self, namespace: str, path: str) -> bool:
+        """Whether it names a queue that is spread over several servers."""
+
     async def look(self) -> None:
         """Read anew what the catalog names."""
 

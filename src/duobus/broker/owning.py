@@ -147,15 +147,17 @@ class OwningUnit(ScaleUnit):
             for queue in self._of(broker.store_id):
                 self.idle_watch.begin(queue)
                 self.forwarding.begin(queue, queue.source_no)
-            self.adopted.add(broker.store_id)
+            if self.brokers.get(broker.store_id) is broker:
+                # It was not lost while it was opened.
+                self.adopted.add(broker.store_id)
             await self.spreading.see(directory, broker.store_id)
 
     def drop(self, store_id: int, why: str) -> MessageBroker | None:
         """Serve a store no more, from this moment: its memory is gone, links of its entities are detached."""
+        self.adopted.discard(store_id)
         broker = self.brokers.pop(store_id, None)
         if broker is None:
             return None
-        self.adopted.discard(store_id)
         for queue in list(self._of_broker(broker)):
             self._let_go(queue)
         broker._fail(StoreFailed(why))

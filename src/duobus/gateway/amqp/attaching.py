@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from duobus.amqp import Attach, Coordinator, Link, Source, Target
 from duobus.broker import Queue, Subscription, Topic
+from duobus.broker.destination import demand_one_place
 from duobus.errors import (
     DetachForced,
     InvalidField,
@@ -182,6 +183,7 @@ def _destination_of(peer: Peer, link: Link) -> str | None:
     if address.sub_queue or address.is_management or address.is_cbs:
         raise NotAllowed("Messages are sent via an entity to a queue itself, not to a part of it.")
     home = peer.door.unit.namespace(peer.namespace or "")
+    demand_one_place(home, address.key)
     if address.subscription is None and not home.is_taken(address.key) and home.has(address.key):
         # Another server has it, and gets the messages when they are durable here.
         return address.path

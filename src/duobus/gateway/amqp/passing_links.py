@@ -139,11 +139,6 @@ class PassedLink:
         """The entity, for errors."""
         return "/".join(self.segments)
 
-    @property
-    def key(self) -> str:
-        """What whereabouts know the entity by."""
-        return parse_address(self.path).key
-
     # -- attaching ----------------------------------------------------------------------------------------------
 
     def attach(self, upstream: Upstream, session: PassedSession) -> None:
@@ -255,9 +250,10 @@ class PassedLink:
 
     def _refuse_in_state(self, event: Transfers) -> None:
         """Transactions live where they were declared: on this server, which has not the entity."""
+        owner = self._whereabouts.where(self._peer.namespace or "", parse_address(self.path).key)
         error = NotImplementedYet(
-            f"'{self.path}' is served by the server at {self._whereabouts.where(self._peer.namespace or '', self.key)};"
-            " transactions are not passed on to it. Send without one, or connect to that server."
+            f"'{self.path}' is served by another server of this namespace (at {owner}); "
+            "transactions are not passed on to it. Send without one, or connect to that server."
         )
         if isinstance(event.state, TransactionalState):
             self._peer.transactions.doom(event.state.txn_id, error)

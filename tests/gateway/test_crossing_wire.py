@@ -1,0 +1,175 @@
+"""The way on which servers hand each other forwarded messages: who may use it, and what it does with nonsense."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from gateway_kit import Client, TcpStream, in_loop, serving
+
+from duobus.amqp import LinkAttached, LinkDetached, Source, Target
+from duobus.broker.crossing import Freight, Inquiry, Landing
+from duobus.broker.destination import Unfit
+from duobus.broker.fragment.ledger import Origin
+from duobus.clock import Clock
+from duobus.errors import ServiceBusError, StoreUnavailable
+from duobus.gateway.amqp.crossing import CHALLENGE, CROSSING, PROOF, CrossingDesk, proof_of
+from duobus.gateway.amqp.ferry import AmqpFerry
+from duobus.model.description import AccessRule, Right
+from duobus.model.special import Special
+from duobus.server.build import Server
+
+ORIGIN = (7, 1, 0)
+RULE = AccessRule(name="root", primary_key="secret", secondary_key="other", rights=int(Right.MANAGE))
+SENDER = AccessRule(name="sender", primary_key="weak", secondary_key="weaker", rights=int(Right.SEND))
+
+
+class Intake:
+    """Takes everything in but what is called ``bad``."""
+
+    def __init__(self) -> None:
+        self.taken: list[bytes] = []
+        self.landed: list[tuple[str, str, Origin, int]] = []
+
+    def land(self, namespace: str, path: str, origin: Origin, epoch: int) -> object:
+        if path == "elsewhere":
+            raise StoreUnavailable("It is not here.")
+        self.landed.append((namespace, path, origin, epoch))
+        return path
+
+    def is_current(self, visit: object) -> bool:
+        return True
+
+    def take(
+        self, visit: object, counts: list[int], payloads: list[bytes], specials: list[Special]
+    ) -> asyncio.Future[ServiceBusError | None]:
+        done: asyncio.Future[ServiceBusError | None] = asyncio.get_running_loop().create_future()
+        if payloads == [b""]:
+            raise Unfit("Because", "It is bad.")
+        self.taken += payloads
+        done.set_result(None)
+        return done
+
+    def gone(self, origin: Origin, counts: list[int]) -> list[int]:
+        return counts[:1]
+
+
+@contextmanager
+def ferry(key: str = "secret") -> Iterator[AmqpFerry]:
+    rule = AccessRule(name="root", primary_key=key, secondary_key=key, rights=int(Right.MANAGE))
+    made = AmqpFerry("me", None, Clock(), lambda namespace: [SENDER, rule])
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def opened(server: Server, rules: Iterable[AccessRule] = (SENDER, RULE)) -> Intake:
+    intake = Intake()
+    server.door.crossing = CrossingDesk(intake, lambda namespace: rules)  # type: ignore[arg-type]
+    return intake
+
+
+def _address(server: Server) -> str:
+    return f"127.0.0.1:{server.port('amqp')}"
+
+
+@pytest.mark.parametrize("key", ["secret", "other"])
+@in_loop
+async def test_requests_and_their_answers_travel_between_servers(key: str) -> None:
+    async with serving() as server:
+        intake = opened(server)
+        with ferry(key) as wires:
+            wire = await wires.wire(_address(server), "ns")
+            landed = await wire.ask(lambda number: Landing(number, ORIGIN, 3, "q"))
+            assert landed.error() is None
+            assert intake.landed == [("ns", "q", ORIGIN, 3)]
+            payload = b"\x00\x53\x75\xa0\x01x"
+
+            def load(number: int, *payloads: bytes) -> Freight:
+                counts = list(range(len(payloads)))
+                return Freight(number, landed.landing, counts, list(payloads), [Special() for _ in payloads])
+
+            big = b"\x00\x53\x75\xb0" + (3 << 20).to_bytes(4, "big") + bytes(3 << 20)
+            assert (await wire.ask(lambda number: load(number, payload, big))).error() is None
+            assert intake.taken == [payload, big]
+            refused = (await wire.ask(lambda number: load(number, b""))).error()
+            assert isinstance(refused, Unfit)
+            assert refused.reason == "Because"
+            assert (await wire.ask(lambda number: Inquiry(number, ORIGIN, [4, 5]))).gone == [4]
+            moved = (await wire.ask(lambda number: Landing(number, ORIGIN, 3, "elsewhere"))).error()
+            assert isinstance(moved, StoreUnavailable)
+            unknown = await wire.ask(lambda number: Freight(number, 99, [1], [payload], [Special()]))
+            assert isinstance(unknown.error(), StoreUnavailable)
+            # One connection serves all of it.
+            assert await wires.wire(_address(server), "NS") is wire
+            asked = wire.ask(lambda number: Landing(number, ORIGIN, 3, "q"))
+            wire.fail("cut")
+            with pytest.raises(ConnectionError, match="cut"):
+                await asked
+            assert await wires.wire(_address(server), "ns") is not wire
+
+
+@pytest.mark.parametrize("key", ["wrong", "weak"])
+@in_loop
+async def test_who_has_no_key_with_manage_hands_nothing_over(key: str) -> None:
+    async with serving() as server:
+        intake = opened(server)
+        with ferry(key) as wires:
+            with pytest.raises(ConnectionError, match="share this one's catalog"):
+                await wires.wire(_address(server), "ns")
+            # It is not tried again at once.
+            with pytest.raises(ConnectionError, match="share this one's catalog"):
+                await wires.wire(_address(server), "ns")
+        assert intake.landed == []
+
+
+@in_loop
+async def test_a_server_that_shares_its_catalog_with_nobody_takes_nothing_from_servers() -> None:
+    async with serving() as server:
+        with ferry() as wires, pytest.raises(ConnectionError, match="shares its catalog with no others"):
+            await wires.wire(_address(server), "ns")
+
+
+@in_loop
+async def test_a_challenge_is_answered_once_and_is_another_each_time() -> None:
+    async with serving() as server:
+        opened(server)
+        challenges = []
+        for _ in range(2):
+            client = Client(await TcpStream.connect(server.port("amqp") or 0))
+            replies = client.session.attach_receiver("r", Source(address=CROSSING), Target(address="r"))
+            event = await client.wait(LinkAttached, lambda event, link=replies: event.link is link)
+            assert event.link.remote is not None
+            found = {str(name): value for name, value in (event.link.remote.properties or {}).items()}
+            challenges.append(found[CHALLENGE])
+            for number, proof in enumerate((b"guess", proof_of("secret", challenges[-1]))):
+                link = client.session.attach_sender(
+                    f"s{number}", Source(address="s"), Target(address=CROSSING), properties={PROOF: proof}
+                )
+                detached = await client.wait(LinkDetached, lambda event, link=link: event.link is link)
+                assert detached.error is not None
+                assert str(detached.error.condition) == "amqp:unauthorized-access"
+        assert challenges[0] != challenges[1]
+
+
+@in_loop
+async def test_what_cannot_be_decoded_ends_the_link() -> None:
+    async with serving() as server:
+        intake = opened(server)
+        client = Client(await TcpStream.connect(server.port("amqp") or 0))
+        replies = client.session.attach_receiver("r", Source(address=CROSSING), Target(address="r"))
+        await client.wait(LinkAttached, lambda event: event.link is replies)
+        assert replies.remote is not None
+        found = {str(name): value for name, value in (replies.remote.properties or {}).items()}
+        proof = {PROOF: proof_of("secret", found[CHALLENGE])}
+        link = client.session.attach_sender("s", Source(address="s"), Target(address=CROSSING), properties=proof)
+        await client.wait(LinkAttached, lambda event: event.link is link)
+        while not link.sendable():
+            await client.pump()
+        link.send_one(b"t", b"\xc1 nonsense", settled=True)
+        detached = await client.wait(LinkDetached, lambda event: event.link is link)
+        assert detached.error is not None
+        assert intake.landed == []

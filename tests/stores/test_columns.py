@@ -12,6 +12,7 @@ from store_builders import Broker, payloads_of, sqlite_store
 from test_bit_flips import flip, used_part
 
 from duobus.stores import schema
+from duobus.stores.checksums import body_sums
 from duobus.stores.columns import verified
 from duobus.stores.interface import COUNT_MAX, MessagingStore, Plain, SourceRow
 from duobus.stores.memory import MemoryStore
@@ -148,7 +149,24 @@ def test_no_single_flipped_bit_comes_out_of_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "column", ["body_sum = body_sum + (1 << 32)", "body_sum = -1", "payload = x'00'", "state = 0.5"]
+    "column",
+    [
+        "body_sum = body_sum + (1 << 32)",
+        "body_sum = -1",
+        "body_sum = 0.5",
+        "body_sum = 'x'",
+        "payload = x'00'",
+        "payload = 'text'",
+        "state = 0.5",
+        "deliveries = 1",
+        "special = x''",
+        "state_sum = 1",
+        "enqueued_ms = enqueued_ms + 1",
+        "enqueued_ms = 1 << 62",
+        "enqueued_ms = enqueued_ms + (1 << 50)",
+        "enqueued_ms = -enqueued_ms",
+        "enqueued_ms = 1.5e300",
+    ],
 )
 def test_a_damaged_value_is_left_to_load_which_quarantines_it(
     tmp_path: Path, store: SqliteStore, broker: Broker, source: SourceRow, column: str
@@ -167,9 +185,18 @@ def test_a_damaged_value_is_left_to_load_which_quarantines_it(
 
 
 def test_lengths_that_don_t_add_up_are_damage(store: SqliteStore, broker: Broker, source: SourceRow) -> None:
-    digits = "".join(f"{0:08x}{length:08x}{5:016x}" for length in (9, 1))
-    assert verified(1 << 44 | 1, 2, digits, b"short") is None
-    assert verified(1 << 44 | 1, 2, digits, b"longer than ten") is None
+    marks = ",".join(str((5 << schema.LENGTH_BITS) + length) for length in (9, 1))
+    for data in (b"short", b"longer than ten"):
+        assert verified(1 << 44 | 1, 2, "0,0", marks, data) is None
+
+
+@pytest.mark.parametrize("digits", ["", "1", "1,2,3", "1,x", "1,2.5", "1,1e30", "1,,2"])
+def test_digits_that_are_no_whole_numbers_are_damage(digits: str) -> None:
+    first_id = 1 << 44 | 1
+    sums = ",".join(map(str, body_sums(first_id, 0, [b"a", b"b"])))
+    assert verified(first_id, 2, sums, "1,1", b"ab") is not None
+    assert verified(first_id, 2, digits, "1,1", b"ab") is None
+    assert verified(first_id, 2, sums, digits, b"ab") is None
 
 
 def test_another_thread_reads_while_a_commit_is_under_way(
@@ -214,7 +241,7 @@ def test_an_error_of_the_driver_is_left_to_load(
     store.close()
     store.open()
     # No connection can be made: the file's name leads elsewhere.
-    store._path = str(tmp_path)
+    store._ahead._path = str(tmp_path)
     assert store.load_columns(1, 1, 100) == []
     assert payloads_of(store.load(1, 1, 100)) == bodies(STRETCH)
 

@@ -19,11 +19,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import apsw
 
 from duobus.errors import StoreFailed, StoreTooNew
+from duobus.stores.freed import forget
 from duobus.stores.interface import FORMAT_VERSION, FORMAT_VERSION_MIN
 from duobus.stores.log_room import keep_room
 from duobus.stores.schema import APPLICATION_ID
@@ -98,6 +100,7 @@ class StoreFile:
         self._path = Path(path)
         self._is_virtual = is_virtual
         self._lock: int | None = None
+        self._file: int | None = None
         self._identity: tuple[int, int] | None = None
 
     def prepare(self, *, must_exist: bool) -> None:
@@ -118,6 +121,10 @@ class StoreFile:
         self._take_lock()
         if not self._path.exists():
             os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        # What is wrong with it, SQLite says better.
+        with suppress(OSError):
+            # Open as long as SQLite has it: to close a file takes away all locks on it that this process has.
+            self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         for folder in (self._path.parent, self._path.parent.parent):
             _sync_folder(folder)
         self._identity = self._stat()
@@ -142,9 +149,17 @@ class StoreFile:
         disk = os.statvfs(self._path.parent)
         return used, disk.f_bavail * disk.f_frsize
 
+    def forget_freed(self) -> None:
+        """See ``freed.forget``; called by the thread of the checkpoints."""
+        if self._file is not None:
+            forget(self._file)
+
     def release(self) -> None:
-        """Let others have the store; harmless when nothing is held."""
+        """Let others have the store, of which all connections are closed; harmless when nothing is held."""
         self._identity = None
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -120,18 +120,16 @@ LOAD_FEW = f"SELECT {_SMALL_COLUMNS} FROM messages WHERE id >= ? ORDER BY id"
 #: Rows that one step of a statement puts together (columns.py), and what the payload of each may have: a stretch is in
 #: memory as a whole, 16 MiB at most. Fewer rows meet the interpreter lock more often.
 STRETCH, STRETCH_PAYLOAD_MAX = 256, 16 << 10
-_IS_PLAIN = (
-    "state_sum IS NULL AND special IS NULL AND state IS 0 AND deliveries IS 0"
-    " AND typeof(state) = 'integer' AND typeof(deliveries) = 'integer'"
-    f" AND octet_length(payload) <= {STRETCH_PAYLOAD_MAX}"
-)
-#: How many rows, the sum of their distances from the first id, how many are plain, the numbers of each in 32 digits,
-#: and the payloads. Large payloads are passed over: they make the row one that is not plain.
+#: Bits of a length behind the time in the marks of a stretch. A time that leaves no room for them is no integer then.
+LENGTH_BITS = 16
+#: How many rows are plain, the sum of their distances from the first id, a zero that is an integer, the checksum of
+#: each, the time and the length of each in one number, and the payloads. Decimal digits are what SQLite makes fastest.
 LOAD_STRETCH = (
-    f"SELECT count(*), sum(id - ?), sum({_IS_PLAIN}),"
-    " group_concat(format('%08x%08x%016x', body_sum, octet_length(payload), enqueued_ms), ''),"
-    f" CAST(group_concat(CASE WHEN octet_length(payload) <= {STRETCH_PAYLOAD_MAX} THEN payload END, '') AS BLOB)"
-    " FROM messages WHERE id BETWEEN ? AND ?"
+    "SELECT count(*), sum(id - ?), sum(state + deliveries), group_concat(body_sum),"
+    f" group_concat(enqueued_ms * {1 << LENGTH_BITS} + octet_length(payload)),"
+    " CAST(group_concat(payload, '') AS BLOB)"
+    " FROM messages WHERE id BETWEEN ? AND ? AND state_sum IS NULL AND special IS NULL AND state = 0 AND deliveries = 0"
+    f" AND octet_length(payload) <= {STRETCH_PAYLOAD_MAX}"
 )
 LOAD_IDS = "SELECT id FROM messages WHERE id >= ? ORDER BY id"
 LOAD_ONE = f"SELECT {_SMALL_COLUMNS} FROM messages WHERE id = ?"

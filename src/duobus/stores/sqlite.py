@@ -14,8 +14,9 @@ from contextlib import contextmanager, suppress
 import apsw
 
 from duobus.errors import StoreFailed, StoreStale, StoreTooNew
-from duobus.stores import bodies, body_faults, columns, folded, history_rows, schema
+from duobus.stores import bodies, body_faults, folded, history_rows, schema
 from duobus.stores import rows as table_rows
+from duobus.stores.ahead import Ahead
 from duobus.stores.checks import check_batch, check_run_owner
 from duobus.stores.database import (
     DRIVER_ERRORS,
@@ -48,8 +49,6 @@ from duobus.stores.memory import copy_of_fragment, copy_of_source, demand_first,
 
 #: Rows that one transaction of ``drop_entity`` deletes: about 20 MiB of 1 KiB messages, 70 ms (measured).
 _DROP_SLICE = 20_000
-#: Reading ahead meets each page once.
-_AHEAD_CACHE_KIB = 1024
 
 
 class SqliteStore(MessagingStore):
@@ -82,9 +81,8 @@ class SqliteStore(MessagingStore):
         self._aside_lock = threading.Lock()
         self._aside: apsw.Connection | None = None
         self._aside_failure: str | None = None
-        # The same for a third one, which reads ahead.
-        self._ahead_lock = threading.Lock()
-        self._ahead: apsw.Connection | None = None
+        # A third one.
+        self._ahead = Ahead(path, self._options)
         self._meta = table_rows.Meta(store_id)
         self._next_meta = self._meta  # what it becomes when the running transaction is through
         self._fragments: dict[int, FragmentRow] = {}
@@ -107,6 +105,7 @@ class SqliteStore(MessagingStore):
             contents = self._read(db)
             if self._options.vfs is None:
                 self._aside = connect(self._path, self._options)
+            self._ahead.open()
         except (StoreFailed, StoreTooNew) as error:
             self._abandon(str(error))
             raise
@@ -285,16 +284,7 @@ class SqliteStore(MessagingStore):
 
     def load_columns(self, source_key: int, first_count: int, limit: int) -> list[Plain]:
         """Read on a connection of its own, while commits go on; see ``columns.read``."""
-        with self._ahead_lock:
-            if self._db is None or self._options.vfs is not None or source_key in self._homes:
-                return []
-            try:
-                if self._ahead is None:
-                    self._ahead = connect(self._path, self._options, cache_kib=_AHEAD_CACHE_KIB)
-                return columns.read(self._ahead, source_key, first_count, limit)
-            except DRIVER_ERRORS:
-                # ``load`` on the writer's connection meets it as well, and is the one to say so.
-                return []
+        return [] if source_key in self._homes else self._ahead.read(source_key, first_count, limit)
 
     def scan(self, source_key: int, state: int, first_count: int, limit: int) -> list[StoredMessage]:
         """Return verified messages of one state, found by the partial index."""
@@ -354,6 +344,8 @@ class SqliteStore(MessagingStore):
                 failure = store_failed(self._path, "copy the log home", error)
                 self._aside_failure = str(failure)
                 raise failure from error
+            if self._ahead.is_forgetting_due():
+                self._file.forget_freed()
         # Both are -1 when another checkpoint was running.
         return max(in_log, 0) * page_size, max(in_log - copied, 0) * page_size
 
@@ -371,7 +363,7 @@ class SqliteStore(MessagingStore):
         with self._aside_lock:
             close(self._aside)
             self._aside = None
-        self._close_ahead()
+        self._ahead.close()
         if self._db is not None and self._aside_failure is None:
             # If that fails, nothing is lost: what is in the log is durable, and the next open brings it home.
             with suppress(apsw.Error, StoreFailed):
@@ -481,11 +473,6 @@ class SqliteStore(MessagingStore):
             self._meta = self._next_meta
             self.commits += 1
 
-    def _close_ahead(self) -> None:
-        with self._ahead_lock:
-            close(self._ahead)
-            self._ahead = None
-
     def _abandon(self, failure: str) -> None:
         """Close both connections without writing anything, and remember why."""
         self._failure = failure
@@ -493,7 +480,7 @@ class SqliteStore(MessagingStore):
             close(self._aside)
             self._aside = None
             self._aside_failure = None
-        self._close_ahead()
+        self._ahead.close()
         close(self._db)
         self._db = None
         self._file.release()

@@ -32,10 +32,13 @@ from typing import Any
 from duobus.errors import StoreFailed
 from duobus.stores.database import StoreOptions
 from duobus.stores.interface import CommitBatch, Put
+from duobus.stores.log_room import LAID_OUT_MAX_BYTES
 from duobus.stores.sqlite import SqliteStore
 
 EXT4_IOC_SHUTDOWN = 0x8004587D
 NO_LOG_FLUSH = 2
+#: The log is laid out ahead as a server does it, so often that cuts fall into that, too.
+COMMITS_PER_PIECE = 16
 IMAGE_BYTES = 256 * 1024 * 1024
 #: Messages that the writer leaves in the store, so that it deletes as much as it inserts.
 BACKLOG = 300
@@ -72,6 +75,8 @@ def write_until_killed(path: str, *, is_unsafe: bool) -> None:
         batch.sources.append((source.source_key, next_count, 0, b"%d" % removed_to))
         store.commit(batch)
         os.write(1, b"%d %d %d\n" % (commit_no, next_count, removed_to))
+        if not commit_no % COMMITS_PER_PIECE:
+            store.make_room(LAID_OUT_MAX_BYTES)
 
 
 def checkpoint_for_ever(store: SqliteStore) -> None:

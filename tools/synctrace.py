@@ -159,7 +159,11 @@ class Rules:
         report, data, syncs, acks = Report(), [], [], []
         for call in calls:
             if self._data.search(call.path):
-                (syncs if call.name in SYNCS else data).append(call)
+                if call.name in SYNCS:
+                    syncs.append(call)
+                elif call.data.strip(b"\0"):
+                    # Zeros are room that is made in a log (``stores/log_room.py``), and stand for no commit.
+                    data.append(call)
             elif call.name in WRITES and self._ack_fd.search(f"{call.fd}<{call.path}>"):
                 acks += [(call, match) for match in self._ack.finditer(call.data)]
         report.acks, report.syncs, report.writes = len(acks), len(syncs), len(data)

@@ -61,6 +61,10 @@ def ack(*numbers: int, call: str = "write", fd: str = "1<socket:[9]>") -> str:
     return f'8 10:00:00.3 {call}({fd}, "{hexed(data)}", 9) = 9'
 
 
+def room(path: str = "/d/a-wal") -> str:
+    return f'9 10:00:00.1 pwrite64(6<{hexed(path)}>, "{hexed(chr(0) * 9)}", 9, 0) = 9'
+
+
 SYNC_BEGUN = f"7 10:00:00.2 fdatasync(5<{hexed('/d/a-wal')}> <unfinished ...>"
 SYNC_ENDED = "7 10:00:00.4 <... fdatasync resumed>) = 0"
 WRITE_BEGUN = f'7 10:00:00.1 pwrite64(5<{hexed("/d/a-wal")}>, "{hexed("mark-1-")}", 7, 0 <unfinished ...>'
@@ -74,6 +78,7 @@ WRITE_ENDED = "7 10:00:00.1 <... pwrite64 resumed>) = 7"
         [write(1), sync(), ack(1)],
         [write(1), sync(), ack(1, call="sendto"), write(2), sync(), ack(2, call="writev")],
         [write(1), SYNC_BEGUN, SYNC_ENDED, ack(1)],
+        [write(1), sync(), room(), ack(1)],
         [WRITE_BEGUN, WRITE_ENDED, SYNC_BEGUN, "9 10:00:00.3 +++ exited with 0 +++", SYNC_ENDED, ack(1)],
         [write(1), sync(result="-1 EIO (Input/output error)"), sync(), ack(1)],
         [write(1), write(1, path="/d/b-wal"), sync(), sync(path="/d/b-wal"), ack(1)],
@@ -140,3 +145,9 @@ def test_the_real_store_is_found_out_exactly_when_it_does_not_sync(
     tool = [sys.executable, str(TOOL), "--ack", r"ack (\d+)", *rule, "--", *command]
     result = subprocess.run(tool, capture_output=True, text=True, check=False)
     assert (result.returncode, '"acks": 10' in result.stdout) == (status, True), result.stdout
+
+
+def test_room_that_is_made_in_a_log_stands_for_no_commit() -> None:
+    report = SEQUENCE.check(synctrace.parse([write(1), sync(), ack(1), room(), sync(), ack(2)]))
+    assert len(report.violations) == 1
+    assert "nothing was written" in report.violations[0]

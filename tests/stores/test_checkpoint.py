@@ -10,6 +10,7 @@ import pytest
 from store_builders import Broker, payloads_of, sqlite_store
 
 from duobus.errors import StoreFailed
+from duobus.stores import log_room
 from duobus.stores.checkpoint import CheckpointThread
 from duobus.stores.sqlite import SqliteStore
 from duobus.stores.writer import InlineWriter, StoreWriter
@@ -98,6 +99,7 @@ class ScriptedStore:
     def __init__(self, looks: list[tuple[int, int] | StoreFailed]) -> None:
         self.commits = 0
         self.finished = 0
+        self.lengths: list[int] = []
         self.looks = looks
 
     def checkpoint_aside(self) -> tuple[int, int]:
@@ -109,6 +111,10 @@ class ScriptedStore:
     def checkpoint(self) -> None:
         self.finished += 1
 
+    def make_room(self, length: int) -> bool:
+        self.lengths.append(length)
+        return len(self.lengths) < 3
+
 
 def looks_of(store: ScriptedStore, rounds: int = 1) -> None:
     async def run() -> None:
@@ -118,9 +124,8 @@ def looks_of(store: ScriptedStore, rounds: int = 1) -> None:
             store.commits += 1
             thread.look()
         thread.look()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        for _ in range(9):
+            await asyncio.sleep(0)
         assert thread.stop()
 
     asyncio.run(run())
@@ -142,6 +147,45 @@ def test_passes_end_although_commits_outrun_them() -> None:
     store = ScriptedStore([(9_000_000, 5_000_000)] * 5)
     looks_of(store)
     assert (store.finished, len(store.looks)) == (1, 1)
+
+
+def test_a_log_that_grows_is_laid_out_ahead_piece_by_piece_and_once() -> None:
+    store = ScriptedStore([(900, 0), (2_000_000, 0), (2_000_001, 0)])
+    looks_of(store, rounds=3)
+    assert store.lengths == [log_room.wanted(2_000_000)] * 3
+
+
+def test_a_log_that_began_anew_is_looked_after_again() -> None:
+    store = ScriptedStore([(2_000_000, 0), (500_000, 0), (500_000, 0)])
+    store.lengths = [0, 0]
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        thread = CheckpointThread(store, InlineWriter(loop), loop)
+        for _ in range(3):
+            store.commits += 1
+            thread.look()
+            for _ in range(4):
+                await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert store.lengths[2:] == [log_room.wanted(2_000_000), log_room.wanted(500_000)]
+
+
+def test_the_thread_looks_less_often_where_little_is_written() -> None:
+    async def run() -> list[float]:
+        mib = 1 << 20
+        store = ScriptedStore([(length * mib, 0) for length in (20, 40, 41, 42, 43, 55, 5)])
+        loop = asyncio.get_running_loop()
+        thread = CheckpointThread(store, InlineWriter(loop), loop, interval_s=1, log_limit_bytes=1 << 30)
+        waits = []
+        for _ in range(7):
+            store.commits += 1
+            thread.look()
+            waits.append(round(thread.wait_s, 2))
+        return waits
+
+    assert asyncio.run(run()) == [1, 1, 4, 4, 4, 1.33, 1.07]
 
 
 def test_a_refusing_disk_does_not_end_the_checkpoints() -> None:

@@ -152,6 +152,7 @@ class JoinedServer(Server):
             patience_s=self.settings.store_patience_s,
         )
         broker.id_room.limit = self.settings.quotas.history_ids
+        broker.disk = store_id
         checkpoint = CheckpointThread(store, writer, loop)
         checkpoint.start()
 

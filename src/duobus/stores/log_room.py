@@ -17,49 +17,41 @@ import os
 from contextlib import suppress
 from typing import Final
 
-import apsw
-
-_HEADER_BYTES: Final = 32
-_FRAME_HEADER_BYTES: Final = 24
-#: The first piece, of a store that may never see much, and the largest: one write and one sync of 1 MiB take 1 to 4 ms.
-PIECE_MIN_BYTES: Final = 256 << 10
-PIECE_MAX_BYTES: Final = 1 << 20
-#: A log that restarts at 32 MiB passes that by some; what SQLite cuts off when it restarts is not laid out again.
-LAID_OUT_MAX_BYTES: Final = 64 << 20
-
-
-def keep_room(db: apsw.Connection, page_size: int) -> None:
-    """From now on lay the log out ahead of the commits of this connection, its only writer."""
-    path = db.filename_wal
-    frame = _FRAME_HEADER_BYTES + page_size
-
-    def committed(_db: apsw.Connection, _name: str, frames: int) -> int:
-        with suppress(FileNotFoundError):
-            # Not kept from call to call: the log is also cut, at an open and where it passed its limit.
-            size = os.stat(path).st_size  # noqa: PTH116 - no Path per commit
-            piece = piece_after(size, _HEADER_BYTES + frames * frame)
-            if piece:
-                _append(path, size, piece)
-        return apsw.SQLITE_OK
-
-    db.set_wal_hook(committed)
+#: What is written between two commits: it takes 1 to 4 ms, its sync included.
+PIECE_BYTES: Final = 1 << 20
+#: A log that restarts at 32 MiB passes that by some. What SQLite cuts off is beyond.
+LAID_OUT_MAX_BYTES: Final = 48 << 20
+#: A store that hardly writes keeps a small log.
+_USED_LEAST_BYTES: Final = 256 << 10
+#: What commits may write until somebody looks again, at the least.
+_AHEAD_BYTES: Final = 2 << 20
 
 
-def piece_after(size: int, used: int) -> int:
-    """Bytes to lay out behind a log's file of ``size`` bytes, of which ``used`` hold the log; 0 for none."""
-    piece = min(max(size, PIECE_MIN_BYTES), PIECE_MAX_BYTES)
-    if size - used >= piece // 2 or size + piece > LAID_OUT_MAX_BYTES:
-        return 0
-    return piece
+def wanted(used: int) -> int:
+    """How long the file should be for a log of ``used`` bytes; 0 for as it is."""
+    return min(2 * used + _AHEAD_BYTES, LAID_OUT_MAX_BYTES) if used >= _USED_LEAST_BYTES else 0
 
 
-def _append(path: str, size: int, piece: int) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+def extend(path: str, length: int) -> bool:
+    """Write a piece behind the end of a log; return whether there is more to do until the file has ``length``.
+
+    Raises:
+        OSError: The disk did not sync it. Nobody needs these bytes, but it is about to lose others (L3).
+    """
     try:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        size = os.fstat(fd).st_size
+        piece = min(PIECE_BYTES, length - size)
+        if piece <= 0:
+            return False
+        written = 0
         # A disk that is full takes as much as it can: the log has use for it.
         with suppress(OSError):
-            os.pwrite(fd, bytes(piece), size)
-        # Nobody needs these bytes, but a disk that refuses this is about to lose others: the store is reopened (L3).
+            written = os.pwrite(fd, bytes(piece), size)
         os.fdatasync(fd)
+        return written == piece and size + piece < length
     finally:
         os.close(fd)

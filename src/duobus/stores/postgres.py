@@ -341,6 +341,10 @@ class PostgresStore(MessagingStore):
         """Do nothing: the server keeps its log by itself."""
         self._demand_open()
 
+    def make_room(self, _length: int) -> bool:
+        """Do nothing: the server lays its log out by itself."""
+        return False
+
     def checkpoint_aside(self) -> tuple[int, int]:
         """Vacuum when enough is gone, in a session of its own; called by another thread (see ``checkpoint.py``).
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 import apsw
 
 from duobus.errors import StoreFailed, StoreStale, StoreTooNew
-from duobus.stores import bodies, body_faults, folded, history_rows, schema
+from duobus.stores import bodies, body_faults, folded, history_rows, log_room, schema
 from duobus.stores import rows as table_rows
 from duobus.stores.ahead import Ahead
 from duobus.stores.checks import check_batch, check_run_owner
@@ -77,7 +77,7 @@ class SqliteStore(MessagingStore):
         self._file = StoreFile(path, is_virtual=self._options.vfs is not None)
         self._db: apsw.Connection | None = None
         self._failure = "the store is not open"
-        # Guards the second connection, which the checkpoint thread uses while the writer may close everything.
+        # Guards the second connection, of the checkpoint thread (and a third, to read ahead): the writer may close.
         self._aside_lock = threading.Lock()
         self._aside: apsw.Connection | None = None
         self._aside_failure: str | None = None
@@ -297,8 +297,7 @@ class SqliteStore(MessagingStore):
             return history_rows.load(db, self._quarantine, source_key, first_count, limit)
 
     def quarantined(self) -> list[tuple[int, int, str]]:
-        """Return the bad rows met since ``open``; they stay in the file until they are removed."""
-        # A damaged body is reported with each of its copies.
+        """Return the bad rows met since ``open``, and each copy of a damaged body; they stay until they are removed."""
         return [(key >> COUNT_BITS, key & COUNT_MAX, fault) for key, fault in self._quarantine.items() if key >= 0]
 
     def verify(self) -> list[str]:
@@ -318,12 +317,14 @@ class SqliteStore(MessagingStore):
             return StoreUsage(self._meta.rows + len(self._folded.where), *self._file.sizes())
 
     def checkpoint(self) -> None:
-        """Copy the log home on the writer's own thread, between commits; the next commit starts the log afresh.
-
-        With ``checkpoint_aside`` shortly before, little is left to copy.
-        """
+        """Copy the rest of the log home on the writer's own thread; the next commit starts the log afresh."""
         with self._operation("copy the log home") as db:
             db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def make_room(self, length: int) -> bool:
+        """Lay the log out ahead of the commits, on the writer's own thread; see ``log_room.extend``."""
+        with self._operation("make room in the log") as db:
+            return log_room.extend(db.filename_wal, length)
 
     def checkpoint_aside(self) -> tuple[int, int]:
         """Copy the log home on a connection of its own while commits go on; called by another thread.

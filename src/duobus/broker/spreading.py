@@ -93,8 +93,7 @@ class Spreading:
             and len(self._unit.directory.contents.stores) > 1
             and len(about.name) <= SPREAD_NAME_MAX
             and not (
-                about.requires_session
-                or about.requires_duplicate_detection
+                about.requires_duplicate_detection
                 or about.auto_delete_on_idle_ms
                 or about.authorization_rules
                 or about.forward_to

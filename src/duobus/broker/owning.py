@@ -8,7 +8,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from duobus.broker.courier import Courier
 from duobus.broker.directory import Directory
+from duobus.broker.intake import Intake
 from duobus.broker.message_broker import MessageBroker
 from duobus.broker.namespace import Namespace
 from duobus.broker.ports import LateRefusal
@@ -77,6 +79,8 @@ class OwningUnit(ScaleUnit):
 
     Attributes:
         directory: Where all entities are.
+        adopted: Stores that are served here, with everything in them.
+        courier, intake: What is forwarded to entities of other servers, and from these.
         spreading: Queues that are spread over all stores.
     """
 
@@ -90,6 +94,10 @@ class OwningUnit(ScaleUnit):
     ) -> None:
         super().__init__(catalog, log, quotas, new_id)
         self.directory = Directory(CatalogContents((), (), ()))
+        self.adopted: set[int] = set()
+        self.intake = Intake(self)
+        self.courier = Courier(self)
+        self.forwarding.abroad = self.courier
         self.spreading = Spreading(self)
         self._time = time
         self._adopting = asyncio.Lock()
@@ -102,7 +110,13 @@ class OwningUnit(ScaleUnit):
         """See ScaleUnit; others have entities of it, too."""
         home = super().namespace(name)
         home.is_shared = True
+        home.abroad = self.courier
         return home
+
+    async def stop(self) -> None:
+        """See ScaleUnit."""
+        self.courier.stop()
+        await super().stop()
 
     # -- coming and going ---------------------------------------------------------------------------------------
 
@@ -133,6 +147,7 @@ class OwningUnit(ScaleUnit):
             for queue in self._of(broker.store_id):
                 self.idle_watch.begin(queue)
                 self.forwarding.begin(queue, queue.source_no)
+            self.adopted.add(broker.store_id)
             await self.spreading.see(directory, broker.store_id)
 
     def drop(self, store_id: int, why: str) -> MessageBroker | None:
@@ -140,12 +155,15 @@ class OwningUnit(ScaleUnit):
         broker = self.brokers.pop(store_id, None)
         if broker is None:
             return None
+        self.adopted.discard(store_id)
         for queue in list(self._of_broker(broker)):
             self._let_go(queue)
         broker._fail(StoreFailed(why))
         # Not to be opened again: whoever wants it back makes a message broker of its own.
         broker._life += 1
         broker.state = "closed"
+        for flight, group in self.forwarding.stranded(broker):
+            self.courier.carry(flight, group, is_in_doubt=True)
         return broker
 
     async def leave(self, store_id: int, why: str) -> MessageBroker | None:

@@ -20,6 +20,7 @@ from ssl import SSLCertVerificationError, SSLContext
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from duobus.amqp import ANONYMOUS, PLAIN, ConnectionSettings, Link, OpenReceived, Session, SessionEnded, plain_response
+from duobus.broker import directory
 from duobus.broker.shares import Spread
 from duobus.errors import DetachForced, Unauthorized
 from duobus.gateway.amqp.passing_links import PassedLink
@@ -45,9 +46,9 @@ CONNECT_S: Final = 5.0
 _FRAME_SIZE: Final = 65_536
 
 #: What ``Whereabouts.where`` says beside an owner's address.
-HERE: Final = "here"
-MOVING: Final = "moving"
-UNKNOWN: Final = "unknown"
+HERE: Final = directory.HERE
+MOVING: Final = directory.MOVING
+UNKNOWN: Final = directory.UNKNOWN
 
 
 class Whereabouts(Protocol):

@@ -11,6 +11,7 @@ from duobus.amqp import Error as AmqpError
 from duobus.codec import BATCH_FORMAT
 from duobus.errors import DetachForced, MessageTooLarge, NotImplementedYet
 from duobus.gateway.amqp.essence import essence
+from duobus.model.address import parse_address
 
 if TYPE_CHECKING:
     from duobus.gateway.amqp.passing import Whereabouts
@@ -138,6 +139,11 @@ class PassedLink:
         """The entity, for errors."""
         return "/".join(self.segments)
 
+    @property
+    def key(self) -> str:
+        """What whereabouts know the entity by."""
+        return parse_address(self.path).key
+
     # -- attaching ----------------------------------------------------------------------------------------------
 
     def attach(self, upstream: Upstream, session: PassedSession) -> None:
@@ -250,8 +256,8 @@ class PassedLink:
     def _refuse_in_state(self, event: Transfers) -> None:
         """Transactions live where they were declared: on this server, which has not the entity."""
         error = NotImplementedYet(
-            f"'{self.path}' is served by another server of this namespace; transactions are not passed on to it yet. "
-            "Send without a transaction, or connect to that server."
+            f"'{self.path}' is served by the server at {self._whereabouts.where(self._peer.namespace or '', self.key)};"
+            " transactions are not passed on to it. Send without one, or connect to that server."
         )
         if isinstance(event.state, TransactionalState):
             self._peer.transactions.doom(event.state.txn_id, error)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from azure.core.exceptions import ResourceNotFoundError
-from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage, ServiceBusSubQueue
+from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
 from azure.servicebus.exceptions import ServiceBusError
 from kit_cluster import Cluster, Traffic, running_cluster
 
@@ -111,27 +111,6 @@ def test_a_spread_queue_is_used_over_http_at_every_server(pair: Cluster) -> None
         assert status == 200
         assert {*found, body} == {b"%d" % number for number in range(10)}
         assert _http(pair, server, "DELETE", "web/messages/head?timeout=0")[0] == 204
-
-
-def test_sessions_of_a_spread_queue_are_held_at_every_server(pair: Cluster) -> None:
-    with pair.admin(0) as admin:
-        admin.create_queue("sessions", enable_partitioning=True, requires_session=True)
-    for server in pair.servers:
-        with pair.client(server) as bus, bus.get_queue_sender("sessions") as sender:
-            for index in range(6):
-                sender.send_messages([ServiceBusMessage(str(number), session_id=f"s{index}") for number in range(3)])
-            seen = set()
-            for _ in range(6):
-                with bus.get_queue_receiver("sessions", session_id=NEXT_AVAILABLE_SESSION) as receiver:
-                    seen.add(receiver.session.session_id)
-                    receiver.session.set_state(b"state")
-                    assert receiver.session.get_state() == b"state"
-                    assert receiver.session.renew_lock() > datetime.now(UTC)
-                    found = _receive(receiver, 3)
-                    assert [str(message) for message in found] == ["0", "1", "2"]
-                    for message in found:
-                        receiver.complete_message(message)  # type: ignore[arg-type]
-            assert seen == {f"s{index}" for index in range(6)}
 
 
 def test_a_spread_queue_is_managed_at_every_server(pair: Cluster) -> None:

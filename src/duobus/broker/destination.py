@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from duobus.broker.placement import Placement, slot_of, string_key
 from duobus.codec import DecodeError, TooLargeError, decode, scan, with_application_properties
-from duobus.errors import ArgumentInvalid, EntityDisabled, EntityNotFound, QuotaExceeded, ServiceBusError
+from duobus.errors import ArgumentInvalid, EntityDisabled, EntityNotFound, NotAllowed, QuotaExceeded, ServiceBusError
 from duobus.model.address import not_found
 from duobus.model.description import ACTIVE, RECEIVE_DISABLED
 from duobus.model.special import Special
@@ -133,6 +133,7 @@ def check_targets(home: Namespace, description: QueueDescription, kept: QueueDes
 
     Raises:
         ArgumentInvalid: A target does not exist.
+        NotAllowed: It is one that nothing can be forwarded to.
     """
     for name, attribute in (
         ("ForwardTo", "forward_to"),
@@ -142,6 +143,11 @@ def check_targets(home: Namespace, description: QueueDescription, kept: QueueDes
         if target is None or (kept is not None and getattr(kept, attribute) == target):
             continue
         key = target.lower()
+        found = home.queues.get(key)
+        if found is not None and found.is_spread:
+            raise NotAllowed(
+                f"'{target}' is spread over several servers; nothing is forwarded to it. Name another queue."
+            )
         if key == description.name.lower() or home.has(key):
             continue
         raise ArgumentInvalid(

@@ -57,7 +57,7 @@ def demand_ordinary(link: Link, *, has_sessions: bool) -> None:
     if getattr(source, "distribution_mode", None) == "copy":
         raise NotImplementedYet("Browsing by a link is not offered. Use peek-message of $management.")
     if remote is not None and any(str(key) == TRANSFER_DESTINATION for key in remote.properties or ()):
-        raise NotAllowed("Servers that share a catalog do not send via another entity. Send to the entity itself.")
+        raise NotAllowed("Nothing is sent via a queue that is spread over several servers. Send to the entity itself.")
 
 
 class Branch(PassedLink):
@@ -101,7 +101,8 @@ class Branch(PassedLink):
     def attach(self, upstream: Upstream, session: PassedSession) -> None:
         """See PassedLink; at the share's own address."""
         remote, whole = self.link.remote, self.whole
-        if remote is None or self.uplink is not None or whole.is_over:
+        # Its connection may have taken longer than the client, or the answers of others.
+        if remote is None or self.uplink is not None or whole.branches.get(self.index) is not self:
             return
         self._upstream, self.session = upstream, session
         address = whole.address_of(self.index)

@@ -30,7 +30,7 @@ class SessionBranch(Branch):
     def attach(self, upstream: Any, session: PassedSession) -> None:
         """See Branch; in the client's own words."""
         whole, remote = self.whole, self.link.remote
-        if remote is None or self.uplink is not None or whole.is_over:
+        if remote is None or self.uplink is not None or whole.branches.get(self.index) is not self:
             return
         self._upstream, self.session = upstream, session
         source = remote.source

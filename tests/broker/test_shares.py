@@ -9,14 +9,16 @@ import pytest
 from broker_kit import Hall, answers, batch, payloads, receiver, simulated_over, turns
 from test_owning import Owner
 
+from duobus.auth.authorizer import Authorizer, Grants, NamespaceRules
+from duobus.auth.sas import sign_token
 from duobus.broker.directory import Directory
 from duobus.broker.queue import COUNT_BITS
 from duobus.broker.shares import divide, share_path, whole_of
 from duobus.broker.spreading import SpreadQueue
-from duobus.errors import EntityAlreadyExists, NotImplementedYet, StoreUnavailable
+from duobus.errors import EntityAlreadyExists, NotAllowed, NotImplementedYet, StoreUnavailable
 from duobus.model.address import check_entity_name, parse_address
 from duobus.model.columns import Refusal
-from duobus.model.description import QueueDescription
+from duobus.model.description import AccessRule, QueueDescription, Right
 from duobus.stores.catalog import DELETING, INTENT, LIVE
 
 
@@ -50,9 +52,10 @@ def _share_of(owner: Owner) -> Any:
 def test_shares_are_neighbouring_slots_and_each_lies_in_a_store_of_its_own() -> None:
     shares = divide(16, [1, 2, 3], 1)
     assert [len(share) for share in shares] == [5, 5, 6]
-    assert [slot.slot for share in shares for slot in share] == list(range(16))
+    assert [slot.fragment_no for share in shares for slot in share] == list(range(16))
     assert [{slot.store_id for slot in share} for share in shares] == [{2}, {3}, {1}]
-    assert all(slot.slot == slot.fragment_no for share in shares for slot in share)
+    # The catalog of PostgreSQL demands that the slots of each entity begin at 0.
+    assert all([slot.slot for slot in share] == list(range(len(share))) for share in shares)
 
 
 def test_more_stores_than_fragments_leave_some_stores_out() -> None:
@@ -179,6 +182,14 @@ async def test_what_needs_all_in_one_place_is_not_spread(hall: Hall) -> None:
 
 
 @simulated_over(2)
+async def test_nothing_forwards_to_what_is_spread(hall: Hall) -> None:
+    first, second = await _spread(hall)
+    for owner in (first, second):
+        with pytest.raises(NotAllowed, match="spread"):
+            await owner.unit.create_queue("n", QueueDescription(name="f", forward_to="q"))
+
+
+@simulated_over(2)
 async def test_the_queue_itself_takes_no_message(hall: Hall) -> None:
     first, _ = await _spread(hall)
     sent = batch(b"a")
@@ -186,3 +197,17 @@ async def test_the_queue_itself_takes_no_message(hall: Hall) -> None:
     (refusal,) = sent.reply.ready
     assert isinstance(refusal, Refusal)
     assert "spread" in str(refusal.error)
+
+
+def test_what_a_queue_allows_its_shares_allow_and_nothing_else() -> None:
+    key = "c2VjcmV0"
+    rules = NamespaceRules(
+        "ns", (AccessRule(name="r", primary_key=key, secondary_key=key, rights=int(Right.LISTEN)),), ["host"]
+    )
+    authorizer = Authorizer([rules])
+    grants = Grants()
+    audience = "sb://host/a/q/$deadletterqueue"
+    grants.add(audience, authorizer.authorize_token(sign_token(audience, "r", key, 2_000_000_000), rules, 0))
+    assert grants.allows(("a", "q", "~share", "2", "$deadletterqueue"), Right.LISTEN, 0)
+    assert not grants.allows(("a", "q", "~share", "2"), Right.LISTEN, 0)
+    assert not grants.allows(("a", "r", "~share", "2", "$deadletterqueue"), Right.LISTEN, 0)

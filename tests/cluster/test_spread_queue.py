@@ -121,6 +121,10 @@ def test_a_spread_queue_is_managed_at_every_server(pair: Cluster) -> None:
         assert not any("~share" in name for name in names)
         about = second.get_queue("managed")
         assert about.enable_partitioning
+        with pair.client(1) as bus, bus.get_queue_sender("managed") as sender:
+            for index in range(6):
+                sender.send_messages(ServiceBusMessage(str(index)))
+        assert first.get_queue_runtime_properties("managed").active_message_count == 6
         about.max_delivery_count = 3
         second.update_queue(about)
         end = time.monotonic() + 10

@@ -12,7 +12,7 @@ from gateway_kit import Client, TcpStream, serving
 from duobus.broker import Queue
 from duobus.broker.shares import SPREAD, Spread, divide, share_path
 from duobus.gateway.amqp.passing import HERE, MOVING, UNKNOWN
-from duobus.model.description import QueueDescription
+from duobus.model.description import QueueDescription, to_json
 from duobus.server.build import Server
 from duobus.stores.catalog import LIVE, EntityRow
 
@@ -87,7 +87,8 @@ async def spreading(**properties: Any) -> AsyncIterator[SpreadRoom]:
             about = QueueDescription(name=share_path("q", number), enable_partitioning=True, **properties)
             await server.unit.create_queue("ns", about)
             rows.append(EntityRow(number, "ns", "queue", about.name, b"", LIVE, 8, slots[number - 1]))
-        spread = Spread(EntityRow(9, "ns", SPREAD, "q", b"", LIVE, 0, ()), rows)
+        whole = QueueDescription(name="q", enable_partitioning=True, **properties)
+        spread = Spread(EntityRow(9, "ns", SPREAD, "q", to_json(whole), LIVE, 0, ()), rows)
         about = front.door.whereabouts = Front(front, owners, spread)
         client = Client(await TcpStream.connect(front.port("amqp") or 0))
         yield SpreadRoom(front, owners, about, client)

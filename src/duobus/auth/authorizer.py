@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 from duobus.auth.sas import KEPT_LENGTH_MAX, KEPT_TOKENS, SasToken, parse_sas
 from duobus.errors import Unauthorized
+from duobus.model.address import SHARE, without_share
 from duobus.model.description import AccessRule, Right
 
 if TYPE_CHECKING:
@@ -88,7 +89,10 @@ class Grant:
 
     def covers(self, segments: Sequence[str]) -> bool:
         """Return whether these lower-case segments are the path or below it."""
-        return tuple(segments[: len(self.path)]) == self.path
+        if tuple(segments[: len(self.path)]) == self.path:
+            return True
+        # What servers make of a queue among themselves is the queue's.
+        return SHARE in segments and without_share(segments)[: len(self.path)] == self.path
 
 
 class Audience:
@@ -263,8 +267,13 @@ class Grants:
         """Return whether any grant that has not expired gives ``right`` on these lower-case segments."""
         if self._login is not None and _has(self._login.rights, right):
             return True
-        # The exact audience and its parents: as many look-ups as segments, however many grants there are.
         wanted = tuple(segments)
+        if self._gives(wanted, right, now_ms):
+            return True
+        return SHARE in wanted and self._gives(without_share(wanted), right, now_ms)
+
+    def _gives(self, wanted: tuple[str, ...], right: int, now_ms: int) -> bool:
+        # The exact audience and its parents: as many look-ups as segments, however many grants there are.
         for length in range(len(wanted), -1, -1):
             grant = self._by_audience.get(wanted[:length])
             if grant is not None and _is_good(grant, right, now_ms) and grant.covers(wanted):
@@ -273,7 +282,7 @@ class Grants:
 
     def who(self, segments: Sequence[str], right: int, now_ms: int) -> str:
         """Name of what gives ``right`` there, the most special first; empty when nothing does."""
-        wanted = tuple(segments)
+        wanted = without_share(segments)
         for length in range(len(wanted), -1, -1):
             grant = self._by_audience.get(wanted[:length])
             if grant is not None and _is_good(grant, right, now_ms):

@@ -78,6 +78,8 @@ class Queue:
 
     #: What it is called in texts.
     kind = "queue"
+    #: Its messages are in shares, each an entity of its own.
+    is_spread = False
 
     def __init__(
         self,

@@ -25,6 +25,7 @@ from duobus.broker.moves import Moves
 from duobus.broker.namespace import Namespace
 from duobus.broker.ports import LateRefusal, Plan
 from duobus.broker.queue import COUNT_BITS, Queue
+from duobus.broker.shares import whole_of
 from duobus.broker.topic import Subscription, Topic
 from duobus.broker.topic_life import TopicLife
 from duobus.clock import Entropy
@@ -319,7 +320,7 @@ class ScaleUnit:
         return tuple(SlotRow(slot, slot, store_ids[(offset + slot) % len(store_ids)]) for slot in range(count))
 
     def _demand_room(self, home: Namespace, name: str, *, is_partitioned: bool) -> None:
-        entities = [*home.queues.values(), *home.topics.values()]
+        entities = [one for one in (*home.queues.values(), *home.topics.values()) if whole_of(one.path) is None]
         number, limit, kind = len(entities) + len(home.unbuilt), self.quotas.entities, "entities"
         # Where every entity is partitioned, they are counted as entities (HTTP contract A.6.1).
         if number < limit and is_partitioned and self.partitions == FRAGMENTS_STANDARD:

@@ -2,9 +2,10 @@
 
 The fragments that a spread queue has in one store are a *share*: in the catalog an entity of its own, ``q/~share/2``,
 which lies whole in its store and is run by the store's owner like any other queue. The queue itself is an entry of the
-kind SPREAD, which has no fragments; its one slot names the store whose owner may create and undo it. Slots and fragment
-numbers are those of the whole queue, so that lock tokens and sequence numbers name the share; a share's slots are
-neighbours, so that the hash by which it places a key among its own fragments says something new.
+kind SPREAD, which has no fragments; its one slot names the store whose owner may create and undo it. Fragment numbers
+are those of the whole queue, so that lock tokens and sequence numbers name the share. The slots of the queue are those
+of its shares one after the other: each has neighbours, so that the hash by which it places a key among its own
+fragments says something new.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final
 
 from duobus.broker.placement import slot_of
 from duobus.model.address import PATH_LENGTH_MAX, SHARE
-from duobus.model.description import QUEUE
+from duobus.model.description import QUEUE, QueueDescription, from_json
 from duobus.stores.catalog import DELETING, LIVE, EntityRow, SlotRow
 
 #: Kind of a queue that consists of shares.
@@ -41,7 +42,7 @@ def divide(fragments: int, stores: Sequence[int], offset: int = 0) -> list[tuple
     for index in range(count):
         first, end = index * fragments // count, (index + 1) * fragments // count
         store_id = stores[(offset + index) % len(stores)]
-        shares.append(tuple(SlotRow(slot, slot, store_id) for slot in range(first, end)))
+        shares.append(tuple(SlotRow(slot - first, slot, store_id) for slot in range(first, end)))
     return shares
 
 
@@ -57,14 +58,19 @@ class Spread:
 
     def __init__(self, row: EntityRow, shares: Iterable[EntityRow]) -> None:
         self.row = row
-        self.shares = sorted(shares, key=lambda share: share.slots[0].slot)
-        self._by_slot = {slot.slot: i for i, share in enumerate(self.shares) for slot in share.slots}
+        self.shares = sorted(shares, key=lambda share: int(share.path.rpartition("/")[2]))
+        self._by_slot = [i for i, share in enumerate(self.shares) for _ in share.slots]
         self._by_number = {slot.fragment_no: i for i, share in enumerate(self.shares) for slot in share.slots}
 
     @property
+    def requires_session(self) -> bool:
+        """Whether its messages belong to sessions."""
+        return from_json(self.row.description, QueueDescription).requires_session
+
+    @property
     def is_whole(self) -> bool:
-        """Whether every slot is there: nothing may be placed by a key before."""
-        return bool(self._by_slot) and sorted(self._by_slot) == list(range(len(self._by_slot)))
+        """Whether every share is there: nothing may be placed by a key before."""
+        return bool(self.shares) and self.shares[-1].path.endswith(f"/{len(self.shares)}")
 
     def of_key(self, key: bytes) -> int:
         """The share in which messages with this key belong."""

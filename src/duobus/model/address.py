@@ -7,6 +7,7 @@ normalised once, here; rights are compared on the result, segment by segment, an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote
@@ -145,6 +146,15 @@ def not_found(name: str) -> EntityNotFound:
     return EntityNotFound(
         f"The messaging entity '{name}' could not be found. Create the entity first, or correct the address."
     )
+
+
+def without_share(segments: Sequence[str]) -> tuple[str, ...]:
+    """Segments of what rights are asked for, where it is in a share: in the whole queue."""
+    wanted = tuple(segments)
+    if SHARE not in wanted:
+        return wanted
+    index = wanted.index(SHARE)
+    return wanted[:index] + wanted[index + 2 :]
 
 
 def check_entity_name(name: str) -> str:

@@ -274,6 +274,11 @@ class ClusterNode:
         """See passing.Whereabouts."""
         return self._unit.directory.spreads.get((namespace.lower(), key))
 
+    @property
+    def own_http_door(self) -> str:
+        """See rest.passing.HttpWhereabouts."""
+        return self.ownership.me.http_address
+
     def http_door_at(self, store_id: int) -> str:
         """See rest.passing.HttpWhereabouts."""
         door = self._http_door(store_id)

@@ -187,7 +187,10 @@ def _destination_of(peer: Peer, link: Link) -> str | None:
     if address.subscription is None and not home.is_taken(address.key) and home.has(address.key):
         # Another server has it, and gets the messages when they are durable here.
         return address.path
-    return home.resolve(address).path
+    queue = home.resolve(address)
+    if queue.is_spread:
+        raise NotAllowed(f"'{queue.path}' is spread over several servers; nothing is sent via another entity to it.")
+    return queue.path
 
 
 def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:

@@ -125,7 +125,8 @@ class ShareNode:
         self._count += 1
         number = f"{self._name}-{self._count}"
         self._waiting.append(build_message([number, None, None, None, self._name]) + rest)
-        future = self._asked[number] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._asked[number] = future
         self.ready()
         try:
             return await future

@@ -32,7 +32,7 @@ TRANSFER_DESTINATION: Final = "com.microsoft:transfer-destination-address"
 #: How long an attach waits for the owner of any share: they find each other within a lease and some beats.
 ATTACH_MS: Final = 5_000
 #: Why a branch may end without that the client's link must: its share has another owner, or is just being made.
-_PASSING: Final = frozenset(
+PASSING: Final = frozenset(
     (
         DetachForced.condition,
         "amqp:connection:forced",
@@ -43,7 +43,7 @@ _PASSING: Final = frozenset(
 )
 
 
-def demand_ordinary(link: Link) -> None:
+def demand_ordinary(link: Link, *, has_sessions: bool) -> None:
     """Refuse a link that wants something which is not offered over several shares.
 
     Raises:
@@ -52,12 +52,12 @@ def demand_ordinary(link: Link) -> None:
     """
     remote = link.remote
     source: Any = None if remote is None else remote.source
-    if wanted_session(getattr(source, "filter", None))[0]:
+    if wanted_session(getattr(source, "filter", None))[0] and not has_sessions:
         raise NotAllowed("The entity does not require sessions, so no session can be accepted from it.")
     if getattr(source, "distribution_mode", None) == "copy":
         raise NotImplementedYet("Browsing by a link is not offered. Use peek-message of $management.")
     if remote is not None and any(str(key) == TRANSFER_DESTINATION for key in remote.properties or ()):
-        raise NotAllowed("Servers that share a catalog do not send via another entity. Send to the entity itself.")
+        raise NotAllowed("Nothing is sent via a queue that is spread over several servers. Send to the entity itself.")
 
 
 class Branch(PassedLink):
@@ -101,7 +101,8 @@ class Branch(PassedLink):
     def attach(self, upstream: Upstream, session: PassedSession) -> None:
         """See PassedLink; at the share's own address."""
         remote, whole = self.link.remote, self.whole
-        if remote is None or self.uplink is not None or whole.is_over:
+        # Its connection may have taken longer than the client, or the answers of others.
+        if remote is None or self.uplink is not None or whole.branches.get(self.index) is not self:
             return
         self._upstream, self.session = upstream, session
         address = whole.address_of(self.index)
@@ -237,8 +238,12 @@ class SpreadLink(PassedLink):
             self.ended(branch, None)
             branch = None
         if branch is None and ":" in door and not self.is_over:
-            branch = self.branches[index] = Branch(self, index, door)
+            branch = self.branches[index] = self.branch_of(index, door)
             self._connect(door).attach(branch)
+
+    def branch_of(self, index: int, door: str) -> Branch:
+        """A branch to the owner of a share."""
+        return Branch(self, index, door)
 
     def tick(self, monotonic_ms: int) -> None:
         """Follow the shares to their owners; called about twice a second."""
@@ -281,7 +286,7 @@ class SpreadLink(PassedLink):
         del self.branches[branch.index]
         if self.is_over:
             return
-        if error is not None and str(error.condition) not in _PASSING:
+        if error is not None and str(error.condition) not in PASSING:
             self._end(str(error.condition), error.description, error.info)
         elif branch.unanswered or branch.was_used or self.is_waiting_on(branch.index):
             self._end_with(DetachForced(f"A part of '{self._address.path}' moves to another server. Attach again."))
@@ -293,7 +298,7 @@ class SpreadLink(PassedLink):
         described = self.peer.error(error, self._address.path)
         self._end(described.condition, described.description, described.info)
 
-    def _end(self, condition: Any = None, text: str | None = None, info: Any = None) -> None:  # type: ignore[override]
+    def _end(self, condition: Any = None, text: str | None = None, info: Any = None) -> None:
         if condition is None:
             self._close()
             return

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import Link
-from duobus.broker import COUNT_BITS
+from duobus.broker import COUNT_BITS, string_key
 from duobus.broker.shares import Spread
 from duobus.codec import Array, Int, Symbol, Timestamp, build_message, decode
 from duobus.codec.sections import VALUE, find_section
@@ -29,6 +29,7 @@ from duobus.gateway.amqp.essence import essence
 from duobus.gateway.amqp.management_node import (
     PEEK_BYTES_MAX,
     PEEK_MESSAGES_MAX,
+    SESSIONS_PAGE_MAX,
     TIMEOUT_DEFAULT_MS,
     TIMEOUT_MAX_MS,
     integer_of,
@@ -39,6 +40,7 @@ from duobus.gateway.amqp.passing_links import PassedLink
 from duobus.gateway.amqp.request_node import REQUEST_BYTES_MAX, ReplyLink, Request, RequestLink, RequestNode
 from duobus.gateway.amqp.scheduling import numbers_of
 from duobus.gateway.amqp.share_node import NodeEnd, Reply, ShareNode
+from duobus.gateway.amqp.spread_sessions import SpreadSession
 from duobus.model.address import Address, not_found
 
 if TYPE_CHECKING:
@@ -205,6 +207,42 @@ class SpreadNode(RequestNode):
         until = [ends[position] for position in sorted(ends)]
         return _ok({"expirations": Array(Timestamp, until)} if until else None)
 
+    async def _by_session(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
+        """What is about one session; Go names only the link that holds it (contract 10.7)."""
+        session_id = body.get("session-id")
+        if isinstance(session_id, str):
+            return await self._of_one(self._spread.of_key(string_key(str(session_id))), request, link, body)
+        name = request.text("associated-link-name")
+        for one, endpoint in self.peer.endpoints():
+            if isinstance(endpoint, SpreadSession) and endpoint.chosen is not None and one.name == name:
+                return await self._of_one(endpoint.chosen.index, request, link, body)
+        return await self._of_one(self._next(), request, link, body)
+
+    async def _sessions(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
+        """Ids of sessions, from one share after the other."""
+        skip, top = integer_of(body, "skip", 0), min(integer_of(body, "top", SESSIONS_PAGE_MAX), SESSIONS_PAGE_MAX)
+        if skip < 0 or top < 1:
+            raise ArgumentInvalid("'skip' must be at least 0, 'top' at least 1.")
+        found: list[str] = []
+        left = skip
+        for index in range(len(self._spread.shares)):
+            position = 0
+            while len(found) < top:
+                asked = {**body, "skip": Int(position), "top": Int(SESSIONS_PAGE_MAX)}
+                properties, rest = await self._ask(index, request, link, asked)
+                if properties.get("statusCode") == 204:
+                    break
+                if properties.get("statusCode") != 200:
+                    return rest
+                page = _items(_body_of(rest).get("sessions-ids") or [])
+                position += len(page)
+                found += page[left:]
+                left = max(0, left - len(page))
+                if len(page) < SESSIONS_PAGE_MAX:
+                    break
+        page = found[:top]
+        return _ok({"skip": Int(skip + len(page)), "sessions-ids": Array(str, page)}) if page else _nothing(_NO_SESSION)
+
     async def _by_number(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
         """Receive deferred messages, or cancel scheduled ones."""
         numbers = numbers_of(body)
@@ -249,19 +287,16 @@ class SpreadNode(RequestNode):
         messages: list[Any] = []
         size = 0
         away: StoreUnavailable | None = None
-        for index, share in enumerate(self._spread.shares):
-            if share.slots[-1].fragment_no < first >> COUNT_BITS:
-                continue
+        for index in self._to_look_at(first, body):
             asked = {**body, "message-count": Int(limit - len(messages))}
             try:
                 properties, rest = await self._ask(index, request, link, asked)
+                if properties.get("statusCode") == 503:
+                    raise StoreUnavailable(str(properties.get("statusDescription")))
             except StoreUnavailable as error:
                 away = error
                 continue
             if properties.get("statusCode") not in (200, 204):
-                if properties.get("statusCode") == 503:
-                    away = StoreUnavailable(str(properties.get("statusDescription")))
-                    continue
                 return rest
             found = (_body_of(rest).get("messages") or []) if properties.get("statusCode") == 200 else []
             messages += found
@@ -269,11 +304,17 @@ class SpreadNode(RequestNode):
             # A share that gives less than it was asked for has no more, unless the reply was full.
             if len(messages) >= limit or size > PEEK_BYTES_MAX // 2:
                 break
-        if messages:
-            return _ok({"messages": messages})
-        if away is not None:
+        if away is not None and not messages:
             raise away
-        return _nothing()
+        return _ok({"messages": messages}) if messages else _nothing()
+
+    def _to_look_at(self, first: int, body: dict[Any, Any]) -> list[int]:
+        """The shares that may have something from a sequence number on; of a session that of its id."""
+        session_id = body.get("session-id")
+        if isinstance(session_id, str) and self._spread.requires_session and not self._address.sub_queue:
+            return [self._spread.of_key(string_key(str(session_id)))]
+        least = first >> COUNT_BITS
+        return [i for i, share in enumerate(self._spread.shares) if share.slots[-1].fragment_no >= least]
 
     async def _each(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
         """Delete messages: from one share after the other, so many in all."""
@@ -298,6 +339,7 @@ class SpreadNode(RequestNode):
         return _ok({"message-count": Int(removed)}) if removed else _nothing()
 
 
+_NO_SESSION: Final = "com.microsoft:session-not-found"
 _Operation = Callable[[SpreadNode, Request, Link, dict[Any, Any]], Coroutine[Any, Any, bytes]]
 _OPERATIONS: Final[dict[str, _Operation]] = {
     "com.microsoft:renew-lock": SpreadNode._by_lock,
@@ -308,6 +350,10 @@ _OPERATIONS: Final[dict[str, _Operation]] = {
     "com.microsoft:peek-message": SpreadNode._peek,
     "com.microsoft:batch-delete-messages": SpreadNode._each,
     "duobus:purge-messages": SpreadNode._each,
+    "com.microsoft:renew-session-lock": SpreadNode._by_session,
+    "com.microsoft:get-session-state": SpreadNode._by_session,
+    "com.microsoft:set-session-state": SpreadNode._by_session,
+    "com.microsoft:get-message-sessions": SpreadNode._sessions,
 }
 
 
@@ -315,11 +361,11 @@ def _ok(body: Any) -> bytes:
     return build_message(None, {"statusCode": Int(200), "statusDescription": "OK"}, body_value=body)
 
 
-def _nothing() -> bytes:
+def _nothing(condition: str = "com.microsoft:message-not-found") -> bytes:
     properties = {
         "statusCode": Int(204),
         "statusDescription": "No content",
-        "errorCondition": Symbol("com.microsoft:message-not-found"),
+        "errorCondition": Symbol(condition),
     }
     return build_message(None, properties, body_value=None)
 

@@ -49,6 +49,10 @@ class HttpWhereabouts(Protocol):
     node_id: str
     context: SSLContext | None
 
+    @property
+    def own_http_door(self) -> str:
+        """This server's own address."""
+
     def http_door_of(self, namespace: str, lower: tuple[str, ...], *, may_be_new: bool) -> str | None:
         """Address of the server that has what a path is in.
 
@@ -104,9 +108,9 @@ class HttpPassing:
         if target.lower[0] == LISTS:
             # Who is asked by another server tells what it has itself.
             return None if PASSED in request.headers else await self._list(request, target)
-        call = None if PASSED in request.headers else self._call(request, target)
-        if call is not None:
-            return await self._of_shares(request, target, *call)
+        whole = None if PASSED in request.headers else self._whole_of(request, target)
+        if whole is not None:
+            return await self._of_shares(request, target, *whole)
         door = await self._door(request, target)
         if door is None:
             return None
@@ -121,25 +125,35 @@ class HttpPassing:
         except (ClientError, OSError, TimeoutError) as error:
             return _refusal(503, f"The server of the entity cannot be reached ({type(error).__name__}). Try again.")
 
-    def _call(self, request: web.Request, target: Target) -> tuple[Call, Spread] | None:
-        """What is asked of a queue that is spread; None when it is another entity's, or not about messages."""
+    def _whole_of(self, request: web.Request, target: Target) -> tuple[Call | None, Spread] | None:
+        """What is asked of a queue that is spread: something of its messages, or for its entry (None).
+
+        None altogether when it is about another entity, or changes this one, which any server does.
+        """
         try:
             call = call_of(request.method, target)
-            address = None if call is None else parse_address(call.entity)
+            key = "/".join(target.lower) if call is None else parse_address(call.entity).key
         except ServiceBusError:
             return None
-        if call is None or address is None:
+        if call is None and request.method != "GET":
             return None
-        spread = self._whereabouts.spread_of(self._authorizer.namespace_of(request.host).name, address.key)
+        spread = self._whereabouts.spread_of(self._authorizer.namespace_of(request.host).name, key)
         return None if spread is None else (call, spread)
 
-    async def _of_shares(self, request: web.Request, target: Target, call: Call, spread: Spread) -> web.StreamResponse:
+    async def _of_shares(
+        self, request: web.Request, target: Target, call: Call | None, spread: Spread
+    ) -> web.StreamResponse:
+        """The answer of a share; or, where nothing is asked of messages, the entry of all of them."""
+
         async def send(index: int, path: str) -> web.Response | None:
             door = self._whereabouts.http_door_at(spread.store_of(index))
             return None if not door else await self._whole(request, door, path)
 
         try:
-            return await self._spread.answer(call, request, target, spread, send)
+            if call is not None:
+                return await self._spread.answer(call, request, target, spread, send)
+            own = await self._whole(request, self._whereabouts.own_http_door, request.raw_path)
+            return await self._spread.entry(own, target, spread, send)
         except ServiceBusError as error:
             return _refusal(error.http_status, str(error))
         except (ClientError, OSError, TimeoutError) as error:

@@ -8,6 +8,7 @@ any queue, at its own address.
 from __future__ import annotations
 
 import asyncio
+import re
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
@@ -18,6 +19,7 @@ from aiohttp import web
 from duobus.broker import string_key
 from duobus.broker.shares import Spread
 from duobus.errors import ArgumentInvalid, MessageLockLost, NotImplementedYet, StoreUnavailable
+from duobus.gateway.rest.atom.runtime_numbers import AVAILABLE, LIMITED
 from duobus.gateway.rest.runtime import routes
 from duobus.gateway.rest.runtime.broker_properties import read_header
 from duobus.gateway.rest.runtime.messages import timeout_of
@@ -27,6 +29,8 @@ from duobus.gateway.rest.target import Target
 
 #: Between two looks through all shares for a message that is to come, in seconds.
 PAUSE_S: Final = 0.25
+
+_NUMBER: Final = re.compile(r"<(SizeInBytes|(?:d2p1:)?[A-Za-z]*MessageCount)>(\d+)<")
 
 #: Sends a request on to a path of a share, by its number; None when it has no server.
 Send = Callable[[int, str], Awaitable[web.StreamResponse | None]]
@@ -60,6 +64,19 @@ class SpreadPassing:
             raise MessageLockLost("The lock token is not one of this entity. Receive the message again.")
         rest = f"{quote(call.message)}/{quote(call.token)}"
         return _found(await send(index, f"{_messages_of(spread, index, call)}/{rest}{_query(target.query)}"))
+
+    async def entry(self, own: web.StreamResponse, target: Target, spread: Spread, send: Send) -> web.StreamResponse:
+        """What this server tells of a queue, with the numbers of all its shares."""
+        if own.status != 200 or not isinstance(own, web.Response):
+            return own
+        query = _query(target.query)
+        paths = [f"{quote(f'/{share.path}')}{query}" for share in spread.shares]
+        found = await asyncio.gather(*(send(index, path) for index, path in enumerate(paths)))
+        texts = [one.text or "" for one in found if isinstance(one, web.Response) and one.status == 200]
+        text = summed(own.text or "", texts)
+        if len(texts) < len(spread.shares):
+            text = text.replace(f">{AVAILABLE}<", f">{LIMITED}<")
+        return web.Response(body=text.encode(), headers={"Content-Type": own.headers["Content-Type"]})
 
     async def _send(self, request: web.Request, call: Call, spread: Spread, send: Send) -> web.StreamResponse:
         if is_batch_type(request.headers.get("Content-Type")):
@@ -97,6 +114,15 @@ class SpreadPassing:
     def _order(self, spread: Spread) -> list[int]:
         number = len(spread.shares)
         return [(self._turn + step) % number for step in range(number)]
+
+
+def summed(text: str, parts: list[str]) -> str:
+    """An entry with the numbers of its parts, added up."""
+    totals: dict[str, int] = {}
+    for part in parts:
+        for name, number in _NUMBER.findall(part):
+            totals[name] = totals.get(name, 0) + int(number)
+    return _NUMBER.sub(lambda found: f"<{found[1]}>{totals.get(found[1], 0)}<", text)
 
 
 def _messages_of(spread: Spread, index: int, call: Call) -> str:

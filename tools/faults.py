@@ -310,7 +310,17 @@ def _text(result: dict[str, Any]) -> str:
     for why in ("skipped", "unfinished"):
         if why in result:
             return f"{name:14} {why}: {result[why]}"
-    names = ("strikes", "acknowledged", "sends_unknown", "lost", "altered", "revived", "left", "duplicates")
+    names = (
+        "strikes",
+        "acknowledged",
+        "sends_unknown",
+        "lost",
+        "altered",
+        "revived",
+        "overtaken",
+        "left",
+        "duplicates",
+    )
     counts = ", ".join(f"{result[one]} {one}" for one in names)
     seen = result["seen"]
     slowest = ", ".join(f"{seen[f'slowest_{one}ms'] / 1000:.1f} s {what}" for one, what in _SLOWEST)

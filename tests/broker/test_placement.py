@@ -38,10 +38,23 @@ class Away:
         return not self.is_full
 
 
+class Sound:
+    """The message broker of a store that answers."""
+
+    is_late = False
+
+
+class Late:
+    """The message broker of one that has not answered for a while."""
+
+    is_late = True
+
+
 def handles(number: int, away: tuple[int, ...] = ()) -> list[FragmentHandle]:
     """Fragments of an entity, some of them with their store away."""
     found = [FragmentHandle(None, 1, index) for index in range(number)]  # type: ignore[arg-type]
     for handle in found:
+        handle.broker = Sound()  # type: ignore[assignment]
         if handle.number not in away:
             handle.fragment = Away()  # type: ignore[assignment]
     return found
@@ -72,6 +85,15 @@ def test_keys_spread_over_all_slots_about_evenly() -> None:
         found[slot_of(string_key(f"key-{index}"), 16)] += 1
     assert min(found) > 850
     assert max(found) < 1150
+
+
+def test_a_store_that_is_late_is_passed_over_unless_all_are() -> None:
+    found = handles(3)
+    found[0].broker = found[1].broker = Late()  # type: ignore[assignment]
+    placement = Placement(found)
+    assert placement.keyless().number == 2
+    found[2].broker = Late()  # type: ignore[assignment]
+    assert placement.keyless().number == 2
 
 
 def test_keyless_messages_of_one_turn_stay_together_until_the_commit_starts() -> None:

@@ -2,14 +2,17 @@
 
 With one task and with two, each in a session of its own, over a broker process on the same machine; messages of 1 KiB:
 
-- *start*: the session, its first job, the first use of a Python source. Shown apart, in no rate.
+- *start*: the session, its first job, the first use of a Python source, and for a stream the time from its start to the
+  end of its first batch. Shown apart, in no rate.
 - *ceiling*: Arrow batches out of nothing into nothing, and into Parquet.
 - *sdk*: a loop of the plain SDK that receives and completes, in one process.
 - *browse*: a queue as a table, into nothing; its ratio is to the ceiling, goal a tenth.
 - *claim*: a stream that claims, reads and settles, into nothing; its ratio is to the loop of the SDK, goal a half.
-- *capture*: the same into Parquet by the capture job; its ratio is to the claim, goal 0.8.
+- *capture*: as many with the same options into Parquet, by the capture job; its ratio is to the claim, goal 0.8.
 
-The figures that count are the ratios. Each is measured once after a smaller run that warms up.
+The rates of the two streams are those of all batches but the first, by Spark's own progress, of two runs each: claim,
+capture, capture, claim, so that neither has the warmer machine. *phases* tells where the time of a batch goes.
+The figures that count are the ratios.
 """
 
 from __future__ import annotations
@@ -22,18 +25,24 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from benchmarks.spark_ceiling import Ceiling
 from benchmarks.spark_session import session
+from benchmarks.spark_steady import Steady, steady_of, together
 from duobus.demo.clients import silence_sdk_logs
 from duobus.demo.server_process import ServerProcess, queues_config
 
 ENV = "SPARK_RATES_CONNECTION_STRING"
 BODY = 1024
+#: Batches of one run of a stream, the first of which is in no rate.
+BATCHES = 4
+#: Batches of the run before it: the JVM compiles what it has run often.
+WARM = 2
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -43,11 +52,27 @@ def timed(work: Callable[[], Any]) -> float:
     return time.monotonic() - started
 
 
+class Sizes(NamedTuple):
+    """How much is measured.
+
+    Attributes:
+        messages: For the loop of the SDK and the browse.
+        rows: Of a ceiling.
+        batch: Messages of a batch of a stream.
+    """
+
+    messages: int
+    rows: int
+    batch: int
+
+
 class Rates:
     """Measures in one session."""
 
-    def __init__(self, server: ServerProcess, folder: Path, messages: int, rows: int, tasks: int) -> None:
-        self.server, self.folder, self.messages, self.rows, self.tasks = server, folder, messages, rows, tasks
+    def __init__(self, server: ServerProcess, folder: Path, sizes: Sizes, tasks: int) -> None:
+        self.server, self.folder, self.tasks = server, folder, tasks
+        self.messages, self.rows, self.batch = sizes
+        self.streams: dict[str, Steady] = {}
 
     def measure(self) -> dict[str, Any]:
         starts: list[Any] = []
@@ -61,13 +86,15 @@ class Rates:
         finally:
             self.spark.stop()
         start = {"session_s": start_s, "first_job_s": first_s, "first_python_source_s": source_s}
+        start |= {f"{name}_first_batch_s": steady.first_s for name, steady in self.streams.items()}
         return {
             "start": {name: round(seconds, 1) for name, seconds in start.items()},
+            "phases_ms": {name: steady.phases_ms for name, steady in self.streams.items()},
             "per_s": {name: round(rate) for name, rate in found.items()},
             "ratio": {
                 "browse_to_ceiling": round(found["browse"] / found["ceiling"], 3),
                 "claim_to_sdk": round(found["claim"] / found["sdk"], 3),
-                **({"capture_to_claim": round(found["capture"] / found["claim"], 3)} if "capture" in found else {}),
+                "capture_to_claim": round(found["capture"] / found["claim"], 3),
             },
         }
 
@@ -84,15 +111,18 @@ class Rates:
         self.send("browse")
         self._browse().limit(100).collect()
         found["browse"] = self.messages / timed(lambda: self._browse().write.format("noop").mode("overwrite").save())
-        self.receive("browse")
-        self.send("claim", self.messages // 10)
-        self._claim("warm")
-        self.send("claim")
-        found["claim"] = self.messages / timed(lambda: self._claim("measured"))
-        if (ROOT / "src" / "duobus" / "spark" / "jobs" / "capture.py").exists():
-            self.send("capture")
-            found["capture"] = self.messages / timed(self._capture)
-        return found
+        streams = {"claim": self._claim, "capture": self._capture}
+        for name, run in streams.items():
+            self.send(name, WARM * self.batch)
+            run("warm")
+        runs: dict[str, list[Steady]] = {name: [] for name in streams}
+        for number, name in enumerate(("claim", "capture", "capture", "claim")):
+            self.send(name, BATCHES * self.batch)
+            started = datetime.now(UTC)
+            runs[name].append(steady_of(streams[name](f"measured-{number}"), started))
+            print(f"{name}: {round(runs[name][-1].rate)} messages/s", file=sys.stderr)
+        self.streams = {name: together(found) for name, found in runs.items()}
+        return found | {name: steady.rate for name, steady in self.streams.items()}
 
     def _ceiling(self, rows: int) -> Any:
         return self.spark.read.format("ceiling").option("rows", rows).option("tasks", self.tasks).load()
@@ -107,20 +137,26 @@ class Rates:
             self.spark.read.format("duobus").options(**self._options("browse")).option("maxRecordsPerPartition", size)
         ).load()
 
-    def _claim(self, name: str) -> None:
-        stream = self.spark.readStream.format("duobus").options(**self._options("claim"))
-        limits = {"maxMessagesPerTrigger": "10000", "maxRecordsPerPartition": str(max(1, 10_000 // self.tasks))}
-        writer = stream.options(**limits).load().writeStream.format("noop")
+    def _limits(self) -> dict[str, str]:
+        return {"maxMessagesPerTrigger": str(self.batch)}
+
+    def _claim(self, name: str) -> list[Any]:
+        stream = self.spark.readStream.format("duobus").options(**self._options("claim") | self._limits())
+        writer = stream.load().writeStream.format("noop")
         checkpoint = str(self.folder / f"claim-{self.tasks}-{name}")
         query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
         query.awaitTermination()
+        return list(query.recentProgress)
 
-    def _capture(self) -> None:
-        from duobus.spark.jobs import capture
+    def _capture(self, name: str) -> list[Any]:
+        from duobus.spark.jobs import capture, summary
 
-        places = {"path": "captured", "checkpoint": "capture-checkpoint"}
-        cfg = {name: str(self.folder / f"{folder}-{self.tasks}") for name, folder in places.items()}
-        capture.run(self.spark, self._options("capture") | {"maxMessagesPerTrigger": "10000"} | cfg)
+        cfg = self._options("capture") | self._limits() | {"path": str(self.folder / f"captured-{self.tasks}")}
+        checkpoint = str(self.folder / f"capture-{self.tasks}-{name}")
+        settings = summary.settings_of(cfg | {"checkpoint": checkpoint}, capture.OPTIONS)
+        query = capture.started(self.spark, settings, cfg["path"], checkpoint)
+        query.awaitTermination()
+        return list(query.recentProgress)
 
     def send(self, queue: str, messages: int = 0) -> None:
         with self._client() as client, client.get_queue_sender(queue) as sender:
@@ -139,7 +175,7 @@ class Rates:
         return ServiceBusClient.from_connection_string(self.server.connection_string)
 
 
-def one(messages: int, rows: int, tasks: int) -> dict[str, Any]:
+def one(sizes: Sizes, tasks: int) -> dict[str, Any]:
     """Measure with so many tasks."""
     queues = {name: {} for name in ("sdk", "browse", "claim", "capture")}
     with tempfile.TemporaryDirectory(prefix="duobus-rates-") as temporary:
@@ -148,31 +184,32 @@ def one(messages: int, rows: int, tasks: int) -> dict[str, Any]:
             os.environ[ENV] = server.connection_string
             paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-            return Rates(server, folder, messages, rows, tasks).measure()
+            return Rates(server, folder, sizes, tasks).measure()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a tenth of everything")
+    parser.add_argument("--quick", action="store_true", help="less of everything, with smaller batches")
     parser.add_argument("--tasks", type=int, choices=(1, 2), help="only with so many")
+    parser.add_argument("--batch", type=int, help="messages of a batch of a stream; capture's own default is 50000")
     options = parser.parse_args()
     silence_sdk_logs()
-    messages, rows = (2_000, 40_000) if options.quick else (20_000, 400_000)
+    sizes = Sizes(5_000, 100_000, 5_000) if options.quick else Sizes(20_000, 400_000, 10_000)
+    sizes = sizes._replace(batch=options.batch or sizes.batch)
     if options.tasks:
-        print(json.dumps(one(messages, rows, options.tasks)))
+        print(json.dumps(one(sizes, options.tasks)))
         return
     found: dict[str, Any] = {}
     for tasks in (1, 2):
         # In a process of its own: a JVM keeps its environment, and with it the address of the first broker.
         command = [sys.executable, "-m", "benchmarks.spark_rates", "--tasks", str(tasks)]
-        done = subprocess.run(
-            command + ["--quick"] * options.quick, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT
-        )
+        command += ["--batch", str(sizes.batch)] + ["--quick"] * options.quick
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
         found[f"{tasks} tasks"] = json.loads(done.stdout.splitlines()[-1])
         print(f"with {tasks} tasks: {json.dumps(found[f'{tasks} tasks'])}", file=sys.stderr)
     alone, both = found["1 tasks"]["per_s"], found["2 tasks"]["per_s"]
     found["2 tasks to 1"] = {name: round(both[name] / rate, 2) for name, rate in alone.items()}
-    print(json.dumps({"messages": messages, "rows": rows, "cores": os.cpu_count(), **found}, indent=2))
+    print(json.dumps({**sizes._asdict(), "cores": os.cpu_count(), **found}, indent=2))
 
 
 if __name__ == "__main__":

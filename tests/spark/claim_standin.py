@@ -127,6 +127,17 @@ class StandInAccess:
             self.queue.remove(number)
         self.steps.step()
 
+    def held_until_ms(self) -> int | None:
+        return self.queue.now + LOCK_MS
+
+    def is_past(self, instant_ms: int) -> bool:
+        return self.queue.now > instant_ms
+
+    def pause(self) -> None:
+        self.steps.step()
+        self.queue.now += LOCK_MS // 10
+        self.queue.lapse()
+
     def let_go(self) -> None:
         pass
 

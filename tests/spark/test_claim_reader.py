@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -10,55 +9,23 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage
+from kit_stream import SCHEMA, Stream
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import (
     BinaryType,
-    LongType,
     StringType,
     StructType,  # type: ignore[attr-defined]
 )
 from spark_bus import Bus
 
-from duobus.spark.access import FIRST_MAX
 from duobus.spark.claims import Seen
 from duobus.spark.connection import new_client
 from duobus.spark.data_source import DuobusDataSource
 from duobus.spark.errors import CheckpointError, DataLoss, EntityError, OptionError
 from duobus.spark.offsets import ClaimOffset, Key
+from duobus.spark.receiving import FIRST_MAX
 from duobus.spark.recovery import dead_letter_numbers
 from duobus.spark.section_writer import sequence_sections, value_section
-
-SCHEMA = StructType().add("sequence_number", LongType()).add("body", BinaryType()).add("entity", StringType())
-
-
-class Stream:
-    """One run of a query: the source runner's reader, and copies of it in tasks."""
-
-    def __init__(self, bus: Bus, schema: Any = SCHEMA, **options: str) -> None:
-        given = {**bus.options, "maxWaitTime": "300ms", **options}
-        self.reader: Any = DuobusDataSource(given).streamReader(schema)
-        self.start = self.reader.initialOffset()
-
-    def claim(self, limit: int = 1000) -> Any:
-        return json.loads(json.dumps(self.reader.latestOffset(self.start, ReadMaxRows(limit))))
-
-    def rows(self, end: Any) -> list[Any]:
-        task = pickle.loads(pickle.dumps(self.reader))
-        return [
-            row
-            for part in self.reader.partitions(self.start, end)
-            for batch in task.read(pickle.loads(pickle.dumps(part)))
-            for row in batch.to_pylist()
-        ]
-
-    def batch(self, limit: int = 1000) -> list[bytes]:
-        end = self.claim(limit)
-        found = [row["body"] for row in self.rows(end)]
-        self.start = end
-        return found
-
-    def stop(self) -> None:
-        self.reader.stop()
 
 
 @pytest.mark.parametrize("partitioned", [False, True])

@@ -149,3 +149,28 @@ def test_the_cause_of_an_error_without_python_is_its_cause_of() -> None:
         cause_of(RuntimeError("[PATH_NOT_FOUND] Path does not exist.\n\tat x"))
         == "[PATH_NOT_FOUND] Path does not exist."
     )
+
+
+def test_the_cause_of_an_error_in_a_function_for_batches_is_what_java_threw() -> None:
+    """It was told as 'An error occurred while calling o142.parquet.', which helps nobody."""
+    text = """[STREAM_FAILED] Query [id = 6b1d] terminated with exception: An exception was raised by the Python Proxy.
+Caused by: py4j.Py4JException: An exception was raised by the Python Proxy. Return Message: Traceback:
+  File "/x/capture.py", line 183, in write_batch
+    raise Py4JJavaError(
+py4j.protocol.Py4JJavaError: An error occurred while calling o142.parquet.
+: org.apache.hadoop.fs.ParentNotDirectoryException: Parent path is not a directory: file:/data/in-the-way
+	at org.apache.hadoop.fs.RawLocalFileSystem.mkdirs(RawLocalFileSystem.java:873)
+	at py4j.Gateway.invoke(Gateway.java:282)
+"""
+    assert cause_of(RuntimeError(text)) == "Parent path is not a directory: file:/data/in-the-way"
+
+
+def test_the_cause_of_a_task_that_failed_in_a_function_for_batches_is_what_python_raised_in_it() -> None:
+    text = """py4j.protocol.Py4JJavaError: An error occurred while calling o142.parquet.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times
+Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "/x/tasks.py", line 105, in _tell_loss
+duobus.spark.errors.DataLoss: 2 claimed messages of 'q' are gone
+	at org.apache.spark.api.python.BasePythonRunner.compute(PythonRunner.scala:1)
+"""
+    assert cause_of(RuntimeError(text)) == "2 claimed messages of 'q' are gone"

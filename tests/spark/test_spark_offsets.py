@@ -21,10 +21,14 @@ keys = st.builds(Key, st.sampled_from(["a", "b/Subscriptions/c"]), st.none())
 session_keys = st.builds(Key, st.just("s"), st.text(max_size=5))
 
 
-@given(st.dictionaries(keys | session_keys, numbers, max_size=4), st.sampled_from([None, 0, 1]))
+@given(
+    st.dictionaries(keys | session_keys, numbers, max_size=4),
+    st.sampled_from([None, 0, 1]),
+    st.sampled_from([None, 0, 1_790_000_000_000]),
+)
 @settings(deadline=None)
-def test_a_claim_comes_back_as_it_was(claim: Any, counted: int | None) -> None:
-    offset = ClaimOffset("here", 7, claim, counted)
+def test_a_claim_comes_back_as_it_was(claim: Any, counted: int | None, until_ms: int | None) -> None:
+    offset = ClaimOffset("here", 7, claim, counted, until_ms)
     assert ClaimOffset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
 
 
@@ -70,6 +74,8 @@ def test_an_offset_of_a_sole_consumer_is_tiny() -> None:
         {"v": 1, "at": "x", "b": 1, "c": {"a": {"0": [1, 10**12]}}},
         {"v": 1, "at": "x", "b": 1, "c": {"a": {"0": [1 << 50, 1]}}},
         {"v": 1, "at": "x", "b": 1, "c": {"a": {"0": {"n": [1, 2], "k": [0, 3]}}}},
+        {"v": 1, "at": "x", "b": 1, "c": {}, "u": -1},
+        {"v": 1, "at": "x", "b": 1, "c": {}, "u": "soon"},
         {"v": 1, "at": "x", "b": 1, "z": "????"},
         {"v": 1, "at": "x", "b": 1, "z": "eJw="},
         {"v": 1, "at": "x", "b": 1, "n": {}},

@@ -14,28 +14,25 @@ from typing import TYPE_CHECKING, Any, Final
 from duobus.clock import Clock
 from duobus.spark.claims import Seen
 from duobus.spark.connection import Place, new_client
-from duobus.spark.entities import look, open_receiver, told
+from duobus.spark.entities import look, open_receiver, peek, told
 from duobus.spark.errors import EntityError
 from duobus.spark.offsets import Claim, Key, by_fragment
-from duobus.spark.patience import retried
+from duobus.spark.patience import pause, retried
+from duobus.spark.receiving import GAP_S, Limits, fill
 from duobus.spark.rows import size_of
-from duobus.spark.tickets import LOCK_S_MIN, Ticket, is_deferred, settle_all, ticket_of
+from duobus.spark.tickets import LOCK_S_MIN, Ticket, is_active, is_deferred, settle_all
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient
 
-#: Messages that one receive asks for.
-RECEIVE_MAX: Final = 2_000
-#: And the first one of a batch whose bytes are limited, as long as nothing tells how large messages are.
-FIRST_MAX: Final = 32
-#: A receive ends when nothing came for so long after something did (3.5).
-GAP_S: Final = 0.2
 #: How long one of several entities is waited for before the next is looked at.
 SLICE_S: Final = 1.0
 #: Entities that are received from at the same time.
 THREADS_MAX: Final = 16
 #: What a clock may be wrong by when a lock's duration is taken from the instant of its end.
 CLOCK_ERROR_S: Final = 2.0
+#: Between two looks at messages that another process has locked.
+OUTWAIT_S: Final = 0.5
 #: Messages that one request settles, or defers.
 SETTLE_MAX: Final = 500
 #: Refused requests after which the rest of a batch is left to a later one, instead of being asked for in halves.
@@ -44,6 +41,8 @@ REFUSALS_MAX: Final = 64
 SETTLE_BYTES: Final = 1 << 20
 #: A size for messages that were never seen by this process.
 SIZE_GUESS: Final = 4_096
+#: Pages of messages that are looked through for an active one; those before it are claims of others.
+LOOKS_MAX: Final = 20
 #: Times that the SDK may try again when it removes: it takes a missing number for a passing fault.
 SETTLE_RETRIES: Final = 0
 
@@ -134,39 +133,11 @@ class SdkAccess:
             return self._remember(key, once())
 
     def _received(self, key: Key, limit: int, wait_s: float, stop: Event | None) -> list[Ticket]:
-        receiver = self._receiver(key)
-        found: list[Ticket] = []
-        size = 0
-        started_ms = self._clock.monotonic_ms()
-        delay_ms = int(self._max_delay_s * 1000)
-        while len(found) < limit and (self.max_bytes is None or size < self.max_bytes):
-            wants_more = 0 < len(found) < self.min_messages
-            wait = wait_s if not found else GAP_S
-            if wants_more:
-                wait = max(GAP_S, (started_ms + delay_ms - self._clock.monotonic_ms()) / 1000)
-            asked = self._asked(limit - len(found), len(found), size)
-            page = receiver.receive_messages(max_message_count=asked, max_wait_time=wait)
-            if page and not found:
-                # The first lock has to last until the messages are deferred.
-                left_ms = ticket_of(page[0]).until_ms - self._clock.now_ms()
-                delay_ms = min(delay_ms, left_ms // 3)
-            found += [ticket_of(message) for message in page]
-            size += sum(ticket.size for ticket in found[-len(page) :]) if page else 0
-            if len(page) < asked:
-                self._open_credit.add(key)
-                is_late = self._clock.monotonic_ms() - started_ms >= delay_ms
-                if not wants_more or is_late or (stop is not None and stop.is_set()):
-                    break
-        return found
-
-    def _asked(self, left: int, had: int, size: int) -> int:
-        """How many messages the next receive asks for; by the bytes of those before when bytes are limited."""
-        asked = min(RECEIVE_MAX, left)
-        if self.max_bytes is None:
-            return asked
-        if not had:
-            return min(asked, FIRST_MAX)
-        return max(1, min(asked, (self.max_bytes - size) * had // max(size, 1)))
+        limits = Limits(limit, self.max_bytes, self.min_messages, self._max_delay_s, wait_s)
+        filled = fill(self._receiver(key), limits, self._clock, (lambda: False) if stop is None else stop.is_set)
+        if filled.has_credit:
+            self._open_credit.add(key)
+        return filled.tickets
 
     def _remember(self, key: Key, tickets: list[Ticket]) -> Claim:
         if not tickets:
@@ -307,6 +278,18 @@ class SdkAccess:
                     return raised if raised in (0, 1) else None
         return None
 
+    def held_until_ms(self) -> int | None:
+        """See ``Access``; a message of a session has no lock of its own."""
+        return max((ticket.until_ms for held in self._held.values() for ticket in held.values()), default=0) or None
+
+    def is_past(self, instant_ms: int) -> bool:
+        """See ``Access``."""
+        return self._clock.now_ms() > instant_ms + CLOCK_ERROR_S * 1000
+
+    def pause(self) -> None:
+        """See ``Access``."""
+        pause(OUTWAIT_S)
+
     def let_go(self) -> None:
         """Close sessions, which tasks need now, and links that would take messages for nobody."""
         self._held = {}
@@ -323,6 +306,24 @@ class SdkAccess:
                 self._sizes[message.sequence_number] = size_of(message)
                 states[message.sequence_number] = Seen(is_deferred(message), message.delivery_count or 0)
         return found
+
+    def shows_active(self) -> bool:
+        """Whether an entity has a message that is active; False where only the holder of a session may look."""
+        if self._takes_sessions:
+            return False
+        return any(self._retried(Key(entity), partial(self._has_active, Key(entity))) for entity in self._entities)
+
+    def _has_active(self, key: Key) -> bool:
+        number = 1
+        with self._reader(key) as receiver:
+            for _ in range(LOOKS_MAX):
+                page = peek(receiver, number)
+                if any(is_active(message) for message in page):
+                    return True
+                if not page:
+                    break
+                number = page[-1].sequence_number + 1
+        return False
 
     def _look(self, key: Key, numbers: Iterable[int]) -> list[Any]:
         with self._reader(key) as receiver:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from duobus.spark.claims import ClaimEngine, Due, Seen
 from duobus.spark.offsets import Claim, ClaimOffset, Key
+
+#: Half a second each (``Access.pause``) for the longest lock that there is, 300 s, and what clocks are wrong by.
+PAUSES_MAX: Final = 610
 
 _log = logging.getLogger("duobus.spark")
 
@@ -33,6 +36,15 @@ class Access(Protocol):
 
     def remove(self, claim: Claim) -> None:
         """Remove deferred messages for good; what is not there, or not deferred, is passed over."""
+
+    def held_until_ms(self) -> int | None:
+        """When the last lock of what is held ends, by the broker's clock; None if that is not known."""
+
+    def is_past(self, instant_ms: int) -> bool:
+        """Whether an instant of the broker's clock has passed for certain."""
+
+    def pause(self) -> None:
+        """Wait a moment."""
 
     def let_go(self) -> None:
         """Give back what is held and will not be deferred any more."""
@@ -77,7 +89,7 @@ class Claimer:
         count = sum(len(numbers) for numbers in received.values())
         if not count:
             return start_form, 0
-        return self._engine.claimed(start, received).to_json(), count
+        return self._engine.claimed(start, received, self._access.held_until_ms()).to_json(), count
 
     def plan(self, start_form: Any, end_form: Any) -> Plan:
         """Fix what a batch consists of, once and for all; after a restart find it again."""
@@ -89,13 +101,16 @@ class Claimer:
         if known is not None:
             return known
         deferred: Claim = {}
+        until_ms = end.until_ms
         if self._engine.holds(end):
+            until_ms = None
             deferred, counted = self._access.defer(end.claim)
             if counted is not None:
                 self._engine.counted = counted
         missing = without(end.claim, deferred)
         if missing:
-            found = self._engine.ours(ClaimOffset(end.at, end.batch, missing, end.counted), self._access.seen(missing))
+            seen = self._seen_at_rest(missing, end.batch, until_ms)
+            found = self._engine.ours(ClaimOffset(end.at, end.batch, missing, end.counted), seen)
             deferred = {key: {**deferred.get(key, {}), **found.get(key, {})} for key in {**deferred, **found}}
         dropped = sum(len(numbers) for numbers in without(end.claim, deferred).values())
         if dropped:
@@ -106,6 +121,35 @@ class Claimer:
         self._engine.planned(end, deferred, plan)
         self._access.let_go()
         return plan
+
+    def _seen_at_rest(self, claim: Claim, batch: int, until_ms: int | None) -> Mapping[Key, Mapping[int, Seen]]:
+        """Look at messages when nobody can defer them any more on behalf of the same batch.
+
+        Another process may run with the same checkpoint, started by mistake or not ended yet. What it defers after this
+        look would be settled with a batch that was read without it.
+
+        Args:
+            claim: Of the batch, received by another process.
+            batch: Which.
+            until_ms: When that process has lost its locks; None: it has none.
+        """
+        waits = 0
+        while True:
+            # A checkpoint may say any time; no lock lasts longer than five minutes.
+            is_over = until_ms is None or waits >= PAUSES_MAX or self._access.is_past(until_ms)
+            seen = self._access.seen(claim)
+            locked = 0 if is_over else self._engine.locked(claim, seen)
+            if not locked:
+                return seen
+            if not waits:
+                _log.warning(
+                    "%d messages of batch %d are still locked by the process that claimed them, which may be alive and "
+                    "use this checkpoint too; waiting for it to defer them or for their locks to end",
+                    locked,
+                    batch,
+                )
+            self._access.pause()
+            waits += 1
 
     def commit(self, end_form: Any) -> None:
         """Settle a batch that is in the commit log; what fails is done at the next sign of progress."""

@@ -118,10 +118,16 @@ class ClaimEngine:
         self._settled = max(self._settled, batch)
         self._planned = {other: claim for other, claim in self._planned.items() if other > batch}
 
-    def claimed(self, start: ClaimOffset, received: Claim) -> ClaimOffset:
-        """Return the offset of a batch; nothing of it may be deferred before Spark has written it down."""
+    def claimed(self, start: ClaimOffset, received: Claim, until_ms: int | None = None) -> ClaimOffset:
+        """Return the offset of a batch; nothing of it may be deferred before Spark has written it down.
+
+        Args:
+            start: The batch before it.
+            received: What it claims.
+            until_ms: When the last of their locks ends, if that is known.
+        """
         counted = self.counted if self.counted is not None else start.counted
-        self._held = ClaimOffset(self._at, start.batch + 1, received, counted)
+        self._held = ClaimOffset(self._at, start.batch + 1, received, counted, until_ms)
         return self._held
 
     def plan_of(self, end: ClaimOffset) -> Any:
@@ -139,6 +145,19 @@ class ClaimEngine:
         while len(self._plans) > REMEMBERED:
             del self._plans[next(iter(self._plans))]
         self._held = None
+
+    @staticmethod
+    def locked(claim: Claim, seen: Mapping[Key, Mapping[int, Seen]]) -> int:
+        """How many messages the process that claimed them may still hold, and come to defer (decision 0030).
+
+        A lock that ended counts as a delivery, so they are active with the count that they were received with.
+        """
+        return sum(
+            not found.is_deferred and found.deliveries == count
+            for key, numbers in claim.items()
+            for number, count in numbers.items()
+            if (found := seen.get(key, {}).get(number)) is not None
+        )
 
     def ours(self, offset: ClaimOffset, seen: Mapping[Key, Mapping[int, Seen]]) -> Claim:
         """Those of a batch that an earlier process deferred.

@@ -49,18 +49,22 @@ class ClaimOffset:
         batch: Counts the batches of the checkpoint.
         claim: What the batch claims; nothing of earlier ones.
         counted: By how much a deferral raises the delivery count there; None: not known when this was written.
+        until_ms: When the last lock of those that were received ends; None: not known.
     """
 
     at: str
     batch: int = 0
     claim: Claim = field(default_factory=dict)
     counted: int | None = None
+    until_ms: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return what Spark writes down."""
         form: dict[str, Any] = {"v": VERSION, "at": self.at, "b": self.batch}
         if self.counted is not None:
             form["d"] = self.counted
+        if self.until_ms is not None:
+            form["u"] = self.until_ms
         content = _packed(self.claim)
         # Measured as Spark's runner writes it, with spaces.
         if len(json.dumps(content)) > PLAIN_BYTES_MAX:
@@ -84,8 +88,10 @@ class ClaimOffset:
             at, batch, counted = form["at"], form["b"], form.get("d")
             _expect(isinstance(at, str) and _is_count(batch), "without a namespace or a batch")
             _expect(counted in (None, 0, 1), "with an unknown 'd'")
+            until_ms = form.get("u")
+            _expect(until_ms is None or _is_count(until_ms), "with a 'u' that is no time")
             content = _unzipped(form["z"]) if "z" in form else form["c"]
-            return cls(at, batch, _unpacked(content), counted)
+            return cls(at, batch, _unpacked(content), counted, until_ms)
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise CheckpointError(
                 f"The checkpoint holds an offset that is none of readMode=claim: {error}. Give the stream a checkpoint "

@@ -40,6 +40,12 @@ def is_deferred(message: Any) -> bool:
     return bool(getattr(state, "value", state) == 1)
 
 
+def is_active(message: Any) -> bool:
+    """Whether a peeked message waits for receivers, or is locked by one."""
+    state = message.state
+    return bool(getattr(state, "value", state) == 0)
+
+
 def ticket_of(message: Any) -> Ticket:
     """What is kept of a message that was received."""
     until, enqueued = message.locked_until_utc, message.enqueued_time_utc

@@ -30,6 +30,11 @@ EXAMPLE: Final = (
 #: Fewer and larger files than the source's own default would make.
 MESSAGES_PER_TRIGGER: Final = "50000"
 
+#: Folders that a task writes into at the same time. Otherwise Spark sorts its rows by folder before it writes one of
+#: them, though they are hardly ever of more than two hours; beyond so many it sorts the rest.
+FOLDERS_AT_A_TIME: Final = 4
+_FOLDERS_SETTING: Final = "spark.sql.maxConcurrentOutputFileWriters"
+
 #: Of the source, what a capture hands on.
 _READ: Final = (
     "queue",
@@ -160,6 +165,9 @@ def write_batch(frame: DataFrame, path: str, batch: str, compression: str) -> No
     """
     from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
+    # Of the session of the query, a copy of the user's. Who has set it has a reason.
+    if int(frame.sparkSession.conf.get(_FOLDERS_SETTING, "0") or 0) == 0:
+        frame.sparkSession.conf.set(_FOLDERS_SETTING, str(FOLDERS_AT_A_TIME))
     # In UTC, whatever the time zone of the session.
     days = F.unix_seconds("enqueued_time")
     named = frame.withColumns(

@@ -84,9 +84,20 @@ def fault_of(file: str) -> str | None:
         if index < 0:
             if name not in IN_PATHS:
                 return f"The file {file} has no column {name!r}."
-        elif kind in _ARROW and str(schema.field(index).type) not in _ARROW[kind]:
+        elif not _fits(kind, schema.field(index).type):
             return f"The file {file} has the column {name!r} as {schema.field(index).type}, not as {kind}."
     return None
+
+
+def _fits(kind: str, found: pa.DataType) -> bool:
+    """Whether Spark reads a column of a file as a type of its own, instead of failing in the middle of a job."""
+    import pyarrow as pa
+
+    if kind == "timestamp":
+        return bool(pa.types.is_timestamp(found))
+    if kind.startswith("map"):
+        return pa.types.is_map(found) and {str(found.key_type), str(found.item_type)} <= set(_ARROW["string"])
+    return str(found) in _ARROW[kind]
 
 
 def unreadable(frame: DataFrame) -> list[Any]:

@@ -6,7 +6,9 @@ import re
 from typing import Final
 
 #: An exception of Python, as the last line of a traceback has it.
-_RAISED: Final = re.compile(r"(?!org\.|java|scala)(?:\w+\.)*(?:(?<=\.)[A-Z]\w*|\w+(?:Error|Exception)): (.+)")
+_RAISED: Final = re.compile(r"(?!org\.|java|scala|py4j\.)(?:\w+\.)*(?:(?<=\.)[A-Z]\w*|\w+(?:Error|Exception)): (.+)")
+#: One of Java, below the line of Python that only tells which call failed, or as a cause.
+_THROWN: Final = re.compile(r"(?:: |Caused by: )(?!py4j\.|\S+PythonException)(?:[\w$]+\.)+[\w$]+: (.+)")
 #: Characters of a cause that are told: Spark may put a whole plan into its first line.
 _TOLD: Final = 500
 
@@ -31,7 +33,8 @@ def cause_of(error: BaseException) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     # What Python raised stands last in the traceback that Spark hands on.
     for line in reversed(lines):
-        found = _RAISED.fullmatch(line)
-        if found is not None:
-            return found[1]
+        if (raised := _RAISED.fullmatch(line)) is not None:
+            return raised[1]
+        if (thrown := _THROWN.fullmatch(line)) is not None:
+            return thrown[1][:_TOLD]
     return lines[0][:_TOLD] if lines else type(error).__name__

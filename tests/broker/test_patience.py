@@ -10,7 +10,8 @@ import pytest
 from broker_kit import Hall, answers, batch, payloads, receiver, simulated, simulated_over, turns
 
 from duobus.broker.fragment.slot import MAIN
-from duobus.broker.patience import ENDLESS_S, LONG_S, PatientWriter
+from duobus.broker.patience import ENDLESS_S, LATE_S, LONG_S, PatientWriter
+from duobus.broker.placement import slot_of, string_key
 from duobus.errors import StoreFailed, StoreUnavailable
 from duobus.model.quotas import STORE_PATIENCE_S as PATIENCE_S
 from duobus.testing.loop import SimulationLoop
@@ -131,6 +132,95 @@ async def test_a_keyless_send_to_a_store_that_stalls_succeeds_elsewhere_within_f
     _, box = receiver(queue, 200, removing=True)
     await asyncio.sleep(1)
     assert sorted(payloads(box)) == sorted(b for made in sent + again for b in made.payloads)
+
+
+def test_a_call_is_late_long_before_it_is_given_up_and_that_is_told_once() -> None:
+    async def story(loop: SimulationLoop) -> None:
+        slow, heard, ran, told = Slow(), [], [], []  # type: Slow, Heard, list[str], list[float]
+        writer = PatientWriter(loop, slow, late=lambda: told.append(loop.time()))
+        began_s = loop.time()
+        ask(writer, "drop", heard, ran, LONG_S)
+        await asyncio.sleep(LATE_S / 2)
+        assert (writer.is_late, told) == (False, [])
+        await asyncio.sleep(LONG_S / 2)
+        assert (writer.is_late, told) == (True, [began_s + LATE_S])
+        slow.step()
+        assert not writer.is_late
+        # The next one has its own time, and is given up as before.
+        ask(writer, "commit", heard, ran)
+        await asyncio.sleep(LATE_S + 0.1)
+        assert writer.is_late
+        await asyncio.sleep(PATIENCE_S - LATE_S)
+        assert (writer.is_late, len(told)) == (False, 2)
+        assert heard == [("drop", "drop"), ("commit", StoreFailed)]
+        ask(writer, "open", heard, ran, ENDLESS_S)
+        await asyncio.sleep(300)
+        assert (writer.is_late, len(told)) == (False, 2)
+
+    in_virtual_time(story)
+
+
+@simulated_over(2)
+async def test_a_keyless_send_does_not_wait_for_a_slow_store_that_is_not_slow_enough_to_be_given_up(hall: Hall) -> None:
+    await hall.start()
+    queue = await hall.create(enable_partitioning=True)
+    sick = queue.fragments[0].broker.store_id
+    key = next(f"k{n}" for n in range(99) if slot_of(string_key(f"k{n}"), 16) == 0)
+    began_s = hall.loop.time()
+    hall.writers[sick].is_held = True
+    # Its thread is busy for nearly as long as it may, and then again: what waits behind that would take 2 x 2.9 s.
+    busy = batch(b"keyed", key=string_key(key))
+    queue.send(busy)
+    await turns()
+    sent = [batch(b"%d" % number) for number in range(8)]
+    for made in sent:
+        queue.send(made)
+    await asyncio.sleep(PATIENCE_S - 0.1)
+    assert [answers(made) for made in sent] == [[None]] * 8
+    assert answers(busy) == []
+    hall.writers[sick].step()
+    await turns()
+    # It was slow, and it is there: nothing was given up, and its fragments take messages again.
+    assert answers(busy) == [None]
+    assert not [event for event in hall.events if event[1] == "failed"]
+    hall.writers[sick].release()
+    again = [batch(b"again %d" % number) for number in range(32)]
+    for made in again:
+        queue.send(made)
+        await turns()
+    assert [answers(made) for made in again] == [[None]] * 32
+    assert {made.reply.ready[0].handle.broker.store_id for made in again} == set(hall.writers)
+    assert hall.loop.time() - began_s < 5
+
+
+@simulated_over(1)
+async def test_a_message_waits_for_a_late_store_when_there_is_no_other(hall: Hall) -> None:
+    await hall.start()
+    queue = await hall.create(enable_partitioning=True)
+    hall.writers[1].is_held = True
+    sent = [batch(b"first"), batch(b"second")]
+    for made in sent:
+        queue.send(made)
+        await turns()
+    await asyncio.sleep(PATIENCE_S - 0.1)
+    assert [answers(made) for made in sent] == [[], []]
+    hall.writers[1].release()
+    await turns()
+    assert [answers(made) for made in sent] == [[None], [None]]
+
+
+@simulated_over(4)
+async def test_a_keyless_send_finds_the_sound_store_when_three_stall_at_once_on_one_disk(hall: Hall) -> None:
+    await hall.start()
+    queue = await hall.create(enable_partitioning=True)
+    for store in (1, 2, 3):
+        hall.writers[store].is_held = True
+    made = batch(b"alone")
+    queue.send(made)
+    # Nobody else uses the others, so nothing but a look shows that they are as sick as the first.
+    await asyncio.sleep(4.9)
+    assert answers(made) == [None]
+    assert made.reply.ready[0].handle.broker.store_id == 4
 
 
 @simulated_over(2)

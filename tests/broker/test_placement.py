@@ -39,10 +39,11 @@ class Away:
 
 
 class Store:
-    """Stands for a message broker; only its disk counts."""
+    """Stands for a message broker; only its disk counts, and whether it answers."""
 
-    def __init__(self, disk: int = 1) -> None:
+    def __init__(self, disk: int = 1, *, is_late: bool = False) -> None:
         self.disk = disk
+        self.is_late = is_late
 
 
 def handles(number: int, away: tuple[int, ...] = (), stores: tuple[Store, ...] = (Store(),)) -> list[FragmentHandle]:
@@ -79,6 +80,14 @@ def test_keys_spread_over_all_slots_about_evenly() -> None:
         found[slot_of(string_key(f"key-{index}"), 16)] += 1
     assert min(found) > 850
     assert max(found) < 1150
+
+
+def test_a_store_that_is_late_is_passed_over_unless_all_are() -> None:
+    stores = (Store(is_late=True), Store(is_late=True), Store())
+    placement = Placement(handles(3, stores=stores))
+    assert placement.keyless().number == 2
+    stores[2].is_late = True
+    assert placement.keyless().number == 2
 
 
 def test_keyless_messages_of_one_turn_stay_together_until_the_commit_starts() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from manual_clock import ManualClock
 
 from duobus.clock import Clock
@@ -113,6 +114,22 @@ def test_delivery_after_an_acknowledged_completion_is_revived() -> None:
     receive(ledger, "a", 7)
 
     assert counts(ledger, "revived", "stored_again") == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("granted_until", "completed_until", "name"),
+    [(1_000, 2_000, "overtaken"), (2_000, 2_000, "revived"), (3_000, 2_000, "revived"), (None, 2_000, "revived")],
+)
+def test_a_delivery_from_before_the_completion_that_is_looked_at_after_it_is_not_revived(
+    granted_until: int | None, completed_until: int, name: str
+) -> None:
+    ledger = new_ledger()
+    send(ledger, "a")
+    ledger.completed("a", 7, "tcp", locked_until_ms=completed_until)
+    digest = digest_of(b"body")
+    ledger.received("a", b"body", digest=digest, partition_key=None, number=7, locked_until_ms=granted_until)
+
+    assert {one: counts(ledger, one)[0] for one in ("overtaken", "revived")} == {"overtaken": 0, "revived": 0, name: 1}
 
 
 def test_every_way_to_be_altered_is_named() -> None:

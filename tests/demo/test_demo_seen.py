@@ -19,9 +19,12 @@ def test_a_day_without_faults_is_all_zeros_but_one() -> None:
     assert report.summary() == {
         "succeeded": 1,
         "failed": {},
+        "failed_keyless": {},
         "unknown": 0,
         "delayed": 0,
         "slowest_ms": 0,
+        "slowest_keyless_ms": 0,
+        "slowest_attempt_ms": 0,
         "doubled": 0,
         "again": 0,
         "reordered": 0,
@@ -41,6 +44,26 @@ def test_a_send_is_delayed_by_all_of_its_attempts_and_failures_have_names() -> N
     found = report.summary()
     assert (found["delayed"], found["slowest_ms"], found["unknown"]) == (1, 1_100, 0)
     assert found["failed"] == {"ServiceBusServerBusyError": 1}
+
+
+def test_what_needed_no_particular_store_is_told_apart_and_so_is_one_attempt() -> None:
+    clock = ManualClock()
+    report = ClientReport(clock)
+    report.sending("keyed", "k")
+    clock.advance(300)
+    report.failed("keyed", "ServiceBusServerBusyError")
+    report.sending("keyed", "k")
+    clock.advance(200)
+    report.accepted("keyed")
+    report.sending("keyless")
+    clock.advance(100)
+    report.accepted("keyless")
+    found = report.summary()
+    assert (found["slowest_ms"], found["slowest_keyless_ms"], found["slowest_attempt_ms"]) == (500, 100, 300)
+    assert found["failed_keyless"] == {}
+    report.sending("b")
+    report.failed("b", "OperationTimeoutError")
+    assert report.summary()["failed_keyless"] == {"OperationTimeoutError": 1}
 
 
 def test_what_nobody_got_is_lost_and_what_has_no_outcome_is_unknown() -> None:

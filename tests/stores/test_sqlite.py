@@ -98,6 +98,24 @@ def test_a_probe_notices_that_the_file_was_moved_away(tmp_path: Path, is_replace
         broker.store.probe()
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_nothing_is_committed_to_a_file_that_is_no_longer_at_its_path(tmp_path: Path, is_replaced: bool) -> None:
+    broker = filled(tmp_path)
+    (source,) = broker.add(2)
+    number = broker.commit_no
+    path_of(tmp_path).rename(tmp_path / "elsewhere")
+    if is_replaced:
+        path_of(tmp_path).touch()
+    # Nobody would find it again after a restart.
+    with pytest.raises(StoreFailed, match="moved, removed or replaced"):
+        broker.send(source, [b"refused"])
+    (tmp_path / "elsewhere").replace(path_of(tmp_path))
+    broker.open()
+    assert broker.commit_no == number
+    assert len(broker.store.load(1, 1, 10)) == 5
+    assert broker.store.load(source.source_key, 1, 10) == []
+
+
 def test_a_newer_format_is_refused_and_not_touched(tmp_path: Path) -> None:
     broker = filled(tmp_path)
     broker.store.close()

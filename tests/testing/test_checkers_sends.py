@@ -10,6 +10,7 @@ from story import REFUSED_TEXT, Story
 
 from duobus.testing.checkers import EntityRules, Setup, check
 from duobus.testing.history import FragmentsDown, FragmentsUp, StrayOutcome, Turn, WaitedInVain
+from duobus.testing.late_history import FragmentsLate, KeylessLate
 
 BUSY = "com.microsoft:server-busy"
 TWO = Setup({"q": EntityRules(fragments=(0, 1)), "single": EntityRules(fragments=(0,))})
@@ -114,6 +115,16 @@ def test_turns_during_and_after_an_outage_are_counted_anew() -> None:
     turns(story, *[0] * 20)
     up(story, 1)
     turns(story, 0, 1, 0, 1)
+    assert story.broken(TWO) == set()
+    turns(story, *[1] * 5)
+    assert story.broken(TWO) == {26}
+
+
+def test_turns_are_counted_anew_when_a_store_is_late_and_is_passed_over() -> None:
+    story = Story()
+    turns(story, 0, 1, 0)
+    story.history.append(FragmentsLate(frozenset({("q", 0)})))
+    turns(story, 0, 1, 0, 1, 0)
     assert story.broken(TWO) == set()
     turns(story, *[1] * 5)
     assert story.broken(TWO) == {26}
@@ -226,6 +237,12 @@ def test_an_outcome_for_an_unknown_delivery_is_caught() -> None:
     story = Story()
     story.history.append(StrayOutcome("c1", 4))
     assert story.broken() == {38}
+
+
+def test_a_keyless_message_that_waits_for_a_sick_store_beside_a_well_one_is_caught() -> None:
+    story = Story()
+    story.history.append(KeylessLate("q", 2, 5_300))
+    assert story.broken() == {27}
 
 
 # --- I29 ---

@@ -4,6 +4,10 @@ A stalled disk raises nothing: its thread just does not come back, for seconds o
 StoreFailed when the patience is over, as if the call had raised it, and what happens from there on is what happens
 after every failure: memory is discarded, keyless runs go elsewhere with a tombstone, the store is closed, opened and
 recovered as soon as its thread comes back (I27, I56). What the stalled call did then shows in the last commit number.
+
+Long before that the store is *late*: what could be stored elsewhere and has not been handed to its thread yet no longer
+waits for it. Otherwise it would wait for the call under way and then for its own, twice the patience of a store that
+is not given up, or many times it where more waits than one commit takes.
 """
 
 from __future__ import annotations
@@ -20,6 +24,9 @@ from duobus.model.quotas import STORE_PATIENCE_S
 
 T = TypeVar("T")
 
+#: A call that has taken so long is late. No healthy disk does that to a commit, and it leaves most of the 5 s that a
+#: send without a key may take in all (PE4).
+LATE_S: Final = 1.0
 #: What deletes a whole entity may have millions of rows to delete.
 LONG_S: Final = 60.0
 #: How long a server that is told to stop waits for a store to close.
@@ -54,10 +61,22 @@ class PatientWriter:
         loop: Whose clock counts.
         writer: Runs the calls, in order; all of them come through here.
         patience_s: How long a call may take, in seconds, unless ``submit`` says otherwise.
+        late: Told once of each call that has been the first in line for LATE_S and may take longer.
+
+    Attributes:
+        is_late: The call under way is such a one.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, writer: Writer, patience_s: float = STORE_PATIENCE_S) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        writer: Writer,
+        patience_s: float = STORE_PATIENCE_S,
+        late: Callable[[], None] | None = None,
+    ) -> None:
         self.patience_s = patience_s
+        self.is_late = False
+        self._late = late
         self._loop = loop
         self._writer = writer
         self._tickets: deque[_Ticket] = deque()
@@ -95,6 +114,7 @@ class PatientWriter:
         # In order: what was not given up is the first one.
         self._tickets.popleft()
         self._first_since_s = self._loop.time()
+        self.is_late = False
         self._watch()
         done(result, error)
 
@@ -104,7 +124,7 @@ class PatientWriter:
                 self._timer.cancel()
                 self._timer = None
             return
-        over_s = self._first_since_s + self._tickets[0].patience_s
+        over_s = self._first_since_s + self._allowance_s()
         if self._timer is not None:
             # It was set for what came before: it looks again when it finds that it is too early.
             if self._timer.when() <= over_s:
@@ -112,13 +132,23 @@ class PatientWriter:
             self._timer.cancel()
         self._timer = self._loop.call_at(over_s, self._look)
 
+    def _allowance_s(self) -> float:
+        """How long the first call may take before something is done about it."""
+        patience_s = self._tickets[0].patience_s
+        return patience_s if self._late is None or self.is_late else min(patience_s, LATE_S)
+
     def _look(self) -> None:
         self._timer = None
-        if self._tickets and self._loop.time() >= self._first_since_s + self._tickets[0].patience_s:
-            self._give_up()
+        if self._tickets and self._loop.time() >= self._first_since_s + self._allowance_s():
+            if self._loop.time() >= self._first_since_s + self._tickets[0].patience_s:
+                self._give_up()
+            elif self._late is not None:
+                self.is_late = True
+                self._late()
         self._watch()
 
     def _give_up(self) -> None:
+        self.is_late = False
         tickets, self._tickets = self._tickets, deque()
         waited_s = self._loop.time() - self._first_since_s
         error = StoreFailed(f"the store stalls: no answer within {waited_s:.1f} seconds")

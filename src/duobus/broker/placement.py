@@ -74,7 +74,7 @@ class Placement:
     def keyless(self, size: int = 0) -> FragmentHandle:
         """The current fragment, or the next that can take ``size`` bytes.
 
-        Passed over is one whose store is away (PE4), that has too much to do (PE17), or that has no room.
+        Passed over is one whose store is away or late (PE4), that has too much to do (PE17), or that has no room.
 
         Raises:
             StoreUnavailable: No store of this entity is there.
@@ -86,12 +86,12 @@ class Placement:
             handle = fragments[order[at]]
             if handle.fragment is None:
                 continue
-            if not is_full(handle) and handle.fragment.has_room(size):
+            if not handle.broker.is_late and not is_full(handle) and handle.fragment.has_room(size):
                 self._at = at
                 return handle
             there = there or handle
         if there is not None:
-            # Whether it still is full when its commit starts, only the fragment can say.
+            # Whether it still is full or late when its commit starts, only the fragment can say.
             return there
         raise StoreUnavailable("No messaging store of this entity is available. Try again in a few seconds.")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from duobus.broker import backlog, recovery
@@ -11,17 +13,18 @@ from duobus.broker.fragment.commands import Command, Group, Run
 from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.patience import LONG_S
-from duobus.broker.sources import apply_settings
+from duobus.broker.sources import DROP_SLICE, apply_settings
 from duobus.errors import ServiceBusError, StoreFailed, StoreUnavailable
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
     from duobus.broker.alarm import Alarm
     from duobus.broker.fragment.duplicates import IdRoom
     from duobus.broker.fragment.source import SourceSettings
     from duobus.broker.freight import Fill, Freight
+    from duobus.broker.patience import PatientWriter
+    from duobus.broker.placement import Placement
     from duobus.broker.ports import Plan, Watcher
     from duobus.clock import Entropy
     from duobus.stores.interface import CommitBatch, FragmentRow, MessagingStore, SourceRow, Tombstone
@@ -47,6 +50,8 @@ class Residents:
     _fragments: dict[int, Fragment]
     _changed: dict[int, Fragment]
     _pending: deque[Command]
+    _work: list[Command] | None
+    _writer: PatientWriter
     _freight: Freight
     _alarm: Alarm
     _commit_no: int
@@ -68,6 +73,39 @@ class Residents:
     def life(self) -> int:
         """Another number as soon as the store has failed or was closed."""
         return self._life
+
+    @property
+    def is_late(self) -> bool:
+        """Whether its store has not answered for so long that nothing should be sent to it that can go elsewhere."""
+        return self._writer.is_late
+
+    def see_late(self) -> None:
+        """The store is late: what waits to be handed to it, and can be stored elsewhere, waits no longer (PE4).
+
+        Nothing of it has been decided, so there is nothing to be undone. What the store has been told to write stays
+        until its patience is over. A store of the same entity that has nothing to do is made to show how it is: two of
+        them may lie on one sick disk, and whoever leaves this one should not have to find that out.
+        """
+        if self.state != "open":
+            return
+        runs = [run for run in (*self._pending, *(self._work or ())) if isinstance(run, Run)]
+        placements = {run.placement for run in runs if run.placement is not None}
+        better = {placement for placement in placements if _has_better(placement)}
+        pending, self._pending = self._pending, deque()
+        for command in pending:
+            if isinstance(command, Run) and command.placement in better:
+                backlog.left(command)
+                self._watcher.run_lost(self, command, [])  # type: ignore[arg-type]  # a message broker
+            else:
+                self._pending.append(command)
+        for broker in {handle.broker for placement in placements for handle in placement.fragments}:
+            broker.show_how_it_is()
+
+    def show_how_it_is(self) -> None:
+        """Have the store do something if it has nothing to do, so that it shows when it is sick."""
+        if self.state == "open" and self._work is None and not self._pending:
+            # What becomes of it is seen where everything of this store is.
+            self.carry(_nothing).add_done_callback(asyncio.Future.exception)
 
     def _adopt(self, fragment: Fragment) -> None:
         handle = fragment.handle
@@ -123,13 +161,18 @@ class Residents:
             self._alarm.note(fragment)
 
     async def drop_entity(self, entity_id: int) -> None:
-        """Delete everything of an entity from the store.
+        """Delete everything of an entity from the store, in slices between which others have their turn.
 
         Raises:
             StoreUnavailable: The store is away, or failed on this and is being reopened.
         """
-        for key in [key for key in self.plans if key[0] == entity_id]:
+        keys = [key for key in self.plans if key[0] == entity_id]
+        for key in keys:
             self._forget(self.plans.pop(key).handle)
+        for _, number in keys:
+            while await self.use(partial(self.store.drop_fragment, entity_id, number, DROP_SLICE)):
+                pass
+        # What no plan knows of, if there is any.
         await self.use(lambda: self.store.drop_entity(entity_id), LONG_S)
 
     def _forget(self, handle: FragmentHandle) -> None:
@@ -234,3 +277,12 @@ class Residents:
         returned, self._returned = self._returned, []
         if any(plan in self.plans.values() and plan.handle.fragment is None for plan in returned):
             self._fail(StoreFailed("the store is read again, because a fragment came back to it"))
+
+
+def _nothing(_commit: CommitBatch) -> None:
+    """Freight that weighs nothing."""
+
+
+def _has_better(placement: Placement) -> bool:
+    """Whether a fragment of an entity is in a store that is there and not late."""
+    return any(handle.online and not handle.broker.is_late for handle in placement.fragments)

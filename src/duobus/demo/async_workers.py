@@ -13,6 +13,7 @@ from duobus.demo.clients import (
     UNKNOWN_OUTCOME,
     Door,
     close_quietly_async,
+    locked_until_ms,
     message_id_of,
     message_of,
     number_of,
@@ -113,7 +114,9 @@ async def _is_settled(
     try:
         if action is Action.COMPLETE:
             await receiver.complete_message(message)
-            run.ledger.completed(message_id_of(message), number_of(message), door.name)
+            run.ledger.completed(
+                message_id_of(message), number_of(message), door.name, locked_until_ms=locked_until_ms(message)
+            )
         elif action is Action.ABANDON:
             await receiver.abandon_message(message)
             run.ledger.count("abandoned")

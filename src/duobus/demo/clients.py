@@ -102,6 +102,7 @@ def record_received(ledger: Ledger, message: ServiceBusReceivedMessage) -> None:
         digest=digest.decode() if isinstance(digest, bytes) else None if digest is None else str(digest),
         partition_key=message.partition_key,
         number=number_of(message),
+        locked_until_ms=locked_until_ms(message),
     )
 
 
@@ -113,6 +114,12 @@ def message_id_of(message: ServiceBusReceivedMessage) -> str:
 def number_of(message: ServiceBusReceivedMessage) -> int:
     """Return the sequence number, which every received message has (AMQP contract 8.3)."""
     return message.sequence_number or 0
+
+
+def locked_until_ms(message: ServiceBusReceivedMessage) -> int | None:
+    """Return the end of the lock of this delivery in the broker's time, None when it has none."""
+    until = message.locked_until_utc
+    return None if until is None else int(until.timestamp() * 1000)
 
 
 class _Closeable(Protocol):

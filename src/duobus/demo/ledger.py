@@ -38,7 +38,8 @@ class Ledger:
         self._acknowledged: set[str] = set()
         self._too_large: set[str] = set()
         self._completions: Counter[str] = Counter()
-        self._completed_numbers: set[int] = set()
+        # Number to the end of the lock under which it was completed, None when nobody said.
+        self._completed_numbers: dict[int, int | None] = {}
         self._uncertain: set[str] = set()
         self._numbers: dict[str, set[int]] = {}
         self._altered: dict[str, str] = {}
@@ -87,14 +88,24 @@ class Ledger:
             self._counts["sends_unknown"] += 1
 
     def received(
-        self, message_id: str, body: bytes, *, digest: str | None, partition_key: str | None, number: int
+        self,
+        message_id: str,
+        body: bytes,
+        *,
+        digest: str | None,
+        partition_key: str | None,
+        number: int,
+        locked_until_ms: int | None = None,
     ) -> None:
-        """A message was handed to the application; ``number`` is its sequence number."""
+        """A message was handed to the application; ``number`` is its sequence number.
+
+        ``locked_until_ms``: when its lock ends, by the broker's time, which tells deliveries of a message apart.
+        """
         found = digest_of(body)
         with self._lock:
             self._counts["deliveries"] += 1
             if number in self._completed_numbers:
-                self._counts["revived"] += 1
+                self._counts[self._late_one(locked_until_ms, self._completed_numbers[number])] += 1
             numbers = self._numbers.setdefault(message_id, set())
             if number not in numbers:
                 numbers.add(number)
@@ -109,12 +120,24 @@ class Ledger:
             elif partition_key != sent.partition_key:
                 self._altered[message_id] = "its partition key differs"
 
-    def completed(self, message_id: str, number: int, transport: str) -> None:
+    @staticmethod
+    def _late_one(locked_until_ms: int | None, completed_until_ms: int | None) -> str:
+        """What a delivery is that is seen after the completion of its message.
+
+        A client holds messages for a while before it looks at them. When their store fails meanwhile, others get them
+        again and may complete them first. A lock that ends before the one of the completion was granted before it, as
+        all have one duration; anything else was handed out although it was done with (I17).
+        """
+        if locked_until_ms is not None and completed_until_ms is not None and locked_until_ms < completed_until_ms:
+            return "overtaken"
+        return "revived"
+
+    def completed(self, message_id: str, number: int, transport: str, *, locked_until_ms: int | None = None) -> None:
         """A completion was acknowledged, on a connection of this kind: the message must never come again."""
         now_ms = self._clock.monotonic_ms()
         with self._lock:
             self._completions[message_id] += 1
-            self._completed_numbers.add(number)
+            self._completed_numbers[number] = locked_until_ms
             self._completed_over[transport] += 1
             self._last_completed_ms = now_ms
 
@@ -184,9 +207,10 @@ class Ledger:
 
         ``received`` counts ids, ``duplicates`` completions beyond the first of each id, ``stored_again`` ids that
         were stored more than once (their send was repeated because its outcome was unknown), ``revived`` deliveries
-        of a message whose completion had been acknowledged (I17: must be 0), ``received_unconfirmed`` ids whose only
-        completions had an unknown outcome. ``transports`` counts the acknowledgements of sends (``sent``) and of
-        completions (``received``, duplicates included) by kind of connection.
+        of a message whose completion had been acknowledged (I17: must be 0), ``overtaken`` deliveries that were made
+        before the completion and looked at after it, ``received_unconfirmed`` ids whose only completions had an unknown
+        outcome. ``transports`` counts the acknowledgements of sends (``sent``) and of completions (``received``,
+        duplicates included) by kind of connection.
         """
         missing = self.missing()
         with self._lock:
@@ -200,6 +224,7 @@ class Ledger:
                 "altered": len(self._altered),
                 "too_large": len(self._too_large),
                 "revived": self._counts["revived"],
+                "overtaken": self._counts["overtaken"],
                 "stored_again": sum(len(numbers) > 1 for numbers in self._numbers.values()),
                 "received_unconfirmed": unconfirmed,
                 **{

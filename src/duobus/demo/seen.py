@@ -26,10 +26,13 @@ class ClientReport:
         self._clock = clock
         self._lock = threading.Lock()
         self._began_ms: dict[str, int] = {}
+        # Of the attempt under way.
+        self._tried_ms: dict[str, int] = {}
         # Id to the place among the acknowledged sends, and to its key.
         self._accepted: dict[str, int] = {}
         self._keys: dict[str, str | None] = {}
         self._failed: Counter[str] = Counter()
+        self._failed_keyless: Counter[str] = Counter()
         self._unknown: set[str] = set()
         self._received: dict[str, set[int]] = {}
         self._latest: dict[str, int] = {}
@@ -37,18 +40,24 @@ class ClientReport:
         self._reordered = 0
         self._again = 0
         self.slowest_ms = 0
+        self.slowest_keyless_ms = 0
+        self.slowest_attempt_ms = 0
 
     def sending(self, message_id: str, key: str | None = None) -> None:
         """A send begins, or is repeated."""
         with self._lock:
-            self._began_ms.setdefault(message_id, self._clock.monotonic_ms())
+            self._tried_ms[message_id] = self._clock.monotonic_ms()
+            self._began_ms.setdefault(message_id, self._tried_ms[message_id])
             self._keys[message_id] = key
 
     def accepted(self, message_id: str) -> None:
         """It was acknowledged."""
         with self._lock:
+            self._end_attempt(message_id)
             took_ms = self._clock.monotonic_ms() - self._began_ms.pop(message_id)
             self.slowest_ms = max(self.slowest_ms, took_ms)
+            if self._keys[message_id] is None:
+                self.slowest_keyless_ms = max(self.slowest_keyless_ms, took_ms)
             self._delayed += took_ms > DELAYED_MS
             self._accepted.setdefault(message_id, len(self._accepted))
             self._unknown.discard(message_id)
@@ -56,8 +65,15 @@ class ClientReport:
     def failed(self, message_id: str, why: str) -> None:
         """It raised; ``why``: the name of the error. Whether the message arrived is not known."""
         with self._lock:
+            self._end_attempt(message_id)
             self._failed[why] += 1
+            if self._keys.get(message_id) is None:
+                self._failed_keyless[why] += 1
             self._unknown.add(message_id)
+
+    def _end_attempt(self, message_id: str) -> None:
+        now_ms = self._clock.monotonic_ms()
+        self.slowest_attempt_ms = max(self.slowest_attempt_ms, now_ms - self._tried_ms.pop(message_id, now_ms))
 
     def received(self, message_id: str, sequence_number: int) -> None:
         """A receiver got it."""
@@ -81,19 +97,25 @@ class ClientReport:
     def summary(self) -> dict[str, Any]:
         """The counts.
 
-        ``succeeded`` counts acknowledged ids, ``failed`` attempts by error, ``unknown`` ids without an outcome in the
-        end, ``delayed`` sends that took longer than DELAYED_MS with all their attempts, ``doubled`` ids that were
-        stored more than once, ``again`` deliveries of a message that had been delivered before, ``reordered`` first
-        deliveries that came after that of a later message with the same key, ``lost`` acknowledged ids that nobody got.
+        ``succeeded`` counts acknowledged ids, ``failed`` attempts by error and ``failed_keyless`` those of messages
+        without a key, ``unknown`` ids without an outcome in the end, ``delayed`` sends that took longer than DELAYED_MS
+        with all their attempts, ``doubled`` ids that were stored more than once, ``again`` deliveries of a message that
+        had been delivered before, ``reordered`` first deliveries that came after that of a later message with the same
+        key, ``lost`` acknowledged ids that nobody got.
+        ``slowest_ms`` is the longest time of a send with all its attempts, ``slowest_keyless_ms`` that of messages
+        without a key, which need no particular store, and ``slowest_attempt_ms`` that of one attempt, whatever its end.
         """
         lost = self.lost()
         with self._lock:
             return {
                 "succeeded": len(self._accepted),
                 "failed": dict(sorted(self._failed.items())),
+                "failed_keyless": dict(sorted(self._failed_keyless.items())),
                 "unknown": len(self._unknown),
                 "delayed": self._delayed,
                 "slowest_ms": self.slowest_ms,
+                "slowest_keyless_ms": self.slowest_keyless_ms,
+                "slowest_attempt_ms": self.slowest_attempt_ms,
                 "doubled": sum(len(numbers) > 1 for numbers in self._received.values()),
                 "again": self._again,
                 "reordered": self._reordered,

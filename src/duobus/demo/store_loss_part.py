@@ -82,10 +82,24 @@ class TimedLedger(Ledger):
         self.seen.failed(message_id, _why or "an error")
 
     def received(
-        self, message_id: str, body: bytes, *, digest: str | None, partition_key: str | None, number: int
+        self,
+        message_id: str,
+        body: bytes,
+        *,
+        digest: str | None,
+        partition_key: str | None,
+        number: int,
+        locked_until_ms: int | None = None,
     ) -> None:
         """See ``Ledger.received``."""
-        super().received(message_id, body, digest=digest, partition_key=partition_key, number=number)
+        super().received(
+            message_id,
+            body,
+            digest=digest,
+            partition_key=partition_key,
+            number=number,
+            locked_until_ms=locked_until_ms,
+        )
         self.seen.received(message_id, number)
 
 

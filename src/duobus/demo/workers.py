@@ -15,6 +15,7 @@ from duobus.demo.clients import (
     UNKNOWN_OUTCOME,
     Door,
     close_quietly,
+    locked_until_ms,
     message_id_of,
     message_of,
     number_of,
@@ -115,7 +116,9 @@ def is_settled(
     try:
         if action is Action.COMPLETE:
             receiver.complete_message(message)
-            run.ledger.completed(message_id_of(message), number_of(message), door.name)
+            run.ledger.completed(
+                message_id_of(message), number_of(message), door.name, locked_until_ms=locked_until_ms(message)
+            )
         elif action is Action.ABANDON:
             receiver.abandon_message(message)
             run.ledger.count("abandoned")

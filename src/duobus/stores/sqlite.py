@@ -351,12 +351,11 @@ class SqliteStore(MessagingStore):
         return max(in_log, 0) * page_size, max(in_log - copied, 0) * page_size
 
     def probe(self) -> None:
-        """Count the probe in the store's own row, and look whether the file still is where it belongs.
+        """Count the probe in the store's own row, and look, as all do, whether the file still is where it belongs.
 
         The count is there because SQLite neither writes nor syncs a row that is replaced by its like.
         """
         with self._transaction("probe") as db:
-            self._file.check_identity()
             self._advance(db, probes=self._meta.probes + 1)
 
     def close(self) -> None:
@@ -466,10 +465,11 @@ class SqliteStore(MessagingStore):
 
     @contextmanager
     def _transaction(self, doing: str) -> Iterator[apsw.Connection]:
-        """Run a transaction that ends with ``_advance``; durable when the block has been left."""
+        """Run a transaction that ends with ``_advance``; on its end all is durable, in the file at our path."""
         with self._operation(doing) as db:
             db.execute("BEGIN IMMEDIATE")
             yield db
+            self._file.check_identity()
             db.execute("COMMIT")
             self._meta = self._next_meta
             self.commits += 1

@@ -57,7 +57,10 @@ def idle_since_it_was_made() -> Iterator[None]:
 @contextmanager
 def rows_left_behind() -> Iterator[None]:
     """An idle queue goes from the catalog, and its messages stay."""
-    with mock.patch.object(CrashingStore, "drop_entity", return_value=None):
+    with (
+        mock.patch.object(CrashingStore, "drop_fragment", return_value=False),
+        mock.patch.object(CrashingStore, "drop_entity", return_value=None),
+    ):
         yield
 
 

@@ -75,6 +75,7 @@ def namesake_inherits() -> Iterator[None]:
 
     with (
         mock.patch.object(MemoryCatalog, "begin_create", begin_create),
+        mock.patch.object(CrashingStore, "drop_fragment", return_value=False),
         mock.patch.object(CrashingStore, "drop_entity", return_value=None),
     ):
         yield

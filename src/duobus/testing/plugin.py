@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from duobus.testing.drills import Drill
     from duobus.testing.namespace import Broker, Namespace
 
+#: Name of the marker, and what it can ask for.
+MARKER: Final = "duobus_drill"
+_WAYS: Final = ("fail", "stall")
 #: Short names of the fixtures, unless they are taken.
 _ALIASES = ("broker", "namespace", "connection_string", "drill")
 
@@ -64,6 +67,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Offer the short names that are free; a conftest.py or test module that defines one wins by pytest's own rules."""
+    config.addinivalue_line("markers", f"{MARKER}(store, how='fail'): a messaging store is away: 'fail' or 'stall'.")
     if not config.getini("duobus_aliases"):
         return
     others = config.pluginmanager.get_plugins()
@@ -72,6 +76,13 @@ def pytest_configure(config: pytest.Config) -> None:
         if not any(hasattr(plugin, name) for plugin in others):
             setattr(short, name, getattr(_Aliases, name))
     config.pluginmanager.register(short, "duobus_aliases")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Have a test with the marker begin when its fixtures are there and the store is away."""
+    if isinstance(item, pytest.Function) and item.get_closest_marker(MARKER) is not None:
+        # Set up last, since no entity is made while a store is away.
+        item.fixturenames.append(_store_away.__name__)
 
 
 @pytest.fixture(scope="session")
@@ -117,3 +128,17 @@ def duobus_drill(duobus_broker: Broker) -> Iterator[Drill]:
         yield drill
     finally:
         drill.heal()
+
+
+@pytest.fixture
+def _store_away(request: pytest.FixtureRequest, duobus_drill: Drill) -> None:
+    """The stores that the test's markers name fail or stall; ``duobus_drill`` heals them after the test."""
+    for mark in request.node.iter_markers(MARKER):
+        store, how = _told(*mark.args, **mark.kwargs)
+        if how not in _WAYS:
+            raise pytest.UsageError(f"@pytest.mark.{MARKER}: how is {how!r}, and can be {' or '.join(_WAYS)}.")
+        getattr(duobus_drill, how)(store)
+
+
+def _told(store: int, how: str = "fail") -> tuple[int, str]:
+    return store, how

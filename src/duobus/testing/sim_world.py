@@ -22,6 +22,7 @@ from duobus.broker.fragment.slot import Slot
 from duobus.broker.fragment.source import Source
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.placement import Placement
+from duobus.broker.residents import Residents
 from duobus.clock import BrokerTime
 from duobus.errors import ServiceBusError
 from duobus.gateway.amqp.door import AmqpDoor
@@ -33,6 +34,7 @@ from duobus.telemetry.metering_log import MeteringCounts
 from duobus.testing import history as h
 from duobus.testing.clock import SeededEntropy, SimulatedClock
 from duobus.testing.disk import Disk, DiskFaults
+from duobus.testing.late_history import FragmentsLate
 from duobus.testing.loop import SimulationLoop
 from duobus.testing.network import SimulatedNetwork
 from duobus.testing.session_history import SessionFreed
@@ -212,6 +214,7 @@ class World:
             stack.enter_context(_wrapped(Placement, "commit_started", self._turned))
             stack.enter_context(_wrapped(duplicates, "admit", self._deciding))
             stack.enter_context(_wrapped(Fragment, "_release_run", self._releasing))
+            stack.enter_context(_wrapped(Residents, "see_late", self._seeing_late))
             yield
 
     def _locked(self, original: Any, fragment: Fragment, source: Source, slots: list[Slot], now_ms: int) -> Any:
@@ -310,9 +313,15 @@ class World:
 
     def _turned(self, original: Any, placement: Placement, handle: FragmentHandle) -> None:
         is_turn = len(placement.fragments) > 1 and placement.current is handle
+        # Late ones are passed over; see FragmentsLate.
+        is_turn = is_turn and not any(one.broker.is_late for one in placement.fragments)
         original(placement, handle)
         if is_turn:
             self.history.append(h.Turn(self.path_of(handle), handle.number, 1))
+
+    def _seeing_late(self, original: Any, broker: MessageBroker) -> None:
+        self.history.append(FragmentsLate(self.fragments_of(broker)))
+        original(broker)
 
 
 class _WatchedUnit(ScaleUnit):

@@ -25,12 +25,12 @@ from duobus.testing.planted import BUGS
 from duobus.testing.repeats import Repeats, window_of, with_detection
 from duobus.testing.sim_client import SimulatedClient
 from duobus.testing.sim_forwarding import ForwardingPart, forwarding_queues, sub_queues_of, teach
+from duobus.testing.sim_keyless import watches
 from duobus.testing.sim_message import Message
 from duobus.testing.sim_sessions import SessionPart
 from duobus.testing.sim_survey import survey
 from duobus.testing.sim_transactions import transact
 from duobus.testing.sim_uses import has_releaser, release_everything, use
-from duobus.testing.sim_waits import WaitWatch
 from duobus.testing.sim_world import World
 
 LOCK_MS = 3_000
@@ -389,7 +389,7 @@ def run(seed: int, bug: str | None = None) -> Result:
             stack.enter_context(BUGS[bug]())
         world = World(seed, scenario.all_queues, scenario.stores)
         stack.enter_context(world.watched())
-        world.loop.on_rest = WaitWatch(world).rest
+        world.loop.on_rest = watches(world)
         try:
             world.loop.run(SimulatedRun(world, scenario).play(), time_limit_s=RUN_LIMIT_S)
         finally:

@@ -39,6 +39,7 @@ from duobus.testing.history import (
     Turn,
     WaitedInVain,
 )
+from duobus.testing.late_history import FragmentsLate, KeylessLate
 from duobus.testing.session_history import SessionAccepted, SessionFreed, SessionRenewBegin, StateBegin, StateRead
 from duobus.testing.survey_history import Surveyed
 
@@ -269,7 +270,8 @@ class Facts:
         self.numbers_told: list[NumberTold] = []
         self.expiries: list[Expired] = []
         self.quarantined: list[Quarantined] = []
-        self.placements: list[Turn | FragmentsDown | FragmentsUp] = []
+        self.placements: list[Turn | FragmentsDown | FragmentsUp | FragmentsLate] = []
+        self.keyless_late: list[KeylessLate] = []
         self.sessions: list[SessionAccepted | StateBegin | StateRead] = []
         self.session_renewals: list[SessionRenewBegin] = []
         self.session_freed: dict[tuple[str, str, int], SessionFreed] = {}
@@ -283,6 +285,8 @@ class Facts:
             Expired: self.expiries,
             Quarantined: self.quarantined,
             WaitedInVain: self.waits,
+            KeylessLate: self.keyless_late,
+            FragmentsLate: self.placements,
             NumberTold: self.numbers_told,
             SessionAccepted: self.sessions,
             StateRead: self.sessions,

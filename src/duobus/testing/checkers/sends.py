@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from duobus.testing.checkers.facts import Facts, Operation, Violation, accepted_by
 from duobus.testing.checkers.messages import too_many_copies
 from duobus.testing.history import TIMED_OUT, Delivery, FragmentsDown, Peeked, SendBegin, Turn
+from duobus.testing.late_history import FragmentsLate
 
 # What an operation faced while it lasted.
 _HEALTHY, _LIVE, _DEAD, _ALL_DEAD = range(4)
@@ -75,7 +76,7 @@ def key_to_fragment(facts: Facts) -> Iterator[Violation]:
 
 
 def keyless_spread(facts: Facts) -> Iterator[Violation]:
-    """I26: while all fragments are up, placement goes round; under closed-loop load the shares are even."""
+    """I26: while all fragments are up and none is late, placement goes round; closed-loop loads have even shares."""
     turns: dict[str, list[Turn]] = defaultdict(list)
     down: set[tuple[str, int]] = set()
     for event in facts.placements:
@@ -86,7 +87,8 @@ def keyless_spread(facts: Facts) -> Iterator[Violation]:
             continue
         for entity in sorted({name for name, _ in event.fragments}):
             yield from _spread(facts, entity, turns.pop(entity, []))
-        down = down | event.fragments if isinstance(event, FragmentsDown) else down - event.fragments
+        if not isinstance(event, FragmentsLate):
+            down = down | event.fragments if isinstance(event, FragmentsDown) else down - event.fragments
     for entity, rest in turns.items():
         yield from _spread(facts, entity, rest)
 
@@ -113,7 +115,9 @@ def _spread(facts: Facts, entity: str, turns: list[Turn]) -> Iterator[Violation]
 
 
 def keyless_reroute(facts: Facts) -> Iterator[Violation]:
-    """I27: a keyless send past a dead fragment ends soon, and leaves one copy."""
+    """I27: a keyless send past a dead or late fragment ends soon, and leaves one copy."""
+    for late in facts.keyless_late:
+        yield Violation(27, f"a message for {late.entity} waited {late.waited_ms} ms for store {late.store}", late)
     for begin, operation, situation in _outage_sends(facts):
         ok = operation.ok
         if begin.key is None and situation == _LIVE and ok is not None:

@@ -1,0 +1,96 @@
+"""A simulation in which one disk is slow, and sometimes hangs, while the others are well (PE4, I27, I9).
+
+The simulation of ``simulation.py`` has faults of many kinds that strike all disks now and then. Here everything that
+store 1 is told takes nearly as long as a store may take, again and again, so that it is not given up, or takes longer,
+so that it is. A message without a key has to be stored elsewhere soon; ``sim_keyless.py`` watches that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+from unittest import mock
+
+import msgspec
+
+from duobus.broker.patience import LONG_S, PatientWriter
+from duobus.broker.residents import Residents
+from duobus.model.quotas import STORE_PATIENCE_S
+from duobus.testing.checkers import Violation, check
+from duobus.testing.disk import SLOW
+from duobus.testing.late_history import FragmentsLate
+from duobus.testing.sim_keyless import watches
+from duobus.testing.sim_world import World
+from duobus.testing.simulation import RUN_LIMIT_S, Scenario, SimulatedRun
+
+#: What a call of the sick store takes, seconds: slow, and in every second seed sometimes too long.
+SLOW_S: Final = (0.7 * STORE_PATIENCE_S, 0.97 * STORE_PATIENCE_S)
+HANGING_S: Final = (0.7 * STORE_PATIENCE_S, 1.5 * STORE_PATIENCE_S)
+SICK: Final = 1
+SECONDS: Final = 40.0
+#: Number of the invariant of receivers that wait in vain.
+WAITS: Final = 29
+
+
+class _SickDiskRun(SimulatedRun):
+    async def _nemesis(self) -> None:
+        await asyncio.sleep(0.5)
+        faults = self.world.disks[SICK].faults
+        faults.chances, faults.slow_s = {SLOW: 1.0}, HANGING_S if self.world.seed % 2 else SLOW_S
+        await asyncio.sleep(max(0.0, self.stop_at - self.world.loop.time()))
+
+
+def run(seed: int, bug: str | None = None) -> tuple[list[Violation], int]:
+    """Run one seed with or without a planted bug; what is wrong, and how often the store was late."""
+    scenario = Scenario(seed)
+    scenario.stores = 2 + seed % 3
+    scenario.seconds = SECONDS
+    scenario.messages *= 4
+    scenario.queues = [msgspec.structs.replace(scenario.queues[0], enable_partitioning=True)]
+    with ExitStack() as stack:
+        if bug is not None:
+            stack.enter_context(BUGS[bug]())
+        world = World(seed, scenario.all_queues, scenario.stores)
+        stack.enter_context(world.watched())
+        world.loop.on_rest = watches(world)
+        try:
+            world.loop.run(_SickDiskRun(world, scenario).play(), time_limit_s=RUN_LIMIT_S)
+        finally:
+            world.loop.close()
+    found = check(world.history, scenario.setup(frozenset(world.removed_uids)))
+    # Receive-and-delete needs a commit of the store that has the message, and waits for it.
+    wrong = [one for one in found if one.invariant != WAITS]
+    return wrong, sum(isinstance(event, FragmentsLate) for event in world.history)
+
+
+# -- planted bugs -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def slow_store_waited_for() -> Iterator[None]:
+    """A store that takes its time is waited for by everything that was sent to it, however long it takes."""
+    with mock.patch.object(PatientWriter, "_allowance_s", return_value=LONG_S):
+        yield
+
+
+@contextmanager
+def what_waits_stays() -> Iterator[None]:
+    """A store that is late is passed over, and what waits for it already goes on waiting."""
+    with mock.patch.object(Residents, "see_late"):
+        yield
+
+
+@contextmanager
+def late_store_chosen() -> Iterator[None]:
+    """What waits for a store that is late is sent elsewhere, and what comes meanwhile is sent there."""
+    with mock.patch.object(Residents, "is_late", False):
+        yield
+
+
+BUGS: dict[str, Callable[[], Any]] = {
+    "slow-store-waited-for": slow_store_waited_for,
+    "what-waits-stays": what_waits_stays,
+    "late-store-chosen": late_store_chosen,
+}

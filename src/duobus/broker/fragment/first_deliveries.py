@@ -60,10 +60,11 @@ class FirstDeliveries:
         mark = source.highest_delivered
         if not found:
             mark = max(mark, released - 1)
-        for slot in map(found.get, range(mark + 1, min(released, mark + 1 + STEPS_MAX))):
+        for count in range(mark + 1, min(released, mark + 1 + STEPS_MAX)):
+            slot = found.get(count)
             if slot is not None and slot.lock <= 0 and not slot.deliveries and slot.state == ACTIVE:
                 break
-            mark += 1
+            mark = count
         source.highest_delivered = mark
         self._is_level = mark + 1 >= offered
 

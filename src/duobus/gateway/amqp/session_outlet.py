@@ -30,17 +30,6 @@ if TYPE_CHECKING:
 _PAYLOAD: Final = attrgetter("payload")
 
 
-class _Together:
-    """What can be written in one go: the links with the number of each, and link and end of lock of each message."""
-
-    __slots__ = ("endpoints", "links", "untils")
-
-    def __init__(self) -> None:
-        self.links: list[tuple[Link, int]] = []
-        self.endpoints: list[SessionLink] = []
-        self.untils: list[int] = []
-
-
 class SessionOutlet(Outlet):
     """What the links of one AMQP session that hold sessions of one queue share.
 
@@ -110,41 +99,52 @@ class SessionOutlet(Outlet):
         # So many at a time, then the output's size is looked at again.
         stretch = max(1, WRITTEN_BYTES // max(map(len, map(_PAYLOAD, slots))))
         may_write = self._peer.has_room and self._session.can_write(len(slots))
-        together = _Together()
+        # What can be written in one go: the links with the number of each, and link and end of lock of each message.
+        links: list[tuple[Link, int]] = []
+        endpoints: list[SessionLink] = []
+        untils: list[int] = []
         start = at = 0
         for lock, number, until_ms in batch.parts:
             endpoint: SessionLink = lock.owner.mailbox  # type: ignore[attr-defined]  # a SessionReceiver's
             end = at + number
             if end - start > stretch and at > start:
-                self._write_together(batch, together, start, at)
-                together, start = _Together(), at
+                self._write_together(batch, links, endpoints, untils, start)
+                links, endpoints, untils, start = [], [], [], at
                 may_write = may_write and self._peer.has_room
             link = endpoint.takes(number) if may_write and number <= stretch else None
             if link is not None:
-                together.links.append((link, number))
+                links.append((link, number))
                 if number == 1:
-                    together.endpoints.append(endpoint)
-                    together.untils.append(until_ms)
+                    endpoints.append(endpoint)
+                    untils.append(until_ms)
                 else:
-                    together.endpoints += [endpoint] * number
-                    together.untils += [until_ms] * number
+                    endpoints += [endpoint] * number
+                    untils += [until_ms] * number
             else:
-                self._write_together(batch, together, start, at)
-                together, start = _Together(), end
+                self._write_together(batch, links, endpoints, untils, start)
+                links, endpoints, untils, start = [], [], [], end
                 endpoint.keep(DeliveryBatch(batch.handle, batch.prefix, batch.first_lock + at, slots[at:end], until_ms))
             at = end
-        self._write_together(batch, together, start, at)
+        self._write_together(batch, links, endpoints, untils, start)
 
-    def _write_together(self, batch: TurnBatch, together: _Together, start: int, end: int) -> None:
-        """Write the messages from ``start`` to ``end`` of a batch in one go."""
-        if start == end:
+    def _write_together(
+        self,
+        batch: TurnBatch,
+        links: list[tuple[Link, int]],
+        endpoints: list[SessionLink],
+        untils: list[int],
+        start: int,
+    ) -> None:
+        """Write the messages of these links, from ``start`` of the batch on, in one go."""
+        number = len(untils)
+        if not number:
             return
-        slots = batch.slots if end - start == len(batch.slots) else batch.slots[start:end]
-        heads, payloads = self._heads.heads_until(slots, batch.handle.number, together.untils)
+        slots = batch.slots if number == len(batch.slots) else batch.slots[start : start + number]
+        heads, payloads = self._heads.heads_until(slots, batch.handle.number, untils)
         first_lock = batch.first_lock + start
         self.pace.wrote()
-        first_id = send_shared(self._session, together.links, batch.prefix, first_lock, heads, payloads)
-        self._deliveries.add(self, batch.handle, batch.prefix, first_id, first_lock, len(slots), together.endpoints)
+        first_id = send_shared(self._session, links, batch.prefix, first_lock, heads, payloads)
+        self._deliveries.add(self, batch.handle, batch.prefix, first_id, first_lock, number, endpoints)
         size = sum(map(len, payloads))
         operations = len(payloads)
         if size > OPERATION_BYTES and max(map(len, payloads)) > OPERATION_BYTES:

@@ -143,7 +143,7 @@ proton: $(STAMP) ## Qpid Proton against the broker; needs a C compiler and cmake
 fuzz: $(STAMP) ## Ten minutes of hostile bytes for each target (SECONDS=...)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[fuzz]' \
 		|| echo "atheris cannot be had here; the search goes on without the guidance of coverage" >&2
-	for target in frames codec sasl cbs management coordinator rules bearer; do \
+	for target in $$($(BIN)/python fuzz/run.py --list); do \
 		$(BIN)/python fuzz/run.py --target $$target --seconds $(or $(SECONDS),600) || exit 1; \
 	done
 

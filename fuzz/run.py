@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 WORK = HERE.parent / ".build" / "fuzz"
 
-TARGET_NAMES = ("frames", "codec", "sasl", "cbs", "management", "coordinator", "rules", "bearer")
+TARGET_NAMES = ("frames", "codec", "sasl", "cbs", "management", "coordinator", "rules", "bearer", "heads")
 SIZE_MAX = 65_536
 _INTERESTING = (0, 1, 7, 8, 0x3F, 0x40, 0x45, 0x7F, 0x80, 0xC0, 0xD0, 0xF0, 0xFF)
 
@@ -116,11 +116,16 @@ def guided(target: str, seconds: int, seed: int) -> None:
 def main() -> int:
     """Run; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--target", required=True, choices=TARGET_NAMES)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--target", choices=TARGET_NAMES)
+    what.add_argument("--list", action="store_true", help="print the targets, one a line")
     parser.add_argument("--seconds", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--engine", choices=("auto", "atheris", "random"), default="auto")
     options = parser.parse_args()
+    if options.list:
+        print("\n".join(TARGET_NAMES))
+        return 0
     if options.engine != "random":
         with contextlib.suppress(ImportError) if options.engine == "auto" else contextlib.nullcontext():
             guided(options.target, options.seconds, options.seed)

@@ -6,47 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from broker_kit import Hall, HeldWriter, answers, batch, payloads, receiver, simulated, turns
+from broker_kit import Hall, answers, batch, payloads, receiver, simulated, turns
+from owning_kit import Owner
 
-from duobus.broker import MessageBroker, Queue
-from duobus.broker.directory import Directory
-from duobus.broker.owning import LeasedTime, OwningUnit
-from duobus.clock import BrokerTime
-from duobus.errors import NotAllowed, StoreUnavailable
+from duobus.errors import StoreUnavailable
 from duobus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
-from duobus.model.quotas import Quotas
-from duobus.testing.clock import SeededEntropy
-
-
-class Owner:
-    """One server's unit; its leases are what the test says."""
-
-    def __init__(self, hall: Hall) -> None:
-        self.hall = hall
-        self.ends_ms = dict.fromkeys(hall.disks, 0)
-        self.events: list[tuple[int, str, str]] = []
-        self.told: list[tuple[Queue, bool, bool]] = []
-        self.writers: dict[int, HeldWriter] = {}
-        time = BrokerTime(hall.clock)
-        entropy = SeededEntropy("owner")
-        self.unit = OwningUnit(hall.catalog, lambda *event: self.events.append(event), Quotas(), entropy.uuid, time)
-        self.unit.follow(lambda queue: self.told.append((queue, queue.is_leaving, queue.has_moved)))
-
-    async def adopt(self, *stores: int) -> None:
-        """Open stores whose leases last for an hour."""
-        self.unit.directory = Directory(self.hall.catalog.read())
-        for number in stores:
-            self.ends_ms[number] = self.hall.clock.monotonic_ms() + 3_600_000
-            store = self.hall.disks[number]
-            store.close()
-            writer = self.writers[number] = HeldWriter(self.hall.loop, store)
-            time = LeasedTime(BrokerTime(self.hall.clock), self.hall.clock, lambda number=number: self.ends_ms[number])
-            entropy = SeededEntropy(f"{number}-{self.hall.loop.time()}")
-            broker = MessageBroker(number, store, writer, time=time, entropy=entropy, watcher=self.unit)
-            await self.unit.adopt(broker, self.unit.directory)
-
-    def queue(self, name: str = "q") -> Queue:
-        return self.unit.namespace("n").queues[name]
 
 
 async def _two(hall: Hall, **properties: Any) -> tuple[Owner, Owner, int]:
@@ -169,11 +133,3 @@ async def test_topics_move_with_their_subscriptions(hall: Hall) -> None:
     _, box = receiver(moved, 1)
     await turns()
     assert payloads(box) == [b"m"]
-
-
-@simulated
-async def test_an_entity_that_forwards_is_refused_where_servers_share_a_namespace(hall: Hall) -> None:
-    first, _, _ = await _two(hall)
-    for name in ("forward_to", "forward_dead_lettered_messages_to"):
-        with pytest.raises(NotAllowed, match="do not forward"):
-            await first.unit.create_queue("n", QueueDescription(name="f", **{name: "q"}))

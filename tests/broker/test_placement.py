@@ -38,9 +38,16 @@ class Away:
         return not self.is_full
 
 
-def handles(number: int, away: tuple[int, ...] = ()) -> list[FragmentHandle]:
-    """Fragments of an entity, some of them with their store away."""
-    found = [FragmentHandle(None, 1, index) for index in range(number)]  # type: ignore[arg-type]
+class Store:
+    """Stands for a message broker; only its disk counts."""
+
+    def __init__(self, disk: int = 1) -> None:
+        self.disk = disk
+
+
+def handles(number: int, away: tuple[int, ...] = (), stores: tuple[Store, ...] = (Store(),)) -> list[FragmentHandle]:
+    """Fragments of an entity, in these stores by turns, some of them with their store away."""
+    found = [FragmentHandle(stores[index % len(stores)], 1, index) for index in range(number)]  # type: ignore[arg-type]
     for handle in found:
         if handle.number not in away:
             handle.fragment = Away()  # type: ignore[assignment]
@@ -92,6 +99,37 @@ def test_turns_visit_every_fragment_and_start_again() -> None:
         seen.append(handle.number)
         placement.commit_started(handle)
     assert seen == [0, 1, 2, 0, 1, 2, 0]
+
+
+def turns_of(placement: Placement, number: int) -> list[int]:
+    """The fragments that the next turns go to."""
+    seen = []
+    for _ in range(number):
+        handle = placement.keyless()
+        seen.append(handle.number)
+        placement.commit_started(handle)
+    return seen
+
+
+def test_turns_visit_the_fragments_of_a_store_one_after_the_other() -> None:
+    placement = Placement(handles(8, stores=(Store(), Store(), Store())))
+    assert turns_of(placement, 10) == [0, 3, 6, 1, 4, 7, 2, 5, 0, 3]
+
+
+def test_stores_on_different_disks_take_turns() -> None:
+    placement = Placement(handles(8, stores=(Store(1), Store(2), Store(1), Store(2))))
+    assert turns_of(placement, 8) == [0, 1, 4, 5, 2, 3, 6, 7]
+    placement = Placement(handles(4, stores=(Store(1), Store(2))))
+    assert turns_of(placement, 4) == [0, 1, 2, 3]
+
+
+def test_a_fragment_that_moves_within_a_round_gets_no_second_turn_in_it() -> None:
+    first, second = Store(), Store()
+    placement = Placement(handles(4, stores=(first, second)))
+    assert turns_of(placement, 2) == [0, 2]
+    placement.fragments[0].move_to(second)  # type: ignore[arg-type]
+    assert turns_of(placement, 2) == [1, 3]
+    assert turns_of(placement, 4) == [0, 1, 3, 2]
 
 
 def test_a_fragment_whose_store_is_away_is_passed_over() -> None:

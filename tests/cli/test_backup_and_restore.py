@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 from duobus.cli.main import main
 from duobus.demo.server_process import ServerProcess
+from duobus.ha.closing import prompt_client
 from duobus.stores.replacing import COUNT_BITS
 from duobus.stores.restoring import COUNTS_LEFT_OUT
 
@@ -54,7 +55,7 @@ def start(folder: Path, *options: str, data: Path | None = None) -> ServerProces
 
 
 def client_of(server: ServerProcess) -> ServiceBusClient:
-    return ServiceBusClient.from_connection_string(server.connection_string)
+    return prompt_client(ServiceBusClient.from_connection_string(server.connection_string))
 
 
 def send(client: ServiceBusClient, queue: str, *messages: ServiceBusMessage) -> None:
@@ -74,7 +75,10 @@ def taken(client: ServiceBusClient, queue: str, **options: Any) -> dict[str, int
     found: dict[str, int] = {}
     options.setdefault("receive_mode", ServiceBusReceiveMode.RECEIVE_AND_DELETE)
     with client.get_queue_receiver(queue, **options) as receiver:
-        while batch := receiver.receive_messages(500, max_wait_time=2):
+        # For the first there is time; what is forwarded is on its way to the end a little after that.
+        wait_s = 5.0
+        while batch := receiver.receive_messages(500, max_wait_time=wait_s):
+            wait_s = 1.0
             for message in batch:
                 assert str(message) not in found
                 found[str(message)] = message.sequence_number or 0

@@ -21,10 +21,11 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from kit_postgres import running_postgres
 
 from duobus.demo.postgres_server import PostgresServer
+from duobus.ha.closing import prompt_client
 
 START_S = 40.0
 #: For how long messages of queues under traffic are locked.
-LOCK_S = 10
+LOCK_S = 5
 
 
 class Plain(RequestsTransport):
@@ -93,7 +94,7 @@ class Cluster:
         return address
 
     def client(self, number: int, **options: Any) -> ServiceBusClient:
-        return ServiceBusClient.from_connection_string(self.address(number), **options)
+        return prompt_client(ServiceBusClient.from_connection_string(self.address(number), **options))
 
     def admin(self, number: int) -> ServiceBusAdministrationClient:
         port = self._known[number]["http_port"]
@@ -193,7 +194,8 @@ class Traffic:
                         sender.send_messages([ServiceBusMessage(text) for text in texts])
                         with self._lock:
                             self.sent.update(texts)
-                        time.sleep(0.02)
+                        # So that the traffic leaves the servers something of the machine.
+                        time.sleep(0.1)
             except (ServiceBusError, OSError):
                 time.sleep(0.1)
 

@@ -182,9 +182,30 @@ def listing(cluster: Cluster, server: int, query: str) -> urllib.request.Request
     )
 
 
-def test_forwarding_between_entities_is_refused_in_clear_words(cluster: Cluster) -> None:
-    with cluster.admin(0) as admin, pytest.raises(Exception, match="do not forward between entities yet"):
-        admin.create_queue("forwards", forward_to="q0")
+def test_messages_are_forwarded_between_entities_of_all_servers(cluster: Cluster) -> None:
+    names = [f"hop{number}" for number in range(6)]
+    with cluster.admin(1) as admin:
+        # The last one first: what is forwarded to has to exist.
+        admin.create_queue(names[-1])
+        for name, target in zip(names[-2::-1], names[:0:-1], strict=True):
+            # Four hops at most.
+            admin.create_queue(name, forward_to=names[-1] if name in names[:2] else target)
+        with pytest.raises(Exception, match="does not exist"):
+            admin.create_queue("astray", forward_to="nowhere")
+    with cluster.client(0) as bus, bus.get_queue_receiver(names[-1]) as receiver:
+        for name in names[:-1]:
+            with bus.get_queue_sender(name) as sender:
+                sender.send_messages([ServiceBusMessage(f"{name}-{index}") for index in range(10)])
+        wanted = {f"{name}-{index}" for name in names[:-1] for index in range(10)}
+        found = []
+        while len(found) < len(wanted):
+            some = receiver.receive_messages(len(wanted), max_wait_time=10)
+            assert some, sorted(wanted.difference(found))
+            for message in some:
+                found.append(str(message))
+                receiver.complete_message(message)
+        assert sorted(found) == sorted(wanted)
+        assert receiver.receive_messages(1, max_wait_time=1) == []
 
 
 def test_a_move_of_a_fragment_is_refused_at_every_server_in_clear_words(cluster: Cluster) -> None:

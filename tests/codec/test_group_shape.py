@@ -97,3 +97,25 @@ def scan_is_fine(payload: bytes) -> bool:
     except DecodeError as error:
         return "text" in str(error) or "UTF-8" in str(error) or "utf-8" in str(error)
     return True
+
+
+@settings(max_examples=400, deadline=None)
+@given(_MESSAGES, st.lists(_MESSAGES, max_size=3))
+def test_of_many_messages_the_group_ids_are_those_of_each_or_none_at_all(first: bytes, others: list[bytes]) -> None:
+    shape = shape_of(first)
+    payloads = [first, *others]
+    singly = [shape.group_id(payload) for payload in payloads]
+    found = shape.group_ids(payloads)
+    assert found is None if None in singly else found is not None and list(found) == singly
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.integers(0, 400), st.integers(0, 255))
+def test_among_many_a_byte_that_differs_is_noticed_as_it_is_in_one(at: int, byte: int) -> None:
+    payload = plain("message", "group", named={"a": "b"})
+    shape = shape_of(payload)
+    changed = bytearray(payload)
+    changed[at % len(payload)] = byte
+    one = shape.group_id(bytes(changed))
+    many = shape.group_ids([payload, bytes(changed)])
+    assert many == (None if one is None else (b"group", one))

@@ -20,7 +20,7 @@ from duobus.testing.namespace import Broker
 @pytest.fixture(scope="session")
 def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
     """One broker for all checks that leave it alive."""
-    found = Bus(tmp_path_factory.mktemp("bus"))
+    found = Bus(tmp_path_factory.mktemp("bus"), most=None)
     with found.process:
         yield found
 

@@ -36,6 +36,12 @@ class Elsewhere:
     def where(self, namespace: str, key: str) -> str:
         return HERE if self._here.unit.namespace(namespace).is_taken(key) else self.answer
 
+    def spread_of(self, namespace: str, key: str) -> None:
+        return None
+
+    def door_of(self, store_id: int) -> str:
+        return self.answer
+
     async def look_again(self) -> None:
         self.looked += 1
         await asyncio.sleep(0)

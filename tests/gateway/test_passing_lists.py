@@ -22,7 +22,7 @@ def entry_of(name: str) -> str:
 
 def told_by(rows: list[Listed], part: Part, prefix: str) -> str:
     """The feed of one server that is asked for its part."""
-    own = [row.path for row in rows if row.door == part.door]
+    own = [row.path for row in rows if row.door == part.door or row.is_everywhere]
     found, _ = cut(own, Page(part.skip, part.top, prefix), str)
     return documents.feed("Queues", [entry_of(name) for name in found], url=URL, following=None, updated_at_ms=0)
 
@@ -42,7 +42,7 @@ names = st.lists(
 def test_the_parts_of_all_servers_make_the_page_that_one_server_would_tell(
     names: list[str], skip: int, top: int, prefix: str, data: st.DataObject
 ) -> None:
-    rows = [Listed(name, data.draw(st.sampled_from(DOORS))) for name in names]
+    rows = [Listed(name, data.draw(st.sampled_from(DOORS)), data.draw(st.booleans())) for name in names]
     page = Page(skip, top, prefix)
     alone, is_followed = cut(names, page, str)
     found = ListPage(rows, page)

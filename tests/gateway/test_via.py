@@ -13,7 +13,7 @@ from transaction_kit import bodies, condition, coordinator, declare, discharge, 
 from duobus.amqp import ACCEPTED, Link, LinkAttached, LinkDetached, Source, Target, TransactionalState
 from duobus.broker import Queue, transfer_message_count
 from duobus.codec import Symbol, build_message
-from duobus.errors import StoreFailed
+from duobus.errors import StoreFailed, StoreUnavailable
 from duobus.model.description import QueueDescription
 from duobus.server.build import Server
 
@@ -268,3 +268,31 @@ async def test_a_commit_that_fails_is_told_truly_and_its_messages_arrive_or_not_
         await arrived(server, "p", 1)
         # A session that began with its coordinator receives from its first entity only.
         assert await bodies(await connected(server), "p") == [b"1"]
+
+
+class Elsewhere:
+    """Says that another server has the queue ``far``."""
+
+    def find(self, namespace: str, path: str) -> None:
+        raise StoreUnavailable("It cannot be reached.")
+
+    def knows(self, namespace: str, path: str) -> bool:
+        return path == "far"
+
+    async def look(self) -> None:
+        return
+
+    def gone(self, origin: Any, counts: list[int]) -> list[int]:
+        return []
+
+
+@in_loop
+async def test_a_queue_of_another_server_can_be_sent_to_via_one_of_this() -> None:
+    async with serving(*PAIR) as server:
+        server.unit.namespace("ns").abroad = Elsewhere()
+        client = await connected(server)
+        link = await via_link(client, "far")
+        assert await client.send(link, b"m") == ACCEPTED
+        # It is safe here until it gets there.
+        assert transfer_message_count(queue_of(server)) == 1
+        assert await refusal(client, "nowhere") == "amqp:not-found"

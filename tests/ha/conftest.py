@@ -6,23 +6,20 @@ import gc
 from collections.abc import Iterator
 
 import pytest
-from kit_pair import BACKLOGS, TESTS_MAX, Bus
+from kit_pair import Bus
 from kit_pair_place import Place, place_of_environment
 
-from duobus.ha.aio import backlog
 from duobus.testing.server import ServerProcess, queues_config
 
 
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerProcess, ServerProcess]]:
-    """The namespace that applications send to, and the one with backlog queues; a set of queues for each test."""
+    """The namespace that applications send to, and the one with backlog queues; each test makes its own queues."""
     folder = tmp_path_factory.mktemp("pair")
-    sent_to = {f"{name}-{n}": {} for n in range(TESTS_MAX) for name in ("orders", "bills")}
-    sent_to |= {f"visits-{n}": {"RequiresSession": True} for n in range(TESTS_MAX)}
-    kept_in = {path: {} for n in range(TESTS_MAX) for path in backlog.paths(f"contoso-{n}", BACKLOGS)}
+    config = queues_config({})
     with (
-        ServerProcess(folder / "primary", config=queues_config(sent_to), arguments=("--emulator",)) as primary,
-        ServerProcess(folder / "secondary", config=queues_config(kept_in), arguments=("--emulator",)) as secondary,
+        ServerProcess(folder / "primary", config=config, arguments=("--emulator",)) as primary,
+        ServerProcess(folder / "secondary", config=config, arguments=("--emulator",)) as secondary,
     ):
         yield primary, secondary
 

@@ -13,7 +13,9 @@ from typing import Any, ParamSpec, TypeVar
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient
 
+from duobus.cli.remote import Remote
 from duobus.ha.aio import PairedNamespace, backlog, pair_namespace
+from duobus.ha.closing import prompt_client
 from duobus.ha.events import Event
 from duobus.ha.options import SendAvailabilityPairedNamespaceOptions
 from duobus.testing.server import ServerProcess
@@ -21,8 +23,6 @@ from duobus.testing.server import ServerProcess
 #: A hang is a failure.
 LIMIT_S = 30.0
 BACKLOGS = 3
-#: Sets of queues that there are.
-TESTS_MAX = 96
 SHORT = timedelta(milliseconds=300)
 SECOND = timedelta(seconds=1)
 
@@ -46,7 +46,7 @@ def bounded(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
 
 def client(server: ServerProcess) -> ServiceBusClient:
     """The SDK's client, without retries of its own, so that a failure is seen at once."""
-    return ServiceBusClient.from_connection_string(server.connection_string, retry_total=0)
+    return prompt_client(ServiceBusClient.from_connection_string(server.connection_string, retry_total=0))
 
 
 class Events(list[Event]):
@@ -82,10 +82,17 @@ class Bus:
         self.primary = primary
         self.secondary = secondary
         number = next(self._used)
-        assert number < TESTS_MAX, "raise TESTS_MAX"
         self.name = f"contoso-{number}"
         self.orders, self.bills, self.visits = (f"{name}-{number}" for name in ("orders", "bills", "visits"))
         self.backlogs = backlog.paths(self.name, BACKLOGS)
+        # Not in the configurations: a server with the queues of all tests would take seconds for each of its starts.
+        with Remote(primary.connection_string, None, None).administration(self.orders) as administration:
+            administration.create_queue(self.orders)
+            administration.create_queue(self.bills)
+            administration.create_queue(self.visits, requires_session=True)
+        with Remote(secondary.connection_string, None, None).administration(self.name) as administration:
+            for path in self.backlogs:
+                administration.create_queue(path)
 
     @asynccontextmanager
     async def paired(self, **options: Any) -> AsyncIterator[tuple[PairedNamespace, Events]]:

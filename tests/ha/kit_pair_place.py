@@ -14,6 +14,8 @@ from azure.servicebus import parse_connection_string
 from azure.servicebus.aio import ServiceBusClient
 from kit_pair import Bus
 
+from duobus.ha.closing import prompt_client
+
 
 class Place(NamedTuple):
     """Two namespaces.
@@ -33,11 +35,11 @@ class Place(NamedTuple):
 
     def client(self, text: str) -> ServiceBusClient:
         """The SDK's client, without retries of its own."""
-        return ServiceBusClient.from_connection_string(text, retry_total=0)
+        return prompt_client(ServiceBusClient.from_connection_string(text, retry_total=0))
 
     def blocking_client(self, text: str) -> BlockingClient:
         """The same without asyncio."""
-        return BlockingClient.from_connection_string(text, retry_total=0)
+        return prompt_client(BlockingClient.from_connection_string(text, retry_total=0))
 
 
 def place_of_environment() -> Place | None:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage
 from kit_pair import BACKLOGS, Bus
 
+from duobus.ha.closing import prompt_client
 from duobus.ha.events import Event
 from duobus.ha.options import SendAvailabilityPairedNamespaceOptions
 from duobus.ha.sync import PairedNamespace, pair_namespace
@@ -24,7 +25,7 @@ E = TypeVar("E", bound=Event)
 
 def client_of(server: ServerProcess) -> ServiceBusClient:
     """The SDK's client, without retries of its own."""
-    return ServiceBusClient.from_connection_string(server.connection_string, retry_total=0)
+    return prompt_client(ServiceBusClient.from_connection_string(server.connection_string, retry_total=0))
 
 
 def taken(server: ServerProcess, queue: str, **how: Any) -> list[ServiceBusReceivedMessage]:

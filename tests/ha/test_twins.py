@@ -15,6 +15,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage
 from kit_pair import Bus, body
 
+from duobus.ha.closing import prompt_client
 from duobus.ha.deduplication import SeenMessages
 from duobus.ha.errors import SendsFailed
 from duobus.ha.events import Event, RolesSwapped
@@ -51,7 +52,7 @@ def tool() -> ModuleType:
 
 
 def client(server: ServerProcess) -> ServiceBusClient:
-    return ServiceBusClient.from_connection_string(server.connection_string, retry_total=0)
+    return prompt_client(ServiceBusClient.from_connection_string(server.connection_string, retry_total=0))
 
 
 def drained(server: ServerProcess, queue: str) -> list[str]:

@@ -89,7 +89,7 @@ SYNC_ONLY = {"failure_and_recovery", "generate_sas_token_and_authenticate_client
 
 
 #: Programs that run at a time: most of their time they wait.
-AT_A_TIME = 5
+AT_A_TIME = 10
 
 
 def path_of(name: str, flavour: str) -> Path:

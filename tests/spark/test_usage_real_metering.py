@@ -13,6 +13,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
 from duobus.ha.aio import Syphon, backlog, pair_namespace
+from duobus.ha.closing import prompt_client
 from duobus.ha.events import Event, PrimaryHealthy, Reporter
 from duobus.ha.options import SendAvailabilityPairedNamespaceOptions
 from duobus.spark.jobs.usage import UsageConfig, usage
@@ -30,7 +31,7 @@ BIG = 100_000
 
 def client(server: ServerProcess) -> ServiceBusClient:
     # Without retries of its own, so that a failure is seen at once.
-    return ServiceBusClient.from_connection_string(server.connection_string, retry_total=0)
+    return prompt_client(ServiceBusClient.from_connection_string(server.connection_string, retry_total=0))
 
 
 async def poll(sdk: ServiceBusClient, queue: str) -> None:

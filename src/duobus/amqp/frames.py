@@ -52,6 +52,7 @@ def flow_frame(
     windows: tuple[int, int, int, int],
     link: tuple[int, int, int] | None = None,
     drain: bool = False,
+    available: int = 0,
 ) -> bytes:
     """Return a flow with all eleven fields, never asking for an echo (wire contract 8.1).
 
@@ -60,14 +61,16 @@ def flow_frame(
         windows: next-incoming-id, incoming-window, next-outgoing-id, outgoing-window.
         link: handle, delivery-count and link-credit, or None for the session alone.
         drain: The field of that name.
+        available: Likewise.
     """
     next_incoming, incoming, next_outgoing, outgoing = windows
     if link is None:
         tail = b"\x40\x40\x40\x40\x40\x42\x40"
     else:
         handle, count, credit = link
-        tail = _LINK_FLOW(0x70, handle, 0x70, count, 0x70, credit) + (
-            b"\x43\x41\x42\x40" if drain else b"\x43\x42\x42\x40"
+        told = b"\x43" if not available else b"\x70" + available.to_bytes(4, "big")
+        tail = (
+            _LINK_FLOW(0x70, handle, 0x70, count, 0x70, credit) + told + (b"\x41\x42\x40" if drain else b"\x42\x42\x40")
         )
     size = 34 + len(tail)
     head = _FLOW(size, 0x0200, channel, 0x0053, 0x13, 0xC0, size - 13, 11, 0x70, next_incoming,

@@ -97,6 +97,7 @@ class Link(Attachment):
     """A link endpoint; made by the session.
 
     Attributes:
+        available: What our flows say of messages that the peer could have.
         credit: How many deliveries may be sent, or how many we still await.
         drain: On a link we send on: the peer wants all credit used up now.
         echo: On a link we send on: the peer wants to hear our state; ``flow`` answers.
@@ -104,6 +105,7 @@ class Link(Attachment):
             outcomes to tell: what is told after that answer is lost on clients that wait for it.
         tags: Set to a list by an owner who wants the tag of every delivery that comes in, in order; takes them out.
         template: Of its transfers; for whoever writes them.
+        told: What the peer has said last that is available, if an owner has set it to 0, who gets a LinkFlow for each.
     """
 
     __slots__ = (
@@ -113,16 +115,19 @@ class Link(Attachment):
         "_run",
         "_run_generation",
         "_run_next",
+        "available",
         "credit",
         "drain",
         "echo",
         "holds_detach",
         "tags",
         "template",
+        "told",
     )
 
     def __init__(self, session: Session, name: str, is_sender: bool, handle: int, state: str) -> None:
         super().__init__(session, name, is_sender, handle, state)
+        self.available = 0
         self.credit = 0
         self.drain = False
         self.echo = False
@@ -136,6 +141,7 @@ class Link(Attachment):
         self._run_generation = -1
         self._run_next = -1
         self.template = TransferTemplate(session.channel, handle)
+        self.told = -1
 
     # Ends.
 
@@ -194,7 +200,7 @@ class Link(Attachment):
         """Tell the peer the state of the link and its session, as an echo asks for."""
         self.echo = False
         if self.state == ATTACHED:
-            self.session.write_flow(self.handle, self.delivery_count, self.credit)
+            self.session.write_flow(self.handle, self.delivery_count, self.credit, available=self.available)
 
     def drained(self) -> None:
         """Answer a drain: all credit is used up, nothing is available (wire contract 8.5)."""
@@ -202,7 +208,7 @@ class Link(Attachment):
         self.credit = 0
         self.drain = self.echo = False
         if self.state == ATTACHED:
-            self.session.write_flow(self.handle, self.delivery_count, 0, drain=True)
+            self.session.write_flow(self.handle, self.delivery_count, 0, drain=True, available=self.available)
 
     def sendable(self) -> int:
         """Return how many single-frame messages could be written now: credit and the peer's window allow it."""
@@ -229,8 +235,11 @@ class Link(Attachment):
     def _on_sender_flow(self, flow: Flow) -> bool:
         if flow.echo:
             self.flow()
+        is_told = self.told >= 0
+        if is_told:
+            self.told = flow.available or 0
         if not self.drain or not flow.drain or flow.delivery_count is None:
-            return False
+            return is_told
         # The peer gives back what it did not use.
         unused = max(0, min(serial_difference(flow.delivery_count, self.delivery_count), self.credit))
         self.delivery_count = (self.delivery_count + unused) & MASK

@@ -327,11 +327,13 @@ class Session:
         settings = self.connection.settings
         return self._next_incoming_id, self._window_left, self._next_outgoing_id, settings.outgoing_window
 
-    def write_flow(self, handle: int, delivery_count: int, credit: int, *, drain: bool = False) -> None:
+    def write_flow(
+        self, handle: int, delivery_count: int, credit: int, *, drain: bool = False, available: int = 0
+    ) -> None:
         """Write a flow of one of our handles; replenishes the session's window on the way."""
         self._window_left = self.connection.settings.incoming_window
         link = (handle, delivery_count, credit)
-        self.connection.write(flow_frame(self.channel, self._windows(), link, drain))
+        self.connection.write(flow_frame(self.channel, self._windows(), link, drain, available))
 
     def _write_session_flow(self) -> None:
         self._window_left = self.connection.settings.incoming_window

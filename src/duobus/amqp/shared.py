@@ -30,7 +30,7 @@ def send_shared(
         payloads: Bare message of each, of the same number.
     """
     n = len(heads)
-    start = delivery_id = session.next_delivery_id
+    start = session.next_delivery_id
     connection = session.connection
     room = connection.peer_frame_max - TransferTemplate.OVERHEAD_MAX
     if not session.can_write(n) or start + n > MASK or max(map(len, heads)) + max(map(len, payloads)) > room:
@@ -42,28 +42,29 @@ def send_shared(
         return start
     tag = b"\xa0\x10" + prefix
     tail = TransferTemplate.TAIL_UNSETTLED
-    append = connection.out.append
-    counter = first
-    index = written = 0
+    templates: list[TransferTemplate] = []
     for link, number in parts:
-        template = link.template
-        pack = template.pack
-        constant = template.head
-        overhead = template.overhead
-        for _ in range(number):
-            head = heads[index]
-            payload = payloads[index]
-            size = overhead + len(head) + len(payload)
-            append(pack(size, constant, delivery_id, tag, counter, tail))
-            append(head)
-            append(payload)
-            delivery_id += 1
-            counter += 1
-            index += 1
-            written += size
         link.delivery_count = (link.delivery_count + number) & MASK
         link.credit -= number
-    connection.output_size += written
+        if number == 1:
+            templates.append(link.template)
+        else:
+            templates += [link.template] * number
+    sizes = [
+        template.overhead + len(head) + len(payload)
+        for template, head, payload in zip(templates, heads, payloads, strict=True)
+    ]
+    ids, counters = range(start, start + n), range(first, first + n)
+    # A frame's start, its message's head and its payload, by turns.
+    pieces = [b""] * (3 * n)
+    pieces[0::3] = [
+        template.pack(size, template.head, delivery_id, tag, counter, tail)
+        for template, size, delivery_id, counter in zip(templates, sizes, ids, counters, strict=True)
+    ]
+    pieces[1::3] = heads
+    pieces[2::3] = payloads
+    connection.out.extend(pieces)
+    connection.output_size += sum(sizes)
     session.wrote_transfers(n)
-    session.next_delivery_id = delivery_id & MASK
+    session.next_delivery_id = (start + n) & MASK
     return start

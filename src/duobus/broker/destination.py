@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from duobus.broker.placement import Placement, slot_of, string_key
 from duobus.codec import DecodeError, TooLargeError, decode, scan, with_application_properties
-from duobus.errors import ArgumentInvalid, EntityDisabled, EntityNotFound, NotAllowed, QuotaExceeded, ServiceBusError
+from duobus.errors import ArgumentInvalid, EntityDisabled, EntityNotFound, QuotaExceeded, ServiceBusError
 from duobus.model.address import not_found
 from duobus.model.description import ACTIVE, RECEIVE_DISABLED
 from duobus.model.special import Special
@@ -32,6 +32,18 @@ NOT_FOUND = "MessagingEntityNotFound"
 DISABLED = "MessagingEntityDisabled"
 FULL = "QuotaExceeded"
 REFUSED = "ForwardingRefused"
+
+
+class Unfit(ArgumentInvalid):
+    """A destination can never take a message.
+
+    Attributes:
+        reason: DeadLetterReason.
+    """
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
 
 
 class Destination(Protocol):
@@ -93,15 +105,24 @@ def find(home: Namespace, path: str) -> Destination:
     Raises:
         EntityDisabled: Its status forbids it.
         EntityNotFound: There is none.
+        StoreUnavailable: Another server may have it, which is not known yet.
     """
     key = path.lower()
     found: Queue | None = home.queues.get(key) or home.topics.get(key)
     if found is None:
-        raise not_found(f"sb://{home.name}/{path}")
-    status = found.description.status
-    if status not in (ACTIVE, RECEIVE_DISABLED):
-        raise EntityDisabled(f"'{found.path}' has the status {status}. Enable it, then messages are forwarded.")
+        far = None if home.abroad is None else home.abroad.find(home.name, path)
+        if far is None:
+            raise not_found(f"sb://{home.name}/{path}")
+        return far
+    demand_status(found)
     return found
+
+
+def demand_status(entity: Destination) -> None:
+    """Raise EntityDisabled when the status of an entity forbids that messages are forwarded to it."""
+    status = entity.description.status
+    if status not in (ACTIVE, RECEIVE_DISABLED):
+        raise EntityDisabled(f"'{entity.path}' has the status {status}. Enable it, then messages are forwarded.")
 
 
 def check_targets(home: Namespace, description: QueueDescription, kept: QueueDescription | None = None) -> None:
@@ -112,7 +133,6 @@ def check_targets(home: Namespace, description: QueueDescription, kept: QueueDes
 
     Raises:
         ArgumentInvalid: A target does not exist.
-        NotAllowed: Several servers share the namespace.
     """
     for name, attribute in (
         ("ForwardTo", "forward_to"),
@@ -121,13 +141,8 @@ def check_targets(home: Namespace, description: QueueDescription, kept: QueueDes
         target: str | None = getattr(description, attribute)
         if target is None or (kept is not None and getattr(kept, attribute) == target):
             continue
-        if home.is_shared:
-            raise NotAllowed(
-                f"{name} of '{description.name}': servers that share a catalog do not forward between entities yet. "
-                "Leave it out, or run one server."
-            )
         key = target.lower()
-        if key == description.name.lower() or home.is_taken(key):
+        if key == description.name.lower() or home.has(key):
             continue
         raise ArgumentInvalid(
             f"SubCode=40400. {name} of '{description.name}' is '{target}', which does not exist. Create it first."
@@ -171,6 +186,8 @@ def is_patient(error: ServiceBusError) -> bool:
 
 def reason_of(error: ServiceBusError) -> str:
     """The DeadLetterReason of messages that a destination refused for this."""
+    if isinstance(error, Unfit):
+        return error.reason
     for kind, reason in ((EntityNotFound, NOT_FOUND), (EntityDisabled, DISABLED), (QuotaExceeded, FULL)):
         if isinstance(error, kind):
             return reason

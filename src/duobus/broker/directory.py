@@ -1,15 +1,23 @@
 """Where entities are, when several servers share a catalog: path to store. Pure; read from the catalog as a whole.
 
-Behind a shared catalog an entity lies whole in one store, so that it has one owner (decision 0024).
+Behind a shared catalog an entity lies whole in one store, so that it has one owner (decision 0024); a queue that is
+spread consists of several such (decision 0029).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 from zlib import crc32
 
+from duobus.broker.shares import Spread, find_spreads
 from duobus.model.description import SUBSCRIPTION
 from duobus.stores.catalog import DELETING, CatalogContents, EntityRow
+
+#: What is said of who has an entity, or a store, beside the address of another server.
+HERE: Final = "here"
+MOVING: Final = "moving"
+UNKNOWN: Final = "unknown"
 
 
 class Directory:
@@ -17,9 +25,10 @@ class Directory:
 
     Attributes:
         contents: What it held.
+        spreads: Namespace and lower-case path to each queue that is spread.
     """
 
-    __slots__ = ("_stores", "contents")
+    __slots__ = ("_by_id", "_stores", "contents", "spreads")
 
     def __init__(self, contents: CatalogContents) -> None:
         self.contents = contents
@@ -28,6 +37,17 @@ class Directory:
             for row in contents.entities
             if row.slots and row.state != DELETING
         }
+        self.spreads: dict[tuple[str, str], Spread] = find_spreads(contents.entities)
+        self._by_id = {row.entity_id: (row.slots[0].store_id, row.namespace) for row in contents.entities if row.slots}
+
+    def store_of_id(self, entity_id: int) -> int | None:
+        """The store of the entity that the catalog knows by a number, also while it is being deleted."""
+        found = self._by_id.get(entity_id)
+        return None if found is None else found[0]
+
+    def namespace_of_id(self, entity_id: int) -> str:
+        """Its namespace; it is there."""
+        return self._by_id[entity_id][1]
 
     def store_of(self, namespace: str, key: str) -> int | None:
         """The store of an entity, by its lower-case path; None when there is no such entity."""

@@ -18,11 +18,13 @@ from duobus.broker.queue import SOURCE
 
 if TYPE_CHECKING:
     from duobus.broker.destination import Departing
+    from duobus.broker.fragment.commands import Group
     from duobus.broker.fragment.fragment import Fragment
     from duobus.broker.fragment.ledger import Origin
     from duobus.broker.handle import FragmentHandle, Taker
     from duobus.broker.message_broker import MessageBroker
-    from duobus.broker.namespace import Namespace
+    from duobus.broker.namespace import Abroad, Namespace
+    from duobus.broker.parcels import Flight
     from duobus.broker.queue import Queue
 
 #: How often ledgers are looked at while they have entries.
@@ -62,15 +64,19 @@ class ViaExit:
 class Forwarding:
     """The lanes of a scale unit.
 
+    Attributes:
+        abroad: Where origins are that this server does not have; None without other servers.
+
     Args:
         find_home: Gives a namespace by its name.
     """
 
-    __slots__ = ("_find_home", "_is_stopped", "_lanes", "_ledgers", "_lives", "_origins", "_timer")
+    __slots__ = ("_find_home", "_is_stopped", "_lanes", "_ledgers", "_lives", "_origins", "_timer", "abroad")
 
     def __init__(self, find_home: Callable[[str], Namespace]) -> None:
         self._find_home = find_home
         self._is_stopped = False
+        self.abroad: Abroad | None = None
         # Source of a fragment to its lanes, by channel and destination.
         self._lanes: dict[Origin, dict[tuple[int, str], Lane]] = {}
         # The same to the fragment's present life, and the first count that no earlier life can have sent on.
@@ -154,6 +160,10 @@ class Forwarding:
         for lane in list(self._every()):
             lane.retry()
 
+    def stranded(self, broker: MessageBroker) -> list[tuple[Flight, Group]]:
+        """What was on its way into a store that this server has lost; see Lane."""
+        return [found for lane in list(self._every()) for found in lane.stranded(broker)]
+
     def _every(self) -> Iterator[Lane]:
         for lanes in self._lanes.values():
             yield from lanes.values()
@@ -217,14 +227,15 @@ class Forwarding:
                 continue
             known = fragment.sources[SOURCE].ledger.known
             for origin, counts in list(known.items()):
-                gone = self._gone(origin, list(counts))
+                is_far = origin not in self._origins and self.abroad is not None
+                gone = (self.abroad.gone if is_far and self.abroad else self.gone)(origin, list(counts))
                 if gone:
                     handle.broker.submit(Forget(handle, SOURCE, None, origin=origin, counts=gone))
             if known:
                 self.note_ledger(handle)
 
-    def _gone(self, origin: Origin, counts: list[int]) -> list[int]:
-        """Which messages their origin does not have any more; their removal is durable."""
+    def gone(self, origin: Origin, counts: list[int]) -> list[int]:
+        """Which messages their origin, which is served here, does not have any more; their removal is durable."""
         handle = self._origins.get(origin)
         if handle is None:
             # The entity was deleted with all that was in it.

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Final
 
 from duobus.broker import destination as ends
 from duobus.broker.fragment import transfer
-from duobus.broker.fragment.commands import Command, Group, Run
+from duobus.broker.fragment.commands import Group, Run
 from duobus.broker.fragment.ledger import Record
 from duobus.broker.fragment.slot import TRANSFER, Slot
 from duobus.broker.fragment.transfer import Depart, Divert
-from duobus.broker.parcels import NOBODY, Outlet, Parcel, origin_of, parcel_of
+from duobus.broker.parcels import NOBODY, Flight, Outlet, Parcel, origin_of, parcel_of, time_of
 from duobus.broker.queue import SOURCE
-from duobus.errors import EntityNotFound, QuotaExceeded, ServerBusy, ServiceBusError, StoreUnavailable
-from duobus.model.columns import Mailbox, SendBatch
+from duobus.errors import EntityDisabled, EntityNotFound, QuotaExceeded, ServerBusy, ServiceBusError, StoreUnavailable
+from duobus.model.columns import SendBatch
 from duobus.model.description import DISABLED, RECEIVE_DISABLED
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from duobus.broker.fragment.fragment import Fragment
     from duobus.broker.fragment.source import Source
     from duobus.broker.handle import FragmentHandle
+    from duobus.broker.message_broker import MessageBroker
+    from duobus.broker.placement import Placement
     from duobus.model.special import Special
 
 #: Messages, and their bytes, that are taken at once: a part of a commit, so that others have room in it.
@@ -50,33 +52,6 @@ RETRY_FIRST_S: Final = 0.1
 RETRY_MAX_S: Final = 5.0
 #: How long a destination may be missing, disabled or full before messages go to the transfer dead-letter queue.
 PATIENCE_MS: Final = 10 * 60_000
-
-
-class Flight(Mailbox):
-    """A parcel on its way.
-
-    Attributes:
-        outlet: Where to.
-        parcel: The parcel.
-        life: The fragment from which it was taken, in the life that it had then.
-        is_known: The destination has said whether it has it.
-    """
-
-    __slots__ = ("_lane", "is_known", "life", "outlet", "parcel")
-
-    def __init__(self, lane: Lane, outlet: Outlet, parcel: Parcel, life: Fragment) -> None:
-        super().__init__()
-        self._lane = lane
-        self.outlet = outlet
-        self.parcel = parcel
-        self.life = life
-        self.is_known = False
-
-    def wake(self) -> None:
-        """See Mailbox."""
-        answers, self.ready = self.ready, []
-        for answer in answers:
-            self._lane.answered(self, answer)
 
 
 class Lane:
@@ -143,6 +118,11 @@ class Lane:
         self._last_refusal_s = 0.0
         # Since when a fragment of the destination (None: all of it) has refused everything, in broker time.
         self._refused_since: dict[FragmentHandle | None, int] = {}
+
+    @property
+    def namespace(self) -> str:
+        """Of its two ends."""
+        return self._origin.namespace
 
     @property
     def is_idle(self) -> bool:
@@ -230,7 +210,7 @@ class Lane:
             return False
         # What was sent via this entity to one that does not exist has no time to wait (contract 12.4).
         is_final = self.channel == TRANSFER and isinstance(error, EntityNotFound)
-        if not is_final and not self._is_patience_over(None):
+        if not is_final and not (ends.is_patient(error) and self._is_patience_over(None)):
             self._later(is_pause=True)
             return False
         slots = self._take(fragment, source)
@@ -335,15 +315,18 @@ class Lane:
         flight = Flight(self, outlet, parcel, life)
         self._flights[flight] = None
         handle = outlet.handle
-        run = Run(handle, SOURCE, parcel.batch, None, entity.placement if parcel.is_keyless else None)
+        group = self._group(flight, entity.placement if parcel.is_keyless else None)
         if handle.broker is self.handle.broker:
-            members: list[Command] = [Depart(self.handle, self.source_no, None, parcel.slots), run]
-            if self._may_be_known(handle):
-                members.insert(1, self._record(handle, parcel, run))
-            handle.broker.submit(Group(members, flight))
-            return
-        note = self._record(handle, parcel, run)
-        handle.broker.submit(Group([note, run], flight))
+            if not self._may_be_known(handle):
+                del group.members[0]
+            group.members.insert(0, Depart(self.handle, self.source_no, None, parcel.slots))
+        handle.broker.submit(group)
+
+    def _group(self, flight: Flight, placement: Placement | None = None) -> Group:
+        """What the destination is to do with a parcel: look whether it has it, and take it in."""
+        handle, parcel = flight.outlet.handle, flight.parcel
+        run = Run(handle, SOURCE, parcel.batch, None, placement)
+        return Group([self._record(handle, parcel, run), run], flight)
 
     def _record(self, handle: FragmentHandle, parcel: Parcel, run: Run) -> Record:
         counts = [slot.count for slot in parcel.slots]
@@ -401,7 +384,7 @@ class Lane:
             self._give_back(parcel.slots)
             return
         is_temporary = isinstance(error, ServerBusy) or type(error).transient
-        if not is_temporary and len(parcel.slots) > 1:
+        if not is_temporary and len(parcel.slots) > 1 and not isinstance(error, (EntityDisabled, EntityNotFound)):
             # There may be room for some, or nothing may be wrong with the others.
             half = len(parcel.slots) // 2
             for indices in (range(half, len(parcel.slots)), range(half)):
@@ -420,8 +403,8 @@ class Lane:
         self._later(is_pause=False)
 
     def _is_patience_over(self, who: FragmentHandle | None) -> bool:
-        now_ms = self.handle.broker.now_ms()
-        return now_ms - self._refused_since.setdefault(who, now_ms) >= PATIENCE_MS
+        now_ms = time_of(self.handle.broker)
+        return now_ms is not None and now_ms - self._refused_since.setdefault(who, now_ms) >= PATIENCE_MS
 
     def _divert(self, slots: list[Slot], reason: str, description: str) -> None:
         """Messages that cannot go on are to be found in the transfer dead-letter queue."""
@@ -438,13 +421,12 @@ class Lane:
     def _give_back(self, slots: list[Slot]) -> None:
         """Put messages back into their fragment."""
         fragment = self.handle.fragment
-        if not slots or fragment is None or fragment is not self._life:
+        broker = self.handle.broker
+        now_ms = time_of(broker)
+        if not slots or fragment is None or fragment is not self._life or now_ms is None:
             return
         self._let_go(slots)
-        broker = self.handle.broker
-        broker.follow_up(
-            fragment, transfer.give_back(fragment, fragment.sources[self.source_no], slots, broker.now_ms())
-        )
+        broker.follow_up(fragment, transfer.give_back(fragment, fragment.sources[self.source_no], slots, now_ms))
 
     def _give_all_back(self) -> None:
         """Everything that is not on its way goes back, so that its life can end and it can take another way."""
@@ -484,6 +466,17 @@ class Lane:
             finally:
                 self._is_pumping = False
         self.pump()
+
+    def stranded(self, broker: MessageBroker) -> list[tuple[Flight, Group]]:
+        """What was on its way into a store that this server has lost: nobody here knows whether it is there.
+
+        Each with what would be submitted for it now.
+        """
+        return [
+            (flight, self._group(flight))
+            for flight in self._flights
+            if flight.outlet.handle.broker is broker and not flight.is_known
+        ]
 
     def halt(self) -> None:
         """Take no more."""

@@ -8,7 +8,7 @@ through ``Receiver.deliver``, so that an owner in another process fits.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from duobus.model.columns import DeliveryBatch, Mailbox
 
@@ -79,6 +79,13 @@ class Receiver:
         self.lender.leave(self)
 
 
+class Watcher(Protocol):
+    """Who wants to know of messages without waiting for them."""
+
+    def offered(self) -> None:
+        """There are some; called within a commit's release, so that only a note may be made of it."""
+
+
 class Lender:
     """Matches receivers of one (source, sub-queue) of an entity with the fragments that have messages.
 
@@ -86,9 +93,10 @@ class Lender:
         receivers: Every open receiver, for whoever counts them.
         was_used: A receiver has closed since whoever asks last set this to False.
         clock: Told when a receiver closes, if there is one.
+        watchers: Told when there are messages for which nobody waits.
     """
 
-    __slots__ = ("_offers", "_waiting", "clock", "receivers", "source_no", "sub_queue", "was_used")
+    __slots__ = ("_offers", "_waiting", "clock", "receivers", "source_no", "sub_queue", "was_used", "watchers")
 
     def __init__(self, source_no: int, sub_queue: int) -> None:
         self.source_no = source_no
@@ -96,6 +104,7 @@ class Lender:
         self.receivers: set[Receiver] = set()
         self.was_used = False
         self.clock: IdleClock | None = None
+        self.watchers: set[Watcher] = set()
         # Ordered sets: thousands may wait, and each joins and leaves at constant cost.
         self._waiting: OrderedDict[Receiver, None] = OrderedDict()
         self._offers: OrderedDict[FragmentHandle, None] = OrderedDict()
@@ -123,6 +132,9 @@ class Lender:
         """A fragment has available messages."""
         self._offers.setdefault(handle)
         self.match()
+        if self.watchers and self._offers:
+            for watcher in self.watchers:
+                watcher.offered()
 
     def match(self) -> None:
         """Lend credit to fragments, by turns on both sides, until one side has nothing left."""

@@ -70,6 +70,7 @@ class MessageBroker(Residents):
         store_id: The store's number in the catalog.
         plans: (entity id, fragment number) to the plan of each fragment that lives here.
         place: Where its store is, for those who look at it; without secrets.
+        disk: Equal for stores whose commits share a disk.
         state: "closed", "opening", "open" or "failed".
         commits, failures: How often, since the start.
         last_error: Why the store is not open, or None.
@@ -95,6 +96,7 @@ class MessageBroker(Residents):
         self.store = store
         self.plans: dict[tuple[int, int], Plan] = {}
         self.place = ""
+        self.disk: object = None
         self.state = "closed"
         self.commits = 0
         self.failures = 0
@@ -235,18 +237,6 @@ class MessageBroker(Residents):
             raise self.unavailable()
         self._note_quarantine(damaged)
         return result
-
-    def _note_quarantine(self, damaged: list[tuple[int, int, str]]) -> None:
-        """Report what reading has found damaged, once each (I57)."""
-        if len(damaged) == len(self.quarantined):
-            return
-        found = {(key, count): fault for key, count, fault in damaged}
-        fresh = {where: fault for where, fault in found.items() if where not in self.quarantined}
-        self.quarantined = found
-        homes = {
-            source.source_key: fragment for fragment in self._fragments.values() for source in fragment.sources.values()
-        }
-        self._watcher.messages_quarantined(self, [(homes.get(key), count, fresh[key, count]) for key, count in fresh])
 
     def unavailable(self) -> StoreUnavailable:
         """The error for whoever needs this store now."""

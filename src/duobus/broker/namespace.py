@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from duobus.broker.queue import Queue
 from duobus.broker.throttle import Throttle
@@ -10,6 +11,30 @@ from duobus.broker.topic import Topic
 from duobus.errors import NotImplementedYet
 from duobus.model.address import Address, not_found
 from duobus.model.description import AccessRule
+
+if TYPE_CHECKING:
+    from duobus.broker.destination import Destination
+    from duobus.broker.fragment.ledger import Origin
+
+
+class Abroad(Protocol):
+    """What a server knows of entities that others have, and how it gets there; see ``courier.py``."""
+
+    def find(self, namespace: str, path: str) -> Destination | None:
+        """An entity of another server as a destination; None when there is none of this name for certain.
+
+        Raises:
+            StoreUnavailable: Nobody can say just now.
+        """
+
+    def knows(self, namespace: str, path: str) -> bool:
+        """Whether the catalog names such an entity."""
+
+    async def look(self) -> None:
+        """Read anew what the catalog names."""
+
+    def gone(self, origin: Origin, counts: list[int]) -> list[int]:
+        """Which messages their origin, elsewhere, does not have any more, as far as that is known by now."""
 
 
 class Namespace:
@@ -21,10 +46,11 @@ class Namespace:
         topics: Lower-case path to topic.
         unbuilt: Lower-case path to what this version stores and does not serve (a topic, say).
         throttle: Its rate, or None when it has no bound.
-        is_shared: Other servers have entities of it, too: nothing can go from one entity to another.
+        is_shared: Other servers have entities of it, too.
+        abroad: The way to these, where there are any.
     """
 
-    __slots__ = ("is_shared", "name", "queues", "throttle", "topics", "unbuilt")
+    __slots__ = ("abroad", "is_shared", "name", "queues", "throttle", "topics", "unbuilt")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -33,6 +59,7 @@ class Namespace:
         self.unbuilt: dict[str, str] = {}
         self.throttle: Throttle | None = None
         self.is_shared = False
+        self.abroad: Abroad | None = None
 
     def access_rules(self, segments: Sequence[str]) -> Iterator[tuple[tuple[str, ...], AccessRule]]:
         """The access rules of the entities on the way to a resource, each with its entity's lower-case segments."""
@@ -62,6 +89,10 @@ class Namespace:
         """Whether an entity has this name; queues and topics share one name space (HTTP contract A.6.3)."""
         key = path.lower()
         return key in self.queues or key in self.topics or key in self.unbuilt
+
+    def has(self, path: str) -> bool:
+        """Whether there is an entity of this name, here or at another server."""
+        return self.is_taken(path) or (self.abroad is not None and self.abroad.knows(self.name, path))
 
     def topic(self, path: str) -> Topic:
         """The topic of this name.

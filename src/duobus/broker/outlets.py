@@ -54,28 +54,35 @@ class Outlet(Mailbox):
     __slots__ = ()
 
 
-def hand_out_all(fragment: Fragment, shared: dict[Outlet, list[SessionLock]]) -> None:
-    """Give outlets what there is of their sessions that were woken, as far as the credit of each goes."""
+def hand_out_all(fragment: Fragment, woken: list[SessionLock]) -> list[SessionLock]:
+    """Give outlets what there is of their sessions that were woken, as far as the credit of each goes.
+
+    Returns:
+        Those whose holders share no outlet: they are still to be told.
+    """
     home: FragmentHandle = fragment.handle  # type: ignore[assignment]
-    if home.fragment is not fragment:
-        # It was moved or deleted while a commit of it was under way: its sessions were told that they are lost.
-        return
-    # Time may have passed since: what has run out is found now, and not handed out.
-    home.broker.present(home)
-    for outlet, locks in shared.items():
-        handle = home.part(locks[0].source_no)
-        if handle.fragment is fragment:
-            _hand_out(fragment, handle, outlet, locks)
-
-
-def _hand_out(fragment: Fragment, handle: FragmentHandle, outlet: Outlet, locks: list[SessionLock]) -> None:
-    asked: list[tuple[SessionLock, int, int]] = []
-    add = asked.append
-    for lock in locks:
+    # Else it was moved or deleted while a commit of it was under way: its sessions were told that they are lost.
+    is_there = home.fragment is fragment
+    if is_there:
+        # Time may have passed since: what has run out is found now, and not handed out.
+        home.broker.present(home)
+    alone: list[SessionLock] = []
+    turns: dict[Outlet, list[tuple[SessionLock, int, int]]] = {}
+    find = turns.get
+    for lock in woken:
+        receiver: SessionReceiver = lock.owner  # type: ignore[assignment]
+        outlet = receiver.outlet
+        if outlet is None:
+            alone.append(lock)
+            continue
+        asked = find(outlet)
+        if asked is None:
+            if not is_there or home.part(lock.source_no).fragment is not fragment:
+                continue
+            asked = turns[outlet] = []
         lock.is_woken = False
         session = lock.session
         number = session.available
-        receiver: SessionReceiver = lock.owner  # type: ignore[assignment]
         wanted = receiver.wanted
         # ``sessions.available``; nobody who shares an outlet was promised anything.
         if not number or not wanted or session.returning or lock.is_over:
@@ -84,10 +91,18 @@ def _hand_out(fragment: Fragment, handle: FragmentHandle, outlet: Outlet, locks:
             number = wanted
         receiver.wanted = wanted - number
         receiver.lent += number
-        add((lock, number, lock.until_ms))
-    if not asked:
-        return
-    first, slots = take_turn(fragment, fragment.sources[asked[0][0].source_no], asked)
-    handle.broker.note_touched(fragment)
-    outlet.ready.append(TurnBatch(handle, fragment.prefix, first, slots, asked))
+        asked.append((lock, number, lock.until_ms))
+    for outlet, asked in turns.items():
+        if asked:
+            _hand_out(fragment, home, outlet, asked)
+    return alone
+
+
+def _hand_out(
+    fragment: Fragment, home: FragmentHandle, outlet: Outlet, asked: list[tuple[SessionLock, int, int]]
+) -> None:
+    source_no = asked[0][0].source_no
+    first, slots = take_turn(fragment, fragment.sources[source_no], asked)
+    home.broker.note_touched(fragment)
+    outlet.ready.append(TurnBatch(home.part(source_no), fragment.prefix, first, slots, asked))
     outlet.wake()

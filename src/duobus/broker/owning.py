@@ -8,18 +8,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from duobus.broker.courier import Courier
 from duobus.broker.directory import Directory
+from duobus.broker.intake import Intake
 from duobus.broker.message_broker import MessageBroker
 from duobus.broker.namespace import Namespace
 from duobus.broker.ports import LateRefusal
 from duobus.broker.queue import Queue
 from duobus.broker.scale_unit import ScaleUnit
+from duobus.broker.spreading import Spreading, SpreadQueue
 from duobus.broker.topic import Subscription, Topic
 from duobus.clock import BrokerTime, Clock
 from duobus.errors import StoreFailed, StoreUnavailable
-from duobus.model.description import QUEUE, SUBSCRIPTION, TOPIC
+from duobus.model.description import CLOUD, QUEUE, SUBSCRIPTION, TOPIC, Profile, QueueDescription
 from duobus.model.quotas import Quotas
-from duobus.stores.catalog import INTENT, LIVE, CatalogContents, SlotRow
+from duobus.stores.catalog import INTENT, LIVE, CatalogContents, EntityRow, SlotRow
 from duobus.stores.interface import Tombstone
 
 if TYPE_CHECKING:
@@ -76,6 +79,9 @@ class OwningUnit(ScaleUnit):
 
     Attributes:
         directory: Where all entities are.
+        adopted: Stores that are served here, with everything in them.
+        courier, intake: What is forwarded to entities of other servers, and from these.
+        spreading: Queues that are spread over all stores.
     """
 
     def __init__(
@@ -88,6 +94,11 @@ class OwningUnit(ScaleUnit):
     ) -> None:
         super().__init__(catalog, log, quotas, new_id)
         self.directory = Directory(CatalogContents((), (), ()))
+        self.adopted: set[int] = set()
+        self.intake = Intake(self)
+        self.courier = Courier(self)
+        self.forwarding.abroad = self.courier
+        self.spreading = Spreading(self)
         self._time = time
         self._adopting = asyncio.Lock()
 
@@ -99,7 +110,13 @@ class OwningUnit(ScaleUnit):
         """See ScaleUnit; others have entities of it, too."""
         home = super().namespace(name)
         home.is_shared = True
+        home.abroad = self.courier
         return home
+
+    async def stop(self) -> None:
+        """See ScaleUnit."""
+        self.courier.stop()
+        await super().stop()
 
     # -- coming and going ---------------------------------------------------------------------------------------
 
@@ -130,18 +147,23 @@ class OwningUnit(ScaleUnit):
             for queue in self._of(broker.store_id):
                 self.idle_watch.begin(queue)
                 self.forwarding.begin(queue, queue.source_no)
+            self.adopted.add(broker.store_id)
+            await self.spreading.see(directory, broker.store_id)
 
     def drop(self, store_id: int, why: str) -> MessageBroker | None:
         """Serve a store no more, from this moment: its memory is gone, links of its entities are detached."""
         broker = self.brokers.pop(store_id, None)
         if broker is None:
             return None
+        self.adopted.discard(store_id)
         for queue in list(self._of_broker(broker)):
             self._let_go(queue)
         broker._fail(StoreFailed(why))
         # Not to be opened again: whoever wants it back makes a message broker of its own.
         broker._life += 1
         broker.state = "closed"
+        for flight, group in self.forwarding.stranded(broker):
+            self.courier.carry(flight, group, is_in_doubt=True)
         return broker
 
     async def leave(self, store_id: int, why: str) -> MessageBroker | None:
@@ -175,6 +197,53 @@ class OwningUnit(ScaleUnit):
         queue.idle = None
         self.forwarding.end(queue)
         self.tell(queue)
+
+    # -- queues that are spread ---------------------------------------------------------------------------------
+
+    async def see(self, directory: Directory) -> None:
+        """The catalog was read anew: know where everything is, and do what is asked of the stores here."""
+        self.directory = directory
+        async with self._adopting:
+            await self.spreading.see(directory)
+
+    async def read_again(self) -> None:
+        """Read the catalog, and act on it."""
+        await self.see(Directory(self.catalog.read()))
+
+    async def resume(self, row: EntityRow) -> None:
+        """Make what the catalog has as an intent."""
+        await self._resume(row)
+        queue = self.namespace(row.namespace).queues.get(row.path.lower())
+        if queue is not None:
+            self.idle_watch.begin(queue)
+            self.forwarding.begin(queue)
+
+    def demand_room(self, home: Namespace, name: str, *, is_partitioned: bool) -> None:
+        """Raise QuotaExceeded when the namespace has as many entities as it may."""
+        self._demand_room(home, name, is_partitioned=is_partitioned)
+
+    async def create_queue(
+        self, namespace: str, description: QueueDescription, *, demand_targets: bool = True
+    ) -> Queue:
+        """See ScaleUnit."""
+        if self.spreading.takes(description):
+            return await self.spreading.create(self.namespace(namespace), description)
+        return await super().create_queue(namespace, description, demand_targets=demand_targets)
+
+    async def update_queue(self, namespace: str, description: QueueDescription, *, profile: Profile = CLOUD) -> Queue:
+        """See ScaleUnit."""
+        queue = self.namespace(namespace).queues.get(description.name.lower())
+        if isinstance(queue, SpreadQueue):
+            return self.spreading.update(queue, description, profile)
+        return await super().update_queue(namespace, description, profile=profile)
+
+    async def delete_queue(self, namespace: str, path: str) -> None:
+        """See ScaleUnit."""
+        home = self.namespace(namespace)
+        if isinstance(home.queues.get(path.lower()), SpreadQueue):
+            await self.spreading.delete(home, path.lower())
+        else:
+            await super().delete_queue(namespace, path)
 
     # -- what is otherwise with an owner ------------------------------------------------------------------------
 

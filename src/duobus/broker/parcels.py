@@ -6,11 +6,15 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from duobus.broker.destination import part_of
+from duobus.errors import StoreUnavailable
 from duobus.model.columns import Mailbox, SendBatch
 
 if TYPE_CHECKING:
+    from duobus.broker.fragment.fragment import Fragment
     from duobus.broker.fragment.slot import Slot
     from duobus.broker.handle import FragmentHandle
+    from duobus.broker.lane import Lane
+    from duobus.broker.message_broker import MessageBroker
 
 
 class Parcel:
@@ -49,6 +53,44 @@ class Outlet:
         self.is_waiting = False
 
 
+class Flight(Mailbox):
+    """A parcel on its way.
+
+    Attributes:
+        outlet: Where to.
+        parcel: The parcel.
+        life: The fragment from which it was taken, in the life that it had then.
+        is_known: The destination has said whether it has it.
+    """
+
+    __slots__ = ("_lane", "is_known", "life", "outlet", "parcel")
+
+    def __init__(self, lane: Lane, outlet: Outlet, parcel: Parcel, life: Fragment) -> None:
+        super().__init__()
+        self._lane = lane
+        self.outlet = outlet
+        self.parcel = parcel
+        self.life = life
+        self.is_known = False
+
+    @property
+    def destination(self) -> tuple[str, str]:
+        """Namespace and path of where it goes."""
+        return self._lane.namespace, self._lane.path
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the fragment lives on from which it was taken, and is this server's."""
+        handle = self._lane.handle
+        return handle.fragment is self.life and time_of(handle.broker) is not None
+
+    def wake(self) -> None:
+        """See Mailbox."""
+        answers, self.ready = self.ready, []
+        for answer in answers:
+            self._lane.answered(self, answer)
+
+
 class Nobody(Mailbox):
     """A mailbox that no answer comes to."""
 
@@ -65,6 +107,14 @@ NOBODY: Final = Nobody()
 def origin_of(handle: FragmentHandle, source_no: int) -> tuple[int, int, int]:
     """What a ledger knows a source by."""
     return handle.entity_id, handle.number, source_no
+
+
+def time_of(broker: MessageBroker) -> int | None:
+    """The time of a message broker; None when its lease has ended, so that its memory goes at once."""
+    try:
+        return broker.now_ms()
+    except StoreUnavailable:
+        return None
 
 
 def parcel_of(slots: list[Slot], batch: SendBatch, indices: list[int], *, is_keyless: bool) -> Parcel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, zip_longest
 from zlib import crc32
 
 from duobus.broker.backlog import is_full
@@ -26,29 +27,49 @@ def string_key(text: str) -> bytes:
     return b"s" + text.encode()
 
 
+def order_of_turns(fragments: Sequence[FragmentHandle]) -> list[int]:
+    """The slots of an entity in the order in which turns go to them, each once.
+
+    Those of one store follow each other, so that what arrives during a commit joins the next one of the same store, as
+    it would were there no other: stores that share a disk gain nothing from commits beside each other, and make them
+    smaller. Stores on different disks take turns, so that all disks work.
+    """
+    disks: dict[object, dict[object, list[int]]] = {}
+    for slot, handle in enumerate(fragments):
+        disks.setdefault(handle.broker.disk, {}).setdefault(handle.broker, []).append(slot)
+    lines = [chain.from_iterable(stores.values()) for stores in disks.values()]
+    return [slot for turn in zip_longest(*lines) for slot in turn if slot is not None]
+
+
 class Placement:
     """Placement of one entity; keyless messages belong to its one *current* fragment.
 
     The current fragment advances when that fragment's commit starts, so that what one turn brings stays
-    together in one commit and the next turn goes to the next store.
+    together in one commit. A round of turns visits every fragment once, those of a store in a row.
     """
 
-    __slots__ = ("_current", "fragments")
+    __slots__ = ("_at", "_order", "fragments")
 
     def __init__(self, fragments: Sequence[FragmentHandle]) -> None:
         """``fragments``: slot to fragment, in order of slot."""
         self.fragments = fragments
-        self._current = 0
+        self._order = order_of_turns(fragments)
+        self._at = 0
 
     @property
     def current(self) -> FragmentHandle:
         """Where keyless messages go at present, were its store there."""
-        return self.fragments[self._current]
+        return self.fragments[self._order[self._at]]
 
     def commit_started(self, handle: FragmentHandle) -> None:
         """Advance, if keyless messages were going to this fragment until now."""
-        if self.current is handle:
-            self._current = (self._current + 1) % len(self.fragments)
+        if self.current is not handle:
+            return
+        self._at += 1
+        if self._at == len(self._order):
+            # Fragments may have moved to other stores meanwhile. Within a round that would give some a second turn.
+            self._order = order_of_turns(self.fragments)
+            self._at = 0
 
     def keyless(self, size: int = 0) -> FragmentHandle:
         """The current fragment, or the next that can take ``size`` bytes.
@@ -58,15 +79,15 @@ class Placement:
         Raises:
             StoreUnavailable: No store of this entity is there.
         """
-        fragments = self.fragments
+        fragments, order = self.fragments, self._order
         there: FragmentHandle | None = None
-        for step in range(len(fragments)):
-            index = (self._current + step) % len(fragments)
-            handle = fragments[index]
+        for step in range(len(order)):
+            at = (self._at + step) % len(order)
+            handle = fragments[order[at]]
             if handle.fragment is None:
                 continue
             if not is_full(handle) and handle.fragment.has_room(size):
-                self._current = index
+                self._at = at
                 return handle
             there = there or handle
         if there is not None:

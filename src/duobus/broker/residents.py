@@ -40,6 +40,7 @@ class Residents:
     plans: dict[tuple[int, int], Plan]
     id_room: IdRoom
     generation: int
+    quarantined: dict[tuple[int, int], str]
     watches: list[Callable[[CommitBatch], None]]
     _entropy: Entropy
     _watcher: Watcher
@@ -80,6 +81,19 @@ class Residents:
         for source in fragment.sources.values():
             if source.history is not None:
                 source.history.move_to(self.id_room)
+
+    def _note_quarantine(self, damaged: list[tuple[int, int, str]]) -> None:
+        """Report what reading has found damaged, once each (I57)."""
+        if len(damaged) == len(self.quarantined):
+            return
+        found = {(key, count): fault for key, count, fault in damaged}
+        fresh = {where: fault for where, fault in found.items() if where not in self.quarantined}
+        self.quarantined = found
+        homes = {
+            source.source_key: fragment for fragment in self._fragments.values() for source in fragment.sources.values()
+        }
+        rows = [(homes.get(key), count, fresh[key, count]) for key, count in fresh]
+        self._watcher.messages_quarantined(self, rows)  # type: ignore[arg-type]
 
     async def create_fragment(self, plan: Plan) -> None:
         """Create (or find) a fragment in the store and open it.

@@ -148,19 +148,7 @@ def tell(fragment: Fragment) -> None:
         woken, fragment.woken = fragment.woken, []
         for lock in ended:
             lock.owner.lost()
-        shared: dict[object, list[SessionLock]] = {}
-        find = shared.get
-        for lock in woken:
-            outlet = lock.owner.outlet
-            locks = find(outlet)
-            if locks is None:
-                shared[outlet] = [lock]
-            else:
-                locks.append(lock)
-        alone = shared.pop(None, None)
-        if shared:
-            hand_out_all(fragment, shared)  # type: ignore[arg-type]
-        for lock in alone or ():
+        for lock in hand_out_all(fragment, woken) if woken else ():
             lock.is_woken = False
             if not lock.is_over:
                 lock.owner.offer()

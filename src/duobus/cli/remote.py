@@ -160,13 +160,15 @@ class Remote:
         with self._told(self._members["endpoint"][1], what):
             from azure.servicebus import ServiceBusClient
 
+            from duobus.ha.closing import prompt_client
+
             options: dict[str, Any] = {"retry_total": 1}
             if self._custom is not None:
                 # Over TLS the SDK drops the port of the namespace.
                 options["custom_endpoint_address"] = self._custom
             if self._ca is not None:
                 options["connection_verify"] = self._ca
-            with ServiceBusClient.from_connection_string(self._text, **options) as client:
+            with prompt_client(ServiceBusClient.from_connection_string(self._text, **options)) as client:
                 yield client
 
     @contextmanager

@@ -116,6 +116,7 @@ SIGTERM or Ctrl-C drains and stops; a second one stops at once.
 )
 @click.option("--advertise", help="Host name or address by which other servers reach this one; --host unless given.")
 @click.option("--cluster-ca", type=_FILE, help="Reach the other servers by TLS; whose certificates they have, PEM.")
+@click.option("--spread", is_flag=True, help="Spread partitioned queues that are created here over all joined stores.")
 @click.option("--ready-file", type=_FILE, help="Write ports and connection strings here once clients can connect.")
 @click.option(
     "--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Form of the logs."
@@ -150,6 +151,7 @@ def command(
     join: str | None,
     advertise: str | None,
     cluster_ca: Path | None,
+    spread: bool,
     ready_file: Path | None,
     log_format: str,
 ) -> None:
@@ -186,6 +188,7 @@ def command(
                 join=None if join is None else catalog_place(join),
                 advertise=advertise,
                 cluster_ca=cluster_ca,
+                spread=spread,
                 ready_file=ready_file,
                 log_format=log_format,
             )

@@ -73,10 +73,11 @@ def command(
         from azure.servicebus.aio import ServiceBusClient
     except ImportError as error:
         raise click.ClickException("The syphon needs the SDK: pip install 'duobus[ha]'") from error
+    from duobus.ha.closing import prompt_client
 
     def client(role: str, text: str) -> ServiceBusClient:
         try:
-            return ServiceBusClient.from_connection_string(text)
+            return prompt_client(ServiceBusClient.from_connection_string(text))
         except ValueError as error:
             # Without the text itself, which holds a key.
             raise click.ClickException(f"The connection string of the {role} is not one: {error}") from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from typing import Final
 
 from duobus.codec.decode import skip
@@ -75,6 +77,7 @@ class GroupShape:
         "_head",
         "_id_end",
         "_size",
+        "_split",
         "bare",
         "is_known",
     )
@@ -85,6 +88,7 @@ class GroupShape:
         self.is_known = False
         # Of a message whose layout is known; no other has this size.
         self._size = -1
+        self._split = struct.Struct("")
         self._head = self._before = self._after = self._data = b""
         self._id_end = self._group = self._end = self._data_at = 0
         if bare >= 0 and payload[bare : bare + 4] == b"\x00\x53\x73\xc0":
@@ -120,6 +124,13 @@ class GroupShape:
             if data + width + size == len(payload) and payload[group - 1] <= ID_SIZE_PLAIN_MAX:
                 self.is_known = True
                 self._size = len(payload)
+                # Head, what is before the group-id, group-id, what is after it, and the start of the data.
+                skipped = (id_end - pos - 2, data - after, size)
+                sizes = (pos + 2, group - id_end, self._end - group, after - self._end, width)
+                first, before, own, behind, last = sizes
+                self._split = struct.Struct(
+                    f"{first}s{skipped[0]}x{before}s{own}s{behind}s{skipped[1]}x{last}s{skipped[2]}x"
+                )
 
     def group_id(self, payload: bytes) -> bytes | None:
         """The group id of a message of this layout; None when its layout is another."""
@@ -134,4 +145,22 @@ class GroupShape:
             and payload.startswith(self._data, self._data_at)
         ):
             return payload[group:end]
+        return None
+
+    def group_ids(self, payloads: Sequence[bytes]) -> Sequence[bytes] | None:
+        """The group id of each of these messages; None when the layout of one is another.
+
+        What ``group_id`` does for one, without a step in Python for each.
+        """
+        n = len(payloads)
+        if not self.is_known or list(map(len, payloads)).count(self._size) != n:
+            return None
+        heads, befores, found, afters, datas = zip(*map(self._split.unpack, payloads), strict=True)
+        if (
+            heads.count(self._head) == n
+            and befores.count(self._before) == n
+            and afters.count(self._after) == n
+            and datas.count(self._data) == n
+        ):
+            return found
         return None

@@ -14,6 +14,7 @@ from azure.servicebus import aio as azure_aio
 from duobus.demo.corpus import DIGEST_PROPERTY, Outgoing
 from duobus.demo.ledger import Ledger
 from duobus.demo.server_process import ServerProcess
+from duobus.ha.closing import prompt_client
 
 #: What the SDK raises when a connection breaks or the broker is away, after its own retries. What was asked for may
 #: have been done or not.
@@ -41,11 +42,13 @@ class Door(NamedTuple):
 
     def client(self) -> ServiceBusClient:
         """Return a synchronous client."""
-        return ServiceBusClient.from_connection_string(self.connection_string, **_RETRIES, **self.options)
+        made = ServiceBusClient.from_connection_string(self.connection_string, **_RETRIES, **self.options)
+        return prompt_client(made)
 
     def async_client(self) -> azure_aio.ServiceBusClient:
         """Return an asyncio client."""
-        return azure_aio.ServiceBusClient.from_connection_string(self.connection_string, **_RETRIES, **self.options)
+        made = azure_aio.ServiceBusClient.from_connection_string(self.connection_string, **_RETRIES, **self.options)
+        return prompt_client(made)
 
 
 def doors_of(server: ServerProcess) -> list[Door]:

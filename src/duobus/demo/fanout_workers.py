@@ -24,7 +24,7 @@ from duobus.demo.run_state import POLL_S, RETRY_S, RunState
 from duobus.demo.workers import RECEIVE_COUNT, RECEIVE_WAIT_S, SEND_TIMEOUT_S
 
 _PEEK_COUNT = 100
-#: Threads of a look: the SDK takes a second to close a receiver.
+#: Threads of a look: the SDK takes a good part of a second to open a receiver.
 _LOOKERS = 8
 
 

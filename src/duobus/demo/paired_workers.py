@@ -23,6 +23,7 @@ from duobus.demo.corpus import Outgoing
 from duobus.demo.paired_book import QUEUES, VISITS, PairedBook, digest_in, message_of, queue_of
 from duobus.demo.run_state import POLL_S, RETRY_S, RunState
 from duobus.ha.aio import PairedNamespace, PairedSender, pair_namespace
+from duobus.ha.closing import prompt_client
 from duobus.ha.errors import BacklogUnavailable
 from duobus.ha.events import (
     Diverted,
@@ -85,7 +86,7 @@ class PairedTraffic:
             self._book.note("paired")
             jobs = [self._send(pair) for _ in range(SENDERS)]
             jobs += [self._receive(queue) for queue in QUEUES for _ in range(RECEIVERS)]
-            # Closing takes the SDK seconds, so that everybody does it at the same time.
+            # Closing takes the SDK a moment, so that everybody does it at the same time.
             jobs.append(self._close(pair))
             async with asyncio.TaskGroup() as group:
                 for job in jobs:
@@ -97,7 +98,8 @@ class PairedTraffic:
 
     def _client(self, door: Door) -> ServiceBusClient:
         # Without retries of the SDK's own, so that the pair sees a failure at once.
-        return ServiceBusClient.from_connection_string(door.connection_string, retry_total=0, **door.options)
+        made = ServiceBusClient.from_connection_string(door.connection_string, retry_total=0, **door.options)
+        return prompt_client(made)
 
     def _hear(self, event: Event) -> None:
         book = self._book

@@ -130,7 +130,7 @@ def look_at_sessions(run: RunState, door: Door, book: SessionBook) -> int:
                 with client.get_queue_receiver(run.queue, session_id=session_id) as receiver:
                     book.read_back(session_id, receiver.session.get_state(timeout=SEND_TIMEOUT_S))
 
-    # The SDK takes a second to close a receiver.
+    # The SDK takes a good part of a second to open a receiver.
     with ThreadPoolExecutor(LOOKERS) as pool:
         for looked in [pool.submit(look, list(book.sessions)[index::LOOKERS]) for index in range(LOOKERS)]:
             looked.result()

@@ -35,7 +35,7 @@ from duobus.demo.watcher import Watcher
 
 ORDERS: Final = 4_000
 EVENTS: Final = 1_000
-#: Messages of one micro-batch: so few that the kill meets the stream in the middle.
+#: Messages of one micro-batch of the stream that is killed: so few that the kill meets it in the middle.
 TRIGGER: Final = 800
 #: The driver is killed when so much of the queue is in files.
 KILL_AT: Final = 0.25
@@ -302,13 +302,13 @@ class SparkPart:
     def _steps(self) -> list[dict[str, Any]]:
         lake = self._folder / "lake"
 
-        def capture(name: str, place: str, entity: dict[str, str]) -> dict[str, Any]:
+        def capture(name: str, place: str, trigger: int, entity: dict[str, str]) -> dict[str, Any]:
             settings = {
                 "connectionStringEnv": VARIABLES[place],
                 "managementEndpoint": f"http://127.0.0.1:{self._servers[place].ready['http_port']}",
                 "path": str(lake / name),
                 "checkpoint": str(self._folder / "checkpoints" / name),
-                "maxMessagesPerTrigger": str(self._trigger),
+                "maxMessagesPerTrigger": str(trigger),
                 **entity,
             }
             return {"name": name, "job": "capture", "settings": settings, "waits": False}
@@ -320,9 +320,10 @@ class SparkPart:
             "out": str(lake / "usage"),
         }
         return [
-            capture(WEST, WEST, {"queue": QUEUE}),
-            capture(TOPIC, WEST, {"topic": TOPIC, "subscription": SUBSCRIPTION}),
-            capture(EAST, EAST, {"queue": QUEUE}),
+            capture(WEST, WEST, self._trigger, {"queue": QUEUE}),
+            # Nobody is killed while these are captured, so that few batches do.
+            capture(TOPIC, WEST, self._total, {"topic": TOPIC, "subscription": SUBSCRIPTION}),
+            capture(EAST, EAST, self._total, {"queue": QUEUE}),
             {"name": "reconcile", "job": "reconcile", "settings": compared, "waits": False},
             {"name": "usage", "job": "usage", "settings": priced, "waits": True},
         ]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from azure.servicebus.exceptions import MessageAlreadySettled, MessageLockLostError, MessageNotFoundError
 
 from duobus.clock import Clock
+from duobus.ha.closing import prompt
 from duobus.ha.events import Event, Reporter
 from duobus.ha.receive_events import LockLost
 
@@ -203,7 +204,7 @@ class LockKeeper:
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
             with contextlib.suppress(Exception):
-                receiver.close()
+                prompt(receiver).close()
 
 
 def _locked_until_ms(hold: Hold) -> int:

@@ -33,12 +33,15 @@ TRANSFER_DEAD_LETTER = 2
 
 _SUB_QUEUE_SEGMENTS: tuple[tuple[str, ...], ...] = ((), ("$deadletterqueue",), ("$transfer", "$deadletterqueue"))
 
+#: Inner segment of the addresses of what servers that share a catalog make of a queue among themselves.
+SHARE: Final = "~share"
+
 _ALPHANUMERIC = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _NAME_CHARACTERS = _ALPHANUMERIC | frozenset(".-_~")
 
 #: Inner segments that addresses and HTTP paths give a meaning of their own. A queue ``a/messages`` or
 #: ``a/subscriptions/b`` could not be told from a part of ``a``; as a first segment they are harmless.
-_RESERVED_INNER_SEGMENTS = frozenset({"subscriptions", "rules", "messages"})
+_RESERVED_INNER_SEGMENTS = frozenset({"subscriptions", "rules", "messages", SHARE})
 
 
 class Address:

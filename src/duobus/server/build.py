@@ -212,12 +212,19 @@ class Server:
             )
             broker.id_room.limit = self.settings.quotas.history_ids
             broker.place = "memory" if self.settings.ephemeral else planned.path
+            # Databases write their logs in their own ways: commits beside each other may well share a sync there.
+            broker.disk = store_id if planned.place is not None else self._disk_of(planned)
             if planned.is_new:
                 # The file first, then the catalog: a store that the catalog knows is never created again as empty.
                 await self._create_store(broker)
             if planned.is_new or planned.is_moved:
                 self._catalog.add_store(store_id, planned.path)
             self.unit.brokers[store_id] = broker
+
+    def _disk_of(self, planned: PlannedStore) -> int:
+        if self.settings.ephemeral or self.settings.data is None:
+            return 0
+        return (self.settings.data / planned.path).parent.stat().st_dev
 
     async def _create_store(self, broker: MessageBroker) -> None:
         try:

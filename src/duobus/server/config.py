@@ -84,6 +84,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         join: The catalog in PostgreSQL that this server shares with others, or None.
         advertise: Host name or address by which the others reach it; ``host`` unless given.
         cluster_ca: Whose certificates the others' doors have; None: they are reached without TLS.
+        spread: Partitioned queues that are created here are spread over all stores that servers share.
         warnings: What the operator should read at the start, one text each.
     """
 
@@ -116,6 +117,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     join: Place | None = None
     advertise: str | None = None
     cluster_ca: Path | None = None
+    spread: bool = False
     warnings: tuple[str, ...] = ()
 
     @property
@@ -308,6 +310,10 @@ def _check_join(options: Settings) -> None:
     if options.join is None:
         if options.advertise is not None or options.cluster_ca is not None:
             raise ConfigurationError("--advertise and --cluster-ca are for servers that share a catalog. Give --join.")
+        if options.spread:
+            raise ConfigurationError(
+                "--spread is for servers that share a catalog; a lone one spreads anyway. Give --join."
+            )
         return
     if options.ephemeral or options.backup_to is not None or options.allow_drills:
         raise ConfigurationError(

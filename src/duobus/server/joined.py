@@ -16,6 +16,7 @@ from duobus.errors import ConfigurationError, ServiceBusError, StoreFailed, Stor
 from duobus.gateway.rest.passing import HttpPassing
 from duobus.server.build import Server
 from duobus.server.config_file import NamespaceConfig
+from duobus.server.crossing import open_crossing
 from duobus.server.leased_store import LeasedStore
 from duobus.server.node import ClusterNode, OpenStore
 from duobus.stores.catalog import Catalog, CatalogContents, NamespaceRow, StoreRow
@@ -47,7 +48,9 @@ class JoinedServer(Server):
 
     def _make_unit(self) -> ScaleUnit:
         settings = self.settings
-        return OwningUnit(self._catalog, self._store_event, settings.quotas, self._entropy.uuid, self._time)
+        unit = OwningUnit(self._catalog, self._store_event, settings.quotas, self._entropy.uuid, self._time)
+        unit.spreading.is_wanted = settings.spread
+        return unit
 
     # -- start --------------------------------------------------------------------------------------------------
 
@@ -110,6 +113,7 @@ class JoinedServer(Server):
             context=None if settings.cluster_ca is None else ssl.create_default_context(cafile=settings.cluster_ca),
         )
         self.door.whereabouts = self.node
+        open_crossing(self.door, self.unit, self.node, self._clock)
         await super()._open_listeners(authorizer)
         self.rest.pass_on(HttpPassing(self.node, authorizer, self._clock))
         host = settings.advertise or settings.host

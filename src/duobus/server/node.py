@@ -15,10 +15,12 @@ from duobus.broker import MessageBroker
 from duobus.broker.directory import Directory
 from duobus.broker.ownership import BEAT_MS, Ownership
 from duobus.broker.owning import OwningUnit
+from duobus.broker.shares import Spread, whole_of
 from duobus.clock import Clock
 from duobus.errors import ServiceBusError, StoreFailed, StoreTooNew
 from duobus.gateway.amqp.passing import HERE, MOVING, UNKNOWN
 from duobus.gateway.rest.passing_lists import Listed
+from duobus.model.description import QUEUE
 from duobus.stores.catalog import LIVE, Catalog, StoreRow
 from duobus.stores.leases import LeaseTable, NodeEntry
 from duobus.stores.writer import StoreWriter, Writer
@@ -263,8 +265,24 @@ class ClusterNode:
         home = self._unit.namespaces.get(namespace.lower())
         if home is not None and home.is_taken(key):
             return HERE
+        if (namespace.lower(), key) in self._unit.directory.spreads:
+            return MOVING
         store_id = self._unit.directory.store_of(namespace, key)
         return UNKNOWN if store_id is None else self.owner_of(store_id)
+
+    def spread_of(self, namespace: str, key: str) -> Spread | None:
+        """See passing.Whereabouts."""
+        return self._unit.directory.spreads.get((namespace.lower(), key))
+
+    def http_door_at(self, store_id: int) -> str:
+        """See rest.passing.HttpWhereabouts."""
+        door = self._http_door(store_id)
+        return self.ownership.me.http_address if door is None else door
+
+    def door_of(self, store_id: int) -> str:
+        """See passing.Whereabouts; this server's own door for what is here."""
+        door = self.owner_of(store_id)
+        return self.ownership.me.address if door == HERE else door
 
     def owner_of(self, store_id: int, *, of_http: bool = False) -> str:
         """HERE, MOVING, or where the door of the server is that has a store."""
@@ -291,13 +309,24 @@ class ClusterNode:
     def listed(self, namespace: str, kind: str) -> Sequence[Listed]:
         """See rest.passing.HttpWhereabouts."""
         own = self.ownership.me.http_address
+        directory = self._unit.directory
         found = [
             (row.path, row.slots[0].store_id)
-            for row in self._unit.directory.contents.entities
-            if row.kind == kind and row.state == LIVE and row.slots and row.namespace.lower() == namespace.lower()
+            for row in directory.contents.entities
+            if row.kind == kind
+            and row.state == LIVE
+            and row.slots
+            and row.namespace.lower() == namespace.lower()
+            # Shares are no entities to clients.
+            and whole_of(row.path) is None
         ]
         doors = {store_id: self._http_door(store_id) for _, store_id in found}
-        return [Listed(path, own if (door := doors[store_id]) is None else door) for path, store_id in found]
+        spread = [
+            Listed(one.row.path, own, is_everywhere=True)
+            for (name, _), one in directory.spreads.items()
+            if kind == QUEUE and name == namespace.lower()
+        ]
+        return [Listed(path, own if (door := doors[store_id]) is None else door) for path, store_id in found] + spread
 
     def _http_door(self, store_id: int) -> str | None:
         door = self.owner_of(store_id, of_http=True)
@@ -332,7 +361,7 @@ class ClusterNode:
             return
         self._reading = self._loop.create_future()
         try:
-            self._unit.directory = await self._read()
+            await self._unit.see(await self._read())
         except (StoreFailed, StoreTooNew) as error:
             self._log.error("catalog not read", reason=str(error))
             self._revision = -1

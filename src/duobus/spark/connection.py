@@ -181,7 +181,9 @@ def counts_deferrals(place: Place) -> int | None:
 
 def new_client(place: Place) -> ServiceBusClient:
     """Open a client of messages; the caller closes it."""
-    from duobus.spark.closing import PromptClient
+    from azure.servicebus import ServiceBusClient as SdkClient
+
+    from duobus.ha.closing import prompt_client
 
     _quieten()
     here = _Resolved(place)
@@ -192,8 +194,8 @@ def new_client(place: Place) -> ServiceBusClient:
     if place.ca_file is not None:
         options["connection_verify"] = place.ca_file
     if here.text is not None:
-        return PromptClient.from_connection_string(here.text, **options)
-    return PromptClient(here.address.hostname, here.credential, **options)
+        return prompt_client(SdkClient.from_connection_string(here.text, **options))
+    return prompt_client(SdkClient(here.address.hostname, here.credential, **options))
 
 
 def new_administration(place: Place) -> ServiceBusAdministrationClient:

@@ -162,25 +162,52 @@ def change_values(changes: Sequence[tuple[int, int, int, int, bytes | None]]) ->
 
 
 def removals(removed: Sequence[tuple[int, int, int]]) -> tuple[list[tuple[int, int]], list[int]]:
-    """Return what is to be deleted as ranges of ids and as single ids; neighbours are joined first."""
-    ranges: list[tuple[int, int]] = []
+    """Return what is to be deleted as ranges of ids and as single ids, both in order; neighbours are joined.
+
+    Holders of sessions settle single messages. So that there is no step for each but one, they are looked at as many
+    at a time as a statement takes: those that turn out to be neighbours are a range after all.
+    """
     singles: list[int] = []
-    first, last = 0, -1
-    for start, end in sorted((key << COUNT_BITS | a, key << COUNT_BITS | b) for key, a, b in removed):
-        if start <= last + 1 and last >= 0:
+    ranges: list[tuple[int, int]] = []
+    for source_key, first_count, last_count in removed:
+        first = source_key << COUNT_BITS | first_count
+        if first_count == last_count:
+            singles.append(first)
+        elif last_count - first_count < _SHORT_RANGE:
+            singles.extend(range(first, first + last_count - first_count + 1))
+        else:
+            ranges.append((first, first + last_count - first_count))
+    if len(singles) > 1:
+        # Nothing is removed twice. If it were, a stretch with a gap could have as many ids as one without.
+        singles = _without_runs(sorted(set(singles)), ranges)
+    return _joined(ranges) if len(ranges) > 1 else ranges, singles
+
+
+def _without_runs(singles: list[int], ranges: list[tuple[int, int]]) -> list[int]:
+    """Move stretches of consecutive ids to ``ranges``."""
+    left: list[int] = []
+    for start in range(0, len(singles), schema.ROWS_PER_STATEMENT):
+        part = singles[start : start + schema.ROWS_PER_STATEMENT]
+        last = part[-1]
+        if last - part[0] == len(part) - 1 >= _SHORT_RANGE:
+            ranges.append((part[0], last))
+        else:
+            left += part
+    return left
+
+
+def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    ranges.sort()
+    joined: list[tuple[int, int]] = []
+    first, last = ranges[0]
+    for start, end in ranges:
+        if start <= last + 1:
             last = max(last, end)
-            continue
-        _add_removal(first, last, ranges, singles)
-        first, last = start, end
-    _add_removal(first, last, ranges, singles)
-    return ranges, singles
-
-
-def _add_removal(first: int, last: int, ranges: list[tuple[int, int]], singles: list[int]) -> None:
-    if last - first < _SHORT_RANGE:
-        singles.extend(range(first, last + 1))
-    else:
-        ranges.append((first, last))
+        else:
+            joined.append((first, last))
+            first, last = start, end
+    joined.append((first, last))
+    return joined
 
 
 def source_values(sources: Sequence[tuple[int, int, int, bytes]], known: Mapping[int, SourceRow]) -> list[Any]:

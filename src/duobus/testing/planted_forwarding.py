@@ -11,8 +11,9 @@ from duobus.broker.fragment import transfer
 from duobus.broker.fragment.commands import Command, Group, Run
 from duobus.broker.fragment.ledger import Ledger, Record
 from duobus.broker.fragment.transfer import Depart
-from duobus.broker.lane import Flight, Lane
+from duobus.broker.lane import Lane
 from duobus.broker.message_broker import MessageBroker
+from duobus.broker.parcels import Flight
 from duobus.model.special import Special, Way
 from duobus.stores.interface import CommitBatch
 
@@ -80,7 +81,7 @@ def forgotten_too_early() -> Iterator[None]:
     from duobus.broker.forwarding import Forwarding
 
     with (
-        mock.patch.object(Forwarding, "_gone", lambda self, origin, counts: counts),
+        mock.patch.object(Forwarding, "gone", lambda self, origin, counts: counts),
         mock.patch("duobus.broker.forwarding.SWEEP_S", 0.001),
     ):
         yield

@@ -11,6 +11,7 @@ from unittest import mock
 
 from duobus.broker.ownership import Ownership
 from duobus.stores.leases import Exchange, MemoryLeases
+from duobus.testing.planted_crossing import CROSSING_BUGS
 from duobus.testing.sim_database import SharedDisk
 from duobus.testing.sim_servers import ServersWorld, run
 
@@ -65,6 +66,7 @@ BUGS: Final[dict[str, Callable[[], Any]]] = {
     "stale-owner-writes": stale_owner_writes,
     "lease-judged-by-the-local-clock": lease_judged_by_the_local_clock,
     "epoch-not-checked": epoch_not_checked,
+    **CROSSING_BUGS,
 }
 
 

@@ -30,6 +30,7 @@ from duobus.clock import BrokerTime
 from duobus.errors import ServiceBusError, StoreUnavailable
 from duobus.gateway.amqp.door import AmqpDoor
 from duobus.model.quotas import Quotas
+from duobus.server.crossing import open_crossing
 from duobus.server.node import ClusterNode, OpenStore
 from duobus.stores.catalog import StoreRow
 from duobus.stores.interface import StoreContents
@@ -42,6 +43,7 @@ from duobus.testing.clock import SeededEntropy, SimulatedClock
 from duobus.testing.disk import AMBIGUOUS, REFUSED, find_fragment
 from duobus.testing.loop import SimulationLoop
 from duobus.testing.sim_database import DATABASE, DatabaseLink, SharedDisk, SharedStore
+from duobus.testing.sim_forwarding import ForwardingPart
 from duobus.testing.sim_world import NAMESPACE, World
 from duobus.testing.simulation import RUN_LIMIT_S, Scenario, SimulatedRun
 
@@ -146,6 +148,7 @@ class SimulatedServerProcess:
         self.unit = unit = _OwningWatched(world.catalog, _ignored, Quotas(), entropy.uuid, time)
         unit.world = world
         unit.namespace(NAMESPACE)
+        unit.spreading.is_wanted = world.is_spreading
         unit.directory = Directory(world.catalog.read())
         rules = NamespaceRules(NAMESPACE, world.catalog.read().namespaces[0].rules, [world.HOST])
         metering = MeteringCounts("sim")
@@ -165,6 +168,7 @@ class SimulatedServerProcess:
             thread=lambda _loop, name: self._link(name),
         )
         world.hosts[me.node_id] = self
+        open_crossing(door, unit, cluster, self.clock)
         self._listener = await world.loop.create_server(door, self.host, world.PORT)
         await cluster.start()
 
@@ -196,7 +200,7 @@ class SimulatedServerProcess:
             ):
                 continue
             try:
-                await unit.create_queue(NAMESPACE, description)
+                await unit.create_queue(NAMESPACE, description, demand_targets=False)
                 world.leases.revision += 1
             except ServiceBusError as error:
                 world.log.append(f"{description.name} not created: {error}")
@@ -209,9 +213,12 @@ class ServersWorld(World):
         servers: All of them.
         leases: The table.
         is_trouble: Whether faults strike.
+        is_spreading: Whether partitioned queues are spread over all stores.
         stale: What was handed out by somebody who was not the owner any more (I55).
         moved: How often a store was opened.
     """
+
+    is_spreading = False
 
     def __init__(self, seed: int, queues: list[Any], stores: int) -> None:
         super().__init__(seed, queues, stores)
@@ -327,8 +334,10 @@ class ServersScenario(Scenario):
         super().__init__(seed)
         rng = random.Random(f"servers:{seed}")
         self.stores = rng.choice((2, 3, 4))
-        # Neither goes from one server to another (decision 0024).
-        self.forwarding = []
+        if self.forwarding and self.stores == 3:
+            # There the names of these queues pick one and the same store.
+            self.stores = 2
+        # A transaction does not go from one server to another (decision 0024).
         self.transactors = 0
         self.messages = rng.randint(40, 120)
         self.seconds = rng.uniform(8.0, 18.0)
@@ -336,11 +345,21 @@ class ServersScenario(Scenario):
         self.strikes = [(rng.uniform(QUIET_S, self.seconds), rng.choice(STRIKES)) for _ in range(rng.randint(2, 7))]
 
 
+class ServersForwarding(ForwardingPart):
+    """Senders and receivers of queues that forward, from server to server."""
+
+    def jobs(self) -> list[Any]:
+        """See ForwardingPart; they go on while faults strike, which is not at once here."""
+        self._messages *= 4
+        return [self._sender("hop-in"), self._sender("circle"), self._receiver()]
+
+
 class ServersRun(SimulatedRun):
     """The clients of one run, and what befalls the servers."""
 
     world: ServersWorld
     scenario: ServersScenario
+    forwarding_part = ServersForwarding
 
     async def _nemesis(self) -> None:
         world, scenario, rng = self.world, self.scenario, self.rng
@@ -417,13 +436,18 @@ class Outcome:
 def run(seed: int) -> Outcome:
     """Run one seed."""
     scenario = ServersScenario(seed)
-    world = ServersWorld(seed, scenario.all_queues, scenario.stores)
+    return play(scenario, ServersWorld(seed, scenario.all_queues, scenario.stores))
+
+
+def play(scenario: ServersScenario, world: ServersWorld, not_asked: frozenset[int] = NOT_ASKED) -> Outcome:
+    """Run a scenario in a world, and judge it."""
     with world.watched():
         try:
             world.loop.run(ServersRun(world, scenario).play(), time_limit_s=RUN_LIMIT_S)
         finally:
             world.loop.close()
-    asked = CHECKERS.keys() - NOT_ASKED
+    # Turns of few messages begin anew with each owner of what they are forwarded to (I26).
+    asked = CHECKERS.keys() - not_asked - ({26} if scenario.forwarding else set())
     found = check(world.history, scenario.setup(frozenset(world.removed_uids)), asked)
     moved = sum(disk.seen.generation for disk in world.disks.values())
     return Outcome([*world.stale, *found], moved, len(world.history), world.history.digest())

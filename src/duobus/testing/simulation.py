@@ -149,6 +149,8 @@ class Result:
 class SimulatedRun:
     """The clients and the nemesis of one run; ``sim_moves.py`` adds to it."""
 
+    forwarding_part = ForwardingPart
+
     def __init__(self, world: World, scenario: Scenario) -> None:
         self.world = world
         self.scenario = scenario
@@ -185,7 +187,7 @@ class SimulatedRun:
             entity = scenario.queues[world.seed % len(scenario.queues)].name
             jobs.append(release_everything(world, entity, self._client, lambda: self.in_phase))
         if scenario.forwarding:
-            jobs += ForwardingPart(world, self._client, lambda: self.in_phase, scenario.messages).jobs()
+            jobs += self.forwarding_part(world, self._client, lambda: self.in_phase, scenario.messages).jobs()
         tasks = [asyncio.ensure_future(job) for job in jobs]
         await self._nemesis()
         world.mend()

@@ -132,6 +132,7 @@ class SettleBatch(Command):
         holder: The lock of the session whose holder asks, for strict ones; None for none.
         is_claimed: Slots and lost locks were found when it was submitted.
         lost: After apply: lock counters that were no longer held.
+        size: After apply of a completion: bytes of its messages.
         expected: Sessions that wait for what an abandon brings back, one entry per message.
     """
 
@@ -145,6 +146,7 @@ class SettleBatch(Command):
         "outcome",
         "prefix",
         "ranges",
+        "size",
         "slots",
         "strict",
     )
@@ -171,6 +173,7 @@ class SettleBatch(Command):
         self.lost: list[int] = []
         self.expected: list[Session] = []
         self.slots: list[Slot] = []
+        self.size = 0
 
 
 class SettleDetail:

@@ -60,11 +60,10 @@ class FirstDeliveries:
         mark = source.highest_delivered
         if not found:
             mark = max(mark, released - 1)
-        for count in range(mark + 1, min(released, mark + 1 + STEPS_MAX)):
-            slot = found.get(count)
+        for slot in map(found.get, range(mark + 1, min(released, mark + 1 + STEPS_MAX))):
             if slot is not None and slot.lock <= 0 and not slot.deliveries and slot.state == ACTIVE:
                 break
-            mark = count
+            mark += 1
         source.highest_delivered = mark
         self._is_level = mark + 1 >= offered
 

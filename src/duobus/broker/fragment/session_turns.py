@@ -58,7 +58,7 @@ def take_turn(
     first = number = fragment.next_lock
     slots: list[Slot] = []
     add = slots.append
-    locks, found = source.locks, source.by_count
+    found = source.by_count
     for lock, left, _ in asked:
         session = lock.session
         counts, held = session.counts, lock.held
@@ -71,7 +71,6 @@ def take_turn(
                 slot = found[count]
                 slot.lock = number
                 slot.holder = lock
-                locks[number] = slot
                 held.add(number)
                 add(slot)
                 number += 1
@@ -85,7 +84,6 @@ def take_turn(
                 continue
             other.lock = number
             other.holder = lock
-            locks[number] = other
             held.add(number)
             add(other)
             number += 1
@@ -93,5 +91,6 @@ def take_turn(
         if counts and not session.available:
             counts.clear()
     fragment.next_lock = number
+    source.locks.update(zip(range(first, number), slots, strict=True))
     source.firsts.note(source, slots)
     return first, slots

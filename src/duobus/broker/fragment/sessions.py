@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from duobus.broker.fragment.commands import ABANDON, Command, Housekeeping, SettleBatch
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from duobus.broker.fragment.fragment import Fragment
     from duobus.broker.fragment.source import Source
 
+_STATE: Final = attrgetter("state")
 #: Heaps with more outdated entries than this are made anew.
 COMPACT_FROM: Final = 1024
 
@@ -287,18 +289,15 @@ def claim(fragment: Fragment, command: SettleBatch) -> None:
     held = source.locks
     if source.sessions is None or command.prefix != fragment.prefix or command.strict:
         return
-    slots: list[Slot] = []
+    locks = [lock for first, number in command.ranges for lock in range(first, first + number)]
+    found = list(map(held.get, locks))
     lost: list[int] = []
-    for first, number in command.ranges:
-        for lock in range(first, first + number):
-            slot = held.get(lock)
-            if slot is None:
-                lost.append(lock)
-            elif slot.state and sub_queue_of(slot.state) != MAIN:
-                # Dead letters know no sessions.
-                return
-            else:
-                slots.append(slot)
+    if None in found:
+        lost = [lock for lock, slot in zip(locks, found, strict=True) if slot is None]
+    slots = list(filter(None, found))
+    if any(map(sub_queue_of, filter(None, map(_STATE, slots)))):
+        # Dead letters know no sessions.
+        return
     command.is_claimed = True
     command.slots, command.lost = slots, lost
     for slot in slots:

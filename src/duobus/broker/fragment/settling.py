@@ -94,7 +94,7 @@ def apply(fragment: Fragment, source: Source, command: SettleBatch, now_ms: int,
         for slot in slots:
             source.renewed.pop(slot.lock, None)
     if command.outcome == COMPLETE:
-        _uncount_all(source, slots)
+        command.size = _uncount_all(source, slots)
         if source.sessions is not None:
             # They came session by session; in order of count they are ranges again.
             slots.sort(key=_COUNT)
@@ -153,7 +153,7 @@ def _apply_other(
 def release(fragment: Fragment, source: Source, command: SettleBatch, now_ms: int) -> None:
     """Removals final, the rest available in its new place."""
     if command.outcome == COMPLETE:
-        _forget_all(source, command.slots)
+        _forget_all(source, command.slots, command.size)
     else:
         for slot in command.slots:
             slot.lock = 0
@@ -163,23 +163,26 @@ def release(fragment: Fragment, source: Source, command: SettleBatch, now_ms: in
     command.slots = []
 
 
-def _uncount_all(source: Source, slots: list[Slot]) -> None:
-    """``Source.uncount`` for the hot end of every message's life."""
+def _uncount_all(source: Source, slots: list[Slot]) -> int:
+    """``Source.uncount`` for the hot end of every message's life; returns the bytes of all."""
     numbers = source.numbers
     for state in filter(None, map(_STATE, slots)):
         source.counted(state, -1)
         numbers[MAIN] += 1
     numbers[MAIN] -= len(slots)
-    source.bytes -= sum(map(len, map(_PAYLOAD, slots)))
+    size = sum(map(len, map(_PAYLOAD, slots)))
+    source.bytes -= size
+    return size
 
 
-def _forget_all(source: Source, slots: list[Slot]) -> None:
-    """``Source.forget`` for a list."""
+def _forget_all(source: Source, slots: list[Slot], size: int) -> None:
+    """``Source.forget`` for a list of so many bytes."""
     by_count = source.by_count
-    for slot in slots:
-        del by_count[slot.count]
+    for count in map(_COUNT, slots):
+        del by_count[count]
+    for slot in slots if source.expiring else ():
         slot.expires_ms = 0
-    source.resident_bytes -= sum(map(len, map(_PAYLOAD, slots)))
+    source.resident_bytes -= size
 
 
 def apply_housekeeping(

@@ -16,9 +16,11 @@ from duobus.errors import (
     ServiceBusError,
     Unauthorized,
 )
+from duobus.gateway.amqp.branch_link import BranchLink, wants_telling
 from duobus.gateway.amqp.cbs_node import CBS, CbsNode
 from duobus.gateway.amqp.cbs_node import REQUEST_BYTES_MAX as CBS_REQUEST_BYTES_MAX
 from duobus.gateway.amqp.coordinator import attach_coordinator, demand_one_entity
+from duobus.gateway.amqp.crossing import CROSSING, attach_crossing
 from duobus.gateway.amqp.entity_life import demand_receiving, demand_sending
 from duobus.gateway.amqp.essence import ADDRESS_MAX, essence, is_short
 from duobus.gateway.amqp.incoming_link import IncomingLink
@@ -77,6 +79,10 @@ def attach(peer: Peer, link: Link, *, is_last: bool = False) -> None:
         _check_supported(link)
         if not text:
             raise NotImplementedYet("A link needs the address of an entity; anonymous nodes are not offered.")
+        if text == CROSSING:
+            attach_crossing(peer, link, peer.door.crossing)
+            link.remote = essence(_remote(link))
+            return
         address = parse_address(text)
         again = partial(attach, peer, link, is_last=True)
         if not address.is_cbs and peer.passing.concerns(link, address, again, is_last=is_last):
@@ -169,16 +175,17 @@ def _destination_of(peer: Peer, link: Link) -> str | None:
     text = next((value for key, value in properties.items() if str(key) == TRANSFER_DESTINATION), None)
     if text is None:
         return None
-    if peer.door.unit.namespace(peer.namespace or "").is_shared:
-        raise NotAllowed("Servers that share a catalog do not send via another entity. Send to the entity itself.")
     if not is_short(text):
         raise InvalidField(f"{TRANSFER_DESTINATION} is a string of {ADDRESS_MAX} characters at most.")
     address = parse_address(str(text))
     _authorize(peer, address, Right.SEND, "Send")
-    queue = peer.door.unit.namespace(peer.namespace or "").resolve(address)
-    if address.sub_queue or address.is_management:
+    if address.sub_queue or address.is_management or address.is_cbs:
         raise NotAllowed("Messages are sent via an entity to a queue itself, not to a part of it.")
-    return queue.path
+    home = peer.door.unit.namespace(peer.namespace or "")
+    if address.subscription is None and not home.is_taken(address.key) and home.has(address.key):
+        # Another server has it, and gets the messages when they are durable here.
+        return address.path
+    return home.resolve(address).path
 
 
 def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:
@@ -211,7 +218,8 @@ def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:
     if isinstance(filters, dict):
         # What is not honoured is left out of the echo, so that clients notice (contract chapter 17).
         source.filter = None
-    endpoint = OutgoingLink(
+    maker = BranchLink if wants_telling(_remote(link)) else OutgoingLink
+    endpoint = maker(
         peer,
         link,
         queue,

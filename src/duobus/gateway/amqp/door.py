@@ -12,6 +12,7 @@ from duobus.clock import Clock, Entropy
 from duobus.codec import Symbol
 from duobus.errors import QuotaExceeded, ServiceBusError
 from duobus.gateway.amqp.budget import ByteBudget
+from duobus.gateway.amqp.crossing import CrossingDesk
 from duobus.gateway.amqp.entity_life import entity_changed
 from duobus.gateway.amqp.passing import Whereabouts
 from duobus.gateway.amqp.peer import Peer
@@ -78,6 +79,8 @@ class AmqpDoor:
         self.audit = AuditTrail()
         # Where entities are that other servers have; None without other servers.
         self.whereabouts: Whereabouts | None = None
+        # What they forward to entities of this one; likewise.
+        self.crossing: CrossingDesk | None = None
         self.is_closing = False
         self.loop = asyncio.get_running_loop()
         self._server_id = str(entropy.uuid())

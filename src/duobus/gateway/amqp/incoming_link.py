@@ -268,7 +268,7 @@ class IncomingLink(Mailbox):
             ServiceBusError: A message of it cannot be taken.
         """
         take = take_session_apart if self.queue.description.requires_session else take_apart
-        parts = _parts_of(payload, take) if is_batch else [take(payload)]
+        parts = parts_of(payload, take) if is_batch else [take(payload)]
         for part in parts:
             self._demand_session(part)
         parts = [part for part in parts if not part.is_ping]
@@ -349,7 +349,7 @@ class IncomingLink(Mailbox):
         self._peer.meter(self.queue, PING if batch.ping else SEND, number, sizes, operations)
 
 
-def _parts_of(payload: bytes, take: Callable[[bytes], Incoming]) -> list[Incoming]:
+def parts_of(payload: bytes, take: Callable[[bytes], Incoming]) -> list[Incoming]:
     """The messages of a batch transfer, each taken apart."""
     try:
         envelope, messages = split_batch(payload)

@@ -211,7 +211,7 @@ class ManagementNode(RequestNode):
             if end is None:
                 raise lock_lost()
             ends[handle, prefix] = end
-        for token in _tokens(body):
+        for token in tokens_of(body):
             handle, prefix, _ = self.queue.find_lock(token)
             until.append(Timestamp(ends[handle, prefix]))
         self.peer.meter(self.queue, RENEW, len(until), 0, len(until))
@@ -254,7 +254,7 @@ class ManagementNode(RequestNode):
 
     def _locks_of(self, body: dict[Any, Any]) -> dict[tuple[FragmentHandle, bytes], list[int]]:
         found: dict[tuple[FragmentHandle, bytes], list[int]] = {}
-        for token in _tokens(body):
+        for token in tokens_of(body):
             handle, prefix, lock = self.queue.find_lock(token)
             found.setdefault((handle, prefix), []).append(lock)
         return found
@@ -317,9 +317,9 @@ class ManagementNode(RequestNode):
     async def _get_message_sessions(self, body: dict[Any, Any]) -> Answer:
         if not self._needs_session:
             raise NotAllowed(f"'{self.name}' has no sessions: the entity does not require them.")
-        since = _integer(body, "last-updated-time", ACTIVE_SESSIONS_MS)
-        skip = _integer(body, "skip", 0)
-        top = _integer(body, "top", SESSIONS_PAGE_MAX)
+        since = integer_of(body, "last-updated-time", ACTIVE_SESSIONS_MS)
+        skip = integer_of(body, "skip", 0)
+        top = integer_of(body, "top", SESSIONS_PAGE_MAX)
         if skip < 0 or top < 1:
             raise ArgumentInvalid("'skip' must be at least 0, 'top' at least 1.")
         with_messages = since >= ACTIVE_SESSIONS_MS
@@ -332,8 +332,8 @@ class ManagementNode(RequestNode):
     # -- reading ------------------------------------------------------------------------------------------------
 
     async def _peek(self, body: dict[Any, Any]) -> Answer:
-        first = _integer(body, "from-sequence-number", 0)
-        limit = _integer(body, "message-count", 1)
+        first = integer_of(body, "from-sequence-number", 0)
+        limit = integer_of(body, "message-count", 1)
         if limit < 1:
             raise ArgumentInvalid("'message-count' must be at least 1.")
         limit = min(limit, PEEK_MESSAGES_MAX)
@@ -356,7 +356,7 @@ class ManagementNode(RequestNode):
 
     async def _receive_by_number(self, body: dict[Any, Any]) -> Answer:
         numbers = numbers_of(body)
-        mode = _integer(body, "receiver-settle-mode", 1)
+        mode = integer_of(body, "receiver-settle-mode", 1)
         holder = self._demand_holder(body) if self._needs_session else None
         order: dict[int, dict[str, Any]] = {}
         if mode == 0:
@@ -431,7 +431,7 @@ def _messages_in(operation: str, body: dict[Any, Any]) -> int:
     return len(items) if isinstance(items, list) and items else 1
 
 
-def _tokens(body: dict[Any, Any]) -> list[bytes]:
+def tokens_of(body: dict[Any, Any]) -> list[bytes]:
     """Lock tokens as they stand in delivery tags: .NET byte order (contract 8.2)."""
     tokens = body.get("lock-tokens")
     items = tokens.items if isinstance(tokens, Array) else tokens
@@ -442,7 +442,8 @@ def _tokens(body: dict[Any, Any]) -> list[bytes]:
     return [item.bytes_le for item in items]
 
 
-def _integer(body: dict[Any, Any], name: str, default: int) -> int:
+def integer_of(body: dict[Any, Any], name: str, default: int) -> int:
+    """An integer of a request; ArgumentInvalid when it is none."""
     value = body.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool):
         raise ArgumentInvalid(f"'{name}' must be an integer.")

@@ -121,35 +121,33 @@ def plain_session_batch(
     first_delivery_id: int, payloads: list[bytes], unsettled: bool, reply: Mailbox, *, with_keys: bool
 ) -> SendBatch | None:
     """Messages of one read that have a session id and nothing else that is rare; None when one of them is different."""
-    bare: list[bytes] = []
-    specials: list[SessionOnly] = []
-    keys: list[bytes | None] = []
     offset = scan_plain(payloads[0], False)
     # What one client sends in one go is mostly alike.
     shape = GroupShape(payloads[0], offset)
-    group_id, find = shape.group_id, _SESSIONS.get
-    add, note = bare.append, specials.append
-    for payload in payloads:
-        raw = group_id(payload)
-        if raw is not None:
+    raws = shape.group_ids(payloads)
+    if raws is not None:
+        bare = [payload[offset:] for payload in payloads] if offset else payloads
+    else:
+        bare, raws = [], []
+        for payload in payloads:
+            raw = shape.group_id(payload)
             offset = shape.bare
-        else:
-            offset = scan_plain(payload, False)
-            raw = plain_group_id(payload, offset) if offset >= 0 else None
             if raw is None:
-                return None
-        found = find(raw) or _of_session(raw)
-        if found is None:
-            return None
-        special, key = found
-        add(payload[offset:] if offset else payload)
-        note(special)
-        if with_keys:
-            keys.append(key)
+                offset = scan_plain(payload, False)
+                raw = plain_group_id(payload, offset) if offset >= 0 else None
+                if raw is None:
+                    return None
+            bare.append(payload[offset:] if offset else payload)
+            raws.append(raw)
+    find = _SESSIONS.get
+    found = [find(raw) or _of_session(raw) for raw in raws]
+    known = [pair for pair in found if pair is not None]
+    if len(known) < len(found):
+        return None
     batch = SendBatch(first_delivery_id, bare, unsettled, reply)
-    batch.sessions = specials
+    batch.sessions = [pair[0] for pair in known]
     if with_keys:
-        batch.keys = keys
+        batch.keys = [pair[1] for pair in known]
     return batch
 
 

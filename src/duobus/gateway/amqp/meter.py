@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from duobus.broker.shares import whole_of
 from duobus.model.description import Right
 from duobus.model.metering import PING, SEND
 
@@ -25,7 +26,8 @@ class Meter:
     def __init__(self, door: AmqpDoor, grants: Grants) -> None:
         self._door = door
         self._grants = grants
-        self._keys: dict[tuple[Queue, str], str] = {}
+        # By entity and kind: the path and the key that are counted.
+        self._keys: dict[tuple[Queue, str], tuple[str, str]] = {}
         self._seen = grants.changes
 
     def count(self, queue: Queue, kind: str, messages: int, size: int, operations: int) -> None:
@@ -35,8 +37,10 @@ class Meter:
             self._seen = self._grants.changes
         key = self._keys.get((queue, kind))
         if key is None:
-            key = self._keys[queue, kind] = self._key(queue, kind)
-        self._door.meter(queue.namespace, queue.path, kind, messages, size, operations, key)
+            # What is done in a share of a queue is done in the queue.
+            path = queue.path if whole_of(queue.path) is None else queue.path.rsplit("/", 2)[0]
+            key = self._keys[queue, kind] = path, self._key(queue, kind)
+        self._door.meter(queue.namespace, key[0], kind, messages, size, operations, key[1])
 
     def _key(self, queue: Queue, kind: str) -> str:
         right = Right.SEND if kind in (SEND, PING) else Right.LISTEN

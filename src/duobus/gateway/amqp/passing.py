@@ -20,8 +20,14 @@ from ssl import SSLCertVerificationError, SSLContext
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from duobus.amqp import ANONYMOUS, PLAIN, ConnectionSettings, Link, OpenReceived, Session, SessionEnded, plain_response
+from duobus.broker import directory
+from duobus.broker.shares import Spread
 from duobus.errors import DetachForced, Unauthorized
 from duobus.gateway.amqp.passing_links import PassedLink
+from duobus.gateway.amqp.spread_links import SpreadLink, demand_ordinary
+from duobus.gateway.amqp.spread_management import SpreadNode
+from duobus.gateway.amqp.spread_receiving import SpreadReceiver
+from duobus.gateway.amqp.spread_sending import SpreadSender
 from duobus.gateway.amqp.upstream import Upstream
 from duobus.gateway.tls import untrusted
 from duobus.model.address import Address
@@ -39,9 +45,9 @@ CONNECT_S: Final = 5.0
 _FRAME_SIZE: Final = 65_536
 
 #: What ``Whereabouts.where`` says beside an owner's address.
-HERE: Final = "here"
-MOVING: Final = "moving"
-UNKNOWN: Final = "unknown"
+HERE: Final = directory.HERE
+MOVING: Final = directory.MOVING
+UNKNOWN: Final = directory.UNKNOWN
 
 
 class Whereabouts(Protocol):
@@ -60,6 +66,12 @@ class Whereabouts(Protocol):
 
     def where(self, namespace: str, key: str) -> str:
         """HERE, MOVING, UNKNOWN, or the address ``host:port`` of the server that has the entity."""
+
+    def spread_of(self, namespace: str, key: str) -> Spread | None:
+        """A queue that is spread over several stores, or None."""
+
+    def door_of(self, store_id: int) -> str:
+        """MOVING, or the address ``host:port`` of the server that has a store, this one too."""
 
     def numbers(self) -> Iterable[tuple[str, float]]:
         """Name and value of each metric of this server among the others."""
@@ -95,6 +107,9 @@ class NotPassing:
     def tick(self, monotonic_ms: int) -> None:  # noqa: D102
         return
 
+    def node_links(self) -> list[PassedLink]:  # noqa: D102
+        return []
+
     def close(self) -> None:  # noqa: D102
         return
 
@@ -115,6 +130,8 @@ class Passing(NotPassing):
         self._hostname: str | None = None
         self._login: tuple[str, str] | None = None
         self._upstreams: dict[str, Upstream] = {}
+        self._spreads: set[SpreadLink] = set()
+        self._nodes: dict[tuple[str, ...], SpreadNode] = {}
 
     # -- what the client has shown ------------------------------------------------------------------------------
 
@@ -146,14 +163,18 @@ class Passing(NotPassing):
             Unauthorized: The client has no right there.
         """
         peer = self._peer
-        where = self._whereabouts.where(peer.namespace or "", address.key)
-        if where == HERE or (where == UNKNOWN and is_last):
+        spread = None if self.is_passed else self._whereabouts.spread_of(peer.namespace or "", address.key)
+        where = UNKNOWN if spread else self._whereabouts.where(peer.namespace or "", address.key)
+        if where == HERE or (where == UNKNOWN and is_last and not spread):
             return False
         if not any(peer.allows(address.segments(), right) for right in (Right.LISTEN, Right.SEND, Right.MANAGE)):
             raise Unauthorized(
                 "Unauthorized access. A claim (Send, Listen or Manage) is required to perform this operation. "
                 f"Resource: 'sb://{peer.namespace}/{address.path}'. Put a token that has one."
             )
+        if spread is not None:
+            self._spread(link, address, spread)
+            return True
         if where == UNKNOWN:
             # It may have been created a moment ago, by another server.
             peer.spawn(self._look_again(link, again), 0)
@@ -162,8 +183,24 @@ class Passing(NotPassing):
             raise DetachForced(f"'{address.path}' moves to another server. Attach again.")
         passed = PassedLink(peer, link, address.segments(), self._whereabouts)
         peer.add_endpoint(link, passed)
-        self._upstream(where).attach(passed)
+        self.upstream(where).attach(passed)
         return True
+
+    def _spread(self, link: Link, address: Address, spread: Spread) -> None:
+        """Answer a link on a queue that is spread, together with the owners of its shares."""
+        if address.is_management:
+            node = self._nodes.get(address.segments())
+            if node is None:
+                node = SpreadNode(self._peer, address, spread, self._whereabouts, self.upstream)
+                self._nodes[address.segments()] = node
+            node.serve(link, address.segments())
+            return
+        demand_ordinary(link)
+        made = SpreadReceiver if link.is_sender else SpreadSender
+        whole = made(self._peer, link, address, spread, self._whereabouts, self.upstream)
+        self._peer.add_endpoint(link, whole)
+        self._spreads.add(whole)
+        whole.start()
 
     async def _look_again(self, link: Link, again: Callable[[], None]) -> None:
         await self._whereabouts.look_again()
@@ -171,7 +208,8 @@ class Passing(NotPassing):
             again()
             self._peer.write_soon()
 
-    def _upstream(self, address: str) -> Upstream:
+    def upstream(self, address: str) -> Upstream:
+        """The connection to a server, made when there is none."""
         upstream = self._upstreams.get(address)
         if upstream is None or upstream.is_gone:
             upstream = self._upstreams[address] = Upstream(self._peer, self._settings(), self.tokens)
@@ -228,14 +266,24 @@ class Passing(NotPassing):
 
     def tick(self, monotonic_ms: int) -> None:
         """Heartbeats."""
+        for whole in list(self._spreads):
+            whole.tick(monotonic_ms)
+            if whole.is_over:
+                self._spreads.discard(whole)
         for address, upstream in list(self._upstreams.items()):
             upstream.tick(monotonic_ms)
             if upstream.is_gone:
                 del self._upstreams[address]
+
+    def node_links(self) -> list[PassedLink]:
+        """Links with owners that belong to management nodes of queues that are spread."""
+        return [link for node in self._nodes.values() for link in node.parts()]
 
     def close(self) -> None:
         """The client is gone: its locks are given back by those who gave them."""
         for upstream in self._upstreams.values():
             upstream.abort()
         self._upstreams.clear()
+        self._nodes.clear()
+        self._spreads.clear()
         self.tokens.clear()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from duobus.amqp import RELEASED, Link, Rejected, Session, TransactionalState, TransferRefused, Transfers
 from duobus.amqp import Error as AmqpError
 from duobus.codec import BATCH_FORMAT
 from duobus.errors import DetachForced, MessageTooLarge, NotImplementedYet
 from duobus.gateway.amqp.essence import essence
+from duobus.model.address import parse_address
 
 if TYPE_CHECKING:
     from duobus.gateway.amqp.passing import Whereabouts
@@ -21,13 +22,20 @@ _MASK: Final = 0xFFFFFFFF
 _COUNTER_MASK: Final = (1 << 64) - 1
 
 
+class Answered(Protocol):
+    """Who counts what it has passed on."""
+
+    def settled(self, state: Any) -> None:
+        """The owner has said what became of one delivery."""
+
+
 class PassedSession:
     """A session of the client and the one that stands for it at an owner.
 
     Attributes:
         client: The client's.
         owner: That with the owner.
-        sent: Delivery id there to delivery id and size here, of what the client has sent.
+        sent: Delivery id there to delivery id and size here, of what the client has sent, and what counts its answers.
         given: Delivery id here to delivery id there, of what the client has received.
         taken: The other way round, of what waits for the owner to settle it.
     """
@@ -37,14 +45,14 @@ class PassedSession:
     def __init__(self, client: Session, owner: Session) -> None:
         self.client = client
         self.owner = owner
-        self.sent: dict[int, tuple[int, int]] = {}
+        self.sent: dict[int, tuple[int, int, Answered | None]] = {}
         self.given: dict[int, int] = {}
         self.taken: dict[int, int] = {}
 
     def note_sent(self, owner_id: int, client_id: int, payloads: list[bytes]) -> None:
         """The client's deliveries from ``client_id`` on have gone to the owner from ``owner_id`` on."""
         for index, payload in enumerate(payloads):
-            self.sent[(owner_id + index) & _MASK] = ((client_id + index) & _MASK, len(payload))
+            self.sent[(owner_id + index) & _MASK] = ((client_id + index) & _MASK, len(payload), None)
 
     def note_given(self, owner_id: int, client_id: int, number: int) -> None:
         """The owner's deliveries from ``owner_id`` on have gone to the client from ``client_id`` on."""
@@ -56,9 +64,17 @@ class PassedSession:
     def owner_settles(self, first: int, last: int, state: Any) -> int:
         """The owner has settled what the client has sent; return the bytes that are under way no more."""
         found = [self.sent.pop(one) for one in _within(self.sent, first, last)]
-        for low, high in _ranges([here for here, _ in found]):
+        for low, high in _ranges([here for here, _, _ in found]):
             self.client.disposition(True, low, high, state, True)
-        return sum(size for _, size in found)
+        for _, _, counter in found:
+            if counter is not None:
+                counter.settled(state)
+        return sum(size for _, size, _ in found)
+
+    @property
+    def sent_bytes(self) -> int:
+        """Of what the client has sent and the owner has not settled."""
+        return sum(size for _, size, _ in self.sent.values())
 
     def owner_answers(self, first: int, last: int, state: Any) -> None:
         """The owner has settled what it gave, after the client has said what became of it."""
@@ -123,6 +139,11 @@ class PassedLink:
         """The entity, for errors."""
         return "/".join(self.segments)
 
+    @property
+    def key(self) -> str:
+        """What whereabouts know the entity by."""
+        return parse_address(self.path).key
+
     # -- attaching ----------------------------------------------------------------------------------------------
 
     def attach(self, upstream: Upstream, session: PassedSession) -> None:
@@ -142,6 +163,10 @@ class PassedLink:
         self.uplink.context = self
         if self.link.is_sender:
             self.uplink.tags = []
+
+    def parts(self) -> Sequence[PassedLink]:
+        """The links with owners that it consists of."""
+        return (self,)
 
     def is_of(self, upstream: Upstream) -> bool:
         """Whether it was passed over this connection."""
@@ -231,8 +256,8 @@ class PassedLink:
     def _refuse_in_state(self, event: Transfers) -> None:
         """Transactions live where they were declared: on this server, which has not the entity."""
         error = NotImplementedYet(
-            f"'{self.path}' is served by another server of this namespace; transactions are not passed on to it yet. "
-            "Send without a transaction, or connect to that server."
+            f"'{self.path}' is served by the server at {self._whereabouts.where(self._peer.namespace or '', self.key)};"
+            " transactions are not passed on to it. Send without one, or connect to that server."
         )
         if isinstance(event.state, TransactionalState):
             self._peer.transactions.doom(event.state.txn_id, error)

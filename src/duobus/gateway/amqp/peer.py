@@ -398,9 +398,9 @@ class Peer(asyncio.Protocol):
         grant = self.door.authorizer.authorize_token(token, self._rules, self.door.clock.now_ms())
         self.grants.add(audience, grant)
         self.passing.token_put(audience, token)
-        self._now_known()
+        self.now_known()
 
-    def _now_known(self) -> None:
+    def now_known(self) -> None:
         """Somebody's token or login was good: give it what a stranger has not."""
         if not self._had_token:
             self._had_token = True
@@ -453,7 +453,7 @@ class Peer(asyncio.Protocol):
     def _on_sasl_init(self, event: SaslInit) -> None:
         is_ok, self._login_rules = log_in(self, event)
         if self._login_rules is not None:
-            self._now_known()
+            self.now_known()
         self.engine.sasl_outcome(is_ok)
 
     def _on_open(self, event: OpenReceived) -> None:

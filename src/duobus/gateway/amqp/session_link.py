@@ -235,23 +235,27 @@ class SessionLink(OutgoingLink, Holder):
 
     # -- for the outlet -----------------------------------------------------------------------------------------
 
-    def takes(self, number: int) -> bool:
-        """Whether so many messages can be written at once, as far as this link is concerned; they are, then."""
+    def takes(self, number: int) -> Link | None:
+        """The link, if so many messages can be written to it at once, as far as it is concerned; they are, then."""
         link, receiver = self.link, self.receiver
         if self._unsent or link.credit < number or link.state != ATTACHED or receiver.is_closed:
-            return False
+            return None
+        receiver.lent = lent = receiver.lent - number
         self._sent_since_drain += number
-        asked = receiver.wanted + receiver.lent
-        if self._draining or (asked <= self._pace.asked // 2 and link.credit - number > asked):
+        asked = receiver.wanted + lent
+        if self._draining or (asked <= self._pace.low and link.credit - number > asked):
             # The drain is to be answered; or there is more credit than was asked for at a time.
             self.wake()
-        return True
+        return link
 
     def keep(self, batch: DeliveryBatch) -> None:
-        """Messages that cannot be written at once."""
-        self._unsent.append((batch, 0))
-        self._unsent_number += len(batch.slots)
-        self.wake()
+        """Messages that cannot be written at once; of a link that is gone they are nobody's."""
+        number = len(batch.slots)
+        self.receiver.lent -= number
+        if not self.receiver.is_closed:
+            self._unsent.append((batch, 0))
+            self._unsent_number += number
+            self.wake()
 
     def is_even(self) -> None:
         """Outcomes that were owed have been told."""

@@ -22,7 +22,6 @@ from duobus.model.metering import OPERATION_BYTES, RECEIVE, SETTLE, operations_o
 
 if TYPE_CHECKING:
     from duobus.amqp import Link
-    from duobus.broker import SessionReceiver
     from duobus.gateway.amqp.deliveries import Deliveries, DeliveryRun
     from duobus.gateway.amqp.peer import Peer
     from duobus.gateway.amqp.session_link import SessionLink
@@ -114,16 +113,15 @@ class SessionOutlet(Outlet):
         together = _Together()
         start = at = 0
         for lock, number, until_ms in batch.parts:
-            receiver: SessionReceiver = lock.owner  # type: ignore[assignment]
-            endpoint: SessionLink = receiver.mailbox  # type: ignore[assignment]
-            receiver.lent -= number
+            endpoint: SessionLink = lock.owner.mailbox  # type: ignore[attr-defined]  # a SessionReceiver's
             end = at + number
             if end - start > stretch and at > start:
                 self._write_together(batch, together, start, at)
                 together, start = _Together(), at
                 may_write = may_write and self._peer.has_room
-            if may_write and number <= stretch and endpoint.takes(number):
-                together.links.append((endpoint.link, number))
+            link = endpoint.takes(number) if may_write and number <= stretch else None
+            if link is not None:
+                together.links.append((link, number))
                 if number == 1:
                     together.endpoints.append(endpoint)
                     together.untils.append(until_ms)
@@ -133,10 +131,7 @@ class SessionOutlet(Outlet):
             else:
                 self._write_together(batch, together, start, at)
                 together, start = _Together(), end
-                if not receiver.is_closed:
-                    endpoint.keep(
-                        DeliveryBatch(batch.handle, batch.prefix, batch.first_lock + at, slots[at:end], until_ms)
-                    )
+                endpoint.keep(DeliveryBatch(batch.handle, batch.prefix, batch.first_lock + at, slots[at:end], until_ms))
             at = end
         self._write_together(batch, together, start, at)
 

@@ -36,12 +36,15 @@ class Pace:
 
     Attributes:
         asked: So many.
+        low: Where links share the pace, each of them asks again when so many are left: half of what it asked for at
+            first, until it may ask for all. Otherwise each would ask anew whenever the others have proved something.
     """
 
-    __slots__ = ("_is_proving", "asked")
+    __slots__ = ("_is_proving", "asked", "low")
 
     def __init__(self) -> None:
         self.asked = ASKED_FIRST
+        self.low = ASKED_FIRST // 2
         # Whether messages were written since this was raised.
         self._is_proving = False
 
@@ -60,6 +63,8 @@ class Pace:
             return False
         self._is_proving = False
         self.asked = min(2 * self.asked, ASKED_MAX)
+        if self.is_full:
+            self.low = ASKED_MAX // 2
         return self.is_full
 
 

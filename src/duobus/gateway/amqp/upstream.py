@@ -137,7 +137,7 @@ class Upstream(asyncio.Protocol):
         pair = self._sessions.pop(session, None)
         if pair is not None:
             self._by_owner.pop(pair.owner, None)
-            self._give_back(sum(size for _, size in pair.sent.values()))
+            self._give_back(pair.sent_bytes)
             pair.owner.end()
             self.write_soon()
 
@@ -194,7 +194,7 @@ class Upstream(asyncio.Protocol):
         pair = self._by_owner.pop(event.session, None)
         if pair is not None:
             self._sessions.pop(pair.client, None)
-            self._give_back(sum(size for _, size in pair.sent.values()))
+            self._give_back(pair.sent_bytes)
             self._lose([passed for passed in self._passed() if passed.session is pair], "it has ended the session")
 
     def _put_tokens(self) -> None:
@@ -257,10 +257,12 @@ class Upstream(asyncio.Protocol):
 
     def _passed(self) -> list[PassedLink]:
         return [
-            endpoint
+            part
             for _, endpoint in self._peer.endpoints()
-            if isinstance(endpoint, PassedLink) and endpoint.is_of(self)
-        ]
+            if isinstance(endpoint, PassedLink)
+            for part in endpoint.parts()
+            if part.is_of(self)
+        ] + [part for part in self._peer.passing.node_links() if part.is_of(self)]
 
     def _lose(self, lost: list[PassedLink], text: str) -> None:
         for passed in lost:
@@ -274,7 +276,7 @@ class Upstream(asyncio.Protocol):
         lost = self._passed() + self._waiting
         self.is_gone = True
         self._waiting = []
-        self._give_back(sum(size for pair in self._sessions.values() for _, size in pair.sent.values()))
+        self._give_back(sum(pair.sent_bytes for pair in self._sessions.values()))
         self._sessions.clear()
         self._by_owner.clear()
         if not self._peer.is_gone:

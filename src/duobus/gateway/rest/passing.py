@@ -11,13 +11,17 @@ from aiohttp import ClientConnectorCertificateError, ClientError, ClientSession,
 from yarl import URL
 
 from duobus.auth.authorizer import Authorizer
+from duobus.broker.shares import Spread
 from duobus.clock import Clock
-from duobus.errors import ArgumentInvalid
+from duobus.errors import ArgumentInvalid, ServiceBusError
 from duobus.gateway.rest.atom import documents
 from duobus.gateway.rest.atom.paging import page_of
 from duobus.gateway.rest.passing_lists import LISTS, Listed, ListPage, Part, query_of
+from duobus.gateway.rest.runtime.routes import Call, call_of
+from duobus.gateway.rest.spread_passing import SpreadPassing
 from duobus.gateway.rest.target import HOST, Target, parse_target
 from duobus.gateway.tls import untrusted
+from duobus.model.address import parse_address
 from duobus.model.description import QUEUE, TOPIC
 
 #: Names the server that has sent a request on: it is sent on no more.
@@ -55,6 +59,12 @@ class HttpWhereabouts(Protocol):
     def listed(self, namespace: str, kind: str) -> Sequence[Listed]:
         """All entities of a kind, and who has them; this server with its own address."""
 
+    def spread_of(self, namespace: str, key: str) -> Spread | None:
+        """A queue that is spread over several stores, or None."""
+
+    def http_door_at(self, store_id: int) -> str:
+        """Address of the server that has a store, this one too; empty while it moves."""
+
     @property
     def is_joined(self) -> bool:
         """Whether this server can reach what it shares with the others."""
@@ -71,6 +81,7 @@ class HttpPassing:
         self._authorizer = authorizer
         self._clock = clock
         self._session: ClientSession | None = None
+        self._spread = SpreadPassing()
 
     @property
     def is_joined(self) -> bool:
@@ -93,6 +104,9 @@ class HttpPassing:
         if target.lower[0] == LISTS:
             # Who is asked by another server tells what it has itself.
             return None if PASSED in request.headers else await self._list(request, target)
+        call = None if PASSED in request.headers else self._call(request, target)
+        if call is not None:
+            return await self._of_shares(request, target, *call)
         door = await self._door(request, target)
         if door is None:
             return None
@@ -106,6 +120,48 @@ class HttpPassing:
             return _refusal(503, f"The entity is served by another server, and {text}.")
         except (ClientError, OSError, TimeoutError) as error:
             return _refusal(503, f"The server of the entity cannot be reached ({type(error).__name__}). Try again.")
+
+    def _call(self, request: web.Request, target: Target) -> tuple[Call, Spread] | None:
+        """What is asked of a queue that is spread; None when it is another entity's, or not about messages."""
+        try:
+            call = call_of(request.method, target)
+            address = None if call is None else parse_address(call.entity)
+        except ServiceBusError:
+            return None
+        if call is None or address is None:
+            return None
+        spread = self._whereabouts.spread_of(self._authorizer.namespace_of(request.host).name, address.key)
+        return None if spread is None else (call, spread)
+
+    async def _of_shares(self, request: web.Request, target: Target, call: Call, spread: Spread) -> web.StreamResponse:
+        async def send(index: int, path: str) -> web.Response | None:
+            door = self._whereabouts.http_door_at(spread.store_of(index))
+            return None if not door else await self._whole(request, door, path)
+
+        try:
+            return await self._spread.answer(call, request, target, spread, send)
+        except ServiceBusError as error:
+            return _refusal(error.http_status, str(error))
+        except (ClientError, OSError, TimeoutError) as error:
+            return _refusal(503, f"The server of the entity cannot be reached ({type(error).__name__}). Try again.")
+
+    async def _whole(self, request: web.Request, door: str, path: str) -> web.Response:
+        """Another server's answer, as a whole."""
+        async with self._opened().request(
+            request.method,
+            self._url(door, path),
+            headers=self._headers(request),
+            data=request.content if request.can_read_body else None,
+            allow_redirects=False,
+        ) as found:
+            body = await found.read()
+            answer = web.Response(status=found.status, reason=found.reason, body=body)
+            for name, value in found.headers.items():
+                if name.lower() not in _HOP and name.lower() not in ("content-length", "content-type"):
+                    answer.headers.add(name, value)
+            if "Content-Type" in found.headers:
+                answer.headers["Content-Type"] = found.headers["Content-Type"]
+            return answer
 
     async def _door(self, request: web.Request, target: Target) -> str | None:
         namespace = self._authorizer.namespace_of(request.host).name

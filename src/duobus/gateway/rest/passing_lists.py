@@ -23,10 +23,14 @@ _PAGING: Final = ("$skip", "$top")
 
 
 class Listed(NamedTuple):
-    """An entity of a list, and the address of the server that has it: empty while it moves."""
+    """An entity of a list, and the address of the server that has it: empty while it moves.
+
+    ``is_everywhere``: every server has it in its own list.
+    """
 
     path: str
     door: str
+    is_everywhere: bool = False
 
 
 class Part(NamedTuple):
@@ -90,6 +94,9 @@ def _path_of(row: Listed) -> str:
 
 
 def _part_of(rows: Sequence[Listed], found: Sequence[Listed], page: Page, door: str) -> Part:
-    own, _ = cut((row for row in rows if row.door == door), Page(0, len(rows), page.prefix), _path_of)
+    own, _ = cut(
+        (row for row in rows if row.door == door or row.is_everywhere), Page(0, len(rows), page.prefix), _path_of
+    )
     wanted = [row for row in found if row.door == door]
-    return Part(door, own.index(wanted[0]), len(wanted))
+    first = own.index(wanted[0])
+    return Part(door, first, own.index(wanted[-1]) - first + 1)

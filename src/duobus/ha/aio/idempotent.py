@@ -9,6 +9,7 @@ from azure.core.exceptions import AzureError
 from azure.servicebus.exceptions import MessageAlreadySettled, MessageLockLostError, SessionLockLostError
 
 from duobus.ha.aio.replication import MESSAGE_ID, identifier_of
+from duobus.ha.closing import prompt
 from duobus.ha.events import Event, Reporter
 from duobus.ha.receive_events import LockLost, NotCompleted, Recognised, ResultDiscarded, WorkFailed
 
@@ -79,7 +80,7 @@ class IdempotentReceiver:
 
     async def close(self) -> None:
         """Close the receiver."""
-        await self._receiver.close()
+        await prompt(self._receiver).close()
 
     def result(self, message: ServiceBusReceivedMessage) -> bytes | None:
         """What the work on a message came to, if it is done and its result was kept."""

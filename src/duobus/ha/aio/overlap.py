@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from duobus.ha.aio import tasks
 from duobus.ha.bounds import FAILURES_MAX, OVERLAP_DEFAULT, OVERLAP_MAX
+from duobus.ha.closing import prompt
 from duobus.ha.errors import SendsFailed
 
 if TYPE_CHECKING:
@@ -160,4 +161,4 @@ class OverlappedSender:
 async def _close(sender: Any) -> None:
     # It is given up, whatever it says.
     with contextlib.suppress(Exception):
-        await sender.close()
+        await prompt(sender).close()

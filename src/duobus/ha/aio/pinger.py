@@ -1,9 +1,9 @@
 """Pinger: asks the primary whether an entity that has failed over takes messages again (PN9, PN13; I46).
 
-The SDK takes half a second to open a link and as long to close it, wherever the service is: it looks for each step of
-the opening every 50 milliseconds. So a ping's link is opened before the ping is due, as often as it takes, and what the
-primary answered is told before the link is closed. Without either, senders would be back that second later than one
-ping interval after the primary is.
+The SDK takes half a second to open a link, wherever the service is: it looks for each step of the opening every 50
+milliseconds. So a ping's link is opened before the ping is due, as often as it takes, and what the primary answered is
+told before the link is closed. Without the first, senders would be back that half second later than one ping interval
+after the primary is.
 """
 
 from __future__ import annotations

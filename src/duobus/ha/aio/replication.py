@@ -17,6 +17,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 from duobus.clock import Entropy
 from duobus.ha.aio import tasks
 from duobus.ha.classify import Classifier, Verdict, outage
+from duobus.ha.closing import prompt
 from duobus.ha.events import Event, ReplicaFailed, Reporter, RolesSwapped
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class _ReplicationSender:
         """Close both senders."""
         for sender in self._senders:
             with contextlib.suppress(AzureError, OSError):
-                await sender.close()
+                await prompt(sender).close()
 
     def _prepared(self, message: Any) -> Any:
         """Return the message, or the list, with an identifier in each; one that has one keeps it."""
@@ -381,7 +382,7 @@ class _Side:
             await task.ended()
         with contextlib.suppress(AzureError, OSError):
             await self._settle_later()
-            await self.receiver.close()
+            await prompt(self.receiver).close()
 
     async def _receive(self, count: int, wait_s: float) -> None:
         try:

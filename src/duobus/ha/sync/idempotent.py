@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from azure.core.exceptions import AzureError
 from azure.servicebus.exceptions import MessageAlreadySettled, MessageLockLostError, SessionLockLostError
 
+from duobus.ha.closing import prompt
 from duobus.ha.events import Event, Reporter
 from duobus.ha.receive_events import LockLost, NotCompleted, Recognised, ResultDiscarded, WorkFailed
 from duobus.ha.sync.replication import MESSAGE_ID, identifier_of
@@ -79,7 +80,7 @@ class IdempotentReceiver:
 
     def close(self) -> None:
         """Close the receiver."""
-        self._receiver.close()
+        prompt(self._receiver).close()
 
     def result(self, message: ServiceBusReceivedMessage) -> bytes | None:
         """What the work on a message came to, if it is done and its result was kept."""

@@ -16,6 +16,7 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 from duobus.clock import Entropy
 from duobus.ha.bounds import LIST_MAX
 from duobus.ha.classify import condition
+from duobus.ha.closing import prompt
 from duobus.ha.errors import OutboxFailed, TooLargeToDivert
 from duobus.ha.events import Event, Reporter
 from duobus.ha.listing import listed
@@ -309,4 +310,4 @@ class OutboxSender:
 def _close(sender: Any) -> None:
     # It is given up, whatever it says.
     with contextlib.suppress(Exception):
-        sender.close()
+        prompt(sender).close()

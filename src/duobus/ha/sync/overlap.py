@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from duobus.ha.bounds import FAILURES_MAX, OVERLAP_DEFAULT, OVERLAP_MAX
+from duobus.ha.closing import prompt
 from duobus.ha.errors import SendsFailed
 from duobus.ha.sync import tasks
 
@@ -161,4 +162,4 @@ class OverlappedSender:
 def _close(sender: Any) -> None:
     # It is given up, whatever it says.
     with contextlib.suppress(Exception):
-        sender.close()
+        prompt(sender).close()

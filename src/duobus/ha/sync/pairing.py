@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 from azure.core.exceptions import AzureError
 
 from duobus.ha.classify import Verdict
+from duobus.ha.closing import prompt_client
 from duobus.ha.errors import PairFaulted, PairingRefused
 from duobus.ha.events import FailoverEngaged, Faulted, PrimaryHealthy, Reporter, SendFailed
 from duobus.ha.failover import Change, Failover, State
@@ -130,6 +131,8 @@ class PairedNamespace:
         name = options.primary_name or backlog.name_of(self._primary)
         wanted = backlog.paths(name, options.backlog_queue_count)
         administration = cast("ServiceBusAdministrationClient | None", options.administration)
+        for client in (self._primary, self._secondary):
+            prompt_client(client)
         found = backlog.provide(self._secondary, administration, wanted, self.reporter)
         self.rotation = backlog.Rotation(found, options.clock, options.entropy, self.reporter)
         for client in (self._primary, self._secondary):
@@ -198,11 +201,11 @@ class PairedNamespace:
         return PairedSender(self, path, first, again, returns)
 
     def get_queue_receiver(self, queue_name: str, **kwargs: Any) -> ServiceBusReceiver:
-        """Return the SDK's receiver for a queue of the primary."""
+        """Return the SDK's receiver for a queue of the primary; it closes at once."""
         return self._primary.get_queue_receiver(queue_name, **kwargs)
 
     def get_subscription_receiver(self, topic_name: str, subscription_name: str, **kwargs: Any) -> ServiceBusReceiver:
-        """Return the SDK's receiver for a subscription of the primary."""
+        """Return the SDK's receiver for a subscription of the primary; it closes at once."""
         return self._primary.get_subscription_receiver(topic_name, subscription_name, **kwargs)
 
     def __enter__(self) -> PairedNamespace:
@@ -260,7 +263,7 @@ class PairedNamespace:
         return self._returns[path]
 
     def leave(self, sender: ServiceBusSender) -> None:
-        """Close a link that is not used any more, without anybody waiting for it: the SDK takes half a second."""
+        """Close a link that is not used any more, without anybody waiting for it: a dead one may take seconds."""
         self._spawn(_leave, sender)
 
     def _now_ms(self) -> int:

@@ -17,6 +17,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
 from duobus.clock import Entropy
 from duobus.ha.classify import Classifier, Verdict, outage
+from duobus.ha.closing import prompt
 from duobus.ha.events import Event, ReplicaFailed, Reporter, RolesSwapped
 from duobus.ha.sync import tasks
 
@@ -85,7 +86,7 @@ class _ReplicationSender:
         """Close both senders."""
         for sender in self._senders:
             with contextlib.suppress(AzureError, OSError):
-                sender.close()
+                prompt(sender).close()
 
     def _prepared(self, message: Any) -> Any:
         """Return the message, or the list, with an identifier in each; one that has one keeps it."""
@@ -381,7 +382,7 @@ class _Side:
             task.ended()
         with contextlib.suppress(AzureError, OSError):
             self._settle_later()
-            self.receiver.close()
+            prompt(self.receiver).close()
 
     def _receive(self, count: int, wait_s: float) -> None:
         try:

@@ -18,6 +18,7 @@ from duobus.gateway.rest.atom.resources import Resource
 from duobus.gateway.rest.atom.rule_xml import write_rule
 from duobus.gateway.rest.atom.topics import Topics
 from duobus.gateway.rest.atom.xml_reader import Element
+from duobus.model.address import SHARE
 from duobus.model.description import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
 from duobus.model.tiers import Tier
 
@@ -58,7 +59,8 @@ class Entities:
     def listed(self, home: Namespace, resource: Resource) -> Sequence[Thing]:
         """What is in a list; raises EntityNotFound when what it belongs to is missing."""
         if resource.kind == resources.QUEUES:
-            return list(home.queues.values())
+            # What servers make of a queue among themselves is none to clients.
+            return [queue for queue in home.queues.values() if SHARE not in queue.path.split("/")]
         if resource.kind == resources.TOPICS:
             return list(home.topics.values())
         if resource.kind == resources.SUBSCRIPTIONS:

@@ -207,6 +207,9 @@ class Management:
     ) -> Done:
         node = documents.read_entry(body)
         is_update = "If-Match" in request.headers
+        if home.abroad is not None and b"Forward" in body:
+            # Another server may have created the target a moment ago.
+            await home.abroad.look()
 
         def check(wanted: Forwarding, is_partitioned: bool) -> None:
             self._options.demand_version(target.query, is_partitioned)

@@ -103,8 +103,5 @@ class Queues:
 def demand_target(home: Namespace, name: str, wanted: QueueDescription | SubscriptionDescription) -> None:
     """Raise ArgumentInvalid when an entity called ``name`` is to forward to what does not exist (HTTP contract A.7)."""
     for target in (wanted.forward_to, wanted.forward_dead_lettered_messages_to):
-        if home.is_shared:
-            # Whatever exists elsewhere: what creates it refuses to forward at all.
-            return
-        if target is not None and target.lower() != name.lower() and not home.is_taken(target):
+        if target is not None and target.lower() != name.lower() and not home.has(target):
             raise ArgumentInvalid(f"SubCode=40400. The forwarding target '{target}' does not exist. Create it first.")

@@ -133,7 +133,7 @@ class Messages:
             raise NotAllowed(f"'{queue.path}' requires sessions, which cannot be received over HTTP. Use AMQP.")
         if queue.kind == TOPIC:
             raise NotAllowed(f"Nothing is received from the topic '{queue.path}'. Receive from a subscription of it.")
-        limit_s = _timeout(target.query)
+        limit_s = timeout_of(target.query)
         if not any(handle.online for handle in queue.fragments):
             raise queue.fragments[0].broker.unavailable()
         removing = call.kind == routes.RECEIVE
@@ -193,7 +193,8 @@ def _is_named(text: str, number: int, payload: bytes) -> bool:
     return text == str(number) or text == message_id_text(scan(payload))
 
 
-def _timeout(query: Mapping[str, str]) -> float:
+def timeout_of(query: Mapping[str, str]) -> float:
+    """How long a receive waits, in seconds; ArgumentInvalid when that cannot be."""
     text = query.get("timeout", "").strip()
     if not text:
         return TIMEOUT_DEFAULT_S

@@ -1,0 +1,24 @@
+"""Forwarding between the servers of one catalog: the parts of it, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from duobus.broker.owning import OwningUnit
+from duobus.clock import Clock
+from duobus.gateway.amqp.crossing import CrossingDesk
+from duobus.gateway.amqp.door import AmqpDoor
+from duobus.gateway.amqp.ferry import AmqpFerry
+from duobus.model.description import AccessRule
+from duobus.server.node import ClusterNode
+
+
+def open_crossing(door: AmqpDoor, unit: OwningUnit, node: ClusterNode, clock: Clock) -> None:
+    """From now on messages are forwarded to entities of other servers, and taken in from these."""
+
+    def rules(namespace: str) -> Iterable[AccessRule]:
+        rows = unit.directory.contents.namespaces
+        return next((row.rules for row in rows if row.name.lower() == namespace.lower()), ())
+
+    unit.courier.connect(node, AmqpFerry(node.node_id, node.context, clock, rules))
+    door.crossing = CrossingDesk(unit.intake, rules)

@@ -1,0 +1,51 @@
+"""Mistakes of forwarding between servers, to be found; see ``planted_servers``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+from unittest import mock
+
+from duobus.broker.courier import Courier
+from duobus.broker.fragment.ledger import Ledger
+from duobus.broker.intake import Unloading
+from duobus.testing.planted_forwarding import forwarded_without_record
+
+
+@contextmanager
+def taken_before_it_is_durable() -> Iterator[None]:
+    """The origin hears that its messages are there when their commit is asked for."""
+    original = Unloading.submit
+
+    def submit(self: Unloading, groups: Any) -> None:
+        original(self, groups)
+        self.end(None)
+
+    with mock.patch.object(Unloading, "submit", submit):
+        yield
+
+
+@contextmanager
+def forgotten_while_the_origin_has_it() -> Iterator[None]:
+    """A ledger forgets what comes from other servers, whether their origin still has it or not."""
+    with (
+        mock.patch.object(Courier, "gone", lambda self, origin, counts: counts),
+        mock.patch("duobus.broker.forwarding.SWEEP_S", 0.001),
+    ):
+        yield
+
+
+@contextmanager
+def ledger_not_recovered() -> Iterator[None]:
+    """The next owner of a destination does not know what the one before has taken in."""
+    with mock.patch.object(Ledger, "recover", return_value=None):
+        yield
+
+
+CROSSING_BUGS: Final[dict[str, Callable[[], Any]]] = {
+    "taken-before-it-is-durable": taken_before_it_is_durable,
+    "number-not-remembered": forwarded_without_record,
+    "ledger-not-recovered": ledger_not_recovered,
+    "forgotten-while-the-origin-has-it": forgotten_while_the_origin_has_it,
+}

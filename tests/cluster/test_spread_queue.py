@@ -1,0 +1,175 @@
+"""A queue that is spread over the stores of two servers, with the official SDK."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from azure.core.exceptions import ResourceNotFoundError
+from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
+from azure.servicebus.exceptions import ServiceBusError
+from kit_cluster import Cluster, Traffic, running_cluster
+
+from duobus.auth.sas import sign_token
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    # The SDK leaves the sockets of a server that was killed to the collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"),
+]
+
+#: Within which keyless sends succeed again when a server is killed (PE4).
+AGAIN_S = 5.0
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two servers that spread, with two stores each."""
+    folder = tmp_path_factory.mktemp("spread")
+    with running_cluster(folder, servers=2, stores=4, more=lambda _number: ["--spread"]) as found:
+        found.await_served()
+        yield found
+
+
+def _receive(receiver: object, number: int) -> list[object]:
+    found: list[object] = []
+    end = time.monotonic() + 20
+    while len(found) < number and time.monotonic() < end:
+        found += receiver.receive_messages(number - len(found), max_wait_time=2)  # type: ignore[attr-defined]
+    return found
+
+
+def _fragments(messages: list[object]) -> set[int]:
+    return {message.sequence_number >> 48 for message in messages}  # type: ignore[attr-defined]
+
+
+def test_every_server_serves_all_of_a_spread_queue(pair: Cluster) -> None:
+    with pair.admin(0) as admin:
+        admin.create_queue("q", enable_partitioning=True, lock_duration=timedelta(seconds=30))
+    for server in pair.servers:
+        with pair.client(server) as bus, bus.get_queue_sender("q") as sender, bus.get_queue_receiver("q") as receiver:
+            for index in range(16):
+                sender.send_messages(ServiceBusMessage(str(index)))
+            sender.send_messages([ServiceBusMessage(str(index), partition_key="k") for index in range(16, 20)])
+            peeked = receiver.peek_messages(100)
+            assert len(peeked) == 20
+            assert len({number // 4 for number in _fragments(list(peeked))}) == 4
+            found = _receive(receiver, 20)
+            assert sorted(int(str(message)) for message in found) == list(range(20))
+            keyed = [message for message in found if int(str(message)) >= 16]
+            assert len(_fragments(keyed)) == 1
+            assert receiver.renew_message_lock(found[0]) > datetime.now(UTC)  # type: ignore[arg-type]
+            receiver.defer_message(found[0])  # type: ignore[arg-type]
+            receiver.defer_message(found[1])  # type: ignore[arg-type]
+            for message in found[2:4]:
+                receiver.dead_letter_message(message, reason="because")  # type: ignore[arg-type]
+            for message in found[4:]:
+                receiver.complete_message(message)  # type: ignore[arg-type]
+            numbers = [message.sequence_number for message in found[:2]]  # type: ignore[attr-defined]
+            for message in receiver.receive_deferred_messages(numbers):
+                receiver.complete_message(message)
+            with bus.get_queue_receiver("q", sub_queue=ServiceBusSubQueue.DEAD_LETTER) as dead:
+                for message in _receive(dead, 2):
+                    dead.complete_message(message)  # type: ignore[arg-type]
+            numbers = sender.schedule_messages([ServiceBusMessage("later")], datetime.now(UTC) + timedelta(hours=1))
+            sender.cancel_scheduled_messages(numbers)
+            assert receiver.peek_messages(10) == []
+
+
+def _http(pair: Cluster, server: int, method: str, path: str, body: bytes | None = None, **headers: str) -> Any:
+    token = sign_token(pair.http(server), "RootManageSharedAccessKey", "SAS_KEY_VALUE", int(time.time()) + 600)
+    url = f"{pair.http(server)}/{path}"
+    asked = urllib.request.Request(url, body, {"Authorization": token, **headers}, method=method)
+    with urllib.request.urlopen(asked, timeout=30) as answer:
+        return answer.status, answer.headers, answer.read()
+
+
+def test_a_spread_queue_is_used_over_http_at_every_server(pair: Cluster) -> None:
+    with pair.admin(0) as admin:
+        admin.create_queue("web", enable_partitioning=True)
+    for server in pair.servers:
+        for number in range(8):
+            assert _http(pair, server, "POST", "web/messages", b"%d" % number)[0] == 201
+        keyed = {"BrokerProperties": json.dumps({"PartitionKey": "k"})}
+        for number in range(8, 10):
+            assert _http(pair, server, "POST", "web/messages", b"%d" % number, **keyed)[0] == 201
+        found = set()
+        for _ in range(9):
+            status, headers, body = _http(pair, server, "POST", "web/messages/head?timeout=10")
+            assert status == 201
+            found.add(body)
+            about = json.loads(headers["BrokerProperties"])
+            path = f"web/messages/{about['MessageId']}/{about['LockToken']}"
+            assert _http(pair, server, "DELETE", path)[0] == 200
+        status, _, body = _http(pair, server, "DELETE", "web/messages/head?timeout=10")
+        assert status == 200
+        assert {*found, body} == {b"%d" % number for number in range(10)}
+        assert _http(pair, server, "DELETE", "web/messages/head?timeout=0")[0] == 204
+
+
+def test_a_spread_queue_is_managed_at_every_server(pair: Cluster) -> None:
+    with pair.admin(0) as first, pair.admin(1) as second:
+        first.create_queue("managed", enable_partitioning=True)
+        names = sorted(queue.name for queue in second.list_queues())
+        assert "managed" in names
+        assert not any("~share" in name for name in names)
+        about = second.get_queue("managed")
+        assert about.enable_partitioning
+        about.max_delivery_count = 3
+        second.update_queue(about)
+        end = time.monotonic() + 10
+        while first.get_queue("managed").max_delivery_count != 3:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        second.delete_queue("managed")
+        while True:
+            try:
+                first.get_queue("managed")
+            except ResourceNotFoundError:
+                break
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        # The name is free once all owners have deleted their shares.
+        while True:
+            try:
+                first.create_queue("managed", enable_partitioning=True)
+            except Exception:  # noqa: BLE001 - whatever the SDK makes of a conflict
+                assert time.monotonic() < end
+                time.sleep(0.2)
+            else:
+                break
+
+
+def test_a_killed_server_takes_its_share_alone_and_loses_nothing(pair: Cluster) -> None:
+    with pair.admin(0) as admin:
+        admin.create_queue("killed", enable_partitioning=True, lock_duration=timedelta(seconds=10))
+    # Sender at server 0, receiver at server 1.
+    traffic = Traffic(pair, ["killed"])
+    try:
+        time.sleep(2)
+        pair.kill(1)
+        killed = time.monotonic()
+        with pair.client(0, retry_total=0) as bus:
+            waited = None
+            while waited is None:
+                try:
+                    with bus.get_queue_sender("killed") as sender:
+                        sender.send_messages(ServiceBusMessage("probe"))
+                    waited = time.monotonic() - killed
+                except ServiceBusError:
+                    time.sleep(0.05)
+        assert waited < AGAIN_S
+        pair.await_served(0)
+        pair.start(1)
+        pair.await_ready(1)
+        pair.await_served()
+    finally:
+        traffic.stop()
+    assert traffic.sent
+    assert not traffic.lost

@@ -14,7 +14,7 @@ from duobus.gateway.rest.atom.place import Place
 from duobus.gateway.rest.atom.queue_xml import read_queue, write_queue
 from duobus.gateway.rest.atom.topics import demand_all
 from duobus.gateway.rest.atom.xml_reader import Element
-from duobus.model.address import check_entity_name, not_found
+from duobus.model.address import check_entity_name, not_found, without_share
 from duobus.model.description import QueueDescription, SubscriptionDescription, check_queue
 from duobus.model.tiers import Tier, check_new, check_tier
 
@@ -39,7 +39,8 @@ class Queues:
             EntityNotFound: There is none.
             NotImplementedYet: It names something that this version keeps and does not serve.
         """
-        check_entity_name(name)
+        # Servers ask each other for what they make of a queue among themselves; nobody can create such a name.
+        check_entity_name("/".join(without_share(name.lower().split("/"))))
         queue = home.queues.get(name.lower())
         if queue is None:
             kind = home.unbuilt.get(name.lower())
@@ -89,7 +90,7 @@ class Queues:
         Raises:
             StoreUnavailable: One of its fragments is away; nothing was done.
         """
-        demand_all(self.find(home, name))
+        demand_all(self.find(home, check_entity_name(name)))
         try:
             await self._unit.delete_queue(home.name, name)
         except StoreFailed as error:

@@ -15,7 +15,7 @@ from typing import Final
 
 from duobus.broker.placement import slot_of
 from duobus.model.address import PATH_LENGTH_MAX, SHARE
-from duobus.model.description import QUEUE, QueueDescription, from_json
+from duobus.model.description import QUEUE
 from duobus.stores.catalog import DELETING, LIVE, EntityRow, SlotRow
 
 #: Kind of a queue that consists of shares.
@@ -61,11 +61,6 @@ class Spread:
         self.shares = sorted(shares, key=lambda share: int(share.path.rpartition("/")[2]))
         self._by_slot = [i for i, share in enumerate(self.shares) for _ in share.slots]
         self._by_number = {slot.fragment_no: i for i, share in enumerate(self.shares) for slot in share.slots}
-
-    @property
-    def requires_session(self) -> bool:
-        """Whether its messages belong to sessions."""
-        return from_json(self.row.description, QueueDescription).requires_session
 
     @property
     def is_whole(self) -> bool:

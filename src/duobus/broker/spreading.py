@@ -95,7 +95,6 @@ class Spreading:
             and len(self._unit.directory.contents.stores) > 1
             and len(about.name) <= SPREAD_NAME_MAX
             and not (
-                # A front for them is there (gateway/amqp/spread_sessions.py), and not proved with real clients.
                 about.requires_session
                 or about.requires_duplicate_detection
                 or about.auto_delete_on_idle_ms

@@ -28,7 +28,6 @@ from duobus.gateway.amqp.spread_links import SpreadLink, demand_ordinary
 from duobus.gateway.amqp.spread_management import SpreadNode
 from duobus.gateway.amqp.spread_receiving import SpreadReceiver
 from duobus.gateway.amqp.spread_sending import SpreadSender
-from duobus.gateway.amqp.spread_sessions import SpreadSession, asks_for_session
 from duobus.gateway.amqp.upstream import Upstream
 from duobus.gateway.tls import untrusted
 from duobus.model.address import Address
@@ -196,11 +195,8 @@ class Passing(NotPassing):
                 self._nodes[address.segments()] = node
             node.serve(link, address.segments())
             return
-        has_sessions = spread.requires_session and not address.sub_queue
-        demand_ordinary(link, has_sessions=has_sessions)
+        demand_ordinary(link)
         made: type[SpreadLink] = SpreadReceiver if link.is_sender else SpreadSender
-        if link.is_sender and has_sessions and asks_for_session(link):
-            made = SpreadSession
         whole = made(self._peer, link, address, spread, self._whereabouts, self.upstream)
         self._peer.add_endpoint(link, whole)
         self._spreads.add(whole)

@@ -43,7 +43,7 @@ PASSING: Final = frozenset(
 )
 
 
-def demand_ordinary(link: Link, *, has_sessions: bool) -> None:
+def demand_ordinary(link: Link) -> None:
     """Refuse a link that wants something which is not offered over several shares.
 
     Raises:
@@ -52,7 +52,7 @@ def demand_ordinary(link: Link, *, has_sessions: bool) -> None:
     """
     remote = link.remote
     source: Any = None if remote is None else remote.source
-    if wanted_session(getattr(source, "filter", None))[0] and not has_sessions:
+    if wanted_session(getattr(source, "filter", None))[0]:
         raise NotAllowed("The entity does not require sessions, so no session can be accepted from it.")
     if getattr(source, "distribution_mode", None) == "copy":
         raise NotImplementedYet("Browsing by a link is not offered. Use peek-message of $management.")

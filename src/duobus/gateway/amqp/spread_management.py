@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import Link
-from duobus.broker import COUNT_BITS, string_key
+from duobus.broker import COUNT_BITS
 from duobus.broker.shares import Spread
 from duobus.codec import Array, Int, Symbol, Timestamp, build_message, decode
 from duobus.codec.sections import VALUE, find_section
@@ -29,7 +29,6 @@ from duobus.gateway.amqp.essence import essence
 from duobus.gateway.amqp.management_node import (
     PEEK_BYTES_MAX,
     PEEK_MESSAGES_MAX,
-    SESSIONS_PAGE_MAX,
     TIMEOUT_DEFAULT_MS,
     TIMEOUT_MAX_MS,
     integer_of,
@@ -40,7 +39,6 @@ from duobus.gateway.amqp.passing_links import PassedLink
 from duobus.gateway.amqp.request_node import REQUEST_BYTES_MAX, ReplyLink, Request, RequestLink, RequestNode
 from duobus.gateway.amqp.scheduling import numbers_of
 from duobus.gateway.amqp.share_node import NodeEnd, Reply, ShareNode
-from duobus.gateway.amqp.spread_sessions import SpreadSession
 from duobus.model.address import Address, not_found
 
 if TYPE_CHECKING:
@@ -207,41 +205,9 @@ class SpreadNode(RequestNode):
         until = [ends[position] for position in sorted(ends)]
         return _ok({"expirations": Array(Timestamp, until)} if until else None)
 
-    async def _by_session(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
-        """What is about one session; Go names only the link that holds it (contract 10.7)."""
-        session_id = body.get("session-id")
-        if isinstance(session_id, str):
-            return await self._of_one(self._spread.of_key(string_key(str(session_id))), request, link, body)
-        name = request.text("associated-link-name")
-        for one, endpoint in self.peer.endpoints():
-            if isinstance(endpoint, SpreadSession) and endpoint.chosen is not None and one.name == name:
-                return await self._of_one(endpoint.chosen.index, request, link, body)
+    async def _of_sessions(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
+        """A queue that is spread has no sessions; any owner says so."""
         return await self._of_one(self._next(), request, link, body)
-
-    async def _sessions(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
-        """Ids of sessions, from one share after the other."""
-        skip, top = integer_of(body, "skip", 0), min(integer_of(body, "top", SESSIONS_PAGE_MAX), SESSIONS_PAGE_MAX)
-        if skip < 0 or top < 1:
-            raise ArgumentInvalid("'skip' must be at least 0, 'top' at least 1.")
-        found: list[str] = []
-        left = skip
-        for index in range(len(self._spread.shares)):
-            position = 0
-            while len(found) < top:
-                asked = {**body, "skip": Int(position), "top": Int(SESSIONS_PAGE_MAX)}
-                properties, rest = await self._ask(index, request, link, asked)
-                if properties.get("statusCode") == 204:
-                    break
-                if properties.get("statusCode") != 200:
-                    return rest
-                page = _items(_body_of(rest).get("sessions-ids") or [])
-                position += len(page)
-                found += page[left:]
-                left = max(0, left - len(page))
-                if len(page) < SESSIONS_PAGE_MAX:
-                    break
-        page = found[:top]
-        return _ok({"skip": Int(skip + len(page)), "sessions-ids": Array(str, page)}) if page else _nothing(_NO_SESSION)
 
     async def _by_number(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
         """Receive deferred messages, or cancel scheduled ones."""
@@ -287,7 +253,7 @@ class SpreadNode(RequestNode):
         messages: list[Any] = []
         size = 0
         away: StoreUnavailable | None = None
-        for index in self._to_look_at(first, body):
+        for index in self._to_look_at(first):
             asked = {**body, "message-count": Int(limit - len(messages))}
             try:
                 properties, rest = await self._ask(index, request, link, asked)
@@ -308,11 +274,8 @@ class SpreadNode(RequestNode):
             raise away
         return _ok({"messages": messages}) if messages else _nothing()
 
-    def _to_look_at(self, first: int, body: dict[Any, Any]) -> list[int]:
-        """The shares that may have something from a sequence number on; of a session that of its id."""
-        session_id = body.get("session-id")
-        if isinstance(session_id, str) and self._spread.requires_session and not self._address.sub_queue:
-            return [self._spread.of_key(string_key(str(session_id)))]
+    def _to_look_at(self, first: int) -> list[int]:
+        """The shares that may have something from a sequence number on."""
         least = first >> COUNT_BITS
         return [i for i, share in enumerate(self._spread.shares) if share.slots[-1].fragment_no >= least]
 
@@ -339,7 +302,6 @@ class SpreadNode(RequestNode):
         return _ok({"message-count": Int(removed)}) if removed else _nothing()
 
 
-_NO_SESSION: Final = "com.microsoft:session-not-found"
 _Operation = Callable[[SpreadNode, Request, Link, dict[Any, Any]], Coroutine[Any, Any, bytes]]
 _OPERATIONS: Final[dict[str, _Operation]] = {
     "com.microsoft:renew-lock": SpreadNode._by_lock,
@@ -350,10 +312,10 @@ _OPERATIONS: Final[dict[str, _Operation]] = {
     "com.microsoft:peek-message": SpreadNode._peek,
     "com.microsoft:batch-delete-messages": SpreadNode._each,
     "duobus:purge-messages": SpreadNode._each,
-    "com.microsoft:renew-session-lock": SpreadNode._by_session,
-    "com.microsoft:get-session-state": SpreadNode._by_session,
-    "com.microsoft:set-session-state": SpreadNode._by_session,
-    "com.microsoft:get-message-sessions": SpreadNode._sessions,
+    "com.microsoft:renew-session-lock": SpreadNode._of_sessions,
+    "com.microsoft:get-session-state": SpreadNode._of_sessions,
+    "com.microsoft:set-session-state": SpreadNode._of_sessions,
+    "com.microsoft:get-message-sessions": SpreadNode._of_sessions,
 }
 
 

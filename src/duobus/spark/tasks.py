@@ -90,23 +90,31 @@ def _page(receiver: Any, numbers: list[int], at: int) -> dict[int, Any]:
 def _waited_for(reading: Reading, key: Key, numbers: list[int], clock: Clock) -> dict[int, Any]:
     until_ms = clock.monotonic_ms() + PATIENCE_MS
     found: dict[int, Any] = dict.fromkeys(numbers)
+    others: dict[int, Any] = {}
     while missing := [number for number, message in found.items() if message is None]:
         if clock.monotonic_ms() >= until_ms:
-            _tell_loss(reading, key, missing)
+            _tell_loss(reading, key, [_described(number, others.get(number)) for number in missing])
             break
         pause(PAUSE_S)
         for message in _with_receiver(
             reading, key, clock, lambda receiver, missing=missing: list(look(receiver, missing))
         ):
-            if is_deferred(message):
-                found[message.sequence_number] = message
+            (found if is_deferred(message) else others)[message.sequence_number] = message
     return found
 
 
-def _tell_loss(reading: Reading, key: Key, missing: list[int]) -> None:
-    some = ", ".join(map(str, missing[:_LISTED]))
+def _described(number: int, message: Any) -> str:
+    """A message that is missing, with what there is in its place."""
+    if message is None:
+        return f"{number} gone"
+    state = getattr(message.state, "name", message.state)
+    return f"{number} {state}, delivered {message.delivery_count} times".lower()
+
+
+def _tell_loss(reading: Reading, key: Key, missing: list[str]) -> None:
+    some = "; ".join(missing[:_LISTED]) + ("; ..." if len(missing) > _LISTED else "")
     text = (
-        f"{len(missing)} claimed messages of '{key.entity}' are gone, or not deferred any more ({some} ...): somebody "
+        f"{len(missing)} claimed messages of '{key.entity}' are gone, or not deferred any more ({some}): somebody "
         "received them by number, or another query uses this checkpoint. failOnDataLoss=false goes on without them."
     )
     if reading.fails_on_loss:

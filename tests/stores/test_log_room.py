@@ -12,7 +12,7 @@ from store_builders import Broker, payloads_of
 
 from duobus.errors import StoreFailed
 from duobus.stores.interface import SourceRow
-from duobus.stores.log_room import LAID_OUT_MAX_BYTES, PIECE_BYTES, wanted
+from duobus.stores.log_room import LAID_OUT_MAX_BYTES, PIECE_BYTES, cut, wanted
 from duobus.stores.sqlite import SqliteStore
 
 
@@ -115,3 +115,40 @@ def test_a_store_that_is_closed_touches_no_log(tmp_path: Path) -> None:
     with pytest.raises(StoreFailed):
         store.make_room(PIECE_BYTES)
     assert log.stat().st_size == 0
+
+
+def test_a_disk_with_little_room_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker, store, source, log = opened(tmp_path)
+    broker.send(source, [b"x" * 1000])
+    before = log.stat().st_size
+    monkeypatch.setattr("duobus.stores.log_room.FREE_LEAST_BYTES", 1 << 60)
+    assert not store.make_room(PIECE_BYTES)
+    assert log.stat().st_size == before
+    store.close()
+
+
+@pytest.mark.parametrize("body", [b"x" * 1000, b"\0" * 30_000])
+def test_the_room_is_cut_off_and_no_page_with_it(tmp_path: Path, body: bytes) -> None:
+    broker, store, source, log = opened(tmp_path)
+    for _ in range(3):
+        broker.send(source, [body])
+    whole = log.stat().st_size
+    store.make_room(4 * PIECE_BYTES)
+    after = tmp_path / "after"
+    shutil.copytree(log.parent, after)
+    cut(str(after / log.name))
+    assert (after / log.name).stat().st_size == whole
+    again = Broker(SqliteStore(str(after / "f0.db"), 1, must_exist=True))
+    assert payloads_of(again.store.load(source.source_key, 1, 100)) == [body] * 3
+    again.store.close()
+    store.close()
+
+
+def test_what_is_no_log_is_left_as_it_is(tmp_path: Path) -> None:
+    log = tmp_path / "f0.db-wal"
+    cut(str(log))
+    assert not log.exists()
+    for text in (b"", b"\0" * 10_000, b"what else" * 100 + bytes(50)):
+        log.write_bytes(text)
+        cut(str(log))
+        assert log.read_bytes() == text

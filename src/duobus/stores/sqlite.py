@@ -7,6 +7,7 @@ prepared once, ranges deleted as ranges (reference/performance.md 5.4).
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -101,6 +102,9 @@ class SqliteStore(MessagingStore):
             raise StoreFailed(f"{self._path}: the store is open already")
         try:
             self._file.prepare(must_exist=self._must_exist)
+            if self._options.vfs is None:
+                # SQLite keeps the log beside the file that a link leads to.
+                log_room.cut(f"{os.path.realpath(self._path)}-wal")
             self._db = db = connect(self._path, self._options)
             contents = self._read(db)
             if self._options.vfs is None:

@@ -31,7 +31,7 @@ def test_a_store_is_away_in_the_tests_that_are_marked_after_their_fixtures_and_o
         def send(connection_string, queue):
             with ServiceBusClient.from_connection_string(connection_string) as client:
                 with client.get_queue_sender(queue) as sender:
-                    for _ in range(8):
+                    for _ in range(16):  # a round: one to each fragment
                         sender.send_messages(ServiceBusMessage("m"), timeout=16)
 
         @pytest.mark.duobus_drill(2)

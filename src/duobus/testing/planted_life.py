@@ -44,10 +44,11 @@ def quota_not_counted_back() -> Iterator[None]:
     """What is completed counts in the size of its entity for ever."""
     original = settling._uncount_all
 
-    def uncount_all(source: Any, slots: Any) -> None:
+    def uncount_all(source: Any, slots: Any) -> int:
         before = source.bytes
-        original(source, slots)
+        size = original(source, slots)
         source.bytes = before
+        return size
 
     with mock.patch.object(settling, "_uncount_all", uncount_all):
         yield

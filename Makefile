@@ -42,7 +42,7 @@ check: $(STAMP) ## Lint, format, types, import rules
 
 # Tests wait for processes, disks and timers more than they compute: three workers keep two cores busy. Tests of a group
 # share one worker, and with it what is slow to start: Spark.
-WORKERS ?= 3
+WORKERS ?= 4
 test: $(STAMP) ## All tests (WORKERS=...)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup --durations=25 tests
 

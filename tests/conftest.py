@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
+from kit_prompt_sdk import prompt_sdk
 
 #: Fixtures that are costly enough for one process alone: a JVM takes seconds to start, and a gigabyte.
 ALONE: Final = ("spark",)
@@ -33,6 +34,13 @@ def group_of(item: pytest.Item) -> str | None:
     if any(definitions[-1].scope == "module" for definitions in found.values()):
         return item.nodeid.partition("::")[0]
     return None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def prompt_links() -> Iterator[None]:
+    """The SDK opens and closes its links at once, wherever tests use it."""
+    with prompt_sdk():
+        yield
 
 
 @pytest.fixture(autouse=True)

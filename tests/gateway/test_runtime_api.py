@@ -413,6 +413,8 @@ async def test_a_body_that_drips_is_given_up() -> None:
             reply = await slow.reply()
             assert reply.status == 500
             assert "did not arrive" in reply.text
+            # Otherwise the server waits for the rest of it when it stops.
+            await slow.stream.close()
 
 
 @in_loop

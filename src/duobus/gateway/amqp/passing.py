@@ -42,6 +42,9 @@ PASSED: Final = "com.duobus:passed-by"
 TOKENS_MAX: Final = 100
 #: How long a server may take to accept a connection, in seconds.
 CONNECT_S: Final = 5.0
+#: A connection between two servers that is silent for twice as long is lost: neither a client nor the locks of one may
+#: wait for as long as a client's own connection is believed in.
+IDLE_MS: Final = 3_000
 _FRAME_SIZE: Final = 65_536
 
 #: What ``Whereabouts.where`` says beside an owner's address.
@@ -82,6 +85,14 @@ class Whereabouts(Protocol):
 
 class NotPassing:
     """What a connection has at other servers where there are none: nothing. See Passing for the methods."""
+
+    is_passed = False
+
+    def coordinate(self, start: Callable[[], None]) -> None:  # noqa: D102
+        start()
+
+    def coordinated(self) -> None:  # noqa: D102
+        return
 
     def opened(self, event: OpenReceived) -> None:  # noqa: D102
         return
@@ -132,6 +143,8 @@ class Passing(NotPassing):
         self._upstreams: dict[str, Upstream] = {}
         self._spreads: set[SpreadLink] = set()
         self._nodes: dict[tuple[str, ...], SpreadNode] = {}
+        # What begins when every owner is ready to do transactions.
+        self._starting: list[Callable[[], None]] = []
 
     # -- what the client has shown ------------------------------------------------------------------------------
 
@@ -139,6 +152,8 @@ class Passing(NotPassing):
         """The client has opened its connection."""
         self._hostname = event.hostname
         self.is_passed = any(str(key) == PASSED for key in event.properties)
+        if self.is_passed:
+            self._peer.engine.settings.idle_time_out_ms = IDLE_MS
 
     def logged_in(self, name: str, key: str) -> None:
         """The client's login was good."""
@@ -224,6 +239,7 @@ class Passing(NotPassing):
             container_id=self._peer.engine.settings.container_id,
             hostname=self._hostname,
             max_frame_size=_FRAME_SIZE,
+            idle_time_out_ms=IDLE_MS,
             mechanisms=(mechanism,),
             sasl_response=response,
             properties={PASSED: self._whereabouts.node_id},
@@ -246,6 +262,24 @@ class Passing(NotPassing):
             upstream.fail(untrusted(address, error))
         except (OSError, TimeoutError) as error:
             upstream.fail(f"the server at {address} cannot be reached ({type(error).__name__})")
+
+    # -- transactions -------------------------------------------------------------------------------------------
+
+    def coordinate(self, start: Callable[[], None]) -> None:
+        """The client has attached to the coordinator: owners are asked to do its transactions before it may begin."""
+        for upstream in self._upstreams.values():
+            upstream.coordinate()
+        self._starting.append(start)
+        self.coordinated()
+
+    def coordinated(self) -> None:
+        """An owner is ready to do transactions, or gone."""
+        coordinators = [upstream.coordinator for upstream in self._upstreams.values() if not upstream.is_gone]
+        # One that is only being connected to has its coordinator before its first link.
+        if all(one is None or one.is_ready or one.is_gone for one in coordinators):
+            starting, self._starting = self._starting, []
+            for start in starting:
+                start()
 
     # -- events of the client's connection ----------------------------------------------------------------------
 

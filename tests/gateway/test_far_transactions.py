@@ -29,6 +29,7 @@ from transaction_kit import (
 from duobus.amqp import ACCEPTED, LinkDetached, Source, Target, TransactionalState
 from duobus.broker import transfer_message_count
 from duobus.clock import Clock
+from duobus.gateway.amqp.far_via import FarVia
 from duobus.gateway.amqp.passing import HERE, IDLE_MS, UNKNOWN
 from duobus.gateway.amqp.transactions import TRANSACTION_MS
 from duobus.model.description import QueueDescription
@@ -335,6 +336,88 @@ async def test_a_link_via_an_entity_of_another_server_takes_part() -> None:
         assert await discharge(client, controller, txn) == ACCEPTED
         queue = room.owner.unit.namespace("ns").queues["q"]
         assert (active(room.owner), transfer_message_count(queue)) == (1, 1)
+
+
+async def worked_across(room: Room, first: str, second: str) -> None:
+    """Settle a message of one queue and send to another, in one transaction of a session for that."""
+    for server in (room.first, room.owner, room.other):
+        server.unit.namespace("ns").abroad = Abroad()
+    plain = await room.client()
+    await plain.send(await plain.sender(first), b"input")
+    client = await room.client()
+    controller = await coordinator(client)
+    receiver, sender = await client.receiver(first, credit=1), await client.sender(second)
+    for is_rolled_back in (True, False):
+        txn = await declare(client, controller)
+        if is_rolled_back:
+            delivery, _ = await client.receive(receiver)
+        await settle(client, txn, delivery, ACCEPTED)
+        assert await send(client, sender, txn, b"output") == TransactionalState(txn, ACCEPTED)
+        assert await discharge(client, controller, txn, fail=is_rolled_back) == ACCEPTED
+    # Outside of transactions the link is one like any other.
+    assert await client.send(sender, b"plain") == ACCEPTED
+
+
+def on_its_way(server: Server, name: str) -> int:
+    return transfer_message_count(server.door.unit.namespace("ns").queues[name])
+
+
+@in_loop
+async def test_across_entities_the_first_one_may_be_here_and_the_other_one_elsewhere() -> None:
+    async with servers() as room:
+        await worked_across(room, "own", "q")
+        assert (active(room.first, "own"), on_its_way(room.first, "own"), active(room.owner, "q")) == (0, 1, 1)
+
+
+@in_loop
+async def test_across_entities_the_first_one_may_be_elsewhere_and_the_other_one_here() -> None:
+    async with servers() as room:
+        await worked_across(room, "q", "own")
+        assert (active(room.owner), on_its_way(room.owner, "q"), active(room.first, "own")) == (0, 1, 1)
+
+
+@in_loop
+async def test_across_entities_both_may_be_elsewhere_and_with_different_owners() -> None:
+    async with servers() as room:
+        await worked_across(room, "q", "p")
+        assert (active(room.owner), on_its_way(room.owner, "q"), active(room.other, "p")) == (0, 1, 1)
+
+
+@in_loop
+async def test_across_entities_both_may_have_the_same_owner_elsewhere() -> None:
+    async with servers() as room:
+        await worked_across(room, "q", "near")
+        # It was taken over at once, beside what was sent plainly.
+        await settled(lambda: (active(room.owner), active(room.owner, "near")) == (0, 2))
+
+
+@in_loop
+async def test_a_session_for_transactions_across_entities_receives_from_its_first_one_only() -> None:
+    async with servers() as room:
+        for first, second in (("own", "q"), ("q", "own"), ("q", "p"), ("q", "near")):
+            client = await room.client()
+            await coordinator(client)
+            await client.receiver(first)
+            link = client.session.attach_receiver("second", Source(address=second), Target(address="c"))
+            event = await client.wait(LinkDetached, lambda event, link=link: event.link is link)
+            assert event.error is not None
+            assert event.error.condition == "com.microsoft:operation-cancelled"
+
+
+@in_loop
+async def test_across_entities_the_destination_has_to_exist_where_it_is_sent_from() -> None:
+    async with servers() as room:
+        # The owner of the first does not know of the second, so the client's link is refused in its words.
+        client = await room.client()
+        await coordinator(client)
+        await client.receiver("q")
+        link = client.session.attach_sender("second", Source(address="c"), Target(address="own"))
+        event = await client.wait(LinkDetached, lambda event: event.link is link)
+        assert event.error is not None
+        assert event.error.condition == "amqp:not-found"
+        (peer,) = room.first.door.peers
+        peer.tick(room.first.door.clock.now_ms(), room.first.door.clock.monotonic_ms())
+        assert not any(isinstance(found, FarVia) for found in peer.passing.node_links())
 
 
 # -- silence ----------------------------------------------------------------------------------------------------------

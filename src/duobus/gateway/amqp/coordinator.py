@@ -295,17 +295,28 @@ def attach_coordinator(peer: Peer, link: Link) -> None:
     peer.passing.coordinate(endpoint.start)
 
 
-def via_entity(peer: Peer, session: Session) -> Queue | None:
-    """The entity on which the transactions of a session work; None when the session is not for several entities.
+def begins_with_coordinator(peer: Peer, session: Session) -> bool:
+    """Whether a session is for transactions across entities."""
+    return isinstance(next(peer.endpoints_of(session), None), CoordinatorLink)
 
-    A session for transactions across entities has its coordinator first; the first entity that it attaches to is the
-    one, and what is sent to others goes via it.
+
+def first_of(peer: Peer, session: Session) -> Any:
+    """The link on the entity on which the transactions of a session work.
+
+    None when the session is not for several entities: one for transactions across entities has its coordinator first.
     """
     endpoints = peer.endpoints_of(session)
     if not isinstance(next(endpoints, None), CoordinatorLink):
         return None
-    entities = (getattr(endpoint, "queue", None) for endpoint in endpoints)
-    return next((entity for entity in entities if entity is not None), None)
+    # One that another server answers has no queue here.
+    is_entity = (found for found in endpoints if hasattr(found, "queue") or getattr(found, "is_entity", False))
+    return next(is_entity, None)
+
+
+def via_entity(peer: Peer, session: Session) -> Queue | None:
+    """The entity of this server on which the transactions of a session work, and via which they send to others."""
+    queue: Queue | None = getattr(first_of(peer, session), "queue", None)
+    return queue
 
 
 def demand_one_entity(peer: Peer, session: Session, queue: Queue) -> None:
@@ -314,9 +325,19 @@ def demand_one_entity(peer: Peer, session: Session, queue: Queue) -> None:
     Raises:
         OperationCancelled: The session is one of those, and has another entity already.
     """
-    first = via_entity(peer, session)
-    if first is not None and first.top is not queue.top:
-        raise OperationCancelled(
-            f"The session receives from '{first.path}' and began with a coordinator, so it cannot receive from "
-            f"'{queue.path}': local transactions cannot span multiple top-level entities. Use another session."
-        )
+    first = first_of(peer, session)
+    if first is None:
+        return
+    entity = getattr(first, "queue", None)
+    if entity is None:
+        raise second_entity(first.path, queue.path)
+    if entity.top is not queue.top:
+        raise second_entity(entity.path, queue.path)
+
+
+def second_entity(first: str, second: str) -> OperationCancelled:
+    """Why a session for transactions across entities cannot receive from another one."""
+    return OperationCancelled(
+        f"The session receives from '{first}' and began with a coordinator, so it cannot receive from '{second}': "
+        "local transactions cannot span multiple top-level entities. Use another session."
+    )

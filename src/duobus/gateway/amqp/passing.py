@@ -23,6 +23,8 @@ from duobus.amqp import ANONYMOUS, PLAIN, ConnectionSettings, Link, OpenReceived
 from duobus.broker import directory
 from duobus.broker.shares import Spread
 from duobus.errors import DetachForced, Unauthorized
+from duobus.gateway.amqp.coordinator import first_of, via_entity
+from duobus.gateway.amqp.far_via import Borrowed, FarVia, demand_same, is_via_session
 from duobus.gateway.amqp.passing_links import PassedLink
 from duobus.gateway.amqp.spread_links import SpreadLink, demand_ordinary
 from duobus.gateway.amqp.spread_management import SpreadNode
@@ -34,6 +36,7 @@ from duobus.model.address import Address
 from duobus.model.description import Right
 
 if TYPE_CHECKING:
+    from duobus.amqp import Transfers
     from duobus.gateway.amqp.peer import Peer
 
 #: In the properties of open: a connection that another server has made for a client. Its links are passed on no more.
@@ -94,6 +97,9 @@ class NotPassing:
     def coordinated(self) -> None:  # noqa: D102
         return
 
+    def send_via(self, link: Link, event: Transfers, passed: PassedLink | None = None) -> bool:  # noqa: D102
+        return False
+
     def opened(self, event: OpenReceived) -> None:  # noqa: D102
         return
 
@@ -143,6 +149,8 @@ class Passing(NotPassing):
         self._upstreams: dict[str, Upstream] = {}
         self._spreads: set[SpreadLink] = set()
         self._nodes: dict[tuple[str, ...], SpreadNode] = {}
+        # Links of the client, and those beside them on which its transactions send.
+        self._vias: dict[Link, FarVia] = {}
         # What begins when every owner is ready to do transactions.
         self._starting: list[Callable[[], None]] = []
 
@@ -180,7 +188,15 @@ class Passing(NotPassing):
         peer = self._peer
         spread = None if self.is_passed else self._whereabouts.spread_of(peer.namespace or "", address.key)
         where = UNKNOWN if spread else self._whereabouts.where(peer.namespace or "", address.key)
-        if where == HERE or (where == UNKNOWN and is_last and not spread):
+        if where == UNKNOWN and is_last and not spread:
+            return False
+        if self.is_passed and link.remote is not None and is_via_session(link.remote):
+            # It is not this entity's: see attaching.
+            return False
+        if self._needs_via(link, address, where):
+            self._make_via(link, address, again)
+            return True
+        if where == HERE:
             return False
         if not any(peer.allows(address.segments(), right) for right in (Right.LISTEN, Right.SEND, Right.MANAGE)):
             raise Unauthorized(
@@ -196,9 +212,42 @@ class Passing(NotPassing):
             return True
         if where == MOVING or self.is_passed:
             raise DetachForced(f"'{address.path}' moves to another server. Attach again.")
+        upstream = self.upstream(where)
+        if link.is_sender and not address.is_management:
+            demand_same(peer, link.session, address.path, upstream)
         passed = PassedLink(peer, link, address.segments(), self._whereabouts)
+        passed.is_entity = not address.is_management
         peer.add_endpoint(link, passed)
-        self.upstream(where).attach(passed)
+        upstream.attach(passed)
+        return True
+
+    def _needs_via(self, link: Link, address: Address, where: str) -> bool:
+        """Whether transactions send on a link by way of an entity of another server, and have no link there yet."""
+        if link.is_sender or address.is_management or self.is_passed or link in self._vias:
+            return False
+        first = first_of(self._peer, link.session)
+        if not isinstance(first, PassedLink) or where in (MOVING, UNKNOWN):
+            return False
+        return where == HERE or not first.is_of(self.upstream(where))
+
+    def _make_via(self, link: Link, address: Address, again: Callable[[], None]) -> None:
+        first = first_of(self._peer, link.session)
+        via = self._vias[link] = FarVia(self._peer, link, address.path, self._whereabouts, again)
+        first.attach_beside(via)
+
+    def send_via(self, link: Link, event: Transfers, passed: PassedLink | None = None) -> bool:
+        """Have a transaction send something by way of its session's first entity; False when that is the link's own.
+
+        ``passed``: the link, if another server answers it.
+        """
+        via = self._vias.get(link)
+        if via is not None:
+            via.take(event)
+            return True
+        queue = None if passed is None else via_entity(self._peer, link.session)
+        if queue is None or passed is None:
+            return False
+        Borrowed(self._peer, link, queue, passed.segments, passed.path).take(event)
         return True
 
     def _spread(self, link: Link, address: Address, spread: Spread) -> None:
@@ -308,10 +357,12 @@ class Passing(NotPassing):
             upstream.tick(monotonic_ms)
             if upstream.is_gone:
                 del self._upstreams[address]
+        for link in [link for link, via in self._vias.items() if via.is_over]:
+            self._vias.pop(link).end()
 
     def node_links(self) -> list[PassedLink]:
-        """Links with owners that belong to management nodes of queues that are spread."""
-        return [link for node in self._nodes.values() for link in node.parts()]
+        """Links with owners that are no endpoints: of management nodes of queues that are spread, and beside others."""
+        return [link for node in self._nodes.values() for link in node.parts()] + list(self._vias.values())
 
     def close(self) -> None:
         """The client is gone: its locks are given back by those who gave them."""
@@ -320,4 +371,5 @@ class Passing(NotPassing):
         self._upstreams.clear()
         self._nodes.clear()
         self._spreads.clear()
+        self._vias.clear()
         self.tokens.clear()

@@ -121,6 +121,7 @@ class PassedLink:
         link: The client's.
         uplink: That with the owner; None until it is made.
         session: The pair of sessions; likewise.
+        is_entity: It is on an entity itself, and not on its management node.
     """
 
     __slots__ = (
@@ -132,6 +133,7 @@ class PassedLink:
         "_prefix",
         "_upstream",
         "_whereabouts",
+        "is_entity",
         "link",
         "segments",
         "session",
@@ -141,6 +143,7 @@ class PassedLink:
     def __init__(self, peer: Peer, link: Link, segments: tuple[str, ...], whereabouts: Whereabouts) -> None:
         self.link = link
         self.segments = segments
+        self.is_entity = False
         self.uplink: Link | None = None
         self.session: PassedSession | None = None
         self._peer = peer
@@ -177,6 +180,11 @@ class PassedLink:
         self.uplink.context = self
         if self.link.is_sender:
             self.uplink.tags = []
+
+    def attach_beside(self, other: PassedLink) -> None:
+        """Have another link attached where this one is, on the same session."""
+        if self._upstream is not None:
+            self._upstream.attach(other)
 
     def parts(self) -> Sequence[PassedLink]:
         """The links with owners that it consists of."""
@@ -242,7 +250,11 @@ class PassedLink:
         uplink, session = self.uplink, self.session
         number = len(event.payloads)
         if event.state is not None:
-            self._in_state(event)
+            if self._peer.passing.send_via(self.link, event, self):
+                # The owner counts on a credit that this delivery has used up here.
+                self.owner_flow()
+            else:
+                self._in_state(event)
             return
         if uplink is None or session is None or uplink.credit < number:
             error = DetachForced(f"'{self.path}' takes nothing more for now. Attach again.")

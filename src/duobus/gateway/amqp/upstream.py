@@ -27,7 +27,8 @@ from duobus.amqp import (
 from duobus.codec import build_message
 from duobus.errors import ServiceBusError
 from duobus.gateway.amqp.cbs_node import CBS
-from duobus.gateway.amqp.far_coordinator import FarCoordinator
+from duobus.gateway.amqp.coordinator import begins_with_coordinator
+from duobus.gateway.amqp.far_coordinator import FarCoordinator, attach_coordinator_of
 from duobus.gateway.amqp.passing_links import PassedLink, PassedSession
 
 if TYPE_CHECKING:
@@ -113,6 +114,9 @@ class Upstream(asyncio.Protocol):
             if pair is None:
                 pair = self._sessions[client] = PassedSession(client, self._engine.begin())
                 self._by_owner[pair.owner] = pair
+                if begins_with_coordinator(self._peer, client):
+                    # So the owner knows that what transactions send on the session goes via its first entity.
+                    attach_coordinator_of(pair.owner, "coordinator")
             passed.attach(self, pair)
         except EngineMisuse as error:
             passed.lost(str(error))

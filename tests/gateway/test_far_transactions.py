@@ -206,8 +206,8 @@ async def test_requests_to_the_management_node_are_part_of_it_too() -> None:
 async def test_what_the_owner_refuses_dooms_the_transaction() -> None:
     async with servers() as room:
         client = await room.client()
-        controller = await coordinator(client)
         sender, near = await client.sender("q"), await client.sender("near")
+        controller = await coordinator(client)
         txn = await declare(client, controller)
         await send(client, sender, txn, b"a")
         # Another entity, of the same owner.
@@ -220,8 +220,8 @@ async def test_what_the_owner_refuses_dooms_the_transaction() -> None:
 async def test_entities_of_several_servers_are_refused_as_several_entities_are() -> None:
     async with servers() as room:
         client = await room.client()
-        controller = await coordinator(client)
         own, sender, other = [await client.sender(name) for name in ("own", "q", "p")]
+        controller = await coordinator(client)
         for one, two in ((own, sender), (sender, own), (sender, other)):
             txn = await declare(client, controller)
             await send(client, one, txn, b"a")

@@ -19,8 +19,19 @@ from collections.abc import Awaitable, Callable, Iterable
 from ssl import SSLCertVerificationError, SSLContext
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from duobus.amqp import ANONYMOUS, PLAIN, ConnectionSettings, Link, OpenReceived, Session, SessionEnded, plain_response
-from duobus.broker import directory
+from duobus.amqp import (
+    ANONYMOUS,
+    PLAIN,
+    ConnectionSettings,
+    Link,
+    OpenReceived,
+    Rejected,
+    Session,
+    SessionEnded,
+    TransactionalState,
+    plain_response,
+)
+from duobus.broker import directory, lock_lost
 from duobus.broker.shares import Spread
 from duobus.errors import DetachForced, Unauthorized
 from duobus.gateway.amqp.coordinator import first_of, via_entity
@@ -100,6 +111,9 @@ class NotPassing:
     def send_via(self, link: Link, event: Transfers, passed: PassedLink | None = None) -> bool:  # noqa: D102
         return False
 
+    def named(self, first: int, last: int) -> int:  # noqa: D102
+        return 0
+
     def opened(self, event: OpenReceived) -> None:  # noqa: D102
         return
 
@@ -151,6 +165,8 @@ class Passing(NotPassing):
         self._nodes: dict[tuple[str, ...], SpreadNode] = {}
         # Links of the client, and those beside them on which its transactions send.
         self._vias: dict[Link, FarVia] = {}
+        # What a transaction settles of others' deliveries at this moment: the client's range, and their number.
+        self._named: dict[tuple[int, int], int] = {}
         # What begins when every owner is ready to do transactions.
         self._starting: list[Callable[[], None]] = []
 
@@ -334,8 +350,23 @@ class Passing(NotPassing):
 
     def dispositions(self, session: Session, ranges: list[tuple[int, int, bool, Any]]) -> None:
         """The client settles what it has received."""
+        self._named.clear()
+        for first, last, settled, state in ranges:
+            if isinstance(state, TransactionalState):
+                self._note_named(session, first, last, state, settled=settled)
         for upstream in self._upstreams.values():
             upstream.client_settles(session, ranges)
+
+    def _note_named(self, session: Session, first: int, last: int, state: TransactionalState, *, settled: bool) -> None:
+        number = sum(upstream.number_of(session, first, last) for upstream in self._upstreams.values())
+        self._named[first, last] = number
+        # From here on the session has deliveries, so that those of this server are looked for in any case.
+        if not number and not self._peer.deliveries_of(session).settle(first, last, mark=False) and not settled:
+            session.disposition(False, first, last, Rejected(self._peer.error(lock_lost(), "$coordinator")), True)
+
+    def named(self, first: int, last: int) -> int:
+        """How many of the deliveries that the client names in a transaction at this moment are other servers'."""
+        return self._named.get((first, last), 0)
 
     def session_ended(self, event: SessionEnded) -> None:
         """A session of the client is gone, and all its links."""

@@ -12,6 +12,7 @@ from duobus.amqp import DeliveryState, Rejected, TransactionalState
 from duobus.broker import CancelScheduled, Queue, Reserve, Run, SettleBatch, Transaction, lock_lost
 from duobus.broker.transaction import OPEN, WORK_BYTES
 from duobus.errors import (
+    DetachForced,
     NotAllowed,
     QuotaExceeded,
     ServerBusy,
@@ -24,6 +25,7 @@ from duobus.gateway.amqp.far_coordinator import lost_with_its_owner, one_entity
 from duobus.model.metering import OPERATION_BYTES, SEND, SETTLE, operations_of
 
 if TYPE_CHECKING:
+    from duobus.amqp import TransferRefused, Transfers
     from duobus.gateway.amqp.coordinator import CoordinatorLink
     from duobus.gateway.amqp.deliveries import Deliveries, DeliveryRun
     from duobus.gateway.amqp.far_coordinator import FarCoordinator, FarTransaction
@@ -215,7 +217,12 @@ class Transactions:
     ) -> None:
         """Add the settlement of deliveries to a transaction and answer with the outcome that it will have."""
         # They stay unsettled: a rollback leaves them to be settled again, a lost connection gives them back at once.
-        for link, stretches in split(deliveries.settle(first, last, mark=False)).items():
+        found = deliveries.settle(first, last, mark=False)
+        known = sum(number for *_, number in found) + self._peer.passing.named(first, last)
+        if known <= (last - first) & 0xFFFFFFFF:
+            # Their link is gone, or they are settled: nothing of this may be done without them (I34).
+            self.doom(state.txn_id, lock_lost())
+        for link, stretches in split(found).items():
             answer: DeliveryState
             try:
                 answer = TransactionalState(state.txn_id, self._settle(state, link, deliveries, stretches))
@@ -259,6 +266,14 @@ class Transactions:
         if entry is not None:
             entry.transaction.doom(error)
             self.let_go(entry)
+
+    def transfers(self, event: Transfers) -> None:
+        """Nothing comes on a link that is not there."""
+
+    def refused(self, event: TransferRefused) -> None:
+        """A delivery came on a link that was detached a moment ago, and was dropped."""
+        if isinstance(event.state, TransactionalState):
+            self.doom(event.state.txn_id, DetachForced("A link was detached, so that part of it was not done."))
 
     # -- what it holds ------------------------------------------------------------------------------------------
 

@@ -168,6 +168,11 @@ class Upstream(asyncio.Protocol):
         # Settled by the client or not, it is the transaction that decides.
         pair.client_settles(first, last, state, settled=False)
 
+    def number_of(self, session: Session, first: int, last: int) -> int:
+        """How many of the client's deliveries in a range are this owner's."""
+        pair = self._sessions.get(session)
+        return 0 if pair is None else len(pair.named(first, last))
+
     def end_session(self, session: Session) -> None:
         """A session of the client has ended."""
         pair = self._sessions.pop(session, None)
@@ -237,6 +242,8 @@ class Upstream(asyncio.Protocol):
             link.context.answered()
 
     def _on_session_ended(self, event: SessionEnded) -> None:
+        if self.coordinator is not None and event.session is self.coordinator.session:
+            self.coordinator.lost()
         pair = self._by_owner.pop(event.session, None)
         if pair is not None:
             self._sessions.pop(pair.client, None)

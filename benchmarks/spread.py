@@ -25,6 +25,7 @@ from typing import Any, Final
 from benchmarks.load import workloads
 from benchmarks.load.exchange import Limits
 from benchmarks.passing import SERVERS, WORKLOADS, Pair
+from benchmarks.peers import LOG_SEGMENTS
 
 SPREAD: Final = "spread"
 #: Silence of a queue that voids a measurement, in seconds.
@@ -42,9 +43,11 @@ def compared(rates: dict[str, list[float]]) -> dict[str, Any]:
     return found
 
 
-def measure(folder: Path, names: Sequence[str], *, rounds: int, seconds: float) -> dict[str, dict[str, Any]]:
+def measure(
+    folder: Path, names: Sequence[str], *, rounds: int, seconds: float, segments: int = LOG_SEGMENTS
+) -> dict[str, dict[str, Any]]:
     """Each workload to the plain queue and to the spread one, in turn."""
-    with Pair(folder, options=("--spread",), partitioned=(SPREAD,)) as pair:
+    with Pair(folder, options=("--spread",), partitioned=(SPREAD,), segments=segments) as pair:
         store = min(pair.queues)
         ways = {"plain": pair.target(pair.owner_of(store), pair.queues[store])}
         ways |= {f"spread by server {server}": pair.target(server, SPREAD) for server in range(SERVERS)}
@@ -71,7 +74,13 @@ def main(words: list[str] | None = None) -> int:
     if options.quick:
         options.rounds, options.seconds = 1, 0.3
     with tempfile.TemporaryDirectory(prefix="duobus-spread-", dir=options.data_root) as folder:
-        found = measure(Path(folder), options.workloads.split(","), rounds=options.rounds, seconds=options.seconds)
+        found = measure(
+            Path(folder),
+            options.workloads.split(","),
+            rounds=options.rounds,
+            seconds=options.seconds,
+            segments=0 if options.quick else LOG_SEGMENTS,
+        )
     print(json.dumps(found, indent=1))
     return 0
 

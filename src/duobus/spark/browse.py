@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -31,6 +32,7 @@ from duobus.spark.extents import Extent, cut, extents, first_since
 from duobus.spark.offsets import COUNT_BITS, COUNT_MASK, Key, nexts_of
 from duobus.spark.options import Parsed
 from duobus.spark.patience import retried
+from duobus.spark.peeking import Page, page_of
 from duobus.spark.reading import reading_of, source_options
 from duobus.spark.rows import Rows, Source, check_schema
 
@@ -119,21 +121,27 @@ def _offsets(options: Parsed, name: str, words: tuple[str, ...]) -> Any:
         ) from None
 
 
-def looker(place: Place, entity: str, timeout_s: float) -> Any:
-    """Return a function that peeks at an entity through the connection that this process keeps."""
+def looker(place: Place, entity: str, timeout_s: float, look: Callable[[Any, int, int], Any] = peek) -> Any:
+    """Return a function that peeks at an entity through the connection that this process keeps.
+
+    Args:
+        place: The namespace.
+        entity: As offsets name it.
+        timeout_s: How long to try for a session.
+        look: Asks a receiver for messages from a number on, and for how many at most.
+    """
     key = Key(entity)
     name = ("reader", place, key)
 
-    def page(first: int, count: int) -> list[Any]:
-        def once() -> list[Any]:
+    def page(first: int, count: int) -> Any:
+        def once() -> Any:
             try:
-                return peek(KEPT.get(name, lambda: open_receiver(client(place), key)), first, count)
+                return look(KEPT.get(name, lambda: open_receiver(client(place), key)), first, count)
             except Exception:
                 KEPT.drop(name)
                 raise
 
-        found: list[Any] = retried(key, once, Clock(), timeout_s)
-        return found
+        return retried(key, once, Clock(), timeout_s)
 
     return page
 
@@ -190,22 +198,25 @@ def read_ranges(options: Parsed, schema: StructType, ranges: list[Range]) -> Ite
     reading = reading_of(options, schema)
     rows = Rows(schema, include_body=options["includeBody"])
     for part in ranges:
-        page = looker(reading.place, part.entity, reading.claim_timeout_s)
+        ask = looker(reading.place, part.entity, reading.claim_timeout_s, page_of)
         source = Source(reading.namespace, split_name(part.entity)[0])
-        yield from rows.batches(source, _messages(page, part))
+        yield from rows.batches(source, _messages(ask, part))
 
 
-def _messages(page: Any, part: Range) -> Iterator[Any]:
-    number = part.first
-    while number <= part.last:
-        found = page(number, min(PEEK, part.last - number + 1))
-        for message in found:
-            if message.sequence_number > part.last:
-                return
-            yield message
-        if not found:
-            return
-        number = found[-1].sequence_number + 1
+def _messages(ask: Callable[[int, int], Page], part: Range) -> Iterator[Any]:
+    """The messages of a range; while a page is made into rows the next one is on its way."""
+    with ThreadPoolExecutor(1) as thread:
+        number: int | None = part.first
+        coming = thread.submit(ask, part.first, min(PEEK, part.last - part.first + 1))
+        while number is not None:
+            page = coming.result()
+            number = None if page.last is None or page.last >= part.last else page.last + 1
+            if number is not None:
+                coming = thread.submit(ask, number, min(PEEK, part.last - number + 1))
+            for message in page:
+                if message.sequence_number > part.last:
+                    return
+                yield message
 
 
 def tasks_of(ranges: list[Range], options: Parsed) -> list[list[Range]]:

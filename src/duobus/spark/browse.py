@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 
 from duobus.clock import Clock
 from duobus.spark.connection import KEPT, Place, client, place_of
-from duobus.spark.entities import PEEK, open_receiver, peek, resolved, split_name
+from duobus.spark.entities import PEEK, demand_there, open_receiver, peek, resolved, split_name
 from duobus.spark.errors import OptionError
 from duobus.spark.extents import Extent, cut, extents, first_since
 from duobus.spark.offsets import COUNT_BITS, COUNT_MASK, Key, nexts_of
@@ -121,29 +121,29 @@ def _offsets(options: Parsed, name: str, words: tuple[str, ...]) -> Any:
         ) from None
 
 
-def looker(place: Place, entity: str, timeout_s: float, look: Callable[[Any, int, int], Any] = peek) -> Any:
+def looker(place: Place, entity: str, timeout_s: float, look: Callable[..., Any] = peek) -> Any:
     """Return a function that peeks at an entity through the connection that this process keeps.
 
     Args:
         place: The namespace.
         entity: As offsets name it.
         timeout_s: How long to try for a session.
-        look: Asks a receiver for messages from a number on, and for how many at most.
+        look: Called with a receiver, and with what the function is called with; ``peek`` takes a number and a count.
     """
     key = Key(entity)
     name = ("reader", place, key)
 
-    def page(first: int, count: int) -> Any:
+    def looked(*what: int) -> Any:
         def once() -> Any:
             try:
-                return look(KEPT.get(name, lambda: open_receiver(client(place), key)), first, count)
+                return look(KEPT.get(name, lambda: open_receiver(client(place), key)), *what)
             except Exception:
                 KEPT.drop(name)
                 raise
 
         return retried(key, once, Clock(), timeout_s)
 
-    return page
+    return looked
 
 
 class BrowseReader(DataSourceReader):
@@ -198,25 +198,48 @@ def read_ranges(options: Parsed, schema: StructType, ranges: list[Range]) -> Ite
     reading = reading_of(options, schema)
     rows = Rows(schema, include_body=options["includeBody"])
     for part in ranges:
-        ask = looker(reading.place, part.entity, reading.claim_timeout_s, page_of)
+        ask, demand = (
+            looker(reading.place, part.entity, reading.claim_timeout_s, how) for how in (page_of, demand_there)
+        )
         source = Source(reading.namespace, split_name(part.entity)[0])
-        yield from rows.batches(source, _messages(ask, part))
+        yield from rows.batches(source, messages_of(part, ask, demand))
 
 
-def _messages(ask: Callable[[int, int], Page], part: Range) -> Iterator[Any]:
-    """The messages of a range; while a page is made into rows the next one is on its way."""
+def messages_of(part: Range, ask: Callable[[int, int], Page], demand: Callable[[int], None]) -> Iterator[Any]:
+    """Yield the messages of a range; while a page is made into rows the next one is on its way.
+
+    Args:
+        part: The range.
+        ask: For a page, from a number on, of so many messages at most.
+        demand: Fails when a fragment is away, which a peek passes over as if it were empty (decision 0031).
+    """
+    fragment, number, was_there = part.last >> COUNT_BITS, part.first, False
+    # One thread, so that nothing else is asked for by the same receiver meanwhile.
     with ThreadPoolExecutor(1) as thread:
-        number: int | None = part.first
-        coming = thread.submit(ask, part.first, min(PEEK, part.last - part.first + 1))
-        while number is not None:
+        coming = thread.submit(ask, number, min(PEEK, part.last - number + 1))
+        while True:
             page = coming.result()
-            number = None if page.last is None or page.last >= part.last else page.last + 1
-            if number is not None:
-                coming = thread.submit(ask, number, min(PEEK, part.last - number + 1))
+            last = -1 if page.last is None else page.last
+            goes_on = last >> COUNT_BITS == fragment and last < part.last
+            if goes_on:
+                coming = thread.submit(ask, last + 1, min(PEEK, part.last - last))
+            reached = number - 1
             for message in page:
-                if message.sequence_number > part.last:
-                    return
+                at = message.sequence_number
+                if at > part.last:
+                    # Behind the range, or in another fragment.
+                    reached = at if at >> COUNT_BITS == fragment else reached
+                    break
+                reached = at
                 yield message
+            if reached >= part.last:
+                return
+            if not goes_on:
+                thread.submit(demand, fragment).result()
+                if was_there and reached < number:
+                    return
+                coming = thread.submit(ask, reached + 1, min(PEEK, part.last - reached))
+            number, was_there = reached + 1, not goes_on
 
 
 def tasks_of(ranges: list[Range], options: Parsed) -> list[list[Range]]:

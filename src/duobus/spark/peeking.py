@@ -17,7 +17,7 @@ from duobus.spark.peeked import decoded
 
 _OPERATION: Final = b"com.microsoft:peek-message"
 #: What is used of the SDK's receiver beside its public methods.
-_HIDDEN: Final = ("_mgmt_request_response_with_retry", "_populate_message_properties", "_check_live", "_amqp_transport")
+HIDDEN: Final = ("_mgmt_request_response_with_retry", "_populate_message_properties", "_check_live", "_amqp_transport")
 
 
 class Page:
@@ -55,7 +55,7 @@ class Page:
 
 def page_of(receiver: Any, first: int, count: int) -> Page:
     """Look at messages from a number on, as ``entities.peek`` does."""
-    if not all(hasattr(receiver, name) for name in _HIDDEN):
+    if not all(hasattr(receiver, name) for name in HIDDEN):
         return Page(peek(receiver, first, count), receiver)
     request: dict[str, Any] = {
         "from-sequence-number": receiver._amqp_transport.AMQP_LONG_VALUE(max(first, 1)),
@@ -71,9 +71,10 @@ def _answered(receiver: Any, status: int, answer: Any, description: Any, amqp_tr
     """The encoded messages of an answer; the SDK tells what went wrong if it is none."""
     if status == 200 and answer.value:
         return [bytes(entry[b"message"]) for entry in answer.value[b"messages"]]
-    from azure.servicebus._common.mgmt_handlers import peek_op
+    from azure.servicebus._common import mgmt_handlers
 
-    return list(peek_op(status, answer, description, receiver=receiver, amqp_transport=amqp_transport))
+    told: Any = mgmt_handlers
+    return list(told.peek_op(status, answer, description, receiver=receiver, amqp_transport=amqp_transport))
 
 
 def by_sdk(message: bytes, receiver: Any) -> Any:

@@ -106,15 +106,19 @@ def _waited_for(reading: Reading, key: Key, numbers: list[int], clock: Clock) ->
     until_ms = clock.monotonic_ms() + PATIENCE_MS
     found: dict[int, Any] = dict.fromkeys(numbers)
     others: dict[int, Any] = {}
-    while missing := [number for number, message in found.items() if message is None]:
-        if clock.monotonic_ms() >= until_ms:
-            _tell_loss(reading, key, [_described(number, others.get(number)) for number in missing])
-            break
+    missing = numbers
+    while missing:
+        # A process that was stopped meanwhile looks once more all the same.
+        is_last = clock.monotonic_ms() >= until_ms
         pause(PAUSE_S)
         for message in _with_receiver(
             reading, key, clock, lambda receiver, missing=missing: list(look(receiver, missing))
         ):
             (found if is_deferred(message) else others)[message.sequence_number] = message
+        missing = [number for number, message in found.items() if message is None]
+        if missing and is_last:
+            _tell_loss(reading, key, [_described(number, others.get(number)) for number in missing])
+            break
     return found
 
 

@@ -22,7 +22,8 @@ def test_deferred_messages_of_a_store_that_is_away_are_not_taken_for_gone(
     homes = duobus_drill.fragments(duobus_namespace.name, queue)
     with ServiceBusClient.from_connection_string(duobus_namespace.connection_string, retry_total=0) as client:
         with client.get_queue_sender(queue) as sender:
-            sender.send_messages([ServiceBusMessage(key, partition_key=key) for key in KEYS])
+            for key in KEYS:
+                sender.send_messages(ServiceBusMessage(key, partition_key=key))
         with client.get_queue_receiver(queue) as receiver:
             left = len(KEYS)
             while left:

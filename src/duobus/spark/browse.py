@@ -198,9 +198,8 @@ def read_ranges(options: Parsed, schema: StructType, ranges: list[Range]) -> Ite
     reading = reading_of(options, schema)
     rows = Rows(schema, include_body=options["includeBody"])
     for part in ranges:
-        ask, demand = (
-            looker(reading.place, part.entity, reading.claim_timeout_s, how) for how in (page_of, demand_there)
-        )
+        ask = looker(reading.place, part.entity, reading.claim_timeout_s, page_of)
+        demand = looker(reading.place, part.entity, reading.claim_timeout_s, demand_there)
         source = Source(reading.namespace, split_name(part.entity)[0])
         yield from rows.batches(source, messages_of(part, ask, demand))
 

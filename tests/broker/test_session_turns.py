@@ -98,7 +98,7 @@ def test_a_turn_locks_for_each_holder_what_is_its_own_in_order(one: Driver) -> N
     slots = taken(one, (locks["a"], 2), (locks["c"], 1), (locks["b"], 2))
     assert [slot.payload for slot in slots] == [b"0", b"2", b"3", b"1", b"4"]
     assert [slot.lock for slot in slots] == list(range(slots[0].lock, slots[0].lock + 5))
-    assert locks["a"].held == {slot.lock for slot in slots[:2]}
+    assert locks["a"].held == [slot.lock for slot in slots[:2]]
     assert [sessions.available(locks[name]) for name in NAMES] == [1, 0, 0]
 
 
@@ -138,7 +138,7 @@ def test_a_settlement_over_several_sessions_takes_each_message_from_its_holder(o
         "handle", 0, None, prefix=one.fragment.prefix, outcome=COMPLETE, ranges=[(slots[0].lock, len(slots))]
     )
     sessions.claim(one.fragment, command)
-    assert [lock.unsettled(one.source.locks) for lock in locks.values()] == [set(), set(), set()]
+    assert [lock.unsettled(one.source.locks) for lock in locks.values()] == [[], [], []]
     batch = one.commit(command)
     # Neighbours again, whatever the order of their holders.
     assert batch.removed == [(one.source.source_key, 1, 3)]
@@ -168,7 +168,7 @@ def test_a_holder_keeps_no_list_of_all_that_it_ever_had(one: Driver) -> None:
         one.commit(command)
         # One of two is kept, so what may be struck off is at most as much again.
         assert len(lock.held) <= 2 * len(one.source.locks) + HELD_MIN + 2
-    assert lock.unsettled(one.source.locks) == set(one.source.locks)
+    assert lock.unsettled(one.source.locks) == list(one.source.locks)
     one.commit(*sessions.release(one.fragment, lock, one.now_ms, counted=False))
     assert one.source.locks == {}
 

@@ -170,7 +170,7 @@ def former_holder_honoured() -> Iterator[None]:
     original = sessions.end
 
     def end(fragment: Fragment, source: Source, lock: sessions.SessionLock, *rest: Any) -> None:
-        held, lock.held = lock.held, set()
+        held, lock.held = lock.held, []
         original(fragment, source, lock, *rest)
         lock.held = held
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from duobus.broker.fragment.slot import Slot
 
 #: So many lock counters a holder's list may have before those of settled messages are struck off.
-HELD_MIN: Final = 16
+HELD_MIN: Final = 32
 
 
 class Session:
@@ -69,7 +69,7 @@ class SessionLock:
         self.number = number
         self.until_ms = until_ms
         self.owner = owner
-        self.held: set[int] = set()
+        self.held: list[int] = []
         self.held_max = HELD_MIN
         self.promised = 0
         self.is_over = False
@@ -80,11 +80,11 @@ class SessionLock:
         """Of the session."""
         return self.session.session_id
 
-    def unsettled(self, locks: dict[int, Slot]) -> set[int]:
+    def unsettled(self, locks: dict[int, Slot]) -> list[int]:
         """Lock counters of the messages that the holder has; ``locks`` are all that hold, and no counter comes twice.
 
         A settlement has no step for each holder, so those of settled messages are struck off here.
         """
-        held = self.held = {number for number in self.held if number in locks}
+        held = self.held = [number for number in self.held if number in locks]
         self.held_max = max(HELD_MIN, 2 * len(held))
         return held

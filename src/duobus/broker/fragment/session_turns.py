@@ -58,7 +58,10 @@ def take_turn(
     Returns:
         The first lock counter, and the messages of all, whose counters follow by one.
     """
-    first = number = fragment.next_lock
+    first = fragment.next_lock
+    # Each number is one object, wherever it is kept.
+    numbers = list(range(first, first + sum([left for _, left, _ in asked])))
+    at = 0
     # Counts of the messages; what can be done for all of them at once is done behind the loop.
     taken: list[int] = []
     locks, found = source.locks, source.by_count
@@ -68,11 +71,10 @@ def take_turn(
         if len(held) >= lock.held_max:
             held = lock.unsettled(locks)
         if left == 1:
-            held.add(number)
-            number += 1
+            held.append(numbers[at])
         else:
-            held.update(range(number, number + left))
-            number += left
+            held += numbers[at : at + left]
+        at += left
         if left == session.available == len(counts):
             # All of it, and nothing outdated: most often one message.
             session.available = 0
@@ -92,9 +94,9 @@ def take_turn(
         if counts and not session.available:
             counts.clear()
     slots = list(map(found.__getitem__, taken))
-    for given, slot in enumerate(slots, first):
-        slot.lock = given
-    locks.update(zip(range(first, number), slots, strict=True))
-    fragment.next_lock = number
+    for slot, number in zip(slots, numbers, strict=True):
+        slot.lock = number
+    locks.update(zip(numbers, slots, strict=True))
+    fragment.next_lock = first + at
     source.firsts.note(source, slots)
     return first, slots

@@ -331,7 +331,7 @@ def end(
     lock.is_over = True
     session.lock = None
     del sessions.locks[lock.number]
-    held, lock.held = sorted(lock.unsettled(source.locks)), set()
+    held, lock.held = sorted(lock.unsettled(source.locks)), []
     for number in held:
         slot = source.locks.pop(number, None)
         if slot is not None:
@@ -376,7 +376,7 @@ def lock_slots(fragment: Fragment, source: Source, lock: SessionLock, slots: lis
         source.locks[number] = slot
         number += 1
     source.firsts.note(source, slots)
-    lock.held.update(range(first, number))
+    lock.held += range(first, number)
     fragment.next_lock = number
     return first, slots
 
@@ -412,13 +412,13 @@ def deferred_fault(
 
 def settle_fault(source: Source, command: SettleBatch) -> ServiceBusError | None:
     """Why a settlement by token cannot be done: messages of a session are its holder's to settle (contract 9.4)."""
-    holder = command.holder
+    held = set() if command.holder is None else set(command.holder.held)
     for first, number in command.ranges:
         for lock in range(first, first + number):
             slot = source.locks.get(lock)
             if slot is None or sub_queue_of(slot.state) != MAIN:
                 continue
-            if holder is None or lock not in holder.held:
+            if lock not in held:
                 return session_lock_lost(id_of(slot))
     return None
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
-import sys
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from kit_order import place_of
 from kit_prompt_sdk import prompt_sdk
+from kit_sockets import collect_sockets
 
 #: Fixtures that are costly enough for one process alone: a JVM takes seconds to start, and a gigabyte.
 ALONE: Final = ("spark",)
@@ -20,13 +19,12 @@ ALONE: Final = ("spark",)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.pluginmanager.hasplugin("xdist"):
         return
-    groups = {item: group_of(item) for item in items}
-    for item, group in groups.items():
+    for item in items:
+        group = group_of(item)
         if group is not None:
             item.add_marker(pytest.mark.xdist_group(group))
     if hasattr(config, "workerinput"):
-        # What a group shares is used in the order of its file.
-        items.sort(key=lambda item: place_of(groups[item] or item.nodeid, limit_of(item)))
+        items.sort(key=lambda item: place_of(limit_of(item)))
 
 
 def limit_of(item: pytest.Item) -> float:
@@ -64,14 +62,4 @@ def sockets_collected(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.node.get_closest_marker("slow") or any(
         "Unraisable" in str(text) for mark in marks for text in mark.args
     ):
-        told = sys.unraisablehook
-
-        def pass_on(found: Any) -> None:
-            if not (isinstance(found.exc_value, ResourceWarning) and "socket" in str(found.exc_value)):
-                told(found)
-
-        sys.unraisablehook = pass_on
-        try:
-            gc.collect()
-        finally:
-            sys.unraisablehook = told
+        collect_sockets()

@@ -19,7 +19,8 @@ def profiled(*words: str) -> subprocess.CompletedProcess[str]:
 
 @needs_threads_apart
 def test_event_loop_and_each_store_have_their_own_table(tmp_path: Path) -> None:
-    words = ["C1x1", "--seconds", "0.2", "--stores", "2", "--partitioned", "--data-root", str(tmp_path), "--top", "8"]
+    # Long enough for each store to have something to do on a busy machine.
+    words = ["C1x1", "--seconds", "1", "--stores", "2", "--partitioned", "--data-root", str(tmp_path), "--top", "8"]
     done = profiled(*words)
     assert done.returncode == 0, done.stderr
     head, *tables = done.stdout.rstrip("\n").split("\n\n")

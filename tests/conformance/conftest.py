@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +9,7 @@ from kit_bus import Bus
 from kit_place import Place
 from kit_raw import RawClient, token
 from kit_sdk import Sdk
+from kit_sockets import collect_sockets
 
 from duobus.testing.broker import BrokerThread
 from duobus.testing.namespace import Broker
@@ -34,7 +34,7 @@ def sdk(request: pytest.FixtureRequest) -> Iterator[Sdk]:
         request.node.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
     yield Sdk(request.param)
     if request.param == "asyncio":
-        gc.collect()
+        collect_sockets()
 
 
 @pytest.fixture

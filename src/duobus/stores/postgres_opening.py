@@ -10,7 +10,7 @@ from duobus.errors import StoreFailed, StoreTooNew
 from duobus.stores import postgres_call
 from duobus.stores import postgres_schema as schema
 from duobus.stores.postgres_link import Link
-from duobus.stores.postgres_place import Place
+from duobus.stores.postgres_place import SERVER_SIDE, Place
 from duobus.stores.postgres_rows import Meta
 
 #: First half of the key of all locks of ours ("duob").
@@ -35,6 +35,7 @@ _SESSION: Final = (
     "lock_timeout = '20s'",
     "client_encoding = 'UTF8'",
     "max_parallel_workers_per_gather = 0",
+    *SERVER_SIDE,
 )
 #: What a commit relies on, and what may be set there. With a standby, ``remote_write`` and ``local`` would acknowledge
 #: what its promotion loses.

@@ -175,3 +175,5 @@ def test_states_grow_with_what_is_written() -> None:
     )
     known = {(key, state) for key in range(4) for state in range(9) if states.may_have(key, state)}
     assert known == {(1, 5), (2, 3), (3, 6)}
+    states.forget([1, 3])
+    assert [states.may_have(*each) for each in sorted(known)] == [False, True, False]

@@ -217,6 +217,7 @@ class PostgresStore(MessagingStore):
             del self._sources[key]
             self._shared.pop(key, None)
         del self._fragments[fragment.fragment_key]
+        self._states.forget(sources)
         self._homes = homes_of(self._sources)
         return False
 
@@ -249,6 +250,7 @@ class PostgresStore(MessagingStore):
         for key in keys if room > 0 else ():
             del self._sources[key]
             self._homes.pop(key, None)
+        self._states.forget(keys if room > 0 else ())
         return room <= 0
 
     def commit(self, batch: CommitBatch) -> None:

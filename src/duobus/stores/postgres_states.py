@@ -7,7 +7,7 @@ row has gone stays until the store is opened again, and costs a query that finds
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from duobus.stores.interface import COUNT_BITS, COUNT_MAX, Put
@@ -45,3 +45,7 @@ class States:
             if put.specials:
                 self._known.update((put.source_key, rare[0]) for rare in put.specials.values() if rare[0])
         self._known.update((row[0], row[2]) for row in changes if row[2])
+
+    def forget(self, source_keys: Collection[int]) -> None:
+        """Take in that sources are gone; their keys are never used again."""
+        self._known = {known for known in self._known if known[0] not in source_keys}

@@ -19,7 +19,6 @@ from duobus.broker import backlog, recovery
 from duobus.broker.alarm import Alarm
 from duobus.broker.counts import CountsTimer
 from duobus.broker.fragment import fanout, sessions
-from duobus.broker.fragment.clearing import Clearing
 from duobus.broker.fragment.commands import (
     Command,
     Group,
@@ -32,6 +31,7 @@ from duobus.broker.fragment.slot import NEVER, Slot
 from duobus.broker.freight import Freight
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.lending import Receiver
+from duobus.broker.lines import Lines, weigh
 from duobus.broker.paging import Pager, set_windows
 from duobus.broker.patience import CLOSE_S, ENDLESS_S, PatientWriter
 from duobus.broker.ports import LateRefusal, Plan, Watcher, Writer
@@ -118,6 +118,7 @@ class MessageBroker(Residents):
         self._counts = CountsTimer(self._loop, self._schedule)
         self._committing: dict[object, Fragment] = {}
         self._pending: deque[Command] = deque()
+        self._lines = Lines()
         self._work: list[Command] | None = None
         self._commit_no = 0
         self._start_scheduled = False
@@ -260,13 +261,14 @@ class MessageBroker(Residents):
             return
         if isinstance(command, Run):
             refusal = backlog.admit(command)
-            if refusal is None and len(self._pending) >= PENDING_MAX:
+            if refusal is None and len(self._pending) + len(self._lines) >= PENDING_MAX:
                 backlog.left(command)
                 refusal = busy("too many operations wait for this messaging store")
             if refusal is not None:
                 self._answer(command, refusal)
                 return
-        self._pending.append(command)
+        if not isinstance(command, Run) or self._lines.join(command):
+            self._pending.append(command)
         self._schedule()
 
     def take(self, handle: FragmentHandle, source_no: int, sub_queue: int, credit: int, receiver: Receiver) -> None:
@@ -410,14 +412,16 @@ class MessageBroker(Residents):
 
     def _decide_all(self, now_ms: int, commit: CommitBatch) -> list[Command]:
         """Check and apply what waits, up to the size of a good commit."""
-        pending = self._pending
+        pending, lines = self._pending, self._lines
         work: list[Command] = []
         messages = size = 0
-        while pending and messages < COMMIT_MESSAGES_MAX and size < COMMIT_BYTES_MAX:
+        while (pending or lines) and messages < COMMIT_MESSAGES_MAX and size < COMMIT_BYTES_MAX:
+            if not pending:
+                lines.move_up(pending)
             command = pending.popleft()
-            run = command if isinstance(command, Run) else None
-            if run is not None:
-                backlog.left(run)
+            if isinstance(command, Run):
+                backlog.left(command)
+                lines.left(command)
             try:
                 decided = self._decide(command, now_ms, commit, self._committing)
             except Exception as error:  # noqa: BLE001 - a fault of ours must not leave clients without an answer
@@ -428,15 +432,11 @@ class MessageBroker(Residents):
                 return []
             if decided:
                 work.append(command)
-                if run is not None:
-                    messages += fanout.weight_of(run)
-                    size += run.size
-                elif isinstance(command, Group):
-                    runs = [member for member in command.members if isinstance(member, Run)]
-                    messages += sum(map(fanout.weight_of, runs))
-                    size += sum(run.size for run in runs)
-                elif isinstance(command, Clearing):
-                    messages += len(command.slots)
+                weight = weigh(command)
+                messages += weight[0]
+                size += weight[1]
+        if lines:
+            lines.move_up(pending)
         return work
 
     def _decide(self, command: Command, now_ms: int, commit: CommitBatch, touched: dict[object, Fragment]) -> bool:
@@ -614,7 +614,7 @@ class MessageBroker(Residents):
         ``was_submitted``: whether the store was told to write what is under way, so that it may have done so.
         """
         work, self._work = self._work or [], None
-        pending, self._pending = list(self._pending), deque()
+        pending, self._pending = [*self._pending, *self._lines.clear()], deque()
         commit_no = self._commit_no
         old = {fragment.handle: fragment for fragment in self._fragments.values()}
         self._lose_memory(error)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from duobus.broker.fragment.duplicates import IdRoom
     from duobus.broker.fragment.source import SourceSettings
     from duobus.broker.freight import Fill, Freight
+    from duobus.broker.lines import Lines
     from duobus.broker.patience import PatientWriter
     from duobus.broker.placement import Placement
     from duobus.broker.ports import Plan, Watcher
@@ -52,6 +53,7 @@ class Residents:
     _fragments: dict[int, Fragment]
     _changed: dict[int, Fragment]
     _pending: deque[Command]
+    _lines: Lines
     _work: list[Command] | None
     _writer: PatientWriter
     _freight: Freight
@@ -90,6 +92,7 @@ class Residents:
         """
         if self.state != "open":
             return
+        self._pending.extend(self._lines.clear())
         runs = [run for run in (*self._pending, *(self._work or ())) if isinstance(run, Run)]
         placements = {run.placement for run in runs if run.placement is not None}
         better = {placement for placement in placements if _has_better(placement)}
@@ -258,7 +261,7 @@ class Residents:
         runs: list[Run] = []
         refused: list[Command] = []
         others: list[Command] = []
-        for command in self._pending:
+        for command in (*self._pending, *self._lines.clear()):
             members = command.members if isinstance(command, Group) else (command,)
             if all(member.handle.home is not handle for member in members):
                 others.append(command)

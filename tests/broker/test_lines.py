@@ -1,0 +1,65 @@
+"""Messages of each entity stand in a line of their own."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from broker_kit import batch
+
+from duobus.broker.fragment.commands import Run
+from duobus.broker.handle import FragmentHandle
+from duobus.broker.lines import AHEAD_BYTES, Lines
+
+
+def run_of(entity: int, name: bytes, size: int = AHEAD_BYTES) -> Run:
+    handle = FragmentHandle(None, entity, 0)  # type: ignore[arg-type]
+    made: Any = batch(name + bytes(size))
+    return Run(handle, 0, made, None, made.reply)
+
+
+def test_what_passes_the_bound_stands_behind_and_others_go_ahead() -> None:
+    lines = Lines()
+    assert lines.join(run_of(1, b"first"))
+    behind = run_of(1, b"second")
+    assert not lines.join(behind)
+    assert lines.join(run_of(2, b"of another"))
+    assert (len(lines), list(lines)) == (1, [behind])
+
+
+def test_nothing_overtakes_what_stands_behind_of_its_entity() -> None:
+    lines = Lines()
+    first, second, third = run_of(1, b"1"), run_of(1, b"2"), run_of(1, b"3", 1)
+    assert [lines.join(one) for one in (first, second)] == [True, False]
+    lines.left(first)
+    assert not lines.join(third)
+    pending: deque[Any] = deque()
+    lines.move_up(pending)
+    assert (list(pending), list(lines)) == ([second], [third])
+    lines.left(second)
+    lines.move_up(pending)
+    assert (list(pending), len(lines)) == ([second, third], 0)
+
+
+def test_entities_move_up_by_turns() -> None:
+    lines = Lines()
+    ahead = [run_of(entity, b"ahead") for entity in (1, 2)]
+    behind = [run_of(entity, b"%d" % number, 1) for entity in (1, 2) for number in range(2)]
+    assert [lines.join(one) for one in ahead + behind] == [True, True, False, False, False, False]
+    for one in ahead:
+        lines.left(one)
+    pending: deque[Any] = deque()
+    lines.move_up(pending)
+    assert list(pending) == [behind[0], behind[2], behind[1], behind[3]]
+
+
+def test_lines_that_are_given_up_give_back_all_that_stood_behind() -> None:
+    lines = Lines()
+    runs = [run_of(1, b"%d" % number) for number in range(3)]
+    for one in runs:
+        lines.join(one)
+    assert lines.clear() == runs[1:]
+    assert len(lines) == 0
+    # What was ahead is still to be taken, and is counted no more.
+    lines.left(runs[0])
+    assert lines.join(run_of(1, b"new"))

@@ -1,0 +1,20 @@
+"""A client that saturates one queue, and one that uses another in the same store; a planted bug (I62)."""
+
+from __future__ import annotations
+
+import pytest
+
+from duobus.testing.sim_fair import run
+
+
+@pytest.mark.parametrize("seed", [2, 3, 5])
+def test_a_message_is_in_the_next_commit_or_the_one_after_whatever_others_send(seed: int) -> None:
+    watch = run(seed)
+    assert watch.wrong == []
+    # There was somebody to wait behind.
+    assert watch.decided > 10
+    assert watch.waiting > 50
+
+
+def test_one_line_for_all_entities_is_caught() -> None:
+    assert {found.invariant for found in run(2, "first-come-first-served").wrong} == {62}

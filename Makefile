@@ -40,9 +40,11 @@ check: $(STAMP) ## Lint, format, types, import rules
 	$(BIN)/lint-imports
 	$(BIN)/lint-imports --config .importlinter-runtime
 
-# Tests wait for processes, disks and timers more than they compute: three workers keep two cores busy. Tests of a group
-# share one worker, and with it what is slow to start: Spark.
+# Tests wait for processes, disks and timers more than they compute: four workers keep two cores busy. Tests of a group
+# share one worker, and with it what is slow to start: Spark. Bytecode is kept, whatever the environment says: tests start
+# hundreds of processes, and compiling the package takes as long as starting one.
 WORKERS ?= 4
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(STAMP) ## All tests (WORKERS=...)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup --durations=25 tests
 

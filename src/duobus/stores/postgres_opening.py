@@ -7,6 +7,7 @@ from typing import Final
 from zlib import crc32
 
 from duobus.errors import StoreFailed, StoreTooNew
+from duobus.stores import postgres_call
 from duobus.stores import postgres_schema as schema
 from duobus.stores.postgres_link import Link
 from duobus.stores.postgres_place import SERVER_SIDE, Place
@@ -131,7 +132,12 @@ def prepare(link: Link, place: Place, store_id: int, *, must_exist: bool) -> Non
                 " It is never created anew by itself"
             )
         _create(link, place, store_id)
-        return
+    else:
+        _bring_forward(link, place, must_exist=must_exist)
+    link.prepare(postgres_call.NAME, postgres_call.STATEMENT)
+
+
+def _bring_forward(link: Link, place: Place, *, must_exist: bool) -> None:
     applied: list[tuple[int, str]] = [(row[0], row[1]) for row in link.rows(schema.READ_MIGRATIONS)]
     if applied and applied[-1][0] > schema.FORMAT_VERSION:
         raise StoreTooNew(

@@ -7,10 +7,11 @@ import pytest
 
 from duobus.errors import ConfigurationError, EntityAlreadyExists, StoreFailed, StoreTooNew
 from duobus.stores.catalog import SlotRow
-from duobus.stores.catalog_postgres import PostgresCatalog
+from duobus.stores.catalog_postgres import PostgresCatalog, connect
 from duobus.stores.leases import Exchange, LeaseEntry, NodeEntry, Table
 from duobus.stores.leases_postgres import PostgresLeases
-from duobus.stores.postgres_place import Place, catalog_place
+from duobus.stores.postgres_opening import open_session
+from duobus.stores.postgres_place import SERVER_SIDE, Place, catalog_place
 
 LEASE_MS = 60_000
 
@@ -156,3 +157,17 @@ def test_an_address_that_cannot_be_read_is_refused_without_being_shown() -> None
     with pytest.raises(ConfigurationError) as caught:
         catalog_place("postgresql:/somebody:canary-secret@h/x")
     assert "canary" not in str(caught.value)
+
+
+def test_the_database_does_not_believe_in_silent_sessions_for_long(postgres_url: str) -> None:
+    place = catalog_place(postgres_url)
+    session, link = connect(place, "test"), open_session(place, 1, is_aside=True)
+    try:
+        for setting in SERVER_SIDE:
+            name, _, value = setting.partition(" = ")
+            query = f"SELECT setting FROM pg_settings WHERE name = '{name}'"
+            assert session.execute(query.encode()).fetchone() == (value,)
+            assert link.rows(query) == [(value,)]
+    finally:
+        session.close()
+        link.close()

@@ -361,7 +361,8 @@ class Passing(NotPassing):
         number = sum(upstream.number_of(session, first, last) for upstream in self._upstreams.values())
         self._named[first, last] = number
         # From here on the session has deliveries, so that those of this server are looked for in any case.
-        if not number and not self._peer.deliveries_of(session).settle(first, last, mark=False) and not settled:
+        own = self._peer.deliveries_of(session).settle(first, last, mark=False)
+        if not number and not own and not settled:
             session.disposition(False, first, last, Rejected(self._peer.error(lock_lost(), "$coordinator")), True)
 
     def named(self, first: int, last: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import (
@@ -124,7 +125,9 @@ class Upstream(asyncio.Protocol):
     def coordinate(self) -> None:
         """The client has a coordinator here: so has it at the owner, before anything that may follow."""
         if self._is_ready and not self.is_gone and (self.coordinator is None or self.coordinator.is_gone):
-            self.coordinator = FarCoordinator(self._engine, self._peer.passing.coordinated)
+            # Where there is no room for it, transactions on this owner's entities are refused.
+            with suppress(EngineMisuse):
+                self.coordinator = FarCoordinator(self._engine, self._peer.passing.coordinated)
             self.write_soon()
 
     def put_token(self, audience: str, token: str) -> None:

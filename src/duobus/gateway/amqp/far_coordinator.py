@@ -194,6 +194,4 @@ def lost_with_its_owner() -> TransactionRolledBack:
 
 def lost_on_its_way() -> TransactionRolledBack:
     """Why a transaction can only be rolled back when a link has ended with messages that were not written yet."""
-    return TransactionRolledBack(
-        "A link has ended before all sent on it had reached the server of its entity."
-    )
+    return TransactionRolledBack("A link has ended before all sent on it had reached the server of its entity.")

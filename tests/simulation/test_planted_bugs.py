@@ -42,7 +42,7 @@ CATCHING_SEEDS = {
     "forward-in-two-commits": 9,
     "forgotten-too-early": 29,
     "hops-not-counted": 9,
-    "via-not-durable": 10,
+    "via-not-durable": 19,
     "session-handed-out-twice": 2,
     "session-state-lost-at-restart": 2,
     "session-newest-first": 2,

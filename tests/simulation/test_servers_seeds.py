@@ -14,7 +14,7 @@ CATCHING_SEEDS = {
     "epoch-not-checked": (12, "store contract broken"),
     "taken-before-it-is-durable": (69, "I1"),
     "number-not-remembered": (0, "I14"),
-    "ledger-not-recovered": (39, "I14"),
+    "ledger-not-recovered": (129, "I14"),
     "forgotten-while-the-origin-has-it": (29, "I14"),
 }
 #: Seeds that have found something: a store that was opened while it was given back; a session that was held when the

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from duobus.auth.authorizer import Authorizer, NamespaceRules
-from duobus.broker import MessageBroker, Namespace, Queue, ScaleUnit, Throttle, without_subscriptions
+from duobus.broker import MessageBroker, Namespace, Queue, ScaleUnit, Throttle, create_queues, without_subscriptions
 from duobus.clock import BrokerTime, Clock, Entropy
 from duobus.errors import ConfigurationError, ServiceBusError, StoreFailed, StoreTooNew
 from duobus.gateway.amqp.budget import ByteBudget
 from duobus.gateway.amqp.door import AmqpDoor
 from duobus.gateway.listener import Listener, TlsSource
 from duobus.gateway.switch import ProtocolFactory
-from duobus.model.description import ALL_RIGHTS, EMULATOR, AccessRule, TopicDescription
+from duobus.model.description import ALL_RIGHTS, EMULATOR, AccessRule, QueueDescription, TopicDescription
 from duobus.server.config import EMULATOR_KEY, Settings
 from duobus.server.config_file import NamespaceConfig
 from duobus.server.observing import samples
@@ -256,19 +256,22 @@ class Server:
     async def _create_entities(self, config: NamespaceConfig) -> None:
         """What the file asks for and is missing is created; what differs is named and left alone (design 6)."""
         home = self.unit.namespace(config.name)
+        missing = []
         for description in config.queues:
             queue = home.queues.get(description.name.lower())
             if queue is None:
-                try:
-                    # Checked with the file: what it forwards to may come later in it.
-                    await self.unit.create_queue(config.name, description, demand_targets=False)
-                except ServiceBusError as error:
-                    self.log.error("queue not created", queue=description.name, reason=str(error))
-                    continue
+                missing.append(description)
             else:
                 self.unit.report_differences(queue, queue.description, description)
+        await self._create_queues(home, missing)
         for topic in config.topics:
             await self._create_topic(home, topic)
+
+    async def _create_queues(self, home: Namespace, missing: list[QueueDescription]) -> None:
+        await create_queues(self.unit, home, missing, self._queue_refused)
+
+    def _queue_refused(self, description: QueueDescription, error: ServiceBusError) -> None:
+        self.log.error("queue not created", queue=description.name, reason=str(error))
 
     async def _create_topic(self, home: Namespace, asked: TopicDescription) -> None:
         """The same for a topic and its subscriptions: those that are missing are created, with their rules."""

@@ -3,8 +3,8 @@
 Fills the queue, reports what the server keeps resident, kills it with SIGKILL, drops the page cache where that is
 allowed, starts it again, and measures the time until a new send is accepted and an old message delivered. Then it
 drains the backlog with one receiver in several parts and compares their rate with that of short backlogs of a second
-queue, which are filled and drained before, between and after them by the same code. Every message must come exactly
-once. Needs about 1.5 KiB of disk a message.
+queue, which are filled and drained before, between and after them by the same code. The official SDK takes some of
+both queues, too, in turns. Every message must come exactly once. Needs about 1.5 KiB of disk a message.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from contextlib import closing
@@ -43,6 +44,8 @@ BODY_BYTES = 1024
 SHORT_MESSAGES = 25_000
 #: Short backlogs at each place between the parts.
 SHORT_TIMES = 3
+#: Turns of the official SDK at a short backlog and at the deep one, and messages that it takes in each.
+SDK_TURNS, SDK_MESSAGES = 5, 10_000
 #: Messages that one sender sends before another takes its place: it keeps the time of each.
 PER_SENDER = 200_000
 #: Room for two million messages: an ordinary queue has 1 GiB.
@@ -84,13 +87,21 @@ class CountingReceiver(Receiver):
     def feed(self, data: bytes, now: float) -> None:
         """As ``Receiver``; then tick off what came."""
         super().feed(data, now)
-        for _, sender, number, _ in MARKS.iter_unpack(b"".join(self.marks)):
-            if self.seen[sender][number]:
-                raise LoadError(f"message {number} of sender {sender} came twice")
-            self.seen[sender][number] = 1
+        self.tick(b"".join(self.marks))
         self.marks.clear()
         self.reads.clear()
         self.log.clear()
+
+    def tick(self, marks: bytes) -> None:
+        """Tick off what came, here or elsewhere.
+
+        Raises:
+            LoadError: one came twice.
+        """
+        for _, sender, number, _ in MARKS.iter_unpack(marks):
+            if self.seen[sender][number]:
+                raise LoadError(f"message {number} of sender {sender} came twice")
+            self.seen[sender][number] = 1
 
     def check(self) -> None:
         """Make sure that every message came.
@@ -113,8 +124,9 @@ class Looker(Receiver):
 class Bench:
     """Measures one broker."""
 
-    def __init__(self, server: ServerProcess) -> None:
+    def __init__(self, server: ServerProcess, folder: Path) -> None:
         self._server = server
+        self._marks = folder / "marks"
 
     def target(self, queue: str) -> Target:
         """Where a queue is."""
@@ -136,12 +148,18 @@ class Bench:
             counts.append(number)
         return counts
 
-    def drain(self, run: Run, counts: list[int], parts: int, short_messages: int) -> tuple[list[float], list[float]]:
-        """Receive the deep backlog in parts, short ones before, between and after; returns the rates of both."""
+    def drain(
+        self, run: Run, counts: list[int], taken: bytes, parts: int, short_messages: int
+    ) -> tuple[list[float], list[float]]:
+        """Receive the deep backlog in parts, short ones before, between and after; returns the rates of both.
+
+        ``taken`` has the marks of those that were received before.
+        """
         deep: list[float] = []
         short = [self.short(short_messages) for _ in range(SHORT_TIMES)]
         with closing(CountingReceiver(self.target(DEEP), run, counts)) as receiver:
-            left = sum(counts)
+            receiver.tick(taken)
+            left = sum(counts) - len(taken) // MARKS.size
             for part in range(parts, 0, -1):
                 deep.append(receiver.receive(left // part))
                 left -= left // part
@@ -157,6 +175,33 @@ class Bench:
             rate = receiver.receive(messages)
             receiver.check()
         return rate
+
+    def take_with_sdk(self, turns: int, messages: int) -> tuple[list[float], list[float], bytes]:
+        """Let the SDK take from the deep backlog and from short ones in turns; the rates of both, and the marks."""
+        deep: list[float] = []
+        short: list[float] = []
+        taken: list[bytes] = []
+        for _ in range(turns):
+            run = Run()
+            counts = self.fill(SHORT, run, messages)
+            with closing(CountingReceiver(self.target(SHORT), run, counts)) as ticked:
+                rate, marks = self._with_sdk(SHORT, messages)
+                ticked.tick(marks)
+                ticked.check()
+            short.append(rate)
+            rate, marks = self._with_sdk(DEEP, messages)
+            deep.append(rate)
+            taken.append(marks)
+        return deep, short, b"".join(taken)
+
+    def _with_sdk(self, queue: str, messages: int) -> tuple[float, bytes]:
+        command = [sys.executable, "-m", "benchmarks.sdk_receiver", self._server.connection_string, queue]
+        done = subprocess.run(
+            [*command, str(messages), str(self._marks)], cwd=ROOT, stdout=subprocess.PIPE, timeout=300, check=False
+        )
+        if done.returncode:
+            raise LoadError(f"the SDK ended with status {done.returncode}")
+        return messages / float(done.stdout), self._marks.read_bytes()
 
     def restart(self) -> dict[str, Any]:
         """SIGKILL, a cold cache where allowed, a start, a send, an old message; seconds since the process was made."""
@@ -216,7 +261,7 @@ def run(messages: int, short_messages: int, parts: int, data_root: Path) -> dict
             arguments=("--emulator", "--stores", "1"),
         )
         with server:
-            bench = Bench(server)
+            bench = Bench(server, Path(folder))
             bench.short(short_messages)
             deep = Run()
             began = perf_counter()
@@ -226,11 +271,16 @@ def run(messages: int, short_messages: int, parts: int, data_root: Path) -> dict
             files = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
             document["disk_mb"] = files / 1e6
             document["restart"] = bench.restart()
-            document["deep_rates"], document["short_rates"] = bench.drain(deep, counts, parts, short_messages)
+            turns = SDK_TURNS if messages >= 4 * SDK_TURNS * SDK_MESSAGES else 1
+            document["sdk_deep_rates"], document["sdk_short_rates"], taken = bench.take_with_sdk(
+                turns, SDK_MESSAGES if turns > 1 else short_messages
+            )
+            document["deep_rates"], document["short_rates"] = bench.drain(deep, counts, taken, parts, short_messages)
             document["resident_after_mb"], document["resident_peak_after_mb"] = usage.memory_mb(bench.pid)
     # What the parts took together, against the median of the short ones.
     document["deep_rate"] = len(document["deep_rates"]) / sum(1 / rate for rate in document["deep_rates"])
     document["rate_share"] = document["deep_rate"] / median(document["short_rates"])
+    document["sdk_rate_share"] = median(document["sdk_deep_rates"]) / median(document["sdk_short_rates"])
     document["failures"] = failures(document)
     return document
 

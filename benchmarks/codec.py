@@ -141,7 +141,7 @@ def measure_fragment() -> dict[str, float]:
     def commit(command: Run | SettleBatch) -> None:
         batch = CommitBatch(1, 1_000)
         fragment.apply(command, 1_000, batch)
-        fragment.touch(source, batch)
+        fragment.touch(source, batch, RUN)
         fragment.release(command, 1_000)
 
     def live() -> None:

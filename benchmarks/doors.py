@@ -225,7 +225,7 @@ def measure(folder: Path, rounds: int, seconds: float, scale: int = 1) -> dict[s
             name = "create_partitioned" if is_partitioned else "create_plain"
             work = creations(port, token_for(), number // scale, is_partitioned=is_partitioned)
             found[name] = asyncio.run(work)
-    many = {f"q{number:05}": {} for number in range(10_000 // scale)}
+    many: dict[str, dict[str, Any]] = {f"q{number:05}": {} for number in range(10_000 // scale)}
     server = ServerProcess(folder / "three", config=queues_config(many), arguments=("--emulator",))
     try:
         server.start(300)

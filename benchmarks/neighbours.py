@@ -27,6 +27,7 @@ from benchmarks.load.exchange import Exchange, Limits
 from benchmarks.load.link import Target
 from benchmarks.load.message import Run
 from benchmarks.load.sender import Sender
+from benchmarks.load.wire import LoadError
 from benchmarks.peers import EMULATOR_KEY, EMULATOR_RULE
 from duobus.demo.server_process import ServerProcess, queues_config
 
@@ -48,7 +49,7 @@ def beside(kind: str, *arguments: str) -> Iterator[list[float]]:
         assert process.stdout is not None
         try:
             if process.stdout.readline() != "ready\n":
-                raise workloads.LoadError(f"the hostile peer {kind!r} did not come up")
+                raise LoadError(f"the hostile peer {kind!r} did not come up")
             yield used
             output, _ = process.communicate("\n", timeout=10)
             used.extend(float(line) for line in output.split())
@@ -100,7 +101,7 @@ class Bench:
             hostile = self.measure()
         share, busy = min(1.0, used[0]), used[1]
         if kind == HOT_KEY and not busy:
-            raise workloads.LoadError("the fragment of the hot key never said that it is busy")
+            raise LoadError("the fragment of the hot key never said that it is busy")
         with beside("spinner", "--share", f"{share:.4f}"):
             control = self.measure()
         return {"alone": alone, "hostile": hostile, "control": control, "attacker_share": share, "busy": busy}

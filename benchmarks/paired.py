@@ -288,7 +288,7 @@ async def syphon(primary: ServerProcess, secondary: ServerProcess, rounds: int, 
 async def measure(folder: Path, parts: list[str], pairs: int, seconds: float, messages: int) -> dict[str, Any]:
     """Play what was asked for."""
     emulator = ("--emulator",)
-    orders = {"orders": {}}
+    orders: dict[str, dict[str, Any]] = {"orders": {}}
     backlogs = queues_config({**orders, **{queue: {"MaxDeliveryCount": 2_147_483_647} for queue in QUEUES}})
     found: dict[str, Any] = {}
     with (

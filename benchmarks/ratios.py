@@ -84,7 +84,7 @@ def of_postgres(samples: Samples) -> dict[str, dict[str, dict[str, dict[str, flo
 
 
 def _beside(samples: Samples, pairs: Mapping[str, str]) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
-    found = {}
+    found: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
     for own, other in pairs.items():
         if own in samples and other in samples:
             found |= ratios({own: samples[own], other: samples[other]}, other)

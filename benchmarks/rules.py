@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -28,7 +29,7 @@ PROPERTIES = {"color": "red", "qty": Int(5), "price": 2.5, "vip": True, "region"
 PAYLOAD = build_message(["m1", None, None, "Order-7"], PROPERTIES, data=b"x" * 1024)
 
 
-def by_hand(properties: dict) -> bool:
+def by_hand(properties: dict[str, Any]) -> bool:
     """The same as SQL, as somebody would write it who knows that a message may lack or mistype anything."""
     color, quantity = properties.get("color"), properties.get("qty")
     if not isinstance(color, str) or not isinstance(quantity, (int, float)):

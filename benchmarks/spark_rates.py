@@ -177,7 +177,7 @@ class Rates:
 
 def one(sizes: Sizes, tasks: int) -> dict[str, Any]:
     """Measure with so many tasks."""
-    queues = {name: {} for name in ("sdk", "browse", "claim", "capture")}
+    queues: dict[str, dict[str, Any]] = {name: {} for name in ("sdk", "browse", "claim", "capture")}
     with tempfile.TemporaryDirectory(prefix="duobus-rates-") as temporary:
         folder = Path(temporary)
         with ServerProcess(folder / "server", config=queues_config(queues), arguments=("--emulator",)) as server:

@@ -100,13 +100,14 @@ class Operator:
     def wait_until(self, store: int, *, is_open: bool) -> None:
         """Wait until a store is there, or away."""
         began = perf_counter()
+        states: dict[int, str] = {}
         while perf_counter() - began < CHANGE_S:
             states = {found["store"]: found["state"] for found in self.ask("GET", "stores")}
             if (states[store] == "open") is is_open:
                 return
             # what is asked here takes processor time of the broker
             sleep(0.02)
-        raise LoadError(f"store {store} is {states[store]} after {CHANGE_S:g} s")
+        raise LoadError(f"store {store} is {states.get(store)} after {CHANGE_S:g} s")
 
 
 class StallBench:
@@ -134,6 +135,7 @@ class StallBench:
     def round(self, *, stalled_first: bool) -> dict[str, dict[str, Any]]:
         """Measure the others without and with the stall, in either order; by queue."""
         found: dict[str, dict[str, Any]] = {PLAIN[1]: {}, SPREAD: {}}
+        out_s = 0.0
         for is_stalled in (stalled_first, not stalled_first):
             if is_stalled:
                 self._operator.ask("POST", f"stores/{self.sick}/stall")

@@ -24,8 +24,14 @@ def heads(data: bytes) -> None:
 
 async def _compare(data: bytes, found: Head) -> None:
     loop = asyncio.get_running_loop()
-    sizes = {"max_line_size": LINE_BYTES_MAX, "max_field_size": HEADER_BYTES_MAX, "max_headers": HEADERS_MAX}
-    parser = HttpRequestParser(BaseProtocol(loop), loop, 1 << 16, **sizes)
+    parser = HttpRequestParser(
+        BaseProtocol(loop),
+        loop,
+        1 << 16,
+        max_line_size=LINE_BYTES_MAX,
+        max_field_size=HEADER_BYTES_MAX,
+        max_headers=HEADERS_MAX,
+    )
     try:
         messages, is_upgraded, rest = parser.feed_data(data + _BODY * found.length)
     except HttpProcessingError as error:

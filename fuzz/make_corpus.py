@@ -9,11 +9,12 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
+from duobus.amqp.frames import frame  # noqa: E402 - the path comes first
 from duobus.amqp.performatives import Attach, Detach, Disposition, End, Source  # noqa: E402 - the path comes first
 from duobus.auth.sas import sign_token  # noqa: E402
 from duobus.codec import Array, Described, Int, Symbol, Timestamp, ULong, build_message, encode  # noqa: E402
 from fuzz import bearer, heads  # noqa: E402
-from fuzz.targets import ATTACHED, HANDSHAKE, KEY, NOW_MS, flow_of, frame, transfer_of  # noqa: E402
+from fuzz.targets import ATTACHED, HANDSHAKE, KEY, NOW_MS, flow_of, transfer_of  # noqa: E402
 
 UUID = uuid.UUID(int=7)
 

@@ -225,12 +225,14 @@ _RULES = NamespaceRules(
     "ns", (AccessRule(name="rule", primary_key=KEY, secondary_key=KEY, rights=int(ALL_RIGHTS)),), ("ns.example",)
 )
 _AUTHORIZER = Authorizer([_RULES])
+#: A request keeps its link for the reply only, and nobody replies here.
+_NO_LINK: Any = None
 
 
 def cbs(data: bytes) -> None:
     """A put-token message: from raw bytes, and with the bytes as audience and token."""
     try:
-        request = Request(None, data)  # type: ignore[arg-type] - a link is kept for the reply only
+        request = Request(_NO_LINK, data)
         _put(request.text("name") or "", request.body if isinstance(request.body, str) else "")
     except ServiceBusError:
         pass
@@ -383,7 +385,7 @@ def management(data: bytes) -> None:
         message = build_message([], {"operation": name})
         message = message + b"\x00\x53\x77" + data[1:]
     try:
-        request = Request(None, message)  # type: ignore[arg-type] - a link is kept for the reply only
+        request = Request(_NO_LINK, message)
         _run(_NODES[data[0] > 127]._do(request))
     except (ServiceBusError, KeyError) as error:
         # A number that is not deferred: the real queue says so before the table is asked.

@@ -379,7 +379,7 @@ def left_in(server: Any) -> int:
         "managementEndpoint": f"http://localhost:{server.ready['http_port']}",
     }
     with new_administration(place_of(parse(options, CONNECTION_OPTIONS))) as administration:
-        return int(administration.get_queue_runtime_properties(QUEUE).total_message_count)
+        return administration.get_queue_runtime_properties(QUEUE).total_message_count or 0
 
 
 @click.command()

@@ -13,6 +13,7 @@ def test_a_backlog_deeper_than_the_window_survives_a_kill_and_comes_exactly_once
     assert result["messages"] == 60_000
     assert len(result["deep_rates"]) == 2
     assert len(result["short_rates"]) == 9
+    assert len(result["sdk_deep_rates"]) == len(result["sdk_short_rates"]) == 1
     assert result["resident_mb"] > 0
     assert result["restart"]["old_message_seconds"] >= result["restart"]["ready_seconds"]
     assert not list(tmp_path.iterdir())

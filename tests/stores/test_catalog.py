@@ -265,6 +265,23 @@ def test_a_connection_that_failed_is_never_used_again(tmp_path: Path) -> None:
     catalog.close()
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_catalog_that_was_moved_away_is_not_made_anew_and_keeps_its_log(tmp_path: Path, is_replaced: bool) -> None:
+    catalog = SqliteCatalog(tmp_path / "catalog.db")
+    catalog.add_store(1, "store-1.db")
+    # As after SIGKILL: what is in the log alone stays there.
+    catalog._open().config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    catalog.close()
+    catalog.path.rename(tmp_path / "away")
+    if is_replaced:
+        catalog.path.touch()
+    for opened in (catalog, SqliteCatalog(catalog.path)):
+        with pytest.raises(StoreFailed, match="put it back"):
+            opened.read()
+    (tmp_path / "away").replace(catalog.path)
+    assert [row.store_id for row in catalog.read().stores] == [1]
+
+
 def test_a_move_is_known_until_it_ends_and_its_switch_changes_one_slot(catalog: Catalog) -> None:
     entity_id = catalog.begin_create("n", "queue", "q", b"{}", _SLOTS)
     move = MoveRow(entity_id, 8, 0, 3)

@@ -7,17 +7,24 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from store_builders import FAST, Broker, payloads_of, sqlite_store
 
 from duobus.errors import StoreFailed, StoreStale, StoreTooNew
+from duobus.stores import log_room, sqlite
+from duobus.stores.database import StoreFile
 from duobus.stores.interface import FORMAT_VERSION, Tombstone
 from duobus.stores.sqlite import SqliteStore
 
 
 def path_of(folder: Path) -> Path:
     return folder / "store" / "f0.db"
+
+
+def log_of(folder: Path) -> Path:
+    return Path(f"{path_of(folder)}-wal")
 
 
 def filled(folder: Path, n: int = 5) -> Broker:
@@ -114,6 +121,49 @@ def test_nothing_is_committed_to_a_file_that_is_no_longer_at_its_path(tmp_path: 
     assert broker.commit_no == number
     assert len(broker.store.load(1, 1, 10)) == 5
     assert broker.store.load(source.source_key, 1, 10) == []
+
+
+@pytest.mark.parametrize("moment", ["prepare", "cut", "connect"])
+def test_a_file_that_is_moved_away_while_it_is_opened_keeps_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    # I1: SQLite deletes the log beside a file without a page, and would make such a file.
+    broker = filled(tmp_path)
+    number = broker.commit_no
+    broker.store._abandon("killed")  # the log stays as it is
+    assert log_of(tmp_path).stat().st_size > 0
+    away = tmp_path / "away"
+    patched = {"prepare": (StoreFile, "_take_lock"), "cut": (log_room, "cut"), "connect": (sqlite, "connect")}[moment]
+    original = getattr(*patched)
+
+    def moved_before(*arguments: Any, **named: Any) -> Any:
+        if path_of(tmp_path).exists():
+            path_of(tmp_path).rename(away)
+        return original(*arguments, **named)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(*patched, moved_before)
+        with pytest.raises(StoreFailed):
+            broker.store.open()
+    assert not path_of(tmp_path).exists()
+    assert log_of(tmp_path).stat().st_size > 0
+
+    away.replace(path_of(tmp_path))
+    broker.open()
+    assert broker.commit_no == number
+    assert len(broker.store.load(1, 1, 10)) == 5
+
+
+def test_an_empty_file_in_the_place_of_a_store_leaves_its_log_alone(tmp_path: Path) -> None:
+    broker = filled(tmp_path)
+    broker.store._abandon("killed")
+    path_of(tmp_path).rename(tmp_path / "away")
+    path_of(tmp_path).touch()
+    with pytest.raises(StoreFailed, match="is empty; put it back"):
+        broker.store.open()
+    (tmp_path / "away").replace(path_of(tmp_path))
+    broker.open()
+    assert len(broker.store.load(1, 1, 10)) == 5
 
 
 def test_a_newer_format_is_refused_and_not_touched(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ How a store is opened, and why:
 * At open, the whole log is copied into the database file, synced, and cut to nothing. After a refused fsync
   the kernel may hold pages that it calls clean and that never reached the disk; whatever is read back from
   them is thereby written once more before anyone relies on it (L3).
+* SQLite never makes the file, and never sees one without a page in the place of a store that has existed: beside such
+  a file it deletes the log, and with it whatever was acknowledged and had not been copied home.
 """
 
 from __future__ import annotations
@@ -109,14 +111,11 @@ class StoreFile:
         """
         if self._is_virtual:
             return
-        if must_exist and not self._path.exists():
-            raise StoreFailed(
-                f"{self._path}: the store's file is missing; put it back, or declare the store lost."
-                " It is never created anew by itself"
-            )
+        self._demand(must_exist=must_exist)
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._take_lock()
-        if not self._path.exists():
+        self._demand(must_exist=must_exist)
+        if not must_exist:
             os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
         # What is wrong with it, SQLite says better.
         with suppress(OSError):
@@ -161,6 +160,19 @@ class StoreFile:
             os.close(self._lock)
             self._lock = None
 
+    def _demand(self, *, must_exist: bool) -> None:
+        if not must_exist:
+            return
+        try:
+            size = self._path.stat().st_size
+        except FileNotFoundError:
+            raise StoreFailed(
+                f"{self._path}: the store's file is missing; put it back, or declare the store lost."
+                " It is never created anew by itself"
+            ) from None
+        if not size:
+            raise empty_file(str(self._path))
+
     def _stat(self) -> tuple[int, int] | None:
         try:
             stat = self._path.stat()
@@ -188,9 +200,17 @@ def _sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+def empty_file(path: str) -> StoreFailed:
+    """What to raise when a store that has existed has a file with nothing in it."""
+    return StoreFailed(f"{path}: the store's file is empty; put it back, or declare the store lost")
+
+
 def connect(path: str, options: StoreOptions, *, cache_kib: int = _CACHE_KIB) -> apsw.Connection:
-    """Return a connection with every setting that safety and speed need; nothing is written yet."""
-    db = apsw.Connection(path, vfs=options.vfs, statementcachesize=_STATEMENT_CACHE)
+    """Return a connection with every setting that safety and speed need; nothing is written yet, and no file made."""
+    flags = apsw.SQLITE_OPEN_READWRITE
+    if options.vfs is not None:
+        flags |= apsw.SQLITE_OPEN_CREATE
+    db = apsw.Connection(path, flags, vfs=options.vfs, statementcachesize=_STATEMENT_CACHE)
     db.set_busy_timeout(_BUSY_MS)
     db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     db.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
@@ -222,7 +242,7 @@ def check_format(db: apsw.Connection, path: str, *, must_exist: bool) -> bool:
     application_id = int(db.pragma("application_id")) & 0xFFFFFFFF
     is_empty = version == 0 and db.execute("SELECT count(*) FROM sqlite_master").get == 0
     if is_empty and must_exist:
-        raise StoreFailed(f"{path}: the store's file is empty; put it back, or declare the store lost")
+        raise empty_file(path)
     if is_empty:
         return False
     if application_id != APPLICATION_ID:

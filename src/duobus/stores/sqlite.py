@@ -111,6 +111,7 @@ class SqliteStore(MessagingStore):
             if self._options.vfs is None:
                 self._aside = connect(self._path, self._options)
             self._ahead.open()
+            self._file.check_identity()
         except (StoreFailed, StoreTooNew) as error:
             self._abandon(str(error))
             raise

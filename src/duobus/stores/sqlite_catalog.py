@@ -92,6 +92,7 @@ class SqliteCatalog(Catalog):
     def __init__(self, path: Path) -> None:
         self.path = path
         self._connection: apsw.Connection | None = None
+        self._has_existed = False
 
     @_guarded
     def read(self) -> CatalogContents:
@@ -281,10 +282,16 @@ class SqliteCatalog(Catalog):
         if self._connection is not None:
             return self._connection
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Beside a file without a page SQLite deletes the log, and with it whatever is in it alone.
+        log = Path(f"{self.path}-wal")
+        is_empty = not self.path.exists() or not self.path.stat().st_size
+        if is_empty and (self._has_existed or (log.exists() and log.stat().st_size)):
+            raise FileNotFoundError("its file is missing or empty; put it back, it is never created anew by itself")
         # Made before the driver sees it, so that it is never readable by others, not for a moment; SQLite gives
         # its companion files the same mode.
-        self.path.touch(mode=0o600)
-        connection = apsw.Connection(str(self.path))
+        if is_empty:
+            self.path.touch(mode=0o600)
+        connection = apsw.Connection(str(self.path), apsw.SQLITE_OPEN_READWRITE)
         try:
             # Exclusive first: write-ahead mode then needs no shared memory and a second process is refused.
             connection.pragma("locking_mode", "exclusive")
@@ -295,6 +302,7 @@ class SqliteCatalog(Catalog):
             connection.close(force=True)
             raise
         self._connection = connection
+        self._has_existed = True
         return connection
 
     def _change(self, entity_id: int, *, state: str | None = None, description: str | None = None) -> None:

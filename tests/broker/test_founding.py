@@ -61,6 +61,13 @@ async def test_a_store_takes_all_of_a_batch_with_one_call(hall: Hall) -> None:
 
 
 @simulated
+async def test_entities_that_forward_nothing_are_not_looked_at_for_each_that_is_created(hall: Hall) -> None:
+    await hall.start()
+    assert await created(hall, plain(5)) == []
+    assert hall.unit.forwarding._lanes == {}
+
+
+@simulated
 async def test_a_name_that_comes_twice_is_refused_once(hall: Hall) -> None:
     await hall.start()
     refused = await created(hall, [*plain(2), QueueDescription(name="Q1")])

@@ -15,7 +15,7 @@ ARGS ?=
 COMPILED_TESTS := $(addprefix tests/,codec amqp model broker gateway conformance durability hostile simulation)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test compile test-compiled demo demo-spark demo-cluster serve bench parts doors neighbours backlog connections fanout paired passing scale bench-spark spark-cluster sim sim-bugs killloop faults powercut spark-kills javascript go proton fuzz docs entities samples schemathesis twins format clean stores
+.PHONY: help setup check test compile test-compiled demo demo-spark demo-cluster serve bench parts doors neighbours backlog connections fanout paired passing scale bench-spark spark-cluster sim sim-bugs killloop faults cuts powercut spark-kills javascript go proton fuzz docs samples schemathesis twins format clean stores entities
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
@@ -40,9 +40,11 @@ check: $(STAMP) ## Lint, format, types, import rules
 	$(BIN)/lint-imports
 	$(BIN)/lint-imports --config .importlinter-runtime
 
-# Tests wait for processes, disks and timers more than they compute: three workers keep two cores busy. Tests of a group
-# share one worker, and with it what is slow to start: Spark.
+# Tests wait for processes, disks and timers more than they compute: four workers keep two cores busy. Tests of a group
+# share one worker, and with it what is slow to start: Spark. Bytecode is kept, whatever the environment says: tests start
+# hundreds of processes, and compiling the package takes as long as starting one.
 WORKERS ?= 4
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(STAMP) ## All tests (WORKERS=...)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup --durations=25 tests
 
@@ -124,6 +126,10 @@ killloop: $(STAMP) ## Kill a broker under SDK traffic, 1,000 times (KILLS=...)
 
 faults: $(STAMP) ## Let faults of processes and disks strike under SDK traffic, 10 minutes each (MINUTES=...)
 	$(BIN)/python tools/faults.py --minutes $(or $(MINUTES),10) $(ARGS)
+
+cuts: $(STAMP) ## Cut servers from PostgreSQL and from each other, kill and stop them, 10 minutes (MINUTES=...); as root on Linux
+	DUOBUS_REQUIRE_NETWORKS=1 DUOBUS_CUT_MINUTES=$(or $(MINUTES),10) DUOBUS_CUT_SEED=$(or $(SEED),1) \
+		$(BIN)/python -m pytest -q -s tests/cluster/test_cut_networks.py
 
 powercut: $(STAMP) ## Cut the power of a real store, 1,000 times (CUTS=...); as root on Linux
 	$(BIN)/python tools/powercut.py --cuts $(or $(CUTS),1000) $(ARGS)

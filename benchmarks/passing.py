@@ -35,7 +35,7 @@ from zlib import crc32
 from benchmarks.load import workloads
 from benchmarks.load.exchange import Limits
 from benchmarks.load.link import Target
-from benchmarks.peers import EMULATOR_KEY, EMULATOR_RULE, POSTGRES_SETTINGS
+from benchmarks.peers import EMULATOR_KEY, EMULATOR_RULE, LOG_SEGMENTS, POSTGRES_SETTINGS, lay_out_log
 from duobus.demo.postgres_server import PostgresServer
 
 WORKLOADS: Final = ("A100", "C1x1", "C4x4")
@@ -59,10 +59,27 @@ def queue_in(store: int) -> str:
 
 
 class Pair:
-    """Two servers over one PostgreSQL, and a queue in each of two stores."""
+    """Two servers over one PostgreSQL, and a queue in each of two stores.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: For all that they write.
+        options: More words for each server.
+        partitioned: Names of queues that have several fragments.
+        segments: Of the database's log, laid out before anything is measured.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        options: Sequence[str] = (),
+        partitioned: Sequence[str] = (),
+        segments: int = LOG_SEGMENTS,
+    ) -> None:
         self._folder = folder
+        self._segments = segments
+        self._options = options
+        self._partitioned = partitioned
         folder.chmod(0o755)
         self._postgres = PostgresServer(folder / "postgres", durable=True, settings=POSTGRES_SETTINGS)
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -72,7 +89,11 @@ class Pair:
     def __enter__(self) -> Pair:
         self._postgres.create()
         self._postgres.start()
-        names = [{"Name": name, "Properties": {"LockDuration": "PT1M"}} for name in self.queues.values()]
+        lay_out_log(self._postgres, self._segments)
+        names: list[dict[str, Any]] = [{"Name": name} for name in self.queues.values()]
+        names += [{"Name": name, "Properties": {"EnablePartitioning": True}} for name in self._partitioned]
+        for queue in names:
+            queue.setdefault("Properties", {})["LockDuration"] = "PT1M"
         config = {"UserConfig": {"Namespaces": [{"Name": NAMESPACE, "Queues": names, "Topics": []}]}}
         (self._folder / "Config.json").write_text(json.dumps(config))
         for server in range(SERVERS):
@@ -97,7 +118,7 @@ class Pair:
         ready.unlink(missing_ok=True)
         words = ["--join", self._postgres.url(), "--emulator", "--stores", str(SERVERS), "--port", "0"]
         words += ["--http-port", "0", "--data", str(data), "--ready-file", str(ready)]
-        words += ["--config", str(self._folder / "Config.json")]
+        words += ["--config", str(self._folder / "Config.json"), *self._options]
         with (data / "log").open("ab") as log:
             self._processes[server] = subprocess.Popen(
                 [sys.executable, "-m", "duobus", "serve", *words], stdout=log, stderr=log, env=dict(os.environ)
@@ -178,9 +199,17 @@ def failovers(pair: Pair, rounds: int) -> dict[str, list[float]]:
     return {name: [pair.failover(number % SERVERS, what) for number in range(rounds)] for name, what in kinds.items()}
 
 
-def measure(folder: Path, names: Sequence[str], *, rounds: int, seconds: float, failover_rounds: int) -> dict[str, Any]:
+def measure(
+    folder: Path,
+    names: Sequence[str],
+    *,
+    rounds: int,
+    seconds: float,
+    failover_rounds: int,
+    segments: int = LOG_SEGMENTS,
+) -> dict[str, Any]:
     """All of it."""
-    with Pair(folder) as pair:
+    with Pair(folder, segments=segments) as pair:
         found = costs(pair, names, rounds, seconds)
         return {"passing": found, "failover": failovers(pair, failover_rounds)}
 
@@ -214,7 +243,12 @@ def main(words: list[str] | None = None) -> int:
     names = options.workloads.split(",")
     with tempfile.TemporaryDirectory(prefix="duobus-passing-", dir=options.data_root) as folder:
         found = measure(
-            Path(folder), names, rounds=options.rounds, seconds=options.seconds, failover_rounds=options.failovers
+            Path(folder),
+            names,
+            rounds=options.rounds,
+            seconds=options.seconds,
+            failover_rounds=options.failovers,
+            segments=0 if options.quick else LOG_SEGMENTS,
         )
     found["missed"] = [] if options.quick else missed(found)
     print(json.dumps(found, indent=1))

@@ -6,7 +6,8 @@ With one task and with two, each in a session of its own, over a broker process 
   end of its first batch. Shown apart, in no rate.
 - *ceiling*: Arrow batches out of nothing into nothing, and into Parquet.
 - *sdk*: a loop of the plain SDK that receives and completes, in one process.
-- *browse*: a queue as a table, into nothing; its ratio is to the ceiling, goal a tenth.
+- *browse*: a queue as a table, into nothing; its ratio is to the ceiling, goal a tenth. So many messages that it takes
+  about as long as the ceiling: both have the start of a process that plans in them, which is shown apart.
 - *claim*: a stream that claims, reads and settles, into nothing; its ratio is to the loop of the SDK, goal a half.
 - *capture*: as many with the same options into Parquet, by the capture job; its ratio is to the claim, goal 0.8.
 
@@ -56,23 +57,27 @@ class Sizes(NamedTuple):
     """How much is measured.
 
     Attributes:
-        messages: For the loop of the SDK and the browse.
+        messages: For the loop of the SDK.
         rows: Of a ceiling.
         batch: Messages of a batch of a stream.
+        browsed: Messages of the queue that is looked at.
     """
 
     messages: int
     rows: int
     batch: int
+    browsed: int
 
 
 class Rates:
     """Measures in one session."""
 
-    def __init__(self, server: ServerProcess, folder: Path, sizes: Sizes, tasks: int) -> None:
+    def __init__(self, server: ServerProcess, folder: Path, sizes: Sizes, tasks: int, *, streams: bool = True) -> None:
         self.server, self.folder, self.tasks = server, folder, tasks
-        self.messages, self.rows, self.batch = sizes
+        self.messages, self.rows, self.batch, self.browsed = sizes
+        self.has_streams = streams
         self.streams: dict[str, Steady] = {}
+        self.browse_start_s = 0.0
 
     def measure(self) -> dict[str, Any]:
         starts: list[Any] = []
@@ -86,15 +91,16 @@ class Rates:
         finally:
             self.spark.stop()
         start = {"session_s": start_s, "first_job_s": first_s, "first_python_source_s": source_s}
+        start["browse_of_a_hundred_s"] = self.browse_start_s
         start |= {f"{name}_first_batch_s": steady.first_s for name, steady in self.streams.items()}
         return {
             "start": {name: round(seconds, 1) for name, seconds in start.items()},
             "phases_ms": {name: steady.phases_ms for name, steady in self.streams.items()},
             "per_s": {name: round(rate) for name, rate in found.items()},
             "ratio": {
-                "browse_to_ceiling": round(found["browse"] / found["ceiling"], 3),
-                "claim_to_sdk": round(found["claim"] / found["sdk"], 3),
-                "capture_to_claim": round(found["capture"] / found["claim"], 3),
+                f"{name}_to_{other}": round(found[name] / found[other], 3)
+                for name, other in (("browse", "ceiling"), ("claim", "sdk"), ("capture", "claim"))
+                if name in found
             },
         }
 
@@ -106,11 +112,14 @@ class Rates:
         )
         parquet = str(self.folder / f"ceiling-{self.tasks}")
         found["ceiling_parquet"] = self.rows / timed(lambda: self._ceiling(self.rows).write.parquet(parquet))
+        self.send("browse", self.browsed)
+        self._browse().limit(100).collect()
+        self.browse_start_s = timed(lambda: self._browse().limit(100).write.format("noop").mode("overwrite").save())
+        found["browse"] = self.browsed / timed(lambda: self._browse().write.format("noop").mode("overwrite").save())
+        if not self.has_streams:
+            return found
         self.send("sdk")
         found["sdk"] = self.messages / timed(lambda: self.receive("sdk"))
-        self.send("browse")
-        self._browse().limit(100).collect()
-        found["browse"] = self.messages / timed(lambda: self._browse().write.format("noop").mode("overwrite").save())
         streams = {"claim": self._claim, "capture": self._capture}
         for name, run in streams.items():
             self.send(name, WARM * self.batch)
@@ -132,7 +141,7 @@ class Rates:
         return {"connectionStringEnv": ENV, "queue": queue, **where}
 
     def _browse(self) -> Any:
-        size = str(max(1, self.messages // self.tasks))
+        size = str(max(1, self.browsed // self.tasks))
         return (
             self.spark.read.format("duobus").options(**self._options("browse")).option("maxRecordsPerPartition", size)
         ).load()
@@ -175,7 +184,7 @@ class Rates:
         return ServiceBusClient.from_connection_string(self.server.connection_string)
 
 
-def one(sizes: Sizes, tasks: int) -> dict[str, Any]:
+def one(sizes: Sizes, tasks: int, *, streams: bool) -> dict[str, Any]:
     """Measure with so many tasks."""
     queues: dict[str, dict[str, Any]] = {name: {} for name in ("sdk", "browse", "claim", "capture")}
     with tempfile.TemporaryDirectory(prefix="duobus-rates-") as temporary:
@@ -184,7 +193,7 @@ def one(sizes: Sizes, tasks: int) -> dict[str, Any]:
             os.environ[ENV] = server.connection_string
             paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-            return Rates(server, folder, sizes, tasks).measure()
+            return Rates(server, folder, sizes, tasks, streams=streams).measure()
 
 
 def main() -> None:
@@ -192,18 +201,19 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="less of everything, with smaller batches")
     parser.add_argument("--tasks", type=int, choices=(1, 2), help="only with so many")
     parser.add_argument("--batch", type=int, help="messages of a batch of a stream; capture's own default is 50000")
+    parser.add_argument("--no-streams", action="store_true", help="only the ceiling and the browse")
     options = parser.parse_args()
     silence_sdk_logs()
-    sizes = Sizes(5_000, 100_000, 5_000) if options.quick else Sizes(20_000, 400_000, 10_000)
+    sizes = Sizes(5_000, 100_000, 5_000, 20_000) if options.quick else Sizes(20_000, 400_000, 10_000, 80_000)
     sizes = sizes._replace(batch=options.batch or sizes.batch)
     if options.tasks:
-        print(json.dumps(one(sizes, options.tasks)))
+        print(json.dumps(one(sizes, options.tasks, streams=not options.no_streams)))
         return
     found: dict[str, Any] = {}
     for tasks in (1, 2):
         # In a process of its own: a JVM keeps its environment, and with it the address of the first broker.
         command = [sys.executable, "-m", "benchmarks.spark_rates", "--tasks", str(tasks)]
-        command += ["--batch", str(sizes.batch)] + ["--quick"] * options.quick
+        command += ["--batch", str(sizes.batch)] + ["--quick"] * options.quick + ["--no-streams"] * options.no_streams
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
         found[f"{tasks} tasks"] = json.loads(done.stdout.splitlines()[-1])
         print(f"with {tasks} tasks: {json.dumps(found[f'{tasks} tasks'])}", file=sys.stderr)

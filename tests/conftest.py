@@ -1,4 +1,4 @@
-"""Which tests share a process when they run in several (``--dist loadgroup``), and what they leave to each other."""
+"""Which tests share a process when they run in several (``--dist loadgroup``), in which order, and what they leave."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
+from kit_order import place_of
+from kit_prompt_sdk import prompt_sdk
 
 #: Fixtures that are costly enough for one process alone: a JVM takes seconds to start, and a gigabyte.
 ALONE: Final = ("spark",)
@@ -18,10 +20,19 @@ ALONE: Final = ("spark",)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.pluginmanager.hasplugin("xdist"):
         return
-    for item in items:
-        group = group_of(item)
+    groups = {item: group_of(item) for item in items}
+    for item, group in groups.items():
         if group is not None:
             item.add_marker(pytest.mark.xdist_group(group))
+    if hasattr(config, "workerinput"):
+        # What a group shares is used in the order of its file.
+        items.sort(key=lambda item: place_of(groups[item] or item.nodeid, limit_of(item)))
+
+
+def limit_of(item: pytest.Item) -> float:
+    """What a test says that it may take, in seconds."""
+    mark = item.get_closest_marker("timeout")
+    return float(mark.args[0]) if mark is not None and mark.args else 0.0
 
 
 def group_of(item: pytest.Item) -> str | None:
@@ -33,6 +44,13 @@ def group_of(item: pytest.Item) -> str | None:
     if any(definitions[-1].scope == "module" for definitions in found.values()):
         return item.nodeid.partition("::")[0]
     return None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def prompt_links() -> Iterator[None]:
+    """The SDK opens and closes its links at once, wherever tests use it."""
+    with prompt_sdk():
+        yield
 
 
 @pytest.fixture(autouse=True)

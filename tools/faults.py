@@ -102,11 +102,13 @@ def _empty(stage: Stage) -> None:
 
 def _remount(option: str) -> Callable[[Stage], None]:
     def remount(stage: Stage) -> None:
-        # A file that is open for writing keeps a file system from becoming read-only; its files can be made so.
+        # A file that is open for writing keeps a file system from becoming read-only; its files can be made so. On a
+        # file system that did become read-only no file can be changed, so that it comes back first.
         flag = "+i" if option == "ro" else "-i"
         files = [str(path) for path in stage.store.parent.glob("store-1.db*")]
-        subprocess.run(["chattr", flag, *files], check=False, capture_output=True)
-        subprocess.run(["mount", "-o", f"remount,{option}", str(stage.disk)], check=False, capture_output=True)
+        words = ["chattr", flag, *files], ["mount", "-o", f"remount,{option}", str(stage.disk)]
+        for command in words if option == "ro" else reversed(words):
+            subprocess.run(command, check=False, capture_output=True)
 
     return remount
 

@@ -245,3 +245,11 @@ def test_closing_before_amqp_has_started_says_nothing() -> None:
     assert server.is_closed
     assert server.take_output() == b""
     server.close()
+
+
+def test_an_event_tells_its_fields_compiled_or_not() -> None:
+    event = SaslInit("PLAIN", b"secret", None)
+
+    text = repr(event)
+    assert text.startswith("SaslInit(")
+    assert all(part in text for part in ("mechanism='PLAIN'", "hostname=None"))

@@ -31,7 +31,7 @@ def test_a_short_round_measures_both_ways_and_both_failovers() -> None:
         pytest.skip(str(error))
     # Not below tmp_path, which PostgreSQL's own user cannot enter.
     with tempfile.TemporaryDirectory(prefix="duobus-passing-") as folder:
-        found = passing.measure(Path(folder), ("A100",), rounds=1, seconds=0.2, failover_rounds=1)
+        found = passing.measure(Path(folder), ("A100",), rounds=1, seconds=0.2, failover_rounds=1, segments=0)
     assert found["passing"]["A100"]["owner"] > 0
     assert found["passing"]["A100"]["passed"] > 0
     assert len(found["failover"]["kill_s"]) == len(found["failover"]["drain_s"]) == 1

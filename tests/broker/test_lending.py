@@ -26,6 +26,7 @@ class Broker:
     """Stands for a message broker: answers takes when it is told to."""
 
     def __init__(self) -> None:
+        self.is_late = False
         self.takes: deque[tuple[FragmentHandle, int, Receiver]] = deque()
         self.unlocked: list[tuple[list[tuple[int, int]], bool]] = []
 
@@ -175,3 +176,62 @@ def test_a_fragment_that_is_away_holds_nobody_up() -> None:
     lender.offer(ill)
     lender.offer(healthy)
     assert lent(broker) == [(1, 5)]
+
+
+def stage_in_two_stores(first: int, second: int) -> tuple[Lender, Broker, Broker, list[FragmentHandle]]:
+    """A lender and two fragments with so many messages, each in a store of its own."""
+    lender, one, handles = stage(first, second)
+    other = Broker()
+    handles[1].broker = other  # type: ignore[assignment]
+    return lender, one, other, handles
+
+
+def test_who_takes_for_good_is_served_by_stores_that_are_not_late() -> None:
+    lender, late, well, handles = stage_in_two_stores(5, 5)
+    late.is_late = True
+    receiver = lender.open(Box(), removing=True)
+    for handle in handles:
+        lender.offer(handle)
+    receiver.request(8)
+    assert (lent(late), lent(well)) == ([], [(1, 5)])
+    assert (receiver.wanted, lender.passes_over) == (3, True)
+
+
+def test_who_takes_with_a_lock_is_served_by_a_store_that_is_late() -> None:
+    lender, late, well, handles = stage_in_two_stores(5, 5)
+    late.is_late = True
+    removing, locking = lender.open(Box(), removing=True), lender.open(Box(), removing=False)
+    removing.request(5)
+    locking.request(5)
+    for handle in handles:
+        lender.offer(handle)
+    assert [receiver for _, _, receiver in late.takes] == [locking]
+    assert [receiver for _, _, receiver in well.takes] == [removing]
+
+
+def test_who_passed_a_late_store_over_is_lent_to_it_before_later_ones_when_it_answers() -> None:
+    lender, late, _, (handle, _) = stage_in_two_stores(5, 0)
+    late.is_late = True
+    receivers = [lender.open(Box(), removing=True) for _ in range(3)]
+    for receiver in receivers[:2]:
+        receiver.request(2)
+    lender.offer(handle)
+    # To ask again is not to be served later.
+    receivers[0].request(2)
+    receivers[2].request(2)
+    late.is_late = False
+    lender.offer(handle)
+    assert [(receivers.index(receiver), credit) for _, credit, receiver in late.takes] == [(0, 2), (1, 2), (2, 1)]
+    assert not lender.passes_over
+
+
+def test_a_receiver_that_closes_while_it_passes_a_store_over_is_forgotten() -> None:
+    lender, late, _, (handle, _) = stage_in_two_stores(5, 0)
+    late.is_late = True
+    receiver = lender.open(Box(), removing=True)
+    receiver.request(2)
+    lender.offer(handle)
+    receiver.close()
+    late.is_late = False
+    lender.offer(handle)
+    assert (lent(late), lender.passes_over) == ([], False)

@@ -193,6 +193,32 @@ async def test_a_keyless_send_does_not_wait_for_a_slow_store_that_is_not_slow_en
     assert hall.loop.time() - began_s < 5
 
 
+@simulated_over(2)
+async def test_who_takes_for_good_gets_what_another_store_has_within_a_second_while_one_is_slow(hall: Hall) -> None:
+    await hall.start()
+    queue = await hall.create(enable_partitioning=True)
+    keys = {slot_of(string_key(f"k{n}"), 16): f"k{n}" for n in range(200)}
+    sick, well = (next(slot for slot in keys if queue.fragments[slot].broker.store_id == store) for store in (1, 2))
+    for slot in (sick, sick):
+        queue.send(batch(b"slow", key=string_key(keys[slot])))
+    await turns()
+    hall.writers[1].is_held = True
+    under_way = batch(b"under way", key=string_key(keys[sick]))
+    queue.send(under_way)
+    await turns()
+    # Both are asked of the sick store; nothing of them has been decided.
+    standing, box = receiver(queue, 2, removing=True)
+    await turns()
+    queue.send(batch(b"quick", key=string_key(keys[well])))
+    await asyncio.sleep(1.0)
+    assert payloads(box) == [b"quick"]
+    assert (standing.wanted, standing.lent) == (1, 0)
+    # It answers before it is given up: what is there comes, although nothing new has come to it.
+    hall.writers[1].release()
+    await asyncio.sleep(1.0)
+    assert payloads(box) == [b"quick", b"slow"]
+
+
 @simulated_over(1)
 async def test_a_message_waits_for_a_late_store_when_there_is_no_other(hall: Hall) -> None:
     await hall.start()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from duobus.broker.fragment import sessions
 from duobus.broker.fragment.commands import COMPLETE, DEAD_LETTER_OUTCOME, Run, SettleBatch
+from duobus.broker.fragment.session import HELD_MIN
 from duobus.broker.fragment.session_turns import take_turn
 from duobus.broker.fragment.sessions import Owner, SessionLock
 from duobus.broker.fragment.slot import Slot
@@ -137,7 +138,7 @@ def test_a_settlement_over_several_sessions_takes_each_message_from_its_holder(o
         "handle", 0, None, prefix=one.fragment.prefix, outcome=COMPLETE, ranges=[(slots[0].lock, len(slots))]
     )
     sessions.claim(one.fragment, command)
-    assert [lock.held for lock in locks.values()] == [set(), set(), set()]
+    assert [lock.unsettled(one.source.locks) for lock in locks.values()] == [set(), set(), set()]
     batch = one.commit(command)
     # Neighbours again, whatever the order of their holders.
     assert batch.removed == [(one.source.source_key, 1, 3)]
@@ -153,3 +154,34 @@ def test_a_message_that_becomes_a_dead_letter_leaves_what_its_session_shares_alo
     assert (first.special.reason, first.special.session_id) == ("mine", "a")
     assert run.batch.sessions is not None
     assert second.special is run.batch.sessions[1]
+
+
+def test_a_holder_keeps_no_list_of_all_that_it_ever_had(one: Driver) -> None:
+    lock = held(one, "a")
+    for _ in range(10 * HELD_MIN):
+        sent(one, ["a", "a"])
+        slots = taken(one, (lock, 2))
+        command = SettleBatch(
+            "handle", 0, None, prefix=one.fragment.prefix, outcome=COMPLETE, ranges=[(slots[0].lock, 1)]
+        )
+        sessions.claim(one.fragment, command)
+        one.commit(command)
+        # One of two is kept, so what may be struck off is at most as much again.
+        assert len(lock.held) <= 2 * len(one.source.locks) + HELD_MIN + 2
+    assert lock.unsettled(one.source.locks) == set(one.source.locks)
+    one.commit(*sessions.release(one.fragment, lock, one.now_ms, counted=False))
+    assert one.source.locks == {}
+
+
+def test_a_settlement_tells_which_locks_are_lost(one: Driver) -> None:
+    lock = held(one, "a")
+    sent(one, ["a", "a", "a"])
+    first, _, last = (slot.lock for slot in taken(one, (lock, 3)))
+    prefix = one.fragment.prefix
+    middle = SettleBatch("handle", 0, None, prefix=prefix, outcome=COMPLETE, ranges=[(first + 1, 1)])
+    rest = SettleBatch("handle", 0, None, prefix=prefix, outcome=COMPLETE, ranges=[(first, 2), (last, 2)])
+    for command in (middle, rest):
+        sessions.claim(one.fragment, command)
+        one.commit(command)
+    assert (middle.lost, rest.lost) == ([], [first + 1, last + 1])
+    assert one.source.by_count == {}

@@ -69,8 +69,19 @@ class Cluster:
         options += ["--ready-file", str(data / "ready.json"), *self._more(number)]
         with (data / "log").open("ab") as log:
             self._processes[number] = subprocess.Popen(
-                [sys.executable, "-m", "duobus", "serve", *options], stdout=log, stderr=log, env=dict(os.environ)
+                [*self.words(number), sys.executable, "-m", "duobus", "serve", *options],
+                stdout=log,
+                stderr=log,
+                env=dict(os.environ),
             )
+
+    def words(self, _number: int) -> list[str]:
+        """What the command of a server begins with."""
+        return []
+
+    def host(self, _number: int) -> str:
+        """Where clients find a server."""
+        return "localhost"
 
     def await_ready(self, number: int) -> None:
         ready = self._folder / f"server-{number}" / "ready.json"
@@ -87,18 +98,18 @@ class Cluster:
 
     def address(self, number: int) -> str:
         address: str = self._known[number]["connection_string"]
-        return address
+        return address.replace("localhost", self.host(number))
 
     def http(self, number: int) -> str:
         address: str = self._known[number]["admin_url"]
-        return address
+        return address.replace("localhost", self.host(number))
 
     def client(self, number: int, **options: Any) -> ServiceBusClient:
         return prompt_client(ServiceBusClient.from_connection_string(self.address(number), **options))
 
     def admin(self, number: int) -> ServiceBusAdministrationClient:
         port = self._known[number]["http_port"]
-        address = f"Endpoint=sb://localhost:{port};SharedAccessKeyName=RootManageSharedAccessKey;"
+        address = f"Endpoint=sb://{self.host(number)}:{port};SharedAccessKeyName=RootManageSharedAccessKey;"
         return ServiceBusAdministrationClient.from_connection_string(
             address + "SharedAccessKey=SAS_KEY_VALUE", transport=Plain()
         )

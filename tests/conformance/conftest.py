@@ -6,8 +6,6 @@ import gc
 from collections.abc import Iterator
 
 import pytest
-from azure.servicebus._pyamqp.aio._client_async import AMQPClientAsync
-from azure.servicebus._pyamqp.client import AMQPClient
 from kit_bus import Bus
 from kit_place import Place
 from kit_raw import RawClient, token
@@ -23,19 +21,8 @@ def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
     found = Bus(tmp_path_factory.mktemp("bus"), most=None)
     with found.process:
         yield found
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_keep_alive() -> Iterator[None]:
-    """Leave out the SDK's keep-alive worker: every close waits for it, and it sleeps a second at a time."""
-
-    async def nothing(client: object) -> None:
-        """Stands in for the worker of the asyncio flavour."""
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(AMQPClient, "_keep_alive", lambda client: None)
-        patch.setattr(AMQPClientAsync, "_keep_alive_async", nothing)
-        yield
+        # What clients left open is not waited for.
+        found.process.kill()
 
 
 @pytest.fixture(params=["sync", "asyncio"])

@@ -403,10 +403,12 @@ async def test_a_namespace_past_its_rate_is_told_to_come_again() -> None:
 
 @in_loop
 async def test_a_body_that_drips_is_given_up() -> None:
-    from duobus.gateway.rest import bodies
+    from duobus.gateway.rest import bodies, express
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bodies, "BODY_TIMEOUT_S", 0.2)
+        # After two of these the general server takes over a request of which something is missing.
+        patch.setattr(express, "SWEEP_S", 0.1)
         async with serving() as server:
             slow = await Http.connect(http_port(server))
             await slow.start("POST", "/q/messages", b"x", {"Content-Length": "100"})

@@ -22,6 +22,9 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerPr
         ServerProcess(folder / "secondary", config=config, arguments=("--emulator",)) as secondary,
     ):
         yield primary, secondary
+        # What clients left open is not waited for.
+        primary.kill()
+        secondary.kill()
 
 
 @pytest.fixture

@@ -22,3 +22,5 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A running ``duobus serve`` with QUEUES; ``ready`` holds the members of its ready file."""
     with ServerProcess(tmp_path_factory.mktemp("server"), config=queues_config(QUEUES)) as process:
         yield process
+        # What clients left open is not waited for.
+        process.kill()

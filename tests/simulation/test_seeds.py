@@ -34,3 +34,8 @@ def test_a_request_link_whose_pair_is_gone_is_not_attached_twice() -> None:
 
 def test_a_run_that_one_life_deleted_is_not_counted_by_the_next() -> None:
     assert not run(1982).violations
+
+
+@pytest.mark.parametrize("seed", [1116, 1369, 2885])
+def test_who_takes_for_good_does_not_wait_for_a_slow_store_while_another_has_something(seed: int) -> None:
+    assert not run(seed).violations

@@ -117,6 +117,9 @@ class StandInAccess:
         self.steps.step()
         return ({QUEUE: done} if done else {}), int(self.queue.counts)
 
+    def may_still_defer(self) -> bool:
+        return False
+
     def seen(self, claim: Claim) -> Mapping[Key, Mapping[int, Seen]]:
         self.steps.step()
         return {QUEUE: self.queue.seen()}

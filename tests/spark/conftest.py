@@ -41,6 +41,8 @@ def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPro
     """A running ``duobus serve`` for tests of Spark; they create the queues they need, under names of their own."""
     with ServerProcess(tmp_path_factory.mktemp("spark-server"), config=queues_config({})) as process:
         yield process
+        # What clients left open is not waited for.
+        process.kill()
 
 
 @pytest.fixture(scope="session")

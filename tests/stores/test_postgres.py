@@ -242,7 +242,8 @@ def test_an_older_store_is_brought_forward_with_what_it_holds(
     newer = Broker(make(must_exist=True))
     assert payloads_of(newer.store.load(1, 1, 9)) == [b"old"]
     newer.store.close()
-    assert execute(postgres, place, "SELECT number FROM migrations ORDER BY 1") == [(1,), (2,)]
+    numbers = [row[0] for row in execute(postgres, place, "SELECT number FROM migrations ORDER BY 1")]
+    assert numbers == list(range(1, len(steps) + 1))
     monkeypatch.undo()
     with pytest.raises(StoreTooNew):
         make(must_exist=True).open()

@@ -10,7 +10,6 @@ from importlib.metadata import entry_points
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
-from azure.servicebus._pyamqp.client import AMQPClient
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusConnectionError, ServiceBusError
 
@@ -23,14 +22,6 @@ PLUGIN = () if entry_points(group="pytest11", name="duobus") else ("-p", "duobus
 
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.timeout(60)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_keep_alive() -> Iterator[None]:
-    """Leave out the SDK's keep-alive worker: every close waits for it, and it sleeps a second at a time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(AMQPClient, "_keep_alive", lambda client: None)
-        yield
 
 
 @pytest.fixture(scope="module", params=[BrokerThread, BrokerProcess])

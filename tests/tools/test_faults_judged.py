@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -53,3 +54,22 @@ def test_a_fault_of_the_whole_process_spares_nobody(fault: str) -> None:
 
 def test_what_is_lost_is_bad_whoever_sent_it() -> None:
     assert not faults.is_good({**result(), "lost": 1})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system")
+def test_a_disk_that_became_read_only_can_be_written_again_when_the_fault_ends(tmp_path: Path) -> None:
+    """Its files were made immutable as well, which cannot be undone while nothing can be written."""
+    begin, end = faults.FAULTS["read-only"]
+    try:
+        with faults._disk(tmp_path / "disk") as disk:
+            file = disk / "store-1.db"
+            file.write_bytes(b"before")
+            stage = SimpleNamespace(store=file, disk=disk)
+            begin(stage)
+            with pytest.raises(OSError, match=r"Read-only|not permitted"):
+                file.write_bytes(b"meanwhile")
+            end(stage)
+            file.write_bytes(b"after")
+            assert file.read_bytes() == b"after"
+    except faults.Skipped as error:
+        pytest.skip(str(error))

@@ -22,7 +22,9 @@ class Event:
     __slots__: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        # Compiled classes call it otherwise (decision 0008).
+        names = getattr(self, "__slots__", ()) or getattr(self, "__mypyc_attrs__", ())
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
         return f"{type(self).__name__}({fields})"
 
 

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import conditions
-from duobus.amqp.attachment import DETACHED, HELD, OFFERED, REQUESTED
+from duobus.amqp.attachment import DETACHED, DETACHING, HELD, OFFERED, REQUESTED
 from duobus.amqp.conditions import EngineMisuse, Error, ProtocolViolation
 from duobus.amqp.events import (
     AttachReceived,
@@ -17,12 +17,13 @@ from duobus.amqp.events import (
     SessionBegun,
     SessionEnded,
     SessionFlow,
+    TransferRefused,
 )
 from duobus.amqp.frames import HALF, MASK, disposition_frame, flow_frame, serial_difference
 from duobus.amqp.large import LargeDelivery
 from duobus.amqp.link import Link
 from duobus.amqp.performatives import Attach, Begin, Coordinator, Detach, End, Flow, Source, Target, Transfer
-from duobus.amqp.states import DeliveryState, encode_state
+from duobus.amqp.states import DeliveryState, encode_state, state_from
 
 if TYPE_CHECKING:
     from duobus.amqp.connection import Connection
@@ -356,7 +357,11 @@ class Session:
             ProtocolViolation: See ``Link.on_transfer``; or no link has the handle.
         """
         self.count_incoming(1)
-        self._link(transfer.handle).on_transfer(transfer, payload, events, generation)
+        link = self._link(transfer.handle)
+        if link.state == DETACHING and transfer.state is not None:
+            # Dropped, as all that comes on it; but a transaction must not be committed without it (I34).
+            events.append(TransferRefused(link, 0, True, 0, "the link is gone", state_from(transfer.state)))
+        link.on_transfer(transfer, payload, events, generation)
 
     def room(self, wanted: int) -> int:
         """Return how many transfer frames the peer's window takes now; SessionFlow will tell when it opens again."""

@@ -1,8 +1,9 @@
 """Credit is lent: a receiver's credit stands at the entity, which lends it to fragments that have messages.
 
 A fragment that is ill has no messages to offer, so it holds nobody up, and nothing is locked for a client that
-did not ask (design 3.7). ``take`` at the message broker is not a synchronous return: what comes of it arrives
-through ``Receiver.deliver``, so that an owner in another process fits.
+did not ask (design 3.7). A lock needs no store; to take messages for good needs a commit, so whoever does that is not
+lent to a store while it is late (I29). ``take`` at the message broker is not a synchronous return: what comes of it
+arrives through ``Receiver.deliver``, so that an owner in another process fits.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from duobus.model.columns import DeliveryBatch, Mailbox
 
 if TYPE_CHECKING:
+    from duobus.broker.fragment.fragment import Fragment
     from duobus.broker.handle import FragmentHandle
     from duobus.broker.idle import IdleClock
     from duobus.broker.throttle import Throttle
@@ -96,7 +98,17 @@ class Lender:
         watchers: Told when there are messages for which nobody waits.
     """
 
-    __slots__ = ("_offers", "_waiting", "clock", "receivers", "source_no", "sub_queue", "was_used", "watchers")
+    __slots__ = (
+        "_offers",
+        "_passing",
+        "_waiting",
+        "clock",
+        "receivers",
+        "source_no",
+        "sub_queue",
+        "was_used",
+        "watchers",
+    )
 
     def __init__(self, source_no: int, sub_queue: int) -> None:
         self.source_no = source_no
@@ -108,6 +120,8 @@ class Lender:
         # Ordered sets: thousands may wait, and each joins and leaves at constant cost.
         self._waiting: OrderedDict[Receiver, None] = OrderedDict()
         self._offers: OrderedDict[FragmentHandle, None] = OrderedDict()
+        # Receivers that take for good, in order, for whom there is something in late stores only.
+        self._passing: OrderedDict[Receiver, None] = OrderedDict()
 
     def open(self, mailbox: Mailbox, *, removing: bool) -> Receiver:
         """Add a receiver without credit."""
@@ -117,7 +131,8 @@ class Lender:
 
     def join(self, receiver: Receiver) -> None:
         """Queue a receiver that wants messages, behind those that wait already."""
-        self._waiting.setdefault(receiver)
+        if receiver not in self._passing:
+            self._waiting.setdefault(receiver)
         self.match()
 
     def leave(self, receiver: Receiver) -> None:
@@ -127,10 +142,22 @@ class Lender:
             self.clock.note()
         self.receivers.discard(receiver)
         self._waiting.pop(receiver, None)
+        self._passing.pop(receiver, None)
+
+    @property
+    def passes_over(self) -> bool:
+        """Whether somebody waits who was not lent to a store because that is late."""
+        return bool(self._passing)
 
     def offer(self, handle: FragmentHandle) -> None:
         """A fragment has available messages."""
         self._offers.setdefault(handle)
+        if self._passing and not handle.broker.is_late:
+            # They have waited longest. In place: a match may be under way.
+            while self._passing:
+                receiver, _ = self._passing.popitem()
+                self._waiting[receiver] = None
+                self._waiting.move_to_end(receiver, last=False)
         self.match()
         if self.watchers and self._offers:
             for watcher in self.watchers:
@@ -148,6 +175,12 @@ class Lender:
                 del offers[handle]
                 continue
             receiver, _ = waiting.popitem(last=False)
+            if receiver.removing and handle.broker.is_late:
+                prompt = self._prompt_offer()
+                if prompt is None:
+                    self._passing[receiver] = None
+                    continue
+                handle, fragment, available = prompt
             lent = min(receiver.wanted, available, QUANTUM)
             if lent > 0 and receiver.gate is not None:
                 lent = receiver.gate.lend(receiver, lent)
@@ -162,3 +195,13 @@ class Lender:
             if fragment.available(self.source_no, self.sub_queue) == available:
                 # Nothing came of it (what was there has just expired): not again before the next offer.
                 offers.pop(handle, None)
+
+    def _prompt_offer(self) -> tuple[FragmentHandle, Fragment, int] | None:
+        """The first fragment that has messages in a store that is not late."""
+        for handle in self._offers:
+            fragment = handle.fragment
+            if fragment is not None and not handle.broker.is_late:
+                available = fragment.available(self.source_no, self.sub_queue)
+                if available > 0:
+                    return handle, fragment, available
+        return None

@@ -111,7 +111,7 @@ class MessageBroker(Residents):
         self._entropy = entropy
         self._watcher = watcher
         self._loop = asyncio.get_running_loop()
-        self._writer = PatientWriter(self._loop, writer, patience_s, self.see_late)
+        self._writer = PatientWriter(self._loop, writer, patience_s, self.see_late, self.see_prompt)
         self._fragments: dict[int, Fragment] = {}
         # Fragments with delivery counts to write, and those of the commit under way.
         self._changed: dict[int, Fragment] = {}

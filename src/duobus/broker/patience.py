@@ -6,8 +6,9 @@ after every failure: memory is discarded, keyless runs go elsewhere with a tombs
 recovered as soon as its thread comes back (I27, I56). What the stalled call did then shows in the last commit number.
 
 Long before that the store is *late*: what could be stored elsewhere and has not been handed to its thread yet no longer
-waits for it. Otherwise it would wait for the call under way and then for its own, twice the patience of a store that
-is not given up, or many times it where more waits than one commit takes.
+waits for it, and who would take messages for good is served elsewhere (I29). Otherwise it would wait for the call under
+way and then for its own, twice the patience of a store that is not given up, or many times it where more waits than one
+commit takes.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from duobus.model.quotas import STORE_PATIENCE_S
 T = TypeVar("T")
 
 #: A call that has taken so long is late. No healthy disk does that to a commit, and it leaves most of the 5 s that a
-#: send without a key may take in all (PE4).
-LATE_S: Final = 1.0
+#: send without a key may take in all (PE4), and half of the second in which a receiver gets what is elsewhere (I29).
+LATE_S: Final = 0.5
 #: What deletes a whole entity may have millions of rows to delete.
 LONG_S: Final = 60.0
 #: How long a server that is told to stop waits for a store to close.
@@ -62,6 +63,7 @@ class PatientWriter:
         writer: Runs the calls, in order; all of them come through here.
         patience_s: How long a call may take, in seconds, unless ``submit`` says otherwise.
         late: Told once of each call that has been the first in line for LATE_S and may take longer.
+        prompt: Told when such a call has come to a good end, before whoever waits for it is.
 
     Attributes:
         is_late: The call under way is such a one.
@@ -73,10 +75,12 @@ class PatientWriter:
         writer: Writer,
         patience_s: float = STORE_PATIENCE_S,
         late: Callable[[], None] | None = None,
+        prompt: Callable[[], None] | None = None,
     ) -> None:
         self.patience_s = patience_s
         self.is_late = False
         self._late = late
+        self._prompt = prompt
         self._loop = loop
         self._writer = writer
         self._tickets: deque[_Ticket] = deque()
@@ -114,8 +118,10 @@ class PatientWriter:
         # In order: what was not given up is the first one.
         self._tickets.popleft()
         self._first_since_s = self._loop.time()
-        self.is_late = False
+        was_late, self.is_late = self.is_late, False
         self._watch()
+        if was_late and error is None and self._prompt is not None:
+            self._prompt()
         done(result, error)
 
     def _watch(self) -> None:

@@ -319,7 +319,7 @@ class Queue:
         """Ids of the sessions that have active messages, of the fragments that are there."""
         for source in self._sources():
             if source.sessions is not None:
-                yield from source.sessions.with_messages()
+                yield from source.sessions.with_messages(source.locks)
 
     def sessions_set_since(self, instant_ms: int) -> Iterator[str]:
         """Ids of the sessions whose state was set after an instant, of the fragments that are there."""

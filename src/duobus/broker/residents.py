@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from duobus.broker import backlog, recovery
 from duobus.broker.fragment import fanout, sessions
-from duobus.broker.fragment.commands import Command, Group, Run
+from duobus.broker.fragment.commands import Command, Group, Run, TakeAndRemove
 from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.handle import FragmentHandle
+from duobus.broker.lending import Lender
 from duobus.broker.patience import LONG_S
 from duobus.broker.sources import DROP_SLICE, apply_settings
 from duobus.errors import ServiceBusError, StoreFailed, StoreUnavailable
+from duobus.model.columns import DeliveryBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -92,14 +94,46 @@ class Residents:
         placements = {run.placement for run in runs if run.placement is not None}
         better = {placement for placement in placements if _has_better(placement)}
         pending, self._pending = self._pending, deque()
+        taken_back: list[TakeAndRemove] = []
         for command in pending:
             if isinstance(command, Run) and command.placement in better:
                 backlog.left(command)
                 self._watcher.run_lost(self, command, [])  # type: ignore[arg-type]  # a message broker
+            elif isinstance(command, TakeAndRemove) and command.holder is None:
+                taken_back.append(command)
             else:
                 self._pending.append(command)
         for broker in {handle.broker for placement in placements for handle in placement.fragments}:
             broker.show_how_it_is()
+        self._give_back(taken_back)
+
+    def _give_back(self, takes: list[TakeAndRemove]) -> None:
+        """Give credit back that waits here, so that other stores of its entity may use it (I29)."""
+        shelves: dict[tuple[FragmentHandle, int, int], None] = {}
+        for take in takes:
+            fragment = take.handle.fragment
+            if fragment is not None:
+                # What it was promised is there for who takes messages with a lock: that needs no store.
+                fragment.sources[take.source_no].sub_queues[take.sub_queue].promised -= take.credit
+                shelves[take.handle, take.source_no, take.sub_queue] = None
+        for take in takes:
+            take.receiver.deliver(DeliveryBatch(take.handle, b"", 0, [], 0), take.credit)
+        for handle, source_no, sub_queue in sorted(
+            shelves, key=lambda one: (one[0].entity_id, one[0].number, *one[1:])
+        ):
+            taker = handle.lenders.get((source_no, sub_queue))
+            if taker is not None:
+                taker.offer(handle)
+
+    def see_prompt(self) -> None:
+        """The store has answered after it was late: those who passed it over may have what is there."""
+        for fragment in list(self._fragments.values()):
+            handle = fragment.handle
+            assert isinstance(handle, FragmentHandle)
+            for part in (handle, *handle.parts.values()):
+                for taker in list(part.lenders.values()):
+                    if isinstance(taker, Lender) and taker.passes_over:
+                        taker.offer(part)
 
     def show_how_it_is(self) -> None:
         """Have the store do something if it has nothing to do, so that it shows when it is sick."""

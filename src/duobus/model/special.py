@@ -6,6 +6,7 @@ and 3.12: the bare message stays the bytes that came; what is changed lies besid
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -108,6 +109,7 @@ def is_ordinary(special: Special | None) -> bool:
     return special is None or type(special) is SessionOnly or special == Special(session_id=special.session_id)
 
 
+_SESSION_ID = attrgetter("session_id")
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Special)
 
@@ -130,5 +132,6 @@ def encoded(special: Special) -> bytes:
 
 def encoded_all(specials: Sequence[SessionOnly]) -> list[bytes]:
     """``encoded`` of each."""
-    find = _ENCODED.get
-    return [find(special.session_id) or encoded(special) for special in specials]
+    forms = list(map(_ENCODED.get, map(_SESSION_ID, specials)))
+    known = [form for form in forms if form is not None]
+    return known if len(known) == len(forms) else [encoded(special) for special in specials]

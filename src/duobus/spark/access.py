@@ -96,6 +96,7 @@ class SdkAccess:
         self._held: dict[Key, dict[int, Ticket]] = {}
         self._sizes: dict[int, int] = {}
         self._refusals = 0
+        self._is_interrupted = False
         #: Receivers that still have credit: what arrives would be locked for nobody.
         self._open_credit: set[Key] = set()
 
@@ -230,6 +231,7 @@ class SdkAccess:
         """Defer what is held and safely locked, and wait until the broker says so; see ``Access``."""
         done: Claim = {}
         self._refusals = 0
+        self._is_interrupted = False
         for key, numbers in claim.items():
             now_ms = self._clock.now_ms()
             held = self._held.get(key, {})
@@ -246,8 +248,9 @@ class SdkAccess:
             for at in range(0, len(numbers), SETTLE_MAX):
                 done += self._defer_some(key, numbers[at : at + SETTLE_MAX])
         except Exception:  # noqa: BLE001 - of whatever kind: what the broker has done is looked up by the caller
-            # With the connection everything that is on its way goes, so a look at the broker afterwards is final.
+            # The connection goes, and with it what the broker has not begun; what it has begun may wait for its store.
             _log.warning("deferring messages of '%s' was interrupted", key.entity, exc_info=True)
+            self._is_interrupted = True
             self._drop(key)
         return done
 
@@ -267,6 +270,10 @@ class SdkAccess:
             half = len(numbers) // 2
             return self._defer_some(key, numbers[:half]) + self._defer_some(key, numbers[half:])
         return numbers
+
+    def may_still_defer(self) -> bool:
+        """See ``Access``."""
+        return self._is_interrupted
 
     def _learned(self, done: Claim) -> int | None:
         """By how much the broker raises the delivery count of a message when it is deferred."""

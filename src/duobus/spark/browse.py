@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -25,12 +26,13 @@ from pyspark.sql.datasource import (
 
 from duobus.clock import Clock
 from duobus.spark.connection import KEPT, Place, client, place_of
-from duobus.spark.entities import PEEK, open_receiver, peek, resolved, split_name
+from duobus.spark.entities import PEEK, demand_there, open_receiver, peek, resolved, split_name
 from duobus.spark.errors import OptionError
 from duobus.spark.extents import Extent, cut, extents, first_since
 from duobus.spark.offsets import COUNT_BITS, COUNT_MASK, Key, nexts_of
 from duobus.spark.options import Parsed
 from duobus.spark.patience import retried
+from duobus.spark.peeking import Page, page_of
 from duobus.spark.reading import reading_of, source_options
 from duobus.spark.rows import Rows, Source, check_schema
 
@@ -119,23 +121,29 @@ def _offsets(options: Parsed, name: str, words: tuple[str, ...]) -> Any:
         ) from None
 
 
-def looker(place: Place, entity: str, timeout_s: float) -> Any:
-    """Return a function that peeks at an entity through the connection that this process keeps."""
+def looker(place: Place, entity: str, timeout_s: float, look: Callable[..., Any] = peek) -> Any:
+    """Return a function that peeks at an entity through the connection that this process keeps.
+
+    Args:
+        place: The namespace.
+        entity: As offsets name it.
+        timeout_s: How long to try for a session.
+        look: Called with a receiver, and with what the function is called with; ``peek`` takes a number and a count.
+    """
     key = Key(entity)
     name = ("reader", place, key)
 
-    def page(first: int, count: int) -> list[Any]:
-        def once() -> list[Any]:
+    def looked(*what: int) -> Any:
+        def once() -> Any:
             try:
-                return peek(KEPT.get(name, lambda: open_receiver(client(place), key)), first, count)
+                return look(KEPT.get(name, lambda: open_receiver(client(place), key)), *what)
             except Exception:
                 KEPT.drop(name)
                 raise
 
-        found: list[Any] = retried(key, once, Clock(), timeout_s)
-        return found
+        return retried(key, once, Clock(), timeout_s)
 
-    return page
+    return looked
 
 
 class BrowseReader(DataSourceReader):
@@ -190,22 +198,48 @@ def read_ranges(options: Parsed, schema: StructType, ranges: list[Range]) -> Ite
     reading = reading_of(options, schema)
     rows = Rows(schema, include_body=options["includeBody"])
     for part in ranges:
-        page = looker(reading.place, part.entity, reading.claim_timeout_s)
+        ask, demand = (
+            looker(reading.place, part.entity, reading.claim_timeout_s, how) for how in (page_of, demand_there)
+        )
         source = Source(reading.namespace, split_name(part.entity)[0])
-        yield from rows.batches(source, _messages(page, part))
+        yield from rows.batches(source, messages_of(part, ask, demand))
 
 
-def _messages(page: Any, part: Range) -> Iterator[Any]:
-    number = part.first
-    while number <= part.last:
-        found = page(number, min(PEEK, part.last - number + 1))
-        for message in found:
-            if message.sequence_number > part.last:
+def messages_of(part: Range, ask: Callable[[int, int], Page], demand: Callable[[int], None]) -> Iterator[Any]:
+    """Yield the messages of a range; while a page is made into rows the next one is on its way.
+
+    Args:
+        part: The range.
+        ask: For a page, from a number on, of so many messages at most.
+        demand: Fails when a fragment is away, which a peek passes over as if it were empty (decision 0031).
+    """
+    fragment, number, was_there = part.last >> COUNT_BITS, part.first, False
+    # One thread, so that nothing else is asked for by the same receiver meanwhile.
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(ask, number, min(PEEK, part.last - number + 1))
+        while True:
+            page = coming.result()
+            last = -1 if page.last is None else page.last
+            goes_on = last >> COUNT_BITS == fragment and last < part.last
+            if goes_on:
+                coming = thread.submit(ask, last + 1, min(PEEK, part.last - last))
+            reached = number - 1
+            for message in page:
+                at = message.sequence_number
+                if at > part.last:
+                    # Behind the range, or in another fragment.
+                    reached = at if at >> COUNT_BITS == fragment else reached
+                    break
+                reached = at
+                yield message
+            if reached >= part.last:
                 return
-            yield message
-        if not found:
-            return
-        number = found[-1].sequence_number + 1
+            if not goes_on:
+                thread.submit(demand, fragment).result()
+                if was_there and reached < number:
+                    return
+                coming = thread.submit(ask, reached + 1, min(PEEK, part.last - reached))
+            number, was_there = reached + 1, not goes_on
 
 
 def tasks_of(ranges: list[Range], options: Parsed) -> list[list[Range]]:

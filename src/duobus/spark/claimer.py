@@ -28,8 +28,11 @@ class Access(Protocol):
     def defer(self, claim: Claim) -> tuple[Claim, int | None]:
         """Defer those of a claim that are held; those of which it is certain, and by how much that raised counts.
 
-        When it returns, no deferral of the others is on its way any more.
+        When it returns, no deferral of the others is on its way any more, unless ``may_still_defer`` says so.
         """
+
+    def may_still_defer(self) -> bool:
+        """Whether the broker may yet do what the latest ``defer`` asked for: it was interrupted without an answer."""
 
     def seen(self, claim: Claim) -> Mapping[Key, Mapping[int, Seen]]:
         """Look at messages by number; those that are gone are missing."""
@@ -103,8 +106,8 @@ class Claimer:
         deferred: Claim = {}
         until_ms = end.until_ms
         if self._engine.holds(end):
-            until_ms = None
             deferred, counted = self._access.defer(end.claim)
+            until_ms = end.until_ms if self._access.may_still_defer() else None
             if counted is not None:
                 self._engine.counted = counted
         missing = without(end.claim, deferred)
@@ -123,15 +126,16 @@ class Claimer:
         return plan
 
     def _seen_at_rest(self, claim: Claim, batch: int, until_ms: int | None) -> Mapping[Key, Mapping[int, Seen]]:
-        """Look at messages when nobody can defer them any more on behalf of the same batch.
+        """Look at messages when nothing can defer them any more on behalf of the same batch.
 
-        Another process may run with the same checkpoint, started by mistake or not ended yet. What it defers after this
-        look would be settled with a batch that was read without it.
+        Another process may run with the same checkpoint, started by mistake or not ended yet; or a request of this one
+        may be at the broker still. What is deferred after this look would be settled with a batch that was read without
+        it.
 
         Args:
-            claim: Of the batch, received by another process.
+            claim: Of the batch.
             batch: Which.
-            until_ms: When that process has lost its locks; None: it has none.
+            until_ms: When the locks of the batch have ended; None: nothing is deferred by them any more.
         """
         waits = 0
         while True:
@@ -143,8 +147,8 @@ class Claimer:
                 return seen
             if not waits:
                 _log.warning(
-                    "%d messages of batch %d are still locked by the process that claimed them, which may be alive and "
-                    "use this checkpoint too; waiting for it to defer them or for their locks to end",
+                    "%d messages of batch %d are still locked as they were claimed; another process may be alive and "
+                    "use this checkpoint too. Waiting until they are deferred or their locks end",
                     locked,
                     batch,
                 )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.spark.connection import Place, masked, new_administration
 from duobus.spark.errors import EntityError, OptionError
-from duobus.spark.offsets import Key
+from duobus.spark.offsets import COUNT_BITS, COUNT_MASK, Key
 from duobus.spark.options import NAMES_MAX, Parsed
 
 if TYPE_CHECKING:
@@ -114,20 +115,45 @@ def peek(receiver: Any, first: int, count: int = PEEK) -> list[Any]:
 def look(receiver: Any, numbers: list[int]) -> Iterator[Any]:
     """Yield those of some messages of one fragment that are there, in any state; jumps over what is not asked for.
 
+    A peek passes over a fragment that is away, as if it were empty (decision 0031). So what is not there is believed
+    only when the fragment was there before the look and after it.
+
     Args:
         receiver: Of the entity, or of the session.
         numbers: Ascending.
+
+    Raises:
+        ServiceBusServerBusyError: The fragment is away.
     """
-    at = 0
+    at, was_there = 0, False
     while at < len(numbers):
+        fragment = numbers[at] >> COUNT_BITS
         page = peek(receiver, numbers[at], len(numbers) - at)
-        if not page:
+        within = [message for message in page if message.sequence_number >> COUNT_BITS == fragment]
+        if within:
+            wanted = set(numbers[at:])
+            yield from (message for message in within if message.sequence_number in wanted)
+            at, was_there = bisect_right(numbers, within[-1].sequence_number), False
+            continue
+        demand_there(receiver, fragment)
+        if was_there:
             return
-        wanted = set(numbers[at:])
-        yield from (message for message in page if message.sequence_number in wanted)
-        last = page[-1].sequence_number
-        while at < len(numbers) and numbers[at] <= last:
-            at += 1
+        was_there = True
+
+
+def demand_there(receiver: Any, fragment: int) -> None:
+    """Make sure that a fragment is there, by asking for a message that it cannot have.
+
+    Nothing is changed or locked: one number that is missing fails the request, and one fragment that is away does so
+    with another error.
+
+    Raises:
+        ServiceBusServerBusyError: It is away.
+    """
+    from azure.servicebus.exceptions import MessageNotFoundError
+
+    with suppress(MessageNotFoundError):
+        receiver.receive_deferred_messages([fragment << COUNT_BITS | COUNT_MASK])
 
 
 @contextmanager

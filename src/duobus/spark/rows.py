@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from duobus.spark.errors import OptionError
 from duobus.spark.offsets import COUNT_BITS
+from duobus.spark.peeked import Peeked
 from duobus.spark.schema import NAMES, TYPES
-from duobus.spark.section_writer import is_text, sequence_sections, value_section
+from duobus.spark.section_writer import sequence_sections, value_section
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -45,6 +46,8 @@ def body_of(message: Any) -> tuple[bytes, str]:
 
 def size_of(message: Any) -> int:
     """Bytes of a message's body, roughly; of what is no data not even that."""
+    if type(message) is Peeked:
+        return len(message.body)
     if message.body_type.value != "data":
         return 256
     return sum(len(part) for part in message.body)
@@ -59,7 +62,10 @@ def _text(value: Any) -> str | None:
 def _property(value: Any) -> tuple[str | None, str | None]:
     """Text and AMQP type of a property's value; the type of text is not told."""
     if isinstance(value, bytes):
-        return (value.decode(), None) if is_text(value) else (base64.b64encode(value).decode("ascii"), "binary")
+        try:
+            return value.decode(), None
+        except UnicodeDecodeError:
+            return base64.b64encode(value).decode("ascii"), "binary"
     if value is None:
         return None, "null"
     if isinstance(value, bool):
@@ -79,7 +85,10 @@ def properties_of(message: Any) -> tuple[dict[str, str | None], dict[str, str]]:
     """Application properties as text, and the types of those that are no text."""
     texts: dict[str, str | None] = {}
     types: dict[str, str] = {}
-    for name, value in (message.application_properties or {}).items():
+    given = message.application_properties
+    if not given:
+        return texts, types
+    for name, value in given.items():
         key = _text(name) or ""
         texts[key], kind = _property(value)
         if kind is not None:
@@ -162,7 +171,12 @@ class Rows:
         self._with_properties = bool({"application_properties", "application_property_types"} & set(self._names))
 
     def batches(self, source: Source, messages: Iterable[Any]) -> Iterator[Any]:
-        """Yield Arrow batches of about a thousand messages, fewer when they are large."""
+        """Yield Arrow batches of about a thousand messages, fewer when they are large.
+
+        Args:
+            source: Of all of them.
+            messages: Each one ``Peeked``, or the SDK's.
+        """
         page: list[Any] = []
         size = 0
         for message in messages:
@@ -177,22 +191,38 @@ class Rows:
     def _batch(self, source: Source, page: list[Any]) -> Any:
         import pyarrow
 
-        columns: dict[str, list[Any]] = {}
-        if self._with_body:
-            bodies = [body_of(message) for message in page]
-            columns["body"] = [body for body, _ in bodies]
-            columns["body_type"] = [kind for _, kind in bodies]
+        is_usual = all(type(message) is Peeked for message in page)
+        columns: dict[str, Sequence[Any]]
+        if is_usual:
+            columns = dict(zip(Peeked._fields, zip(*page, strict=True), strict=True))
         else:
+            columns = {name: _column(name, page) for name in self._names if name in _GETTERS}
+            if self._with_body:
+                bodies = [_body(message) for message in page]
+                columns["body"] = [body for body, _ in bodies]
+                columns["body_type"] = [kind for _, kind in bodies]
+            else:
+                columns["body_type"] = [_kind(message) for message in page]
+        if not self._with_body:
             columns["body"] = [None] * len(page)
-            columns["body_type"] = [message.body_type.value for message in page]
         if self._with_properties:
             properties = [properties_of(message) for message in page]
             columns["application_properties"] = [list(texts.items()) for texts, _ in properties]
             columns["application_property_types"] = [list(types.items()) for _, types in properties]
         columns["namespace"] = [source.namespace] * len(page)
         columns["entity"] = [source.entity] * len(page)
-        wanted = {
-            name: columns[name] if name in columns else [_GETTERS[name](message) for message in page]
-            for name in self._names
-        }
-        return pyarrow.RecordBatch.from_pydict(wanted, schema=self._arrow)
+        return pyarrow.RecordBatch.from_pydict({name: columns[name] for name in self._names}, schema=self._arrow)
+
+
+def _column(name: str, page: list[Any]) -> list[Any]:
+    """A column of messages some of which the SDK has decoded; instants may be whole numbers beside datetimes."""
+    index, getter = Peeked._fields.index(name), _GETTERS[name]
+    return [message[index] if type(message) is Peeked else getter(message) for message in page]
+
+
+def _body(message: Any) -> tuple[bytes, str]:
+    return (message.body, message.body_type) if type(message) is Peeked else body_of(message)
+
+
+def _kind(message: Any) -> str:
+    return message.body_type if type(message) is Peeked else message.body_type.value

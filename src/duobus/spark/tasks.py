@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.clock import Clock
 from duobus.spark.connection import KEPT, Place, client
-from duobus.spark.entities import look, open_receiver, peek, split_name
+from duobus.spark.entities import look, open_receiver, split_name
 from duobus.spark.errors import DataLoss
 from duobus.spark.offsets import Key
 from duobus.spark.patience import pause, retried
+from duobus.spark.peeking import Page, page_of
 from duobus.spark.rows import Rows, Source
 from duobus.spark.splitting import Piece
 from duobus.spark.tickets import is_deferred
@@ -64,42 +67,58 @@ def read_pieces(reading: Reading, pieces: list[Piece], clock: Clock | None = Non
 
 
 def _messages(reading: Reading, piece: Piece, clock: Clock) -> Iterator[Any]:
+    """The messages of a piece; while a page is made into rows the next one is on its way."""
     key = Key(piece.entity, piece.session)
     numbers = piece.numbers()
-    at = 0
-    while at < len(numbers):
-        page = _with_receiver(reading, key, clock, lambda receiver, at=at: _page(receiver, numbers, at))
-        missing = [number for number, message in page.items() if message is None]
-        if missing:
-            page.update(_waited_for(reading, key, missing, clock))
-        at += len(page)
-        yield from (message for message in page.values() if message is not None)
+
+    def ask(at: int) -> Page:
+        found: Page = _with_receiver(
+            reading, key, clock, lambda receiver: page_of(receiver, numbers[at], len(numbers) - at)
+        )
+        return found
+
+    # One thread, so that nothing else is asked for by the same receiver meanwhile.
+    with ThreadPoolExecutor(1) as thread:
+        at, following = 0, 0
+        coming = thread.submit(ask, at) if numbers else None
+        while coming is not None:
+            page, at = coming.result(), following
+            # A page without messages says that those which are left are gone.
+            following = len(numbers) if page.last is None else max(bisect_right(numbers, page.last), at + 1)
+            coming = thread.submit(ask, following) if following < len(numbers) else None
+            chosen = _chosen(page, numbers[at:following])
+            missing = [number for number, message in chosen.items() if message is None]
+            if missing:
+                chosen.update(thread.submit(_waited_for, reading, key, missing, clock).result())
+            yield from (message for message in chosen.values() if message is not None)
 
 
-def _page(receiver: Any, numbers: list[int], at: int) -> dict[int, Any]:
-    """What one peek tells about the next numbers: the message, or None for what is not there or not deferred."""
-    wanted = numbers[at:]
-    found = peek(receiver, wanted[0], len(wanted))
-    if not found:
-        return dict.fromkeys(wanted)
-    last = found[-1].sequence_number
-    messages = {message.sequence_number: message for message in found if is_deferred(message)}
-    return {number: messages.get(number) for number in wanted if number <= last} or dict.fromkeys(wanted)
+def _chosen(page: Page, wanted: list[int]) -> dict[int, Any]:
+    """What a page tells about some numbers: the message, or None for what is not there or not deferred."""
+    chosen: dict[int, Any] = dict.fromkeys(wanted)
+    for message in page:
+        if message.sequence_number in chosen and is_deferred(message):
+            chosen[message.sequence_number] = message
+    return chosen
 
 
 def _waited_for(reading: Reading, key: Key, numbers: list[int], clock: Clock) -> dict[int, Any]:
     until_ms = clock.monotonic_ms() + PATIENCE_MS
     found: dict[int, Any] = dict.fromkeys(numbers)
     others: dict[int, Any] = {}
-    while missing := [number for number, message in found.items() if message is None]:
-        if clock.monotonic_ms() >= until_ms:
-            _tell_loss(reading, key, [_described(number, others.get(number)) for number in missing])
-            break
+    missing = numbers
+    while missing:
+        # A process that was stopped meanwhile looks once more all the same.
+        is_last = clock.monotonic_ms() >= until_ms
         pause(PAUSE_S)
         for message in _with_receiver(
             reading, key, clock, lambda receiver, missing=missing: list(look(receiver, missing))
         ):
             (found if is_deferred(message) else others)[message.sequence_number] = message
+        missing = [number for number, message in found.items() if message is None]
+        if missing and is_last:
+            _tell_loss(reading, key, [_described(number, others.get(number)) for number in missing])
+            break
     return found
 
 

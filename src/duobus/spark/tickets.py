@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
+from duobus.spark.peeked import Peeked
 from duobus.spark.rows import size_of
 
 #: Locks shorter than this lapse between the two calls of a first batch, which were 1.5 s apart when measured (3.2).
@@ -37,7 +38,7 @@ class Ticket(NamedTuple):
 def is_deferred(message: Any) -> bool:
     """Whether a peeked message is deferred."""
     state = message.state
-    return bool(getattr(state, "value", state) == 1)
+    return state == "deferred" if type(message) is Peeked else bool(getattr(state, "value", state) == 1)
 
 
 def is_active(message: Any) -> bool:

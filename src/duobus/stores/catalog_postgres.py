@@ -28,7 +28,7 @@ from duobus.stores.catalog import (
     unknown_entity,
 )
 from duobus.stores.catalog_rows import checked, row_sum, summed
-from duobus.stores.postgres_place import Place
+from duobus.stores.postgres_place import SERVER_SIDE, Place
 
 if TYPE_CHECKING:
     import psycopg
@@ -130,7 +130,8 @@ def connect(place: Place, name: str) -> psycopg.Connection[tuple[Any, ...]]:
     try:
         connection.execute(
             f"SET search_path = {place.schema}; SET synchronous_commit = {safety};"
-            f"SET statement_timeout = {STATEMENT_MS}; SET client_min_messages = warning".encode()
+            f"SET statement_timeout = {STATEMENT_MS}; SET client_min_messages = warning;"
+            f"{';'.join(f'SET {setting}' for setting in SERVER_SIDE)}".encode()
         )
         _migrate(connection, str(place.schema))
     except BaseException:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import psycopg
 
 from duobus.errors import StoreFailed, StoreTooNew
-from duobus.stores import postgres_faults, postgres_schema
+from duobus.stores import postgres_call, postgres_faults, postgres_schema
 from duobus.stores import postgres_rows as table_rows
 from duobus.stores.bodies import homes_of, parted, shelf_of
 from duobus.stores.checks import check_batch, check_run_owner
@@ -39,6 +39,7 @@ from duobus.stores.postgres_link import VACUUM_MS_MAX, Link, Spare, failure
 from duobus.stores.postgres_opening import open_session, prepare
 from duobus.stores.postgres_place import Place
 from duobus.stores.postgres_reading import meta_of, read, read_ids, verified
+from duobus.stores.postgres_states import READ_STATES, States
 
 #: Rows that one transaction of ``drop_entity`` deletes.
 _DROP_SLICE: Final = 20_000
@@ -83,6 +84,7 @@ class PostgresStore(MessagingStore):
         self._homes: dict[int, int] = {}
         self._shared: dict[int, int] = {}
         self._quarantine: dict[int, str] = {}
+        self._states = States()
         self._removed = 0
         #: Transactions committed since the object was made; lets a checkpoint thread see whether there is work.
         self.commits = 0
@@ -251,6 +253,24 @@ class PostgresStore(MessagingStore):
         except StoreFailed as error:
             self._abandon(str(error))
             raise
+        if postgres_call.is_plain(batch, self._homes):
+            self._call(batch)
+        else:
+            self._write(batch)
+        self._acknowledged = (self._meta.generation, batch.commit_no)
+        for source_key, next_count, highest_delivered, counters in batch.sources:
+            source = self._sources[source_key]
+            source.next_count, source.highest_delivered, source.counters = next_count, highest_delivered, counters
+
+    def _call(self, batch: CommitBatch) -> None:
+        with self._operation("commit") as link:
+            old = self._meta
+            meta = old.advanced(last_commit_no=batch.commit_no, broker_ms=max(old.broker_ms, batch.broker_ms))
+            meta.rows = link.call(postgres_call.NAME, postgres_call.values(batch, self._sources, old, meta))
+            self._follow(meta, sum(len(put.payloads) for put in batch.puts))
+
+    def _write(self, batch: CommitBatch) -> None:
+        self._states.note(batch.puts, batch.changes)
         new = table_rows.NewRows(self._homes)
         new.add(batch.puts)
         removed, of_copies = parted(batch.removed, self._homes)
@@ -279,16 +299,12 @@ class PostgresStore(MessagingStore):
             last_commit_no=batch.commit_no,
             broker_ms=max(self._meta.broker_ms, batch.broker_ms),
         )
-        self._acknowledged = (self._meta.generation, batch.commit_no)
         if homes:
             found = results[-2]
             for row in range(found.ntuples):
                 home, size = (int(found.get_value(row, column) or b"0") for column in (0, 1))
                 if self._shared.get(home, 0) != size:
                     batch.shared[home] = self._shared[home] = size
-        for source_key, next_count, highest_delivered, counters in batch.sources:
-            source = self._sources[source_key]
-            source.next_count, source.highest_delivered, source.counters = next_count, highest_delivered, counters
 
     def load(self, source_key: int, first_count: int, limit: int) -> list[StoredMessage]:
         """Return verified messages by count."""
@@ -296,7 +312,10 @@ class PostgresStore(MessagingStore):
             return read(link, self._quarantine, self._homes, source_key, None, first_count, limit)
 
     def scan(self, source_key: int, state: int, first_count: int, limit: int) -> list[StoredMessage]:
-        """Return verified messages of one state, found by the partial index."""
+        """Return verified messages of one state, found by the partial index; no query where there can be none."""
+        if not self._states.may_have(source_key, state):
+            self._demand_open()
+            return []
         with self._operation("read messages") as link:
             return read(link, self._quarantine, self._homes, source_key, state, first_count, limit)
 
@@ -382,6 +401,7 @@ class PostgresStore(MessagingStore):
         self._homes = homes_of(self._sources)
         self._shared = dict(link.rows(postgres_schema.READ_TOTALS))
         self._quarantine = {}
+        self._states = States(link.rows(READ_STATES))
         link.run("COMMIT")
         return StoreContents(
             meta.generation,
@@ -421,25 +441,20 @@ class PostgresStore(MessagingStore):
         """
         with self._operation(doing) as link:
             old = self._meta
-            meta = table_rows.Meta(
-                old.store_id,
-                old.generation if generation is None else generation,
-                old.revision + 1,
-                old.last_commit_no if last_commit_no is None else last_commit_no,
-                old.broker_ms if broker_ms is None else broker_ms,
-                *((old.next_fragment_key, old.next_source_key) if next_keys is None else next_keys),
-            )
+            meta = old.advanced(generation, last_commit_no, broker_ms, next_keys)
             is_copying = new is not None and new.number > 0
             head = ["BEGIN", postgres_schema.COPY_MESSAGES] if is_copying else ["BEGIN"]
             # Not ``texts`` alone: the number of rows is the answer of one statement, wherever it stands.
             text = ";".join([*head, *texts, table_rows.advance(old, meta, change), *after, "COMMIT"])
             results = link.run(text, [new.pieces()] if new is not None and is_copying else ())
             meta.rows = int(results[-2 - len(after)].get_value(0, 0) or b"0")
-            added = new.number if new is not None else 0
-            self._removed += max(0, old.rows + added - meta.rows)
-            self._meta = meta
-            self.commits += 1
+            self._follow(meta, new.number if new is not None else 0)
         return results
+
+    def _follow(self, meta: table_rows.Meta, added: int) -> None:
+        self._removed += max(0, self._meta.rows + added - meta.rows)
+        self._meta = meta
+        self.commits += 1
 
     def _make_spare(self) -> Link:
         return open_session(self._place, self._store_id, is_aside=True)

@@ -141,6 +141,31 @@ class Link:
         transformer.set_pgresult(result, format=pq.Format.BINARY)
         return transformer.load_rows(0, result.ntuples, tuple)
 
+    def prepare(self, name: bytes, text: bytes) -> None:
+        """Have the server keep a statement for this session.
+
+        Raises:
+            psycopg.Error: It does not take it.
+        """
+        self._silence_ms = SILENCE_MS_MAX
+        self._pg.send_prepare(name, text)
+        self._results(iter(()))
+
+    def call(self, name: bytes, values: Sequence[bytes]) -> int:
+        """Run a prepared statement, in one round trip and a transaction of its own; values travel in binary form.
+
+        Returns:
+            The integer that it answers with; the transaction is durable.
+
+        Raises:
+            psycopg.Error: It failed, with its transaction.
+        """
+        self._silence_ms = SILENCE_MS_MAX
+        self._pg.send_query_prepared(name, values, [pq.Format.BINARY] * len(values))
+        # Until the server has committed there is no end of the results: an error may still come behind the answer.
+        (result,) = self._results(iter(()))
+        return int(result.get_value(0, 0) or b"0")
+
     def _results(self, copied: Iterable[Sequence[bytes]]) -> list[pq.abc.PGresult]:
         found: list[pq.abc.PGresult] = []
         refusal: pq.abc.PGresult | None = None

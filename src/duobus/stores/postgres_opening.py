@@ -7,9 +7,10 @@ from typing import Final
 from zlib import crc32
 
 from duobus.errors import StoreFailed, StoreTooNew
+from duobus.stores import postgres_call
 from duobus.stores import postgres_schema as schema
 from duobus.stores.postgres_link import Link
-from duobus.stores.postgres_place import Place
+from duobus.stores.postgres_place import SERVER_SIDE, Place
 from duobus.stores.postgres_rows import Meta
 
 #: First half of the key of all locks of ours ("duob").
@@ -34,6 +35,7 @@ _SESSION: Final = (
     "lock_timeout = '20s'",
     "client_encoding = 'UTF8'",
     "max_parallel_workers_per_gather = 0",
+    *SERVER_SIDE,
 )
 #: What a commit relies on, and what may be set there. With a standby, ``remote_write`` and ``local`` would acknowledge
 #: what its promotion loses.
@@ -130,7 +132,12 @@ def prepare(link: Link, place: Place, store_id: int, *, must_exist: bool) -> Non
                 " It is never created anew by itself"
             )
         _create(link, place, store_id)
-        return
+    else:
+        _bring_forward(link, place, must_exist=must_exist)
+    link.prepare(postgres_call.NAME, postgres_call.STATEMENT)
+
+
+def _bring_forward(link: Link, place: Place, *, must_exist: bool) -> None:
     applied: list[tuple[int, str]] = [(row[0], row[1]) for row in link.rows(schema.READ_MIGRATIONS)]
     if applied and applied[-1][0] > schema.FORMAT_VERSION:
         raise StoreTooNew(

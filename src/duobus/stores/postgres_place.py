@@ -31,6 +31,14 @@ _DEFAULTS: Final = {
     "keepalives_count": "3",
     "tcp_user_timeout": "15000",
 }
+#: What PostgreSQL is told of its side of a session. Without it a server that was cut off keeps what it has locked for
+#: as long as the system believes in silent connections, which is hours.
+SERVER_SIDE: Final = (
+    "tcp_keepalives_idle = 5",
+    "tcp_keepalives_interval = 2",
+    "tcp_keepalives_count = 3",
+    "tcp_user_timeout = 15000",
+)
 
 
 def is_postgres(path: str) -> bool:

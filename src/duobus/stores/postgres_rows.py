@@ -14,9 +14,10 @@ from typing import Final
 from duobus.stores.bodies import APART, PREFIX, shelf_of
 from duobus.stores.checksums import body_sum, body_sums, numbers_sum, state_sum
 from duobus.stores.interface import COUNT_BITS, CommitBatch, FragmentRow, Put, SourceRow
-from duobus.stores.postgres_schema import FORMAT_VERSION
 from duobus.stores.rows import change_values, removals, source_values
 
+#: What the checksum of the store's own row begins with: the migration that gave it its present columns.
+_META_FORM: Final = 1
 #: What comes before and after the rows of a binary COPY.
 _SIGNATURE: Final = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _TRAILER: Final = b"\xff\xff"
@@ -72,6 +73,30 @@ class Meta:
         self.next_source_key = next_source_key
         self.rows = rows
 
+    def advanced(
+        self,
+        generation: int | None = None,
+        last_commit_no: int | None = None,
+        broker_ms: int | None = None,
+        next_keys: tuple[int, int] | None = None,
+    ) -> Meta:
+        """What a transaction makes of it: the next revision, and what else is given; ``rows`` is the server's answer.
+
+        Args:
+            generation: None, here and below: as it was.
+            last_commit_no: See ``generation``.
+            broker_ms: See ``generation``.
+            next_keys: The next fragment key and the next source key.
+        """
+        return Meta(
+            self.store_id,
+            self.generation if generation is None else generation,
+            self.revision + 1,
+            self.last_commit_no if last_commit_no is None else last_commit_no,
+            self.broker_ms if broker_ms is None else broker_ms,
+            *((self.next_fragment_key, self.next_source_key) if next_keys is None else next_keys),
+        )
+
     def numbers(self) -> tuple[int, ...]:
         """The columns under the checksum, in the order of ``postgres_schema.META_COLUMNS``."""
         return (
@@ -86,7 +111,7 @@ class Meta:
 
     def check_sum(self) -> int:
         """The row's checksum."""
-        return numbers_sum((FORMAT_VERSION, *self.numbers()))
+        return numbers_sum((_META_FORM, *self.numbers()))
 
 
 # -- statements ------------------------------------------------------------------------------------------------------

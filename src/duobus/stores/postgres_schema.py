@@ -151,8 +151,55 @@ BEGIN
 END $$;
 """
 
+# What every commit calls. A statement for each source and fragment, and none of the functions above: those took the
+# server a third of a commit of 50 messages (decision 0035), and sixteen sources in turn take less than a list of them.
+# Lists of functions in the place of columns: what stands in FROM is laid aside first.
+_PLAIN_COMMIT: Final = f"""
+CREATE FUNCTION commit_plain(
+    ids int8[], moments int8[], sums int8[], payloads bytea[], firsts int8[], lasts int8[], singles int8[],
+    keys int8[], nexts int8[], delivered int8[], numbers bytea[], checks int8[], fragment_keys int8[],
+    fragment_epochs int8[], own int8[]) RETURNS int8 LANGUAGE plpgsql AS $$
+DECLARE
+    change int8 := cardinality(ids);
+    gone int8;
+BEGIN
+    IF change > 0 THEN
+        INSERT INTO messages(id, enqueued_ms, state, deliveries, body_sum, payload)
+            SELECT unnest(ids), unnest(moments), 0, 0, unnest(sums), unnest(payloads);
+    END IF;
+    FOR i IN 1 .. cardinality(keys) LOOP
+        UPDATE sources SET next_count = nexts[i], highest_delivered = delivered[i], counters = numbers[i],
+            row_sum = checks[i] WHERE source_key = keys[i];
+    END LOOP;
+    FOR i IN 1 .. cardinality(fragment_keys) LOOP
+        PERFORM 1 FROM fragments WHERE fragment_key = fragment_keys[i] AND epoch = fragment_epochs[i];
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'a fragment has another epoch' USING ERRCODE = '{STALE}';
+        END IF;
+    END LOOP;
+    FOR i IN 1 .. cardinality(firsts) LOOP
+        DELETE FROM messages WHERE id BETWEEN firsts[i] AND lasts[i];
+        GET DIAGNOSTICS gone = ROW_COUNT;
+        change := change - gone;
+    END LOOP;
+    IF cardinality(singles) > 0 THEN
+        DELETE FROM messages WHERE id = ANY(singles);
+        GET DIAGNOSTICS gone = ROW_COUNT;
+        change := change - gone;
+    END IF;
+    -- The fence, as in advance().
+    UPDATE meta SET generation = own[3], revision = own[2] + 1, last_commit_no = own[4], broker_ms = own[5],
+        next_fragment_key = own[6], next_source_key = own[7], row_sum = own[8], rows = rows + change
+        WHERE id = 1 AND generation = own[1] AND revision = own[2] RETURNING rows INTO change;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'another owner has taken the store over' USING ERRCODE = '{STALE}';
+    END IF;
+    RETURN change;
+END $$;
+"""
+
 #: In the order in which they are applied; one that was published is never changed, a further one is appended.
-MIGRATIONS: Final = (_TABLES + _FUNCTIONS,)
+MIGRATIONS: Final = (_TABLES + _FUNCTIONS, _PLAIN_COMMIT)
 #: What this version reads and writes; a store with a later migration is refused (I65).
 FORMAT_VERSION: Final = len(MIGRATIONS)
 

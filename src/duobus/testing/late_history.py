@@ -8,7 +8,7 @@ from duobus.testing.history import Event
 class FragmentsLate(Event):
     """The store of these fragments, (entity, fragment), has not answered for a while: it is passed over until it does.
 
-    Turns that are taken meanwhile are not in the history.
+    Turns that are taken meanwhile are not in the history. Or they have a new owner, which begins anew with their turns.
     """
 
     __slots__ = ("fragments",)

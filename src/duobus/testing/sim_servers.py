@@ -41,6 +41,7 @@ from duobus.testing import history as h
 from duobus.testing.checkers import CHECKERS, Violation, check
 from duobus.testing.clock import SeededEntropy, SimulatedClock
 from duobus.testing.disk import AMBIGUOUS, REFUSED, find_fragment
+from duobus.testing.late_history import FragmentsLate
 from duobus.testing.loop import SimulationLoop
 from duobus.testing.sim_database import DATABASE, DatabaseLink, SharedDisk, SharedStore
 from duobus.testing.sim_forwarding import ForwardingPart
@@ -281,6 +282,8 @@ class ServersWorld(World):
         fragments = self.fragments_of(broker)
         if fragments:
             self.history.append(h.Crash(self.broker_ms(), fragments))
+            # Each owner begins anew with the turns of what it has (I26).
+            self.history.append(FragmentsLate(fragments))
 
     def _note_grants(self, fragment: Fragment, first: int, slots: list[Slot], now_ms: int, until_ms: int) -> None:
         handle = fragment.handle
@@ -337,8 +340,6 @@ class ServersScenario(Scenario):
         if self.forwarding and self.stores == 3:
             # There the names of these queues pick one and the same store.
             self.stores = 2
-        # A transaction does not go from one server to another (decision 0024).
-        self.transactors = 0
         self.messages = rng.randint(40, 120)
         self.seconds = rng.uniform(8.0, 18.0)
         self.chances = {kind: 0.01 for kind in (REFUSED, AMBIGUOUS) if rng.random() < 0.2}
@@ -446,8 +447,6 @@ def play(scenario: ServersScenario, world: ServersWorld, not_asked: frozenset[in
             world.loop.run(ServersRun(world, scenario).play(), time_limit_s=RUN_LIMIT_S)
         finally:
             world.loop.close()
-    # Turns of few messages begin anew with each owner of what they are forwarded to (I26).
-    asked = CHECKERS.keys() - not_asked - ({26} if scenario.forwarding else set())
-    found = check(world.history, scenario.setup(frozenset(world.removed_uids)), asked)
+    found = check(world.history, scenario.setup(frozenset(world.removed_uids)), CHECKERS.keys() - not_asked)
     moved = sum(disk.seen.generation for disk in world.disks.values())
     return Outcome([*world.stale, *found], moved, len(world.history), world.history.digest())

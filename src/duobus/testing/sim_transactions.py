@@ -123,6 +123,8 @@ class SimulatedTransaction:
         self.requests: list[tuple[int, str, str | None, asyncio.Future[tuple[int, str, Any]]]] = []
         #: Operation to the sequence number that it was told.
         self.told: dict[int, int] = {}
+        #: Part of it could not be written.
+        self.is_cut = False
         self._answers: list[tuple[int, _Answer]] = []
 
     def send(self, link: Link, entity: str, message: Message) -> None:
@@ -148,9 +150,11 @@ class SimulatedTransaction:
 
     def _do(self, op: int, work: Callable[[], _Answer]) -> None:
         self.open.append(op)
-        # Without a connection nothing is written; the end of the transaction says that it was not done.
-        with contextlib.suppress(ConnectionError):
+        try:
             self._answers.append((op, work()))
+        except ConnectionError:
+            # Nothing was written, so nothing of it may be done.
+            self.is_cut = True
 
     async def answers(self) -> None:
         """Wait for the provisional outcomes; a refused piece of work ends at once."""
@@ -168,6 +172,10 @@ class SimulatedTransaction:
 
     async def discharge(self, *, fail: bool, waits: bool = True) -> bool:
         """Commit it or roll it back; whether it was committed. ``waits``: for provisional outcomes, before that."""
+        if self.is_cut:
+            self.client.close()
+            self.give_up()
+            return False
         self.client.flush()
         if waits:
             await self.answers()
@@ -233,6 +241,9 @@ async def transact(
             sender, receiver = await client.sender(entity), await client.receiver(entity)
             await client.manage(entity)
             await asyncio.sleep(0.05)
+            while not sender.credit and client.alive and in_phase():  # noqa: ASYNC110
+                # It comes from another server.
+                await asyncio.sleep(0.05)
             while in_phase() and client.alive:
                 client.arrived.clear()
                 client.grant(receiver, rng.choice((1, 3)))

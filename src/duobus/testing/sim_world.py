@@ -266,7 +266,7 @@ class World:
         accepted_ms = self._accepted.pop(lock, None)
         if accepted_ms is not None:
             cause = "expired" if counted else "closed"
-            for number in sorted(lock.held):
+            for number in sorted(lock.unsettled(source.locks)):
                 token = fragment.prefix + number.to_bytes(8, "big")
                 self.history.append(h.LockEnded(token, cause, now_ms))
             entity = self.path_of(fragment.handle)

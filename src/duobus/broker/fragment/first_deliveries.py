@@ -60,6 +60,11 @@ class FirstDeliveries:
         mark = source.highest_delivered
         if not found:
             mark = max(mark, released - 1)
+        # Where all sessions are read what was handed out is what came next, whole: no look at each. One of them that
+        # was given back meanwhile was handed out, too.
+        given = {slot.count for slots in self.given for slot in slots}
+        if given and min(given) == mark + 1 and max(given) == mark + len(given):
+            mark = min(mark + len(given), released - 1)
         for count in range(mark + 1, min(released, mark + 1 + STEPS_MAX)):
             slot = found.get(count)
             if slot is not None and slot.lock <= 0 and not slot.deliveries and slot.state == ACTIVE:

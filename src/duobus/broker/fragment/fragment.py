@@ -559,8 +559,6 @@ class Fragment:
 
     def give_back(self, source: Source, slot: Slot, now_ms: int, *, counted: bool, keeping: Housekeeping) -> None:
         """A lock ended without settlement: back to the front, unless the message has run out of life or attempts."""
-        if source.sessions is not None:
-            sessions.let_go(slot)
         slot.lock = 0
         if counted:
             slot.deliveries += 1

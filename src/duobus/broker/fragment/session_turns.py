@@ -7,7 +7,8 @@ nearly as much as what is done for each message.
 from __future__ import annotations
 
 from heapq import heappop
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
 
 from duobus.broker.fragment.sessions import Session, SessionLock, sessions_of, tell_of
 from duobus.broker.fragment.slot import ACTIVE, Slot
@@ -18,16 +19,18 @@ if TYPE_CHECKING:
     from duobus.broker.fragment.fragment import Fragment
     from duobus.broker.fragment.source import Source
 
+_SESSION_ID: Final = attrgetter("special.session_id")
+
 
 def place_new(fragment: Fragment, source: Source, slots: list[Slot]) -> None:
     """Make new messages available in their sessions; their counts are above all that are there, and ascend."""
     by_id = sessions_of(source).by_id
     find = by_id.get
     woken = fragment.woken
-    for slot in slots:
-        session_id: str = slot.special.session_id  # type: ignore[union-attr, assignment]  # SessionOnly
-        session = find(session_id)
+    # Looked up one after the other, so that a session which one of them makes is there for the next.
+    for slot, session in zip(slots, map(find, map(_SESSION_ID, slots)), strict=True):
         if session is None:
+            session_id: str = slot.special.session_id  # type: ignore[union-attr, assignment]  # SessionOnly
             session = by_id[session_id] = Session(session_id)
         # Above all others, so the heap stays one.
         session.counts.append(slot.count)
@@ -50,31 +53,32 @@ def take_turn(
     Args:
         fragment: Where they are.
         source: The same.
-        asked: (lock, number of messages, when the lock ends); each of them has that many available.
+        asked: (lock, number of messages, when the lock ends), no lock twice; each has that many available.
 
     Returns:
         The first lock counter, and the messages of all, whose counters follow by one.
     """
     first = number = fragment.next_lock
-    slots: list[Slot] = []
-    add = slots.append
+    # Counts of the messages; what can be done for all of them at once is done behind the loop.
+    taken: list[int] = []
     locks, found = source.locks, source.by_count
     for lock, left, _ in asked:
         session = lock.session
         counts, held = session.counts, lock.held
+        if len(held) >= lock.held_max:
+            held = lock.unsettled(locks)
+        if left == 1:
+            held.add(number)
+            number += 1
+        else:
+            held.update(range(number, number + left))
+            number += left
         if left == session.available == len(counts):
             # All of it, and nothing outdated: most often one message.
             session.available = 0
             if left > 1:
                 counts.sort()
-            for count in counts:
-                slot = found[count]
-                slot.lock = number
-                slot.holder = lock
-                locks[number] = slot
-                held.add(number)
-                add(slot)
-                number += 1
+            taken += counts
             counts.clear()
             continue
         session.available -= left
@@ -83,15 +87,14 @@ def take_turn(
             other = found.get(count)
             if other is None or other.state != ACTIVE or other.lock:
                 continue
-            other.lock = number
-            other.holder = lock
-            locks[number] = other
-            held.add(number)
-            add(other)
-            number += 1
+            taken.append(count)
             left -= 1
         if counts and not session.available:
             counts.clear()
+    slots = list(map(found.__getitem__, taken))
+    for given, slot in enumerate(slots, first):
+        slot.lock = given
+    locks.update(zip(range(first, number), slots, strict=True))
     fragment.next_lock = number
     source.firsts.note(source, slots)
     return first, slots

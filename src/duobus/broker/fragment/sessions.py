@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from duobus.broker.fragment.commands import ABANDON, Command, Housekeeping, SettleBatch
 from duobus.broker.fragment.owner import Owner
+from duobus.broker.fragment.session import Session as Session
+from duobus.broker.fragment.session import SessionLock as SessionLock
 from duobus.broker.fragment.slot import ACTIVE, DEFERRED, MAIN, Slot, sub_queue_of
 from duobus.errors import MessageNotFound, ServiceBusError, SessionLockLost
 
@@ -24,62 +27,7 @@ if TYPE_CHECKING:
 
 #: Heaps with more outdated entries than this are made anew.
 COMPACT_FROM: Final = 1024
-
-
-class Session:
-    """One session that has messages or a holder.
-
-    Attributes:
-        session_id: Its name; may be empty (contract 11.1).
-        counts: Heap of the counts of its available messages; some may be outdated.
-        available: How many are not.
-        lock: Of its holder, or None.
-        listed: The count under which it stands in the heap of free sessions; 0 when it does not.
-        returning: Messages that are being abandoned: nothing newer goes out before they are back (I19).
-    """
-
-    __slots__ = ("available", "counts", "listed", "lock", "returning", "session_id")
-
-    def __init__(self, session_id: str) -> None:
-        self.session_id = session_id
-        self.counts: list[int] = []
-        self.available = 0
-        self.lock: SessionLock | None = None
-        self.listed = 0
-        self.returning = 0
-
-
-class SessionLock:
-    """A holder's right to one session, until it ends.
-
-    Attributes:
-        number: Of the locks of this life of the fragment.
-        source_no: Where the session is.
-        until_ms: End, broker time.
-        held: Lock counters of the messages that the holder has.
-        promised: Messages that receive-and-delete commands in waiting will take.
-        owner: Who is told of messages and of the end.
-        is_over: It was given back, ran out, or went with the fragment's memory.
-        is_woken: Its owner is about to be told of messages.
-    """
-
-    __slots__ = ("held", "is_over", "is_woken", "number", "owner", "promised", "session", "source_no", "until_ms")
-
-    def __init__(self, session: Session, source_no: int, number: int, until_ms: int, owner: Owner) -> None:
-        self.session = session
-        self.source_no = source_no
-        self.number = number
-        self.until_ms = until_ms
-        self.owner = owner
-        self.held: set[int] = set()
-        self.promised = 0
-        self.is_over = False
-        self.is_woken = False
-
-    @property
-    def session_id(self) -> str:
-        """Of the session."""
-        return self.session.session_id
+_STATE: Final = attrgetter("state")
 
 
 class Sessions:
@@ -218,9 +166,11 @@ class Sessions:
 
     # -- looking ------------------------------------------------------------------------------------------------
 
-    def with_messages(self) -> Iterable[str]:
-        """Ids of the sessions that have active messages, locked ones included."""
-        return (s.session_id for s in self.by_id.values() if s.available or (s.lock is not None and s.lock.held))
+    def with_messages(self, locks: dict[int, Slot]) -> Iterable[str]:
+        """Ids of the sessions that have active messages, locked ones included; ``locks``: of the source."""
+        return (
+            s.session_id for s in self.by_id.values() if s.available or (s.lock is not None and s.lock.unsettled(locks))
+        )
 
     def set_since(self, instant_ms: int) -> Iterable[str]:
         """Ids of the sessions whose state was set after an instant."""
@@ -234,13 +184,6 @@ def id_of(slot: Slot) -> str:
 
 def _is_available(slot: Slot) -> bool:
     return slot.state == ACTIVE and not slot.lock
-
-
-def let_go(slot: Slot) -> None:
-    """A message's lock ends; ``slot.lock`` still names it."""
-    if slot.holder is not None:
-        slot.holder.held.discard(slot.lock)
-        slot.holder = None
 
 
 def session_lock_lost(session_id: str) -> SessionLockLost:
@@ -289,26 +232,20 @@ def claim(fragment: Fragment, command: SettleBatch) -> None:
         return
     slots: list[Slot] = []
     lost: list[int] = []
-    for first, number in command.ranges:
-        for lock in range(first, first + number):
-            slot = held.get(lock)
-            if slot is None:
-                lost.append(lock)
-            elif slot.state and sub_queue_of(slot.state) != MAIN:
-                # Dead letters know no sessions.
-                return
-            else:
-                slots.append(slot)
+    try:
+        for first, number in command.ranges:
+            slots += map(held.__getitem__, range(first, first + number))
+    except KeyError:
+        locks = [lock for first, number in command.ranges for lock in range(first, first + number)]
+        slots = [held[lock] for lock in locks if lock in held]
+        lost = [lock for lock in locks if lock not in held]
+    if any(map(_STATE, slots)) and any(sub_queue_of(slot.state) != MAIN for slot in slots):
+        # Dead letters know no sessions.
+        return
     command.is_claimed = True
     command.slots, command.lost = slots, lost
     for slot in slots:
-        lock = slot.lock
-        del held[lock]
-        # As ``let_go``, without the call.
-        holder = slot.holder
-        if holder is not None:
-            holder.held.discard(lock)
-            slot.holder = None
+        del held[slot.lock]
     if command.outcome == ABANDON:
         expect(source.sessions, command, command.slots)
 
@@ -394,7 +331,7 @@ def end(
     lock.is_over = True
     session.lock = None
     del sessions.locks[lock.number]
-    held, lock.held = sorted(lock.held), set()
+    held, lock.held = sorted(lock.unsettled(source.locks)), set()
     for number in held:
         slot = source.locks.pop(number, None)
         if slot is not None:
@@ -432,9 +369,10 @@ def take_promised(source: Source, lock: SessionLock, credit: int) -> list[Slot]:
 def lock_slots(fragment: Fragment, source: Source, lock: SessionLock, slots: list[Slot]) -> tuple[int, list[Slot]]:
     """Lock messages under the lock of their session."""
     first = number = fragment.next_lock
+    if len(lock.held) >= lock.held_max:
+        lock.unsettled(source.locks)
     for slot in slots:
         slot.lock = number
-        slot.holder = lock
         source.locks[number] = slot
         number += 1
     source.firsts.note(source, slots)

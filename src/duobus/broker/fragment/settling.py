@@ -116,11 +116,8 @@ def _find_locked(source: Source, command: SettleBatch) -> None:
                 lost.append(lock)
             else:
                 slots.append(slot)
-    if source.sessions is not None:
-        for slot in slots:
-            sessions.let_go(slot)
-        if command.outcome == ABANDON:
-            sessions.expect(source.sessions, command, slots)
+    if source.sessions is not None and command.outcome == ABANDON:
+        sessions.expect(source.sessions, command, slots)
 
 
 def _apply_other(

@@ -6,12 +6,9 @@ A state is ``sub_queue * 4 + kind``: the dead-letter queue is a state of the mes
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from duobus.model.special import Special
-
-if TYPE_CHECKING:
-    from duobus.broker.fragment.sessions import SessionLock
 
 MAIN: Final = 0
 DEAD_LETTER: Final = 1
@@ -81,10 +78,9 @@ class Slot:
         lock: Lock counter while locked, RESERVED while a commit disposes of it, DELAYED while it is put
             off, FORWARDING while it is taken somewhere else, 0 otherwise.
         special: Everything rare, or None.
-        holder: While it is locked by the holder of its session: the lock of that session; else None.
     """
 
-    __slots__ = ("count", "deliveries", "enqueued_ms", "expires_ms", "holder", "lock", "payload", "special", "state")
+    __slots__ = ("count", "deliveries", "enqueued_ms", "expires_ms", "lock", "payload", "special", "state")
 
     def __init__(self, count: int, payload: bytes, enqueued_ms: int) -> None:
         self.count = count
@@ -95,7 +91,6 @@ class Slot:
         self.state = 0
         self.lock = 0
         self.special: Special | None = None
-        self.holder: SessionLock | None = None
 
     def __lt__(self, other: Slot) -> bool:
         """Heaps ask when counts are equal: a message is back that left there, out of turn, one that is GONE."""
@@ -126,7 +121,6 @@ class CopySlot(Slot):
         self.state = 0
         self.lock = 0
         self.special = None
-        self.holder = None
         self.origin = origin
 
 

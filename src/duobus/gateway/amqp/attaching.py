@@ -24,6 +24,7 @@ from duobus.gateway.amqp.coordinator import attach_coordinator, demand_one_entit
 from duobus.gateway.amqp.crossing import CROSSING, attach_crossing
 from duobus.gateway.amqp.entity_life import demand_receiving, demand_sending
 from duobus.gateway.amqp.essence import ADDRESS_MAX, essence, is_short
+from duobus.gateway.amqp.far_via import demand_first, is_via_session
 from duobus.gateway.amqp.incoming_link import IncomingLink
 from duobus.gateway.amqp.management_node import ManagementNode
 from duobus.gateway.amqp.outgoing_link import OutgoingLink
@@ -148,6 +149,9 @@ def _demand_room(queue: Queue, limit: int) -> None:
 
 def _attach_sender(peer: Peer, link: Link, address: Address) -> None:
     """The client sends."""
+    if peer.passing.is_passed and is_via_session(_remote(link)):
+        _attach_via_session(peer, link, address)
+        return
     _authorize(peer, address, Right.SEND, "Send")
     queue = peer.door.unit.namespace(peer.namespace or "").resolve(address)
     if address.sub_queue:
@@ -166,6 +170,15 @@ def _attach_sender(peer: Peer, link: Link, address: Address) -> None:
     endpoint.start()
 
 
+def _attach_via_session(peer: Peer, link: Link, address: Address) -> None:
+    """Another server's client sends in transactions, by way of the entity with which its session began."""
+    via = demand_first(peer, link.session)
+    endpoint = ViaLink(peer, link, via, address.segments(), _demand_destination(peer, address))
+    link.accept(max_message_size=via.description.max_message_size_bytes)
+    peer.add_endpoint(link, endpoint)
+    endpoint.start()
+
+
 def _destination_of(peer: Peer, link: Link) -> str | None:
     """Where messages go that a client sends via the entity of its link; None when they are for that entity.
 
@@ -178,7 +191,11 @@ def _destination_of(peer: Peer, link: Link) -> str | None:
         return None
     if not is_short(text):
         raise InvalidField(f"{TRANSFER_DESTINATION} is a string of {ADDRESS_MAX} characters at most.")
-    address = parse_address(str(text))
+    return _demand_destination(peer, parse_address(str(text)))
+
+
+def _demand_destination(peer: Peer, address: Address) -> str:
+    """The path of an entity that a client may send to via another one."""
     _authorize(peer, address, Right.SEND, "Send")
     if address.sub_queue or address.is_management or address.is_cbs:
         raise NotAllowed("Messages are sent via an entity to a queue itself, not to a part of it.")

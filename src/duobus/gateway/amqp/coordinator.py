@@ -6,6 +6,7 @@ then it is answered. When that commit fails the store itself knows whether it ho
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import (
@@ -33,6 +34,8 @@ from duobus.errors import (
     TransactionTimedOut,
     Undecodable,
 )
+from duobus.gateway.amqp.far_coordinator import CREDIT as FAR_CREDIT
+from duobus.gateway.amqp.far_coordinator import NAME_MAX, lost_with_its_owner, rolled_back_with
 from duobus.gateway.amqp.transactions import Open
 from duobus.model.columns import Mailbox
 
@@ -74,7 +77,7 @@ class Discharge:
 class CoordinatorLink(Mailbox):
     """One link to the coordinator; it ends, and rolls back, every transaction that it declared."""
 
-    __slots__ = ("_discharges", "_link", "_peer", "_under_way", "is_waiting", "segments")
+    __slots__ = ("_discharges", "_far", "_link", "_peer", "_under_way", "is_waiting", "segments")
 
     def __init__(self, peer: Peer, link: Link) -> None:
         super().__init__()
@@ -87,15 +90,21 @@ class CoordinatorLink(Mailbox):
         self._discharges: dict[Group, Discharge] = {}
         # Those among them that were not given up.
         self._under_way: dict[Group, None] = {}
+        # What other servers have not answered yet.
+        self._far: dict[Open, int | None] = {}
 
     @property
     def owes(self) -> bool:
         """Whether discharges are on their way to a store, and their outcomes not told yet."""
-        return bool(self._under_way)
+        return bool(self._under_way or self._far)
 
     def start(self) -> None:
-        """Give the first credit, at once."""
-        self._link.grant(CREDIT)
+        """Give the first credit, as soon as other servers do what transactions on their entities need."""
+        if not self._link.is_attached:
+            return
+        is_passed = self._peer.passing.is_passed
+        self._link.grant(FAR_CREDIT if is_passed else CREDIT)
+        self._peer.write_soon()
 
     def wake(self) -> None:
         """See Mailbox."""
@@ -116,8 +125,11 @@ class CoordinatorLink(Mailbox):
                 state = self._rejected(error)
             if state is not None and not event.settled:
                 self._link.settle(delivery_id, delivery_id, state)
-        if self._link.credit <= CREDIT // 2:
-            self._link.grant(CREDIT - len(self._under_way))
+        if self._peer.passing.is_passed:
+            if self._link.credit <= FAR_CREDIT // 2:
+                self._link.grant(FAR_CREDIT)
+        elif self._link.credit <= CREDIT // 2:
+            self._link.grant(CREDIT - len(self._under_way) - len(self._far))
 
     def _do(self, payload: bytes, delivery_id: int, *, settled: bool) -> DeliveryState | None:
         """Do what a message to the coordinator asks for; None when its answer comes later."""
@@ -126,20 +138,54 @@ class CoordinatorLink(Mailbox):
         if code in _DECLARE:
             if settled:
                 raise NotAllowed("A declare has to be unsettled: its outcome is what names the transaction.")
-            return Declared(transactions.declare(self))
+            return Declared(transactions.declare(self, self._given_name(fields[0])))
         name, fail = fields[0], fields[1]
         if not isinstance(name, bytes) or not (fail is None or isinstance(fail, bool)):
             raise Undecodable("A discharge has the transaction's id, a binary, and whether it failed, a boolean.")
         entry = transactions.take(name)
         if fail:
             transactions.let_go(entry)
+            entry.give_up()
             return ACCEPTED
         transaction = entry.transaction
         if transaction.state == DOOMED:
+            entry.give_up()
             reason = transaction.doom_error
             raise reason if isinstance(reason, TransactionTimedOut) else transaction.refusal()
-        self._commit(entry, None if settled else delivery_id)
+        if entry.far is None:
+            self._commit(entry, None if settled else delivery_id)
+        else:
+            if not entry.far.coordinator.discharge(name, fail=False, answered=partial(self._answered, entry)):
+                raise lost_with_its_owner()
+            self._far[entry] = None if settled else delivery_id
         return None
+
+    def _given_name(self, name: Any) -> bytes | None:
+        """The name that another server gives a transaction of its client; clients cannot."""
+        if name is None or not self._peer.passing.is_passed:
+            return None
+        if not isinstance(name, bytes) or not 0 < len(name) <= NAME_MAX:
+            raise Undecodable(f"The name of a transaction is a binary of {NAME_MAX} bytes at most.")
+        return name
+
+    def _answered(self, entry: Open, state: DeliveryState | None) -> None:
+        """The server that does a transaction has answered its discharge, or never will."""
+        delivery_id = self._far.pop(entry, None)
+        if entry.far is not None:
+            entry.far.ended(is_committed=state is not None and not rolled_back_with(state))
+        if self._peer.is_gone:
+            return
+        if state is None:
+            error = InternalError(
+                "The way to the server of the entity has ended before it said what became of the transaction: all of "
+                "it or nothing is done. Look before you do it again."
+            )
+            self._peer.detach(self._link, error, "$coordinator")
+        elif delivery_id is not None and self._link.is_attached:
+            self._link.settle(delivery_id, delivery_id, state)
+        if not self.owes:
+            self._rest()
+        self._peer.write_soon()
 
     def _commit(self, entry: Open, delivery_id: int | None) -> None:
         peer = self._peer
@@ -181,7 +227,7 @@ class CoordinatorLink(Mailbox):
             if delivery_id is not None and not self._peer.is_gone:
                 state = ACCEPTED if group.error is None else self._rejected(_rolled_back(group.error))
                 self._link.settle(delivery_id, delivery_id, state)
-        if not self._under_way:
+        if not self.owes:
             self._rest()
 
     def _rest(self) -> None:
@@ -212,7 +258,7 @@ class CoordinatorLink(Mailbox):
     def close(self) -> None:
         """The link is gone: what it declared and did not discharge is rolled back."""
         self._peer.transactions.end_all_of(self)
-        if not self._under_way:
+        if not self.owes:
             self._rest()
 
 
@@ -245,20 +291,32 @@ def attach_coordinator(peer: Peer, link: Link) -> None:
     endpoint = CoordinatorLink(peer, link)
     link.accept(target=Coordinator(capabilities=[LOCAL_TRANSACTIONS]), max_message_size=REQUEST_BYTES_MAX)
     peer.add_endpoint(link, endpoint)
-    endpoint.start()
+    peer.transactions.begin(endpoint)
+    peer.passing.coordinate(endpoint.start)
 
 
-def via_entity(peer: Peer, session: Session) -> Queue | None:
-    """The entity on which the transactions of a session work; None when the session is not for several entities.
+def begins_with_coordinator(peer: Peer, session: Session) -> bool:
+    """Whether a session is for transactions across entities."""
+    return isinstance(next(peer.endpoints_of(session), None), CoordinatorLink)
 
-    A session for transactions across entities has its coordinator first; the first entity that it attaches to is the
-    one, and what is sent to others goes via it.
+
+def first_of(peer: Peer, session: Session) -> Any:
+    """The link on the entity on which the transactions of a session work.
+
+    None when the session is not for several entities: one for transactions across entities has its coordinator first.
     """
     endpoints = peer.endpoints_of(session)
     if not isinstance(next(endpoints, None), CoordinatorLink):
         return None
-    entities = (getattr(endpoint, "queue", None) for endpoint in endpoints)
-    return next((entity for entity in entities if entity is not None), None)
+    # One that another server answers has no queue here.
+    is_entity = (found for found in endpoints if hasattr(found, "queue") or getattr(found, "is_entity", False))
+    return next(is_entity, None)
+
+
+def via_entity(peer: Peer, session: Session) -> Queue | None:
+    """The entity of this server on which the transactions of a session work, and via which they send to others."""
+    queue: Queue | None = getattr(first_of(peer, session), "queue", None)
+    return queue
 
 
 def demand_one_entity(peer: Peer, session: Session, queue: Queue) -> None:
@@ -267,9 +325,19 @@ def demand_one_entity(peer: Peer, session: Session, queue: Queue) -> None:
     Raises:
         OperationCancelled: The session is one of those, and has another entity already.
     """
-    first = via_entity(peer, session)
-    if first is not None and first.top is not queue.top:
-        raise OperationCancelled(
-            f"The session receives from '{first.path}' and began with a coordinator, so it cannot receive from "
-            f"'{queue.path}': local transactions cannot span multiple top-level entities. Use another session."
-        )
+    first = first_of(peer, session)
+    if first is None:
+        return
+    entity = getattr(first, "queue", None)
+    if entity is None:
+        raise second_entity(first.path, queue.path)
+    if entity.top is not queue.top:
+        raise second_entity(entity.path, queue.path)
+
+
+def second_entity(first: str, second: str) -> OperationCancelled:
+    """Why a session for transactions across entities cannot receive from another one."""
+    return OperationCancelled(
+        f"The session receives from '{first}' and began with a coordinator, so it cannot receive from '{second}': "
+        "local transactions cannot span multiple top-level entities. Use another session."
+    )

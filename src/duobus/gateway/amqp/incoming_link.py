@@ -147,6 +147,9 @@ class IncomingLink(Mailbox):
         """One delivery with a state: part of a transaction, which keeps it until its discharge (contract 12.3)."""
         delivery_id, (payload,), state = event.first_delivery_id, event.payloads, event.state
         transactions = self._peer.transactions
+        if self._peer.passing.send_via(self._link, event):
+            self._top_up(self._credit // 2)
+            return
         try:
             if not isinstance(state, TransactionalState):
                 raise NotImplementedYet("Deliveries are not resumed: send without a state, or in a transaction.")

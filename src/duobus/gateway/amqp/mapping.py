@@ -139,11 +139,13 @@ def plain_session_batch(
                     return None
             bare.append(payload[offset:] if offset else payload)
             raws.append(raw)
-    find = _SESSIONS.get
-    found = [find(raw) or _of_session(raw) for raw in raws]
+    found = list(map(_SESSIONS.get, raws))
     known = [pair for pair in found if pair is not None]
     if len(known) < len(found):
-        return None
+        found = [_SESSIONS.get(raw) or _of_session(raw) for raw in raws]
+        known = [pair for pair in found if pair is not None]
+        if len(known) < len(found):
+            return None
     batch = SendBatch(first_delivery_id, bare, unsettled, reply)
     batch.sessions = [pair[0] for pair in known]
     if with_keys:

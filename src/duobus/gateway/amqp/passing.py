@@ -19,10 +19,23 @@ from collections.abc import Awaitable, Callable, Iterable
 from ssl import SSLCertVerificationError, SSLContext
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from duobus.amqp import ANONYMOUS, PLAIN, ConnectionSettings, Link, OpenReceived, Session, SessionEnded, plain_response
-from duobus.broker import directory
+from duobus.amqp import (
+    ANONYMOUS,
+    PLAIN,
+    ConnectionSettings,
+    Link,
+    OpenReceived,
+    Rejected,
+    Session,
+    SessionEnded,
+    TransactionalState,
+    plain_response,
+)
+from duobus.broker import directory, lock_lost
 from duobus.broker.shares import Spread
 from duobus.errors import DetachForced, Unauthorized
+from duobus.gateway.amqp.coordinator import first_of, via_entity
+from duobus.gateway.amqp.far_via import Borrowed, FarVia, demand_same, is_via_session
 from duobus.gateway.amqp.passing_links import PassedLink
 from duobus.gateway.amqp.spread_links import SpreadLink, demand_ordinary
 from duobus.gateway.amqp.spread_management import SpreadNode
@@ -34,6 +47,7 @@ from duobus.model.address import Address
 from duobus.model.description import Right
 
 if TYPE_CHECKING:
+    from duobus.amqp import Transfers
     from duobus.gateway.amqp.peer import Peer
 
 #: In the properties of open: a connection that another server has made for a client. Its links are passed on no more.
@@ -42,6 +56,9 @@ PASSED: Final = "com.duobus:passed-by"
 TOKENS_MAX: Final = 100
 #: How long a server may take to accept a connection, in seconds.
 CONNECT_S: Final = 5.0
+#: A connection between two servers that is silent for twice as long is lost: neither a client nor the locks of one may
+#: wait for as long as a client's own connection is believed in.
+IDLE_MS: Final = 3_000
 _FRAME_SIZE: Final = 65_536
 
 #: What ``Whereabouts.where`` says beside an owner's address.
@@ -82,6 +99,20 @@ class Whereabouts(Protocol):
 
 class NotPassing:
     """What a connection has at other servers where there are none: nothing. See Passing for the methods."""
+
+    is_passed = False
+
+    def coordinate(self, start: Callable[[], None]) -> None:  # noqa: D102
+        start()
+
+    def coordinated(self) -> None:  # noqa: D102
+        return
+
+    def send_via(self, link: Link, event: Transfers, passed: PassedLink | None = None) -> bool:  # noqa: D102
+        return False
+
+    def named(self, first: int, last: int) -> int:  # noqa: D102
+        return 0
 
     def opened(self, event: OpenReceived) -> None:  # noqa: D102
         return
@@ -132,6 +163,12 @@ class Passing(NotPassing):
         self._upstreams: dict[str, Upstream] = {}
         self._spreads: set[SpreadLink] = set()
         self._nodes: dict[tuple[str, ...], SpreadNode] = {}
+        # Links of the client, and those beside them on which its transactions send.
+        self._vias: dict[Link, FarVia] = {}
+        # What a transaction settles of others' deliveries at this moment: the client's range, and their number.
+        self._named: dict[tuple[int, int], int] = {}
+        # What begins when every owner is ready to do transactions.
+        self._starting: list[Callable[[], None]] = []
 
     # -- what the client has shown ------------------------------------------------------------------------------
 
@@ -139,6 +176,8 @@ class Passing(NotPassing):
         """The client has opened its connection."""
         self._hostname = event.hostname
         self.is_passed = any(str(key) == PASSED for key in event.properties)
+        if self.is_passed:
+            self._peer.engine.settings.idle_time_out_ms = IDLE_MS
 
     def logged_in(self, name: str, key: str) -> None:
         """The client's login was good."""
@@ -165,7 +204,15 @@ class Passing(NotPassing):
         peer = self._peer
         spread = None if self.is_passed else self._whereabouts.spread_of(peer.namespace or "", address.key)
         where = UNKNOWN if spread else self._whereabouts.where(peer.namespace or "", address.key)
-        if where == HERE or (where == UNKNOWN and is_last and not spread):
+        if where == UNKNOWN and is_last and not spread:
+            return False
+        if self.is_passed and link.remote is not None and is_via_session(link.remote):
+            # It is not this entity's: see attaching.
+            return False
+        if self._needs_via(link, address, where):
+            self._make_via(link, address, again)
+            return True
+        if where == HERE:
             return False
         if not any(peer.allows(address.segments(), right) for right in (Right.LISTEN, Right.SEND, Right.MANAGE)):
             raise Unauthorized(
@@ -181,9 +228,42 @@ class Passing(NotPassing):
             return True
         if where == MOVING or self.is_passed:
             raise DetachForced(f"'{address.path}' moves to another server. Attach again.")
+        upstream = self.upstream(where)
+        if link.is_sender and not address.is_management:
+            demand_same(peer, link.session, address.path, upstream)
         passed = PassedLink(peer, link, address.segments(), self._whereabouts)
+        passed.is_entity = not address.is_management
         peer.add_endpoint(link, passed)
-        self.upstream(where).attach(passed)
+        upstream.attach(passed)
+        return True
+
+    def _needs_via(self, link: Link, address: Address, where: str) -> bool:
+        """Whether transactions send on a link by way of an entity of another server, and have no link there yet."""
+        if link.is_sender or address.is_management or self.is_passed or link in self._vias:
+            return False
+        first = first_of(self._peer, link.session)
+        if not isinstance(first, PassedLink) or where in (MOVING, UNKNOWN):
+            return False
+        return where == HERE or not first.is_of(self.upstream(where))
+
+    def _make_via(self, link: Link, address: Address, again: Callable[[], None]) -> None:
+        first = first_of(self._peer, link.session)
+        via = self._vias[link] = FarVia(self._peer, link, address.path, self._whereabouts, again)
+        first.attach_beside(via)
+
+    def send_via(self, link: Link, event: Transfers, passed: PassedLink | None = None) -> bool:
+        """Have a transaction send something by way of its session's first entity; False when that is the link's own.
+
+        ``passed``: the link, if another server answers it.
+        """
+        via = self._vias.get(link)
+        if via is not None:
+            via.take(event)
+            return True
+        queue = None if passed is None else via_entity(self._peer, link.session)
+        if queue is None or passed is None:
+            return False
+        Borrowed(self._peer, link, queue, passed.segments, passed.path).take(event)
         return True
 
     def _spread(self, link: Link, address: Address, spread: Spread) -> None:
@@ -224,6 +304,7 @@ class Passing(NotPassing):
             container_id=self._peer.engine.settings.container_id,
             hostname=self._hostname,
             max_frame_size=_FRAME_SIZE,
+            idle_time_out_ms=IDLE_MS,
             mechanisms=(mechanism,),
             sasl_response=response,
             properties={PASSED: self._whereabouts.node_id},
@@ -247,12 +328,45 @@ class Passing(NotPassing):
         except (OSError, TimeoutError) as error:
             upstream.fail(f"the server at {address} cannot be reached ({type(error).__name__})")
 
+    # -- transactions -------------------------------------------------------------------------------------------
+
+    def coordinate(self, start: Callable[[], None]) -> None:
+        """The client has attached to the coordinator: owners are asked to do its transactions before it may begin."""
+        for upstream in self._upstreams.values():
+            upstream.coordinate()
+        self._starting.append(start)
+        self.coordinated()
+
+    def coordinated(self) -> None:
+        """An owner is ready to do transactions, or gone."""
+        coordinators = [upstream.coordinator for upstream in self._upstreams.values() if not upstream.is_gone]
+        # One that is only being connected to has its coordinator before its first link.
+        if all(one is None or one.is_ready or one.is_gone for one in coordinators):
+            starting, self._starting = self._starting, []
+            for start in starting:
+                start()
+
     # -- events of the client's connection ----------------------------------------------------------------------
 
     def dispositions(self, session: Session, ranges: list[tuple[int, int, bool, Any]]) -> None:
         """The client settles what it has received."""
+        self._named.clear()
+        for first, last, settled, state in ranges:
+            if isinstance(state, TransactionalState):
+                self._note_named(session, first, last, state, settled=settled)
         for upstream in self._upstreams.values():
             upstream.client_settles(session, ranges)
+
+    def _note_named(self, session: Session, first: int, last: int, state: TransactionalState, *, settled: bool) -> None:
+        number = sum(upstream.number_of(session, first, last) for upstream in self._upstreams.values())
+        self._named[first, last] = number
+        # From here on the session has deliveries, so that those of this server are looked for in any case.
+        if not number and not self._peer.deliveries_of(session).settle(first, last, mark=False) and not settled:
+            session.disposition(False, first, last, Rejected(self._peer.error(lock_lost(), "$coordinator")), True)
+
+    def named(self, first: int, last: int) -> int:
+        """How many of the deliveries that the client names in a transaction at this moment are other servers'."""
+        return self._named.get((first, last), 0)
 
     def session_ended(self, event: SessionEnded) -> None:
         """A session of the client is gone, and all its links."""
@@ -274,10 +388,12 @@ class Passing(NotPassing):
             upstream.tick(monotonic_ms)
             if upstream.is_gone:
                 del self._upstreams[address]
+        for link in [link for link, via in self._vias.items() if via.is_over]:
+            self._vias.pop(link).end()
 
     def node_links(self) -> list[PassedLink]:
-        """Links with owners that belong to management nodes of queues that are spread."""
-        return [link for node in self._nodes.values() for link in node.parts()]
+        """Links with owners that are no endpoints: of management nodes of queues that are spread, and beside others."""
+        return [link for node in self._nodes.values() for link in node.parts()] + list(self._vias.values())
 
     def close(self) -> None:
         """The client is gone: its locks are given back by those who gave them."""
@@ -286,4 +402,5 @@ class Passing(NotPassing):
         self._upstreams.clear()
         self._nodes.clear()
         self._spreads.clear()
+        self._vias.clear()
         self.tokens.clear()

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from duobus.amqp import RELEASED, Link, Rejected, Session, TransactionalState, TransferRefused, Transfers
 from duobus.amqp import Error as AmqpError
 from duobus.codec import BATCH_FORMAT
-from duobus.errors import DetachForced, MessageTooLarge, NotImplementedYet
+from duobus.errors import DetachForced, MessageTooLarge, NotImplementedYet, ServerBusy, ServiceBusError
 from duobus.gateway.amqp.essence import essence
-from duobus.model.address import parse_address
 
 if TYPE_CHECKING:
     from duobus.gateway.amqp.passing import Whereabouts
@@ -38,9 +37,10 @@ class PassedSession:
         sent: Delivery id there to delivery id and size here, of what the client has sent, and what counts its answers.
         given: Delivery id here to delivery id there, of what the client has received.
         taken: The other way round, of what waits for the owner to settle it.
+        in_doubt: Delivery ids there that a transaction settles: they can be settled again if it is rolled back.
     """
 
-    __slots__ = ("client", "given", "owner", "sent", "taken")
+    __slots__ = ("client", "given", "in_doubt", "owner", "sent", "taken")
 
     def __init__(self, client: Session, owner: Session) -> None:
         self.client = client
@@ -48,6 +48,7 @@ class PassedSession:
         self.sent: dict[int, tuple[int, int, Answered | None]] = {}
         self.given: dict[int, int] = {}
         self.taken: dict[int, int] = {}
+        self.in_doubt: set[int] = set()
 
     def note_sent(self, owner_id: int, client_id: int, payloads: list[bytes]) -> None:
         """The client's deliveries from ``client_id`` on have gone to the owner from ``owner_id`` on."""
@@ -78,9 +79,11 @@ class PassedSession:
 
     def owner_answers(self, first: int, last: int, state: Any) -> None:
         """The owner has settled what it gave, after the client has said what became of it."""
-        found = [self.taken.pop(one) for one in _within(self.taken, first, last)]
-        for here in found:
-            self.given.pop(here, None)
+        answered = _within(self.taken, first, last)
+        found = [self.taken[one] for one in answered]
+        for one in answered:
+            if one not in self.in_doubt:
+                self.given.pop(self.taken.pop(one), None)
         for low, high in _ranges(found):
             self.client.disposition(False, low, high, state, True)
 
@@ -94,6 +97,22 @@ class PassedSession:
         for low, high in _ranges(there):
             self.owner.disposition(True, low, high, state, settled)
 
+    def refuse(self, ids: list[int], state: Any) -> None:
+        """Tell the client, of deliveries by the owner's ids, why they were not settled."""
+        for low, high in _ranges([self.taken[one] for one in ids]):
+            self.client.disposition(False, low, high, state, True)
+
+    def named(self, first: int, last: int) -> list[int]:
+        """The owner's ids of those among the client's deliveries that are this owner's."""
+        return [self.given[one] for one in _within(self.given, first, last)]
+
+    def decided(self, ids: list[int], *, is_committed: bool) -> None:
+        """A transaction that settles deliveries, by the owner's ids, has ended."""
+        self.in_doubt.difference_update(ids)
+        if is_committed:
+            for one in ids:
+                self.given.pop(self.taken.pop(one, -1), None)
+
 
 class PassedLink:
     """The client's end of a link that is passed on.
@@ -102,6 +121,7 @@ class PassedLink:
         link: The client's.
         uplink: That with the owner; None until it is made.
         session: The pair of sessions; likewise.
+        is_entity: It is on an entity itself, and not on its management node.
     """
 
     __slots__ = (
@@ -113,6 +133,7 @@ class PassedLink:
         "_prefix",
         "_upstream",
         "_whereabouts",
+        "is_entity",
         "link",
         "segments",
         "session",
@@ -122,6 +143,7 @@ class PassedLink:
     def __init__(self, peer: Peer, link: Link, segments: tuple[str, ...], whereabouts: Whereabouts) -> None:
         self.link = link
         self.segments = segments
+        self.is_entity = False
         self.uplink: Link | None = None
         self.session: PassedSession | None = None
         self._peer = peer
@@ -158,6 +180,11 @@ class PassedLink:
         self.uplink.context = self
         if self.link.is_sender:
             self.uplink.tags = []
+
+    def attach_beside(self, other: PassedLink) -> None:
+        """Have another link attached where this one is, on the same session."""
+        if self._upstream is not None:
+            self._upstream.attach(other)
 
     def parts(self) -> Sequence[PassedLink]:
         """The links with owners that it consists of."""
@@ -223,7 +250,11 @@ class PassedLink:
         uplink, session = self.uplink, self.session
         number = len(event.payloads)
         if event.state is not None:
-            self._refuse_in_state(event)
+            if self._peer.passing.send_via(self.link, event, self):
+                # The owner counts on a credit that this delivery has used up here.
+                self.owner_flow()
+            else:
+                self._in_state(event)
             return
         if uplink is None or session is None or uplink.credit < number:
             error = DetachForced(f"'{self.path}' takes nothing more for now. Attach again.")
@@ -248,24 +279,37 @@ class PassedLink:
         self._counter = (self._counter + number) & _COUNTER_MASK
         return tag
 
-    def _refuse_in_state(self, event: Transfers) -> None:
-        """Transactions live where they were declared: on this server, which has not the entity."""
-        owner = self._whereabouts.where(self._peer.namespace or "", parse_address(self.path).key)
-        error = NotImplementedYet(
-            f"'{self.path}' is served by another server of this namespace (at {owner}); "
-            "transactions are not passed on to it. Send without one, or connect to that server."
-        )
-        if isinstance(event.state, TransactionalState):
-            self._peer.transactions.doom(event.state.txn_id, error)
+    def _in_state(self, event: Transfers) -> None:
+        """One delivery that is part of a transaction, which the owner does."""
+        state, uplink, session = event.state, self.uplink, self.session
+        try:
+            if not isinstance(state, TransactionalState):
+                raise NotImplementedYet("Deliveries are not resumed: send without a state, or in a transaction.")
+            if uplink is None or session is None or self._upstream is None or not uplink.credit:
+                raise ServerBusy(f"'{self.path}' takes nothing more for now. Please wait a second and try again.")
+            self._peer.transactions.join(state.txn_id, self._upstream.coordinator, self.path)
+        except ServiceBusError as error:
+            if isinstance(state, TransactionalState):
+                self._peer.transactions.doom(state.txn_id, error)
+            if not event.settled:
+                first = event.first_delivery_id
+                self.link.settle(first, first, Rejected(self._peer.error(error, self.path)))
+            # The owner counts on a credit that this delivery has used up here.
+            self.owner_flow()
+            return
+        (payload,) = event.payloads
+        first = uplink.send_one(self._tag(1), payload, event.settled, event.message_format, state)
         if not event.settled:
-            first = event.first_delivery_id
-            self.link.settle(first, first, Rejected(self._peer.error(error, self.path)))
-        # The owner counts on a credit that this delivery has used up here.
-        self.owner_flow()
+            session.note_sent(first, event.first_delivery_id, event.payloads)
+            self._peer.carry(len(payload))
+        self._whereabouts.passed_messages += 1
+        self._write()
 
     def refused(self, event: TransferRefused) -> None:
         """A delivery that the engine did not take in: too large."""
         error = MessageTooLarge(f"The message has {event.size} bytes, more than '{self.path}' allows.")
+        if isinstance(event.state, TransactionalState):
+            self._peer.transactions.doom(event.state.txn_id, error)
         if not event.settled:
             state = Rejected(self._peer.error(error, self.path))
             self.link.settle(event.delivery_id, event.delivery_id, state)

@@ -71,7 +71,7 @@ TURN_SILENCE_MS = 10_000
 
 Endpoint = IncomingLink | OutgoingLink | PendingSession | RequestLink | ReplyLink | CoordinatorLink | PassedLink
 #: Those on which a client sends.
-_TAKERS = (IncomingLink, RequestLink, CoordinatorLink, PassedLink)
+_TAKERS = (IncomingLink, RequestLink, CoordinatorLink, PassedLink, Transactions)
 
 
 class Peer(asyncio.Protocol):
@@ -476,7 +476,7 @@ class Peer(asyncio.Protocol):
             endpoint.transfers(event)
 
     def _on_transfer_refused(self, event: TransferRefused) -> None:
-        endpoint = self._endpoints.get(event.link)
+        endpoint = self._endpoints.get(event.link, self.transactions)
         if isinstance(endpoint, _TAKERS):
             endpoint.refused(event)
 
@@ -495,9 +495,9 @@ class Peer(asyncio.Protocol):
 
     def _on_dispositions(self, event: Dispositions) -> None:
         # As a sender a client settles what we settled already: nothing to do.
-        deliveries = self._deliveries.get(event.session)
         if event.role:
             self.passing.dispositions(event.session, event.ranges)
+        deliveries = self._deliveries.get(event.session)
         if not event.role or deliveries is None:
             return
         for first, last, settled, state in event.ranges:

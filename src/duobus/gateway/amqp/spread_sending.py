@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Final
 
-from duobus.amqp import Rejected, Transfers
+from duobus.amqp import Rejected, TransactionalState, Transfers
 from duobus.codec import BATCH_FORMAT
-from duobus.errors import ArgumentInvalid, ServiceBusError, StoreUnavailable
+from duobus.errors import ArgumentInvalid, NotAllowed, ServiceBusError, StoreUnavailable
 from duobus.gateway.amqp.incoming_link import CREDIT, parts_of
 from duobus.gateway.amqp.mapping import plain_offset, take_apart
 from duobus.gateway.amqp.spread_links import Branch, SpreadLink
@@ -66,6 +66,17 @@ class SpreadSender(SpreadLink):
         for share, (ids, payloads) in groups.items():
             self._give(share, _Waiting(ids, payloads, settled=event.settled, is_batch=is_batch))
         self.whereabouts.passed_messages += len(event.payloads)
+        self.top_up()
+
+    def _refuse_in_state(self, event: Transfers) -> None:
+        """A transaction is done by one store, and a queue that is spread has several."""
+        error = NotAllowed(
+            f"'{self.path}' is spread over several servers, and can be no part of a transaction. Send without one, or "
+            "to a queue that is not spread."
+        )
+        if isinstance(event.state, TransactionalState):
+            self.peer.transactions.doom(event.state.txn_id, error)
+        self._reject([event.first_delivery_id], event.settled, error)
         self.top_up()
 
     def _place_of(self, payload: bytes) -> int:

@@ -12,6 +12,8 @@ from duobus.amqp import DeliveryState, Rejected, TransactionalState
 from duobus.broker import CancelScheduled, Queue, Reserve, Run, SettleBatch, Transaction, lock_lost
 from duobus.broker.transaction import OPEN, WORK_BYTES
 from duobus.errors import (
+    DetachForced,
+    NotAllowed,
     QuotaExceeded,
     ServerBusy,
     ServiceBusError,
@@ -19,11 +21,14 @@ from duobus.errors import (
     TransactionUnknown,
 )
 from duobus.gateway.amqp.deliveries import split
+from duobus.gateway.amqp.far_coordinator import lost_with_its_owner, one_entity
 from duobus.model.metering import OPERATION_BYTES, SEND, SETTLE, operations_of
 
 if TYPE_CHECKING:
+    from duobus.amqp import TransferRefused, Transfers
     from duobus.gateway.amqp.coordinator import CoordinatorLink
     from duobus.gateway.amqp.deliveries import Deliveries, DeliveryRun
+    from duobus.gateway.amqp.far_coordinator import FarCoordinator, FarTransaction
     from duobus.gateway.amqp.outgoing_link import OutgoingLink
     from duobus.gateway.amqp.peer import Peer
     from duobus.model.columns import SendBatch
@@ -46,15 +51,25 @@ class Open:
         coordinator: The link that declared it, and ends it.
         size: Bytes that it holds.
         named: Deliveries that it settles: they are settled on their session when it is committed, and not before.
+        far: What another server does of it, which is all of it then; None as long as it works on nothing there.
+        far_path: The entity there; None when only deliveries of it are known.
     """
 
-    __slots__ = ("coordinator", "named", "size", "transaction")
+    __slots__ = ("coordinator", "far", "far_path", "named", "size", "transaction")
 
     def __init__(self, transaction: Transaction, coordinator: CoordinatorLink) -> None:
         self.transaction = transaction
         self.coordinator = coordinator
         self.size = 0
         self.named: list[tuple[Deliveries, int, int]] = []
+        self.far: FarTransaction | None = None
+        self.far_path: str | None = None
+
+    def give_up(self) -> None:
+        """Have another server roll it back, if one does it."""
+        if self.far is not None:
+            self.far.coordinator.discharge(self.transaction.txn_id, fail=True)
+            self.far.ended(is_committed=False)
 
 
 class Transactions:
@@ -68,12 +83,15 @@ class Transactions:
         self._open: dict[bytes, Open] = {}
         self._kept = 0
 
-    def declare(self, coordinator: CoordinatorLink) -> bytes:
-        """Begin a transaction and return its name.
+    def declare(self, coordinator: CoordinatorLink, name: bytes | None = None) -> bytes:
+        """Begin a transaction and return its name: the one that is given, or a new one.
 
         Raises:
+            NotAllowed: There is one of this name.
             QuotaExceeded: The connection has TRANSACTIONS_MAX open ones.
         """
+        if name in self._open:
+            raise NotAllowed("There is an open transaction of this name. Name each transaction otherwise.")
         if len(self._open) >= TRANSACTIONS_MAX:
             # One that is over already makes room: its client has forgotten it, or will hear that it is unknown.
             over = next((name for name, entry in self._open.items() if entry.transaction.state != OPEN), None)
@@ -82,9 +100,8 @@ class Transactions:
                     f"This connection has {TRANSACTIONS_MAX} open transactions. Discharge one, then declare another."
                 )
             del self._open[over]
-        self._coordinators[coordinator] = None
         door = self._peer.door
-        name = door.entropy.token(_ID_BYTES)
+        name = name or door.entropy.token(_ID_BYTES)
         self._open[name] = Open(Transaction(name, door.clock.monotonic_ms() + TRANSACTION_MS), coordinator)
         return name
 
@@ -111,6 +128,39 @@ class Transactions:
                 "on another connection, or its coordinator link is gone. Declare a new one."
             )
         return found
+
+    @property
+    def has_coordinators(self) -> bool:
+        """Whether the client may begin transactions."""
+        return bool(self._coordinators)
+
+    def begin(self, coordinator: CoordinatorLink) -> None:
+        """There is a link to the coordinator."""
+        self._coordinators[coordinator] = None
+
+    # -- work on entities of other servers -----------------------------------------------------------------------
+
+    def join(self, name: bytes, coordinator: FarCoordinator | None, path: str | None) -> FarTransaction:
+        """Have a transaction done by the server of an entity, if it is not yet.
+
+        Raises:
+            ServiceBusError: It works on another server's entity, or cannot be done there; it can only be rolled back.
+        """
+        entry = self.find(name)
+        transaction = entry.transaction
+        if transaction.state != OPEN:
+            raise transaction.refusal()
+        if transaction.queue is not None:
+            raise one_entity(transaction.queue.path, path or "an entity of another server")
+        if entry.far is not None and entry.far.coordinator.is_gone:
+            raise lost_with_its_owner()
+        if entry.far is None:
+            if coordinator is None:
+                raise ServerBusy("The server of the entity takes no transaction for now. Try again.")
+            entry.far, entry.far_path = coordinator.declare(name), path
+        elif entry.far.coordinator is not coordinator:
+            raise one_entity(entry.far_path, path or "an entity of another server")
+        return entry.far
 
     # -- work ---------------------------------------------------------------------------------------------------
 
@@ -167,7 +217,12 @@ class Transactions:
     ) -> None:
         """Add the settlement of deliveries to a transaction and answer with the outcome that it will have."""
         # They stay unsettled: a rollback leaves them to be settled again, a lost connection gives them back at once.
-        for link, stretches in split(deliveries.settle(first, last, mark=False)).items():
+        found = deliveries.settle(first, last, mark=False)
+        known = sum(number for *_, number in found) + self._peer.passing.named(first, last)
+        if known <= (last - first) & 0xFFFFFFFF:
+            # Their link is gone, or they are settled: nothing of this may be done without them (I34).
+            self.doom(state.txn_id, lock_lost())
+        for link, stretches in split(found).items():
             answer: DeliveryState
             try:
                 answer = TransactionalState(state.txn_id, self._settle(state, link, deliveries, stretches))
@@ -212,11 +267,21 @@ class Transactions:
             entry.transaction.doom(error)
             self.let_go(entry)
 
+    def transfers(self, event: Transfers) -> None:
+        """Nothing comes on a link that is not there."""
+
+    def refused(self, event: TransferRefused) -> None:
+        """A delivery came on a link that was detached a moment ago, and was dropped."""
+        if isinstance(event.state, TransactionalState):
+            self.doom(event.state.txn_id, DetachForced("A link was detached, so that part of it was not done."))
+
     # -- what it holds ------------------------------------------------------------------------------------------
 
     def _keep(self, entry: Open, size: int) -> None:
         """Count bytes of a transaction in the server's budget, before it takes them."""
         with _Dooming(self, entry):
+            if entry.far is not None:
+                raise one_entity(entry.far_path, "one of this server")
             if self._kept + size > KEPT_BYTES_MAX:
                 raise QuotaExceeded(
                     f"The open transactions of this connection would hold more than {KEPT_BYTES_MAX} bytes. Discharge "
@@ -247,6 +312,7 @@ class Transactions:
                 seconds = TRANSACTION_MS // 1000
                 transaction.doom(TransactionTimedOut(f"It was not discharged within {seconds} seconds."))
                 self.let_go(entry)
+                entry.give_up()
         for coordinator in list(self._coordinators):
             coordinator.tick(monotonic_ms)
 
@@ -254,7 +320,9 @@ class Transactions:
         """A coordinator link is gone: roll back everything that it declared (contract 12.2)."""
         gone = [name for name, entry in self._open.items() if entry.coordinator is coordinator]
         for name in gone:
-            self.let_go(self._open.pop(name))
+            entry = self._open.pop(name)
+            self.let_go(entry)
+            entry.give_up()
 
     def forget(self, coordinator: CoordinatorLink) -> None:
         """A coordinator link is gone, and nothing of it is under way any more: it needs no look at the clock."""

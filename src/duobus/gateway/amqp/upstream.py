@@ -16,14 +16,19 @@ from duobus.amqp import (
     LinkAttached,
     LinkDetached,
     LinkFlow,
+    Rejected,
     Session,
     SessionEnded,
     Source,
     Target,
+    TransactionalState,
     Transfers,
 )
 from duobus.codec import build_message
+from duobus.errors import ServiceBusError
 from duobus.gateway.amqp.cbs_node import CBS
+from duobus.gateway.amqp.coordinator import begins_with_coordinator
+from duobus.gateway.amqp.far_coordinator import FarCoordinator, attach_coordinator_of
 from duobus.gateway.amqp.passing_links import PassedLink, PassedSession
 
 if TYPE_CHECKING:
@@ -38,10 +43,12 @@ class Upstream(asyncio.Protocol):
 
     Attributes:
         is_gone: It has ended, or was never made.
+        coordinator: Does the transactions of the client at the owner; None while the client has no coordinator here.
     """
 
     def __init__(self, peer: Peer, settings: ConnectionSettings, tokens: Mapping[str, str]) -> None:
         self.is_gone = False
+        self.coordinator: FarCoordinator | None = None
         self._peer = peer
         self._engine = Connection(settings, acceptor=False)
         self._transport: asyncio.Transport | None = None
@@ -107,9 +114,18 @@ class Upstream(asyncio.Protocol):
             if pair is None:
                 pair = self._sessions[client] = PassedSession(client, self._engine.begin())
                 self._by_owner[pair.owner] = pair
+                if begins_with_coordinator(self._peer, client):
+                    # So the owner knows that what transactions send on the session goes via its first entity.
+                    attach_coordinator_of(pair.owner, "coordinator")
             passed.attach(self, pair)
         except EngineMisuse as error:
             passed.lost(str(error))
+
+    def coordinate(self) -> None:
+        """The client has a coordinator here: so has it at the owner, before anything that may follow."""
+        if self._is_ready and not self.is_gone and (self.coordinator is None or self.coordinator.is_gone):
+            self.coordinator = FarCoordinator(self._engine, self._peer.passing.coordinated)
+            self.write_soon()
 
     def put_token(self, audience: str, token: str) -> None:
         """The client has put a token: so does this connection."""
@@ -128,9 +144,34 @@ class Upstream(asyncio.Protocol):
         if pair is None:
             return
         for first, last, settled, state in ranges:
-            if state is not None or settled:
+            if isinstance(state, TransactionalState):
+                self._settle_in(pair, first, last, state, settled=settled)
+            elif state is not None or settled:
                 pair.client_settles(first, last, state, settled=settled)
         self.write_soon()
+
+    def _settle_in(
+        self, pair: PassedSession, first: int, last: int, state: TransactionalState, *, settled: bool
+    ) -> None:
+        """Have the owner settle deliveries in a transaction."""
+        found = pair.named(first, last)
+        if not found:
+            return
+        transactions = self._peer.transactions
+        try:
+            transactions.join(state.txn_id, self.coordinator, None).names(pair, found)
+        except ServiceBusError as error:
+            transactions.doom(state.txn_id, error)
+            if not settled:
+                pair.refuse(found, Rejected(self._peer.error(error, "$coordinator")))
+            return
+        # Settled by the client or not, it is the transaction that decides.
+        pair.client_settles(first, last, state, settled=False)
+
+    def number_of(self, session: Session, first: int, last: int) -> int:
+        """How many of the client's deliveries in a range are this owner's."""
+        pair = self._sessions.get(session)
+        return 0 if pair is None else len(pair.named(first, last))
 
     def end_session(self, session: Session) -> None:
         """A session of the client has ended."""
@@ -153,9 +194,7 @@ class Upstream(asyncio.Protocol):
         elif isinstance(event, LinkAttached):
             self._on_attached(event.link)
         elif isinstance(event, LinkDetached):
-            passed = event.link.context
-            if isinstance(passed, PassedLink) and passed.uplink is event.link:
-                passed.owner_detached(event.error, closed=event.closed)
+            self._on_detached(event)
         elif isinstance(event, SessionEnded):
             self._on_session_ended(event)
         elif isinstance(event, Closed):
@@ -168,9 +207,19 @@ class Upstream(asyncio.Protocol):
         elif event.link is self._replies:
             self._replies.grant(_REPLIES)
 
+    def _on_detached(self, event: LinkDetached) -> None:
+        passed = event.link.context
+        if isinstance(passed, PassedLink) and passed.uplink is event.link:
+            passed.owner_detached(event.error, closed=event.closed)
+        elif self.coordinator is not None and self.coordinator.is_at(event.link):
+            self.coordinator.lost()
+
     def _on_dispositions(self, event: Dispositions) -> None:
         pair = self._by_owner.get(event.session)
         if pair is None:
+            if self.coordinator is not None and event.session is self.coordinator.session:
+                for first, last, _, state in event.ranges:
+                    self.coordinator.settled(first, last, state)
             return
         for first, last, settled, state in event.ranges:
             if event.role:
@@ -183,6 +232,8 @@ class Upstream(asyncio.Protocol):
             self._put_tokens()
         elif isinstance(link.context, PassedLink):
             link.context.owner_flow()
+        elif self.coordinator is not None and self.coordinator.is_at(link):
+            self.coordinator.flow()
 
     def _on_attached(self, link: Link) -> None:
         if link is self._replies:
@@ -191,6 +242,8 @@ class Upstream(asyncio.Protocol):
             link.context.answered()
 
     def _on_session_ended(self, event: SessionEnded) -> None:
+        if self.coordinator is not None and event.session is self.coordinator.session:
+            self.coordinator.lost()
         pair = self._by_owner.pop(event.session, None)
         if pair is not None:
             self._sessions.pop(pair.client, None)
@@ -213,6 +266,8 @@ class Upstream(asyncio.Protocol):
 
     def _ready(self) -> None:
         self._is_ready = True
+        if self._peer.transactions.has_coordinators:
+            self.coordinate()
         waiting, self._waiting = self._waiting, []
         for passed in waiting:
             self._attach(passed)
@@ -279,6 +334,8 @@ class Upstream(asyncio.Protocol):
         self._give_back(sum(pair.sent_bytes for pair in self._sessions.values()))
         self._sessions.clear()
         self._by_owner.clear()
+        if self.coordinator is not None:
+            self.coordinator.lost()
         if not self._peer.is_gone:
             self._lose(lost, text)
         if self._transport is not None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Sequence
 from ssl import SSLCertVerificationError, SSLContext
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from aiohttp import ClientConnectorCertificateError, ClientError, ClientSession, ClientTimeout, TCPConnector, web
 from yarl import URL
@@ -32,6 +33,8 @@ CONNECTIONS_MAX: Final = 256
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 120.0
 _PIECE: Final = 1 << 16
+#: Options of TCP: after 2 s of silence the other server is asked every second, and after 6 s it is given up.
+_WATCHED: Final = (("TCP_KEEPIDLE", 2), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 6_000))
 #: What belongs to one connection and not to the message.
 _HOP: Final = frozenset(
     ("connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "proxy-connection", "expect")
@@ -235,7 +238,9 @@ class HttpPassing:
     def _opened(self) -> ClientSession:
         if self._session is None:
             self._session = ClientSession(
-                connector=TCPConnector(limit=CONNECTIONS_MAX, ssl=self._whereabouts.context or True),
+                connector=TCPConnector(
+                    limit=CONNECTIONS_MAX, ssl=self._whereabouts.context or True, socket_factory=watched_socket
+                ),
                 timeout=ClientTimeout(total=ANSWER_S, sock_connect=CONNECT_S),
                 auto_decompress=False,
             )
@@ -266,6 +271,18 @@ class HttpPassing:
                 await answer.write(piece)
             await answer.write_eof()
             return answer
+
+
+def watched_socket(where: tuple[Any, ...]) -> socket.socket:
+    """A socket to another server that notices in seconds when that falls silent, also while it waits for an answer."""
+    family, kind, protocol, *_ = where
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _WATCHED:
+        # Not every system has all of them.
+        if hasattr(socket, name):
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return made
 
 
 def _refusal(status: int, text: str) -> web.Response:

@@ -1,0 +1,172 @@
+"""Transactions on entities of another server: its coordinator does them, under the names that the client knows.
+
+A transaction is declared where the client is, before anybody knows what it will work on. Its first work on an entity
+of another server declares it there, too, under the same name, and all of it is done there: sends and settlements pass
+as they are, and the discharge is the owner's to answer. Nothing waits for the owner's answer to the declare, for what
+one connection carries is done in order.
+
+    client --declare, discharge--> this server --declare, discharge--> owner
+    client --work in the transaction's name-------------------------->
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from duobus.amqp import Coordinator, Link, Rejected, Source
+from duobus.codec import Described, ULong, build_message
+from duobus.errors import NotAllowed, ServerBusy, TransactionRolledBack
+
+if TYPE_CHECKING:
+    from duobus.amqp import Connection, DeliveryState
+    from duobus.gateway.amqp.passing_links import PassedSession
+
+#: Requests that an owner lets a server make to its coordinator before it hears of them, for one client: a client has
+#: at most 100 open transactions and 100 discharges under way, whose declares may be under way as well. An owner that
+#: gives new credit at the half has done so before anybody could need it.
+CREDIT: Final = 1_000
+#: Bytes of the name of a transaction that a server may declare.
+NAME_MAX: Final = 64
+
+_CAPABILITY: Final = "amqp:local-transactions"
+_DECLARE: Final = 0x31
+_DISCHARGE: Final = 0x32
+
+
+class FarTransaction:
+    """What this server knows of a transaction that an owner does.
+
+    Attributes:
+        coordinator: The owner's.
+        settled: Deliveries that it settles: the session, and their ids there.
+    """
+
+    __slots__ = ("coordinator", "settled")
+
+    def __init__(self, coordinator: FarCoordinator) -> None:
+        self.coordinator = coordinator
+        self.settled: list[tuple[PassedSession, list[int]]] = []
+
+    def names(self, session: PassedSession, ids: list[int]) -> None:
+        """It settles these; they stay what they were until it is committed."""
+        session.in_doubt.update(ids)
+        self.settled.append((session, ids))
+
+    def ended(self, *, is_committed: bool) -> None:
+        """Its deliveries are settled now, or can be settled again."""
+        for session, ids in self.settled:
+            session.decided(ids, is_committed=is_committed)
+        self.settled.clear()
+
+
+#: Who hears what became of a discharge; None when nobody can say it any more.
+Answered = Callable[["DeliveryState | None"], None]
+
+
+class FarCoordinator:
+    """A link to the coordinator of an owner.
+
+    Attributes:
+        is_gone: It has ended: what was declared on it is rolled back.
+
+    Args:
+        engine: The connection to the owner, which is open.
+        changed: Called when it can be used, or is gone.
+    """
+
+    __slots__ = ("_answers", "_changed", "_counter", "_link", "is_gone")
+
+    def __init__(self, engine: Connection, changed: Callable[[], None]) -> None:
+        self.is_gone = False
+        self._changed = changed
+        self._counter = 0
+        self._answers: dict[int, Answered | None] = {}
+        self._link: Link = attach_coordinator_of(engine.begin(), "coordinator")
+
+    @property
+    def session(self) -> Any:
+        """The session with the owner that is its own."""
+        return self._link.session
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes requests."""
+        return not self.is_gone and self._link.credit > 0
+
+    def is_at(self, link: Link) -> bool:
+        """Whether this is its link."""
+        return link is self._link
+
+    def flow(self) -> None:
+        """The owner has given credit."""
+        self._changed()
+
+    def declare(self, name: bytes) -> FarTransaction:
+        """Begin a transaction there.
+
+        Raises:
+            ServerBusy: The owner takes no more for now.
+        """
+        if not self.is_ready:
+            raise ServerBusy("The server of the entity takes no transaction for now. Try again.")
+        self._request(Described(ULong(_DECLARE), [name]), None)
+        return FarTransaction(self)
+
+    def discharge(self, name: bytes, *, fail: bool, answered: Answered | None = None) -> bool:
+        """End a transaction; ``answered`` hears what became of it, also when nobody knows.
+
+        False when the owner cannot be told: it has rolled it back, or will when its time is over.
+        """
+        if not self.is_ready:
+            return False
+        self._request(Described(ULong(_DISCHARGE), [name, fail]), answered)
+        return True
+
+    def _request(self, request: Described, answered: Answered | None) -> None:
+        self._counter += 1
+        payload = build_message(None, None, body_value=request)
+        self._answers[self._link.send_one(self._counter.to_bytes(8, "big"), payload, False)] = answered
+
+    def settled(self, first: int, last: int, state: DeliveryState | None) -> None:
+        """The owner has answered."""
+        for number in [one for one in self._answers if first <= one <= last]:
+            answered = self._answers.pop(number)
+            if answered is not None:
+                answered(state)
+
+    def lost(self) -> None:
+        """The link, or all of the connection, has ended."""
+        if self.is_gone:
+            return
+        self.is_gone = True
+        answers, self._answers = self._answers, {}
+        for answered in answers.values():
+            if answered is not None:
+                answered(None)
+        self._changed()
+
+
+def attach_coordinator_of(session: Any, name: str) -> Link:
+    """Attach to the coordinator of an owner."""
+    link: Link = session.attach_sender(name, Source(), Coordinator(capabilities=[_CAPABILITY]))
+    return link
+
+
+def one_entity(path: str | None, other: str) -> NotAllowed:
+    """Why a transaction that works on an entity cannot work on another one."""
+    where = "an entity of another server" if path is None else f"'{path}'"
+    return NotAllowed(
+        f"The transaction works on {where} and cannot work on '{other}', too: local transactions cannot span multiple "
+        "top-level entities. Use a transaction for each, or send via the entity that it works on."
+    )
+
+
+def rolled_back_with(state: DeliveryState | None) -> bool:
+    """Whether an answer to a discharge says that nothing was done."""
+    return isinstance(state, Rejected)
+
+
+def lost_with_its_owner() -> TransactionRolledBack:
+    """Why a transaction can only be rolled back when the way to its owner has ended."""
+    return TransactionRolledBack("The way to the server of its entity has ended, which has rolled it back.")

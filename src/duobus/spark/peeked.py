@@ -1,0 +1,317 @@
+"""Messages as a peek answers them, decoded for rows: the usual ones here, all others by the SDK.
+
+The SDK makes objects of a message that no row needs, and most of the time of a browse went into them. What is decoded
+here gives the values that the getters of ``rows`` take out of the SDK's objects; a property test compares the two.
+Anything out of the ordinary (other sections, described or nested values, a length that is not true) is left to the SDK,
+so that it gives the same row, or the same error, as ever.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from duobus.spark.offsets import COUNT_BITS
+
+#: Times from here on are not exact in the SDK, which counts seconds in floating point.
+TIME_MS_END: Final = (1 << 32) * 1000
+#: Values of one list or map; the SDK refuses more.
+_VALUES_MAX: Final = 65_536
+
+_DATA: Final = 0x75
+_STATES: Final = {None: "active", 0: "active", 1: "deferred", 2: "scheduled"}
+_EMPTY: Final[dict[bytes, Any]] = {}
+
+
+class Peeked(NamedTuple):
+    """What rows take of a message with a body of data; named and ordered as the columns are.
+
+    Attributes:
+        enqueued_time: In microseconds since the epoch, as the other instants.
+        application_properties: As the SDK has them: text is bytes.
+    """
+
+    body: bytes
+    body_type: str
+    message_id: str | None
+    session_id: str | None
+    partition_key: str | None
+    correlation_id: str | None
+    subject: str | None
+    content_type: str | None
+    to: str | None
+    reply_to: str | None
+    reply_to_session_id: str | None
+    sequence_number: int
+    enqueued_sequence_number: int | None
+    enqueued_time: int | None
+    scheduled_enqueue_time: int | None
+    expires_at: int | None
+    time_to_live_ms: int | None
+    delivery_count: int | None
+    state: str
+    dead_letter_reason: str | None
+    dead_letter_error_description: str | None
+    dead_letter_source: str | None
+    application_properties: dict[bytes, Any] | None
+    fragment: int
+
+
+class _Unusual(Exception):
+    """The SDK has to decode this message."""
+
+
+def decoded(data: bytes) -> Peeked | None:
+    """Decode a message, or return None for one that the SDK has to decode."""
+    try:
+        return _decoded(data)
+    except (_Unusual, IndexError, struct.error, UnicodeDecodeError):
+        return None
+
+
+def _decoded(data: bytes) -> Peeked:
+    header: list[Any] = []
+    annotations = _EMPTY
+    properties: list[Any] = []
+    application: dict[bytes, Any] | None = None
+    parts: list[bytes] = []
+    at, before, end = 0, 0, len(data)
+    while at < end:
+        section = data[at + 2]
+        if data[at] or data[at + 1] != 0x53 or section < before or (section == before and section != _DATA):
+            raise _Unusual
+        before = section
+        at += 3
+        if section == _DATA:
+            start, at = _binary(data, at)
+            parts.append(data[start:at])
+        elif section == 0x72:
+            annotations, at = _map(data, at)
+        elif section == 0x73:
+            properties, at = _list(data, at, 13)
+        elif section == 0x70:
+            header, at = _list(data, at, 5)
+        elif section == 0x74:
+            application, at = _map(data, at)
+        elif section in (0x71, 0x78):
+            _, at = _map(data, at)
+        else:
+            raise _Unusual
+    if at != end or not parts:
+        raise _Unusual
+    return _peeked(header, annotations, properties, application, parts[0] if len(parts) == 1 else b"".join(parts))
+
+
+def _peeked(
+    header: list[Any],
+    annotations: dict[bytes, Any],
+    properties: list[Any],
+    application: dict[bytes, Any] | None,
+    body: bytes,
+) -> Peeked:
+    get = annotations.get
+    number = get(b"x-opt-sequence-number")
+    origin = get(b"x-opt-enqueue-sequence-number")
+    state = get(b"x-opt-message-state")
+    count = len(header)
+    ttl_ms = header[2] if count > 2 else None
+    deliveries = header[4] if count > 4 else None
+    if (
+        type(number) is not int
+        or (origin is not None and type(origin) is not int)
+        or (state is not None and type(state) is not int)
+        or (ttl_ms is not None and type(ttl_ms) is not int)
+        or (deliveries is not None and type(deliveries) is not int)
+        or not -1 < (ttl_ms or 0) < TIME_MS_END
+    ):
+        raise _Unusual
+    enqueued = _micros(get(b"x-opt-enqueued-time"))
+    scheduled = _micros(get(b"x-opt-scheduled-enqueue-time"))
+    key, source = get(b"x-opt-partition-key"), get(b"x-opt-deadletter-source")
+    reason = description = None
+    if application:
+        reason = _strict(application.get(b"DeadLetterReason"))
+        description = _strict(application.get(b"DeadLetterErrorDescription"))
+    if len(properties) < 13:
+        properties += [None] * (13 - len(properties))
+    message_id, _, to, subject, reply_to, correlation_id, content_type, _, _, _, session, _, reply_session = properties
+    return Peeked(
+        body,
+        "data",
+        None if message_id is None else _text(message_id),
+        None if session is None else _text(session),
+        None if key is None else _text(key),
+        None if correlation_id is None else _text(correlation_id),
+        None if subject is None else _text(subject),
+        None if content_type is None else _text(content_type),
+        None if to is None else _text(to),
+        None if reply_to is None else _text(reply_to),
+        None if reply_session is None else _text(reply_session),
+        number,
+        origin,
+        enqueued,
+        scheduled,
+        enqueued + ttl_ms * 1000 if enqueued and ttl_ms else None,
+        ttl_ms or None,
+        deliveries,
+        _STATES.get(state, "active"),
+        reason,
+        description,
+        None if source is None else _strict(source),
+        application,
+        number >> COUNT_BITS,
+    )
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if type(value) is bytes else str(value)
+
+
+def _strict(value: Any) -> str | None:
+    """What is bytes as text, and nothing else; the SDK fails where it is no UTF-8."""
+    return value.decode() if type(value) is bytes else None
+
+
+def _micros(value: Any) -> int | None:
+    if value is None:
+        return None
+    if type(value) is not int or not 0 <= value < TIME_MS_END:
+        raise _Unusual
+    return value * 1000 or None
+
+
+def _binary(data: bytes, at: int) -> tuple[int, int]:
+    """Where the bytes of a data section begin and end."""
+    code = data[at]
+    if code == 0xB0:
+        start = at + 5
+        stop = start + _UINT.unpack_from(data, at + 1)[0]
+    elif code == 0xA0:
+        start = at + 2
+        stop = start + data[at + 1]
+    else:
+        raise _Unusual
+    if stop > len(data):
+        raise _Unusual
+    return start, stop
+
+
+def _map(data: bytes, at: int) -> tuple[dict[bytes, Any], int]:
+    if data[at] not in (0xC1, 0xD1):
+        raise _Unusual
+    values, at = _values(data, at)
+    keys = values[::2]
+    # A key that is no text may be equal to one of another type, as 1 is to True.
+    if len(values) % 2 or not _TEXT_ONLY.issuperset(map(type, keys)):
+        raise _Unusual
+    return dict(zip(keys, values[1::2], strict=True)), at
+
+
+def _list(data: bytes, at: int, most: int) -> tuple[list[Any], int]:
+    code = data[at]
+    if code == 0x45:
+        return [], at + 1
+    if code not in (0xC0, 0xD0):
+        raise _Unusual
+    values, at = _values(data, at)
+    if len(values) > most:
+        raise _Unusual
+    return values, at
+
+
+def _values(data: bytes, at: int) -> tuple[list[Any], int]:
+    """The simple values of a list or map, and where it ends, which has to be where it says."""
+    if data[at] < _WIDE:
+        end, count = at + 2 + data[at + 1], data[at + 2]
+        at += 3
+    else:
+        size, count = _TWO.unpack_from(data, at + 1)
+        end = at + 5 + size
+        at += 9
+    # Each value takes a byte at least, so a count that is not true costs nothing.
+    if end > len(data) or count > end - at or count > _VALUES_MAX:
+        raise _Unusual
+    found: list[Any] = []
+    append, kinds = found.append, _KINDS
+    for _ in range(count):
+        code = data[at]
+        at += 1
+        if code == _NULL:
+            append(None)
+            continue
+        kind = kinds[code]
+        if kind is _SHORT:
+            start = at + 1
+            at = start + data[at]
+            append(data[start:at])
+        elif type(kind) is tuple:
+            width, read = kind
+            append(read(data, at)[0])
+            at += width
+        elif kind is _LONG:
+            start = at + 4
+            at = start + _UINT.unpack_from(data, at)[0]
+            append(data[start:at])
+        elif kind is _CONSTANT:
+            append(_CONSTANTS[code])
+        else:
+            raise _Unusual
+    if at != end:
+        raise _Unusual
+    return found, end
+
+
+def _bool_at(data: bytes, at: int) -> tuple[bool]:
+    return (data[at] == 1,)
+
+
+def _uuid_at(data: bytes, at: int) -> tuple[UUID]:
+    return (UUID(bytes=data[at : at + 16]),)
+
+
+_UINT: Final = struct.Struct(">I")
+_TWO: Final = struct.Struct(">II")
+_SHORT: Final = "binary, string or symbol with a length of one byte"
+_LONG: Final = "the same with one of four bytes"
+_CONSTANT: Final = "a value without bytes of its own"
+_NULL: Final = 0x40
+#: Lists and maps from this code on have sizes of four bytes.
+_WIDE: Final = 0xD0
+_TEXT_ONLY: Final = frozenset({bytes})
+_CONSTANTS: Final[dict[int, Any]] = {0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
+_FORMS: Final = {
+    0x50: ">B",
+    0x51: ">b",
+    0x52: ">B",
+    0x53: ">B",
+    0x54: ">b",
+    0x55: ">b",
+    0x60: ">H",
+    0x61: ">h",
+    0x70: ">I",
+    0x71: ">i",
+    0x72: ">f",
+    0x80: ">Q",
+    0x81: ">q",
+    0x82: ">d",
+    0x83: ">q",
+}
+
+
+def _kinds() -> list[Any]:
+    kinds: list[Any] = [None] * 256
+    kinds[0xA0] = kinds[0xA1] = kinds[0xA3] = _SHORT
+    kinds[0xB0] = kinds[0xB1] = kinds[0xB3] = _LONG
+    for code in _CONSTANTS:
+        kinds[code] = _CONSTANT
+    for code, form in _FORMS.items():
+        read: Callable[[bytes, int], tuple[Any, ...]] = struct.Struct(form).unpack_from
+        kinds[code] = struct.calcsize(form), read
+    kinds[0x56], kinds[0x98] = (1, _bool_at), (16, _uuid_at)
+    return kinds
+
+
+#: By format code: how a value is read; None: not here.
+_KINDS: Final = _kinds()

@@ -15,7 +15,7 @@ ARGS ?=
 COMPILED_TESTS := $(addprefix tests/,codec amqp model broker gateway conformance durability hostile simulation)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test compile test-compiled demo demo-spark demo-cluster serve bench parts doors neighbours backlog connections fanout paired passing scale bench-spark spark-cluster sim sim-bugs killloop faults cuts powercut spark-kills javascript go proton fuzz docs samples schemathesis twins format clean stores
+.PHONY: help setup check test compile test-compiled demo demo-spark demo-cluster serve bench parts doors neighbours backlog connections fanout paired passing scale bench-spark spark-cluster sim sim-bugs killloop faults cuts powercut spark-kills javascript go proton fuzz docs samples schemathesis twins format clean stores entities
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
@@ -89,6 +89,9 @@ neighbours: $(STAMP) ## Measure what hostile peers cost the others (ARGS=--quick
 
 stores: $(STAMP) ## Measure what a store that stalls costs the others, and four stores on one disk beside one (ARGS=--quick)
 	$(BIN)/python -m benchmarks.stores $(ARGS)
+
+entities: $(STAMP) ## Create, list and restart a broker with 10,000 entities (ENTITIES=1000)
+	DUOBUS_ENTITIES=$(or $(ENTITIES),10000) $(BIN)/python -m pytest -q tests/server/test_many_entities.py
 
 backlog: $(STAMP) ## Measure a deep backlog: BACKLOG=2000000 messages; some 3 GB of disk
 	$(BIN)/python -m benchmarks.backlog --messages $(or $(BACKLOG),2000000) $(ARGS)

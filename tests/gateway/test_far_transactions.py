@@ -437,3 +437,44 @@ async def test_servers_believe_in_a_silent_connection_between_them_for_seconds_o
         assert not far.engine.is_closed
         far.tick(room.owner.door.clock.now_ms(), now_ms + 3 * IDLE_MS)
         assert far.engine.is_closed
+
+
+# -- order ------------------------------------------------------------------------------------------------------------
+
+
+@in_loop
+async def test_a_discharge_does_not_overtake_a_message_that_takes_many_frames() -> None:
+    large = QueueDescription(name="q", max_message_size_bytes=8 << 20)
+    async with serving() as first, serving(large) as owner:
+        for server in (first, owner):
+            server.door.whereabouts = Map(server, {"q": owner})
+        client = await Room(first, owner, owner).client()
+        controller = await coordinator(client)
+        sender = await client.sender("q")
+        txn = await declare(client, controller)
+        sent = put(sender, message(b"m" * (4 << 20)), TransactionalState(txn))
+        ended = put(controller, discharge_message(txn))
+        assert await outcome(client, ended) == ACCEPTED
+        assert await outcome(client, sent) == TransactionalState(txn, ACCEPTED)
+        assert active(owner) == 1
+
+
+@in_loop
+async def test_what_is_dropped_before_it_is_written_to_the_owner_dooms_its_transaction() -> None:
+    async with servers() as room:
+        client = await room.client()
+        controller = await coordinator(client)
+        sender = await client.sender("q")
+        txn = await declare(client, controller)
+        await send(client, sender, txn, b"a")
+        (peer,) = room.first.door.peers
+        (upstream,) = peer.passing._upstreams.values()
+        for pair in upstream._sessions.values():
+            # The owner takes nothing for now.
+            pair.owner._remote_window = 0
+        put(sender, message(b"b"), TransactionalState(txn), settled=True)
+        await client.flush()
+        await settled(lambda: any(pair.owner.has_waiting for pair in upstream._sessions.values()))
+        sender.detach()
+        assert condition(await discharge(client, controller, txn)) == ROLLBACK
+        assert active(room.owner) == 0

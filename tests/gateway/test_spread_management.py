@@ -8,8 +8,9 @@ from typing import Any
 
 from gateway_kit import in_loop, settled
 from spread_kit import SpreadRoom, spreading
+from transaction_kit import condition, coordinator, declare, discharge_message, outcome, put, send
 
-from duobus.amqp import ACCEPTED, LinkAttached, Modified, Source, Target, Transfers
+from duobus.amqp import ACCEPTED, LinkAttached, Modified, Source, Target, TransactionalState, Transfers
 from duobus.codec import Array, Symbol, Timestamp, UInt, application_properties, build_message, decode, scan
 from duobus.codec.sections import VALUE, find_section
 
@@ -205,3 +206,21 @@ async def test_the_node_outlives_the_owner_of_a_share() -> None:
             peer.abort()
         await settled(lambda: not room.owners[1].door.peers)
         assert len(_numbers((await node.ask("peek-message", ask))[1])) == 4
+
+
+@in_loop
+async def test_a_request_in_a_transaction_is_refused_before_the_discharge_that_follows_it() -> None:
+    async with spreading() as room:
+        client = room.client
+        controller = await coordinator(client)
+        sender = await client.sender("own")
+        asking = await Asking(room).begin()
+        txn = await declare(client, controller)
+        await send(client, sender, txn, b"kept")
+        # In one write, before anything is answered.
+        properties = {"operation": "com.microsoft:cancel-scheduled-message"}
+        payload = build_message(["request"], properties, body_value={"sequence-numbers": Array(int, [1])})
+        put(asking.requests, payload, TransactionalState(txn), settled=True)
+        end = put(controller, discharge_message(txn))
+        assert condition(await outcome(client, end)) == "amqp:transaction:rollback"
+        assert room.front.unit.namespace("ns").queues["own"].numbers()[0][0] == 0

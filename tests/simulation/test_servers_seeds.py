@@ -12,7 +12,7 @@ CATCHING_SEEDS = {
     "stale-owner-writes": (61, "I55"),
     "lease-judged-by-the-local-clock": (93, "I55"),
     "epoch-not-checked": (12, "store contract broken"),
-    "taken-before-it-is-durable": (10, "I1"),
+    "taken-before-it-is-durable": (69, "I1"),
     "number-not-remembered": (0, "I14"),
     "ledger-not-recovered": (39, "I14"),
     "forgotten-while-the-origin-has-it": (29, "I14"),

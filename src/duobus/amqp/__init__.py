@@ -18,6 +18,7 @@ from duobus.amqp.events import (
     SessionFlow,
     TransferRefused,
     Transfers,
+    WorkDropped,
 )
 from duobus.amqp.link import Link
 from duobus.amqp.performatives import Attach, Coordinator, Source, Target
@@ -61,6 +62,7 @@ __all__ = [
     "LinkFlow",
     "Transfers",
     "TransferRefused",
+    "WorkDropped",
     "Dispositions",
     "Closed",
     "DeliveryState",

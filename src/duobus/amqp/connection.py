@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from duobus.amqp import conditions
 from duobus.amqp.conditions import EngineMisuse, Error, ProtocolViolation
+from duobus.amqp.dropping import note_dropped, take_transfer
 from duobus.amqp.events import Closed, Event, OpenReceived
 from duobus.amqp.fields import Performative
 from duobus.amqp.frames import (
@@ -228,9 +229,9 @@ class Connection(Handshake):
             self.generation += 1
             session.on_end(performative, events)
         elif session.state == ENDING:
-            return
+            note_dropped(self, performative, events)
         elif isinstance(performative, Transfer):
-            session.on_transfer(performative, payload, events, self.generation)
+            take_transfer(session, performative, payload, events)
         elif isinstance(performative, Flow):
             session.on_flow(performative, events)
         elif isinstance(performative, Disposition):

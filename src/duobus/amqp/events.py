@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from duobus.amqp.conditions import Error
     from duobus.amqp.link import Link
     from duobus.amqp.session import Session
-    from duobus.amqp.states import DeliveryState
+    from duobus.amqp.states import DeliveryState, TransactionalState
 
 
 class Event:
@@ -224,6 +224,19 @@ class Dispositions(Event):
         self.session = session
         self.role = role
         self.ranges = ranges
+
+
+class WorkDropped(Event):
+    """Part of a transaction came on a link or in a session that we have ended a moment ago, and was thrown away.
+
+    Attributes:
+        state: Names the transaction.
+    """
+
+    __slots__ = ("state",)
+
+    def __init__(self, state: TransactionalState) -> None:
+        self.state = state
 
 
 class Closed(Event):

@@ -38,18 +38,20 @@ class Handshake(Inbound):
         settings: As given.
         is_acceptor: Whether the peer connected to us.
         is_closed: Nothing more will be read: write what is left and close the socket.
+        dropped: Counts what waited for a peer's window, or for output, and was dropped with its link or session.
         output_size: Bytes that ``take_output`` would give.
         out: What was written since the last ``take_output``; for the links' use only.
         phase: One of the four above.
     """
 
-    __slots__ = ("is_acceptor", "is_closed", "out", "output_size", "phase", "settings")
+    __slots__ = ("dropped", "is_acceptor", "is_closed", "out", "output_size", "phase", "settings")
 
     def __init__(self, settings: ConnectionSettings, is_acceptor: bool) -> None:
         super().__init__(EARLY_FRAME_MAX)
         self.settings = settings
         self.is_acceptor = is_acceptor
         self.is_closed = False
+        self.dropped = 0
         self.output_size = 0
         self.out: list[bytes] = []
         self.phase = HEADER

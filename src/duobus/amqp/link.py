@@ -99,6 +99,7 @@ class Link(Attachment):
     Attributes:
         available: What our flows say of messages that the peer could have.
         credit: How many deliveries may be sent, or how many we still await.
+        cut: The state of a delivery that was not complete when the link ended.
         drain: On a link we send on: the peer wants all credit used up now.
         echo: On a link we send on: the peer wants to hear our state; ``flow`` answers.
         holds_detach: Set by an owner who answers the peer's detach with ``answer_detach``, once there are no more
@@ -117,6 +118,7 @@ class Link(Attachment):
         "_run_next",
         "available",
         "credit",
+        "cut",
         "drain",
         "echo",
         "holds_detach",
@@ -137,6 +139,7 @@ class Link(Attachment):
         # More than credit after credit was taken back: deliveries may be under way that were sent on the old one.
         self._allowance = 0
         self._partial: _Partial | None = None
+        self.cut: DeliveryState | None = None
         self._run: Transfers | None = None
         self._run_generation = -1
         self._run_next = -1
@@ -173,6 +176,7 @@ class Link(Attachment):
 
     def forget_deliveries(self) -> None:
         """Drop credit and whatever is unfinished, in both directions."""
+        self.cut = None if self._partial is None else self._partial.state
         self._drop_partial()
         self._run = None
         self.credit = self._allowance = 0
@@ -300,8 +304,6 @@ class Link(Attachment):
         Raises:
             ProtocolViolation: No credit, no delivery id, a change of the id within a delivery, too much unfinished.
         """
-        if self.state == DETACHING:
-            return
         if self.is_sender:
             raise ProtocolViolation(conditions.NOT_ALLOWED, f"link {self.name!r} only sends to you", self)
         partial = self._partial or self._first_frame(transfer)
@@ -323,20 +325,18 @@ class Link(Attachment):
         self._partial = None
         self.session.connection.partial_bytes -= partial.cost
         if partial.refused:
-            reason = partial.reason
-            events.append(
-                TransferRefused(self, partial.delivery_id, partial.settled, partial.size, reason, partial.state)
-            )
+            # What comes after it in this read, such as the discharge of its transaction, is told after it.
+            self.session.connection.generation += 1
+            size, reason, state = partial.size, partial.reason, partial.state
+            events.append(TransferRefused(self, partial.delivery_id, partial.settled, size, reason, state))
             return
         whole = partial.whole()
         if partial.state is not None:
-            # What comes after it in this read, such as the discharge of its transaction, is told after it.
+            # Likewise.
             self.session.connection.generation += 1
-            event = Transfers(
-                self, partial.delivery_id, partial.settled, partial.message_format, [whole], partial.state
-            )
+            form, state = partial.message_format, partial.state
             self._run = None
-            events.append(event)
+            events.append(Transfers(self, partial.delivery_id, partial.settled, form, [whole], state))
             return
         run = self.open_run(partial.delivery_id, partial.settled, partial.message_format, events, generation)
         run.append(whole)

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import conditions
-from duobus.amqp.attachment import DETACHED, DETACHING, HELD, OFFERED, REQUESTED
+from duobus.amqp.attachment import DETACHED, HELD, OFFERED, REQUESTED
 from duobus.amqp.conditions import EngineMisuse, Error, ProtocolViolation
 from duobus.amqp.events import (
     AttachReceived,
@@ -17,13 +17,12 @@ from duobus.amqp.events import (
     SessionBegun,
     SessionEnded,
     SessionFlow,
-    TransferRefused,
 )
 from duobus.amqp.frames import HALF, MASK, disposition_frame, flow_frame, serial_difference
 from duobus.amqp.large import LargeDelivery
 from duobus.amqp.link import Link
 from duobus.amqp.performatives import Attach, Begin, Coordinator, Detach, End, Flow, Source, Target, Transfer
-from duobus.amqp.states import DeliveryState, encode_state, state_from
+from duobus.amqp.states import DeliveryState, encode_state
 
 if TYPE_CHECKING:
     from duobus.amqp.connection import Connection
@@ -179,6 +178,7 @@ class Session:
         self._drop_links()
 
     def _drop_links(self) -> None:
+        self.connection.dropped += len(self._queue or ())
         self._queue = None
         for link in self._by_handle.values():
             link.session_gone()
@@ -357,11 +357,7 @@ class Session:
             ProtocolViolation: See ``Link.on_transfer``; or no link has the handle.
         """
         self.count_incoming(1)
-        link = self._link(transfer.handle)
-        if link.state == DETACHING and transfer.state is not None:
-            # Dropped, as all that comes on it; but a transaction must not be committed without it (I34).
-            events.append(TransferRefused(link, 0, True, 0, "the link is gone", state_from(transfer.state)))
-        link.on_transfer(transfer, payload, events, generation)
+        self._link(transfer.handle).on_transfer(transfer, payload, events, generation)
 
     def room(self, wanted: int) -> int:
         """Return how many transfer frames the peer's window takes now; SessionFlow will tell when it opens again."""
@@ -401,6 +397,7 @@ class Session:
     def drop_queued(self, link: Link) -> None:
         """Forget frames of a link that is gone; their delivery ids stay unused."""
         if self._queue:
+            self.connection.dropped += sum(item[0] is link for item in self._queue)
             self._queue = deque(item for item in self._queue if item[0] is not link)
 
     def _flush(self) -> None:
@@ -429,12 +426,16 @@ class Session:
             connection.write_frame(self.channel, body)
         return True
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether transfer frames wait to be written: what another session writes now comes before them."""
+        return bool(self._queue)
+
     def take_starved(self) -> bool:
         """Whether somebody waited for room and there is some now; True once."""
-        if self._starved and self._remote_window > 0 and not self._queue:
-            self._starved = False
-            return True
-        return False
+        is_open = self._starved and self._remote_window > 0 and not self._queue
+        self._starved = self._starved and not is_open
+        return is_open
 
     def on_flow(self, flow: Flow, events: list[Event]) -> None:
         """Take a flow of the session or of one of its links.

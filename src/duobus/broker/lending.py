@@ -95,7 +95,7 @@ class Lender:
         receivers: Every open receiver, for whoever counts them.
         was_used: A receiver has closed since whoever asks last set this to False.
         clock: Told when a receiver closes, if there is one.
-        watchers: Told when there are messages for which nobody waits.
+        watchers: Told when there are messages for which nobody waits; in order, for simulations repeat it.
     """
 
     __slots__ = (
@@ -116,7 +116,7 @@ class Lender:
         self.receivers: set[Receiver] = set()
         self.was_used = False
         self.clock: IdleClock | None = None
-        self.watchers: set[Watcher] = set()
+        self.watchers: dict[Watcher, None] = {}
         # Ordered sets: thousands may wait, and each joins and leaves at constant cost.
         self._waiting: OrderedDict[Receiver, None] = OrderedDict()
         self._offers: OrderedDict[FragmentHandle, None] = OrderedDict()

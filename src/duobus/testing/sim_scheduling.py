@@ -67,9 +67,12 @@ def _ask(
 ) -> None:
     transaction.open.append(op)
     state = TransactionalState(transaction.txn_id)
-    # Without a connection nothing is written; the end of the transaction says that it was not done.
-    with contextlib.suppress(ConnectionError):
+    try:
         answer = transaction.client.ask_node(entity, operation, body, state)
+    except ConnectionError:
+        # Nothing was written, so nothing of it may be done.
+        transaction.is_cut = True
+    else:
         transaction.requests.append((op, entity, uid, answer))
 
 

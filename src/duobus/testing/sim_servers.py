@@ -340,8 +340,6 @@ class ServersScenario(Scenario):
         if self.forwarding and self.stores == 3:
             # There the names of these queues pick one and the same store.
             self.stores = 2
-        # Not asked of them yet: a client of the simulation goes on when it could not write a part of a transaction.
-        self.transactors = 0
         self.messages = rng.randint(40, 120)
         self.seconds = rng.uniform(8.0, 18.0)
         self.chances = {kind: 0.01 for kind in (REFUSED, AMBIGUOUS) if rng.random() < 0.2}

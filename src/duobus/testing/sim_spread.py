@@ -122,6 +122,8 @@ class SpreadScenario(ServersScenario):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
+        # What is spread takes no part in transactions.
+        self.transactors = 0
         self.queues = [
             msgspec.structs.replace(
                 queue,

@@ -29,7 +29,7 @@ class BranchLink(OutgoingLink):
         # What is told stands until the other side does something about it.
         self._has_told = False
         self._lender = self.queue.lenders[self._sub_queue]
-        self._lender.watchers.add(self)
+        self._lender.watchers[self] = None
         self.wake()
 
     def offered(self) -> None:
@@ -65,7 +65,7 @@ class BranchLink(OutgoingLink):
 
     def ask_no_more(self) -> None:
         """See OutgoingLink."""
-        self._lender.watchers.discard(self)
+        self._lender.watchers.pop(self, None)
         super().ask_no_more()
 
 

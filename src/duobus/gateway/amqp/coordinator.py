@@ -155,9 +155,11 @@ class CoordinatorLink(Mailbox):
         if entry.far is None:
             self._commit(entry, None if settled else delivery_id)
         else:
-            if not entry.far.coordinator.discharge(name, fail=False, answered=partial(self._answered, entry)):
+            if entry.far.coordinator.is_gone:
+                entry.give_up()
                 raise lost_with_its_owner()
             self._far[entry] = None if settled else delivery_id
+            entry.far.coordinator.commit(name, entry.far, partial(self._answered, entry))
         return None
 
     def _given_name(self, name: Any) -> bytes | None:
@@ -168,7 +170,7 @@ class CoordinatorLink(Mailbox):
             raise Undecodable(f"The name of a transaction is a binary of {NAME_MAX} bytes at most.")
         return name
 
-    def _answered(self, entry: Open, state: DeliveryState | None) -> None:
+    def _answered(self, entry: Open, state: DeliveryState | ServiceBusError | None) -> None:
         """The server that does a transaction has answered its discharge, or never will."""
         delivery_id = self._far.pop(entry, None)
         if entry.far is not None:
@@ -182,7 +184,8 @@ class CoordinatorLink(Mailbox):
             )
             self._peer.detach(self._link, error, "$coordinator")
         elif delivery_id is not None and self._link.is_attached:
-            self._link.settle(delivery_id, delivery_id, state)
+            answer = self._rejected(state) if isinstance(state, ServiceBusError) else state
+            self._link.settle(delivery_id, delivery_id, answer)
         if not self.owes:
             self._rest()
         self._peer.write_soon()

@@ -3,7 +3,7 @@
 A transaction is declared where the client is, before anybody knows what it will work on. Its first work on an entity
 of another server declares it there, too, under the same name, and all of it is done there: sends and settlements pass
 as they are, and the discharge is the owner's to answer. Nothing waits for the owner's answer to the declare, for what
-one connection carries is done in order.
+one connection carries is done in order; a discharge waits for work that the connection has still to write.
 
     client --declare, discharge--> this server --declare, discharge--> owner
     client --work in the transaction's name-------------------------->
@@ -11,12 +11,13 @@ one connection carries is done in order.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import Coordinator, Link, Rejected, Source
 from duobus.codec import Described, ULong, build_message
-from duobus.errors import NotAllowed, ServerBusy, TransactionRolledBack
+from duobus.errors import NotAllowed, ServerBusy, ServiceBusError, TransactionRolledBack
 
 if TYPE_CHECKING:
     from duobus.amqp import Connection, DeliveryState
@@ -39,13 +40,15 @@ class FarTransaction:
 
     Attributes:
         coordinator: The owner's.
+        dropped: What its connection had dropped unwritten when it began.
         settled: Deliveries that it settles: the session, and their ids there.
     """
 
-    __slots__ = ("coordinator", "settled")
+    __slots__ = ("coordinator", "dropped", "settled")
 
-    def __init__(self, coordinator: FarCoordinator) -> None:
+    def __init__(self, coordinator: FarCoordinator, dropped: int) -> None:
         self.coordinator = coordinator
+        self.dropped = dropped
         self.settled: list[tuple[PassedSession, list[int]]] = []
 
     def names(self, session: PassedSession, ids: list[int]) -> None:
@@ -60,8 +63,8 @@ class FarTransaction:
         self.settled.clear()
 
 
-#: Who hears what became of a discharge; None when nobody can say it any more.
-Answered = Callable[["DeliveryState | None"], None]
+#: Who hears what became of a discharge: the owner's answer, why it was not asked, or None when nobody can say it.
+Answered = Callable[["DeliveryState | ServiceBusError | None"], None]
 
 
 class FarCoordinator:
@@ -75,13 +78,16 @@ class FarCoordinator:
         changed: Called when it can be used, or is gone.
     """
 
-    __slots__ = ("_answers", "_changed", "_counter", "_link", "is_gone")
+    __slots__ = ("_answers", "_changed", "_counter", "_engine", "_later", "_link", "is_gone")
 
     def __init__(self, engine: Connection, changed: Callable[[], None]) -> None:
         self.is_gone = False
         self._changed = changed
         self._counter = 0
+        self._engine = engine
         self._answers: dict[int, Answered | None] = {}
+        # Discharges of transactions with work that is not written yet, each with what it is called with later.
+        self._later: deque[tuple[bytes, FarTransaction, Answered]] = deque()
         self._link: Link = attach_coordinator_of(engine.begin(), "coordinator")
 
     @property
@@ -100,6 +106,7 @@ class FarCoordinator:
 
     def flow(self) -> None:
         """The owner has given credit."""
+        self.go_on()
         self._changed()
 
     def declare(self, name: bytes) -> FarTransaction:
@@ -111,17 +118,28 @@ class FarCoordinator:
         if not self.is_ready:
             raise ServerBusy("The server of the entity takes no transaction for now. Try again.")
         self._request(Described(ULong(_DECLARE), [name]), None)
-        return FarTransaction(self)
+        return FarTransaction(self, self._engine.dropped)
 
-    def discharge(self, name: bytes, *, fail: bool, answered: Answered | None = None) -> bool:
-        """End a transaction; ``answered`` hears what became of it, also when nobody knows.
+    def roll_back(self, name: bytes) -> None:
+        """End a transaction; an owner that cannot be told has done so, or will when its time is over."""
+        if self.is_ready:
+            self._request(Described(ULong(_DISCHARGE), [name, True]), None)
 
-        False when the owner cannot be told: it has rolled it back, or will when its time is over.
-        """
-        if not self.is_ready:
-            return False
-        self._request(Described(ULong(_DISCHARGE), [name, fail]), answered)
-        return True
+    def commit(self, name: bytes, transaction: FarTransaction, answered: Answered) -> None:
+        """End a transaction when all of its work is written; ``answered`` hears what became of it."""
+        self._later.append((name, transaction, answered))
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Commit what has waited for work to be written, which other sessions carry (I8, I34)."""
+        while self._later and self.is_ready and not any(one.has_waiting for one in self._engine.sessions.values()):
+            name, transaction, answered = self._later.popleft()
+            if transaction.dropped == self._engine.dropped:
+                self._request(Described(ULong(_DISCHARGE), [name, False]), answered)
+            else:
+                # It may be this one's work that was dropped.
+                self.roll_back(name)
+                answered(lost_on_its_way())
 
     def _request(self, request: Described, answered: Answered | None) -> None:
         self._counter += 1
@@ -144,6 +162,8 @@ class FarCoordinator:
         for answered in answers.values():
             if answered is not None:
                 answered(None)
+        while self._later:
+            self._later.popleft()[-1](lost_with_its_owner())
         self._changed()
 
 
@@ -162,11 +182,16 @@ def one_entity(path: str | None, other: str) -> NotAllowed:
     )
 
 
-def rolled_back_with(state: DeliveryState | None) -> bool:
+def rolled_back_with(state: DeliveryState | ServiceBusError | None) -> bool:
     """Whether an answer to a discharge says that nothing was done."""
-    return isinstance(state, Rejected)
+    return isinstance(state, (Rejected, ServiceBusError))
 
 
 def lost_with_its_owner() -> TransactionRolledBack:
     """Why a transaction can only be rolled back when the way to its owner has ended."""
     return TransactionRolledBack("The way to the server of its entity has ended, which has rolled it back.")
+
+
+def lost_on_its_way() -> TransactionRolledBack:
+    """Why a transaction can only be rolled back when a link has ended with messages that were not written yet."""
+    return TransactionRolledBack("A link has ended before all sent on it had reached the server of its entity.")

@@ -161,7 +161,8 @@ class Passing(NotPassing):
         self._hostname: str | None = None
         self._login: tuple[str, str] | None = None
         self._upstreams: dict[str, Upstream] = {}
-        self._spreads: set[SpreadLink] = set()
+        # A dict, for simulations must do the same every time.
+        self._spreads: dict[SpreadLink, None] = {}
         self._nodes: dict[tuple[str, ...], SpreadNode] = {}
         # Links of the client, and those beside them on which its transactions send.
         self._vias: dict[Link, FarVia] = {}
@@ -279,7 +280,7 @@ class Passing(NotPassing):
         made: type[SpreadLink] = SpreadReceiver if link.is_sender else SpreadSender
         whole = made(self._peer, link, address, spread, self._whereabouts, self.upstream)
         self._peer.add_endpoint(link, whole)
-        self._spreads.add(whole)
+        self._spreads[whole] = None
         whole.start()
 
     async def _look_again(self, link: Link, again: Callable[[], None]) -> None:
@@ -384,7 +385,7 @@ class Passing(NotPassing):
         for whole in list(self._spreads):
             whole.tick(monotonic_ms)
             if whole.is_over:
-                self._spreads.discard(whole)
+                self._spreads.pop(whole, None)
         for address, upstream in list(self._upstreams.items()):
             upstream.tick(monotonic_ms)
             if upstream.is_gone:

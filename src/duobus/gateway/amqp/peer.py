@@ -27,6 +27,7 @@ from duobus.amqp import (
     TransactionalState,
     TransferRefused,
     Transfers,
+    WorkDropped,
 )
 from duobus.amqp import Error as AmqpError
 from duobus.auth.authorizer import Grants, NamespaceRules
@@ -71,7 +72,7 @@ TURN_SILENCE_MS = 10_000
 
 Endpoint = IncomingLink | OutgoingLink | PendingSession | RequestLink | ReplyLink | CoordinatorLink | PassedLink
 #: Those on which a client sends.
-_TAKERS = (IncomingLink, RequestLink, CoordinatorLink, PassedLink, Transactions)
+_TAKERS = (IncomingLink, RequestLink, CoordinatorLink, PassedLink)
 
 
 class Peer(asyncio.Protocol):
@@ -476,7 +477,7 @@ class Peer(asyncio.Protocol):
             endpoint.transfers(event)
 
     def _on_transfer_refused(self, event: TransferRefused) -> None:
-        endpoint = self._endpoints.get(event.link, self.transactions)
+        endpoint = self._endpoints.get(event.link)
         if isinstance(endpoint, _TAKERS):
             endpoint.refused(event)
 
@@ -497,9 +498,9 @@ class Peer(asyncio.Protocol):
         # As a sender a client settles what we settled already: nothing to do.
         if event.role:
             self.passing.dispositions(event.session, event.ranges)
-        deliveries = self._deliveries.get(event.session)
-        if not event.role or deliveries is None:
+        if not event.role:
             return
+        deliveries = self.deliveries_of(event.session)
         for first, last, settled, state in event.ranges:
             if state is None and not settled:
                 continue
@@ -511,9 +512,6 @@ class Peer(asyncio.Protocol):
                 by_link.setdefault(found[0].link, []).append(found)
             for link, stretches in by_link.items():
                 link.settle(stretches, state, settled=settled)
-
-    def _on_detached(self, event: LinkDetached) -> None:
-        self._forget(event.link)
 
     def _on_session_ended(self, event: SessionEnded) -> None:
         for link in [link for link in self._endpoints if link.session is event.session]:
@@ -536,10 +534,11 @@ _HANDLERS: dict[type, Callable[[Peer, Any], None]] = {
     AttachReceived: Peer._on_attach,
     Transfers: Peer._on_transfers,
     TransferRefused: Peer._on_transfer_refused,
+    WorkDropped: lambda peer, event: peer.transactions.dropped(event),
     LinkFlow: Peer._on_flow,
     SessionFlow: Peer._on_session_flow,
     Dispositions: Peer._on_dispositions,
-    LinkDetached: Peer._on_detached,
+    LinkDetached: lambda peer, event: peer._forget(event.link),
     SessionEnded: Peer._on_session_ended,
     Closed: Peer._on_closed,
 }

@@ -85,16 +85,15 @@ class SpreadNode(RequestNode):
 
     def handle(self, request: Request, link: RequestLink) -> None:
         """Answer in a task of the connection."""
+        if request.txn_id is not None:
+            # At once: the discharge may be the next that arrives, and nothing is done without what is refused (I34).
+            self.peer.transactions.doom(request.txn_id, self._no_part())
         self.peer.spawn(self._answer(request, link.link), request.weight)
 
     async def _answer(self, request: Request, link: Link) -> None:
         try:
             if request.txn_id is not None:
-                error = NotImplementedYet(
-                    f"'{self._address.path}' is spread over several servers, and can be no part of a transaction."
-                )
-                self.peer.transactions.doom(request.txn_id, error)
-                raise error
+                raise self._no_part()
             limit_ms = request.properties.get("com.microsoft:server-timeout")
             limit_ms = limit_ms if isinstance(limit_ms, int) and limit_ms > 0 else TIMEOUT_DEFAULT_MS
             try:
@@ -118,6 +117,11 @@ class SpreadNode(RequestNode):
         if target is not None:
             fields = [None, None, request.scan.reply_to, None, None, request.scan.message_id]
             target.send(build_message(fields) + rest)
+
+    def _no_part(self) -> NotImplementedYet:
+        return NotImplementedYet(
+            f"'{self._address.path}' is spread over several servers, and can be no part of a transaction."
+        )
 
     async def _do(self, request: Request, link: Link) -> bytes:
         name = request.text("operation") or ""

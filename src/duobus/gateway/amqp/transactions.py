@@ -25,7 +25,7 @@ from duobus.gateway.amqp.far_coordinator import lost_with_its_owner, one_entity
 from duobus.model.metering import OPERATION_BYTES, SEND, SETTLE, operations_of
 
 if TYPE_CHECKING:
-    from duobus.amqp import TransferRefused, Transfers
+    from duobus.amqp import WorkDropped
     from duobus.gateway.amqp.coordinator import CoordinatorLink
     from duobus.gateway.amqp.deliveries import Deliveries, DeliveryRun
     from duobus.gateway.amqp.far_coordinator import FarCoordinator, FarTransaction
@@ -68,7 +68,7 @@ class Open:
     def give_up(self) -> None:
         """Have another server roll it back, if one does it."""
         if self.far is not None:
-            self.far.coordinator.discharge(self.transaction.txn_id, fail=True)
+            self.far.coordinator.roll_back(self.transaction.txn_id)
             self.far.ended(is_committed=False)
 
 
@@ -267,13 +267,9 @@ class Transactions:
             entry.transaction.doom(error)
             self.let_go(entry)
 
-    def transfers(self, event: Transfers) -> None:
-        """Nothing comes on a link that is not there."""
-
-    def refused(self, event: TransferRefused) -> None:
-        """A delivery came on a link that was detached a moment ago, and was dropped."""
-        if isinstance(event.state, TransactionalState):
-            self.doom(event.state.txn_id, DetachForced("A link was detached, so that part of it was not done."))
+    def dropped(self, event: WorkDropped) -> None:
+        """Part of a transaction came on a link, or in a session, that was ended a moment ago."""
+        self.doom(event.state.txn_id, DetachForced("A link was ended, so that part of it was not done."))
 
     # -- what it holds ------------------------------------------------------------------------------------------
 

@@ -89,6 +89,8 @@ class Upstream(asyncio.Protocol):
         while self._engine.is_cut:
             for event in self._engine.receive(b"", self._peer.door.clock.monotonic_ms()):
                 self._handle(event)
+        if self.coordinator is not None:
+            self.coordinator.go_on()
         self._peer.write_soon()
         self.write_soon()
         # Behind the writing, which makes room.
@@ -289,6 +291,8 @@ class Upstream(asyncio.Protocol):
             return
         while output := self._engine.take_output():
             self._transport.write(output)
+            if self.coordinator is not None:
+                self.coordinator.go_on()
         self._engine.take_reopened()
 
     def see_to_reading(self) -> None:

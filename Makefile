@@ -15,7 +15,7 @@ ARGS ?=
 COMPILED_TESTS := $(addprefix tests/,codec amqp model broker gateway conformance durability hostile simulation)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test compile test-compiled demo demo-spark demo-cluster serve bench parts doors neighbours backlog connections fanout paired passing scale bench-spark spark-cluster sim sim-bugs killloop faults cuts powercut spark-kills javascript go proton fuzz docs samples schemathesis twins format clean stores
+.PHONY: help setup check test compile test-compiled demo demo-spark demo-cluster serve bench parts doors neighbours backlog connections fanout paired passing scale bench-spark spark-cluster sim sim-bugs killloop faults cuts fulldisk powercut spark-kills javascript go proton fuzz docs samples schemathesis twins format clean stores entities
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
@@ -90,6 +90,9 @@ neighbours: $(STAMP) ## Measure what hostile peers cost the others (ARGS=--quick
 stores: $(STAMP) ## Measure what a store that stalls costs the others, and four stores on one disk beside one (ARGS=--quick)
 	$(BIN)/python -m benchmarks.stores $(ARGS)
 
+entities: $(STAMP) ## Create, list and restart a broker with 10,000 entities (ENTITIES=1000)
+	DUOBUS_ENTITIES=$(or $(ENTITIES),10000) $(BIN)/python -m pytest -q tests/server/test_many_entities.py
+
 backlog: $(STAMP) ## Measure a deep backlog: BACKLOG=2000000 messages; some 3 GB of disk
 	$(BIN)/python -m benchmarks.backlog --messages $(or $(BACKLOG),2000000) $(ARGS)
 
@@ -127,6 +130,9 @@ faults: $(STAMP) ## Let faults of processes and disks strike under SDK traffic, 
 cuts: $(STAMP) ## Cut servers from PostgreSQL and from each other, kill and stop them, 10 minutes (MINUTES=...); as root on Linux
 	DUOBUS_REQUIRE_NETWORKS=1 DUOBUS_CUT_MINUTES=$(or $(MINUTES),10) DUOBUS_CUT_SEED=$(or $(SEED),1) \
 		$(BIN)/python -m pytest -q -s tests/cluster/test_cut_networks.py
+
+fulldisk: $(STAMP) ## Fill the disk of a real store again and again, 10 minutes (SECONDS=...); as root on Linux
+	$(BIN)/python tools/fulldisk.py --seconds $(or $(SECONDS),600) $(ARGS)
 
 powercut: $(STAMP) ## Cut the power of a real store, 1,000 times (CUTS=...); as root on Linux
 	$(BIN)/python tools/powercut.py --cuts $(or $(CUTS),1000) $(ARGS)

@@ -5,7 +5,7 @@
     python benchmarks/profile_server.py C1x1 --seconds 10 --no-profile      processor time by thread only, undistorted
 
 Only the measured part of the workload counts: not the start, the preloading of B, or the draining after A. The event
-loop and each store's thread have a table of their own, functions by own time. The profiler makes every call dearer,
+loop and the thread of the stores have a table each, functions by own time. The profiler makes every call dearer,
 small ones most: shares show where to look, and `--no-profile` what was gained. Time that a function in C waits without
 the interpreter lock (a commit's sync) counts as its own, too, so the store's table shows time, not work.
 """
@@ -76,7 +76,7 @@ class Measured:
 
     Attributes:
         load: the figures of the load generator.
-        profiles: by thread, `event loop` and `store-1` ...; empty without a profiler.
+        profiles: by thread, `event loop` and `stores`; empty without a profiler.
         cpu: microseconds of processor time per message by thread, the names as in the stack dumps.
         memory_mb: resident memory at the end of the measured part, and its peak.
     """
@@ -91,7 +91,7 @@ class _Probe:
     """The profilers of the event loop and the stores, and the processor time of all threads."""
 
     def __init__(self, server: Server, *, with_profile: bool) -> None:
-        names = [f"store-{number}" for number in server.unit.brokers] if with_profile else []
+        names = ["stores"] if with_profile else []
         self._stores = {name: cProfile.Profile() for name in names}
         self._loop = cProfile.Profile()
         self._with_profile = with_profile
@@ -105,7 +105,7 @@ class _Probe:
         return {"event loop": self._loop, **self._stores} if self._with_profile else {}
 
     async def begin(self) -> None:
-        # a profiler belongs to the thread that enables it, so each store's writer has to do it for itself
+        # a profiler belongs to the thread that enables it: of the stores' crew that is the one at work, nearly always
         for broker, profile in zip(self._brokers, self._stores.values(), strict=False):
             await broker.call(profile.enable)
         self._before = usage.cpu(os.getpid())

@@ -6,7 +6,8 @@ Prints one line per fault and ends with status 1 when there is any:
 
 - a relative link of a Markdown file leads to no file, or to no heading of it;
 - an option of the command line, or a metric, that no page in ``docs/reference`` names;
-- a decision whose number is missing, doubled, or not the one its title begins with.
+- a decision whose number is missing, doubled, or not the one its title begins with;
+- a decision that docs/README.md does not list.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def check_reference(root: Path, names: Iterable[str], kind: str) -> Iterator[str
 
 
 def check_decisions(root: Path) -> Iterator[str]:
-    """Yield a fault for every decision that is not numbered in order, one number each."""
+    """Yield a fault for every decision that is not numbered in order, one number each, or not listed."""
+    index = root / "docs" / "README.md"
+    listed = index.read_text() if index.exists() else ""
     numbers: list[int] = []
     for page in sorted((root / "docs" / "decisions").glob("*.md")):
         if page.stem.lower() in {"readme", "index"}:
@@ -63,6 +66,8 @@ def check_decisions(root: Path) -> Iterator[str]:
         numbers.append(int(match[1]))
         if not page.read_text().startswith(f"# {match[1]} "):
             yield f"docs/decisions/{page.name}: the title does not begin with {match[1]}"
+        if f"(decisions/{page.name})" not in listed:
+            yield f"docs/decisions/{page.name}: docs/README.md does not list it"
     for number in sorted(set(range(1, max(numbers, default=0) + 1)) - set(numbers)):
         yield f"docs/decisions: number {number:04d} is missing"
     for number in sorted({number for number in numbers if numbers.count(number) > 1}):

@@ -12,7 +12,7 @@ After each opening the rows must be those of the commit that the store says was 
 acknowledged, or the one that failed (I1, I17, I56). A message that is there although its deletion was acknowledged has
 *revived*; one that is missing is *lost*. Needs root on Linux, for the file systems.
 
-Exit status: 0 no difference; 1 one was found, and the files are kept.
+Exit status: 0 no difference; 1 one was found, and the files are kept; 3 no file system can be mounted here.
 """
 
 from __future__ import annotations
@@ -52,6 +52,10 @@ class Difference(Exception):
     """The store holds something else than it said."""
 
 
+class Unmounted(Exception):
+    """No file system can be mounted here."""
+
+
 @contextmanager
 def mounted(kind: str, folder: Path) -> Iterator[Path]:
     """A small file system: memory (``tmpfs``) or a file with ``ext4`` in it, with blocks as those of larger ones.
@@ -69,7 +73,9 @@ def mounted(kind: str, folder: Path) -> Iterator[Path]:
         words = ["mount", "-o", "loop", str(image), str(place)]
     else:
         words = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(place)]
-    subprocess.run(words, check=True)
+    made = subprocess.run(words, capture_output=True, text=True, check=False)
+    if made.returncode:
+        raise Unmounted(made.stderr.strip())
     try:
         yield place
     finally:
@@ -301,6 +307,10 @@ def main() -> int:
         except Difference as found:
             print(f"{kind}: {found}; seed {seed}, files in {folder}", file=sys.stderr)
             return 1
+        except Unmounted as refused:
+            print(f"{kind}: {refused}", file=sys.stderr)
+            folder.joinpath("disk").rmdir()
+            return 3
         shutil.rmtree(folder, ignore_errors=True)
     return 0
 

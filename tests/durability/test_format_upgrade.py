@@ -10,13 +10,12 @@ from pathlib import Path
 import apsw
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode
+from kit_formats import age, age_file, version_of
 from virtual_disk import Disk
 
 from duobus.demo.errors import DemoFailed
 from duobus.demo.server_process import ServerProcess, queues_config
 from duobus.errors import StoreFailed
-from duobus.stores import schema
-from duobus.stores.checksums import numbers_sum
 from duobus.stores.database import StoreOptions
 from duobus.stores.interface import FORMAT_VERSION, CommitBatch, Put
 from duobus.stores.sqlite import SqliteStore
@@ -25,30 +24,6 @@ PATH = "/virtual/f0.db"
 PAYLOADS = [b"%d" % number * 300 for number in range(20)]
 OPTIONS = ("--emulator", "--stores", "2")
 CONFIG = queues_config({"one": {}, "two": {}, "spread": {"EnablePartitioning": True}})
-
-
-def age(db: apsw.Connection, version: int) -> None:
-    """Make a file what an earlier version wrote: without the tables that it did not know, its format in both places."""
-    row = db.execute(schema.READ_META).fetchone()
-    assert row is not None
-    with db:
-        if version < 2:
-            db.execute("DROP TABLE shares")
-        if version < 3:
-            db.execute("DROP TABLE folded")
-        db.execute(schema.UPDATE_FORMAT, (version, numbers_sum((version, *row[1:-1]))))
-        db.execute(f"PRAGMA user_version={version}")
-    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-
-def age_file(path: Path, version: int) -> None:
-    with closing(apsw.Connection(str(path))) as db:
-        age(db, version)
-
-
-def version_of(path: Path) -> int:
-    with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as db:
-        return int(db.pragma("user_version"))
 
 
 @pytest.fixture

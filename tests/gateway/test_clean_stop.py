@@ -11,7 +11,7 @@ import pytest
 from gateway_kit import Client, TcpStream, in_loop, message, serving
 
 from duobus.amqp import ACCEPTED, Closed, Dispositions, LinkDetached, LinkFlow
-from duobus.stores.writer import StoreWriter
+from duobus.stores.crew import CrewWriter
 
 #: How long a store takes for everything, here.
 DELAY_S = 0.3
@@ -20,15 +20,15 @@ DELAY_S = 0.3
 @pytest.fixture
 def slow_store(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every store tells its outcomes late."""
-    submit = StoreWriter.submit
+    submit = CrewWriter.submit
 
-    def late(self: StoreWriter, call: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+    def late(self: CrewWriter, call: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
         def tell(result: Any, error: BaseException | None) -> None:
             asyncio.get_running_loop().call_later(DELAY_S, done, result, error)
 
         submit(self, call, tell)
 
-    monkeypatch.setattr(StoreWriter, "submit", late)
+    monkeypatch.setattr(CrewWriter, "submit", late)
 
 
 async def until_closed(client: Client) -> list[Any]:

@@ -20,8 +20,8 @@ from duobus.gateway.rest.runtime.heads import BODY_BYTES_MAX, HEAD_BYTES_MAX
 from duobus.gateway.rest.runtime.sends import Sends
 from duobus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
 from duobus.server.build import Server
+from duobus.stores.crew import CrewWriter
 from duobus.stores.memory import MemoryStore
-from duobus.stores.writer import StoreWriter
 
 
 def lane_of(server: Server) -> ExpressLane:
@@ -359,12 +359,12 @@ async def test_the_room_for_bodies_is_given_back_whatever_happens() -> None:
 def holding(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Have results of stores held back from here on; what is held."""
     held: list[Any] = []
-    submit = StoreWriter.submit
+    submit = CrewWriter.submit
 
-    def hold(self: StoreWriter, call: Any, done: Any) -> None:
+    def hold(self: CrewWriter, call: Any, done: Any) -> None:
         submit(self, call, lambda *result: held.append((done, result)))
 
-    monkeypatch.setattr(StoreWriter, "submit", hold)
+    monkeypatch.setattr(CrewWriter, "submit", hold)
     return held
 
 

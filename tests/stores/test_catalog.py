@@ -56,6 +56,31 @@ def test_a_new_catalog_is_empty_and_stays_so(catalog: Catalog) -> None:
     assert _reread(catalog) == CatalogContents((), (), ())
 
 
+def test_calls_that_are_made_together_are_all_there_but_for_those_that_raised(catalog: Catalog) -> None:
+    with catalog.together():
+        first = catalog.begin_create("n", "queue", "one", b"{}", _SLOTS)
+        with pytest.raises(EntityAlreadyExists):
+            catalog.begin_create("n", "queue", "ONE", b"{}", _SLOTS)
+        second = catalog.begin_create("n", "queue", "two", b"{}", _SLOTS)
+        catalog.mark_live(first)
+    assert [(row.entity_id, row.state) for row in _reread(catalog).entities] == [(first, LIVE), (second, INTENT)]
+
+
+def test_calls_that_are_made_together_are_one_commit_of_the_file(tmp_path: Path) -> None:
+    catalog = SqliteCatalog(tmp_path / "catalog.db")
+    catalog.read()
+
+    def die_in_between() -> None:
+        with catalog.together():
+            catalog.begin_create("n", "queue", "one", b"{}", _SLOTS)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        die_in_between()
+    assert catalog.read().entities == ()
+    catalog.close()
+
+
 def test_everything_written_is_there_after_reopening(catalog: Catalog) -> None:
     catalog.put_namespace(NamespaceRow("contoso", (_RULE,)))
     catalog.add_store(0, "store-0.db")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from duobus.errors import StoreFailed
+from duobus.stores.crew import Crew
 from duobus.stores.writer import InlineWriter, StoreWriter, Writer
 
 
@@ -37,7 +38,11 @@ class Announced:
 Make = Callable[[asyncio.AbstractEventLoop], Writer]
 
 
-@pytest.fixture(params=[StoreWriter, InlineWriter])
+def of_crew(loop: asyncio.AbstractEventLoop) -> Writer:
+    return Crew(loop).writer()
+
+
+@pytest.fixture(params=[StoreWriter, InlineWriter, of_crew])
 def make(request: pytest.FixtureRequest) -> Make:
     made: Make = request.param
     return made

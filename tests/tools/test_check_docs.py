@@ -65,10 +65,19 @@ def test_decisions_are_numbered_without_gaps_and_doubles(root: Path) -> None:
         ("d.md", "# D"),
     ):
         (root / "docs/decisions" / name).write_text(title + "\n")
+    listed = "".join(f"[{name}](decisions/{name})" for name in ("0001-a.md", "0003-b.md", "0003-c.md"))
+    (root / "docs/README.md").write_text(listed)
     faults = "\n".join(check_docs.check_decisions(root))
     for part in ("0003-c.md: the title", "d.md: the name", "0002 is missing", "0003 is given twice"):
         assert part in faults
     assert faults.count("\n") == 3
+
+
+def test_a_decision_has_to_be_listed(root: Path) -> None:
+    (root / "docs/decisions/0001-a.md").write_text("# 0001 A\n")
+    (root / "docs/decisions/0002-b.md").write_text("# 0002 B\n")
+    (root / "docs/README.md").write_text("[0002 B](decisions/0002-b.md)")
+    assert list(check_docs.check_decisions(root)) == ["docs/decisions/0001-a.md: docs/README.md does not list it"]
 
 
 def test_options_of_sub_commands_are_found_and_hidden_ones_not() -> None:

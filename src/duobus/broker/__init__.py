@@ -2,6 +2,7 @@
 
 from duobus.broker.accepting import Holder, SessionReceiver
 from duobus.broker.forwarding import transfer_message_count
+from duobus.broker.founding import create_queues
 from duobus.broker.fragment.commands import (
     ABANDON,
     COMPLETE,
@@ -69,6 +70,7 @@ __all__ = [
     "TurnBatch",
     "Transaction",
     "address",
+    "create_queues",
     "kind_of",
     "last_access_ms",
     "lock_lost",

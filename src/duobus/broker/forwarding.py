@@ -77,7 +77,8 @@ class Forwarding:
         self._find_home = find_home
         self._is_stopped = False
         self.abroad: Abroad | None = None
-        # Source of a fragment to its lanes, by channel and destination.
+        # Source of a fragment to its lanes, by channel and destination. Those that forward nothing are not in it, for
+        # all of it is looked at whenever an entity is created or changed.
         self._lanes: dict[Origin, dict[tuple[int, str], Lane]] = {}
         # The same to the fragment's present life, and the first count that no earlier life can have sent on.
         self._lives: dict[Origin, tuple[Fragment, int]] = {}
@@ -107,7 +108,8 @@ class Forwarding:
 
     def _set(self, entity: Departing, source_no: int, handle: FragmentHandle, channel: int, path: str | None) -> None:
         """Have the messages of a sub-queue forwarded to ``path``; None: to nowhere any more."""
-        lanes = self._lanes.setdefault(origin_of(handle, source_no), {})
+        origin = origin_of(handle, source_no)
+        lanes = self._lanes.get(origin, {})
         old = next((lane for (found, _), lane in lanes.items() if found == channel), None)
         if old is not None and path is not None and old.path.lower() == path.lower():
             old.retry()
@@ -121,6 +123,7 @@ class Forwarding:
             old.close()
         if path is not None:
             lane = lanes[channel, path.lower()] = Lane(self, entity, source_no, handle, channel, path)
+            self._lanes[origin] = lanes
             handle.lenders[source_no, channel] = Exit(lane, lender)
             lane.pump()
         elif old is not None:
@@ -176,7 +179,8 @@ class Forwarding:
         if fragment is None or self._is_stopped:
             return
         transfers = fragment.sources[source_no].transfers
-        lanes = self._lanes.setdefault(origin_of(handle, source_no), {})
+        origin = origin_of(handle, source_no)
+        lanes = self._lanes.get(origin, {})
         for (channel, path), lane in list(lanes.items()):
             if channel == TRANSFER and lane.is_idle and path not in transfers:
                 del lanes[channel, path]
@@ -184,6 +188,7 @@ class Forwarding:
             found = lanes.get((TRANSFER, path))
             if found is None:
                 found = lanes[TRANSFER, path] = Lane(self, entity, source_no, handle, TRANSFER, path)
+                self._lanes[origin] = lanes
             found.pump()
 
     # -- repeats ------------------------------------------------------------------------------------------------

@@ -44,6 +44,8 @@ _EXCEPTIONAL_STATES = (
     TRANSFER,
     *(state for sub in range(SUB_QUEUES) for kind in (ACTIVE, DEFERRED, SCHEDULED) if (state := state_of(sub, kind))),
 )
+#: Every state that is looked for.
+_SCANNED_STATES = (*_EXCEPTIONAL_STATES, SESSION_STATE, TAKEN)
 
 
 async def recover_fragments(
@@ -64,6 +66,7 @@ async def recover_fragments(
     sources: dict[int, list[SourceRow]] = {}
     for row in contents.sources:
         sources.setdefault(row.fragment_key, []).append(row)
+    known = await broker.call(partial(broker.store.occupied, _SCANNED_STATES))
     fragments = []
     for found in contents.fragments:
         plan = broker.plans.get((found.entity_id, found.fragment_no))
@@ -76,7 +79,7 @@ async def recover_fragments(
         shared = contents.shared.get(next((row.source_key for row in rows if row.source_no == 0), 0), 0)
         for row in rows:
             row.counters = counters.get(row.source_key, row.counters)
-        fragments.append(await _recover_fragment(broker, plan, present, rows, shared, entropy.token(10)))
+        fragments.append(await _recover_fragment(broker, plan, present, rows, shared, entropy.token(10), known))
     return fragments
 
 
@@ -94,7 +97,9 @@ async def _recover_fragment(
     rows: list[SourceRow],
     shared: int,
     salt: bytes,
+    known: set[tuple[int, int]] | None = None,
 ) -> Fragment:
+    """``known``: see ``MessagingStore.occupied``."""
     fragment = Fragment(plan.handle, found.fragment_key, found.fragment_no, found.epoch, salt)
     if plan.topic is not None:
         fragment.topic = TopicState(plan.topic, shared)
@@ -103,18 +108,20 @@ async def _recover_fragment(
             # Its subscription is being deleted.
             continue
         fragment.add_source(row, plan.settings[row.source_no])
-        await _recover_source(broker, fragment, row)
+        states = [state for state in _SCANNED_STATES if known is None or (row.source_key, state) in known]
+        await _recover_source(broker, fragment, row, states)
         await _recover_history(broker, fragment, row)
-        await _recover_ledger(broker, fragment, row)
+        if TAKEN in states:
+            await _recover_ledger(broker, fragment, row)
         cold_tail.recovered(fragment, row.source_no)
     return fragment
 
 
-async def _recover_sessions(broker: MessageBroker, fragment: Fragment, row: SourceRow) -> None:
+async def _recover_sessions(broker: MessageBroker, fragment: Fragment, row: SourceRow, states: list[int]) -> None:
     source = fragment.sources[row.source_no]
     first = 1
-    while rows := await broker.call(
-        partial(broker.store.scan, row.source_key, SESSION_STATE, first, STATES_AT_ONCE),
+    while SESSION_STATE in states and (
+        rows := await broker.call(partial(broker.store.scan, row.source_key, SESSION_STATE, first, STATES_AT_ONCE))
     ):
         for found in rows:
             session_states.recover_state(source, found)
@@ -125,9 +132,9 @@ async def _recover_sessions(broker: MessageBroker, fragment: Fragment, row: Sour
         first = rows[-1].count + 1
 
 
-async def _recover_source(broker: MessageBroker, fragment: Fragment, row: SourceRow) -> None:
+async def _recover_source(broker: MessageBroker, fragment: Fragment, row: SourceRow, states: list[int]) -> None:
     if fragment.sources[row.source_no].sessions is not None:
-        await _recover_sessions(broker, fragment, row)
+        await _recover_sessions(broker, fragment, row, states)
         return
     load = broker.store.load
     first = 1
@@ -136,8 +143,9 @@ async def _recover_source(broker: MessageBroker, fragment: Fragment, row: Source
     ):
         fragment.recover(row.source_no, [found for found in rows if found.count <= row.highest_delivered])
         first = rows[-1].count + 1
-    for state in _EXCEPTIONAL_STATES:
-        await _recover_state(broker, fragment, row, state)
+    for state in states:
+        if state not in (SESSION_STATE, TAKEN):
+            await _recover_state(broker, fragment, row, state)
 
 
 async def _recover_history(broker: MessageBroker, fragment: Fragment, row: SourceRow) -> None:

@@ -19,7 +19,7 @@ from duobus.errors import ServiceBusError, StoreFailed, StoreUnavailable
 from duobus.model.columns import DeliveryBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from duobus.broker.alarm import Alarm
     from duobus.broker.fragment.duplicates import IdRoom
@@ -170,22 +170,22 @@ class Residents:
         rows = [(homes.get(key), count, fresh[key, count]) for key, count in fresh]
         self._watcher.messages_quarantined(self, rows)  # type: ignore[arg-type]
 
-    async def create_fragment(self, plan: Plan) -> None:
-        """Create (or find) a fragment in the store and open it.
+    async def create_fragments(self, plans: Sequence[Plan]) -> None:
+        """Create (or find) fragments in the store, all at one go, and open them.
 
         Raises:
             StoreUnavailable: The store is away, or failed on this and is being reopened.
         """
-        handle = plan.handle
-        row, sources = await self.use(
-            lambda: self.store.add_fragment(handle.entity_id, handle.number, sorted(plan.settings))
-        )
-        self.plans[handle.entity_id, handle.number] = plan
-        fragment = Fragment(handle, row.fragment_key, row.fragment_no, row.epoch, self._entropy.token(10))
-        fragment.topic = None if plan.topic is None else fanout.TopicState(plan.topic)
-        for source in sources:
-            fragment.add_source(source, plan.settings[source.source_no])
-        self._adopt(fragment)
+        asked = [(plan.handle.entity_id, plan.handle.number, sorted(plan.settings)) for plan in plans]
+        found = await self.use(lambda: self.store.add_fragments(asked))
+        for plan, (row, sources) in zip(plans, found, strict=True):
+            handle = plan.handle
+            self.plans[handle.entity_id, handle.number] = plan
+            fragment = Fragment(handle, row.fragment_key, row.fragment_no, row.epoch, self._entropy.token(10))
+            fragment.topic = None if plan.topic is None else fanout.TopicState(plan.topic)
+            for source in sources:
+                fragment.add_source(source, plan.settings[source.source_no])
+            self._adopt(fragment)
 
     def change_settings(self, handle: FragmentHandle, settings: dict[int, SourceSettings]) -> None:
         """An entity's properties have changed; a fragment whose store is away gets them when it is recovered."""

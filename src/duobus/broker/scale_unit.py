@@ -16,6 +16,7 @@ import msgspec
 from duobus.broker.destination import check_targets
 from duobus.broker.differences import differences
 from duobus.broker.forwarding import Forwarding
+from duobus.broker.founding import create_fragments, plans_of
 from duobus.broker.fragment.commands import Run
 from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.handle import FragmentHandle
@@ -23,7 +24,7 @@ from duobus.broker.idle import IdleWatch
 from duobus.broker.message_broker import MessageBroker
 from duobus.broker.moves import Moves
 from duobus.broker.namespace import Namespace
-from duobus.broker.ports import LateRefusal, Plan
+from duobus.broker.ports import LateRefusal
 from duobus.broker.queue import COUNT_BITS, Queue
 from duobus.broker.shares import whole_of
 from duobus.broker.topic import Subscription, Topic
@@ -213,9 +214,9 @@ class ScaleUnit:
         encoded = to_json(description)
         entity_id = self.catalog.begin_create(home.name, QUEUE, description.name, encoded, slots)
         row = EntityRow(entity_id, home.name, QUEUE, description.name, encoded, "intent", len(slots), slots)
-        queue = self._make_queue(row)
+        queue = self.make_queue(row)
         try:
-            await self._create_fragments(queue)
+            await create_fragments(plans_of(queue))
         except (StoreFailed, ServiceBusError) as error:
             self.catalog.begin_delete(entity_id)
             raise StoreUnavailable(f"The queue '{description.name}' could not be created: {error}") from error
@@ -320,10 +321,15 @@ class ScaleUnit:
         return tuple(SlotRow(slot, slot, store_ids[(offset + slot) % len(store_ids)]) for slot in range(count))
 
     def _demand_room(self, home: Namespace, name: str, *, is_partitioned: bool) -> None:
+        kinds, limit, kind = len(home.queues) + len(home.topics) + len(home.unbuilt), self.quotas.entities, "entities"
+        are_few = is_partitioned and self.partitions == FRAGMENTS_STANDARD
+        if kinds < (min(limit, self.quotas.partitioned_entities) if are_few else limit):
+            # To look at each of thousands for each that is created would take longer than to create it.
+            return
         entities = [one for one in (*home.queues.values(), *home.topics.values()) if whole_of(one.path) is None]
-        number, limit, kind = len(entities) + len(home.unbuilt), self.quotas.entities, "entities"
+        number = len(entities) + len(home.unbuilt)
         # Where every entity is partitioned, they are counted as entities (HTTP contract A.6.1).
-        if number < limit and is_partitioned and self.partitions == FRAGMENTS_STANDARD:
+        if number < limit and are_few:
             number = sum(entity.is_partitioned for entity in entities)
             limit, kind = self.quotas.partitioned_entities, "partitioned entities"
         if number >= limit:
@@ -377,29 +383,24 @@ class ScaleUnit:
             self.store_events(0, "left alone", f"{entity.kind} '{entity.path}' differs in {', '.join(names)}")
 
     def _add_queue(self, row: EntityRow) -> None:
-        queue = self._make_queue(row)
+        queue = self.make_queue(row)
         if row.state == LIVE:
             self.namespace(row.namespace).queues[row.path.lower()] = queue
-        settings = queue.settings()
-        for handle in queue.fragments:
-            handle.broker.plans[row.entity_id, handle.number] = Plan(handle, settings)
+        for plan in plans_of(queue):
+            plan.handle.broker.plans[row.entity_id, plan.handle.number] = plan
 
-    def _make_queue(self, row: EntityRow) -> Queue:
+    def make_queue(self, row: EntityRow) -> Queue:
+        """The queue of a row of the catalog; its fragments are not there yet."""
         description = from_json(row.description, QueueDescription)
         handles = [FragmentHandle(self.brokers[slot.store_id], row.entity_id, slot.fragment_no) for slot in row.slots]
         return Queue(row.entity_id, row.namespace, description, handles)
-
-    async def _create_fragments(self, queue: Queue) -> None:
-        settings = queue.settings()
-        for handle in queue.fragments:
-            await handle.broker.create_fragment(Plan(handle, settings))
 
     async def _resume(self, row: EntityRow) -> None:
         """Finish what a crash left half done: a creation goes through, a deletion too."""
         try:
             if row.state == "intent":
-                queue = self._make_queue(row)
-                await self._create_fragments(queue)
+                queue = self.make_queue(row)
+                await create_fragments(plans_of(queue))
                 self.catalog.mark_live(row.entity_id)
                 self.namespace(row.namespace).queues[row.path.lower()] = queue
             elif row.state == "deleting":

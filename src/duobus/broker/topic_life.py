@@ -15,6 +15,7 @@ import msgspec
 
 from duobus.broker import sources
 from duobus.broker.destination import check_targets
+from duobus.broker.founding import create_fragments
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.ports import Plan
 from duobus.broker.topic import Subscription, Topic, count_filters, subscription_path, without_subscriptions
@@ -165,18 +166,21 @@ class TopicLife:
         for subscription in wanted:
             check_targets(home, subscription.description)
         _demand_filters(wanted)
-        topic = self._make(
-            unit.catalog.begin_create(home.name, TOPIC, about.name, to_json(own), slots), home.name, own, slots
-        )
-        try:
+        with unit.catalog.together():
+            topic = self._make(
+                unit.catalog.begin_create(home.name, TOPIC, about.name, to_json(own), slots), home.name, own, slots
+            )
             made = [self._begin_subscription(topic, subscription) for subscription in about.subscriptions]
+        try:
             await self._create_fragments(topic)
         except (StoreFailed, ServiceBusError) as error:
             unit.catalog.begin_delete(topic.entity_id)
             raise StoreUnavailable(f"The topic '{about.name}' could not be created: {error}") from error
-        unit.catalog.mark_live(topic.entity_id)
+        with unit.catalog.together():
+            unit.catalog.mark_live(topic.entity_id)
+            for subscription in made:
+                unit.catalog.mark_live(subscription.source_no)
         for subscription in made:
-            unit.catalog.mark_live(subscription.source_no)
             topic.attach(subscription)
         home.topics[about.name.lower()] = topic
         for entity in (*made, topic):
@@ -376,9 +380,7 @@ class TopicLife:
             handle.broker.plans[topic.entity_id, handle.number] = Plan(handle, topic.settings(), topic.rules)
 
     async def _create_fragments(self, topic: Topic) -> None:
-        await asyncio.gather(
-            *(handle.broker.create_fragment(Plan(handle, topic.settings(), topic.rules)) for handle in topic.fragments)
-        )
+        await create_fragments(Plan(handle, topic.settings(), topic.rules) for handle in topic.fragments)
 
     def _begin_subscription(self, topic: Topic, about: SubscriptionDescription) -> Subscription:
         """Record the intent, with the number of its source; its settings are known to whoever recovers a fragment."""

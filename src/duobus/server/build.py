@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from duobus.auth.authorizer import Authorizer, NamespaceRules
-from duobus.broker import MessageBroker, Namespace, Queue, ScaleUnit, Throttle, without_subscriptions
+from duobus.broker import MessageBroker, Namespace, Queue, ScaleUnit, Throttle, create_queues, without_subscriptions
 from duobus.clock import BrokerTime, Clock, Entropy
 from duobus.errors import ConfigurationError, ServiceBusError, StoreFailed, StoreTooNew
 from duobus.gateway.amqp.budget import ByteBudget
 from duobus.gateway.amqp.door import AmqpDoor
 from duobus.gateway.listener import Listener, TlsSource
 from duobus.gateway.switch import ProtocolFactory
-from duobus.model.description import ALL_RIGHTS, EMULATOR, AccessRule, TopicDescription
+from duobus.model.description import ALL_RIGHTS, EMULATOR, AccessRule, QueueDescription, TopicDescription
 from duobus.server.config import EMULATOR_KEY, Settings
 from duobus.server.config_file import NamespaceConfig
 from duobus.server.observing import samples
@@ -32,9 +32,10 @@ from duobus.stores.catalog import (
     new_namespace,
 )
 from duobus.stores.checkpoint import CheckpointThread
+from duobus.stores.crew import Crew
 from duobus.stores.drill import HEALTHY, DrillStore
 from duobus.stores.interface import MessagingStore
-from duobus.stores.writer import StoreWriter
+from duobus.stores.writer import StoreWriter, Writer
 from duobus.telemetry.audit_log import DELETE, DONE, AuditLog, AuditTrail, Change
 from duobus.telemetry.logs import Log
 from duobus.telemetry.metering_log import MeteringCounts
@@ -87,7 +88,9 @@ class Server:
         self._entropy = entropy
         self._time = BrokerTime(broker_clock or clock)
         self._catalog: Catalog = self._make_catalog()
-        self._writers: list[StoreWriter] = []
+        self._writers: list[Writer] = []
+        #: Disk to the threads of the stores on it.
+        self._crews: dict[int, Crew] = {}
         self._checkpoints: list[CheckpointThread] = []
         self.drills: dict[int, DrillStore] = {}
         self.unit = self._make_unit()
@@ -233,15 +236,15 @@ class Server:
         except (StoreFailed, StoreTooNew) as error:
             raise ConfigurationError(f"Messaging store {broker.store_id} cannot be created: {error}") from error
 
-    def _make_store(self, planned: PlannedStore) -> tuple[MessagingStore, StoreWriter]:
+    def _make_store(self, planned: PlannedStore) -> tuple[MessagingStore, Writer]:
         loop = asyncio.get_running_loop()
-        writer = StoreWriter(loop, f"store-{planned.store_id}")
         if self.settings.ephemeral:
             from duobus.stores.memory import MemoryStore
 
-            return MemoryStore(planned.store_id), writer
+            return MemoryStore(planned.store_id), self._make_writer(planned)
         store: SqliteStore | PostgresStore
         if planned.place is not None:
+            writer: Writer = StoreWriter(loop, f"store-{planned.store_id}")
             store = postgres_store(planned, planned.place)
         else:
             from duobus.stores.sqlite import SqliteStore
@@ -250,25 +253,37 @@ class Server:
             path = self.settings.data / planned.path
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             store = SqliteStore(str(path), planned.store_id, must_exist=not planned.is_new)
+            writer = self._make_writer(planned)
         self._checkpoints.append(CheckpointThread(store, writer, loop))
         return store, writer
+
+    def _make_writer(self, planned: PlannedStore) -> Writer:
+        """What calls a store that shares its disk, and this interpreter, with those of the same crew."""
+        disk = self._disk_of(planned)
+        crew = self._crews.get(disk)
+        if crew is None:
+            crew = self._crews[disk] = Crew(asyncio.get_running_loop())
+        return crew.writer()
 
     async def _create_entities(self, config: NamespaceConfig) -> None:
         """What the file asks for and is missing is created; what differs is named and left alone (design 6)."""
         home = self.unit.namespace(config.name)
+        missing = []
         for description in config.queues:
             queue = home.queues.get(description.name.lower())
             if queue is None:
-                try:
-                    # Checked with the file: what it forwards to may come later in it.
-                    await self.unit.create_queue(config.name, description, demand_targets=False)
-                except ServiceBusError as error:
-                    self.log.error("queue not created", queue=description.name, reason=str(error))
-                    continue
+                missing.append(description)
             else:
                 self.unit.report_differences(queue, queue.description, description)
+        await self._create_queues(home, missing)
         for topic in config.topics:
             await self._create_topic(home, topic)
+
+    async def _create_queues(self, home: Namespace, missing: list[QueueDescription]) -> None:
+        await create_queues(self.unit, home, missing, self._queue_refused)
+
+    def _queue_refused(self, description: QueueDescription, error: ServiceBusError) -> None:
+        self.log.error("queue not created", queue=description.name, reason=str(error))
 
     async def _create_topic(self, home: Namespace, asked: TopicDescription) -> None:
         """The same for a topic and its subscriptions: those that are missing are created, with their rules."""

@@ -8,12 +8,13 @@ from collections import Counter
 from typing import Final
 
 from duobus.auth.authorizer import Authorizer
-from duobus.broker import MessageBroker, ScaleUnit
+from duobus.broker import MessageBroker, Namespace, ScaleUnit
 from duobus.broker.directory import Directory
 from duobus.broker.ownership import NODES_MAX
 from duobus.broker.owning import LeasedTime, OwningUnit
 from duobus.errors import ConfigurationError, ServiceBusError, StoreFailed, StoreTooNew
 from duobus.gateway.rest.passing import HttpPassing
+from duobus.model.description import QueueDescription
 from duobus.server.build import Server
 from duobus.server.config_file import NamespaceConfig
 from duobus.server.crossing import open_crossing
@@ -186,6 +187,15 @@ class JoinedServer(Server):
                 await self._create_entities(part)
             except (ServiceBusError, StoreFailed) as error:
                 self.log.error("entities not created", store=store_id, reason=str(error))
+
+    async def _create_queues(self, home: Namespace, missing: list[QueueDescription]) -> None:
+        # One by one: there are clients already, and some queues are spread over several servers.
+        for description in missing:
+            try:
+                # Checked with the file: what it forwards to may come later in it.
+                await self.unit.create_queue(home.name, description, demand_targets=False)
+            except ServiceBusError as error:
+                self._queue_refused(description, error)
 
     # -- stop ---------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import base64
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 
@@ -168,6 +169,14 @@ class Catalog(ABC):
     def end_move(self, move: MoveRow) -> None:
         """Forget a move: only one store has anything of the fragment. One that is forgotten already is no error."""
         raise StoreFailed(f"This catalog knows no moves of fragments ({move}).")
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Write what is called meanwhile in one commit, at its end, if this catalog can.
+
+        A call that raises leaves nothing of its own behind, and the others go on. Nothing may wait in between.
+        """
+        yield
 
     @abstractmethod
     def put_namespace(self, namespace: NamespaceRow) -> None:

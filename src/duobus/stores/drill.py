@@ -89,6 +89,11 @@ class DrillStore(MessagingStore):
     ) -> tuple[FragmentRow, list[SourceRow]]:
         return self._do(lambda: self.inner.add_fragment(entity_id, fragment_no, source_nos))
 
+    def add_fragments(  # noqa: D102
+        self, asked: Sequence[tuple[int, int, Sequence[int]]]
+    ) -> list[tuple[FragmentRow, list[SourceRow]]]:
+        return self._do(lambda: self.inner.add_fragments(asked))
+
     def drop_entity(self, entity_id: int) -> None:  # noqa: D102
         return self._do(lambda: self.inner.drop_entity(entity_id))
 
@@ -106,6 +111,9 @@ class DrillStore(MessagingStore):
 
     def scan(self, source_key: int, state: int, first_count: int, limit: int) -> list[StoredMessage]:  # noqa: D102
         return self._do(lambda: self.inner.scan(source_key, state, first_count, limit))
+
+    def occupied(self, states: Iterable[int]) -> set[tuple[int, int]] | None:  # noqa: D102
+        return self._do(lambda: self.inner.occupied(states))
 
     def load_ids(self, source_key: int, first_count: int, limit: int) -> list[IdBlock]:  # noqa: D102
         return self._do(lambda: self.inner.load_ids(source_key, first_count, limit))

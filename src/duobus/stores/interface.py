@@ -338,6 +338,12 @@ class MessagingStore(ABC):
             ValueError: Other sources are to be made, and source 0 is neither there nor among them.
         """
 
+    def add_fragments(
+        self, asked: Sequence[tuple[int, int, Sequence[int]]]
+    ) -> list[tuple[FragmentRow, list[SourceRow]]]:
+        """Do ``add_fragment`` for several (entity id, fragment number, numbers of sources), at one go if it can."""
+        return [self.add_fragment(*one) for one in asked]
+
     @abstractmethod
     def drop_entity(self, entity_id: int) -> None:
         """Delete every fragment, source and message of an entity, durable on return; none is no error."""
@@ -388,6 +394,13 @@ class MessagingStore(ABC):
     @abstractmethod
     def scan(self, source_key: int, state: int, first_count: int, limit: int) -> list[StoredMessage]:
         """As ``load``, of one state other than 0 (active), by index."""
+
+    def occupied(self, states: Iterable[int]) -> set[tuple[int, int]] | None:
+        """Return which (source key, state) have rows, if that takes fewer steps than to ask for each; else None.
+
+        ``scan`` finds nothing in all others.
+        """
+        return None
 
     @abstractmethod
     def load_ids(self, source_key: int, first_count: int, limit: int) -> list[IdBlock]:

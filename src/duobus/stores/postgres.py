@@ -18,11 +18,11 @@ from duobus.stores import postgres_call, postgres_faults, postgres_schema
 from duobus.stores import postgres_rows as table_rows
 from duobus.stores.bodies import homes_of, parted, shelf_of
 from duobus.stores.checks import check_batch, check_run_owner
+from duobus.stores.creating import Asked, Creation
 from duobus.stores.held import columns_of
 from duobus.stores.interface import (
     COUNT_BITS,
     COUNT_MAX,
-    SOURCE_KEY_MAX,
     CommitBatch,
     FragmentRow,
     IdBlock,
@@ -34,7 +34,7 @@ from duobus.stores.interface import (
     StoreUsage,
     Tombstone,
 )
-from duobus.stores.memory import copy_of_fragment, copy_of_source, demand_first, find_fragment
+from duobus.stores.memory import copy_of_fragment, copy_of_source, find_fragment
 from duobus.stores.postgres_link import VACUUM_MS_MAX, Link, Spare, failure
 from duobus.stores.postgres_opening import open_session, prepare
 from duobus.stores.postgres_place import Place
@@ -154,31 +154,25 @@ class PostgresStore(MessagingStore):
         self, entity_id: int, fragment_no: int, source_nos: Sequence[int]
     ) -> tuple[FragmentRow, list[SourceRow]]:
         """Create a fragment and those of its sources that are missing, in one transaction."""
+        return self.add_fragments([(entity_id, fragment_no, source_nos)])[0]
+
+    def add_fragments(self, asked: Sequence[Asked]) -> list[tuple[FragmentRow, list[SourceRow]]]:
+        """Create fragments and those of their sources that are missing, in one transaction."""
         meta = self._meta
-        fragment = find_fragment(self._fragments.values(), entity_id, fragment_no)
-        is_new = fragment is None
-        if fragment is None:
-            fragment = FragmentRow(meta.next_fragment_key, entity_id, fragment_no, 1)
-        key = fragment.fragment_key
-        known = {row.source_no: row for row in self._sources.values() if row.fragment_key == key}
-        missing = [number for number in dict.fromkeys(source_nos) if number not in known]
-        demand_first(known, missing)
-        added = [SourceRow(meta.next_source_key + i, key, number) for i, number in enumerate(missing)]
-        if is_new or added:
+        new = Creation(self._fragments, self._sources, meta.next_fragment_key, meta.next_source_key, asked)
+        if new.is_needed:
             with self._operation("create a fragment"):
-                if meta.next_source_key + len(added) - 1 > SOURCE_KEY_MAX:
-                    raise StoreFailed(f"{self.place}: all {SOURCE_KEY_MAX} source keys are used; add another store")
-            texts = [table_rows.insert_source(source) for source in added]
-            if is_new:
+                new.demand_keys(self.place)
+            texts = [table_rows.insert_source(source) for source in new.sources]
+            for fragment in new.fragments:
                 values = ",".join(map(str, table_rows.fragment_values(fragment, fragment.epoch)))
                 texts.append(f"INSERT INTO fragments VALUES ({values})")
-            next_keys = (meta.next_fragment_key + is_new, meta.next_source_key + len(added))
+            next_keys = (new.next_fragment_key, new.next_source_key)
             self._transaction("create a fragment", texts, next_keys=next_keys)
-        self._fragments[key] = fragment
-        for source in added:
-            self._sources[source.source_key] = known[source.source_no] = source
-        self._homes = homes_of(self._sources)
-        return copy_of_fragment(fragment), [copy_of_source(known[number]) for number in source_nos]
+        self._fragments |= {row.fragment_key: row for row in new.fragments}
+        self._sources |= {row.source_key: row for row in new.sources}
+        self._homes |= homes_of(new.changed)
+        return new.answers()
 
     def drop_entity(self, entity_id: int) -> None:
         """Delete an entity in slices; after a crash in between the caller's intent makes it call again."""

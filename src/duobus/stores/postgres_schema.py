@@ -152,7 +152,7 @@ END $$;
 """
 
 # What every commit calls. A statement for each source and fragment, and none of the functions above: those took the
-# server a third of a commit of 50 messages (decision 0035), and sixteen sources in turn take less than a list of them.
+# server a third of a commit of 50 messages (decision 0032), and sixteen sources in turn take less than a list of them.
 # Lists of functions in the place of columns: what stands in FROM is laid aside first.
 _PLAIN_COMMIT: Final = f"""
 CREATE FUNCTION commit_plain(

@@ -141,6 +141,12 @@ SCAN_IDS = (
     "SELECT id FROM messages INDEXED BY exceptional WHERE state != 0 AND state = ? AND id BETWEEN ? AND ? ORDER BY id"
 )
 
+#: The next row of a state, from an id on.
+NEXT_OF_STATE = (
+    "SELECT id FROM messages INDEXED BY exceptional WHERE state != 0 AND state = ? AND id >= ? ORDER BY id LIMIT 1"
+)
+LOWEST_ID, HIGHEST_ID = -(1 << 63), (1 << 63) - 1
+
 
 class Rows:
     """A statement over a variable number of rows; each text is made once, so that the driver finds it prepared."""

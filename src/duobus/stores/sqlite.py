@@ -19,6 +19,7 @@ from duobus.stores import bodies, body_faults, folded, history_rows, log_room, s
 from duobus.stores import rows as table_rows
 from duobus.stores.ahead import Ahead
 from duobus.stores.checks import check_batch, check_run_owner
+from duobus.stores.creating import Asked, Creation
 from duobus.stores.database import (
     DRIVER_ERRORS,
     StoreFile,
@@ -34,7 +35,6 @@ from duobus.stores.interface import (
     COUNT_BITS,
     COUNT_MAX,
     FORMAT_VERSION,
-    SOURCE_KEY_MAX,
     CommitBatch,
     FragmentRow,
     IdBlock,
@@ -46,7 +46,8 @@ from duobus.stores.interface import (
     StoreUsage,
     Tombstone,
 )
-from duobus.stores.memory import copy_of_fragment, copy_of_source, demand_first, find_fragment
+from duobus.stores.memory import copy_of_fragment, copy_of_source, find_fragment
+from duobus.stores.occupied import states_of_sources
 
 #: Rows that one transaction of ``drop_entity`` deletes: about 20 MiB of 1 KiB messages, 70 ms (measured).
 _DROP_SLICE = 20_000
@@ -148,34 +149,24 @@ class SqliteStore(MessagingStore):
         self, entity_id: int, fragment_no: int, source_nos: Sequence[int]
     ) -> tuple[FragmentRow, list[SourceRow]]:
         """Create a fragment and those of its sources that are missing, in one transaction."""
+        return self.add_fragments([(entity_id, fragment_no, source_nos)])[0]
+
+    def add_fragments(self, asked: Sequence[Asked]) -> list[tuple[FragmentRow, list[SourceRow]]]:
+        """Create fragments and those of their sources that are missing, in one transaction."""
         meta = self._meta
-        fragment = find_fragment(self._fragments.values(), entity_id, fragment_no)
-        is_new = fragment is None
-        if fragment is None:
-            fragment = FragmentRow(meta.next_fragment_key, entity_id, fragment_no, 1)
-        key = fragment.fragment_key
-        known = {row.source_no: row for row in self._sources.values() if row.fragment_key == key}
-        missing = [number for number in dict.fromkeys(source_nos) if number not in known]
-        demand_first(known, missing)
-        added = [SourceRow(meta.next_source_key + i, key, number) for i, number in enumerate(missing)]
-        if is_new or added:
+        new = Creation(self._fragments, self._sources, meta.next_fragment_key, meta.next_source_key, asked)
+        if new.is_needed:
             with self._transaction("create a fragment") as db:
-                if meta.next_source_key + len(added) - 1 > SOURCE_KEY_MAX:
-                    raise StoreFailed(f"{self._path}: all {SOURCE_KEY_MAX} source keys are used; add another store")
-                if is_new:
+                new.demand_keys(self._path)
+                for fragment in new.fragments:
                     table_rows.insert_fragment(db, fragment)
-                for source in added:
+                for source in new.sources:
                     table_rows.insert_source(db, source)
-                self._advance(
-                    db,
-                    next_fragment_key=meta.next_fragment_key + is_new,
-                    next_source_key=meta.next_source_key + len(added),
-                )
-        self._fragments[key] = fragment
-        for source in added:
-            self._sources[source.source_key] = known[source.source_no] = source
-        self._homes |= bodies.homes_of({row.source_key: row for row in known.values()} if added else {})
-        return copy_of_fragment(fragment), [copy_of_source(known[number]) for number in source_nos]
+                self._advance(db, next_fragment_key=new.next_fragment_key, next_source_key=new.next_source_key)
+        self._fragments |= {row.fragment_key: row for row in new.fragments}
+        self._sources |= {row.source_key: row for row in new.sources}
+        self._homes |= bodies.homes_of(new.changed)
+        return new.answers()
 
     def drop_entity(self, entity_id: int) -> None:
         """Delete an entity in slices; after a crash in between the caller's intent makes it call again."""
@@ -295,6 +286,11 @@ class SqliteStore(MessagingStore):
         """Return verified messages of one state, found by the partial index."""
         with self._operation("read messages") as db:
             return bodies.read(db, self._quarantine, self._homes, source_key, state, first_count, limit)
+
+    def occupied(self, states: Iterable[int]) -> set[tuple[int, int]]:
+        """Return which states of which sources have rows; see ``occupied.py``."""
+        with self._operation("look for messages") as db:
+            return states_of_sources(db, states)
 
     def load_ids(self, source_key: int, first_count: int, limit: int) -> list[IdBlock]:
         """Return verified blocks of a duplicate history."""

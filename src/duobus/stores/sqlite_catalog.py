@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
@@ -162,6 +163,16 @@ class SqliteCatalog(Catalog):
                 [summed(entity_id, row.slot, row.fragment_no, row.store_id) for row in slots],
             )
         return entity_id
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Take the calls of one thread together; see Catalog. Transactions within are savepoints."""
+        try:
+            with self._open():
+                yield
+        except (apsw.Error, OSError) as error:
+            self.close()
+            raise StoreFailed(f"The catalog {self.path.name} failed: {error}") from error
 
     @_guarded
     def mark_live(self, entity_id: int) -> None:

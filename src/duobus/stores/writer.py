@@ -18,6 +18,8 @@ from duobus.errors import StoreFailed
 
 T = TypeVar("T")
 _Job = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]
+#: Of a call: its result, or the error that it raised.
+Outcome = tuple[Any, BaseException | None]
 
 #: How long ``stop`` waits for the thread, in seconds: an fsync on a sick disk may take longer than a shutdown can.
 STOP_TIMEOUT_S = 10.0
@@ -79,7 +81,7 @@ class StoreWriter(Writer):
         get, announce = self._jobs.get, self._loop.call_soon_threadsafe
         while (job := get()) is not None:
             call, done = job
-            result, error = _outcome(call)
+            result, error = outcome_of(call)
             try:
                 announce(done, result, error)
             except RuntimeError:
@@ -120,14 +122,15 @@ class InlineWriter(Writer):
 
     def _run_first(self) -> None:
         call, done = self._jobs[0]
-        result, error = _outcome(call)
+        result, error = outcome_of(call)
         self._jobs.popleft()
         if self._jobs:
             self._loop.call_later(self._delay, self._run_first)
         done(result, error)
 
 
-def _outcome(call: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+def outcome_of(call: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    """Call, and return the result or the error."""
     try:
         return call(), None
     except BaseException as error:  # noqa: BLE001 - not swallowed: it is the result that the submitter gets

@@ -1,0 +1,223 @@
+"""One thread serves the stores of a disk while they are quick, and none waits for one that is not."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from duobus.errors import StoreFailed
+from duobus.stores.crew import Crew, CrewWriter
+
+WAIT_S = 10
+
+
+def submitted(writer: CrewWriter, call: Callable[[], Any]) -> asyncio.Future[Any]:
+    """Submit a call; the future gets what comes of it."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def done(result: Any, error: BaseException | None) -> None:
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    writer.submit(call, done)
+    return future
+
+
+class Gate:
+    """A call that hangs until it is opened."""
+
+    def __init__(self) -> None:
+        self.is_reached = threading.Event()
+        self._opened = threading.Event()
+
+    def __call__(self) -> int:
+        self.is_reached.set()
+        assert self._opened.wait(WAIT_S)
+        return threading.get_ident()
+
+    def open(self) -> None:
+        self._opened.set()
+
+
+async def stopped(*writers: CrewWriter) -> list[bool]:
+    loop = asyncio.get_running_loop()
+    return [await loop.run_in_executor(None, writer.stop) for writer in writers]
+
+
+def test_one_thread_serves_all_stores_while_they_are_quick() -> None:
+    async def run() -> None:
+        crew = Crew(asyncio.get_running_loop(), slow_s=WAIT_S)
+        writers = [crew.writer() for _ in range(4)]
+        threads = await asyncio.gather(*(submitted(one, threading.get_ident) for _ in range(20) for one in writers))
+        assert len(set(threads)) == 1
+        assert threading.get_ident() not in threads
+        assert await stopped(*writers) == [True] * 4
+
+    asyncio.run(run())
+
+
+def test_stores_take_turns_and_each_keeps_its_order() -> None:
+    async def run() -> None:
+        crew = Crew(asyncio.get_running_loop(), slow_s=WAIT_S)
+        writers = [crew.writer() for _ in range(3)]
+        gate, ran = Gate(), []
+        waiting = [submitted(writers[0], gate)]
+        assert await asyncio.to_thread(gate.is_reached.wait, WAIT_S)
+        for number in range(3):
+            for index, writer in enumerate(writers):
+                waiting.append(submitted(writer, lambda step=(index, number): ran.append(step)))
+        gate.open()
+        await asyncio.gather(*waiting)
+        assert ran == [(1, 0), (2, 0), (0, 0), (1, 1), (2, 1), (0, 1), (1, 2), (2, 2), (0, 2)]
+        await stopped(*writers)
+
+    asyncio.run(run())
+
+
+def test_no_store_waits_for_one_that_hangs_and_its_own_calls_stay_in_order() -> None:
+    async def run() -> None:
+        crew = Crew(asyncio.get_running_loop(), slow_s=0.01)
+        sick, sound, other = (crew.writer() for _ in range(3))
+        gate = Gate()
+        hanging = submitted(sick, gate)
+        behind = submitted(sick, lambda: "behind")
+        assert await asyncio.wait_for(submitted(sound, lambda: "sound"), WAIT_S) == "sound"
+        assert await asyncio.wait_for(submitted(other, lambda: "other"), WAIT_S) == "other"
+        assert not hanging.done()
+        assert not behind.done()
+        gate.open()
+        await hanging
+        assert await behind == "behind"
+        await stopped(sick, sound, other)
+
+    asyncio.run(run())
+
+
+def test_what_waits_behind_a_call_that_came_back_is_done_though_another_store_hangs() -> None:
+    async def run() -> None:
+        crew = Crew(asyncio.get_running_loop(), slow_s=0.01)
+        back, sick = crew.writer(), crew.writer()
+        first, second = Gate(), Gate()
+        came_back = submitted(back, first)
+        behind = submitted(back, lambda: "behind")
+        assert await asyncio.to_thread(first.is_reached.wait, WAIT_S)
+        hanging = submitted(sick, second)
+        assert await asyncio.to_thread(second.is_reached.wait, WAIT_S)
+        # Nothing is in line, so nobody in the loop looks.
+        while crew._timer is not None:  # noqa: ASYNC110 - the crew has no event to wait for
+            await asyncio.sleep(0.001)
+        first.open()
+        await came_back
+        assert await asyncio.wait_for(behind, WAIT_S / 2) == "behind"
+        second.open()
+        await hanging
+        await stopped(back, sick)
+
+    asyncio.run(run())
+
+
+def test_stores_that_all_hang_have_a_thread_each() -> None:
+    async def run() -> None:
+        crew = Crew(asyncio.get_running_loop(), slow_s=0.01)
+        writers = [crew.writer() for _ in range(4)]
+        gates = [Gate() for _ in writers]
+        calls = [submitted(writer, gate) for writer, gate in zip(writers, gates, strict=True)]
+        for gate in gates:
+            assert await asyncio.to_thread(gate.is_reached.wait, WAIT_S)
+        for gate in gates:
+            gate.open()
+        assert len(set(await asyncio.gather(*calls))) == 4
+        await stopped(*writers)
+
+    asyncio.run(run())
+
+
+def test_a_store_that_was_slow_is_served_beside_the_others() -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        crew = Crew(loop, slow_s=WAIT_S)
+        sick, sound = crew.writer(), crew.writer()
+        sick.apart_until_s = loop.time() + WAIT_S
+        gate = Gate()
+        hanging = submitted(sick, gate)
+        assert await asyncio.to_thread(gate.is_reached.wait, WAIT_S)
+        # Nobody has to find out first that it hangs: with this crew that would take longer than the test waits.
+        assert await asyncio.wait_for(submitted(sound, lambda: "sound"), WAIT_S / 2) == "sound"
+        gate.open()
+        await hanging
+        await stopped(sick, sound)
+
+    asyncio.run(run())
+
+
+def test_a_slow_call_sets_its_store_apart() -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        crew = Crew(loop, slow_s=0.0)
+        writer = crew.writer()
+        await submitted(writer, lambda: None)
+        await stopped(writer)
+        assert writer.apart_until_s > loop.time()
+
+    asyncio.run(run())
+
+
+def test_a_fault_in_telling_one_outcome_keeps_no_other_back() -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        faults: list[dict[str, Any]] = []
+        loop.set_exception_handler(lambda _, context: faults.append(context))
+        crew = Crew(loop)
+        one, other = crew.writer(), crew.writer()
+        gate = Gate()
+        first = submitted(one, gate)
+
+        def refuse(_result: Any, _error: BaseException | None) -> None:
+            raise ValueError("no")
+
+        other.submit(lambda: None, refuse)
+        last = submitted(other, lambda: "told")
+        gate.open()
+        await first
+        assert await last == "told"
+        assert [str(fault["exception"]) for fault in faults] == ["no"]
+        await stopped(one, other)
+
+    asyncio.run(run())
+
+
+def test_a_store_that_is_stopped_finishes_and_takes_nothing_more() -> None:
+    async def run() -> None:
+        crew = Crew(asyncio.get_running_loop())
+        writer, other = crew.writer(), crew.writer()
+        gate = Gate()
+        waiting = [submitted(writer, gate), submitted(writer, lambda: "last")]
+        assert not await asyncio.to_thread(writer.stop, 0.01)
+        with pytest.raises(StoreFailed, match="has been stopped"):
+            await submitted(writer, lambda: "late")
+        gate.open()
+        assert (await asyncio.gather(*waiting))[1] == "last"
+        assert await submitted(other, lambda: "still there") == "still there"
+        assert await stopped(writer, other) == [True, True]
+
+    asyncio.run(run())
+
+
+def test_its_threads_end_with_the_last_store() -> None:
+    async def run() -> None:
+        crew = Crew(asyncio.get_running_loop(), "ending")
+        writers = [crew.writer() for _ in range(2)]
+        await asyncio.gather(*(submitted(writer, lambda: None) for writer in writers))
+        await stopped(writers[0])
+        (thread,) = (one for one in threading.enumerate() if one.name.startswith("ending"))
+        await stopped(writers[1])
+        await asyncio.to_thread(thread.join, WAIT_S)
+        assert not thread.is_alive()
+
+    asyncio.run(run())

@@ -9,7 +9,7 @@ from duobus.testing.sim_life import run
 
 CATCHING_SEEDS = {
     "deletion-not-told": 7,
-    "namesake-inherits": 1,
+    "namesake-inherits": 10,
     "quota-ignored": 1,
     "quota-not-counted-back": 1,
     "status-ignored-on-live-links": 1,

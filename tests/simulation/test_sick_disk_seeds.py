@@ -10,7 +10,7 @@ CATCHING_SEEDS = {
     "slow-store-waited-for": 1,
     "late-store-chosen": 2,
     "what-waits-stays": 2,
-    "credit-stays-with-late-store": 4,
+    "credit-stays-with-late-store": 96,
 }
 #: What a bug is seen as, unless it is a message without a key that is not stored soon elsewhere.
 SEEN_AS = {"credit-stays-with-late-store": 29}

@@ -9,9 +9,9 @@ from duobus.testing.sim_topics import run
 
 CATCHING_SEEDS = {
     "action-without-its-copy": 1,
-    "copy-left-out": 1,
+    "copy-left-out": 9,
     "subscription-passed-over": 3,
-    "tombstone-for-one-copy": 5,
+    "tombstone-for-one-copy": 2,
 }
 
 

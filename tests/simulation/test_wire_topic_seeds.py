@@ -15,7 +15,7 @@ CATCHING_SEEDS = {
     "forwarded-without-record": 4,
     "ledger-lost-at-restart": 4,
     "subscription-passed-over": 1,
-    "tombstone-for-one-copy": 3,
+    "tombstone-for-one-copy": 7,
 }
 
 

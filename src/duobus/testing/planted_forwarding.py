@@ -10,6 +10,7 @@ from unittest import mock
 from duobus.broker.fragment import transfer
 from duobus.broker.fragment.commands import Command, Group, Run
 from duobus.broker.fragment.ledger import Ledger, Record
+from duobus.broker.fragment.slot import TRANSFER
 from duobus.broker.fragment.transfer import Depart
 from duobus.broker.lane import Lane
 from duobus.broker.message_broker import MessageBroker
@@ -106,8 +107,8 @@ def via_not_durable() -> Iterator[None]:
     """What was sent via an entity is not found again after a crash."""
     from duobus.broker import recovery
 
-    states = tuple(state for state in recovery._EXCEPTIONAL_STATES if state != 14)
-    with mock.patch.object(recovery, "_EXCEPTIONAL_STATES", states):
+    states = tuple(state for state in recovery._SCANNED_STATES if state != TRANSFER)
+    with mock.patch.object(recovery, "_SCANNED_STATES", states):
         yield
 
 

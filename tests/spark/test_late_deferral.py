@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from claim_standin import LOCK_MS, QUEUE, StandIn, StandInAccess, Steps
+from kit_hand_time import HandTime
 
-from duobus.clock import Clock
 from duobus.spark import tasks
 from duobus.spark.access import SdkAccess
 from duobus.spark.claimer import Claimer
@@ -17,20 +17,6 @@ from duobus.spark.claims import ClaimEngine
 from duobus.spark.connection import Place
 from duobus.spark.offsets import Claim, ClaimOffset, Key
 from duobus.spark.tickets import Ticket
-
-
-class HandTime(Clock):
-    def __init__(self) -> None:
-        self.ms = 1_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic_ms(self) -> int:
-        return self.ms
-
-    def advance(self, ms: int) -> None:
-        self.ms += ms
 
 
 class Interrupted(StandInAccess):

@@ -6,21 +6,11 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
-from duobus.clock import Clock
+from kit_hand_time import HandTime
+
 from duobus.spark.receiving import GAP_S, RECEIVE_MAX, STREAM_MIN, TRICKLE_MS, Filled, Limits, fill
 
 LOCK_MS = 60_000
-
-
-class HandTime(Clock):
-    def __init__(self) -> None:
-        self.ms = 1_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic_ms(self) -> int:
-        return self.ms
 
 
 class Slow:

@@ -168,6 +168,17 @@ def test_a_closed_receiver_is_never_asked_for_again() -> None:
     assert lent(broker) == []
 
 
+def test_who_asks_after_it_was_closed_keeps_no_offer_from_others() -> None:
+    lender, broker, (handle,) = stage(3)
+    gone, other = lender.open(Box(), removing=False), lender.open(Box(), removing=False)
+    gone.close()
+    lender.offer(handle)
+    gone.request(5)
+    assert not broker.takes
+    other.request(5)
+    assert [(credit, who) for _, credit, who in broker.takes] == [(3, other)]
+
+
 def test_a_fragment_that_is_away_holds_nobody_up() -> None:
     lender, broker, (ill, healthy) = stage(5, 5)
     receiver = lender.open(Box(), removing=False)

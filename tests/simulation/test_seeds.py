@@ -39,3 +39,7 @@ def test_a_run_that_one_life_deleted_is_not_counted_by_the_next() -> None:
 @pytest.mark.parametrize("seed", [1116, 1369, 2885])
 def test_who_takes_for_good_does_not_wait_for_a_slow_store_while_another_has_something(seed: int) -> None:
     assert not run(seed).violations
+
+
+def test_a_link_that_ends_before_its_settlement_is_answered_leaves_its_messages_to_others() -> None:
+    assert not run(3732).violations

@@ -47,7 +47,13 @@ class Receiver:
         self.gate: Throttle | None = None
 
     def request(self, credit: int) -> None:
-        """Set how many more messages are wanted, those that were lent for included."""
+        """Set how many more messages are wanted, those that were lent for included; who is closed wants none.
+
+        The answer to a settlement may still come to a link that has ended, and have it ask for more. Lent to, it would
+        give back at once what it got, and the offer would be taken for one of which nothing comes (I29).
+        """
+        if self.closed:
+            return
         self.wanted = max(0, credit - self.lent)
         if self.wanted:
             self.lender.join(self)

@@ -193,3 +193,14 @@ def test_the_owner_of_a_store_is_nobody_while_it_moves() -> None:
     world.beat(second)
     assert second.owner_of(0) is None
     assert second.owner_of(9) is None
+
+
+def test_a_store_that_was_closed_is_not_acted_for_though_the_table_has_not_answered_yet() -> None:
+    world = _World(1)
+    first = _joined(world, "a")
+    assert first.may_act(0, world.now_ms)
+    first.drain()
+    assert first.may_act(0, world.now_ms)
+    first.left(0)
+    assert first.term(0) is not None
+    assert not first.may_act(0, world.now_ms)

@@ -185,9 +185,13 @@ class Ownership:
         return over
 
     def ends_ms(self, store_id: int) -> int:
-        """Until when, on the monotonic clock, this server may act for a store; 0 when it may not."""
+        """Until when, on the monotonic clock, this server may act for a store; 0 when it may not.
+
+        What is closed may have somebody else by now, though this server has not heard yet that it was given back: an
+        opening that was under way when it was asked to leave must not end in serving it (I55).
+        """
         held = self._held.get(store_id)
-        return 0 if held is None else held.ends_ms
+        return 0 if held is None or held.is_closed else held.ends_ms
 
     def may_act(self, store_id: int, now_ms: int) -> bool:
         """Whether this server may act for a store now."""

@@ -115,11 +115,12 @@ bench-spark: $(STAMP) ## Measure the pipeline on Spark beside its ceilings, and 
 spark-cluster: $(STAMP) ## Try the pipeline on Spark's own cluster of two workers, and through Spark Connect; needs Java
 	$(BIN)/python tools/spark_cluster.py $(ARGS)
 
-sim: $(STAMP) ## Simulate from seeds: SEED=7 for one, SEEDS=2000 for many
-	$(BIN)/python -m duobus.testing.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200))
+WORLD ?= queues
+sim: $(STAMP) ## Simulate from seeds: SEED=7 for one, SEEDS=2000 for many, WORLD=servers or all for other simulations
+	$(BIN)/python -m duobus.testing.campaign --world $(WORLD) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200)) $(ARGS)
 
-sim-bugs: $(STAMP) ## Look for a seed that catches each planted bug
-	$(BIN)/python -m duobus.testing.simulation --search-bugs $(ARGS)
+sim-bugs: $(STAMP) ## Look for a seed that catches each planted bug (WORLD=...)
+	$(BIN)/python -m duobus.testing.campaign --world $(WORLD) --search-bugs $(ARGS)
 
 killloop: $(STAMP) ## Kill a broker under SDK traffic, 1,000 times (KILLS=...)
 	$(BIN)/python tools/killloop.py --kills $(or $(KILLS),1000) $(ARGS)

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duobus.testing.sim_cluster import BUGS, run
-
-#: A seed that finds each planted bug.
-CATCHING_SEEDS = {
-    "stale-owner-writes": 2,
-    "lease-judged-by-the-local-clock": 1,
-    "epoch-not-checked": 1,
-    "lease-counted-from-the-answer": 82,
-}
+from duobus.testing.sim_cluster import run
 
 
 @pytest.mark.parametrize("seed", range(1, 31))
@@ -23,7 +15,6 @@ def test_no_store_has_two_owners_whatever_befalls_the_servers(seed: int) -> None
     assert world.moved > 3
 
 
-@pytest.mark.parametrize("bug", sorted(BUGS))
-def test_the_recorded_seed_catches_this_mistake_of_owners(bug: str) -> None:
-    with BUGS[bug]():
-        assert run(CATCHING_SEEDS[bug]).violations
+@pytest.mark.parametrize("seed", [82, 150, 161])
+def test_an_opening_that_outlives_its_lease_serves_nothing(seed: int) -> None:
+    assert run(seed).violations == []

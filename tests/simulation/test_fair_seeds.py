@@ -14,7 +14,3 @@ def test_a_message_is_in_the_next_commit_or_the_one_after_whatever_others_send(s
     # There was somebody to wait behind.
     assert watch.decided > 10
     assert watch.waiting > 50
-
-
-def test_one_line_for_all_entities_is_caught() -> None:
-    assert {found.invariant for found in run(2, "first-come-first-served").wrong} == {62}

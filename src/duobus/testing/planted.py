@@ -5,7 +5,6 @@ Each replaces a piece of the product while its context lasts; the product itself
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -342,13 +341,14 @@ def session_newest_first() -> Iterator[None]:
             self.add(slot)
         return slots[-limit:]
 
-    def offer(_fragment: Fragment, shared: dict[object, list[sessions.SessionLock]]) -> None:
-        for lock in itertools.chain(*shared.values()):
-            lock.is_woken = False
-            lock.owner.offer()
+    def nobody_shares(_fragment: Fragment, woken: list[sessions.SessionLock]) -> list[sessions.SessionLock]:
+        return woken
 
     original = sessions.Sessions.take
-    with mock.patch.object(sessions.Sessions, "take", take), mock.patch.object(session_desk, "hand_out_all", offer):
+    with (
+        mock.patch.object(sessions.Sessions, "take", take),
+        mock.patch.object(session_desk, "hand_out_all", nobody_shares),
+    ):
         yield
 
 

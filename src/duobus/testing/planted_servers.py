@@ -1,9 +1,7 @@
-"""Mistakes of servers that share a catalog, to be found: ``python -m duobus.testing.planted_servers --bug NAME``."""
+"""Mistakes of servers that share a catalog, to be found: ``python -m duobus.testing.campaign --world servers``."""
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -13,7 +11,7 @@ from duobus.broker.ownership import Ownership
 from duobus.stores.leases import Exchange, MemoryLeases
 from duobus.testing.planted_crossing import CROSSING_BUGS
 from duobus.testing.sim_database import SharedDisk
-from duobus.testing.sim_servers import ServersWorld, run
+from duobus.testing.sim_servers import ServersWorld
 
 
 @contextmanager
@@ -68,40 +66,3 @@ BUGS: Final[dict[str, Callable[[], Any]]] = {
     "epoch-not-checked": epoch_not_checked,
     **CROSSING_BUGS,
 }
-
-
-def caught(bug: str, seed: int) -> str | None:
-    """How a seed shows a planted bug, or None when it does not."""
-    with BUGS[bug]():
-        return _shown(seed)
-
-
-def _shown(seed: int) -> str | None:
-    try:
-        wrong = run(seed).wrong
-    except Exception as error:  # noqa: BLE001 - any failure of a run is a finding
-        return f"{type(error).__name__}: {error}".splitlines()[0]
-    return str(wrong[0]).splitlines()[0] if wrong else None
-
-
-def main(words: list[str] | None = None) -> int:
-    """Run some seeds, with a planted bug or without, and tell what they show."""
-    parser = argparse.ArgumentParser(prog="python -m duobus.testing.planted_servers")
-    parser.add_argument("--first", type=int, default=1, help="the first seed (1)")
-    parser.add_argument("--seeds", type=int, default=50, help="run so many (50)")
-    parser.add_argument("--bug", choices=sorted(BUGS), help="plant this bug, and stop when it is caught")
-    arguments = parser.parse_args(words)
-    bad = 0
-    for seed in range(arguments.first, arguments.first + arguments.seeds):
-        how = _shown(seed) if arguments.bug is None else caught(arguments.bug, seed)
-        if how is not None:
-            bad += 1
-            print(f"seed {seed}: {how}", flush=True)
-            if arguments.bug is not None:
-                return 0
-    print(f"{arguments.seeds - bad} passed, {bad} failed")
-    return 1 if bad or arguments.bug is not None else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

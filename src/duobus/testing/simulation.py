@@ -1,4 +1,4 @@
-"""Deterministic simulation of the whole broker: ``python -m duobus.testing.simulation --seed 7`` (reliability 3).
+"""Deterministic simulation of the whole broker: ``python -m duobus.testing.campaign --seed 7`` (reliability 3).
 
 A seed draws a scenario: queues, stores, clients and which faults may strike how often (swarm). Two phases: faults on,
 then everything is healed and drained. The history is checked for the invariants of the delivery core. The same seed
@@ -7,13 +7,9 @@ gives the same run, to the byte; a campaign runs every fiftieth seed twice to se
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
-import multiprocessing
 import random
-import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -396,112 +392,3 @@ def run(seed: int, bug: str | None = None) -> Result:
             world.loop.close()
     violations = check(world.history, scenario.setup(frozenset(world.removed_uids)))
     return Result(seed, violations, world.history.digest(), world.history, scenario)
-
-
-# -- command line -----------------------------------------------------------------------------------------------
-
-
-def _try(job: tuple[int, str | None, bool]) -> tuple[int, str | None, int]:
-    """One seed in a worker: (seed, what is wrong or None, digest)."""
-    seed, bug, twice = job
-    try:
-        result = run(seed, bug)
-        if result.violations:
-            return seed, str(result.violations[0]), result.digest
-        if twice and run(seed, bug).digest != result.digest:
-            return seed, "the same seed gave two different runs", result.digest
-    except Exception as error:  # noqa: BLE001 - any failure of a run is a finding, to be shown with its seed
-        return seed, f"{type(error).__name__}: {error}", 0
-    return seed, None, result.digest
-
-
-def campaign(first: int, seeds: int, jobs: int, bug: str | None = None) -> Iterator[tuple[int, str | None]]:
-    """Run many seeds; yields (seed, what is wrong or None) as they end."""
-    work = [(seed, bug, seed % 50 == 0) for seed in range(first, first + seeds)]
-    if jobs == 1:
-        yield from ((seed, wrong) for seed, wrong, _ in map(_try, work))
-        return
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield from ((seed, wrong) for seed, wrong, _ in pool.imap_unordered(_try, work, chunksize=4))
-
-
-def search(bug: str, limit: int) -> tuple[int, str] | None:
-    """The first seed that catches a planted bug, and how it shows; None within ``limit`` seeds."""
-    for seed in range(1, limit + 1):
-        how = caught(bug, seed)
-        if how is not None:
-            return seed, how
-    return None
-
-
-def caught(bug: str, seed: int) -> str | None:
-    """How a seed shows a planted bug - a broken invariant, or a run that fails - or None when it does not."""
-    wrong = _try((seed, bug, False))[1]
-    return None if wrong is None else wrong.splitlines()[0]
-
-
-def _show(seed: int, bug: str | None, tail: int) -> int:
-    result = run(seed, bug)
-    print(f"seed {seed}: {result.scenario}")
-    print(f"{len(result.history)} events, digest {result.digest:08x}")
-    for violation in result.violations[:10]:
-        print(violation)
-    if result.violations:
-        for event in list(result.history)[-tail:]:
-            print("  ", event)
-        print(f"again: python -m duobus.testing.simulation --seed {seed}" + (f" --bug {bug}" if bug else ""))
-    return 1 if result.violations else 0
-
-
-def _campaign(arguments: argparse.Namespace) -> int:
-    bad = 0
-    done = 0
-    for seed, wrong in campaign(arguments.first, arguments.seeds, arguments.jobs, arguments.bug):
-        done += 1
-        if wrong is not None:
-            bad += 1
-            print(f"seed {seed}: {wrong}", flush=True)
-        if sys.stderr.isatty():
-            print(f"\r{done} of {arguments.seeds} seeds, {bad} bad", end="", file=sys.stderr)
-    print(f"{done - bad} passed, {bad} failed")
-    return 1 if bad else 0
-
-
-def _search_bugs(limit: int) -> int:
-    missed = 0
-    for bug in BUGS:
-        found = search(bug, limit)
-        missed += found is None
-        how = f"not caught by {limit} seeds" if found is None else f"caught by seed {found[0]}: {found[1]}"
-        print(f"{bug}: {how}", flush=True)
-    print(f"{len(BUGS) - missed} passed, {missed} failed")
-    return 1 if missed else 0
-
-
-def main(words: list[str] | None = None) -> int:
-    """Parse the command line and do what it says."""
-    parser = argparse.ArgumentParser(
-        prog="python -m duobus.testing.simulation", description=(__doc__ or "").split("\n")[0]
-    )
-    parser.add_argument("--seed", type=int, help="run one seed and show it")
-    parser.add_argument("--seeds", type=int, default=200, help="run so many seeds (200)")
-    parser.add_argument("--first", type=int, default=1, help="the first of them (1)")
-    parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
-    parser.add_argument("--bug", choices=sorted(BUGS), help="plant this bug")
-    parser.add_argument("--list-bugs", action="store_true", help="name the planted bugs")
-    parser.add_argument("--search-bugs", action="store_true", help="look for a seed that catches each bug")
-    parser.add_argument("--limit", type=int, default=300, help="seeds tried per bug (300)")
-    parser.add_argument("--tail", type=int, default=30, help="events shown after a violation (30)")
-    arguments = parser.parse_args(words)
-    if arguments.list_bugs:
-        print("\n".join(f"{name}: {(plant.__doc__ or '').strip()}" for name, plant in BUGS.items()))
-        return 0
-    if arguments.search_bugs:
-        return _search_bugs(arguments.limit)
-    if arguments.seed is not None:
-        return _show(arguments.seed, arguments.bug, arguments.tail)
-    return _campaign(arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -129,6 +129,31 @@ async def test_a_run_that_was_stored_after_all_is_not_delivered_twice(hall: Hall
 
 
 @simulated
+async def test_a_run_of_a_fragment_that_was_taken_out_while_it_was_stored_is_not_delivered_twice(hall: Hall) -> None:
+    await hall.start()
+    queue = await hall.create(enable_partitioning=True)
+    handle = queue.placement.keyless()
+    ill, plan = handle.broker, handle.broker.plans[handle.entity_id, handle.number]
+    writer = hall.writers[ill.store_id]
+    writer.is_held, writer.fail_next = True, "after"
+    made = batch(b"m")
+    queue.send(made)
+    await turns()
+    # A move begins to hold it, with that commit under way; as the store fails, it comes back here.
+    ill.take_out(plan)
+    writer.release()
+    await turns()
+    ill.put_back(plan)
+    assert answers(made) == [None]
+    await asyncio.sleep(2)
+    assert ill.state == "open"
+    assert handle.fragment is not None
+    _, box = receiver(queue, 10)
+    assert payloads(box) == [b"m"]
+    assert queue.numbers()[0][0] == 1
+
+
+@simulated
 async def test_tombstones_hold_over_a_restart_of_everything(hall: Hall) -> None:
     await hall.start()
     queue = await hall.create(enable_partitioning=True)

@@ -616,7 +616,8 @@ class MessageBroker(Residents):
         work, self._work = self._work or [], None
         pending, self._pending = [*self._pending, *self._lines.clear()], deque()
         commit_no = self._commit_no
-        old = {fragment.handle: fragment for fragment in self._fragments.values()}
+        # Those of the commit under way, too: one that is being moved was taken out, and may come back (I27).
+        old = {**self._committing, **{fragment.handle: fragment for fragment in self._fragments.values()}}
         self._lose_memory(error)
         unavailable = self.unavailable()
         for command in work:

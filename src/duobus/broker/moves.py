@@ -131,7 +131,8 @@ class Moves:
             others = {move.from_store, move.to_store} - {home}
             # A store that was given up took its rows with it.
             brokers = [self._unit.brokers[number] for number in sorted(others) if number in self._unit.brokers]
-            if await clear_up(self._unit.catalog, move, brokers):
+            # The start and a store that has just opened may both see to one.
+            if await clear_up(self._unit.catalog, move, brokers) and move in self._left:
                 self._left.remove(move)
 
     def _entity(self, namespace: str, path: str) -> Queue:

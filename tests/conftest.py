@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
+from kit_logging import loggers_as_before
 from kit_order import place_of
 from kit_prompt_sdk import prompt_sdk
 from kit_sockets import collect_sockets
@@ -48,6 +49,13 @@ def group_of(item: pytest.Item) -> str | None:
 def prompt_links() -> Iterator[None]:
     """The SDK opens and closes its links at once, wherever tests use it."""
     with prompt_sdk():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """What a test, or a program that runs inside of it, silences is heard again by the next one."""
+    with loggers_as_before():
         yield
 
 

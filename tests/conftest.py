@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Final
 
@@ -26,6 +27,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group(group))
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: place_of(limit_of(item)))
+
+
+def pytest_collection_finish() -> None:
+    """Take what stays for the whole run, modules and tests, out of the collector's sight.
+
+    Hundreds of tests collect what the SDK leaves behind. Each of them would look at a third of a million objects that
+    cannot be garbage, for a quarter of a second of processor time.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def limit_of(item: pytest.Item) -> float:

@@ -12,6 +12,8 @@ from kit_order import place_of
 from kit_prompt_sdk import prompt_sdk
 from kit_sockets import collect_sockets
 
+from duobus.demo import server_process
+
 #: Fixtures that are costly enough for one process alone: a JVM takes seconds to start, and a gigabyte.
 ALONE: Final = ("spark",)
 
@@ -63,6 +65,14 @@ def prompt_links() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def prompt_stops() -> Iterator[None]:
+    """No server waits at its end for clients that the SDK has left to the collector, nor is a test blamed for them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server_process, "let_go", collect_sockets)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
     """What a test, or a program that runs inside of it, silences is heard again by the next one."""
@@ -76,9 +86,13 @@ def sockets_collected(request: pytest.FixtureRequest) -> Iterator[None]:
 
     Only behind slow tests, and those that say themselves that sockets are left; whatever else is found counts.
     """
-    yield
     marks = request.node.iter_markers("filterwarnings")
     if request.node.get_closest_marker("slow") or any(
         "Unraisable" in str(text) for mark in marks for text in mark.args
     ):
+        yield
         collect_sockets()
+    else:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(server_process, "let_go", lambda: None)
+            yield

@@ -243,8 +243,8 @@ class ServerProcess:
 def let_go() -> None:
     """Close what clients in this process have left open, so that a server does not wait for them when it stops.
 
-    The SDK leaves the sockets of a server that was killed, and of threads that have ended, to the collector; whoever
-    stops waits five seconds for each connection to be closed from the other side, too (contract chapter 16).
+    The SDK leaves connections to the collector that nobody has closed; a server that stops gives its clients five
+    seconds to close theirs, too (contract chapter 16).
     """
     gc.collect()
 

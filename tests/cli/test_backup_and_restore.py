@@ -54,8 +54,8 @@ def start(folder: Path, *options: str, data: Path | None = None) -> ServerProces
     return ServerProcess(folder, config=CONFIG, data=data, arguments=(*OPTIONS, *options))
 
 
-def client_of(server: ServerProcess) -> ServiceBusClient:
-    return prompt_client(ServiceBusClient.from_connection_string(server.connection_string))
+def client_of(server: ServerProcess, **options: Any) -> ServiceBusClient:
+    return prompt_client(ServiceBusClient.from_connection_string(server.connection_string, **options))
 
 
 def send(client: ServiceBusClient, queue: str, *messages: ServiceBusMessage) -> None:
@@ -120,7 +120,8 @@ class Traffic:
 
     def _run(self) -> None:
         try:
-            with client_of(self._server) as client, client.get_queue_sender("through") as sender:
+            # Without retries: a server that was killed does not come back while anybody waits for this.
+            with client_of(self._server, retry_total=0) as client, client.get_queue_sender("through") as sender:
                 number = 0
                 while not self._stopping.is_set():
                     bodies = [f"t{number + index}" for index in range(5)]

@@ -12,7 +12,7 @@ from kit_sdk import Sdk
 from kit_sockets import collect_sockets
 
 from duobus.testing.broker import BrokerThread
-from duobus.testing.namespace import Broker
+from duobus.testing.namespace import Broker, Namespace
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +55,13 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture
-def place(broker: Broker) -> Iterator[Place]:
+def namespace(broker: Broker) -> Iterator[Namespace]:
     """A namespace of its own in it."""
-    with broker.namespace() as namespace:
-        yield Place(broker, namespace)
+    with broker.namespace() as found:
+        yield found
+
+
+@pytest.fixture
+def place(broker: Broker, namespace: Namespace) -> Place:
+    """The same, for a frame-level client."""
+    return Place(broker, namespace)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import timedelta
 
 import pytest
 from azure.servicebus import (
     ServiceBusMessage,
-    ServiceBusReceivedMessage,
     ServiceBusReceiveMode,
     ServiceBusSubQueue,
     TransportType,
@@ -16,6 +16,8 @@ from azure.servicebus import (
 from azure.servicebus.exceptions import MessageLockLostError, MessageSizeExceededError
 from kit_bus import Bus
 from kit_sdk import Sdk, bodies, within_the_limit
+
+from duobus.testing.namespace import Namespace
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -196,18 +198,15 @@ async def test_a_message_delivered_too_often_is_found_among_the_dead_letters(bus
 
 
 @within_the_limit
-async def test_settling_after_the_lock_has_expired_is_lock_lost(
-    bus: Bus, sdk: Sdk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = bus.queue("impatient")
-    async with sdk.client(bus.connection_string) as client:
+async def test_settling_after_the_lock_has_expired_is_lock_lost(namespace: Namespace, sdk: Sdk) -> None:
+    queue = namespace.create_queue("impatient", lock_duration=timedelta(seconds=5))
+    async with sdk.client(namespace.connection_string) as client:
         async with client.sender(queue) as sender:
             await sender.send_messages(ServiceBusMessage(b"m"))
         async with client.receiver(queue) as receiver:
             (message,) = await receiver.receive_messages(max_wait_time=2)
-            await asyncio.sleep(5.2)
-            # The SDK refuses by itself what its own clock calls late: the broker is to decide.
-            monkeypatch.setattr(ServiceBusReceivedMessage, "_lock_expired", False)
+            # The SDK refuses by itself what its own clock calls late. That one stays: the broker decides.
+            namespace.advance(5.2)
             with pytest.raises(MessageLockLostError, match="TrackingId"):
                 await receiver.renew_message_lock(message)
             with pytest.raises(MessageLockLostError):

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
+from duobus.demo.server_process import let_go
 from duobus.testing.server import DemoFailed, ServerProcess, queues_config
 
 
@@ -94,3 +98,30 @@ def test_server_that_was_never_started_refuses_signals(tmp_path: Path) -> None:
         server.freeze()
     with pytest.raises(DemoFailed, match="never started"):
         _ = server.pid
+
+
+class Left:
+    """Something that only the collector can find."""
+
+    def __init__(self, what: Any = None) -> None:
+        self.what = what
+        self.itself = self
+
+
+@pytest.mark.slow
+def test_a_stop_does_not_wait_for_a_client_that_nobody_has_any_more(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, config=queues_config({"q": {}})) as server:
+        client = ServiceBusClient.from_connection_string(server.connection_string)
+        sender = client.get_queue_sender("q")
+        sender.send_messages(ServiceBusMessage("connected"))
+        Left((client, sender))
+        del client, sender
+        began = time.monotonic()
+    # A client that is there and silent is waited for: five seconds.
+    assert time.monotonic() - began < 3
+
+
+def test_what_nobody_has_any_more_is_let_go() -> None:
+    left = weakref.ref(Left())
+    let_go()
+    assert left() is None

@@ -13,13 +13,12 @@ from gateway_kit import Client, TcpStream, in_loop, message, serving
 from duobus.amqp import ACCEPTED, Closed, Dispositions, LinkDetached, LinkFlow
 from duobus.stores.crew import CrewWriter
 
-#: How long a store takes for everything, here.
+#: How long a slow store takes for everything.
 DELAY_S = 0.3
 
 
-@pytest.fixture
-def slow_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every store tells its outcomes late."""
+def slow_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every store tell its outcomes late from now on."""
     submit = CrewWriter.submit
 
     def late(self: CrewWriter, call: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
@@ -47,12 +46,12 @@ def is_accepted(event: Any, delivery: int, *, role: bool) -> bool:
     )
 
 
-@pytest.mark.usefixtures("slow_store")
 @in_loop
-async def test_a_send_under_way_is_answered_before_its_link_is_detached() -> None:
+async def test_a_send_under_way_is_answered_before_its_link_is_detached(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving() as server:
         client = Client(await TcpStream.connect(server.port("amqp") or 0))
         link = await client.sender()
+        slow_stores(monkeypatch)
         delivery = link.send_one(uuid.uuid4().bytes, message(b"m"), False)
         await client.flush()
         closing = asyncio.create_task(server.door.close(0.1))
@@ -64,15 +63,15 @@ async def test_a_send_under_way_is_answered_before_its_link_is_detached() -> Non
         assert answered < detached
 
 
-@pytest.mark.usefixtures("slow_store")
 @in_loop
-async def test_a_settlement_under_way_is_answered_before_its_link_is_detached() -> None:
+async def test_a_settlement_under_way_is_answered_before_its_link_is_detached(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving() as server:
         client = Client(await TcpStream.connect(server.port("amqp") or 0))
         sending = await client.sender()
         await client.send(sending, b"m")
         receiving = await client.receiver(credit=1)
         delivery, _ = await client.receive(receiving)
+        slow_stores(monkeypatch)
         client.session.disposition(True, delivery, delivery, ACCEPTED, False)
         await client.flush()
         closing = asyncio.create_task(server.door.close(0.1))
@@ -86,10 +85,11 @@ async def test_a_settlement_under_way_is_answered_before_its_link_is_detached() 
         assert answered < detached
 
 
-@pytest.mark.usefixtures("slow_store")
 @pytest.mark.parametrize("last_word", ["drain", "detach"])
 @in_loop
-async def test_a_settlement_under_way_is_answered_before_the_client_s_last_word(last_word: str) -> None:
+async def test_a_settlement_under_way_is_answered_before_the_client_s_last_word(
+    last_word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The JavaScript SDK waits a minute for an outcome that comes after the answer to either of them."""
     async with serving() as server:
         client = Client(await TcpStream.connect(server.port("amqp") or 0))
@@ -97,6 +97,7 @@ async def test_a_settlement_under_way_is_answered_before_the_client_s_last_word(
         await client.send(sending, b"m")
         receiving = await client.receiver(credit=1)
         delivery, _ = await client.receive(receiving)
+        slow_stores(monkeypatch)
         client.session.disposition(True, delivery, delivery, ACCEPTED, False)
         await client.flush()
         if last_word == "drain":

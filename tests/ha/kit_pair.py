@@ -25,6 +25,8 @@ LIMIT_S = 30.0
 BACKLOGS = 3
 SHORT = timedelta(milliseconds=300)
 SECOND = timedelta(seconds=1)
+#: What was on its way over a link that ended comes again when its lock ends: well before a test gives up.
+BACKLOG_LOCK = timedelta(seconds=10)
 
 E = TypeVar("E", bound=Event)
 P = ParamSpec("P")
@@ -92,7 +94,7 @@ class Bus:
             administration.create_queue(self.visits, requires_session=True)
         with Remote(secondary.connection_string, None, None).administration(self.name) as administration:
             for path in self.backlogs:
-                administration.create_queue(path)
+                administration.create_queue(path, lock_duration=BACKLOG_LOCK)
 
     @asynccontextmanager
     async def paired(self, **options: Any) -> AsyncIterator[tuple[PairedNamespace, Events]]:

@@ -18,7 +18,8 @@ from duobus.ha.sync import PairedNamespace, pair_namespace
 from duobus.testing.server import ServerProcess
 
 LIMIT_S = 30.0
-#: For what a pair tells: what was on its way over a link that ended comes again when its lock ends, after a minute.
+#: For what a pair tells: what was on its way over a link that ended comes again when its lock ends (BACKLOG_LOCK), and
+#: elsewhere, in a namespace that somebody else has made, after a minute.
 TOLD_S = 90.0
 E = TypeVar("E", bound=Event)
 

@@ -1,7 +1,8 @@
 """A store on a disk that is full again and again, opened over and over: what it acknowledged is what it holds.
 
-    python tools/fulldisk.py --seconds 600            # on a tmpfs of its own, and on ext4 in a file
+    python tools/fulldisk.py --seconds 600            # on a tmpfs of its own, and on ext4 in files
     python tools/fulldisk.py --seconds 60 --disk ext4 --seed 7
+    python tools/fulldisk.py --seconds 60 --disk xfs --disk btrfs
 
 One process, no network and no SDK: a ``SqliteStore`` on a small file system, its checkpoints on a thread of their own
 as in a server, commits that put and delete messages by the thousand, and another thread that takes the last byte of the
@@ -10,7 +11,8 @@ followed by what a message broker does: close, open, begin a generation, until t
 
 After each opening the rows must be those of the commit that the store says was its last one: the last that was
 acknowledged, or the one that failed (I1, I17, I56). A message that is there although its deletion was acknowledged has
-*revived*; one that is missing is *lost*. Needs root on Linux, for the file systems.
+*revived*; one that is missing is *lost*. Needs root on Linux, for the file systems. That a signal ends the process
+would be a finding, too (decision 0039).
 
 Exit status: 0 no difference; 1 one was found, and the files are kept; 3 no file system can be mounted here.
 """
@@ -37,12 +39,26 @@ from duobus.stores.interface import CommitBatch, Put
 from duobus.stores.sqlite import SqliteStore
 
 DISK_BYTES: Final = 24 << 20
+#: How each kind that lies in a file is made. ext4 makes blocks of 1 KiB by itself when it is that small.
+MAKE: Final = {
+    "ext4": ["mkfs.ext4", "-q", "-m", "0", "-b", "4096"],
+    "ext4-1k": ["mkfs.ext4", "-q", "-m", "0", "-b", "1024"],
+    "xfs": ["mkfs.xfs", "-q"],
+    "btrfs": ["mkfs.btrfs", "-q"],
+}
+#: These are never as small as ``DISK_BYTES``: the rest is taken from them at the start.
+LARGE_BYTES: Final = {"xfs": 512 << 20, "btrfs": 512 << 20}
+#: Those that every machine has, and that overwrite in place.
+KINDS: Final = ("tmpfs", "ext4", "ext4-1k")
 #: How long the disk is full, and how long it is not, seconds.
 FULL_S: Final = (0.0, 0.15)
 ROOM_S: Final = (0.0, 0.25)
 #: Messages of a commit, and how many the store holds before deletions prevail.
 COMMIT_MESSAGES: Final = 40
 HELD_MAX: Final = 3_000
+#: Payload bytes of commits after which the log is made to begin anew, as a server does from a length on. A log as large
+#: as what the disk has left could never be copied home, whoever gives back what else is there.
+LOG_BYTES: Final = 2 << 20
 #: Tries to open it before a store counts as one that never comes back.
 OPEN_TRIES: Final = 400
 _PAUSE_S: Final = 0.02
@@ -58,28 +74,35 @@ class Unmounted(Exception):
 
 @contextmanager
 def mounted(kind: str, folder: Path) -> Iterator[Path]:
-    """A small file system: memory (``tmpfs``) or a file with ``ext4`` in it, with blocks as those of larger ones.
-
-    In blocks of 1 KiB, which a file system of this size would have, SQLite's shared memory has holes, and a process
-    that writes there while the disk is full gets SIGBUS.
-    """
+    """A small file system: memory (``tmpfs``), or a file with another one in it; see ``MAKE``."""
     place = folder / "disk"
     place.mkdir()
-    if kind == "ext4":
+    if kind == "tmpfs":
+        words = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(place)]
+    else:
         image = folder / "image"
         with image.open("wb") as file:
-            file.truncate(DISK_BYTES)
-        subprocess.run(["mkfs.ext4", "-q", "-m", "0", "-b", "4096", str(image)], check=True)
+            file.truncate(LARGE_BYTES.get(kind, DISK_BYTES))
+        make = [*MAKE[kind], str(image)]
+        if shutil.which(make[0]) is None:
+            raise Unmounted(f"there is no {make[0]} here")
+        subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
         words = ["mount", "-o", "loop", str(image), str(place)]
-    else:
-        words = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(place)]
     made = subprocess.run(words, capture_output=True, text=True, check=False)
     if made.returncode:
         raise Unmounted(made.stderr.strip())
     try:
+        if kind in LARGE_BYTES:
+            _take_all_but(place, DISK_BYTES)
         yield place
     finally:
         subprocess.run(["umount", "-l", str(place)], check=False)
+
+
+def _take_all_but(place: Path, size: int) -> None:
+    disk = os.statvfs(place)
+    with (place / "taken").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, disk.f_bavail * disk.f_frsize - size)
 
 
 class Filler(threading.Thread):
@@ -185,6 +208,7 @@ class Run:
         self._pause = threading.Event()
         self._source = self._fragment = 0
         self._epoch = 0
+        self._logged = 0
 
     def open(self) -> None:
         """Open the store as a message broker does: again and again until it is there; then look at all of it.
@@ -192,6 +216,7 @@ class Run:
         Raises:
             Difference: It does not come back, or holds something else.
         """
+        refused: StoreFailed | None = None
         for _ in range(OPEN_TRIES):
             try:
                 self.store.close()
@@ -199,7 +224,8 @@ class Run:
                 self.store.begin_generation([])
                 fragment, (source,) = self.store.add_fragment(1, 0, [0])
                 found = {one.count: one.payload for one in self.store.load(source.source_key, 1, 1 << 30)}
-            except StoreFailed:
+            except StoreFailed as error:
+                refused = error
                 self.refused_openings += 1
                 self._pause.wait(_PAUSE_S)
                 continue
@@ -208,13 +234,16 @@ class Run:
                 self.ambiguous += 1
             self.model.judge(contents.last_commit_no, found)
             return
-        raise Difference(f"the store was not opened in {OPEN_TRIES} tries")
+        raise Difference(f"the store was not opened in {OPEN_TRIES} tries: {refused}")
 
     def step(self) -> None:
         """One commit, or one of the other things that the thread of a store does; opened again if that fails."""
         try:
             draw = self.dice.random()
-            if draw < 0.9:
+            if self._logged > LOG_BYTES:
+                self._logged = 0
+                self.store.checkpoint()
+            elif draw < 0.9:
                 self._commit()
             elif draw < 0.96:
                 self.store.make_room(log_room.wanted(max(self.checkpoints.in_log, 1 << 19)))
@@ -247,6 +276,7 @@ class Run:
         model.next_count = first + len(payloads)
         batch.sources.append((self._source, model.next_count, 0, b""))
         model.attempt = number, held
+        self._logged += sum(map(len, payloads))
         self.store.commit(batch)
         model.held, model.last_commit_no, model.attempt = held, number, None
         self.commits += 1
@@ -293,13 +323,13 @@ def main() -> int:
     """Parse the command line and run; returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60.0, help="how long in all (default: 60)")
-    parser.add_argument("--disk", choices=("tmpfs", "ext4"), action="append", help="this one only; repeatable")
+    parser.add_argument("--disk", choices=("tmpfs", *MAKE), action="append", help="this one only; repeatable")
     parser.add_argument("--seed", type=int, help="of what is stored and when (default: a new one, printed)")
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.SystemRandom().getrandbits(32)
     # A disk of this size has no room to spare; the log is to be laid out all the same.
     log_room.FREE_LEAST_BYTES = 0  # type: ignore[misc]
-    kinds = options.disk or ["tmpfs", "ext4"]
+    kinds = options.disk or list(KINDS)
     for kind in kinds:
         folder = Path(tempfile.mkdtemp(prefix=f"duobus-fulldisk-{kind}-"))
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,18 @@ from duobus.clock import Clock
 from duobus.model.metering import RECEIVE, SEND, MeteringRecord
 from duobus.server.metering import MeteringWriter
 from duobus.telemetry import metering_journal
-from duobus.telemetry.metering_journal import MeteringJournal, left_behind, read_journal
+from duobus.telemetry.metering_journal import MeteringJournal, file_system, left_behind, read_journal
 from duobus.telemetry.metering_log import MeteringCounts, MeteringLog
 
 _MINUTE_MS = 1_700_000_040_000
+
+
+@pytest.fixture(params=["ext4", "btrfs"], autouse=True)
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A file system on which the journal is mapped, and one on which it is written."""
+    name = str(request.param)
+    monkeypatch.setattr(metering_journal, "file_system", lambda _: name)
+    return name
 
 
 class StillClock(Clock):
@@ -114,6 +123,58 @@ def test_a_journal_grows_to_its_limit_and_counting_goes_on_without_it(
     assert len(taken) == 1_000
     assert 100 < len(found) < 1_000
     assert found == taken[: len(found)]
+
+
+def test_a_journal_is_mapped_only_where_a_page_needs_no_new_block(tmp_path: Path, kind: str) -> None:
+    counts = counted(tmp_path)
+    assert (str(left_behind(tmp_path)[0]) in Path("/proc/self/maps").read_text()) is (kind == "ext4")
+    assert len(counts.take(_MINUTE_MS)) == 2
+
+
+@pytest.mark.parametrize("kind", ["btrfs"], indirect=True)
+@pytest.mark.parametrize("entity", ["q", "new"])
+def test_a_journal_that_is_refused_stays_as_it_is_and_does_not_ask_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entity: str
+) -> None:
+    counts = counted(tmp_path)
+    asked = 0
+
+    def refuse(*_: object) -> int:
+        nonlocal asked
+        asked += 1
+        raise OSError(ENOSPC, "full")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "pwrite", refuse)
+        for _ in range(5):
+            counts.add("n", entity, SEND, 1, 1, 1, "key")
+            counts.add("n", "newer", SEND, 1, 1, 1)
+    assert asked == 1
+    assert [record.operations for record in read_journal(left_behind(tmp_path)[0])] == [33, 3]
+    assert sum(record.operations for record in counts.take(_MINUTE_MS)) == 46
+    # That of the next minute asks again.
+    counts.add("n", entity, SEND, 1, 1, 1)
+    counts.write_to(MeteringJournal(tmp_path, 2, "run-1", _MINUTE_MS))
+    assert len(read_journal(left_behind(tmp_path)[1])) == 1
+
+
+def test_the_file_system_of_a_folder_is_that_of_the_mount_above_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "a b" / "data"
+    folder.mkdir(parents=True)
+    mounts = tmp_path / "mountinfo"
+    lines = ["1 0 8:1 / / rw,noatime shared:1 - overlay overlay rw"]
+    monkeypatch.setattr(metering_journal, "_MOUNTS", mounts)
+    found = []
+    for point, kind in (("", ""), (tmp_path, "xfs"), (tmp_path / "a b", "btrfs"), (tmp_path / "a b/dat", "nfs")):
+        escaped = str(point).replace(" ", "\\040")
+        lines += [f"2 1 0:5 /some {escaped} rw - {kind} /dev/x rw,a - b"] if kind else []
+        mounts.write_text("\n".join(lines) + "\n")
+        found.append(file_system(folder))
+    assert found == ["overlay", "xfs", "btrfs", "btrfs"]
+    mounts.unlink()
+    assert file_system(folder) == ""
 
 
 def test_a_disk_that_refuses_leaves_counting_as_it_was(tmp_path: Path) -> None:

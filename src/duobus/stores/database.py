@@ -6,6 +6,8 @@ How a store is opened, and why:
   messages in a power cut, FULL none (reliability 1.2).
 * Normal locking mode, because checkpoints run on a connection of their own, which exclusive mode would not
   let in. Instead a ``flock`` on ``<file>.lock`` keeps a second process out; exclusive mode measured 3 % faster.
+* The log's index in this process's memory, which its connections share, and not in a ``-shm`` file that is mapped:
+  where the file system finds no room for a page of that, the process ends by SIGBUS (decision 0039).
 * No automatic checkpoints and none at close: SQLite would put them inside a commit, or run one on a file
   that has just failed an fsync.
 * At open, the whole log is copied into the database file, synced, and cut to nothing. After a refused fsync
@@ -21,6 +23,7 @@ import fcntl
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 import apsw
 
@@ -29,6 +32,8 @@ from duobus.stores.freed import forget
 from duobus.stores.interface import FORMAT_VERSION, FORMAT_VERSION_MIN
 from duobus.stores.schema import APPLICATION_ID
 
+#: SQLite's own files, but the log's index in memory: for the connections of one process. No other can open the file.
+VFS: Final = "unix-excl"
 #: 8 KiB holds seven rows of 1 KiB: 236,000 rows/s at commits of 100, against 216,000 with 4 KiB and 192,000
 #: with 16 KiB, where a commit of one message writes too much (medians, inserted and deleted).
 PAGE_SIZE = 8192
@@ -91,7 +96,7 @@ class StoreFile:
     """Folder, lock and identity of a store's file; absent (all methods no-ops) under a VFS.
 
     Args:
-        path: The database file; ``-wal``, ``-shm`` and ``.lock`` lie beside it.
+        path: The database file; ``-wal`` and ``.lock`` lie beside it.
         is_virtual: Whether a VFS keeps the file.
     """
 
@@ -137,7 +142,7 @@ class StoreFile:
         if self._is_virtual:
             return 0, None
         used = 0
-        for suffix in ("", "-wal", "-shm"):
+        for suffix in ("", "-wal"):
             try:
                 used += os.stat(f"{self._path}{suffix}").st_size  # noqa: PTH116 - no Path per call, once a second
             except FileNotFoundError:
@@ -149,6 +154,13 @@ class StoreFile:
         """See ``freed.forget``; called by the thread of the checkpoints."""
         if self._file is not None:
             forget(self._file)
+
+    def remove_index(self) -> None:
+        """Remove the log's index that an earlier version kept in a file; called when SQLite has locked the store."""
+        if not self._is_virtual:
+            # It is of no use, and does no harm.
+            with suppress(OSError):
+                Path(f"{os.path.realpath(self._path)}-shm").unlink(missing_ok=True)
 
     def release(self) -> None:
         """Let others have the store, of which all connections are closed; harmless when nothing is held."""
@@ -210,7 +222,7 @@ def connect(path: str, options: StoreOptions, *, cache_kib: int = _CACHE_KIB) ->
     flags = apsw.SQLITE_OPEN_READWRITE
     if options.vfs is not None:
         flags |= apsw.SQLITE_OPEN_CREATE
-    db = apsw.Connection(path, flags, vfs=options.vfs, statementcachesize=_STATEMENT_CACHE)
+    db = apsw.Connection(path, flags, vfs=options.vfs or VFS, statementcachesize=_STATEMENT_CACHE)
     db.set_busy_timeout(_BUSY_MS)
     db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     db.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)

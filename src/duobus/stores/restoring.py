@@ -22,7 +22,7 @@ import apsw
 from duobus.errors import ConfigurationError, StoreFailed
 from duobus.stores import rows
 from duobus.stores.catalog import store_path
-from duobus.stores.database import DRIVER_ERRORS, StoreOptions, check_format, close, connect, store_failed
+from duobus.stores.database import DRIVER_ERRORS, VFS, StoreOptions, check_format, close, connect, store_failed
 from duobus.stores.interface import COUNT_MAX
 from duobus.stores.manifest import (
     CATALOG,
@@ -161,7 +161,7 @@ def _fence_catalog(path: Path, manifest: Manifest) -> None:
     if known != {(state.store, store_path(state.store)) for state in manifest.stores}:
         raise StoreFailed("The backup's catalog knows other messaging stores than its manifest. Use another backup.")
     try:
-        with closing(apsw.Connection(str(path))) as db:
+        with closing(apsw.Connection(str(path), vfs=VFS)) as db:
             _leave_log(db)
             db.execute(
                 "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = value + ?",

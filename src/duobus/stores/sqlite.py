@@ -108,6 +108,7 @@ class SqliteStore(MessagingStore):
                 log_room.cut(f"{os.path.realpath(self._path)}-wal")
             self._db = db = connect(self._path, self._options)
             contents = self._read(db)
+            self._file.remove_index()
             if self._options.vfs is None:
                 self._aside = connect(self._path, self._options)
             self._ahead.open()

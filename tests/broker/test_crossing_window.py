@@ -11,6 +11,7 @@ from unittest import mock
 
 import pytest
 from broker_kit import Hall, batch, payloads, receiver, simulated_over, turns
+from msgspec.structs import replace
 from test_crossing import Side, Town, _there
 
 from duobus.broker import DEAD_LETTER, TRANSFER_DEAD_LETTER
@@ -18,7 +19,7 @@ from duobus.broker.crossing import Query
 from duobus.broker.fragment.slot import MAIN, sub_queue_of
 from duobus.broker.parcels import origin_of
 from duobus.errors import StoreUnavailable
-from duobus.model.description import DISABLED, QueueDescription
+from duobus.model.description import DISABLED, RECEIVE_DISABLED, QueueDescription
 from duobus.model.special import Special
 
 TTL_MS = 10_000
@@ -170,23 +171,28 @@ async def test_a_destination_that_is_gone_has_nothing(hall: Hall) -> None:
     assert await _there(town.b, source, DEAD_LETTER) == [b"1"]
 
 
-@simulated_over(2, 3600)
-async def test_what_expired_in_doubt_expires_when_it_is_forwarded_no_more(hall: Hall) -> None:
-    town, source, _ = await _town(hall)
-    town.away.add("b")
-    town.a.owner.queue(source).send(batch(b"0"))
-    await asyncio.sleep(0.5)
-    town.a.owner.unit.drop(1, "its lease has ended")
-    await asyncio.sleep(2 * TTL_MS / 1000)
-    await town.give(town.a, 1)
-    await asyncio.sleep(30)
-    assert _kept(town.a, source) == [b"0"]
-    about = QueueDescription(
-        name=source, default_message_time_to_live_ms=TTL_MS, dead_lettering_on_message_expiration=True
-    )
-    await town.a.owner.unit.update_queue("n", about)
-    await asyncio.sleep(3)
-    assert await _there(town.a, source, DEAD_LETTER) == [b"0"]
+@pytest.mark.parametrize("status", ["Active", RECEIVE_DISABLED])
+def test_what_expired_in_doubt_expires_when_it_is_forwarded_no_more(status: str) -> None:
+    @simulated_over(2, 3600)
+    async def story(hall: Hall) -> None:
+        town, source, _ = await _town(hall)
+        unit = town.a.owner.unit
+        town.away.add("b")
+        about = town.a.owner.queue(source).description
+        about = replace(about, default_message_time_to_live_ms=None, status=status)
+        await unit.update_queue("n", about)
+        town.a.owner.queue(source).send(batch(b"0", ttl_ms=TTL_MS))
+        await asyncio.sleep(0.5)
+        unit.drop(1, "its lease has ended")
+        await asyncio.sleep(2 * TTL_MS / 1000)
+        await town.give(town.a, 1)
+        await asyncio.sleep(30)
+        assert _kept(town.a, source) == [b"0"]
+        await unit.update_queue("n", replace(about, forward_to=None))
+        await asyncio.sleep(3)
+        assert _kept(town.a, source, DEAD_LETTER) == [b"0"]
+
+    story()
 
 
 @simulated_over(2, 3600)
@@ -214,30 +220,24 @@ async def test_a_message_that_expires_while_its_server_is_down_between_the_two_c
 ) -> None:
     # One server, two stores: the destination's commit is there, the origin's is not.
     await hall.start()
-    names = iter(f"q{number}" for number in range(100))
-    target = await hall.create(next(names))
-    while True:
-        source = await hall.create(
-            next(names),
-            forward_to=target.path,
-            default_message_time_to_live_ms=TTL_MS,
-            dead_lettering_on_message_expiration=True,
-        )
-        if source.fragments[0].broker is not target.fragments[0].broker:
-            break
-    origin = hall.writers[source.fragments[0].broker.store_id]
-    source.send(batch(b"0"))
-    await turns(3)
-    while not origin.waiting:
-        await turns(1)
-    origin.step()
-    origin.is_held = True
-    await asyncio.sleep(1)
-    assert [slot.payload for _, slot in await target.peek(0, 1, 10)] == [b"0"]
-    for disk in hall.disks.values():
-        disk.close()
+    target = await hall.create("to", enable_partitioning=True)
+    about = QueueDescription(
+        name="from", default_message_time_to_live_ms=TTL_MS, dead_lettering_on_message_expiration=True
+    )
+    source = await hall.unit.create_queue("n", about)
+    home = source.fragments[0].broker.store_id
+    for number in range(8):
+        source.send(batch(b"%d" % number))
+        await asyncio.sleep(0.01)
+    hall.writers[home].is_held = True
+    forwards = asyncio.ensure_future(hall.unit.update_queue("n", replace(about, forward_to="to")))
+    await asyncio.sleep(0.5)
+    assert forwards.done()
+    in_others = [one for one in target.fragments if one.broker.store_id != home]
+    taken = [slot.payload for one in in_others if one.fragment for slot in one.fragment.sources[0].by_count.values()]
+    assert taken, "accepted by the other store, and not removed yet"
     await asyncio.sleep(2 * TTL_MS / 1000)
     await hall.again()
-    await asyncio.sleep(3)
-    assert [slot.payload for _, slot in await hall.queue(target.path).peek(0, 1, 10)] == []
-    assert [slot.payload for _, slot in await hall.queue(source.path).peek(DEAD_LETTER, 1, 10)] == []
+    await asyncio.sleep(10)
+    dead = [slot.payload for _, slot in await hall.queue("from").peek(DEAD_LETTER, 1, 10)]
+    assert sorted(dead + taken) == [b"%d" % number for number in range(8)]

@@ -18,6 +18,8 @@ from functools import partial
 from typing import Any, Final
 from unittest import mock
 
+from msgspec import structs
+
 from duobus.auth.authorizer import Authorizer, NamespaceRules
 from duobus.broker import MessageBroker, Queue
 from duobus.broker.directory import Directory
@@ -29,6 +31,7 @@ from duobus.broker.owning import LeasedTime, OwningUnit
 from duobus.clock import BrokerTime
 from duobus.errors import ServiceBusError, StoreUnavailable
 from duobus.gateway.amqp.door import AmqpDoor
+from duobus.model.description import QueueDescription
 from duobus.model.quotas import Quotas
 from duobus.server.crossing import open_crossing
 from duobus.server.node import ClusterNode, OpenStore
@@ -58,6 +61,9 @@ SPANS_S: Final = (0.3, 1.0, 3.0, 6.0)
 STRIKES: Final = ("kill", "pause", "cut-database", "cut-peer", "jump", "drain", "reset")
 #: Jumps of a wall clock (I58): an hour, seconds, 400 days.
 JUMPS_MS: Final = (-3_600_000, -2_000, 2_000, 3_600_000, 34_560_000_000)
+#: Of seeds that forward, by twenties, those whose messages may expire on their way, and how long these live.
+MORTAL_SEEDS: Final = (0, 19)
+LIFE_MS: Final = 2_000
 #: Not asked here. Down and up of fragments are not in these histories (I9, I25 to I28 of outages); a connection that is
 #: lost to a client may live on between two servers for as long as a cut lasts (I20). What came back goes out first by
 #: milliseconds, and those of two servers differ (I19).
@@ -330,6 +336,13 @@ def _ignored(_store_id: int, _what: str, _why: str) -> None:
     """Nobody reads the log."""
 
 
+def mortal(queue: QueueDescription) -> QueueDescription:
+    """A queue that forwards, whose messages may run out of life before, and are its dead letters then."""
+    if queue.name != "hop-in":
+        return queue
+    return structs.replace(queue, default_message_time_to_live_ms=LIFE_MS, dead_lettering_on_message_expiration=True)
+
+
 class ServersScenario(Scenario):
     """What a seed has drawn for several servers."""
 
@@ -340,6 +353,8 @@ class ServersScenario(Scenario):
         if self.forwarding and self.stores == 3:
             # There the names of these queues pick one and the same store.
             self.stores = 2
+        if seed % 20 in MORTAL_SEEDS:
+            self.forwarding = [mortal(queue) for queue in self.forwarding]
         self.messages = rng.randint(40, 120)
         self.seconds = rng.uniform(8.0, 18.0)
         self.chances = {kind: 0.01 for kind in (REFUSED, AMBIGUOUS) if rng.random() < 0.2}

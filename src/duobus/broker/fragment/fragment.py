@@ -132,6 +132,7 @@ class Fragment:
         source.next_count = row.next_count
         source.highest_delivered = row.highest_delivered
         source.set_counters(row.counters)
+        source.inherited = row.next_count
         doubts.begin(source)
         self.sources[row.source_no] = source
         return source

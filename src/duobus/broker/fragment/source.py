@@ -195,6 +195,8 @@ class Source:
         doubt_below: Messages with lower counts may have been sent on in an earlier life, and their destination has not
             told yet whether it has them (``doubts.py``); 0 when nothing is in doubt.
         elsewhere: Those of which it is known that they are.
+        inherited: Messages with lower counts came in an earlier life of the fragment, whose last deliveries of them may
+            be forgotten.
     """
 
     __slots__ = (
@@ -213,6 +215,7 @@ class Source:
         "firsts",
         "highest_delivered",
         "history",
+        "inherited",
         "is_activating",
         "is_paging",
         "ledger",
@@ -268,6 +271,7 @@ class Source:
         self.transferring = 0
         self.ledger = Ledger()
         self.doubt_below = 0
+        self.inherited = 0
         self.elsewhere: set[int] = set()
 
     @property

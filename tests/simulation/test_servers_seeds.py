@@ -15,6 +15,7 @@ CATCHING_SEEDS = {
     "taken-before-it-is-durable": (69, "I1"),
     "number-not-remembered": (10, "I14"),
     "ledger-not-recovered": (10, "I14"),
+    "expired-while-in-doubt": (39, "I14"),
     "forgotten-while-the-origin-has-it": (9, "I14"),
 }
 #: Seeds that have found something: a store that was opened while it was given back; a session that was held when the

@@ -12,8 +12,8 @@ from duobus.testing.sim_wire_topics import run
 CATCHING_SEEDS = {
     "action-without-its-copy": 1,
     "copy-left-out": 1,
-    "forwarded-without-record": 4,
-    "ledger-lost-at-restart": 4,
+    "forwarded-without-record": 1,
+    "ledger-lost-at-restart": 1,
     "subscription-passed-over": 1,
     "tombstone-for-one-copy": 7,
 }

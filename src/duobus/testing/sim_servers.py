@@ -428,7 +428,7 @@ class ServersRun(SimulatedRun):
             if other.is_well and other.unit and MORTAL in other.unit.namespace(NAMESPACE).queues:
                 server = other
         ways = [(other.host, server.host) for other in self.world.servers if other is not server]
-        await asyncio.gather(*(self._cut([way], server.host, DEAF_S) for way in ways))
+        await asyncio.gather(*(self._cut_ways([way], server.host, DEAF_S) for way in ways))
         # Others strike, too.
         if server.is_well:
             server.kill()
@@ -438,9 +438,9 @@ class ServersRun(SimulatedRun):
     async def _cut_off(self, host: str, other: str, span_s: float) -> None:
         # In one direction only, at times: what is asked arrives, and the answer does not.
         ways = self.rng.choice((((host, other), (other, host)), ((host, other),), ((other, host),)))
-        await self._cut(ways, host, span_s)
+        await self._cut_ways(ways, host, span_s)
 
-    async def _cut(self, ways: Sequence[tuple[str, str]], host: str, span_s: float) -> None:
+    async def _cut_ways(self, ways: Sequence[tuple[str, str]], host: str, span_s: float) -> None:
         network = self.world.network
         for way in ways:
             network.route(*way).cut = True

@@ -16,6 +16,7 @@ from duobus.broker.crossing import (
     Freight,
     Inquiry,
     Landing,
+    Query,
     Reply,
     Request,
     decode_reply,
@@ -68,6 +69,9 @@ class Line:
             if isinstance(request, Landing):
                 self._visits.append(intake.land("n", request.path, request.origin, request.epoch))
                 reply = Reply(request.number, landing=len(self._visits) - 1)
+            elif isinstance(request, Query):
+                taken = await intake.ask(self._visits[request.landing], request.first)
+                reply = Reply(request.number, taken=taken)
             elif isinstance(request, Inquiry):
                 reply = Reply(request.number, gone=intake.gone(request.origin, request.counts))
             else:

@@ -607,3 +607,21 @@ def test_a_deferred_message_of_an_earlier_life_expires_once() -> None:
     later.pass_time(500)
     assert later.picture() == later.stored() == {}
     assert later.source.numbers == [0] * 5
+
+
+def test_a_deferral_tells_its_life_where_deliveries_may_be_forgotten() -> None:
+    """The count of a message that was delivered, and forgotten by a crash, is that of its first delivery again."""
+    driver = Driver()
+    driver.send(b"same life", b"later life")
+    (first, _), _ = driver.lock(2)
+    driver.settle(DEFER, first)
+    assert driver.stored()[1][3] is None
+    later = driver.recovered()
+    later.send(b"of its own")
+    locks = {slot.payload: lock for lock, slot in later.lock(2)}
+    for lock in locks.values():
+        later.settle(DEFER, lock)
+    told = {payload: special and special.deferred_in for _, _, payload, special in later.stored().values()}
+    assert told == {b"same life": None, b"later life": later.fragment.epoch, b"of its own": None}
+    # The lock token says the same.
+    assert int.from_bytes(later.fragment.prefix[2:6], "big") == later.fragment.epoch

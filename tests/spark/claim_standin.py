@@ -13,7 +13,7 @@ from typing import Any
 
 from duobus.spark.claimer import Claimer
 from duobus.spark.claims import ClaimEngine, Seen
-from duobus.spark.offsets import Claim, Key
+from duobus.spark.offsets import Claim, Key, mark_of
 
 QUEUE = Key("orders")
 LOCK_MS = 30_000
@@ -28,11 +28,12 @@ class StandIn:
 
     def __init__(self, messages: int, *, counts: bool = False) -> None:
         self.now = 0
+        self.life = 1
         self.counts = counts
         self.rows = sqlite3.connect(":memory:", isolation_level=None)
         self.rows.execute(
             "create table m(seq integer primary key, deferred int default 0, lock int default -1, owner text,"
-            " deliveries int default 0)"
+            " deliveries int default 0, deferred_in int)"
         )
         self.rows.executemany("insert into m(seq) values(?)", ((number,) for number in range(1, messages + 1)))
 
@@ -45,7 +46,12 @@ class StandIn:
         )
         for number in found:
             self.rows.execute("update m set lock=?, owner=? where seq=?", (self.now + LOCK_MS, owner, number))
-        return found
+        return {number: mark_of(deliveries, self.life) for number, deliveries in found.items()}
+
+    def killed(self) -> None:
+        """The broker is killed before it has written down what it delivered, and is there again."""
+        self.life += 1
+        self.rows.execute("update m set lock=-1, owner=null")
 
     def lapse(self) -> None:
         self.rows.execute(
@@ -58,8 +64,9 @@ class StandIn:
     def defer(self, number: int, owner: str) -> bool:
         self.lapse()
         done = self.rows.execute(
-            "update m set deferred=1, lock=-1, owner=null, deliveries=deliveries+? where seq=? and owner=?",
-            (int(self.counts), number, owner),
+            "update m set deferred=1, lock=-1, owner=null, deliveries=deliveries+?, deferred_in=?"
+            " where seq=? and owner=?",
+            (int(self.counts), self.life if self.life > 1 else None, number, owner),
         )
         return done.rowcount == 1
 
@@ -70,8 +77,10 @@ class StandIn:
 
     def seen(self) -> dict[int, Seen]:
         return {
-            number: Seen(bool(deferred), deliveries)
-            for number, deferred, deliveries in self.rows.execute("select seq, deferred, deliveries from m")
+            number: Seen(bool(deferred), deliveries, life)
+            for number, deferred, deliveries, life in self.rows.execute(
+                "select seq, deferred, deliveries, deferred_in from m"
+            )
         }
 
     def remove(self, number: int) -> None:

@@ -144,6 +144,50 @@ def test_two_streams_may_claim_from_one_queue_while_both_are_killed() -> None:
         assert queue.left() == 0
 
 
+@pytest.mark.parametrize("is_over", [False, True])
+def test_what_a_killed_broker_forgot_to_have_delivered_belongs_to_who_defers_it(is_over: bool) -> None:
+    """Both streams have received it for the first time, as far as its count tells."""
+    queue = StandIn(4)
+    first = Claimer(knowing(), StandInAccess(queue, "first", Steps()))
+    start = first.initial()
+    end, _ = first.latest(start, 4, 0)
+    queue.killed()
+    second = Claimer(knowing(), StandInAccess(queue, "second", Steps()))
+    theirs, _ = second.latest(start, 2, 0)
+    assert set(second.plan(start, theirs).claim[QUEUE]) == {1, 2}
+    if is_over:
+        # The first stream's process has ended, too.
+        first = Claimer(knowing(), StandInAccess(queue, "first again", Steps()))
+    queue.now += LOCK_MS + 1
+    assert first.plan(start, end).claim == {}
+    # The second one's own claim is still its own after a restart of it.
+    again = Claimer(knowing(), StandInAccess(queue, "second again", Steps()))
+    assert set(again.plan(start, theirs).claim[QUEUE]) == {1, 2}
+
+
+def test_two_streams_and_their_broker_may_be_killed_at_any_time() -> None:
+    for seed in range(300):
+        chance = random.Random(seed)
+        queue = StandIn(24)
+        both = (Logs(), Logs())
+        steps = tuple(Steps(tuple(sorted(chance.sample(range(1, 60), 5)))) for _ in both)
+        for attempt in range(40):
+            which = chance.randrange(2)
+            owner = f"stream {which}, process {attempt}"
+            try:
+                run(both[which], queue, steps[which], owner, limit=chance.randrange(1, 6), engine=knowing)
+            except Killed:
+                if chance.random() < 0.5:
+                    queue.killed()
+                else:
+                    queue.connection_lost(owner)
+        for which in (0, 1):
+            run(both[which], queue, Steps(), f"last of {which}", engine=knowing)
+            run(both[which], queue, Steps(), f"very last of {which}", engine=knowing)
+        assert Counter(both[0].rows() + both[1].rows()) == Counter(range(1, 25)), seed
+        assert queue.left() == 0
+
+
 def test_deferring_before_the_offset_is_written_would_leave_messages_behind() -> None:
     """The counter-example, so that nobody turns the order around: nothing is deferred when ``latest`` returns."""
     queue = StandIn(4)

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 from azure.servicebus.exceptions import MessageNotFoundError, ServiceBusServerBusyError
+from pyspark.sql.types import StructType  # type: ignore[attr-defined]
 
 from duobus.spark.browse import Range, messages_of
+from duobus.spark.browse_stream import BrowseStreamReader
 from duobus.spark.entities import demand_there, look, peek
-from duobus.spark.offsets import COUNT_BITS
+from duobus.spark.offsets import COUNT_BITS, BrowseOffset
 from duobus.spark.peeking import page_of
+from duobus.spark.reading import source_options
 
 #: Numbers of two fragments.
 FIRST = [1 << COUNT_BITS | count for count in range(1, 7)]
@@ -117,3 +120,56 @@ def test_a_range_that_is_there_is_read_without_asking_for_more() -> None:
     receiver = Receiver(FIRST + SECOND, [set()])
     assert browsed(receiver, Range("orders", FIRST[0], FIRST[-1])) == FIRST
     assert receiver.asked == 1
+
+
+class Looking(BrowseStreamReader):
+    """A stream over a stand-in of which fragments are away at times."""
+
+    def __init__(self, begins: str, away: set[int]) -> None:
+        super().__init__(source_options({**OPTIONS, "startingOffsets": begins}, "browse"), StructType())
+        self._entities = ("orders",)
+        self.found, self.away = [*FIRST, *SECOND], away
+
+    def _at(self, entity: str) -> Any:
+        def at(number: int) -> Any:
+            there = [one for one in sorted(self.found) if one >= number and one >> COUNT_BITS not in self.away]
+            return SimpleNamespace(sequence_number=there[0]) if there else None
+
+        return at
+
+    def all_from(self, offset: BrowseOffset) -> tuple[list[int], BrowseOffset]:
+        """What lies in all batches that can be planned now, and the end of the last."""
+        seen: list[int] = []
+        while (end := self._end(offset, 4)) != offset:
+            ranges = [part for some in self.partitions(offset.to_json(), end.to_json()) for part in some.value]
+            seen += [one for part in ranges for one in self.found if part.first <= one <= part.last]
+            offset = end
+        return seen, offset
+
+    def _read(self, form: Any) -> BrowseOffset:
+        return BrowseOffset.from_json(form)
+
+
+OPTIONS = {"connectionString": "unused", "queue": "orders", "readMode": "browse"}
+
+
+def test_a_stream_that_began_while_a_fragment_was_away_reads_all_of_it_later_and_nothing_twice() -> None:
+    stream = Looking("earliest", {1})
+    seen, end = stream.all_from(BrowseOffset("here"))
+    assert sorted(seen) == SECOND
+    stream.away = {2}
+    more, end = stream.all_from(end)
+    stream.away = set()
+    stream.found += [FIRST[-1] + 1, SECOND[-1] + 1]
+    rest, _ = stream.all_from(end)
+    assert sorted(seen + more + rest) == sorted(stream.found)
+
+
+def test_a_stream_from_the_latest_on_reads_all_of_a_fragment_that_was_away_when_it_began() -> None:
+    """Nothing tells where it ended then: more is read than was asked for, which is better than less."""
+    stream = Looking("latest", {1})
+    begin = stream._end(BrowseOffset("here"), 4)
+    stream.away = set()
+    stream.found.append(SECOND[-1] + 1)
+    seen, _ = stream.all_from(begin)
+    assert sorted(seen) == [*FIRST, SECOND[-1] + 1]

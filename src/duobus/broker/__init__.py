@@ -18,7 +18,16 @@ from duobus.broker.fragment.commands import (
 from duobus.broker.fragment.reserving import Reserve
 from duobus.broker.fragment.sessions import SessionLock, session_lock_lost
 from duobus.broker.fragment.settling import lock_lost
-from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, CopySlot, Slot, kind_of, sub_queue_of
+from duobus.broker.fragment.slot import (
+    DEAD_LETTER,
+    DEFERRED,
+    MAIN,
+    TRANSFER_DEAD_LETTER,
+    CopySlot,
+    Slot,
+    kind_of,
+    sub_queue_of,
+)
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.idle import last_access_ms
 from duobus.broker.lending import Receiver
@@ -42,6 +51,7 @@ __all__ = [
     "CancelScheduled",
     "CopySlot",
     "DEAD_LETTER",
+    "DEFERRED",
     "DEAD_LETTER_OUTCOME",
     "DEFER",
     "FragmentHandle",

@@ -16,20 +16,21 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from duobus.broker.crossing import ASKED_MAX, Freight, InDoubt, Inquiry, Landing, Reply, Request
+from duobus.broker.crossing import ASKED_MAX, Freight, InDoubt, Inquiry, Landing, Query, Reply, Request
 from duobus.broker.directory import HERE, MOVING, UNKNOWN
 from duobus.broker.fragment.commands import Group, Run
-from duobus.broker.fragment.ledger import Record
+from duobus.broker.fragment.ledger import Ask, Record
 from duobus.errors import ServiceBusError, StoreUnavailable
 from duobus.model.address import not_found
+from duobus.model.description import ACTIVE
 from duobus.model.special import Special
 from duobus.telemetry.logs import Log
 
 if TYPE_CHECKING:
     from duobus.broker.fragment.ledger import Origin
-    from duobus.broker.intake import Visit
+    from duobus.broker.intake import Intake, Visit
     from duobus.broker.owning import OwningUnit
-    from duobus.broker.parcels import Flight
+    from duobus.broker.parcels import Flight, Question
 
 #: Pauses before a parcel in doubt is carried again, in seconds: the first, and the longest of its doublings.
 AGAIN_FIRST_S: Final = 0.1
@@ -88,6 +89,7 @@ class _FarDescription:
 
     __slots__ = ()
 
+    status: Final = ACTIVE
     max_message_size_bytes: Final = 1 << 62
     requires_session: Final = False
 
@@ -100,10 +102,10 @@ class FarBroker:
     def __init__(self, courier: Courier) -> None:
         self._courier = courier
 
-    def submit(self, group: Group) -> None:
-        """Carry a parcel: a Record and its Run."""
-        flight: Any = group.reply
-        self._courier.carry(flight, group, is_in_doubt=False)
+    def submit(self, command: Group | Ask) -> None:
+        """Carry a parcel, a Record and its Run, or a question."""
+        flight: Any = command.reply
+        self._courier.carry(flight, command, is_in_doubt=False)
 
 
 class FarHandle:
@@ -136,29 +138,90 @@ class FarEntity:
 
 
 class _Job:
-    """A parcel to be carried."""
+    """What is to be carried."""
 
-    __slots__ = ("flight", "group", "is_in_doubt", "note", "run")
+    __slots__ = ("command", "flight", "is_in_doubt", "origin")
 
-    def __init__(self, flight: Flight, group: Group, *, is_in_doubt: bool) -> None:
-        note, run = group.members
-        assert isinstance(note, Record)
-        assert isinstance(run, Run)
+    def __init__(self, flight: Flight | Question, command: Group | Ask, origin: Origin, *, is_in_doubt: bool) -> None:
         self.flight = flight
-        self.group = group
-        self.note = note
-        self.run = run
+        self.command = command
+        self.origin = origin
         self.is_in_doubt = is_in_doubt
-
-    @property
-    def specials(self) -> list[Special]:
-        extra = self.run.batch.extra or {}
-        return [extra.get(index) or Special() for index in range(self.run.batch.n)]
 
     def demand_current(self) -> None:
         """Raise StoreUnavailable when the origin is not this server's any more, or has begun another life."""
         if not self.flight.is_current:
             raise StoreUnavailable("The store of what forwards is away.")
+
+    def unload(self, intake: Intake, visit: Visit) -> Awaitable[ServiceBusError | None]:
+        """Have it done here, where the destination is by now."""
+        raise NotImplementedError
+
+    def request(self, number: int, landing: int) -> Request:
+        """What is asked of the destination's owner."""
+        raise NotImplementedError
+
+    def heard(self, reply: Reply) -> bool:
+        """The owner has done it; False when more is to be asked."""
+        return True
+
+
+class _Parcel(_Job):
+    """Messages to be carried."""
+
+    __slots__ = ("note", "run")
+
+    def __init__(self, flight: Flight, group: Group, is_in_doubt: bool) -> None:
+        note, run = group.members
+        assert isinstance(note, Record)
+        assert isinstance(run, Run)
+        super().__init__(flight, group, note.origin, is_in_doubt=is_in_doubt)
+        self.note = note
+        self.run = run
+
+    @property
+    def _specials(self) -> list[Special]:
+        extra = self.run.batch.extra or {}
+        return [extra.get(index) or Special() for index in range(self.run.batch.n)]
+
+    def unload(self, intake: Intake, visit: Visit) -> Awaitable[ServiceBusError | None]:
+        """See _Job."""
+        done = intake.take(visit, self.note.counts, self.run.batch.payloads, self._specials)
+        self.is_in_doubt = True
+        return done
+
+    def request(self, number: int, landing: int) -> Request:
+        """See _Job."""
+        self.is_in_doubt = True
+        return Freight(number, landing, self.note.counts, self.run.batch.payloads, self._specials)
+
+
+class _Doubt(_Job):
+    """The question which messages of an origin its destination has; it changes nothing, so it is never in doubt."""
+
+    __slots__ = ("ask", "first")
+
+    def __init__(self, question: Question, ask: Ask) -> None:
+        super().__init__(question, ask, ask.origin, is_in_doubt=False)
+        self.ask = ask
+        self.first = 0
+
+    async def unload(self, intake: Intake, visit: Visit) -> ServiceBusError | None:
+        """See _Job."""
+        self.ask.taken = await intake.ask(visit, 0)
+        return None
+
+    def request(self, number: int, landing: int) -> Request:
+        """See _Job."""
+        return Query(number, landing, self.first)
+
+    def heard(self, reply: Reply) -> bool:
+        """See _Job."""
+        self.ask.taken += reply.taken
+        if len(reply.taken) < ASKED_MAX:
+            return True
+        self.first = max(reply.taken) + 1
+        return False
 
 
 class _Route:
@@ -277,17 +340,20 @@ class Courier:
 
     # -- carrying -----------------------------------------------------------------------------------------------
 
-    def carry(self, flight: Flight, group: Group, *, is_in_doubt: bool) -> None:
-        """Carry a parcel to its destination; the flight gets the group back as it does from a message broker."""
-        job = _Job(flight, group, is_in_doubt=is_in_doubt)
+    def carry(self, flight: Any, command: Group | Ask, *, is_in_doubt: bool) -> None:
+        """Carry a parcel to its destination; the flight gets the group back as it does from a message broker.
+
+        The same for a question.
+        """
+        job: _Job = _Doubt(flight, command) if isinstance(command, Ask) else _Parcel(flight, command, is_in_doubt)
         namespace, path = flight.destination
-        key = namespace.lower(), path.lower(), job.note.origin
+        key = namespace.lower(), path.lower(), job.origin
         epoch = flight.life.epoch
         route = self._routes.get(key)
         if route is None or route.epoch != epoch:
             if len(self._routes) >= ROUTES_MAX:
                 self._routes = {one: kept for one, kept in self._routes.items() if kept.jobs}
-            route = self._routes[key] = _Route(namespace.lower(), path, job.note.origin, epoch)
+            route = self._routes[key] = _Route(namespace.lower(), path, job.origin, epoch)
         route.jobs.append(job)
         if not route.is_driven:
             route.is_driven = True
@@ -305,8 +371,8 @@ class Courier:
                     continue
                 delay_s = AGAIN_FIRST_S
                 route.jobs.popleft()
-                job.group.error = error
-                job.flight.ready.append(job.group)
+                job.command.error = error
+                job.flight.ready.append(job.command)
                 job.flight.wake()
         finally:
             route.is_driven = False
@@ -340,9 +406,7 @@ class Courier:
         route.landing = None
         intake = self._unit.intake
         visit: Visit = intake.land(route.namespace, route.path, route.origin, route.epoch)
-        done = intake.take(visit, job.note.counts, job.run.batch.payloads, job.specials)
-        job.is_in_doubt = True
-        return await done
+        return await job.unload(intake, visit)
 
     async def _ship(self, route: _Route, job: _Job, where: str) -> ServiceBusError | None:
         """Send it to the server at ``where``."""
@@ -356,17 +420,16 @@ class Courier:
                 return error
             route.landing = wire, landed.landing
         landing = route.landing[1]
-        batch, counts, specials = job.run.batch, job.note.counts, job.specials
-        # Nothing may happen between this look and the sending.
-        job.demand_current()
-        answer = wire.ask(lambda number: Freight(number, landing, counts, batch.payloads, specials))
-        job.is_in_doubt = True
-        reply = await self._answer(route, where, answer)
-        error = reply.error()
-        if isinstance(error, StoreUnavailable):
-            # The landing may have ended.
-            route.landing = None
-        return error
+        while True:
+            # Nothing may happen between this look and the sending.
+            job.demand_current()
+            reply = await self._answer(route, where, wire.ask(lambda number: job.request(number, landing)))
+            error = reply.error()
+            if isinstance(error, StoreUnavailable):
+                # The landing may have ended.
+                route.landing = None
+            if error is not None or job.heard(reply):
+                return error
 
     async def _answer(self, route: _Route, where: str, answer: asyncio.Future[Reply]) -> Reply:
         """Wait for an answer as long as the server that was asked has the destination.
@@ -383,6 +446,10 @@ class Courier:
                 route.landing = None
                 answer.cancel()
                 raise ConnectionError("it has moved")
+
+    def arrived(self, origin: Origin, epoch: int) -> None:
+        """See namespace.Abroad."""
+        self._unit.intake.arrived(origin, epoch)
 
     # -- what origins have --------------------------------------------------------------------------------------
 

@@ -73,6 +73,14 @@ class Inquiry(msgspec.Struct, array_like=True, tag="inquiry", frozen=True):
     counts: Annotated[list[_Count], msgspec.Meta(max_length=ASKED_MAX)]
 
 
+class Query(msgspec.Struct, array_like=True, tag="query", frozen=True):
+    """Which messages of the origin that is landed are at the destination? From ``first`` on, ASKED_MAX at most."""
+
+    number: _Number
+    landing: _Number
+    first: _Count
+
+
 class Reply(msgspec.Struct, array_like=True):
     """What became of the request of this number.
 
@@ -81,6 +89,7 @@ class Reply(msgspec.Struct, array_like=True):
         text, reason: Of an error, and its DeadLetterReason.
         landing: Its number.
         gone: What the origin does not have.
+        taken: What the destination has, ascending.
     """
 
     number: int
@@ -89,6 +98,7 @@ class Reply(msgspec.Struct, array_like=True):
     reason: str = ""
     landing: int = 0
     gone: list[int] = []
+    taken: list[int] = []
 
     def error(self) -> ServiceBusError | None:
         """The error that it tells of; None when it was done."""
@@ -100,7 +110,7 @@ class Reply(msgspec.Struct, array_like=True):
         return _KINDS.get(self.outcome, StoreUnavailable)(self.text)
 
 
-Request = Landing | Freight | Inquiry
+Request = Landing | Freight | Inquiry | Query
 
 _KINDS: Final[dict[str, type[ServiceBusError]]] = {
     LATER: StoreUnavailable,

@@ -108,6 +108,19 @@ def find(home: Namespace, path: str) -> Destination:
         NotAllowed: It is spread over several servers.
         StoreUnavailable: Another server may have it, which is not known yet.
     """
+    found = locate(home, path)
+    demand_status(found)
+    return found
+
+
+def locate(home: Namespace, path: str) -> Destination:
+    """The entity of this name, whether it takes messages or not.
+
+    Raises:
+        EntityNotFound: There is none.
+        NotAllowed: It is spread over several servers.
+        StoreUnavailable: Another server may have it, which is not known yet.
+    """
     key = path.lower()
     demand_one_place(home, path)
     found: Queue | None = home.queues.get(key) or home.topics.get(key)
@@ -116,7 +129,6 @@ def find(home: Namespace, path: str) -> Destination:
         if far is None:
             raise not_found(f"sb://{home.name}/{path}")
         return far
-    demand_status(found)
     return found
 
 

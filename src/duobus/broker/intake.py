@@ -16,12 +16,13 @@ Three things could still bring a message twice, and each has its rule:
 from __future__ import annotations
 
 import asyncio
+import heapq
 from typing import TYPE_CHECKING, Final
 
 from duobus.broker import destination as ends
-from duobus.broker.crossing import InDoubt
+from duobus.broker.crossing import ASKED_MAX, InDoubt
 from duobus.broker.fragment.commands import Command, Group, Run
-from duobus.broker.fragment.ledger import Forget, Record
+from duobus.broker.fragment.ledger import Ask, Forget, Record
 from duobus.broker.parcels import NOBODY
 from duobus.broker.queue import SOURCE
 from duobus.errors import ServerBusy, ServiceBusError, StoreUnavailable
@@ -126,6 +127,26 @@ class Unloading(Mailbox):
             self.done.set_result(error)
 
 
+class Answers(Mailbox):
+    """Where the answers to questions come that were asked of several fragments.
+
+    Attributes:
+        done: All of them are there.
+    """
+
+    __slots__ = ("_number", "done")
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._number = number
+
+    def wake(self) -> None:
+        """See Mailbox."""
+        if len(self.ready) == self._number and not self.done.done():
+            self.done.set_result(None)
+
+
 class Intake:
     """The entities of this server as destinations of others."""
 
@@ -199,6 +220,33 @@ class Intake:
             self._load(groups, unloading, visit, [(counts[i], payloads[i], specials[i]) for i in fresh])
         unloading.submit(groups)
         return unloading.done
+
+    async def ask(self, visit: Visit, first: int) -> list[int]:
+        """The messages of an origin that its ledgers here hold, from a count on: ASKED_MAX at most, ascending.
+
+        The answer is final as far as its earlier lives go: the landing has ended what they had on its way, and what had
+        come before is decided.
+
+        Raises:
+            StoreUnavailable: The landing has ended, or a store is away that may have some.
+        """
+        found = Answers(len(visit.entity.fragments))
+        for handle in visit.entity.fragments:
+            handle.broker.submit(Ask(handle, SOURCE, found, origin=visit.origin))
+        await found.done
+        if not self.is_current(visit):
+            raise StoreUnavailable(f"This way to '{visit.entity.path}' is not good any more. Land again.")
+        error = next((ask.error for ask in found.ready if ask.error is not None), None)
+        if error is not None:
+            raise StoreUnavailable(str(error))
+        return heapq.nsmallest(ASKED_MAX, [count for ask in found.ready for count in ask.taken if count >= first])
+
+    def arrived(self, origin: Origin, epoch: int) -> None:
+        """An origin is at this server now: what a former owner of it still has on its way here counts no more."""
+        for entity, dock in self._docks.items():
+            last = dock.visits.get(origin)
+            if last is not None and last.epoch < epoch:
+                dock.visits[origin] = Visit(entity, origin, epoch)
 
     def _load(
         self,

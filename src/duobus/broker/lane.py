@@ -15,12 +15,12 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from duobus.broker import destination as ends
-from duobus.broker.fragment import transfer
+from duobus.broker.fragment import doubts, transfer
 from duobus.broker.fragment.commands import Group, Run
-from duobus.broker.fragment.ledger import Record
-from duobus.broker.fragment.slot import TRANSFER, Slot
+from duobus.broker.fragment.ledger import Ask, Record
+from duobus.broker.fragment.slot import MAIN, TRANSFER, Slot
 from duobus.broker.fragment.transfer import Depart, Divert
-from duobus.broker.parcels import NOBODY, Flight, Outlet, Parcel, origin_of, parcel_of, time_of
+from duobus.broker.parcels import NOBODY, Flight, Outlet, Parcel, Question, origin_of, parcel_of, time_of
 from duobus.broker.queue import SOURCE
 from duobus.errors import EntityDisabled, EntityNotFound, QuotaExceeded, ServerBusy, ServiceBusError, StoreUnavailable
 from duobus.model.columns import SendBatch
@@ -78,6 +78,7 @@ class Lane:
         "_loop",
         "_origin",
         "_outlets",
+        "_question",
         "_refused_since",
         "_size",
         "_taken",
@@ -116,6 +117,8 @@ class Lane:
         self._timer: asyncio.TimerHandle | None = None
         self._delay_s = RETRY_FIRST_S
         self._last_refusal_s = 0.0
+        # What the destination is asked now.
+        self._question: Question | None = None
         # Since when a fragment of the destination (None: all of it) has refused everything, in broker time.
         self._refused_since: dict[FragmentHandle | None, int] = {}
 
@@ -145,9 +148,13 @@ class Lane:
     def _step(self) -> bool:
         """Take one parcel's worth of messages; False when there is nothing to do now."""
         fragment = self._present()
-        if fragment is None or self._is_choked():
+        if fragment is None:
             return False
         source = fragment.sources[self.source_no]
+        if source.doubt_below and self.channel == MAIN:
+            self._resolve(fragment, source)
+        if self._is_choked():
+            return False
         if self.channel != TRANSFER and self._origin.description.status in (DISABLED, RECEIVE_DISABLED):
             return False
         try:
@@ -159,8 +166,9 @@ class Lane:
             self._entity = entity
         self._refused_since.pop(None, None)
         slots = self._take(fragment, source)
-        if slots:
-            self._send_on(fragment, source, entity, slots)
+        good = self._sorted_out(fragment, source, slots)
+        if good:
+            self._send_on(fragment, source, entity, good)
         return bool(slots)
 
     def _present(self) -> Fragment | None:
@@ -177,6 +185,7 @@ class Lane:
             self._life = fragment
             self._outlets = {}
             self._aside = []
+            self._question = None
             self._taken = self._size = 0
         return fragment
 
@@ -214,8 +223,75 @@ class Lane:
             self._later(is_pause=True)
             return False
         slots = self._take(fragment, source)
-        self._divert(slots, ends.reason_of(error), str(error))
+        self._divert(self._sorted_out(fragment, source, slots), ends.reason_of(error), str(error))
         return bool(slots)
+
+    # -- what earlier lives may have sent -----------------------------------------------------------------------
+
+    def _resolve(self, fragment: Fragment, source: Source) -> None:
+        """Have the destination say which messages of earlier lives it has (``fragment/doubts.py``)."""
+        if self._question is not None:
+            return
+        if not source.numbers[MAIN]:
+            self._settle(fragment, ())
+            return
+        try:
+            entity = ends.locate(self._desk.home_of(self._origin), self.path)
+        except EntityNotFound:
+            # It is gone with all that it had.
+            self._settle(fragment, ())
+            return
+        except ServiceBusError:
+            self._later(is_pause=False)
+            return
+        origin = origin_of(self.handle, self.source_no)
+        if self._desk.abroad is not None:
+            self._desk.abroad.arrived(origin, fragment.epoch)
+        question = self._question = Question(self, fragment, len(entity.fragments))
+        for handle in entity.fragments:
+            handle.broker.submit(Ask(handle, SOURCE, question, origin=origin))
+
+    def heard(self, question: Question) -> None:
+        """The destination has answered, or somebody else that it cannot."""
+        if question is not self._question or not question.is_current:
+            return
+        self._question = None
+        if self.is_closed:
+            return
+        errors = [ask.error for ask in question.ready if ask.error is not None]
+        if not errors:
+            self._settle(question.life, [count for ask in question.ready for count in ask.taken])
+        elif all(isinstance(error, EntityNotFound) for error in errors):
+            self._settle(question.life, ())
+        else:
+            self._later(is_pause=False)
+            return
+        self.retry()
+
+    def _settle(self, fragment: Fragment, taken: Iterable[int]) -> None:
+        now_ms = time_of(self.handle.broker)
+        if now_ms is not None:
+            doubts.settle(fragment, fragment.sources[self.source_no], taken, now_ms)
+            self.handle.broker.note_deadline(fragment)
+
+    def _sorted_out(self, fragment: Fragment, source: Source, slots: list[Slot]) -> list[Slot]:
+        """Those that go on; the destination has some of the others already, and some may have to expire instead."""
+        if self.channel != MAIN or not (source.doubt_below or source.elsewhere):
+            return slots
+        now_ms = time_of(self.handle.broker)
+        there: list[Slot] = []
+        rest: list[Slot] = []
+        for slot in slots:
+            if slot.count in source.elsewhere:
+                there.append(slot)
+            elif now_ms is None or doubts.withheld(fragment, source, slot, now_ms):
+                self._aside.append(slot)
+            else:
+                rest.append(slot)
+        if there:
+            self._let_go(there)
+            self.handle.broker.submit(Depart(self.handle, self.source_no, None, there))
+        return rest
 
     # -- making parcels -----------------------------------------------------------------------------------------
 
@@ -408,6 +484,14 @@ class Lane:
 
     def _divert(self, slots: list[Slot], reason: str, description: str) -> None:
         """Messages that cannot go on are to be found in the transfer dead-letter queue."""
+        source = None if self._life is None else self._life.sources.get(self.source_no)
+        if source is not None and self.channel == MAIN and (source.doubt_below or source.elsewhere):
+            doubtful = [slot for slot in slots if doubts.holds(source, slot.count)]
+            if doubtful:
+                # They may be at the destination, or are; they are taken again when that is known.
+                slots = [slot for slot in slots if not doubts.holds(source, slot.count)]
+                self._aside += doubtful
+                self._later(is_pause=True)
         if slots:
             self._let_go(slots)
             command = Divert(self.handle, self.source_no, None, slots, reason=reason, description=description)

@@ -36,6 +36,9 @@ class Abroad(Protocol):
     async def look(self) -> None:
         """Read anew what the catalog names."""
 
+    def arrived(self, origin: Origin, epoch: int) -> None:
+        """An origin is here now: what a former owner of it still has on its way here does not count any more."""
+
     def gone(self, origin: Origin, counts: list[int]) -> list[int]:
         """Which messages their origin, elsewhere, does not have any more, as far as that is known by now."""
 

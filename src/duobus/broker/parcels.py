@@ -91,6 +91,39 @@ class Flight(Mailbox):
             self._lane.answered(self, answer)
 
 
+class Question(Mailbox):
+    """What a lane asks its destination about the messages that earlier lives of their fragment may have sent.
+
+    Attributes:
+        life: The fragment, in the life that asks.
+        number: Of answers that are awaited.
+    """
+
+    __slots__ = ("_lane", "life", "number")
+
+    def __init__(self, lane: Lane, life: Fragment, number: int) -> None:
+        super().__init__()
+        self._lane = lane
+        self.life = life
+        self.number = number
+
+    @property
+    def destination(self) -> tuple[str, str]:
+        """Namespace and path of who is asked."""
+        return self._lane.namespace, self._lane.path
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the fragment lives on that asks, and is this server's."""
+        handle = self._lane.handle
+        return handle.fragment is self.life and time_of(handle.broker) is not None
+
+    def wake(self) -> None:
+        """See Mailbox."""
+        if len(self.ready) == self.number:
+            self._lane.heard(self)
+
+
 class Nobody(Mailbox):
     """A mailbox that no answer comes to."""
 

@@ -145,6 +145,7 @@ class Queue:
                 redelivery_delay_maximum_ms=about.redelivery_delay_maximum_ms,
                 delayed_abandon=about.delayed_abandon,
                 requires_session=about.requires_session,
+                forwards=about.forward_to is not None,
             )
         }
 

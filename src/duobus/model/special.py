@@ -54,6 +54,8 @@ class Special(msgspec.Struct, array_like=True):
         redeliver_at_ms: Until when an abandon has put it off.
         way: Of messages that are or were forwarded, or sent via another entity.
         changes: What a rule's action changed on this copy: an encoded ``Overlay``, to be applied at delivery.
+        deferred_in: Of what was deferred in a later life of its fragment than it came in: the epoch of that life. Some
+            deliveries may be forgotten in between, so that the count does not tell whose deferral it is.
     """
 
     ttl_ms: int | None = None
@@ -72,6 +74,7 @@ class Special(msgspec.Struct, array_like=True):
     redeliver_at_ms: int | None = None
     way: Way | None = None
     changes: bytes | None = None
+    deferred_in: int | None = None
 
     def encode(self) -> bytes:
         """Return the stored form; ``decode`` gives an equal object back."""

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from duobus.clock import Clock
 from duobus.spark.claims import Seen
-from duobus.spark.connection import Place, new_client
+from duobus.spark.connection import Place, counts_deferrals, new_client
 from duobus.spark.entities import look, open_receiver, peek, told
 from duobus.spark.errors import EntityError
-from duobus.spark.offsets import Claim, Key, by_fragment
+from duobus.spark.offsets import Claim, Key, by_fragment, deliveries_of, mark_of
 from duobus.spark.patience import pause, retried
 from duobus.spark.receiving import GAP_S, Limits, fill
 from duobus.spark.rows import size_of
-from duobus.spark.tickets import LOCK_S_MIN, Ticket, is_active, is_deferred, settle_all
+from duobus.spark.tickets import LOCK_S_MIN, Ticket, is_active, is_deferred, seen_of, settle_all
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient
@@ -149,7 +149,9 @@ class SdkAccess:
         self._sizes.update((ticket.number, ticket.size) for ticket in tickets)
         oldest_ms = min(ticket.enqueued_ms for ticket in tickets)
         self.oldest_ms = oldest_ms if self.oldest_ms is None else min(oldest_ms, self.oldest_ms)
-        return {key: {ticket.number: ticket.deliveries for ticket in tickets}}
+        # Elsewhere a lock token tells nothing.
+        is_duobus = counts_deferrals(self._place) is not None
+        return {key: {ticket.number: mark_of(ticket.deliveries, ticket.life * is_duobus) for ticket in tickets}}
 
     def _demand_long_locks(self, key: Key, ticket: Ticket) -> None:
         left_s = (ticket.until_ms - self._clock.now_ms()) / 1000
@@ -281,7 +283,7 @@ class SdkAccess:
             number = next(iter(numbers))
             if key.session is None:
                 for message in look(self._receiver(key), [number]):
-                    raised = (message.delivery_count or 0) - numbers[number]
+                    raised = (message.delivery_count or 0) - deliveries_of(numbers[number])
                     return raised if raised in (0, 1) else None
         return None
 
@@ -311,7 +313,7 @@ class SdkAccess:
             states = found.setdefault(key, {})
             for message in self._retried(key, partial(self._look, key, numbers)):
                 self._sizes[message.sequence_number] = size_of(message)
-                states[message.sequence_number] = Seen(is_deferred(message), message.delivery_count or 0)
+                states[message.sequence_number] = seen_of(message)
         return found
 
     def shows_active(self) -> bool:

@@ -14,17 +14,22 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from duobus.spark.errors import CheckpointError
-from duobus.spark.offsets import Claim, ClaimOffset, Key
+from duobus.spark.offsets import Claim, ClaimOffset, Key, deliveries_of, life_of
 
 #: Batches that a process remembers having planned: the present one and the one before are asked for.
 REMEMBERED: Final = 4
 
 
 class Seen(NamedTuple):
-    """A message as a peek shows it."""
+    """A message as a peek shows it.
+
+    Attributes:
+        life: In which life of its fragment it was deferred, where the count alone does not tell by whom.
+    """
 
     is_deferred: bool
     deliveries: int
+    life: int | None = None
 
 
 class Due(NamedTuple):
@@ -153,7 +158,7 @@ class ClaimEngine:
         A lock that ended counts as a delivery, so they are active with the count that they were received with.
         """
         return sum(
-            not found.is_deferred and found.deliveries == count
+            not found.is_deferred and found.deliveries == deliveries_of(count)
             for key, numbers in claim.items()
             for number, count in numbers.items()
             if (found := seen.get(key, {}).get(number)) is not None
@@ -163,7 +168,8 @@ class ClaimEngine:
         """Those of a batch that an earlier process deferred.
 
         A message that it did not come to defer became active again when its lock ended, which counts as a delivery.
-        Whoever deferred it since did so with a higher count, so it is not taken for ours.
+        Whoever deferred it since did so with a higher count, so it is not taken for ours; or, where the broker was
+        killed and has forgotten that delivery, in a later life of the fragment.
         """
         raised = offset.counted if offset.counted is not None else self.counted
         allowed = (0, 1) if raised is None else (raised,)
@@ -173,8 +179,16 @@ class ClaimEngine:
             members = {
                 number: count
                 for number, count in numbers.items()
-                if number in states and states[number].is_deferred and states[number].deliveries - count in allowed
+                if number in states and _is_of(states[number], count, allowed)
             }
             if members:
                 found[key] = members
         return found
+
+
+def _is_of(seen: Seen, mark: int, allowed: tuple[int, ...]) -> bool:
+    """Whether a message is deferred by who received it with this mark."""
+    if not seen.is_deferred or seen.deliveries - deliveries_of(mark) not in allowed:
+        return False
+    # Without the one or the other, of another broker or an earlier release, the count has to do.
+    return seen.life is None or not life_of(mark) or seen.life == life_of(mark)

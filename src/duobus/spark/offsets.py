@@ -35,9 +35,32 @@ class Key(NamedTuple):
     session: str | None = None
 
 
-#: Sequence numbers and the delivery counts that the messages had when they were received.
+#: Sequence numbers, and what tells whose deferral a message's is (``mark_of``).
 Numbers = dict[int, int]
 Claim = dict[Key, Numbers]
+
+
+#: Below it stands the delivery count of a mark.
+_LIFE_SHIFT: Final = 32
+
+
+def mark_of(deliveries: int, life: int) -> int:
+    """What is kept of a message that was received: its delivery count, and the life of its fragment, 0 when not known.
+
+    A broker that is killed may forget its last deliveries, so the next life of a fragment hands the same message out
+    with the same count again; within one life it does not (decision 0040).
+    """
+    return life << _LIFE_SHIFT | deliveries
+
+
+def deliveries_of(mark: int) -> int:
+    """The delivery count of a mark."""
+    return mark & (1 << _LIFE_SHIFT) - 1
+
+
+def life_of(mark: int) -> int:
+    """The life of a mark, or 0."""
+    return mark >> _LIFE_SHIFT
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ TIME_MS_END: Final = (1 << 32) * 1000
 _VALUES_MAX: Final = 65_536
 
 _DATA: Final = 0x75
+#: Of few deferred messages: the life of the fragment in which they were deferred.
+DEFERRED_IN: Final = b"x-opt-duobus-deferred-in"
 _STATES: Final = {None: "active", 0: "active", 1: "deferred", 2: "scheduled"}
 _EMPTY: Final[dict[bytes, Any]] = {}
 
@@ -120,6 +122,7 @@ def _peeked(
     deliveries = header[4] if count > 4 else None
     if (
         type(number) is not int
+        or DEFERRED_IN in annotations
         or (origin is not None and type(origin) is not int)
         or (state is not None and type(state) is not int)
         or (ttl_ms is not None and type(ttl_ms) is not int)

@@ -20,7 +20,7 @@ from duobus.spark.offsets import Claim, ClaimOffset, Key, by_fragment
 from duobus.spark.options import CONNECTION_OPTIONS, parse
 from duobus.spark.patience import retried
 from duobus.spark.reactivation import Reactivation
-from duobus.spark.tickets import is_deferred
+from duobus.spark.tickets import is_deferred, seen_of
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient
@@ -269,7 +269,7 @@ def _ours(client: ServiceBusClient, place: Place, offset: ClaimOffset) -> tuple[
         def work(key: Key = key, numbers: Mapping[int, int] = numbers) -> dict[int, Seen]:
             with open_receiver(client, key) as receiver:
                 return {
-                    message.sequence_number: Seen(is_deferred(message), message.delivery_count or 0)
+                    message.sequence_number: seen_of(message)
                     for part in by_fragment(numbers).values()
                     for message in look(receiver, part)
                 }

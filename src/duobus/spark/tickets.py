@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from duobus.spark.peeked import Peeked
+from duobus.spark.claims import Seen
+from duobus.spark.peeked import DEFERRED_IN, Peeked
 from duobus.spark.rows import size_of
 
 #: Locks shorter than this lapse between the two calls of a first batch, which were 1.5 s apart when measured (3.2).
@@ -30,6 +31,11 @@ class Ticket(NamedTuple):
     enqueued_ms: int
     size: int
 
+    @property
+    def life(self) -> int:
+        """The life of its fragment, which a lock token of duobus tells."""
+        return int.from_bytes(self.lock_token.bytes_le[2:6], "big")
+
     def is_safe(self, now_ms: int) -> bool:
         """A third of the shortest lock has to be left: a disposition that comes too late leaves a message behind."""
         return self.until_ms - now_ms >= LOCK_S_MIN * 1000 / 3
@@ -39,6 +45,15 @@ def is_deferred(message: Any) -> bool:
     """Whether a peeked message is deferred."""
     state = message.state
     return state == "deferred" if type(message) is Peeked else bool(getattr(state, "value", state) == 1)
+
+
+def seen_of(message: Any) -> Seen:
+    """What a peeked message tells of itself."""
+    life = None
+    if type(message) is not Peeked:
+        annotations = getattr(getattr(message, "raw_amqp_message", None), "annotations", None) or {}
+        life = annotations.get(DEFERRED_IN)
+    return Seen(is_deferred(message), message.delivery_count or 0, life)
 
 
 def is_active(message: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from unittest import mock
 
 from duobus.broker.courier import Courier
+from duobus.broker.fragment import doubts
 from duobus.broker.fragment.ledger import Ledger
 from duobus.broker.intake import Unloading
 from duobus.testing.planted_forwarding import forwarded_without_record
@@ -43,9 +44,17 @@ def ledger_not_recovered() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def expired_while_in_doubt() -> Iterator[None]:
+    """A new life of an origin lets expire what it found, and asks nobody whether that was forwarded already."""
+    with mock.patch.object(doubts, "begin", return_value=None):
+        yield
+
+
 CROSSING_BUGS: Final[dict[str, Callable[[], Any]]] = {
     "taken-before-it-is-durable": taken_before_it_is_durable,
     "number-not-remembered": forwarded_without_record,
     "ledger-not-recovered": ledger_not_recovered,
+    "expired-while-in-doubt": expired_while_in_doubt,
     "forgotten-while-the-origin-has-it": forgotten_while_the_origin_has_it,
 }

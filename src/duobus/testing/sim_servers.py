@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 from unittest import mock
+
+from msgspec import structs
 
 from duobus.auth.authorizer import Authorizer, NamespaceRules
 from duobus.broker import MessageBroker, Queue
@@ -29,6 +31,7 @@ from duobus.broker.owning import LeasedTime, OwningUnit
 from duobus.clock import BrokerTime
 from duobus.errors import ServiceBusError, StoreUnavailable
 from duobus.gateway.amqp.door import AmqpDoor
+from duobus.model.description import QueueDescription
 from duobus.model.quotas import Quotas
 from duobus.server.crossing import open_crossing
 from duobus.server.node import ClusterNode, OpenStore
@@ -55,9 +58,17 @@ PEACE_MS: Final = LEASE_MS + 6 * BEAT_MS
 QUIET_S: Final = 3.0
 #: Spans of a fault, in seconds: shorter than a lease, and longer.
 SPANS_S: Final = (0.3, 1.0, 3.0, 6.0)
+#: Other servers do what it asks for, and it is killed before it hears of that.
+DEAFEN_AND_KILL: Final = "deafen-and-kill"
+DEAF_S: Final = 0.5
 STRIKES: Final = ("kill", "pause", "cut-database", "cut-peer", "jump", "drain", "reset")
 #: Jumps of a wall clock (I58): an hour, seconds, 400 days.
 JUMPS_MS: Final = (-3_600_000, -2_000, 2_000, 3_600_000, 34_560_000_000)
+#: Of twenty seeds the one that forwards messages which may expire on their way, and how long these live.
+MORTAL_SEEDS: Final = 19
+LIFE_MS: Final = 2_000
+#: What forwards to another store, by its name.
+MORTAL: Final = "hop-mid"
 #: Not asked here. Down and up of fragments are not in these histories (I9, I25 to I28 of outages); a connection that is
 #: lost to a client may live on between two servers for as long as a cut lasts (I20). What came back goes out first by
 #: milliseconds, and those of two servers differ (I19).
@@ -330,6 +341,13 @@ def _ignored(_store_id: int, _what: str, _why: str) -> None:
     """Nobody reads the log."""
 
 
+def mortal(queue: QueueDescription) -> QueueDescription:
+    """A queue that forwards, whose messages may run out of life before, and are its dead letters then."""
+    if queue.name != MORTAL:
+        return queue
+    return structs.replace(queue, default_message_time_to_live_ms=LIFE_MS, dead_lettering_on_message_expiration=True)
+
+
 class ServersScenario(Scenario):
     """What a seed has drawn for several servers."""
 
@@ -340,10 +358,14 @@ class ServersScenario(Scenario):
         if self.forwarding and self.stores == 3:
             # There the names of these queues pick one and the same store.
             self.stores = 2
+        if seed % 20 == MORTAL_SEEDS:
+            self.forwarding = [mortal(queue) for queue in self.forwarding]
         self.messages = rng.randint(40, 120)
         self.seconds = rng.uniform(8.0, 18.0)
         self.chances = {kind: 0.01 for kind in (REFUSED, AMBIGUOUS) if rng.random() < 0.2}
         self.strikes = [(rng.uniform(QUIET_S, self.seconds), rng.choice(STRIKES)) for _ in range(rng.randint(2, 7))]
+        if self.forwarding and seed % 20 == MORTAL_SEEDS:
+            self.strikes += [(rng.uniform(QUIET_S, self.seconds), DEAFEN_AND_KILL) for _ in range(3)]
 
 
 class ServersForwarding(ForwardingPart):
@@ -382,6 +404,8 @@ class ServersRun(SimulatedRun):
             server.kill()
             await asyncio.sleep(span_s)
             server.start()
+        elif strike == DEAFEN_AND_KILL:
+            await self._deafen_and_kill(server, span_s)
         elif strike == "pause":
             server.machine.pause()
             await asyncio.sleep(span_s)
@@ -398,10 +422,26 @@ class ServersRun(SimulatedRun):
         elif strike == "reset" and (connections := network.connections(server.host)):
             rng.choice(connections).reset()
 
+    async def _deafen_and_kill(self, server: SimulatedServerProcess, span_s: float) -> None:
+        """The owner of what forwards, if it is well, else whoever was drawn."""
+        for other in self.world.servers:
+            if other.is_well and other.unit and MORTAL in other.unit.namespace(NAMESPACE).queues:
+                server = other
+        ways = [(other.host, server.host) for other in self.world.servers if other is not server]
+        await asyncio.gather(*(self._cut_ways([way], server.host, DEAF_S) for way in ways))
+        # Others strike, too.
+        if server.is_well:
+            server.kill()
+            await asyncio.sleep(span_s)
+            server.start()
+
     async def _cut_off(self, host: str, other: str, span_s: float) -> None:
-        network = self.world.network
         # In one direction only, at times: what is asked arrives, and the answer does not.
         ways = self.rng.choice((((host, other), (other, host)), ((host, other),), ((other, host),)))
+        await self._cut_ways(ways, host, span_s)
+
+    async def _cut_ways(self, ways: Sequence[tuple[str, str]], host: str, span_s: float) -> None:
+        network = self.world.network
         for way in ways:
             network.route(*way).cut = True
         await asyncio.sleep(span_s)

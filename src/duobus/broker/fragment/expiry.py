@@ -5,6 +5,7 @@ from __future__ import annotations
 from heapq import heappop
 from typing import TYPE_CHECKING
 
+from duobus.broker.fragment import doubts
 from duobus.broker.fragment.slot import ACTIVE, GONE, MAIN, kind_of
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ def expire(fragment: Fragment, source: Source, now_ms: int, keeping: Housekeepin
     ready = source.sub_queues[MAIN].ready
     if default_ttl is not None:
         while ready and (ready[0].state == GONE or ready[0].enqueued_ms + default_ttl <= now_ms):
+            if source.settings.forwards and ready[0].state != GONE and doubts.holds(source, ready[0].count):
+                # Its lane takes it from here soon.
+                break
             slot = ready.popleft()
             if slot.state == GONE:
                 source.sub_queues[MAIN].stale -= 1
@@ -27,7 +31,8 @@ def expire(fragment: Fragment, source: Source, now_ms: int, keeping: Housekeepin
                 slot.expires_ms = 0
                 keeping.expired.append(slot)
         if ready:
-            fragment.due_at(ready[0].enqueued_ms + default_ttl)
+            due_ms = ready[0].enqueued_ms + default_ttl
+            fragment.due_at(due_ms if due_ms > now_ms else now_ms + doubts.LOOK_MS)
     _expire_own(fragment, source, now_ms, keeping)
 
 
@@ -39,7 +44,7 @@ def _expire_own(fragment: Fragment, source: Source, now_ms: int, keeping: Housek
         found = source.by_count.get(count)
         # A locked message does not expire under its holder (I22); its return looks at the time again.
         if found is None:
-            if source.is_cold(count):
+            if source.is_cold(count) and not (source.settings.forwards and doubts.holds(source, count)):
                 source.cold_due.append(count)
             continue
         if found.expires_ms != expires_ms:
@@ -47,6 +52,8 @@ def _expire_own(fragment: Fragment, source: Source, now_ms: int, keeping: Housek
         # The entry is used up; a message that was paged in may stand here twice, and must not expire twice.
         found.expires_ms = 0
         if found.lock:
+            continue
+        if source.settings.forwards and kind_of(found.state) == ACTIVE and doubts.holds(source, count):
             continue
         # Only what stands in a list of the main sub-queue has to leave it.
         keeping.expired.append(source.withdraw(found) if kind_of(found.state) == ACTIVE else found)

@@ -17,6 +17,7 @@ from typing import Final
 from duobus.broker.fragment import (
     admission,
     clearing,
+    doubts,
     duplicates,
     entering,
     expiry,
@@ -131,6 +132,8 @@ class Fragment:
         source.next_count = row.next_count
         source.highest_delivered = row.highest_delivered
         source.set_counters(row.counters)
+        source.inherited = row.next_count
+        doubts.begin(source)
         self.sources[row.source_no] = source
         return source
 
@@ -155,7 +158,9 @@ class Fragment:
 
     def set_settings(self, settings: SourceSettings, source_no: int = 0) -> None:
         """Replace an entity's settings; held locks keep their end (design 3.11)."""
-        self.sources[source_no].settings = settings
+        source = self.sources[source_no]
+        source.settings = settings
+        doubts.settings_changed(self, source)
         self.deadline = 0
 
     # -- time ---------------------------------------------------------------------------------------------------
@@ -435,7 +440,7 @@ class Fragment:
                 redelivery.park(self, source, slot)
                 return
             is_apart = not in_order or kind == DEFERRED or slot.deliveries > 0 or source.sessions is not None
-            self._index_expiry(source, slot, always=is_apart)
+            self.index_expiry(source, slot, always=is_apart)
         if kind == ACTIVE:
             if sub == MAIN and source.sessions is not None:
                 sessions.place(self, source, slot)
@@ -457,7 +462,7 @@ class Fragment:
             self.due_at(source.sub_queues[MAIN].ready[0].enqueued_ms + default_ttl)
         self.fresh.add((source.source_no, MAIN))
 
-    def _index_expiry(self, source: Source, slot: Slot, *, always: bool) -> None:
+    def index_expiry(self, source: Source, slot: Slot, *, always: bool) -> None:
         """Enter a message into the expiry index: one with its own time to live, or one out of the ready order."""
         if slot.expires_ms:
             return

@@ -92,6 +92,20 @@ class Forget(Command):
         self.counts = counts
 
 
+class Ask(Forget):
+    """Which messages of an origin are here? Answered when all that it has asked for before is durable.
+
+    Attributes:
+        taken: Their counts there.
+    """
+
+    __slots__ = ("taken",)
+
+    def __init__(self, handle: Any, source_no: int, reply: Mailbox | None, *, origin: Origin) -> None:
+        super().__init__(handle, source_no, reply, origin=origin, counts=[])
+        self.taken: list[int] = []
+
+
 def record(source: Source, command: Record, now_ms: int, commit: CommitBatch) -> None:
     """Apply a Record."""
     ledger, counts = source.ledger, command.counts
@@ -113,6 +127,8 @@ def forget(source: Source, command: Forget, commit: CommitBatch) -> None:
     """Apply a Forget."""
     ledger = source.ledger
     known = ledger.known.get(command.origin, {})
+    if isinstance(command, Ask):
+        command.taken = list(known)
     for count in command.counts:
         row = known.pop(count, None)
         if row is None:

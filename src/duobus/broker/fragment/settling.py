@@ -140,6 +140,9 @@ def _apply_other(
         source.counted(slot.state, -1)
         slot.state = state_of(sub_queue_of(slot.state), DEFERRED)
         source.counted(slot.state, 1)
+        if slot.count < source.inherited:
+            slot.special = own(slot.special)
+            slot.special.deferred_in = fragment.epoch & 0xFFFFFFFF
     else:
         assert command.outcome == DEAD_LETTER_OUTCOME
         detail = detail or SettleDetail(None, None, None)

@@ -59,6 +59,7 @@ class SourceSettings:
         redelivery_delay_maximum_ms: Longest delay of that kind.
         delayed_abandon: An abandon may say itself by how much.
         requires_session: Every message belongs to a session; never changes in an entity's life.
+        forwards: The main sub-queue's messages go on to another entity.
     """
 
     __slots__ = (
@@ -66,6 +67,7 @@ class SourceSettings:
         "default_ttl_ms",
         "delayed_abandon",
         "duplicate_window_ms",
+        "forwards",
         "lock_duration_ms",
         "max_bytes",
         "max_delivery_count",
@@ -86,6 +88,7 @@ class SourceSettings:
         redelivery_delay_maximum_ms: int = 0,
         delayed_abandon: bool = False,
         requires_session: bool = False,
+        forwards: bool = False,
     ) -> None:
         self.lock_duration_ms = lock_duration_ms
         self.max_delivery_count = max_delivery_count
@@ -97,6 +100,7 @@ class SourceSettings:
         self.redelivery_delay_maximum_ms = redelivery_delay_maximum_ms
         self.delayed_abandon = delayed_abandon
         self.requires_session = requires_session
+        self.forwards = forwards
 
 
 class SubQueue:
@@ -188,6 +192,11 @@ class Source:
         transfers: Lower-case path to a heap of (count, slot): what was sent via this entity and waits for that one.
         transferring: Messages of that kind, those that are on their way included.
         ledger: What it has taken over from sources of other stores.
+        doubt_below: Messages with lower counts may have been sent on in an earlier life, and their destination has not
+            told yet whether it has them (``doubts.py``); 0 when nothing is in doubt.
+        elsewhere: Those of which it is known that they are.
+        inherited: Messages with lower counts came in an earlier life of the fragment, whose last deliveries of them may
+            be forgotten.
     """
 
     __slots__ = (
@@ -199,11 +208,14 @@ class Source:
         "cold_first",
         "cold_number",
         "delayed",
+        "doubt_below",
+        "elsewhere",
         "ends",
         "expiring",
         "firsts",
         "highest_delivered",
         "history",
+        "inherited",
         "is_activating",
         "is_paging",
         "ledger",
@@ -258,6 +270,9 @@ class Source:
         self.transfers: dict[str, list[tuple[int, Slot]]] = {}
         self.transferring = 0
         self.ledger = Ledger()
+        self.doubt_below = 0
+        self.inherited = 0
+        self.elsewhere: set[int] = set()
 
     @property
     def owes_commit(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
 
+from duobus.broker.fragment import doubts
 from duobus.broker.fragment.cold_tail import effective_ttl
 from duobus.broker.fragment.commands import Command, Housekeeping
 from duobus.broker.fragment.ledger import Forget, Record, forget, record
@@ -93,6 +94,8 @@ class Depart(Departure):
         """See Departure."""
         for slot in self.slots:
             source.forget(slot)
+        if source.elsewhere:
+            source.elsewhere.difference_update([slot.count for slot in self.slots])
 
 
 class Divert(Departure):
@@ -171,7 +174,7 @@ def give_back(fragment: Fragment, source: Source, slots: list[Slot], now_ms: int
     """Put messages back where they were; those that ran out of life meanwhile expire. Returns what needs a commit."""
     keeping = Housekeeping(fragment.handle, source.source_no)
     for slot in slots:
-        if fragment.lapsed(source, slot, now_ms):
+        if fragment.lapsed(source, slot, now_ms) and not doubts.holds(source, slot.count):
             slot.lock = RESERVED
             keeping.expired.append(slot)
         else:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import ACCEPTED, Link, Transfers
-from duobus.broker.crossing import Freight, Inquiry, Landing, Reply, decode_request, encode, refusal
+from duobus.broker.crossing import Freight, Inquiry, Landing, Query, Reply, decode_request, encode, refusal
 from duobus.broker.intake import Visit
 from duobus.codec import DecodeError, scan
 from duobus.errors import InternalError, ServerBusy, ServiceBusError, StoreUnavailable, Unauthorized, Undecodable
@@ -125,6 +125,8 @@ class CrossingNode(RequestNode):
             elif isinstance(request, Inquiry):
                 gone = self._desk.intake.gone(request.origin, request.counts)
                 self._answer(Reply(request.number, gone=gone))
+            elif isinstance(request, Query):
+                self.peer.spawn(self._tell(request), len(payload))
             else:
                 self.peer.spawn(self._unload(request), len(payload))
         except ServiceBusError as error:
@@ -143,9 +145,7 @@ class CrossingNode(RequestNode):
 
     async def _unload(self, request: Freight) -> None:
         try:
-            visit = self._visits.get(request.landing)
-            if visit is None:
-                raise StoreUnavailable("There is no such landing any more. Land again.")
+            visit = self._visit(request.landing)
             error = await self._desk.intake.take(visit, request.counts, request.payloads, request.specials)
         except ServiceBusError as refused:
             error = refused
@@ -153,6 +153,23 @@ class CrossingNode(RequestNode):
             self._answer(refusal(request.number, InternalError("The server ran into a fault of its own.")))
             raise fault
         self._answer(Reply(request.number) if error is None else refusal(request.number, error))
+
+    async def _tell(self, request: Query) -> None:
+        try:
+            taken = await self._desk.intake.ask(self._visit(request.landing), request.first)
+        except ServiceBusError as refused:
+            self._answer(refusal(request.number, refused))
+        except Exception as fault:
+            self._answer(refusal(request.number, InternalError("The server ran into a fault of its own.")))
+            raise fault
+        else:
+            self._answer(Reply(request.number, taken=taken))
+
+    def _visit(self, landing: int) -> Visit:
+        visit = self._visits.get(landing)
+        if visit is None:
+            raise StoreUnavailable("There is no such landing any more. Land again.")
+        return visit
 
     def _answer(self, reply: Reply) -> None:
         found = next((link for link in self.peer.reply_links() if link.node is self), None)

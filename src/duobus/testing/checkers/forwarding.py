@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from duobus.testing.checkers.facts import Facts, Violation
-from duobus.testing.history import MAIN, TRANSFER_DEAD_LETTER, Delivery
+from duobus.testing.history import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Delivery
 
 HOPS_EXCEEDED = "MaxTransferHopCountExceeded"
 
 
 def forwarded_once(facts: Facts) -> Iterator[Violation]:
     """I14: a message is at its destination as often as it was sent, whatever crashed, while no ledger is lost."""
+    yield from in_one_place(facts)
     copies: dict[tuple[str, str], dict[int, Delivery]] = {}
     for delivery in facts.deliveries:
         sent = facts.sends_of.get(delivery.uid)
@@ -23,6 +24,18 @@ def forwarded_once(facts: Facts) -> Iterator[Violation]:
     for (entity, uid), found in copies.items():
         if len(found) > max(1, facts.copies_allowed(uid)) and uid not in facts.setup.permitted_duplicates:
             yield Violation(14, f"{uid} was forwarded to {entity} {len(found)} times", *found.values())
+
+
+def in_one_place(facts: Facts) -> Iterator[Violation]:
+    """I14: what is a dead letter of an entity that forwards is not at its destination as well."""
+    for (entity, sub_queue, _), row in facts.by_message.items():
+        rules = facts.setup.rules(entity)
+        if sub_queue != DEAD_LETTER or rules.copies_at is None or not rules.dead_letter_on_expiry:
+            continue
+        uid = row[0].uid
+        places = {(one.entity, one.seq): one for one in facts.by_uid.get(uid, ()) if one.entity in rules.copies_at}
+        if len(places) + 1 > max(1, facts.copies_allowed(uid)):
+            yield Violation(14, f"{uid} is a dead letter of {entity}, and was forwarded", row[0], *places.values())
 
 
 def hop_limit(facts: Facts) -> Iterator[Violation]:

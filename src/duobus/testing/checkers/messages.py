@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from duobus.testing.checkers.facts import FINAL, Facts, Violation, accepted_by
+from duobus.testing.checkers.facts import FINAL, EntityRules, Facts, Violation, accepted_by
 from duobus.testing.entity_history import NumberTold
 from duobus.testing.history import (
     ACTIVE,
@@ -30,7 +30,9 @@ def no_acknowledged_loss(facts: Facts) -> Iterator[Violation]:
             continue
         seen = {d.entity for d in facts.by_uid.get(begin.uid, ())}
         for entity in facts.setup.rules(begin.entity).copies_at or (begin.entity,):
-            if entity not in seen and not _gone_by_expiry(facts, begin, entity, drained):
+            if entity in seen or _gone_by_expiry(facts, begin, entity, drained):
+                continue
+            if not any(rules.dead_letter_on_expiry and path in seen for path, rules in _on_the_way(facts, begin)):
                 yield Violation(1, f"{begin.uid} was acknowledged and never came out of {entity}", begin, drained)
     yield from _vanished_while_locked(facts, drained, excused)
 
@@ -78,9 +80,17 @@ def _on_lost_fragment(facts: Facts, begin: SendBegin) -> bool:
 def _gone_by_expiry(facts: Facts, begin: SendBegin, entity: str, drained: Drained) -> bool:
     """Tell whether the message may have expired unseen before the drain ended."""
     rules = facts.setup.rules(entity)
-    ttl = min((t for t in (begin.ttl_ms, rules.ttl_ms) if t is not None), default=None)
+    # Every entity on the way cuts the life of what it forwards.
+    lives = begin.ttl_ms, rules.ttl_ms, *(other.ttl_ms for _, other in _on_the_way(facts, begin))
+    ttl = min((life for life in lives if life is not None), default=None)
     # Broker time may run 1/400 fast while it is slewed; 1 % is far from any ttl that a test means.
     return ttl is not None and not rules.dead_letter_on_expiry and (drained.at_ms - begin.at_ms) * 1.01 >= ttl
+
+
+def _on_the_way(facts: Facts, begin: SendBegin) -> list[tuple[str, EntityRules]]:
+    """The entities that a message passes which comes out elsewhere: those with the same end."""
+    ends = facts.setup.rules(begin.entity).copies_at
+    return [] if ends is None else [one for one in facts.setup.entities.items() if one[1].copies_at == ends]
 
 
 def sequence_numbers(facts: Facts) -> Iterator[Violation]:

@@ -306,6 +306,10 @@ async def test_credit_that_was_taken_back_while_the_client_did_not_read_brings_n
         await settled(lambda: any(one.credit == 0 for one in peer._endpoints))
         peer.resume_writing()
         assert by_session(await one.receive(1)) == {NAMES[4]: [b"4"]}
+        (handle,) = server.door.unit.namespace("ns").queues["q"].fragments
+        assert handle.fragment is not None
+        slots = handle.fragment.sources[0].by_count.values()
+        assert [bool(slot.lock) for slot in slots] == [False, True]
         one.links[NAMES[3]].grant(10)
         await one.client.flush()
         assert by_session(await one.receive(1)) == {NAMES[3]: [b"3"]}

@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 from duobus.broker import outlets, placement
-from duobus.broker.fragment import duplicates, session_states, sessions, settling
+from duobus.broker.fragment import duplicates, session_states, session_turns, sessions, settling
 from duobus.broker.fragment.commands import DEFER, Command, Run, SettleBatch, TakeAndRemove
 from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.fragment.slot import ACTIVE, MAIN, Slot, kind_of
@@ -356,7 +356,7 @@ def session_newest_first() -> Iterator[None]:
             sessions.sessions_of(source).add(slot)
         return found
 
-    original, of_turn = sessions.Sessions.take, outlets.take_turn
+    original, of_turn = sessions.Sessions.take, session_turns.take_turn
     with mock.patch.object(sessions.Sessions, "take", take), mock.patch.object(outlets, "take_turn", turn):
         yield
 

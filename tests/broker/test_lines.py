@@ -63,3 +63,11 @@ def test_lines_that_are_given_up_give_back_all_that_stood_behind() -> None:
     # What was ahead is still to be taken, and is counted no more.
     lines.left(runs[0])
     assert lines.join(run_of(1, b"new"))
+
+
+def test_a_part_of_a_batch_counts_as_the_part_that_it_is() -> None:
+    lines = Lines()
+    handle = FragmentHandle(None, 1, 0)  # type: ignore[arg-type]
+    made: Any = batch(*[bytes(AHEAD_BYTES // 8)] * 16)
+    runs = [Run(handle, 0, made, [index], None) for index in range(16)]
+    assert [lines.join(one) for one in runs] == [True] * 8 + [False] * 8

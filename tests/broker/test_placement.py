@@ -205,3 +205,15 @@ def test_a_fragment_that_is_full_is_passed_over_while_another_has_room() -> None
     found[2].fragment.is_full = True  # type: ignore[union-attr]
     # None has room: the fragment itself says so, with its numbers.
     assert len(placement.split(batch(None))[0]) == 1
+
+
+def test_keys_have_their_slots_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duobus.broker.placement._SLOTS_MAX", 3)
+    placement = Placement(handles(4))
+    keys = [f"k{number % 7}" for number in range(20)]
+    wanted = {index: slot_of(string_key(key), 4) for index, key in enumerate(keys)}
+    for _ in range(2):
+        runs, refused = placement.split(batch(*keys))
+        assert refused == []
+        assert {index: handle.number for handle, indices, _ in runs for index in indices or ()} == wanted
+        assert len(placement._slots) <= 3

@@ -23,6 +23,8 @@ from duobus.amqp import (
     Transfers,
 )
 from duobus.codec import Symbol
+from duobus.gateway.amqp.peer import Peer
+from duobus.gateway.amqp.session_outlet import SessionOutlet
 from duobus.model.description import QueueDescription
 from duobus.server.build import Server
 
@@ -212,3 +214,102 @@ async def test_an_outlet_goes_with_its_last_link() -> None:
         await one.client.flush()
         await settled(lambda: not peer.links)
         assert deliveries.outlets == {}
+
+
+def outlet_of(server: Server) -> SessionOutlet:
+    """That of the client's links."""
+    (outlet,) = (
+        outlet
+        for peer in server.door.peers
+        for deliveries in peer._deliveries.values()
+        for outlet in deliveries.outlets.values()
+    )
+    return outlet
+
+
+def stop_reading(server: Server) -> Peer:
+    """The socket of the client that holds the sessions takes nothing more."""
+    (peer,) = (peer for peer in server.door.peers if peer.links == len(NAMES))
+    peer.pause_writing()
+    # What it sent is taken in all the same here, as what was read before is.
+    assert peer._transport is not None
+    peer._transport.resume_reading()
+    return peer
+
+
+@in_loop
+@KINDS
+async def test_what_comes_while_a_client_does_not_read_waits_and_is_written_in_order(queue: QueueDescription) -> None:
+    async with serving(queue, stores=2) as server:
+        one = await Sessions.held(server)
+        peer = stop_reading(server)
+        for turn in range(5):
+            await one.send(*((name, b"%d" % turn) for name in NAMES))
+        # More credit makes a link ask by itself, past what waits.
+        one.links[NAMES[3]].grant(200)
+        await one.client.flush()
+        await one.send((NAMES[3], b"5"))
+        assert outlet_of(server).is_held
+        peer.resume_writing()
+        every = [b"%d" % turn for turn in range(5)]
+        assert by_session(await one.receive(101)) == {name: every for name in NAMES if name != NAMES[3]} | {
+            NAMES[3]: [*every, b"5"]
+        }
+        assert not outlet_of(server).is_held
+        await one.settle(0, 100, ACCEPTED)
+        assert active(server) == 0
+
+
+@in_loop
+async def test_a_session_that_is_given_up_while_its_client_does_not_read_goes_on_uncounted() -> None:
+    async with serving(PLAIN) as server:
+        one = await Sessions.held(server)
+        peer = stop_reading(server)
+        await one.send((NAMES[3], b"3"), (NAMES[4], b"4"))
+        await one.send((NAMES[3], b"5"), (NAMES[4], b"6"))
+        one.links[NAMES[3]].detach()
+        await one.client.flush()
+        await settled(lambda: peer.links == len(NAMES) - 1)
+        (handle,) = server.door.unit.namespace("ns").queues["q"].fragments
+        assert handle.fragment is not None
+        slots = handle.fragment.sources[0].by_count.values()
+        assert [slot.lock for slot in slots if slot.payload.endswith((b"3", b"5"))] == [0, 0]
+        assert all(not slot.deliveries for slot in slots)
+        peer.resume_writing()
+        assert by_session(await one.receive(2)) == {NAMES[4]: [b"4", b"6"]}
+
+
+@in_loop
+async def test_a_client_that_goes_without_reading_has_not_had_what_was_never_written() -> None:
+    async with serving(PLAIN) as server:
+        one = await Sessions.held(server)
+        peer = stop_reading(server)
+        await one.send(*((name, b"x") for name in NAMES))
+        peer.abort()
+        await settled(lambda: peer not in server.door.peers)
+        (handle,) = server.door.unit.namespace("ns").queues["q"].fragments
+        assert handle.fragment is not None
+        slots = handle.fragment.sources[0].by_count.values()
+        await settled(lambda: all(not slot.lock for slot in slots))
+        assert [slot.deliveries for slot in slots] == [0] * len(NAMES)
+
+
+@in_loop
+async def test_credit_that_was_taken_back_while_the_client_did_not_read_brings_nothing() -> None:
+    async with serving(PLAIN) as server:
+        one = await Sessions.held(server)
+        peer = stop_reading(server)
+        await one.send((NAMES[3], b"3"), (NAMES[4], b"4"))
+        one.links[NAMES[3]].credit = 0
+        one.links[NAMES[3]].flow()
+        await one.client.flush()
+        await settled(lambda: any(one.credit == 0 for one in peer._endpoints))
+        peer.resume_writing()
+        assert by_session(await one.receive(1)) == {NAMES[4]: [b"4"]}
+        (handle,) = server.door.unit.namespace("ns").queues["q"].fragments
+        assert handle.fragment is not None
+        slots = handle.fragment.sources[0].by_count.values()
+        assert [bool(slot.lock) for slot in slots] == [False, True]
+        one.links[NAMES[3]].grant(10)
+        await one.client.flush()
+        assert by_session(await one.receive(1)) == {NAMES[3]: [b"3"]}

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 def send_shared(
     session: Session,
     parts: list[tuple[Link, int]],
-    prefix: bytes,
-    first: int,
+    tags: list[tuple[bytes, int, int]],
     heads: list[bytes],
     payloads: list[bytes],
 ) -> int:
@@ -24,8 +23,8 @@ def send_shared(
     Args:
         session: Of all the links.
         parts: Whose they are, in order: (link, number); each has the credit, and is attached.
-        prefix: First 8 bytes of every tag.
-        first: Counter of the first tag; each delivery adds one.
+        tags: Of all deliveries, in order: (first 8 bytes, counter of the first, number); each delivery adds one. No
+            part has deliveries of two of these.
         heads: Header and annotations of each message.
         payloads: Bare message of each, of the same number.
     """
@@ -34,13 +33,8 @@ def send_shared(
     connection = session.connection
     room = connection.peer_frame_max - TransferTemplate.OVERHEAD_MAX
     if not session.can_write(n) or start + n > MASK or max(map(len, heads)) + max(map(len, payloads)) > room:
-        at = 0
-        for link, number in parts:
-            end = at + number
-            link.send_run(prefix, first + at, heads[at:end], payloads[at:end], False)
-            at = end
+        _send_apart(parts, tags, heads, payloads)
         return start
-    tag = b"\xa0\x10" + prefix
     tail = TransferTemplate.TAIL_UNSETTLED
     templates: list[TransferTemplate] = []
     for link, number in parts:
@@ -54,12 +48,18 @@ def send_shared(
         template.overhead + len(head) + len(payload)
         for template, head, payload in zip(templates, heads, payloads, strict=True)
     ]
-    ids, counters = range(start, start + n), range(first, first + n)
+    prefixes: list[bytes] = []
+    counters: list[int] = []
+    for prefix, first, number in tags:
+        prefixes += [b"\xa0\x10" + prefix] * number
+        counters += range(first, first + number)
     # A frame's start, its message's head and its payload, by turns.
     pieces = [b""] * (3 * n)
     pieces[0::3] = [
         template.pack(size, template.head, delivery_id, tag, counter, tail)
-        for template, size, delivery_id, counter in zip(templates, sizes, ids, counters, strict=True)
+        for delivery_id, (template, size, tag, counter) in enumerate(
+            zip(templates, sizes, prefixes, counters, strict=True), start
+        )
     ]
     pieces[1::3] = heads
     pieces[2::3] = payloads
@@ -68,3 +68,20 @@ def send_shared(
     session.wrote_transfers(n)
     session.next_delivery_id = (start + n) & MASK
     return start
+
+
+def _send_apart(
+    parts: list[tuple[Link, int]], tags: list[tuple[bytes, int, int]], heads: list[bytes], payloads: list[bytes]
+) -> None:
+    """The same link by link, where the window, a large message or the end of the ids asks for a closer look."""
+    at = 0
+    left = iter(tags)
+    prefix, first, number_of_tags = next(left)
+    for link, number in parts:
+        while not number_of_tags:
+            prefix, first, number_of_tags = next(left)
+        end = at + number
+        link.send_run(prefix, first, heads[at:end], payloads[at:end], False)
+        at = end
+        first += number
+        number_of_tags -= number

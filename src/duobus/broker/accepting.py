@@ -86,6 +86,9 @@ class SessionReceiver(Owner):
         available = sessions.available(lock)
         if available <= 0 or not self.wanted or self._is_offering:
             return
+        if self.outlet is not None:
+            self.handle.broker.sessions.hand_out(self.handle, lock)
+            return
         self._is_offering = True
         while available > 0 and self.wanted and not self.is_closed:
             lent = min(self.wanted, available, QUANTUM)

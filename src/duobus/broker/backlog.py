@@ -14,7 +14,6 @@ from duobus.errors import ServerBusy
 if TYPE_CHECKING:
     from duobus.broker.fragment.commands import Run
     from duobus.broker.handle import FragmentHandle
-    from duobus.model.columns import SendBatch
 
 #: Messages, and their bytes, that may wait for one fragment: one to two seconds of work at the rates of
 #: reference/performance.md. For less than that it is better to let a sender wait. The run that passes the bound is
@@ -34,30 +33,15 @@ def admit(run: Run) -> ServerBusy | None:
     waiting = handle.waiting
     if waiting >= FRAGMENT_MESSAGES_MAX or handle.waiting_bytes >= FRAGMENT_BYTES_MAX:
         return busy(f"{waiting} messages wait for fragment {handle.number} of this entity")
-    batch = run.batch
-    if run.indices is None:
-        handle.waiting = waiting + batch.n
-        handle.waiting_bytes += batch.bytes_total
-    else:
-        number = len(run.indices)
-        handle.waiting = waiting + number
-        handle.waiting_bytes += _share(batch, number)
+    number, size = run.share
+    handle.waiting = waiting + number
+    handle.waiting_bytes += size
     return None
 
 
 def left(run: Run) -> None:
     """A run waits no longer."""
     handle: FragmentHandle = run.handle
-    batch = run.batch
-    if run.indices is None:
-        handle.waiting -= batch.n
-        handle.waiting_bytes -= batch.bytes_total
-    else:
-        number = len(run.indices)
-        handle.waiting -= number
-        handle.waiting_bytes -= _share(batch, number)
-
-
-def _share(batch: SendBatch, number: int) -> int:
-    """Bytes of so many messages of a batch, about: adding up each would cost more than it is worth."""
-    return batch.bytes_total * number // batch.n
+    number, size = run.share
+    handle.waiting -= number
+    handle.waiting_bytes -= size

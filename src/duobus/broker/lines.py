@@ -35,10 +35,7 @@ def weigh(command: Command) -> tuple[int, int]:
 
 
 class _Line:
-    """What waits for one entity: messages and bytes that are ahead, among those of others, and the runs behind.
-
-    A run of a part of a batch counts as the whole: the parts of a batch for several stores are not many.
-    """
+    """What waits for one entity: messages and bytes that are ahead, among those of others, and the runs behind."""
 
     __slots__ = ("ahead", "ahead_bytes", "runs")
 
@@ -80,8 +77,9 @@ class Lines:
             line = self._lines[entity] = _Line()
         if not line.runs:
             if self.is_short(line):
-                line.ahead += run.batch.n
-                line.ahead_bytes += run.batch.bytes_total
+                number, size = run.share
+                line.ahead += number
+                line.ahead_bytes += size
                 return True
             self._behind.append(entity)
         line.runs.append(run)
@@ -94,8 +92,9 @@ class Lines:
         line = self._lines.get(entity)
         if line is None:
             return
-        line.ahead -= run.batch.n
-        line.ahead_bytes -= run.batch.bytes_total
+        number, size = run.share
+        line.ahead -= number
+        line.ahead_bytes -= size
         if not (line.runs or line.ahead > 0):
             del self._lines[entity]
 
@@ -112,8 +111,9 @@ class Lines:
                 continue
             run = line.runs.popleft()
             self._number -= 1
-            line.ahead += run.batch.n
-            line.ahead_bytes += run.batch.bytes_total
+            number, size = run.share
+            line.ahead += number
+            line.ahead_bytes += size
             pending.append(run)
             if line.runs:
                 behind.append(entity)

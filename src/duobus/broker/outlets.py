@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from duobus.broker.fragment.session_turns import take_turn
-from duobus.model.columns import Mailbox
+from duobus.model.columns import DeliveryBatch, Mailbox
 
 if TYPE_CHECKING:
     from duobus.broker.accepting import SessionReceiver
@@ -47,25 +47,70 @@ class TurnBatch:
         self.slots = slots
         self.parts = parts
 
+    def part_of(self, start: int, number: int, until_ms: int) -> DeliveryBatch:
+        """The messages of one holder, from ``start`` on."""
+        slots = self.slots[start : start + number]
+        return DeliveryBatch(self.handle, self.prefix, self.first_lock + start, slots, until_ms)
+
+    def behind(self, part: int, start: int) -> TurnBatch:
+        """What is left from a part on, whose first message is that at ``start``."""
+        return TurnBatch(self.handle, self.prefix, self.first_lock + start, self.slots[start:], self.parts[part:])
+
 
 class Outlet(Mailbox):
-    """The mailbox that several holders of sessions share; it gets TurnBatches."""
+    """The mailbox that several holders of sessions share; it gets TurnBatches.
 
-    __slots__ = ()
+    Attributes:
+        is_held: Its client does not read as fast: it is handed nothing until ``go_on``.
+    """
+
+    __slots__ = ("_behind", "is_held")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_held = False
+        # Sessions of which there are messages, each once since it stays woken, by fragment.
+        self._behind: dict[Fragment, list[SessionLock]] = {}
+
+    def put_off(self, fragment: Fragment, lock: SessionLock) -> None:
+        """Messages of this session became available while it is held."""
+        self._behind.setdefault(fragment, []).append(lock)
+
+    def go_on(self) -> None:
+        """Take what there is of the sessions that were put off: it is more at a time, and so cheaper."""
+        self.is_held = False
+        behind, self._behind = self._behind, {}
+        for fragment, woken in behind.items():
+            tell_woken(fragment, woken)
+
+
+def tell_woken(fragment: Fragment, woken: list[SessionLock]) -> None:
+    """Give the holders of these sessions what there is of them, or let them take it."""
+    home: FragmentHandle = fragment.handle  # type: ignore[assignment]
+    if home.fragment is fragment:
+        woken = hand_out_all(fragment, woken)
+    else:
+        # It was moved or deleted while a commit of it was under way: its sessions were told that they are lost.
+        woken = [lock for lock in woken if lock.owner.outlet is None]
+    for lock in woken:
+        lock.is_woken = False
+        if not lock.is_over:
+            lock.owner.offer()
 
 
 def hand_out_all(fragment: Fragment, woken: list[SessionLock]) -> list[SessionLock]:
     """Give outlets what there is of their sessions that were woken, as far as the credit of each goes.
 
+    Args:
+        fragment: Where they are.
+        woken: Their locks, none twice.
+
     Returns:
         Those whose holders share no outlet: they are still to be told.
     """
     home: FragmentHandle = fragment.handle  # type: ignore[assignment]
-    # Else it was moved or deleted while a commit of it was under way: its sessions were told that they are lost.
-    is_there = home.fragment is fragment
-    if is_there:
-        # Time may have passed since: what has run out is found now, and not handed out.
-        home.broker.present(home)
+    # Time may have passed since: what has run out is found now, and not handed out.
+    home.broker.present(home)
     alone: list[SessionLock] = []
     turns: dict[Outlet, list[tuple[SessionLock, int, int]]] = {}
     find = turns.get
@@ -75,9 +120,12 @@ def hand_out_all(fragment: Fragment, woken: list[SessionLock]) -> list[SessionLo
         if outlet is None:
             alone.append(lock)
             continue
+        if outlet.is_held:
+            outlet.put_off(fragment, lock)
+            continue
         asked = find(outlet)
         if asked is None:
-            if not is_there or home.part(lock.source_no).fragment is not fragment:
+            if home.part(lock.source_no).fragment is not fragment:
                 continue
             asked = turns[outlet] = []
         lock.is_woken = False

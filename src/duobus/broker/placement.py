@@ -11,6 +11,10 @@ from duobus.broker.handle import FragmentHandle
 from duobus.errors import ArgumentInvalid, ServiceBusError, StoreUnavailable
 from duobus.model.columns import SendBatch
 
+#: Keys of late whose slots are known: most messages have a key that others have, too.
+_SLOTS_MAX = 4096
+_KEYLESS = -1
+
 
 def slot_of(key: bytes, slots: int) -> int:
     """The slot of a key: equal across processes, restarts and versions, for ever (I25).
@@ -48,13 +52,14 @@ class Placement:
     together in one commit. A round of turns visits every fragment once, those of a store in a row.
     """
 
-    __slots__ = ("_at", "_order", "fragments")
+    __slots__ = ("_at", "_order", "_slots", "fragments")
 
     def __init__(self, fragments: Sequence[FragmentHandle]) -> None:
         """``fragments``: slot to fragment, in order of slot."""
         self.fragments = fragments
         self._order = order_of_turns(fragments)
         self._at = 0
+        self._slots: dict[bytes | None, int] = {}
 
     @property
     def current(self) -> FragmentHandle:
@@ -101,7 +106,10 @@ class Placement:
         Raises:
             StoreUnavailable: Its store is away; never rerouted, since order and duplicates depend on it (I28).
         """
-        handle = self.fragments[slot_of(key, len(self.fragments))]
+        return self._at_slot(slot_of(key, len(self.fragments)))
+
+    def _at_slot(self, slot: int) -> FragmentHandle:
+        handle = self.fragments[slot]
         if not handle.online:
             raise StoreUnavailable(
                 f"The messaging store of fragment {handle.number}, where messages with this key belong, is not "
@@ -149,17 +157,30 @@ class Placement:
         self, keys: list[bytes | None], size: int
     ) -> tuple[list[tuple[FragmentHandle, list[int] | None, bool]], list[tuple[list[int] | None, ServiceBusError]]]:
         by_slot: dict[int, list[int]] = {}
-        slots = len(self.fragments)
-        for index, key in enumerate(keys):
-            by_slot.setdefault(-1 if key is None else slot_of(key, slots), []).append(index)
+        found = list(map(self._slots.get, keys))
+        for index, slot in enumerate(found):
+            if slot is None:
+                slot = self._slot_of(keys[index])
+            try:
+                by_slot[slot].append(index)
+            except KeyError:
+                by_slot[slot] = [index]
         runs: list[tuple[FragmentHandle, list[int] | None, bool]] = []
         refused: list[tuple[list[int] | None, ServiceBusError]] = []
         for slot, indices in by_slot.items():
-            key = keys[indices[0]]
             try:
-                handle = self.keyless(size) if key is None else self.keyed(key)
+                handle = self.keyless(size) if slot == _KEYLESS else self._at_slot(slot)
             except StoreUnavailable as error:
                 refused.append((indices, error))
             else:
-                runs.append((handle, indices, slot == -1))
+                runs.append((handle, indices, slot == _KEYLESS))
         return runs, refused
+
+    def _slot_of(self, key: bytes | None) -> int:
+        """The slot of a key that is not among those of late, and _KEYLESS of none."""
+        if key is None:
+            return _KEYLESS
+        if len(self._slots) >= _SLOTS_MAX:
+            self._slots.clear()
+        slot = self._slots[key] = slot_of(key, len(self.fragments))
+        return slot

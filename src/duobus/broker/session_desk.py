@@ -13,7 +13,7 @@ from duobus.broker.fragment.commands import SettleBatch, TakeAndRemove
 from duobus.broker.fragment.owner import Owner
 from duobus.broker.fragment.sessions import SessionLock, session_lock_lost
 from duobus.broker.fragment.slot import MAIN
-from duobus.broker.outlets import hand_out_all
+from duobus.broker.outlets import tell_woken
 from duobus.errors import InternalError, StoreUnavailable
 from duobus.model.columns import DeliveryBatch
 
@@ -95,6 +95,17 @@ class SessionDesk:
             broker.note_touched(fragment)
             receiver.deliver(DeliveryBatch(handle, fragment.prefix, first, slots, lock.until_ms), credit)
 
+    def hand_out(self, handle: FragmentHandle, lock: SessionLock) -> None:
+        """Hand out to the outlet of a session's holder what there is: the one way of all that goes there, in order."""
+        try:
+            fragment, _ = self._broker.present(handle)
+        except StoreUnavailable:
+            return
+        if not lock.is_woken and not lock.is_over:
+            # Else it is about to be told.
+            lock.is_woken = True
+            tell_woken(fragment, [lock])
+
     def claim(self, handle: FragmentHandle, command: SettleBatch) -> None:
         """A holder settles: what it settles is taken out of its lock now, so that closing the link cannot undo it."""
         fragment, _ = self._broker.present(handle)
@@ -148,10 +159,8 @@ def tell(fragment: Fragment) -> None:
         woken, fragment.woken = fragment.woken, []
         for lock in ended:
             lock.owner.lost()
-        for lock in hand_out_all(fragment, woken) if woken else ():
-            lock.is_woken = False
-            if not lock.is_over:
-                lock.owner.offer()
+        if woken:
+            tell_woken(fragment, woken)
 
 
 __all__ = ["SessionDesk", "tell"]

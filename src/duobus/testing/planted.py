@@ -5,13 +5,14 @@ Each replaces a piece of the product while its context lasts; the product itself
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from duobus.broker import placement, session_desk
-from duobus.broker.fragment import duplicates, session_states, sessions, settling
+from duobus.broker import outlets, placement
+from duobus.broker.fragment import duplicates, session_states, session_turns, sessions, settling
 from duobus.broker.fragment.commands import DEFER, Command, Run, SettleBatch, TakeAndRemove
 from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.fragment.slot import ACTIVE, MAIN, Slot, kind_of
@@ -341,14 +342,22 @@ def session_newest_first() -> Iterator[None]:
             self.add(slot)
         return slots[-limit:]
 
-    def nobody_shares(_fragment: Fragment, woken: list[sessions.SessionLock]) -> list[sessions.SessionLock]:
-        return woken
+    def turn(
+        fragment: Fragment, source: Source, asked: Sequence[tuple[sessions.SessionLock, int, int]]
+    ) -> tuple[int, list[Slot]]:
+        older: list[list[Slot]] = []
+        for lock, left, _ in asked:
+            slots = original(source.sessions, source, lock.session, lock.session.available)  # type: ignore[arg-type]
+            older.append(slots[:-left])
+            for slot in slots[-left:]:
+                sessions.sessions_of(source).add(slot)
+        found = of_turn(fragment, source, asked)
+        for slot in itertools.chain(*older):
+            sessions.sessions_of(source).add(slot)
+        return found
 
-    original = sessions.Sessions.take
-    with (
-        mock.patch.object(sessions.Sessions, "take", take),
-        mock.patch.object(session_desk, "hand_out_all", nobody_shares),
-    ):
+    original, of_turn = sessions.Sessions.take, session_turns.take_turn
+    with mock.patch.object(sessions.Sessions, "take", take), mock.patch.object(outlets, "take_turn", turn):
         yield
 
 

@@ -73,6 +73,7 @@ class Run(Command):
         first_count: After apply: count of the first message, the others follow by one.
         slots: Between apply and release: the messages.
         size: After apply: their payload bytes.
+        share: Their number, and about their bytes: adding up those of each part would cost more than it is worth.
         dropped: After apply: indices of the duplicates that were accepted and dropped; None when there are none.
         tombstones: Earlier attempts whose commit was ambiguous (I27).
         beside: Bytes that its group stores before it: they are no part yet of what its entity holds.
@@ -88,6 +89,7 @@ class Run(Command):
         "first_count",
         "indices",
         "placement",
+        "share",
         "size",
         "slots",
         "tombstones",
@@ -99,6 +101,10 @@ class Run(Command):
         super().__init__(handle, source_no, batch.reply)
         self.batch = batch
         self.indices = indices
+        if indices is None:
+            self.share = batch.n, batch.bytes_total
+        else:
+            self.share = len(indices), batch.bytes_total * len(indices) // batch.n
         self.placement = placement
         self.beside = 0
         self.first_count = 0

@@ -9,6 +9,7 @@ wants holds it up; then each delivery above it is written with the next commit, 
 from __future__ import annotations
 
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from duobus.broker.fragment.slot import ACTIVE, Slot
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 #: Counts that the mark passes in one commit: a millisecond. Whoever held it up may have done so for millions.
 STEPS_MAX: Final = 10_000
+
+
+_COUNT: Final = attrgetter("count")
+_DELIVERIES: Final = attrgetter("deliveries")
 
 
 class FirstDeliveries:
@@ -46,14 +51,17 @@ class FirstDeliveries:
 
     def advance(self, source: Source) -> None:
         """A commit takes the source's row along: move the mark, and leave to ``touched`` what lies above it."""
-        self._move(source)
+        top = self._move(source)
         mark = source.highest_delivered
         for slots in self.given:
+            if top <= mark and not any(map(_DELIVERIES, slots)):
+                continue
             # What is settled by this very commit is written, too, and then removed: it is rare.
             source.touched.update([(slot.count, slot) for slot in slots if slot.count > mark or slot.deliveries])
         self.given = []
 
-    def _move(self, source: Source) -> None:
+    def _move(self, source: Source) -> int:
+        """Move the mark; return the highest count that was handed out since it was moved last."""
         offered, released = self._offered, self._released
         self._offered, self._released = released, source.next_count
         found = source.by_count
@@ -62,8 +70,11 @@ class FirstDeliveries:
             mark = max(mark, released - 1)
         # Where all sessions are read what was handed out is what came next, whole: no look at each. One of them that
         # was given back meanwhile was handed out, too.
-        given = {slot.count for slots in self.given for slot in slots}
-        if given and min(given) == mark + 1 and max(given) == mark + len(given):
+        given: set[int] = set()
+        for slots in self.given:
+            given.update(map(_COUNT, slots))
+        top = max(given, default=0)
+        if given and top == mark + len(given) and min(given) == mark + 1:
             mark = min(mark + len(given), released - 1)
         for count in range(mark + 1, min(released, mark + 1 + STEPS_MAX)):
             slot = found.get(count)
@@ -72,6 +83,7 @@ class FirstDeliveries:
             mark = count
         source.highest_delivered = mark
         self._is_level = mark + 1 >= offered
+        return top
 
 
 def changed_counts(source: Source, room: int) -> list[int]:

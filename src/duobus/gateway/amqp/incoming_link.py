@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from duobus.amqp import ACCEPTED, Link, Rejected, TransactionalState, TransferRefused, Transfers
-from duobus.broker import Queue, Run, Throttle, address
+from duobus.broker import Queue, Throttle, address
 from duobus.codec import BATCH_FORMAT, DecodeError, split_batch
 from duobus.errors import MessageTooLarge, NotImplementedYet, ServerBusy, ServiceBusError, Undecodable
 from duobus.gateway.amqp.coordinator import via_entity
@@ -19,7 +19,7 @@ from duobus.gateway.amqp.mapping import (
     take_apart,
     take_session_apart,
 )
-from duobus.model.columns import Mailbox, Refusal, SendBatch
+from duobus.model.columns import Mailbox, SendBatch
 from duobus.model.metering import OPERATION_BYTES, PING, SEND, operations_of
 
 if TYPE_CHECKING:
@@ -296,21 +296,36 @@ class IncomingLink(Mailbox):
         self.is_waiting = False
         answers, self.ready = self.ready, []
         accepted: list[tuple[int, int]] = []
+        # What is in parts of batches, of which a queue of many fragments makes many.
+        parts: list[int] = []
+        sent = sent_bytes = sent_operations = freed = 0
         for answer in answers:
-            batch = answer.batch
-            ranges = _delivery_ids(batch, answer.indices)
-            deliveries = sum(last - first + 1 for first, last in ranges)
-            self._owed -= deliveries
-            self._peer.carry(-_bytes_of(batch, answer.indices))
-            error = answer.error
-            if error is None:
-                self._count(answer)
+            batch, indices, error = answer.batch, answer.indices, answer.error
+            number, size, operations = _weight_of(batch, indices)
+            freed += size
+            self._owed -= 1 if batch.atomic else number
+            if error is not None:
                 if batch.unsettled:
-                    accepted += ranges
-            elif batch.unsettled:
-                self._refuse(ranges, error)
+                    self._refuse(_delivery_ids(batch, indices), error)
+                continue
+            if batch.ping:
+                self._peer.meter(self.queue, PING, number, size, operations)
+            else:
+                sent += number
+                sent_bytes += size
+                sent_operations += operations
+            if not batch.unsettled:
+                continue
+            if indices is None or batch.atomic:
+                accepted += _delivery_ids(batch, indices)
+            else:
+                first = batch.first_delivery_id
+                parts += [first + index for index in indices]
+        self._peer.carry(-freed)
+        if sent:
+            self._peer.meter(self.queue, SEND, sent, sent_bytes, sent_operations)
         if not self._peer.is_gone and not self.queue.has_moved:
-            for first, last in _merged(accepted):
+            for first, last in _merged(accepted + _ranges(parts)):
                 self._link.settle(first & 0xFFFFFFFF, last & 0xFFFFFFFF, ACCEPTED)
             self._top_up(self._credit // 2)
 
@@ -341,16 +356,6 @@ class IncomingLink(Mailbox):
         """The link is gone; what it sent is stored all the same, and nobody is told."""
         self._is_stopping = True
 
-    def _count(self, answer: Run | Refusal) -> None:
-        batch = answer.batch
-        sizes = batch.bytes_total if answer.indices is None else _bytes_of(batch, answer.indices)
-        number = batch.n if answer.indices is None else len(answer.indices)
-        operations = number
-        if sizes > OPERATION_BYTES and max(map(len, batch.payloads)) > OPERATION_BYTES:
-            indices = range(batch.n) if answer.indices is None else answer.indices
-            operations = sum(operations_of(len(batch.payloads[index])) for index in indices)
-        self._peer.meter(self.queue, PING if batch.ping else SEND, number, sizes, operations)
-
 
 def parts_of(payload: bytes, take: Callable[[bytes], Incoming]) -> list[Incoming]:
     """The messages of a batch transfer, each taken apart."""
@@ -372,13 +377,38 @@ def _delivery_ids(batch: SendBatch, indices: list[int] | None) -> list[tuple[int
         return [(first, first)]
     if indices is None:
         return [(first, first + batch.n - 1)]
-    return _merged([(first + index, first + index) for index in indices])
+    return _ranges([first + index for index in indices])
 
 
-def _bytes_of(batch: SendBatch, indices: list[int] | None) -> int:
+def _weight_of(batch: SendBatch, indices: list[int] | None) -> tuple[int, int, int]:
+    """Number, bytes and operations of the messages with these indices; None: of all."""
+    payloads = batch.payloads
     if indices is None:
-        return batch.bytes_total
-    return sum(len(batch.payloads[index]) for index in indices)
+        number, size = batch.n, batch.bytes_total
+    else:
+        payloads = [payloads[index] for index in indices]
+        number, size = len(indices), sum(map(len, payloads))
+    if size > OPERATION_BYTES and max(map(len, payloads)) > OPERATION_BYTES:
+        return number, size, sum(operations_of(len(payload)) for payload in payloads)
+    return number, size, number
+
+
+def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
+    """Numbers as ranges of neighbours."""
+    if not numbers:
+        return []
+    numbers.sort()
+    first = last = numbers[0]
+    if numbers[-1] - first == len(numbers) - 1:
+        return [(first, numbers[-1])]
+    ranges: list[tuple[int, int]] = []
+    for number in numbers:
+        if number > last + 1:
+            ranges.append((first, last))
+            first = number
+        last = number
+    ranges.append((first, last))
+    return ranges
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

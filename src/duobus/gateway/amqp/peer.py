@@ -186,9 +186,13 @@ class Peer(asyncio.Protocol):
         """See asyncio.Protocol."""
         self.can_write = True
         self.see_to_reading()
+        for deliveries in self._deliveries.values():
+            for outlet in deliveries.outlets.values():
+                outlet.wake()
         for endpoint in list(self._endpoints.values()):
             if isinstance(endpoint, OutgoingLink):
-                endpoint.wake()
+                if endpoint.unsent:
+                    endpoint.wake()
             elif isinstance(endpoint, (ReplyLink, PassedLink)):
                 endpoint.pump()
         self.passing.resume()

@@ -255,6 +255,7 @@ class SessionLink(OutgoingLink, Holder):
         if not self.receiver.is_closed:
             self._unsent.append((batch, 0))
             self._unsent_number += number
+            self._give_back_surplus()
             self.wake()
 
     def is_even(self) -> None:
@@ -285,6 +286,11 @@ class SessionLink(OutgoingLink, Holder):
     def lost_error(self, error: ServiceBusError) -> ServiceBusError:
         """A lock that went with its session's."""
         return session_lock_lost(self.session_id) if self.receiver.lock.is_over else error
+
+    def ask_no_more(self) -> None:
+        """See OutgoingLink: what waits at the outlet was never written, and goes back uncounted."""
+        self._outlet.spread()
+        super().ask_no_more()
 
     def close(self) -> None:
         """The link is gone, and its session free at once: what the client has of it goes back, in order.

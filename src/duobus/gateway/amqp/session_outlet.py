@@ -17,7 +17,6 @@ from duobus.gateway.amqp.deliveries import Stretch, split
 from duobus.gateway.amqp.mapping import CopyHeadMaker, HeadMaker
 from duobus.gateway.amqp.outgoing_link import WRITTEN_BYTES, write_outcome
 from duobus.gateway.amqp.slices import Pace
-from duobus.model.columns import DeliveryBatch
 from duobus.model.metering import OPERATION_BYTES, RECEIVE, SETTLE, operations_of
 
 if TYPE_CHECKING:
@@ -28,6 +27,46 @@ if TYPE_CHECKING:
 
 
 _PAYLOAD: Final = attrgetter("payload")
+
+
+class _Letter:
+    """What is written in one go: messages of any number of fragments and links.
+
+    Attributes:
+        links: The links with the number of each, in order.
+        endpoints, untils: Link and end of lock of each message.
+        runs: What has consecutive locks: (batch, first lock, number).
+        heads, payloads: Of each message, as far as it was added.
+        number: How many those are.
+    """
+
+    __slots__ = ("endpoints", "heads", "links", "number", "payloads", "runs", "untils")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin the next one."""
+        self.links: list[tuple[Link, int]] = []
+        self.endpoints: list[SessionLink] = []
+        self.untils: list[int] = []
+        self.runs: list[tuple[TurnBatch, int, int]] = []
+        self.heads: list[bytes] = []
+        self.payloads: list[bytes] = []
+        self.number = 0
+
+    def add(self, maker: HeadMaker, batch: TurnBatch, start: int, end: int) -> None:
+        """Add these messages of a batch; their links, endpoints and ends of locks are there already."""
+        many = end - start
+        if not many:
+            return
+        slots = batch.slots if many == len(batch.slots) else batch.slots[start:end]
+        untils = self.untils if not self.number else self.untils[self.number :]
+        heads, payloads = maker.heads_until(slots, batch.handle.number, untils)
+        self.heads += heads
+        self.payloads += payloads
+        self.runs.append((batch, batch.first_lock + start, many))
+        self.number += many
 
 
 class SessionOutlet(Outlet):
@@ -87,69 +126,96 @@ class SessionOutlet(Outlet):
         outcomes = [item for item in released if isinstance(item, SettleBatch)]
         if outcomes:
             self._answer(outcomes)
-        for item in released:
-            if isinstance(item, TurnBatch):
-                self._write(item)
+        batches = [item for item in released if isinstance(item, TurnBatch)]
+        if batches:
+            batches = self._write_all(batches)
+        if batches:
+            # Before what came meanwhile. It goes on when the socket takes more, or has got what was written.
+            self.ready = [*batches, *self.ready]
+            self.is_held = True
+            if self._peer.can_write:
+                self.wake()
+        elif self.is_held:
+            self.go_on()
 
     # -- deliveries ---------------------------------------------------------------------------------------------
 
-    def _write(self, batch: TurnBatch) -> None:
-        """Write what is as usual; what has to wait for anything waits at its link."""
-        slots = batch.slots
-        # So many at a time, then the output's size is looked at again.
-        stretch = max(1, WRITTEN_BYTES // max(map(len, map(_PAYLOAD, slots))))
-        may_write = self._peer.has_room and self._session.can_write(len(slots))
-        # What can be written in one go: the links with the number of each, and link and end of lock of each message.
-        links: list[tuple[Link, int]] = []
-        endpoints: list[SessionLink] = []
-        untils: list[int] = []
-        start = at = 0
-        for lock, number, until_ms in batch.parts:
-            endpoint: SessionLink = lock.owner.mailbox  # type: ignore[attr-defined]  # a SessionReceiver's
-            end = at + number
-            if end - start > stretch and at > start:
-                self._write_together(batch, links, endpoints, untils, start)
-                links, endpoints, untils, start = [], [], [], at
-                may_write = may_write and self._peer.has_room
-            link = endpoint.takes(number) if may_write and number <= stretch else None
-            if link is not None:
-                links.append((link, number))
-                if number == 1:
-                    endpoints.append(endpoint)
-                    untils.append(until_ms)
-                else:
-                    endpoints += [endpoint] * number
-                    untils += [until_ms] * number
-            else:
-                self._write_together(batch, links, endpoints, untils, start)
-                links, endpoints, untils, start = [], [], [], end
-                endpoint.keep(DeliveryBatch(batch.handle, batch.prefix, batch.first_lock + at, slots[at:end], until_ms))
-            at = end
-        self._write_together(batch, links, endpoints, untils, start)
+    def _write_all(self, batches: list[TurnBatch]) -> list[TurnBatch]:
+        """Write what is as usual; what has to wait for anything but the socket waits at its link.
 
-    def _write_together(
-        self,
-        batch: TurnBatch,
-        links: list[tuple[Link, int]],
-        endpoints: list[SessionLink],
-        untils: list[int],
-        start: int,
-    ) -> None:
-        """Write the messages of these links, from ``start`` of the batch on, in one go."""
-        number = len(untils)
+        Returns:
+            What the socket has no room for.
+        """
+        letter = _Letter()
+        for index, batch in enumerate(batches):
+            slots = batch.slots
+            # So many at a time, then the output's size is looked at again.
+            stretch = max(1, WRITTEN_BYTES // max(map(len, map(_PAYLOAD, slots))))
+            if letter.number + len(slots) > stretch:
+                self._post(letter)
+            if not letter.number and not self._peer.has_room:
+                return batches[index:]
+            may_write = self._session.can_write(letter.number + len(slots))
+            start = at = 0
+            for part, (lock, number, until_ms) in enumerate(batch.parts):
+                endpoint: SessionLink = lock.owner.mailbox  # type: ignore[attr-defined]  # a SessionReceiver's
+                end = at + number
+                if end - start > stretch and at > start:
+                    letter.add(self._heads, batch, start, at)
+                    self._post(letter)
+                    start = at
+                    if not self._peer.has_room:
+                        return [batch.behind(part, at), *batches[index + 1 :]]
+                link = endpoint.takes(number) if may_write and number <= stretch else None
+                if link is not None:
+                    letter.links.append((link, number))
+                    if number == 1:
+                        letter.endpoints.append(endpoint)
+                        letter.untils.append(until_ms)
+                    else:
+                        letter.endpoints += [endpoint] * number
+                        letter.untils += [until_ms] * number
+                else:
+                    letter.add(self._heads, batch, start, at)
+                    endpoint.keep(batch.part_of(at, number, until_ms))
+                    start = end
+                at = end
+            letter.add(self._heads, batch, start, at)
+        self._post(letter)
+        return []
+
+    def _post(self, letter: _Letter) -> None:
+        """Write the messages of a letter in one go, and empty it."""
+        number = letter.number
         if not number:
             return
-        slots = batch.slots if number == len(batch.slots) else batch.slots[start : start + number]
-        heads, payloads = self._heads.heads_until(slots, batch.handle.number, untils)
-        first_lock = batch.first_lock + start
+        payloads = letter.payloads
         self.pace.wrote()
-        first_id = send_shared(self._session, links, batch.prefix, first_lock, heads, payloads)
-        self._deliveries.add(self, batch.handle, batch.prefix, first_id, first_lock, number, endpoints)
+        tags = [(batch.prefix, first_lock, many) for batch, first_lock, many in letter.runs]
+        first_id = send_shared(self._session, letter.links, tags, letter.heads, payloads)
+        at = 0
+        for batch, first_lock, many in letter.runs:
+            endpoints = letter.endpoints[at : at + many]
+            self._deliveries.add(self, batch.handle, batch.prefix, first_id + at, first_lock, many, endpoints)
+            at += many
         size = sum(map(len, payloads))
-        operations = len(payloads)
+        operations = number
         if size > OPERATION_BYTES and max(map(len, payloads)) > OPERATION_BYTES:
             operations = sum(operations_of(len(payload)) for payload in payloads)
-        self._peer.meter(self.queue, RECEIVE, len(payloads), size, operations)
+        self._peer.meter(self.queue, RECEIVE, number, size, operations)
+        letter.clear()
+
+    def spread(self) -> None:
+        """Leave what waits for the socket to the links whose it is: one of them goes, and takes its own along."""
+        ready, self.ready = self.ready, []
+        for item in ready:
+            if not isinstance(item, TurnBatch):
+                self.ready.append(item)
+                continue
+            at = 0
+            for lock, number, until_ms in item.parts:
+                lock.owner.mailbox.keep(item.part_of(at, number, until_ms))  # type: ignore[attr-defined]
+                at += number
 
     # -- settlement ---------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ followed by what a message broker does: close, open, begin a generation, until t
 After each opening the rows must be those of the commit that the store says was its last one: the last that was
 acknowledged, or the one that failed (I1, I17, I56). A message that is there although its deletion was acknowledged has
 *revived*; one that is missing is *lost*. Needs root on Linux, for the file systems. That a signal ends the process
-would be a finding, too (decision 0039).
+would be a finding, too (decision 0037).
 
 Exit status: 0 no difference; 1 one was found, and the files are kept; 3 no file system can be mounted here.
 """

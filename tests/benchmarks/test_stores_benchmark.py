@@ -31,10 +31,10 @@ def test_the_ratio_is_of_the_medians_and_its_range_of_the_rounds() -> None:
 def test_each_bound_that_was_missed_is_told() -> None:
     good, bad = stores.compare([sample(1.0, 1.19)]), stores.compare([sample(1.0, 1.3)])
     rates = {"A100": {"rate": {"median": 0.91}}, "B": {"rate": {"median": 0.5}}}
-    document = {"stall": {"results": {"plain": good, "spread": bad}}, "spread": {"results": rates}}
+    document = {"stall": {"results": {"plain": good, "spread": bad}}, "spread": {"results": {"plain": rates}}}
     assert stores.missed(document) == [
         "spread: end_to_end_p99_ms is 1.30 times what it is without the stall, not 1.2",
-        "B: four stores reach 0.50 of the rate of one, not 0.9",
+        "B: 16 fragments over four stores reach 0.50 of the rate of a plain queue in 1 store, not 0.9",
     ]
     assert stores.missed({}) == []
 
@@ -50,15 +50,21 @@ def test_clients_of_other_stores_are_measured_without_and_with_a_stall(tmp_path:
     assert len(stores.stall_table(document["results"]).splitlines()) == 4
 
 
-def test_four_stores_are_measured_beside_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_four_stores_are_measured_beside_one_with_as_many_fragments_and_a_plain_queue(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     output = tmp_path / "stores.json"
     words = ["--quick", "--parts", "spread", "--workloads", "A100,D", "--data-root", str(tmp_path)]
     assert stores.main([*words, "--duobus", f"{sys.executable} {FAKE}", "--output", str(output)]) == 0
     document = json.loads(output.read_text())
     assert document["failures"] == []
-    assert list(document["spread"]["results"]) == ["A100", "D"]
-    assert all(found["rate"]["median"] > 0 for found in document["spread"]["results"].values())
-    assert "| A100 |" in capsys.readouterr().out
+    results = document["spread"]["results"]
+    assert list(results) == list(stores.BESIDE)
+    for found in results.values():
+        assert list(found) == ["A100", "D"]
+        assert all(ratio["rate"]["median"] > 0 for ratio in found.values())
+    printed = capsys.readouterr().out
+    assert [f"4 stores : {words} |" in printed for words in stores.BESIDE.values()] == [True, True]
 
 
 @pytest.mark.parametrize("words", [["--parts", "nonsense"], ["--workloads", "Z9"]])

@@ -10,8 +10,8 @@ import pytest
 from broker_kit import Hall, answers, batch, payloads, receiver, settlement, simulated, turns
 from fragment_kit import Box
 
-from duobus.broker import DEFER, MAIN, Queue
-from duobus.errors import ArgumentInvalid, EntityNotFound, NotAllowed, ServerBusy
+from duobus.broker import ABANDON, DEAD_LETTER, DEFER, MAIN, Queue
+from duobus.errors import ArgumentInvalid, EntityNotFound, MessageNotFound, NotAllowed, ServerBusy
 from duobus.model.description import RuleDescription, SubscriptionDescription, TopicDescription
 from duobus.stores.interface import StoredMessage
 
@@ -138,6 +138,33 @@ async def test_a_lock_is_lost_and_the_message_comes_again_with_a_higher_count(ha
     await turns()
     ((slot,),) = (delivered.slots for delivered in again.ready)
     assert (slot.payload, slot.deliveries) == (b"m", 1)
+
+
+@simulated
+async def test_a_deferred_message_that_is_locked_for_the_last_time_is_dead_lettered(hall: Hall) -> None:
+    await hall.start()
+    queue = await hall.create(max_delivery_count=2)
+    queue.send(batch(b"m"))
+    await turns()
+    taker, box = receiver(queue, 2)
+    for outcome in (ABANDON, DEFER):
+        await turns()
+        (delivered,), box.ready = box.ready, []
+        command = settlement(delivered)
+        command.outcome = outcome
+        delivered.fragment.broker.submit(command)
+        await turns()
+    taker.close()
+    # The second of two deliveries, and its lock is lost (I6).
+    assert len(queue.lock_deferred(MAIN, [1])) == 1
+    assert (await moved(hall, place(queue) % 4 + 1))["state"] == "done"
+    await asyncio.sleep(1)
+    with pytest.raises(MessageNotFound):
+        queue.lock_deferred(MAIN, [1])
+    dead = Box()
+    queue.open_receiver(DEAD_LETTER, dead, removing=False).request(1)
+    await turns()
+    assert payloads(dead) == [b"m"]
 
 
 @simulated

@@ -17,6 +17,6 @@ def test_no_seed_shows_more_of_a_move_than_a_short_outage(first: int) -> None:
     assert moves > 10
 
 
-@pytest.mark.parametrize("seed", [142, 184])
+@pytest.mark.parametrize("seed", [142, 184, 887])
 def test_what_a_seed_of_moves_has_found_stays_mended(seed: int) -> None:
     assert run(seed)[0] == []

@@ -54,7 +54,7 @@ def test_files_are_private_and_so_is_their_folder(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux tells what is mapped")
 def test_no_file_of_a_store_is_mapped_whoever_reads_it(tmp_path: Path) -> None:
-    # On a full disk a page of a mapped file may have no room, and then the process ends (decision 0039).
+    # On a full disk a page of a mapped file may have no room, and then the process ends (decision 0037).
     broker = filled(tmp_path)
     store = broker.store
     assert isinstance(store, SqliteStore)

@@ -48,7 +48,7 @@ def mark_of(deliveries: int, life: int) -> int:
     """What is kept of a message that was received: its delivery count, and the life of its fragment, 0 when not known.
 
     A broker that is killed may forget its last deliveries, so the next life of a fragment hands the same message out
-    with the same count again; within one life it does not (decision 0040).
+    with the same count again; within one life it does not (decision 0038).
     """
     return life << _LIFE_SHIFT | deliveries
 

@@ -7,7 +7,7 @@ How a store is opened, and why:
 * Normal locking mode, because checkpoints run on a connection of their own, which exclusive mode would not
   let in. Instead a ``flock`` on ``<file>.lock`` keeps a second process out; exclusive mode measured 3 % faster.
 * The log's index in this process's memory, which its connections share, and not in a ``-shm`` file that is mapped:
-  where the file system finds no room for a page of that, the process ends by SIGBUS (decision 0039).
+  where the file system finds no room for a page of that, the process ends by SIGBUS (decision 0037).
 * No automatic checkpoints and none at close: SQLite would put them inside a commit, or run one on a file
   that has just failed an fsync.
 * At open, the whole log is copied into the database file, synced, and cut to nothing. After a refused fsync

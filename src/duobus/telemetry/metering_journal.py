@@ -2,7 +2,7 @@
 
 Memory that is mapped from a file belongs to the system: it is still there when the process is not. Each count has a
 place of its own that is overwritten in place, without a call of the system: 0.1 us instead of 0.8. Where the file
-system would need a new block for that, a full disk would end the process by SIGBUS (decision 0039); there the counts
+system would need a new block for that, a full disk would end the process by SIGBUS (decision 0037); there the counts
 are written by calls, which the disk may refuse. What a power cut takes is at most the running minute. The numbers of
 records are those that they get in the log, so that a minute that is found in both is read once.
 """

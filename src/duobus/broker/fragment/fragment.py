@@ -149,7 +149,8 @@ class Fragment:
             if slot.count <= source.highest_delivered and slot.deliveries == 0 and kind_of(slot.state) == ACTIVE:
                 slot.deliveries = 1
             source.keep(slot)
-            if kind_of(slot.state) == ACTIVE and self.worn_out(source, slot):
+            # What was put off or deferred had deliveries left: one that has none was locked as a deferred message.
+            if kind_of(slot.state) != SCHEDULED and self.worn_out(source, slot):
                 slot.lock = RESERVED
                 source.worn.append(slot)
                 self.deadline = 0

@@ -50,7 +50,7 @@ ENQUEUE_SEQUENCE_NUMBER: Final = Symbol("x-opt-enqueue-sequence-number")
 DEAD_LETTER_SOURCE: Final = Symbol("x-opt-deadletter-source")
 LOCK_TOKEN: Final = Symbol("x-opt-lock-token")
 #: Of what is deferred: bytes 2 to 5 of the lock token by which it was, as a number, where a restart since it came may
-#: have forgotten deliveries (decision 0040).
+#: have forgotten deliveries (decision 0038).
 DEFERRED_IN: Final = Symbol("x-opt-duobus-deferred-in")
 
 #: The end of the last year that clients can tell, as Python's SDK rounds it: a message that waits for later would wait

@@ -186,7 +186,7 @@ class Measured(NamedTuple):
     is_fitted: bool = False
 
 
-#: benchmarks/results/69b114e-rabbitmq.json (plain, partitioned); for PostgreSQL see docs/explanation/scale.md.
+#: benchmarks/results/69b114e-rabbitmq.json (plain, partitioned), bbec94f-rabbitmq.json (PostgreSQL).
 MEASURED: Final[Mapping[str, Measured]] = {
     "file": Measured(
         1,
@@ -202,9 +202,9 @@ MEASURED: Final[Mapping[str, Measured]] = {
     ),
     "postgres": Measured(
         1,
-        {"A100": 11_099, "A1000": 36_390, "C1x1": 34_724, "C4x4": 39_515, "D": 387},
-        {"A100": 19.7, "A1000": 6.17, "C1x1": 11.3, "C4x4": 8.9, "D": 742.9},
-        72.3,
+        {"A100": 65_485, "A1000": 125_938, "C1x1": 83_667, "C4x4": 90_804, "D": 872},
+        {"A100": 8.05, "A1000": 4.47, "C1x1": 7.82, "C4x4": 7.12, "D": 610.4},
+        53.9,
         is_fitted=True,
     ),
 }

@@ -15,7 +15,7 @@ ARGS ?=
 COMPILED_TESTS := $(addprefix tests/,codec amqp model broker gateway conformance durability hostile simulation)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test compile test-compiled demo demo-spark demo-cluster serve bench parts doors neighbours backlog connections fanout paired passing scale bench-spark spark-cluster sim sim-bugs killloop faults cuts fulldisk powercut spark-kills javascript go proton fuzz docs samples schemathesis twins format clean stores entities
+.PHONY: help setup check test compile test-compiled demo demo-spark demo-cluster serve bench parts doors neighbours backlog connections fanout paired passing scale bench-spark spark-cluster sim sim-bugs killloop faults cuts fulldisk powercut spark-kills javascript java go proton fuzz docs samples schemathesis twins format clean stores entities
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
@@ -146,6 +146,9 @@ javascript: $(STAMP) ## The JavaScript SDK and rhea against the broker; needs No
 
 samples: $(STAMP) ## The sample programs that the SDK publishes, those that sleep for minutes too; got from the registry
 	DUOBUS_REQUIRE_SAMPLES=1 DUOBUS_LONG_SAMPLES=1 $(BIN)/python -m pytest -q tests/samples
+
+java: $(STAMP) ## The Java SDK against the broker; needs a JDK 17 or newer, and Maven
+	DUOBUS_REQUIRE_JAVA=1 $(BIN)/python -m pytest -q tests/java
 
 go: $(STAMP) ## The Go SDK against the broker; needs Go 1.25 or newer
 	DUOBUS_REQUIRE_GO=1 $(BIN)/python -m pytest -q tests/go

@@ -1,0 +1,337 @@
+import com.azure.core.exception.ResourceNotFoundException;
+import com.azure.core.http.policy.HttpPipelinePolicy;
+import com.azure.core.util.BinaryData;
+import com.azure.messaging.servicebus.ServiceBusClientBuilder;
+import com.azure.messaging.servicebus.ServiceBusException;
+import com.azure.messaging.servicebus.ServiceBusMessage;
+import com.azure.messaging.servicebus.ServiceBusMessageBatch;
+import com.azure.messaging.servicebus.ServiceBusProcessorClient;
+import com.azure.messaging.servicebus.ServiceBusReceivedMessage;
+import com.azure.messaging.servicebus.ServiceBusReceiverClient;
+import com.azure.messaging.servicebus.ServiceBusSenderClient;
+import com.azure.messaging.servicebus.ServiceBusSessionReceiverClient;
+import com.azure.messaging.servicebus.ServiceBusTransactionContext;
+import com.azure.messaging.servicebus.administration.ServiceBusAdministrationClient;
+import com.azure.messaging.servicebus.administration.ServiceBusAdministrationClientBuilder;
+import com.azure.messaging.servicebus.administration.models.CreateQueueOptions;
+import com.azure.messaging.servicebus.administration.models.QueueProperties;
+import com.azure.messaging.servicebus.models.DeadLetterOptions;
+import com.azure.messaging.servicebus.models.SubQueue;
+import java.net.MalformedURLException;
+import java.net.URI;
+import java.net.URL;
+import java.time.Duration;
+import java.time.OffsetDateTime;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+
+/** What the Java SDK does with a broker: {@code java Programs NAME JSON}; prints one line of JSON. */
+public final class Programs {
+  private static final Duration WAIT = Duration.ofSeconds(8);
+  /** For what must not come. */
+  private static final Duration NOTHING = Duration.ofSeconds(1);
+
+  private final Map<String, Object> given;
+  private final ServiceBusClientBuilder builder;
+  private final Map<String, Object> told = new LinkedHashMap<>();
+
+  private Programs(Map<String, Object> given) {
+    this.given = given;
+    this.builder = new ServiceBusClientBuilder().connectionString(text("connection"));
+  }
+
+  @SuppressWarnings("unchecked")
+  public static void main(String[] words) throws Exception {
+    Programs program = new Programs(BinaryData.fromString(words[1]).toObject(Map.class));
+    switch (words[0]) {
+      case "sending" -> program.sending();
+      case "settling" -> program.settling();
+      case "sessions" -> program.sessions();
+      case "transactions" -> program.transactions();
+      case "processing" -> program.processing();
+      case "topics" -> program.topics();
+      case "refusals" -> program.refusals();
+      case "administering" -> program.administering();
+      default -> throw new IllegalArgumentException(words[0]);
+    }
+    System.out.println(BinaryData.fromObject(program.told).toString());
+    // Threads of the SDK outlive its clients.
+    System.exit(0);
+  }
+
+  private String text(String name) {
+    return (String) given.get(name);
+  }
+
+  private ServiceBusSenderClient sender() {
+    return builder.sender().queueName(text("queue")).buildClient();
+  }
+
+  private ServiceBusReceiverClient receiver() {
+    return builder.receiver().queueName(text("queue")).buildClient();
+  }
+
+  private static List<ServiceBusReceivedMessage> received(ServiceBusReceiverClient receiver, int number) {
+    List<ServiceBusReceivedMessage> found = new ArrayList<>();
+    while (found.size() < number) {
+      int before = found.size();
+      receiver.receiveMessages(number - before, WAIT).forEach(found::add);
+      if (found.size() == before) {
+        break;
+      }
+    }
+    return found;
+  }
+
+  private static List<String> bodies(List<ServiceBusReceivedMessage> messages) {
+    List<String> found = new ArrayList<>();
+    messages.forEach(message -> found.add(message.getBody().toString()));
+    return found;
+  }
+
+  /** One message and a batch of 100, with properties; all are received and completed. */
+  private void sending() {
+    try (ServiceBusSenderClient sender = sender(); ServiceBusReceiverClient receiver = receiver()) {
+      ServiceBusMessage alone = new ServiceBusMessage("alone").setMessageId("an id").setSubject("subject");
+      alone.getApplicationProperties().put("number", 7);
+      sender.sendMessage(alone);
+      ServiceBusMessageBatch batch = sender.createMessageBatch();
+      for (int number = 0; number < 100; number++) {
+        batch.tryAddMessage(new ServiceBusMessage(Integer.toString(number)));
+      }
+      sender.sendMessages(batch);
+      List<ServiceBusReceivedMessage> messages = received(receiver, 101);
+      messages.forEach(receiver::complete);
+      told.put("bodies", bodies(messages));
+      ServiceBusReceivedMessage first = messages.get(0);
+      told.put("first", List.of(first.getMessageId(), first.getSubject(), first.getApplicationProperties().get("number")));
+      told.put("left", bodies(received(receiver, 0)).size() + (receiver.peekMessage() == null ? 0 : 1));
+    }
+  }
+
+  /** Each way to settle a message, and what it does. */
+  private void settling() {
+    try (ServiceBusSenderClient sender = sender();
+        ServiceBusReceiverClient receiver = receiver();
+        ServiceBusReceiverClient dead =
+            builder.receiver().queueName(text("queue")).subQueue(SubQueue.DEAD_LETTER_QUEUE).buildClient()) {
+      for (String body : List.of("dead", "abandoned", "renewed", "deferred")) {
+        sender.sendMessage(new ServiceBusMessage(body));
+      }
+      List<ServiceBusReceivedMessage> messages = received(receiver, 4);
+      receiver.deadLetter(messages.get(0), new DeadLetterOptions().setDeadLetterReason("a reason"));
+      receiver.abandon(messages.get(1));
+      OffsetDateTime until = messages.get(2).getLockedUntil();
+      told.put("renewed", receiver.renewMessageLock(messages.get(2)).isAfter(until));
+      receiver.complete(messages.get(2));
+      receiver.defer(messages.get(3));
+      ServiceBusReceivedMessage again = received(receiver, 1).get(0);
+      told.put("again", List.of(again.getBody().toString(), again.getDeliveryCount()));
+      receiver.complete(again);
+      ServiceBusReceivedMessage letter = received(dead, 1).get(0);
+      told.put("dead", List.of(letter.getBody().toString(), letter.getDeadLetterReason()));
+      dead.complete(letter);
+      ServiceBusReceivedMessage peeked = receiver.peekMessage();
+      told.put("peeked", List.of(peeked.getBody().toString(), peeked.getState().toString()));
+      ServiceBusReceivedMessage deferred = receiver.receiveDeferredMessage(peeked.getSequenceNumber());
+      receiver.complete(deferred);
+      told.put("deferred", deferred.getBody().toString());
+      long number = sender.scheduleMessage(new ServiceBusMessage("later"), OffsetDateTime.now().plusHours(1));
+      told.put("scheduled", receiver.peekMessage().getState().toString());
+      sender.cancelScheduledMessage(number);
+      told.put("left", receiver.peekMessage() != null);
+    }
+  }
+
+  /** A session by turns: its order, its lock, its state. */
+  private void sessions() {
+    try (ServiceBusSenderClient sender = sender();
+        ServiceBusSessionReceiverClient accepting =
+            builder.sessionReceiver().queueName(text("queue")).buildClient()) {
+      for (int number = 0; number < 5; number++) {
+        sender.sendMessage(new ServiceBusMessage("a" + number).setSessionId("a"));
+        sender.sendMessage(new ServiceBusMessage("b" + number).setSessionId("b"));
+      }
+      try (ServiceBusReceiverClient one = accepting.acceptSession("a")) {
+        one.setSessionState("a state".getBytes());
+        OffsetDateTime until = one.renewSessionLock();
+        told.put("locked", until.isAfter(OffsetDateTime.now()));
+        List<ServiceBusReceivedMessage> messages = received(one, 5);
+        messages.forEach(one::complete);
+        told.put("a", bodies(messages));
+      }
+      try (ServiceBusReceiverClient next = accepting.acceptNextSession()) {
+        told.put("next", next.getSessionId());
+        List<ServiceBusReceivedMessage> messages = received(next, 5);
+        messages.forEach(next::complete);
+        told.put("b", bodies(messages));
+      }
+      try (ServiceBusReceiverClient again = accepting.acceptSession("a")) {
+        told.put("state", new String(again.getSessionState()));
+      }
+    }
+  }
+
+  /** A transaction that is committed, and one that is rolled back. */
+  private void transactions() {
+    try (ServiceBusSenderClient sender = sender(); ServiceBusReceiverClient receiver = receiver()) {
+      sender.sendMessage(new ServiceBusMessage("taken"));
+      ServiceBusReceivedMessage taken = received(receiver, 1).get(0);
+      ServiceBusTransactionContext undone = sender.createTransaction();
+      sender.sendMessage(new ServiceBusMessage("never"), undone);
+      sender.rollbackTransaction(undone);
+      ServiceBusTransactionContext kept = sender.createTransaction();
+      sender.sendMessage(new ServiceBusMessage("one"), kept);
+      sender.sendMessage(new ServiceBusMessage("two"), kept);
+      told.put("before", received(receiver, 0).size() + (peeks(receiver, "one") ? 1 : 0));
+      sender.commitTransaction(kept);
+      receiver.complete(taken);
+      List<ServiceBusReceivedMessage> messages = received(receiver, 2);
+      messages.forEach(receiver::complete);
+      told.put("after", bodies(messages));
+      List<String> more = new ArrayList<>();
+      receiver.receiveMessages(1, NOTHING).forEach(message -> more.add(message.getBody().toString()));
+      told.put("more", more);
+    }
+  }
+
+  private static boolean peeks(ServiceBusReceiverClient receiver, String body) {
+    for (ServiceBusReceivedMessage message : receiver.peekMessages(10)) {
+      if (message.getBody().toString().equals(body)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /** The processor, which completes by itself. */
+  private void processing() throws InterruptedException {
+    CountDownLatch done = new CountDownLatch(20);
+    ConcurrentLinkedQueue<String> errors = new ConcurrentLinkedQueue<>();
+    ServiceBusProcessorClient processor =
+        builder
+            .processor()
+            .queueName(text("queue"))
+            .maxConcurrentCalls(4)
+            .processMessage(context -> done.countDown())
+            .processError(context -> errors.add(context.getException().toString()))
+            .buildProcessorClient();
+    processor.start();
+    try (ServiceBusSenderClient sender = sender(); ServiceBusReceiverClient receiver = receiver()) {
+      for (int number = 0; number < 20; number++) {
+        sender.sendMessage(new ServiceBusMessage("p" + number));
+      }
+      told.put("all", done.await(10, TimeUnit.SECONDS));
+      processor.close();
+      told.put("errors", new ArrayList<>(errors));
+      told.put("left", receiver.peekMessage() != null);
+    }
+  }
+
+  /** A topic with a subscription that takes all, and one that takes some. */
+  private void topics() {
+    try (ServiceBusSenderClient sender = builder.sender().topicName(text("topic")).buildClient()) {
+      for (int number = 0; number < 4; number++) {
+        ServiceBusMessage message = new ServiceBusMessage("t" + number);
+        message.getApplicationProperties().put("even", number % 2 == 0);
+        sender.sendMessage(message);
+      }
+    }
+    for (String name : List.of("all", "even")) {
+      try (ServiceBusReceiverClient receiver =
+          builder.receiver().topicName(text("topic")).subscriptionName(name).buildClient()) {
+        List<ServiceBusReceivedMessage> messages = received(receiver, name.equals("all") ? 4 : 2);
+        messages.forEach(receiver::complete);
+        told.put(name, bodies(messages));
+      }
+    }
+  }
+
+  /** What is said of a queue that is not there, and of a message that is too large. */
+  private void refusals() {
+    try (ServiceBusSenderClient sender = builder.sender().queueName("no-such-queue").buildClient()) {
+      sender.sendMessage(new ServiceBusMessage("m"));
+      told.put("missing", "none");
+    } catch (ServiceBusException error) {
+      told.put("missing", error.getReason().toString());
+    }
+    try (ServiceBusSenderClient sender = sender()) {
+      sender.sendMessage(new ServiceBusMessage(BinaryData.fromBytes(new byte[300 * 1024])));
+      told.put("large", "none");
+    } catch (ServiceBusException error) {
+      told.put("large", error.getReason().toString());
+    }
+  }
+
+  /** The administration client, which drops the port of its connection string: a policy puts it back. */
+  private ServiceBusAdministrationClient administration() {
+    URI door = URI.create(text("admin"));
+    HttpPipelinePolicy there =
+        (context, next) -> {
+          URL url = context.getHttpRequest().getUrl();
+          try {
+            URL moved = new URL(door.getScheme(), door.getHost(), door.getPort(), url.getFile());
+            context.getHttpRequest().setUrl(moved);
+          } catch (MalformedURLException error) {
+            throw new IllegalStateException(error);
+          }
+          return next.process();
+        };
+    return new ServiceBusAdministrationClientBuilder()
+        .connectionString(text("connection"))
+        .addPolicy(there)
+        .buildClient();
+  }
+
+  /** Queues are made, listed, changed and deleted; names come back as they were given. */
+  private void administering() {
+    ServiceBusAdministrationClient client = administration();
+    int before = listed(client).size();
+    List<Integer> sizes = new ArrayList<>();
+    boolean ordered = true;
+    int made = 0;
+    for (int number : List.of(1, 100, 101)) {
+      for (; made < number; made++) {
+        client.createQueue(String.format("listed-%03d", made));
+      }
+      List<String> names = listed(client);
+      sizes.add(names.size() - before);
+      ordered &= names.equals(names.stream().sorted().toList());
+    }
+    told.put("sizes", sizes);
+    told.put("ordered", ordered);
+    List<String> names = new ArrayList<>();
+    for (String name : List.of("Xa", "Xa/b.c-d_e", "X".repeat(260))) {
+      client.createQueue(name);
+      names.add(client.getQueue(name).getName());
+      names.add(client.getQueue(name.toUpperCase()).getName());
+    }
+    told.put("names", names);
+    client.createQueue("changing", new CreateQueueOptions().setPartitioningEnabled(true));
+    QueueProperties changing = client.getQueue("changing");
+    changing.setMaxDeliveryCount(3).setDefaultMessageTimeToLive(Duration.ofMinutes(5));
+    client.updateQueue(changing);
+    QueueProperties changed = client.getQueue("changing");
+    told.put("changed", List.of(changed.getMaxDeliveryCount(), changed.getDefaultMessageTimeToLive().toString(), changed.isPartitioningEnabled()));
+    told.put("active", client.getQueueRuntimeProperties("changing").getActiveMessageCount());
+    client.deleteQueue("changing");
+    told.put("exists", client.getQueueExists("changing"));
+    try {
+      client.getQueue("changing");
+      told.put("gone", "none");
+    } catch (ResourceNotFoundException error) {
+      told.put("gone", error.getResponse().getStatusCode());
+    }
+  }
+
+  private static List<String> listed(ServiceBusAdministrationClient client) {
+    List<String> names = new ArrayList<>();
+    client.listQueues().forEach(queue -> names.add(queue.getName()));
+    return names;
+  }
+}

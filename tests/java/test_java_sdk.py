@@ -1,0 +1,79 @@
+"""The Java SDK against the broker; each test runs one program of ``programs/``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kit_java import BUILD_LIMIT_S, Java, JavaBus
+from kit_programs import LIMIT_S
+
+from duobus.demo.server_process import ServerProcess, queues_config
+
+# The first test of a run builds the programs; a program has its own limit.
+pytestmark = [pytest.mark.timeout(2 * BUILD_LIMIT_S + LIMIT_S), pytest.mark.xdist_group("java")]
+
+
+def test_one_message_and_a_batch_of_100_arrive_as_101(java: Java, java_bus: JavaBus) -> None:
+    found = java.run("sending", queue=java_bus.queue(), connection=java_bus.process.connection_string)
+    assert found["bodies"] == ["alone", *map(str, range(100))]
+    assert found["first"] == ["an id", "subject", 7]
+    assert found["left"] == 0
+
+
+def test_every_way_to_settle_does_what_it_says(java: Java, java_bus: JavaBus) -> None:
+    found = java.run("settling", queue=java_bus.queue(), connection=java_bus.process.connection_string)
+    assert found == {
+        "renewed": True,
+        "again": ["abandoned", 1],
+        "dead": ["dead", "a reason"],
+        "peeked": ["deferred", "DEFERRED"],
+        "deferred": "deferred",
+        "scheduled": "SCHEDULED",
+        "left": False,
+    }
+
+
+def test_sessions_keep_their_order_and_their_state(java: Java, java_bus: JavaBus) -> None:
+    found = java.run("sessions", queue=java_bus.queue("session"), connection=java_bus.process.connection_string)
+    assert found == {
+        "locked": True,
+        "a": [f"a{number}" for number in range(5)],
+        "next": "b",
+        "b": [f"b{number}" for number in range(5)],
+        "state": "a state",
+    }
+
+
+def test_a_transaction_shows_all_when_it_is_committed_and_nothing_when_it_is_rolled_back(
+    java: Java, java_bus: JavaBus
+) -> None:
+    found = java.run("transactions", queue=java_bus.queue(), connection=java_bus.process.connection_string)
+    assert found == {"before": 0, "after": ["one", "two"], "more": []}
+
+
+def test_the_processor_completes_what_it_was_given(java: Java, java_bus: JavaBus) -> None:
+    found = java.run("processing", queue=java_bus.queue(), connection=java_bus.process.connection_string)
+    assert found == {"all": True, "errors": [], "left": False}
+
+
+def test_subscriptions_get_what_their_rules_let_through(java: Java, java_bus: JavaBus) -> None:
+    found = java.run("topics", topic="topic", connection=java_bus.process.connection_string)
+    assert found == {"all": ["t0", "t1", "t2", "t3"], "even": ["t0", "t2"]}
+
+
+def test_what_cannot_be_is_told_with_the_sdks_reason(java: Java, java_bus: JavaBus) -> None:
+    found = java.run("refusals", queue=java_bus.queue(), connection=java_bus.process.connection_string)
+    assert found == {"missing": "MESSAGING_ENTITY_NOT_FOUND", "large": "MESSAGE_SIZE_EXCEEDED"}
+
+
+def test_the_administration_client_makes_lists_changes_and_deletes(java: Java, tmp_path: Path) -> None:
+    # A broker of its own: lists show what others make.
+    with ServerProcess(tmp_path, config=queues_config({})) as server:
+        found = java.run("administering", connection=server.connection_string, admin=server.ready["admin_url"])
+    assert found["sizes"] == [1, 100, 101]
+    assert found["ordered"] is True
+    assert found["names"] == [name for name in ("Xa", "Xa/b.c-d_e", "X" * 260) for _ in range(2)]
+    assert found["changed"] == [3, "PT5M", True]
+    assert found["active"] == 0
+    assert (found["exists"], found["gone"]) == (False, 404)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -92,6 +94,26 @@ def run_program(
     assert len(lines) == 1, f"{program} did not print one line:\n{done.stdout}\n{done.stderr[-4000:]}"
     found: dict[str, Any] = json.loads(lines[0])
     return found, done.stderr
+
+
+def built(name: str, made: str, build: Callable[[Path], None]) -> Path:
+    """Return CACHE/``name``, which ``build`` makes where it is missing: once for all processes of a run.
+
+    ``made``: a short name for what it is; its processes wait for each other.
+    """
+    place = CACHE / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    # Test processes start at the same time; the first builds, the others wait for it.
+    with (CACHE / f"{made}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            build(place)
+    return place
+
+
+def version_of(files: Iterable[Path]) -> str:
+    """Names and contents of files, as a few letters."""
+    return hashlib.sha256(b"\0".join(path.name.encode() + path.read_bytes() for path in files)).hexdigest()[:12]
 
 
 def do_without(reason: str, required: str) -> NoReturn:

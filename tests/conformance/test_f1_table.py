@@ -23,7 +23,10 @@ MODULES = {
     "raw HTTP": ("gateway/test_f1_raw.py", "conformance/test_f1_server.py"),
     "legacy Python": ("samples/test_legacy_client.py",),
 }
-NOT_RUN = {".NET": "needs the .NET SDK", "Java": "tests/java runs its administration client, not yet by the numbers of this list"}
+NOT_RUN = {
+    ".NET": "needs the .NET SDK",
+    "Java": "tests/java runs its administration client, not yet by the numbers of this list",
+}
 BOTH = ("Python", "Python asyncio", "JavaScript")
 EVERYBODY = (*BOTH, "raw HTTP", *NOT_RUN)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import os
 import re
 import shutil
@@ -11,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from kit_programs import CACHE, Pool, ProgramBus, do_without, run_program
+from kit_programs import Pool, ProgramBus, built, do_without, run_program, version_of
 
 PROGRAMS = Path(__file__).parent / "programs"
 #: Set where a missing Go is to be a failure instead of a skip.
@@ -75,15 +73,7 @@ def build() -> Path:
     """
     if shutil.which("go") is None:
         do_without("go is not on PATH", REQUIRED)
-    version = hashlib.sha256(b"\0".join(path.name.encode() + path.read_bytes() for path in sources()))
-    binary = CACHE / f"go-{version.hexdigest()[:12]}" / "programs"
-    CACHE.mkdir(exist_ok=True)
-    # Test processes start at the same time; the first builds, the others wait for it.
-    with (CACHE / "go.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not binary.is_file():
-            _build_into(binary)
-    return binary
+    return built(f"go-{version_of(sources())}/programs", "go", _build_into)
 
 
 def _build_into(binary: Path) -> None:

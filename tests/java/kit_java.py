@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import os
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
-from kit_programs import CACHE, Pool, ProgramBus, do_without, run_program
+from kit_programs import Pool, ProgramBus, built, do_without, run_program, version_of
 
 PROGRAMS = Path(__file__).parent / "programs"
 #: Set where a missing JDK or Maven is to be a failure instead of a skip.
@@ -63,15 +61,7 @@ def build() -> Path:
         if shutil.which(tool) is None:
             do_without(f"{tool} is not on PATH", REQUIRED)
     files = sorted(path for path in PROGRAMS.iterdir() if path.suffix in {".java", ".xml"})
-    version = hashlib.sha256(b"\0".join(path.name.encode() + path.read_bytes() for path in files))
-    folder = CACHE / f"java-{version.hexdigest()[:12]}"
-    CACHE.mkdir(exist_ok=True)
-    # Test processes start at the same time; the first builds, the others wait for it.
-    with (CACHE / "java.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.is_dir():
-            _build_into(folder)
-    return folder
+    return built(f"java-{version_of(files)}", "java", _build_into)
 
 
 def _build_into(folder: Path) -> None:

@@ -8,7 +8,6 @@ endpoint gives out both. Its tenant is called adfs, which spares libraries the q
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -22,7 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from kit_programs import CACHE, do_without
+from kit_programs import built, do_without
 
 from duobus.demo.server_process import ServerProcess
 
@@ -39,13 +38,7 @@ KEY_NAME, KEY = "RootManageSharedAccessKey", "SAS_KEY_VALUE"
 
 def obtained() -> Path:
     """A folder with ``samples`` and ``packages``; made once per version of the SDK."""
-    folder = CACHE / f"samples-{version(SDK)}"
-    CACHE.mkdir(exist_ok=True)
-    with (CACHE / "samples.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.is_dir():
-            _obtain_into(folder)
-    return folder
+    return built(f"samples-{version(SDK)}", "samples", _obtain_into)
 
 
 def _obtain_into(folder: Path) -> None:

@@ -53,25 +53,19 @@ class Outlet:
         self.is_waiting = False
 
 
-class Flight(Mailbox):
-    """A parcel on its way.
+class Errand(Mailbox):
+    """What a lane has on its way to its destination.
 
     Attributes:
-        outlet: Where to.
-        parcel: The parcel.
-        life: The fragment from which it was taken, in the life that it had then.
-        is_known: The destination has said whether it has it.
+        life: The fragment that it is of, in the life that it had then.
     """
 
-    __slots__ = ("_lane", "is_known", "life", "outlet", "parcel")
+    __slots__ = ("_lane", "life")
 
-    def __init__(self, lane: Lane, outlet: Outlet, parcel: Parcel, life: Fragment) -> None:
+    def __init__(self, lane: Lane, life: Fragment) -> None:
         super().__init__()
         self._lane = lane
-        self.outlet = outlet
-        self.parcel = parcel
         self.life = life
-        self.is_known = False
 
     @property
     def destination(self) -> tuple[str, str]:
@@ -80,9 +74,27 @@ class Flight(Mailbox):
 
     @property
     def is_current(self) -> bool:
-        """Whether the fragment lives on from which it was taken, and is this server's."""
+        """Whether the fragment lives on, and is this server's."""
         handle = self._lane.handle
         return handle.fragment is self.life and time_of(handle.broker) is not None
+
+
+class Flight(Errand):
+    """A parcel on its way.
+
+    Attributes:
+        outlet: Where to.
+        parcel: The parcel.
+        is_known: The destination has said whether it has it.
+    """
+
+    __slots__ = ("is_known", "outlet", "parcel")
+
+    def __init__(self, lane: Lane, outlet: Outlet, parcel: Parcel, life: Fragment) -> None:
+        super().__init__(lane, life)
+        self.outlet = outlet
+        self.parcel = parcel
+        self.is_known = False
 
     def wake(self) -> None:
         """See Mailbox."""
@@ -91,32 +103,18 @@ class Flight(Mailbox):
             self._lane.answered(self, answer)
 
 
-class Question(Mailbox):
+class Question(Errand):
     """What a lane asks its destination about the messages that earlier lives of their fragment may have sent.
 
     Attributes:
-        life: The fragment, in the life that asks.
         number: Of answers that are awaited.
     """
 
-    __slots__ = ("_lane", "life", "number")
+    __slots__ = ("number",)
 
     def __init__(self, lane: Lane, life: Fragment, number: int) -> None:
-        super().__init__()
-        self._lane = lane
-        self.life = life
+        super().__init__(lane, life)
         self.number = number
-
-    @property
-    def destination(self) -> tuple[str, str]:
-        """Namespace and path of who is asked."""
-        return self._lane.namespace, self._lane.path
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the fragment lives on that asks, and is this server's."""
-        handle = self._lane.handle
-        return handle.fragment is self.life and time_of(handle.broker) is not None
 
     def wake(self) -> None:
         """See Mailbox."""

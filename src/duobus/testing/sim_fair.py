@@ -171,13 +171,11 @@ class _Neighbours:
         client.close()
 
 
-def run(seed: int, bug: str | None = None) -> FairWatch:
-    """Run one seed, with one planted bug or none."""
+def run(seed: int) -> FairWatch:
+    """Run one seed."""
     queues = [QueueDescription(name=name, lock_duration_ms=60_000) for name in (LOUD, QUIET)]
     queues[0] = QueueDescription(name=LOUD, lock_duration_ms=60_000, enable_partitioning=seed % 2 == 0)
     with ExitStack() as stack:
-        if bug is not None:
-            stack.enter_context(BUGS[bug]())
         world = World(seed, queues, 1)
         stack.enter_context(world.watched())
         watch = FairWatch(world)

@@ -81,14 +81,12 @@ class _Watch:
         return frozenset({(self._world.path_of(plan.handle), plan.handle.number)})
 
 
-def run(seed: int, bug: str | None = None) -> tuple[list[Violation | str], int]:
-    """Run one seed with or without a planted bug; what is wrong, and how many moves came to their end."""
+def run(seed: int) -> tuple[list[Violation | str], int]:
+    """Run one seed; what is wrong, and how many moves came to their end."""
     scenario = Scenario(seed)
     scenario.stores = max(2, scenario.stores)
     done: list[str] = []
     with ExitStack() as stack:
-        if bug is not None:
-            stack.enter_context(BUGS[bug]())
         world = World(seed, scenario.all_queues, scenario.stores)
         stack.enter_context(world.watched())
         stack.enter_context(_Watch(world).watching())

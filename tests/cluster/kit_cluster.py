@@ -20,6 +20,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import ServiceBusAdministrationClient
 from kit_postgres import running_postgres
 
+from duobus.demo.ports import HeldPort
 from duobus.demo.postgres_server import PostgresServer
 from duobus.ha.closing import prompt_client
 
@@ -54,18 +55,18 @@ class Cluster:
         self._folder = folder
         self._stores = stores
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._ports: dict[int, tuple[int, int]] = {}
+        self._ports = [(HeldPort(), HeldPort()) for _ in range(servers)]
         self._known: dict[int, dict[str, Any]] = {}
         self.servers = range(servers)
 
     def start(self, number: int) -> None:
         """Start a server; again on the ports that it had."""
-        port, http_port = self._ports.get(number, (0, 0))
+        port, http_port = self._ports[number]
         data = self._folder / f"server-{number}"
         data.mkdir(exist_ok=True)
         (data / "ready.json").unlink(missing_ok=True)
         options = ["--data", str(data), "--join", self.postgres.url(), "--emulator", "--stores", str(self._stores)]
-        options += ["--port", str(port), "--http-port", str(http_port), "--tls-port", "0"]
+        options += ["--port", str(port.number), "--http-port", str(http_port.number), "--tls-port", "0"]
         options += ["--ready-file", str(data / "ready.json"), *self._more(number)]
         with (data / "log").open("ab") as log:
             self._processes[number] = subprocess.Popen(
@@ -90,8 +91,7 @@ class Cluster:
             assert self._processes[number].poll() is None, self.log_of(number)
             assert time.monotonic() < end, self.log_of(number)
             time.sleep(0.05)
-        self._known[number] = found = json.loads(ready.read_text())
-        self._ports[number] = found["amqp_port"], found["http_port"]
+        self._known[number] = json.loads(ready.read_text())
 
     def log_of(self, number: int) -> str:
         return (self._folder / f"server-{number}" / "log").read_text()[-4000:]

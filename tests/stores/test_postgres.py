@@ -19,7 +19,7 @@ from duobus.stores import postgres as module
 from duobus.stores import postgres_link, postgres_schema
 from duobus.stores.interface import COUNT_BITS, IdBlock
 from duobus.stores.postgres import PostgresStore
-from duobus.stores.postgres_link import Link
+from duobus.stores.postgres_link import Link, Spare
 from duobus.stores.postgres_place import Place, parse
 
 
@@ -171,6 +171,43 @@ def test_a_vacuum_under_way_keeps_nobody_waiting_who_closes(make: Callable[..., 
     store.close()
     thread.join(10)
     assert not thread.is_alive()
+
+
+def test_a_vacuum_that_has_not_reached_the_server_when_the_store_closes_is_stopped_all_the_same(
+    make: Callable[..., PostgresStore],
+) -> None:
+    store = make()
+    Broker(store)
+    begun, closed = threading.Event(), threading.Event()
+
+    def long(link: Link) -> None:
+        begun.set()
+        assert closed.wait(10)
+        link.run("SELECT pg_sleep(60)")
+
+    thread = threading.Thread(target=store._vacuum.use, args=(long,))
+    thread.start()
+    assert begun.wait(10)
+    store.close()
+    closed.set()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_session_that_is_opened_while_the_store_closes_does_nothing_more(make: Callable[..., PostgresStore]) -> None:
+    store = make()
+    Broker(store)
+    used: list[Link] = []
+
+    def opened() -> Link:
+        spare.end(is_hasty=True)
+        return store._make_spare()
+
+    spare = Spare(opened)
+    spare.begin()
+    assert spare.use(used.append) is None
+    assert used == []
+    store.close()
 
 
 @pytest.mark.parametrize(

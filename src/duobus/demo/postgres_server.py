@@ -9,7 +9,6 @@ import importlib.util
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from duobus.clock import Clock
+from duobus.demo.ports import HeldPort
 
 #: What a server of tests needs and what spares it work; ``durable=True`` leaves out what loses data in a power cut.
 _SETTINGS: Final = {
@@ -64,7 +64,8 @@ class PostgresServer:
     def __init__(self, folder: Path, *, durable: bool = False, settings: Mapping[str, str] | None = None) -> None:
         self.folder = folder
         self.data = folder / "data"
-        self.port = 0
+        self._held = HeldPort()
+        self.port = self._held.number
         self._durable = durable
         self._settings = dict(settings or {})
         self._process: subprocess.Popen[bytes] | None = None
@@ -107,7 +108,6 @@ class PostgresServer:
         Raises:
             PostgresError: It does not come up.
         """
-        self.port = self.port or _free_port()
         settings = {**_SETTINGS, **({} if self._durable else _UNSAFE), "port": str(self.port), **self._settings}
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         with (self.folder / "log").open("ab") as log:
@@ -199,10 +199,3 @@ def _account() -> dict[str, Any]:
 
     found = pwd.getpwnam(_USER)
     return {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": []}
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port

@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from duobus.clock import Clock
 from duobus.demo.errors import DemoFailed
+from duobus.demo.ports import HeldPort
 
 #: Bound on a start, recovery of a full data folder on a busy machine included.
 START_TIMEOUT_S = 30.0
@@ -34,7 +35,7 @@ _LOG_TAIL_LINES = 40
 
 
 class ServerProcess:
-    """One broker process after the other on one data folder, with the same ports from the second start on.
+    """One broker process after the other on one data folder, always on the same ports.
 
     Args:
         folder: Where data, log, ready file and, if one is made, the configuration are kept; made if missing.
@@ -60,6 +61,7 @@ class ServerProcess:
         self._clock = clock or Clock()
         self._process: subprocess.Popen[bytes] | None = None
         self._ready: dict[str, Any] = {}
+        self._ports = {option: HeldPort() for option in ("--port", "--tls-port", "--http-port")}
         self._started_at_ms = 0
 
     @property
@@ -210,9 +212,9 @@ class ServerProcess:
         config = self._config_path()
         if config is not None:
             command += ["--config", str(config)]
-        # The ports of the first start are asked for again, so that clients that retry find the broker.
-        for option, member in (("--port", "amqp_port"), ("--tls-port", "tls_port"), ("--http-port", "http_port")):
-            command += [option, str(self._ready.get(member) or 0)]
+        # The same at every start, so that clients that retry find the broker.
+        for option, port in self._ports.items():
+            command += [option, str(port.number)]
         if self._ready.get("https_port"):
             command += ["--https-port", str(self._ready["https_port"])]
         return [*command, *self._arguments]

@@ -28,6 +28,8 @@ T = TypeVar("T")
 SILENCE_MS_MAX: Final = 30_000
 #: The same for a vacuum, which says nothing until it is done.
 VACUUM_MS_MAX: Final = 3_600_000
+#: Milliseconds after which somebody who is to give up asks the server again to stop.
+_ASKED_AGAIN_MS: Final = 200
 #: Bytes handed to libpq at once, which keeps what is not sent yet.
 _PIECE_BYTES: Final = 256 << 10
 
@@ -95,6 +97,7 @@ class Link:
         self._poll.register(self._pg.socket, 0)
         self._silence_ms = SILENCE_MS_MAX
         self._cancel = self._pg.get_cancel()
+        self._is_given_up = False
 
     @property
     def pid(self) -> int:
@@ -102,9 +105,9 @@ class Link:
         return self._pg.backend_pid
 
     def cancel(self) -> None:
-        """Have the server give up what it does; may be called by another thread."""
-        with suppress(psycopg.Error):
-            self._cancel.cancel()
+        """Have the server give up what it does or is about to do; may be called by another thread."""
+        self._is_given_up = True
+        self._ask_to_stop()
 
     def close(self) -> None:
         """End the session; harmless when it has ended."""
@@ -212,10 +215,21 @@ class Link:
 
     def _wait(self, events: int) -> int:
         self._poll.modify(self._pg.socket, events)
-        ready = self._poll.poll(self._silence_ms)
-        if not ready:
-            raise psycopg.OperationalError(f"no answer within {self._silence_ms / 1000:g} seconds")
-        return ready[0][1]
+        left_ms = self._silence_ms
+        while left_ms > 0:
+            asked_ms = min(left_ms, _ASKED_AGAIN_MS)
+            ready = self._poll.poll(asked_ms)
+            if ready:
+                return ready[0][1]
+            left_ms -= asked_ms
+            if self._is_given_up:
+                # A server that has not read the query yet forgets what it was asked.
+                self._ask_to_stop()
+        raise psycopg.OperationalError(f"no answer within {self._silence_ms / 1000:g} seconds")
+
+    def _ask_to_stop(self) -> None:
+        with suppress(psycopg.Error):
+            self._cancel.cancel()
 
 
 class Spare:
@@ -246,7 +260,8 @@ class Spare:
                 try:
                     if self._link is None:
                         self._link = self._make()
-                    return do(self._link)
+                    # Whoever ended its use while it was being opened found nothing to stop.
+                    return do(self._link) if self._is_wanted else None
                 except (psycopg.Error, StoreFailed, OSError):
                     # Who uses the writer's session meets what is wrong here as well.
                     self._close()

@@ -10,7 +10,7 @@ import pytest
 from broker_kit import Hall, answers, batch, payloads, receiver, simulated, simulated_over, turns
 
 from duobus.broker.fragment.slot import MAIN
-from duobus.broker.patience import ENDLESS_S, LATE_S, LONG_S, PatientWriter
+from duobus.broker.patience import COMMIT_PATIENCES, ENDLESS_S, LATE_S, LONG_S, PatientWriter
 from duobus.broker.placement import slot_of, string_key
 from duobus.errors import StoreFailed, StoreUnavailable
 from duobus.model.quotas import STORE_PATIENCE_S as PATIENCE_S
@@ -43,7 +43,14 @@ def ask(writer: PatientWriter, name: str, heard: Heard, ran: list[str], patience
     def done(result: str | None, error: BaseException | None) -> None:
         heard.append((name, result if error is None else type(error)))
 
-    writer.submit(lambda: ran.append(name) or name, done, patience_s)  # type: ignore[func-returns-value]
+    def call() -> str:
+        ran.append(name)
+        return name
+
+    if name == "commit":
+        writer.commit(call, done)
+    else:
+        writer.submit(call, done, patience_s)
 
 
 def in_virtual_time(test: Callable[[SimulationLoop], Any]) -> None:
@@ -86,6 +93,53 @@ def test_a_call_that_does_not_come_back_is_given_up_with_all_behind_it_and_those
         # What was under way may have been done after all; what only waited must not be, its caller went elsewhere.
         assert ran == ["stalled", "close"]
         assert heard == [("stalled", StoreFailed), ("behind", StoreFailed), ("close", "close")]
+
+    in_virtual_time(story)
+
+
+def test_a_commit_behind_a_slow_call_is_given_up_in_time_for_what_it_holds_to_go_elsewhere() -> None:
+    async def story(loop: SimulationLoop) -> None:
+        slow, heard, ran = Slow(), [], []  # type: Slow, Heard, list[str]
+        writer = PatientWriter(loop, slow)
+        ask(writer, "read", heard, ran)
+        await asyncio.sleep(0.1)
+        began_s = loop.time()
+        ask(writer, "commit", heard, ran)
+        await asyncio.sleep(PATIENCE_S - 0.2)
+        slow.step()
+        await asyncio.sleep(began_s + COMMIT_PATIENCES * PATIENCE_S - loop.time() - 0.1)
+        assert heard == [("read", "read")]
+        await asyncio.sleep(0.2)
+        assert heard == [("read", "read"), ("commit", StoreFailed)]
+        assert writer._timer is None
+
+    in_virtual_time(story)
+
+
+def test_a_commit_is_given_up_in_time_though_each_of_many_calls_before_it_is_quick_enough() -> None:
+    async def story(loop: SimulationLoop) -> None:
+        slow, heard, ran, late = Slow(), [], [], []  # type: Slow, Heard, list[str], list[float]
+        writer = PatientWriter(loop, slow, late=lambda: late.append(loop.time()))
+        for name in "abcdef":
+            ask(writer, name, heard, ran)
+        ask(writer, "commit", heard, ran)
+        ask(writer, "behind", heard, ran)
+        for _ in "abcd":
+            await asyncio.sleep(1)
+            slow.step()
+        await asyncio.sleep(0.6)
+        assert heard[4:] == [(name, StoreFailed) for name in ("e", "f", "commit", "behind")]
+        assert len(late) == 4
+        while slow.jobs:
+            slow.step()
+        # Only what was under way may have been done.
+        assert ran == list("abcde")
+        # The next commit has its own time.
+        ask(writer, "commit", heard, ran)
+        await asyncio.sleep(PATIENCE_S - 0.1)
+        slow.step()
+        assert heard[-1] == ("commit", "commit")
+        assert writer._timer is None
 
     in_virtual_time(story)
 

@@ -408,7 +408,7 @@ class MessageBroker(Residents):
         self._commit_no = commit.commit_no
         self._started_s = self._loop.time()
         life = self._life
-        self._writer.submit(lambda: self.store.commit(commit), lambda _, error: self._committed(life, error, commit))
+        self._writer.commit(lambda: self.store.commit(commit), lambda _, error: self._committed(life, error, commit))
 
     def _decide_all(self, now_ms: int, commit: CommitBatch) -> list[Command]:
         """Check and apply what waits, up to the size of a good commit."""

@@ -28,6 +28,9 @@ T = TypeVar("T")
 #: A call that has taken so long is late. No healthy disk does that to a commit, and it leaves most of the 5 s that a
 #: send without a key may take in all (PE4), and half of the second in which a receiver gets what is elsewhere (I29).
 LATE_S: Final = 0.5
+#: What a commit may take from its handing over to its answer, in patiences of the store: the time of PE4 less what it
+#: takes to send what it holds elsewhere.
+COMMIT_PATIENCES: Final = 1.5
 #: What deletes a whole entity may have millions of rows to delete.
 LONG_S: Final = 60.0
 #: How long a server that is told to stop waits for a store to close.
@@ -42,14 +45,16 @@ class _Ticket:
     Attributes:
         done: Whom to tell; None when somebody has been told that the store stalls.
         patience_s: How long it may take once nothing is before it.
+        due_s: When it has to be answered in any case.
         is_dropped: It had not begun when the store stalled: it never will.
     """
 
-    __slots__ = ("done", "is_dropped", "patience_s")
+    __slots__ = ("done", "due_s", "is_dropped", "patience_s")
 
     def __init__(self, done: Callable[[Any, BaseException | None], None], patience_s: float) -> None:
         self.done: Callable[[Any, BaseException | None], None] | None = done
         self.patience_s = patience_s
+        self.due_s = ENDLESS_S
         self.is_dropped = False
 
 
@@ -85,6 +90,7 @@ class PatientWriter:
         self._writer = writer
         self._tickets: deque[_Ticket] = deque()
         self._first_since_s = 0.0
+        self._commit: _Ticket | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def submit(
@@ -97,7 +103,17 @@ class PatientWriter:
 
         ``patience_s``: of this call; None for that of the writer.
         """
-        ticket = _Ticket(done, self.patience_s if patience_s is None else patience_s)
+        self._submit(_Ticket(done, self.patience_s if patience_s is None else patience_s), call)
+
+    def commit(self, call: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        """As ``submit``, for the one commit under way: it is given up COMMIT_PATIENCES after this, too."""
+        self._commit = ticket = _Ticket(done, self.patience_s)
+        if all(other.patience_s <= self.patience_s for other in self._tickets):
+            # Behind what may take longer on a healthy disk, its own patience is all there is.
+            ticket.due_s = self._loop.time() + COMMIT_PATIENCES * self.patience_s
+        self._submit(ticket, call)
+
+    def _submit(self, ticket: _Ticket, call: Callable[[], Any]) -> None:
         if not self._tickets:
             self._first_since_s = self._loop.time()
         self._tickets.append(ticket)
@@ -117,6 +133,8 @@ class PatientWriter:
             return
         # In order: what was not given up is the first one.
         self._tickets.popleft()
+        if ticket is self._commit:
+            self._commit = None
         self._first_since_s = self._loop.time()
         was_late, self.is_late = self.is_late, False
         self._watch()
@@ -130,7 +148,7 @@ class PatientWriter:
                 self._timer.cancel()
                 self._timer = None
             return
-        over_s = self._first_since_s + self._allowance_s()
+        over_s = min(self._first_since_s + self._allowance_s(), self._due_s())
         if self._timer is not None:
             # It was set for what came before: it looks again when it finds that it is too early.
             if self._timer.when() <= over_s:
@@ -143,12 +161,16 @@ class PatientWriter:
         patience_s = self._tickets[0].patience_s
         return patience_s if self._late is None or self.is_late else min(patience_s, LATE_S)
 
+    def _due_s(self) -> float:
+        return ENDLESS_S if self._commit is None else self._commit.due_s
+
     def _look(self) -> None:
         self._timer = None
-        if self._tickets and self._loop.time() >= self._first_since_s + self._allowance_s():
-            if self._loop.time() >= self._first_since_s + self._tickets[0].patience_s:
+        now_s = self._loop.time()
+        if self._tickets:
+            if now_s >= min(self._first_since_s + self._tickets[0].patience_s, self._due_s()):
                 self._give_up()
-            elif self._late is not None:
+            elif now_s >= self._first_since_s + self._allowance_s() and self._late is not None:
                 self.is_late = True
                 self._late()
         self._watch()
@@ -156,7 +178,9 @@ class PatientWriter:
     def _give_up(self) -> None:
         self.is_late = False
         tickets, self._tickets = self._tickets, deque()
-        waited_s = self._loop.time() - self._first_since_s
+        since_s = min(self._first_since_s, self._due_s() - COMMIT_PATIENCES * self.patience_s)
+        waited_s = self._loop.time() - since_s
+        self._commit = None
         error = StoreFailed(f"the store stalls: no answer within {waited_s:.1f} seconds")
         waiting = []
         for index, ticket in enumerate(tickets):

@@ -79,6 +79,13 @@ def what_waits_stays() -> Iterator[None]:
 
 
 @contextmanager
+def commit_waits_behind_reads() -> Iterator[None]:
+    """A commit has all the patience that there is, however long it waited behind a read."""
+    with mock.patch.object(PatientWriter, "commit", PatientWriter.submit):
+        yield
+
+
+@contextmanager
 def late_store_chosen() -> Iterator[None]:
     """What waits for a store that is late is sent elsewhere, and what comes meanwhile is sent there."""
     with mock.patch.object(Residents, "is_late", False):
@@ -99,6 +106,7 @@ def credit_stays_with_late_store() -> Iterator[None]:
 BUGS: dict[str, Callable[[], Any]] = {
     "slow-store-waited-for": slow_store_waited_for,
     "what-waits-stays": what_waits_stays,
+    "commit-waits-behind-reads": commit_waits_behind_reads,
     "late-store-chosen": late_store_chosen,
     "credit-stays-with-late-store": credit_stays_with_late_store,
 }

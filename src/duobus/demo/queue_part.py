@@ -42,6 +42,8 @@ _RESERVE = 100
 _PHASE_TIMEOUT_S = 60.0
 #: Asked for beyond LOCKS_HELD_MIN, because some of the locks may be lost to a connection that breaks.
 _HELD_TARGET = 120
+#: What a lock must have left to count before a kill, which waits for a send that is on its way.
+_LASTING_MS = 15_000
 
 
 class _Holder:
@@ -55,12 +57,13 @@ class _Holder:
     def hold(self, run: RunState) -> None:
         """Take messages until there are enough."""
         self._receiver = self._client.get_queue_receiver(run.queue)
-        run.wait_until(self._has_enough, _PHASE_TIMEOUT_S, f"{LOCKS_HELD_MIN} messages to hold the locks of")
+        run.wait_until(
+            lambda: self._has_enough(run), _PHASE_TIMEOUT_S, f"{LOCKS_HELD_MIN} messages to hold the locks of"
+        )
 
-    def count(self, now_ms: int) -> int:
-        """Return how many locks have not run out at ``now_ms``, wall clock."""
-        ends = [message.locked_until_utc for message in self._held]
-        return sum(end is not None and end.timestamp() * 1000 > now_ms for end in ends)
+    def count(self, at_ms: int) -> int:
+        """Return how many locks last longer than until ``at_ms``, wall clock."""
+        return sum(_lasts(message, at_ms) for message in self._held)
 
     def drop(self) -> None:
         """Forget the messages, whose locks ended with the broker."""
@@ -74,14 +77,22 @@ class _Holder:
         self.drop()
         self._client.close()
 
-    def _has_enough(self) -> bool:
+    def _has_enough(self, run: RunState) -> bool:
         assert self._receiver is not None
+        # Where messages come slowly the first locks have run out before the last are there.
+        soon_ms = run.clock.now_ms() + _LASTING_MS
+        self._held = [message for message in self._held if _lasts(message, soon_ms)]
         wanted = _HELD_TARGET - len(self._held)
         try:
             self._held += self._receiver.receive_messages(max_message_count=wanted, max_wait_time=1)
         except UNKNOWN_OUTCOME:
             return False
         return len(self._held) >= LOCKS_HELD_MIN
+
+
+def _lasts(message: ServiceBusReceivedMessage, at_ms: int) -> bool:
+    end = message.locked_until_utc
+    return end is not None and end.timestamp() * 1000 > at_ms
 
 
 class QueuePart:

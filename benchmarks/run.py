@@ -90,6 +90,9 @@ class Runner:
     def rounds(self, count: int, warm_up: float) -> None:
         """Warm each peer up, then measure all workloads on all peers in turn, `count` times over.
 
+        In every second round the peers come in the opposite order: what one leaves to the disk and to the system's
+        writing is to meet each of the others.
+
         Raises:
             PeerError: a peer did not come up again after a failure; what was measured until then stays.
         """
@@ -98,7 +101,7 @@ class Runner:
                 self._guarded(peer, workloads.parse("C1x1", Limits(seconds=warm_up, stall=self._stall)))
         for number in range(1, count + 1):
             for name in self._names:
-                for peer in self._peers:
+                for peer in self._peers if number % 2 else self._peers[::-1]:
                     if peer.supports(name):
                         self._round(number, name, peer)
 

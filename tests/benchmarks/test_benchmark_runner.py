@@ -39,6 +39,17 @@ def test_a_quick_run_measures_each_workload_on_each_configuration(
     assert "duobus-parted  B" in capsys.readouterr().out
 
 
+def test_peers_come_in_the_opposite_order_in_every_second_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peers = [DuobusPeer(name, FAKE.split(), stores=1, partitioned=False, data_root=tmp_path) for name in "abc"]
+    runner = run.Runner(peers, ["D", "B"], 1.0, 1, 1.0)
+    measured: list[str] = []
+    monkeypatch.setattr(runner, "_round", lambda number, name, peer: measured.append(f"{number}{name}{peer.name[-1]}"))
+    runner.rounds(3, warm_up=0)
+    assert " ".join(measured) == "1Da 1Db 1Dc 1Ba 1Bb 1Bc 2Dc 2Db 2Da 2Bc 2Bb 2Ba 3Da 3Db 3Dc 3Ba 3Bb 3Bc"
+
+
 def test_results_name_no_path_of_the_machine(tmp_path: Path) -> None:
     _, output = quick(tmp_path, "--configurations", "plain")
     text = output.read_text()

@@ -103,7 +103,7 @@ def test_the_bounds_are_met_exactly() -> None:
     ],
 )
 def test_sizes_and_counts_that_lie_are_refused_at_once(data: bytes) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(DecodeError):
         decode_outline(data, 0, len(data), NONE)
-    assert time.perf_counter() - began < 0.05
+    assert time.process_time() - began < 0.05

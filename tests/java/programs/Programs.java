@@ -1,3 +1,7 @@
+import com.azure.core.amqp.AmqpTransportType;
+import com.azure.core.credential.AccessToken;
+import com.azure.core.credential.AzureSasCredential;
+import com.azure.core.exception.HttpResponseException;
 import com.azure.core.exception.ResourceNotFoundException;
 import com.azure.core.http.policy.HttpPipelinePolicy;
 import com.azure.core.util.BinaryData;
@@ -11,10 +15,13 @@ import com.azure.messaging.servicebus.ServiceBusReceiverClient;
 import com.azure.messaging.servicebus.ServiceBusSenderClient;
 import com.azure.messaging.servicebus.ServiceBusSessionReceiverClient;
 import com.azure.messaging.servicebus.ServiceBusTransactionContext;
+import com.azure.messaging.servicebus.administration.ServiceBusAdministrationAsyncClient;
 import com.azure.messaging.servicebus.administration.ServiceBusAdministrationClient;
 import com.azure.messaging.servicebus.administration.ServiceBusAdministrationClientBuilder;
+import com.azure.messaging.servicebus.administration.models.AccessRights;
 import com.azure.messaging.servicebus.administration.models.CreateQueueOptions;
 import com.azure.messaging.servicebus.administration.models.QueueProperties;
+import com.azure.messaging.servicebus.administration.models.SharedAccessAuthorizationRule;
 import com.azure.messaging.servicebus.models.DeadLetterOptions;
 import com.azure.messaging.servicebus.models.SubQueue;
 import java.net.MalformedURLException;
@@ -23,18 +30,24 @@ import java.net.URL;
 import java.time.Duration;
 import java.time.OffsetDateTime;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Supplier;
+import reactor.core.publisher.Flux;
+import reactor.core.publisher.Mono;
 
 /** What the Java SDK does with a broker: {@code java Programs NAME JSON}; prints one line of JSON. */
 public final class Programs {
   private static final Duration WAIT = Duration.ofSeconds(8);
   /** For what must not come. */
   private static final Duration NOTHING = Duration.ofSeconds(1);
+  /** Requests of an administration client that are under way at a time. */
+  private static final int AT_A_TIME = 8;
 
   private final Map<String, Object> given;
   private final ServiceBusClientBuilder builder;
@@ -43,6 +56,13 @@ public final class Programs {
   private Programs(Map<String, Object> given) {
     this.given = given;
     this.builder = new ServiceBusClientBuilder().connectionString(text("connection"));
+    if (given.containsKey("endpoint")) {
+      // Its scheme has to be one that java.net.URL knows; host and port are all that is used of it.
+      builder.customEndpointAddress(text("endpoint"));
+    }
+    if (given.containsKey("websocket")) {
+      builder.transportType(AmqpTransportType.AMQP_WEB_SOCKETS);
+    }
   }
 
   @SuppressWarnings("unchecked")
@@ -57,6 +77,7 @@ public final class Programs {
       case "topics" -> program.topics();
       case "refusals" -> program.refusals();
       case "administering" -> program.administering();
+      case "f1" -> program.told.put("found", program.item(((Number) program.given.get("item")).intValue()));
       default -> throw new IllegalArgumentException(words[0]);
     }
     System.out.println(BinaryData.fromObject(program.told).toString());
@@ -94,7 +115,7 @@ public final class Programs {
     return found;
   }
 
-  /** One message and a batch of 100, with properties; all are received and completed. */
+  /** One message, a batch of 100 and a large message, with properties; all are received and completed. */
   private void sending() {
     try (ServiceBusSenderClient sender = sender(); ServiceBusReceiverClient receiver = receiver()) {
       ServiceBusMessage alone = new ServiceBusMessage("alone").setMessageId("an id").setSubject("subject");
@@ -105,12 +126,18 @@ public final class Programs {
         batch.tryAddMessage(new ServiceBusMessage(Integer.toString(number)));
       }
       sender.sendMessages(batch);
-      List<ServiceBusReceivedMessage> messages = received(receiver, 101);
+      byte[] large = new byte[200_000];
+      for (int index = 0; index < large.length; index++) {
+        large[index] = (byte) (index * 31 >> 4);
+      }
+      sender.sendMessage(new ServiceBusMessage(BinaryData.fromBytes(large)));
+      List<ServiceBusReceivedMessage> messages = received(receiver, 102);
       messages.forEach(receiver::complete);
-      told.put("bodies", bodies(messages));
+      told.put("bodies", bodies(messages.subList(0, messages.size() - 1)));
+      told.put("large", Arrays.equals(messages.get(messages.size() - 1).getBody().toBytes(), large));
       ServiceBusReceivedMessage first = messages.get(0);
       told.put("first", List.of(first.getMessageId(), first.getSubject(), first.getApplicationProperties().get("number")));
-      told.put("left", bodies(received(receiver, 0)).size() + (receiver.peekMessage() == null ? 0 : 1));
+      told.put("left", receiver.peekMessage() == null ? 0 : 1);
     }
   }
 
@@ -268,8 +295,8 @@ public final class Programs {
     }
   }
 
-  /** The administration client, which drops the port of its connection string: a policy puts it back. */
-  private ServiceBusAdministrationClient administration() {
+  /** What an administration client is built from; it drops the port of its address, and a policy puts it back. */
+  private ServiceBusAdministrationClientBuilder administration() {
     URI door = URI.create(text("admin"));
     HttpPipelinePolicy there =
         (context, next) -> {
@@ -282,36 +309,12 @@ public final class Programs {
           }
           return next.process();
         };
-    return new ServiceBusAdministrationClientBuilder()
-        .connectionString(text("connection"))
-        .addPolicy(there)
-        .buildClient();
+    return new ServiceBusAdministrationClientBuilder().addPolicy(there);
   }
 
-  /** Queues are made, listed, changed and deleted; names come back as they were given. */
+  /** A queue is made, changed and deleted, and counted. */
   private void administering() {
-    ServiceBusAdministrationClient client = administration();
-    int before = listed(client).size();
-    List<Integer> sizes = new ArrayList<>();
-    boolean ordered = true;
-    int made = 0;
-    for (int number : List.of(1, 100, 101)) {
-      for (; made < number; made++) {
-        client.createQueue(String.format("listed-%03d", made));
-      }
-      List<String> names = listed(client);
-      sizes.add(names.size() - before);
-      ordered &= names.equals(names.stream().sorted().toList());
-    }
-    told.put("sizes", sizes);
-    told.put("ordered", ordered);
-    List<String> names = new ArrayList<>();
-    for (String name : List.of("Xa", "Xa/b.c-d_e", "X".repeat(260))) {
-      client.createQueue(name);
-      names.add(client.getQueue(name).getName());
-      names.add(client.getQueue(name.toUpperCase()).getName());
-    }
-    told.put("names", names);
+    ServiceBusAdministrationClient client = administration().connectionString(text("connection")).buildClient();
     client.createQueue("changing", new CreateQueueOptions().setPartitioningEnabled(true));
     QueueProperties changing = client.getQueue("changing");
     changing.setMaxDeliveryCount(3).setDefaultMessageTimeToLive(Duration.ofMinutes(5));
@@ -329,9 +332,103 @@ public final class Programs {
     }
   }
 
-  private static List<String> listed(ServiceBusAdministrationClient client) {
-    List<String> names = new ArrayList<>();
-    client.listQueues().forEach(queue -> names.add(queue.getName()));
-    return names;
+  /** An item of the list F.1 of the HTTP contract. */
+  private Object item(int number) {
+    return switch (number) {
+      case 3 -> lengths();
+      case 4 -> names();
+      case 9 -> tokens();
+      default -> throw new IllegalArgumentException(Integer.toString(number));
+    };
+  }
+
+  /** Queues, and subscriptions of a topic: all that there are, each time when there are as many as asked for. */
+  private List<List<String>> lengths() {
+    ServiceBusAdministrationAsyncClient client =
+        administration().connectionString(text("connection")).buildAsyncClient();
+    String topic = text("topic");
+    client.createTopic(topic).block();
+    List<String> names = texts("names");
+    List<List<String>> found = new ArrayList<>();
+    int made = 0;
+    for (Object length : (List<?>) given.get("lengths")) {
+      int number = ((Number) length).intValue();
+      Flux.fromIterable(names.subList(made, number))
+          .flatMap(name -> client.createQueue(name).then(client.createSubscription(topic, name)), AT_A_TIME)
+          .blockLast();
+      made = number;
+      found.add(client.listQueues().map(QueueProperties::getName).collectList().block());
+      found.add(client.listSubscriptions(topic).map(one -> one.getSubscriptionName()).collectList().block());
+    }
+    return found;
+  }
+
+  /** Entities of each name, asked for in the other case. */
+  private List<List<Object>> names() {
+    ServiceBusAdministrationClient client = administration().connectionString(text("connection")).buildClient();
+    List<List<Object>> found = new ArrayList<>();
+    for (String name : texts("names")) {
+      client.createQueue(name);
+      String queue = client.getQueue(otherCase(name)).getName();
+      boolean listed = client.listQueues().stream().anyMatch(one -> one.getName().equals(name));
+      client.deleteQueue(name.toUpperCase());
+      client.createTopic(name);
+      client.createSubscription(name, "s");
+      List<String> rules = client.listRules(name, "S").stream().map(one -> one.getName()).toList();
+      String rule = client.getRule(name, "s", "$Default").getName();
+      client.deleteTopic(name);
+      found.add(List.of(queue, listed, rules, rule));
+    }
+    return found;
+  }
+
+  private static String otherCase(String name) {
+    StringBuilder other = new StringBuilder();
+    for (char letter : name.toCharArray()) {
+      other.append(Character.isLowerCase(letter) ? Character.toUpperCase(letter) : Character.toLowerCase(letter));
+    }
+    return other.toString();
+  }
+
+  /** What a queue with a rule of its own, and one beside it, answer to keys and tokens. */
+  private Map<String, List<String>> tokens() {
+    ServiceBusAdministrationClient client = administration().connectionString(text("connection")).buildClient();
+    CreateQueueOptions options = new CreateQueueOptions();
+    List<AccessRights> all = List.copyOf(AccessRights.values());
+    SharedAccessAuthorizationRule rule =
+        new SharedAccessAuthorizationRule(text("rule"), text("primary"), text("secondary"), all);
+    options.getAuthorizationRules().add(rule);
+    client.createQueue(texts("queues").get(0), options);
+    client.createQueue(texts("queues").get(1));
+    Map<String, List<String>> found = new LinkedHashMap<>();
+    for (Map.Entry<?, ?> key : ((Map<?, ?>) given.get("keys")).entrySet()) {
+      found.put((String) key.getKey(), answers(administration().connectionString((String) key.getValue())));
+    }
+    for (Map.Entry<?, ?> token : ((Map<?, ?>) given.get("tokens")).entrySet()) {
+      AzureSasCredential credential = new AzureSasCredential((String) token.getValue());
+      found.put((String) token.getKey(), answers(administration().endpoint(text("admin")).credential(credential)));
+    }
+    // The one way without a policy: the builder takes this name as it is, with its port.
+    AccessToken token = new AccessToken(text("token"), OffsetDateTime.MAX);
+    String place = URI.create(text("admin")).getAuthority();
+    found.put("place", answers(new ServiceBusAdministrationClientBuilder().credential(place, asked -> Mono.just(token))));
+    return found;
+  }
+
+  private List<String> answers(ServiceBusAdministrationClientBuilder door) {
+    ServiceBusAdministrationClient client = door.buildClient();
+    return texts("queues").stream().map(queue -> outcome(() -> client.getQueue(queue).getName())).toList();
+  }
+
+  private static String outcome(Supplier<String> call) {
+    try {
+      return call.get();
+    } catch (HttpResponseException error) {
+      return error.getClass().getSimpleName() + " " + error.getResponse().getStatusCode();
+    }
+  }
+
+  private List<String> texts(String name) {
+    return ((List<?>) given.get(name)).stream().map(String.class::cast).toList();
   }
 }

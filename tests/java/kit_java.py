@@ -66,7 +66,8 @@ class JavaBus(ProgramBus):
             # The port of the connection string counts, as it does over plain TCP.
             return {"connection": connection, "trust": self.trust}
         return {
-            "connection": re.sub(r"(Endpoint=sb://localhost):\d+", r"\1", connection),
+            # As with a broker behind another name: the SDK asks the endpoint for it, there and in its tokens.
+            "connection": re.sub(r"Endpoint=sb://[^;]+", "Endpoint=sb://orders.example", connection),
             "endpoint": self.https,
             "websocket": True,
             "trust": self.trust,

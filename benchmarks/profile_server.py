@@ -39,7 +39,8 @@ from benchmarks.peers import EMULATOR_KEY, EMULATOR_RULE, queue_config
 from duobus.clock import Clock, Entropy
 from duobus.server.build import Server
 from duobus.server.config import Settings, load_settings
-from duobus.server.run import GC_THRESHOLD, SWITCH_INTERVAL_S
+from duobus.server.run import GC_THRESHOLD
+from duobus.stores.turns import take_turns
 
 QUEUE = "profiled"
 WARM_UP_SECONDS = 0.5
@@ -245,7 +246,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure and print; return 0, or 1 when the measurement is void."""
     options = _options(arguments)
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    take_turns()
     try:
         with tempfile.TemporaryDirectory(prefix="duobus-profile-", dir=options.data_root) as folder:
             measured = asyncio.run(measure(Path(folder), options))

@@ -14,12 +14,9 @@ from duobus.errors import ConfigurationError
 from duobus.server.build import Server
 from duobus.server.config import ReadyFile, Settings, ready_members
 from duobus.server.metering import MeteringWriter
+from duobus.stores.turns import take_turns
 from duobus.telemetry.logs import Log, set_up_logs
 from duobus.twin import compiled_rooms
-
-#: The event loop and the store threads hand the interpreter to each other often: at the default of 5 ms a thread
-#: that computes stops a store's commit for that long at every statement (reference/performance.md 3, 6).
-SWITCH_INTERVAL_S = 0.0002
 
 #: Millions of live messages must be invisible to the collector; cycles are made by connections only.
 GC_THRESHOLD = 50_000
@@ -33,7 +30,7 @@ def serve(settings: Settings) -> int:
     """
     set_up_logs(settings.log_format, Clock(), sys.stderr)
     _raise_open_files()
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    take_turns()
     return asyncio.run(_serve(settings))
 
 

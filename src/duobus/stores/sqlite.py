@@ -48,6 +48,7 @@ from duobus.stores.interface import (
 )
 from duobus.stores.memory import copy_of_fragment, copy_of_source, find_fragment
 from duobus.stores.occupied import states_of_sources
+from duobus.stores.turns import turns_for
 
 #: Rows that one transaction of ``drop_entity`` deletes: about 20 MiB of 1 KiB messages, 70 ms (measured).
 _DROP_SLICE = 20_000
@@ -223,6 +224,10 @@ class SqliteStore(MessagingStore):
 
     def commit(self, batch: CommitBatch) -> None:
         """Write ``batch`` in one transaction; nearly all values are bound and summed before it begins."""
+        with turns_for(batch):
+            self._commit(batch)
+
+    def _commit(self, batch: CommitBatch) -> None:
         self._demand_open()
         meta = self._meta
         try:

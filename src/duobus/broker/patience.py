@@ -91,6 +91,7 @@ class PatientWriter:
         self._tickets: deque[_Ticket] = deque()
         self._first_since_s = 0.0
         self._commit: _Ticket | None = None
+        self._commit_since_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def submit(
@@ -108,9 +109,10 @@ class PatientWriter:
     def commit(self, call: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         """As ``submit``, for the one commit under way: it is given up COMMIT_PATIENCES after this, too."""
         self._commit = ticket = _Ticket(done, self.patience_s)
+        self._commit_since_s = self._loop.time()
         if all(other.patience_s <= self.patience_s for other in self._tickets):
             # Behind what may take longer on a healthy disk, its own patience is all there is.
-            ticket.due_s = self._loop.time() + COMMIT_PATIENCES * self.patience_s
+            ticket.due_s = self._commit_since_s + COMMIT_PATIENCES * self.patience_s
         self._submit(ticket, call)
 
     def _submit(self, ticket: _Ticket, call: Callable[[], Any]) -> None:
@@ -178,7 +180,7 @@ class PatientWriter:
     def _give_up(self) -> None:
         self.is_late = False
         tickets, self._tickets = self._tickets, deque()
-        since_s = min(self._first_since_s, self._due_s() - COMMIT_PATIENCES * self.patience_s)
+        since_s = self._first_since_s if self._commit is None else min(self._first_since_s, self._commit_since_s)
         waited_s = self._loop.time() - since_s
         self._commit = None
         error = StoreFailed(f"the store stalls: no answer within {waited_s:.1f} seconds")

@@ -15,7 +15,7 @@ ARGS ?=
 COMPILED_TESTS := $(addprefix tests/,codec amqp model broker gateway conformance durability hostile simulation)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test compile test-compiled demo demo-spark demo-cluster serve bench parts doors neighbours backlog connections fanout paired passing scale bench-spark spark-cluster sim sim-bugs killloop faults cuts fulldisk powercut spark-kills javascript java go proton fuzz docs samples schemathesis twins format clean stores entities
+.PHONY: help setup check test compile test-compiled demo demo-spark demo-cluster serve bench parts doors neighbours backlog connections fanout paired passing scale bench-spark spark-cluster sim sim-bugs killloop faults cuts fulldisk powercut spark-kills javascript java go proton python-live go-live rust-live fuzz mutants docs samples schemathesis twins format clean stores entities
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
@@ -113,6 +113,7 @@ bench-spark: $(STAMP) ## Measure the pipeline on Spark beside its ceilings, and 
 	$(BIN)/python -m benchmarks.spark_usage $(if $(filter --quick,$(ARGS)),--records 10000000)
 
 spark-cluster: $(STAMP) ## Try the pipeline on Spark's own cluster of two workers, and through Spark Connect; needs Java
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[spark-connect]'
 	$(BIN)/python tools/spark_cluster.py $(ARGS)
 
 WORLD ?= queues
@@ -156,6 +157,15 @@ go: $(STAMP) ## The Go SDK against the broker; needs Go 1.25 or newer
 proton: $(STAMP) ## Qpid Proton against the broker; needs a C compiler and cmake
 	DUOBUS_REQUIRE_PROTON=1 $(BIN)/python -m pytest -q tests/proton
 
+python-live: $(STAMP) ## The live tests in the source package of the SDK for Python, unchanged; half an hour; Linux
+	DUOBUS_REQUIRE_LIVE_PYTHON=1 $(BIN)/python -m pytest -q -s tests/live/test_live_python.py
+
+go-live: $(STAMP) ## The tests in the module of the SDK for Go, unchanged; needs Go 1.25 or newer; Linux
+	DUOBUS_REQUIRE_LIVE_GO=1 $(BIN)/python -m pytest -q -s tests/live/test_live_go.py
+
+rust-live: $(STAMP) ## The live tests in the crate azservicebus, unchanged; needs Rust, a C compiler and OpenSSL; Linux
+	DUOBUS_REQUIRE_LIVE_RUST=1 $(BIN)/python -m pytest -q -s tests/live/test_live_rust.py
+
 fuzz: $(STAMP) ## Ten minutes of hostile bytes for each target (SECONDS=...)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[fuzz]' \
 		|| echo "atheris cannot be had here; the search goes on without the guidance of coverage" >&2
@@ -168,7 +178,10 @@ schemathesis: $(STAMP) ## Requests drawn from the description of the HTTP side, 
 		&& .build/schemathesis/bin/python -m pip install --quiet --disable-pip-version-check schemathesis==4.32.5; }
 	$(BIN)/python tools/schemathesis_run.py --examples $(or $(EXAMPLES),500)
 
-docs: $(STAMP) ## Check links and that every option and metric is documented
+mutants: $(STAMP) ## Change the code in 300 small ways a room and see whether a test notices (COUNT=..., SEED=..., ARGS='--rooms auth')
+	$(BIN)/python tools/mutants.py --count $(or $(COUNT),300) --seed $(or $(SEED),19) $(ARGS)
+
+docs: $(STAMP) ## Check links, that every option and metric is documented, and that every page is listed
 	$(BIN)/python tools/check_docs.py
 
 twins: $(STAMP) ## Write the synchronous forms of the client side, src/duobus/ha/sync

@@ -157,7 +157,7 @@ def measure_fragment() -> dict[str, float]:
     maker = HeadMaker(3_600_000, locks=True)
     return {
         "fragment, one message enqueued, locked and completed": best(live, RUN, 20),
-        "head of one message": best(lambda: maker.heads(slots, 1, 61_000), RUN, 20),
+        "head of one message": best(lambda: maker.heads(slots, 1, fragment.prefix, 1, 61_000), RUN, 20),
     }
 
 

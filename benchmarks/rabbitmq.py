@@ -247,7 +247,9 @@ class RabbitPeer(Peer):
     def target(self) -> Target:
         """The queue, as RabbitMQ's user for this machine; the plugin refuses the receiver settle mode second."""
         address = f"/amq/queue/{QUEUE}"
-        return Target("127.0.0.1", self._port, address, "guest", "guest", "localhost", settles_second=False)
+        return Target(
+            "127.0.0.1", self._port, address, "guest", "guest", "localhost", settles_second=False, wants_durable=True
+        )
 
     @property
     def pid(self) -> int:

@@ -40,14 +40,23 @@ def compare(own: Sequence[Mapping[str, Any]], peer: Sequence[Mapping[str, Any]],
         `median`, the ratio of the medians over the rounds that both have; `min` and `max` of the rounds' ratios; and
         `rounds`, how many. None if they share no round, or a figure is not there or too small to be measured.
     """
-    theirs = {sample["round"]: _figure(sample, name) for sample in peer}
-    pairs = [(_figure(sample, name), theirs.get(sample["round"])) for sample in own]
-    known = [(mine, other) for mine, other in pairs if mine and other]
+    known = _pairs(own, peer, name)
     if not known:
         return None
     each = [mine / other for mine, other in known]
     whole = median(mine for mine, _ in known) / median(other for _, other in known)
     return {"median": whole, "min": min(each), "max": max(each), "rounds": len(each)}
+
+
+def rounds(own: Sequence[Mapping[str, Any]], peer: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    """Return the ratio of each round that both have, own to peer; see `compare`."""
+    return [mine / other for mine, other in _pairs(own, peer, name)]
+
+
+def _pairs(own: Sequence[Mapping[str, Any]], peer: Sequence[Mapping[str, Any]], name: str) -> list[tuple[float, float]]:
+    theirs = {sample["round"]: _figure(sample, name) for sample in peer}
+    pairs = [(_figure(sample, name), theirs.get(sample["round"])) for sample in own]
+    return [(mine, other) for mine, other in pairs if mine and other]
 
 
 def ratios(samples: Samples, peer: str) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
@@ -89,6 +98,50 @@ def _beside(samples: Samples, pairs: Mapping[str, str]) -> dict[str, dict[str, d
         if own in samples and other in samples:
             found |= ratios({own: samples[own], other: samples[other]}, other)
     return found
+
+
+BEFORE = "before-"
+"""What stands before the name of a configuration that runs the sources of an earlier commit."""
+
+
+def of_before(samples: Samples) -> dict[str, dict[str, dict[str, list[float]]]]:
+    """Compare each configuration with the same one of an earlier commit, where both were measured.
+
+    Returns:
+        By configuration, workload and figure (`rate`; `cpu`, microseconds a message) the ratio of each round, new to
+        earlier, in the order of the rounds.
+    """
+    found: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for own, workloads in samples.items():
+        kind, _, configuration = own.partition("-")
+        earlier = samples.get(f"{kind}-{BEFORE}{configuration}")
+        if earlier is None:
+            continue
+        for workload, mine in workloads.items():
+            figures = {name: rounds(mine, earlier.get(workload, ()), name) for name in ("cpu", "rate")}
+            found.setdefault(own, {})[workload] = {name: each for name, each in figures.items() if each}
+    return found
+
+
+def paired_table(found: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]], earlier: str) -> str:
+    """Lay out the result of `of_before`: the median of the rounds' ratios, their range, and each of them.
+
+    The last line of a configuration has the geometric mean of the workloads' medians.
+    """
+    lines = [f"ratio to {earlier}: median of the rounds [min..max], then each round"]
+    for own, workloads in found.items():
+        for figure in ("cpu", "rate"):
+            medians = []
+            for workload, figures in workloads.items():
+                each = figures.get(figure, ())
+                if each:
+                    medians.append(median(each))
+                    spread = f"{medians[-1]:.3f} [{min(each):.2f}..{max(each):.2f}]"
+                    lines.append(f"{own}  {figure:4}  {workload:6} {spread}  {' '.join(f'{one:.2f}' for one in each)}")
+            if medians:
+                mean = math.exp(sum(math.log(one) for one in medians) / len(medians))
+                lines.append(f"{own}  {figure:4}  mean   {mean:.3f}")
+    return "\n".join(lines)
 
 
 def floor(own: str, peer: str, workload: str) -> float | None:

@@ -6,6 +6,7 @@ import os
 import platform
 import statistics
 import subprocess
+import tarfile
 import tempfile
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -137,6 +138,39 @@ def _fdatasync_ms(folder: Path) -> float:
             os.fdatasync(file.fileno())
             times.append(perf_counter() - before)
     return statistics.median(times) * 1e3
+
+
+def short_name(root: Path, revision: str) -> str:
+    """Return the short hash of a revision.
+
+    Raises:
+        ValueError: Git knows no commit by that name.
+    """
+    return _git(root, "rev-parse", "--short", f"{revision}^{{commit}}").strip()
+
+
+def sources_of(root: Path, revision: str) -> Path:
+    """Lay the sources of a revision out below `.build` and return the folder to put on Python's path.
+
+    Raises:
+        ValueError: Git knows no commit by that name.
+    """
+    folder = root / ".build" / "beside" / short_name(root, revision)
+    if not (folder / "src").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        archive = folder / "src.tar"
+        _git(root, "archive", "--output", str(archive), revision, "src")
+        with tarfile.open(archive) as members:
+            members.extractall(folder, filter="data")
+        archive.unlink()
+    return folder / "src"
+
+
+def _git(root: Path, *words: str) -> str:
+    done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ValueError(f"git {' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout
 
 
 def commit(root: Path) -> tuple[str, bool]:

@@ -6,10 +6,12 @@
     python benchmarks/run.py --configurations plain,compiled      the compiled twin beside pure Python: make compile
     python benchmarks/run.py --configurations plain,postgres      a store in PostgreSQL beside one in a file
     python benchmarks/run.py --peer rabbitmq     the same rounds with RabbitMQ among them, and the ratios to it
+    python benchmarks/run.py --beside HEAD~1 --configurations plain --rounds 9      an earlier commit among them
 
-The results go to `benchmarks/results/<commit>.json` (with a peer to `<commit>-<peer>.json`, those of a quick run to
-`local-quick.json`) and as a table to the terminal; `benchmarks/plot.py` draws the ratios of all of them. Exit status 1
-means that a measurement was void: a message lost, doubled or refused, or a broker that ended.
+The results go to `benchmarks/results/<commit>.json` (with a peer to `<commit>-<peer>.json`, beside an earlier commit to
+`<commit>-beside-<earlier>.json`, those of a quick run to `local-quick.json`) and as a table to the terminal;
+`benchmarks/plot.py` draws the ratios of all of them. Exit status 1 means that a measurement was void: a message lost,
+doubled or refused, or a broker that ended.
 """
 
 import argparse
@@ -165,18 +167,23 @@ def make_peers(options: argparse.Namespace) -> list[Peer]:
         stores, partitioned, is_compiled, in_postgres = known[name]
         if is_compiled and not compile_twin.is_fresh(compile_twin.TWIN):
             raise ValueError(f"{compile_twin.TWIN} is no compiled twin of the sources as they are: make compile")
-        command = shlex.split(options.duobus)
-        peers.append(
+        sources: dict[str, Path | None] = {name: compile_twin.TWIN if is_compiled else None}
+        if options.beside is not None:
+            if is_compiled:
+                raise ValueError("an earlier commit is measured in plain Python only: leave --beside or compiled away")
+            sources[f"{ratios.BEFORE}{name}"] = report.sources_of(ROOT, options.beside)
+        peers += [
             DuobusPeer(
-                name,
-                command,
+                called,
+                shlex.split(options.duobus),
                 stores=stores,
                 partitioned=partitioned,
                 data_root=Path(options.data_root),
-                python_path=compile_twin.TWIN if is_compiled else None,
+                python_path=python_path,
                 postgres=in_postgres,
             )
-        )
+            for called, python_path in sources.items()
+        ]
     return peers
 
 
@@ -197,6 +204,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--workloads", default=",".join(ALL), help="names with commas between")
     parser.add_argument("--configurations", default="plain,parted", help=_CONFIGURATIONS_HELP)
     parser.add_argument("--peer", choices=["rabbitmq"], help="compare with RabbitMQ's quorum queue (Debian's 3.10)")
+    parser.add_argument("--beside", metavar="REV", help="measure the sources of an earlier commit in the same rounds")
     parser.add_argument(
         "--install-peer", action="store_true", help="as root: apt-get install the peer if it is missing"
     )
@@ -229,11 +237,13 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 def _circumstances(options: argparse.Namespace) -> dict[str, Any]:
     name, changed = report.commit(ROOT)
     counts = {"rounds": options.rounds, "seconds": options.seconds, "drain_messages": options.drain_messages}
-    return {"commit": name, "changed": changed, **counts}
+    beside = {} if options.beside is None else {"beside": report.short_name(ROOT, options.beside)}
+    return {"commit": name, "changed": changed, **beside, **counts}
 
 
 def _write(options: argparse.Namespace, document: dict[str, Any]) -> None:
-    file = document["commit"] + ("" if options.peer is None else f"-{options.peer}") + ".json"
+    beside = "" if options.beside is None else f"-beside-{document['beside']}"
+    file = document["commit"] + ("" if options.peer is None else f"-{options.peer}") + beside + ".json"
     if options.quick:
         # a smoke run must not take the place of the commit's real figures
         file = "local-quick.json"
@@ -288,6 +298,9 @@ def main(arguments: list[str] | None = None) -> int:
     twins = ratios.of_twins(runner.samples)
     if twins:
         document["compiled"] = twins
+    earlier = ratios.of_before(runner.samples)
+    if earlier:
+        document["beside_ratios"] = earlier
     stored = ratios.of_postgres(runner.samples)
     if stored:
         document["postgres"] = stored
@@ -295,6 +308,8 @@ def main(arguments: list[str] | None = None) -> int:
     print(report.table(results))
     if twins:
         print(f"\n{ratios.table(twins, 'the same in plain Python')}\n")
+    if earlier:
+        print(f"\n{ratios.paired_table(earlier, circumstances['beside'])}\n")
     if stored:
         print(f"\n{ratios.table(stored, 'the same with a store in a file')}\n")
     if rabbit is not None:

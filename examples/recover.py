@@ -15,6 +15,7 @@ from azure.servicebus.exceptions import (
     MessageSizeExceededError,
     MessagingEntityNotFoundError,
     OperationTimeoutError,
+    ServiceBusAuthenticationError,
     ServiceBusConnectionError,
     ServiceBusServerBusyError,
 )
@@ -70,8 +71,9 @@ def main(queue: str) -> None:
         try:
             with client.get_queue_sender("nowhere"):
                 pass
-        except MessagingEntityNotFoundError:
-            print("no such queue")
+        except (MessagingEntityNotFoundError, ServiceBusAuthenticationError):
+            # No token is taken for what does not exist, and the SDK does not tell that from a wrong key.
+            print("no such queue, or a wrong key")
 
 
 if __name__ == "__main__":

@@ -315,11 +315,8 @@ class _SessionQueue(_Queue):
     def set_session_state(self, handle: Any, lock: Any, state: bytes | None, waiting: Any) -> None:
         raise MessageLockLost("no")
 
-    def sessions_with_messages(self) -> Iterator[str]:
-        return iter(["a", "b"])
-
-    def sessions_set_since(self, instant_ms: int) -> Iterator[str]:
-        return iter([])
+    def lists_of_sessions(self, since_ms: int | None) -> Iterator[list[str]]:
+        return iter([["a"], ["b"]] if since_ms is None else [])
 
 
 class _Holder:

@@ -18,8 +18,8 @@ from duobus.demo.server_process import ServerProcess
 #: Git-ignored; gone with ``make clean``.
 CACHE = Path(__file__).parents[1] / ".build"
 
-#: A hang is a failure (contract chapter 21).
-LIMIT_S = 20.0
+#: A hang is a failure (contract chapter 21). Its 20 s are for one program on an idle machine; here four share it.
+LIMIT_S = 60.0
 
 LISTEN_ONLY, SEND_ONLY = "listens", "sends"
 KEY = "a key of the tests"
@@ -78,14 +78,18 @@ class ProgramBus:
 
 
 def run_program(
-    program: str, command: Sequence[str | Path], given: Mapping[str, Any], added_environment: Mapping[str, str]
+    program: str,
+    command: Sequence[str | Path],
+    given: Mapping[str, Any],
+    added_environment: Mapping[str, str],
+    limit_s: float = LIMIT_S,
 ) -> tuple[dict[str, Any], str]:
-    """Run a program within LIMIT_S; returns the one line of JSON that it printed, and its standard error."""
+    """Run a program within ``limit_s``; returns the one line of JSON that it printed, and its standard error."""
     done = subprocess.run(
         [*command, json.dumps(given)],
         capture_output=True,
         text=True,
-        timeout=LIMIT_S,
+        timeout=limit_s,
         env={**os.environ, **added_environment},
         check=False,
     )

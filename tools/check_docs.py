@@ -1,4 +1,4 @@
-"""Hold the documentation to account: links, options, metrics, numbers of decisions.
+"""Hold the documentation to account: links, options, metrics, numbers of decisions, the list of pages.
 
     python tools/check_docs.py [FOLDER]     the project's root by default
 
@@ -7,7 +7,7 @@ Prints one line per fault and ends with status 1 when there is any:
 - a relative link of a Markdown file leads to no file, or to no heading of it;
 - an option of the command line, or a metric, that no page in ``docs/reference`` names;
 - a decision whose number is missing, doubled, or not the one its title begins with;
-- a decision that docs/README.md does not list.
+- a page below docs, decisions among them, that docs/README.md does not list.
 """
 
 from __future__ import annotations
@@ -51,10 +51,18 @@ def check_reference(root: Path, names: Iterable[str], kind: str) -> Iterator[str
             yield f"docs/reference: the {kind} {name} is not described"
 
 
-def check_decisions(root: Path) -> Iterator[str]:
-    """Yield a fault for every decision that is not numbered in order, one number each, or not listed."""
+def check_listed(root: Path) -> Iterator[str]:
+    """Yield a fault for every page below docs that docs/README.md does not link to."""
     index = root / "docs" / "README.md"
-    listed = index.read_text() if index.exists() else ""
+    text = _CODE.sub("", _FENCES.sub("", index.read_text())) if index.exists() else ""
+    listed = {(index.parent / unquote(target).partition("#")[0]).resolve() for target in _LINK.findall(text)}
+    for page in sorted((root / "docs").glob("**/*.md")):
+        if page != index and page.resolve() not in listed:
+            yield f"{page.relative_to(root)}: docs/README.md does not list it"
+
+
+def check_decisions(root: Path) -> Iterator[str]:
+    """Yield a fault for every decision that is not numbered in order, or whose number is not its own."""
     numbers: list[int] = []
     for page in sorted((root / "docs" / "decisions").glob("*.md")):
         if page.stem.lower() in {"readme", "index"}:
@@ -66,8 +74,6 @@ def check_decisions(root: Path) -> Iterator[str]:
         numbers.append(int(match[1]))
         if not page.read_text().startswith(f"# {match[1]} "):
             yield f"docs/decisions/{page.name}: the title does not begin with {match[1]}"
-        if f"(decisions/{page.name})" not in listed:
-            yield f"docs/decisions/{page.name}: docs/README.md does not list it"
     for number in sorted(set(range(1, max(numbers, default=0) + 1)) - set(numbers)):
         yield f"docs/decisions: number {number:04d} is missing"
     for number in sorted({number for number in numbers if numbers.count(number) > 1}):
@@ -116,6 +122,7 @@ def main(root: Path) -> int:
         *check_reference(root, sorted(options), "option"),
         *check_reference(root, [metric.name for metric in METRICS], "metric"),
         *check_decisions(root),
+        *check_listed(root),
     ]
     for fault in faults:
         print(fault)

@@ -21,6 +21,9 @@ class Target(NamedTuple):
 
     `settles_second` is the receiver settle mode that receivers ask for: second (1) or, for peers that refuse it, first
     (0). In either they send their dispositions unsettled and wait for the peer to settle.
+
+    `wants_durable` says that the peer keeps only what the header calls durable. Where it keeps everything the field is
+    null, as the SDKs of Service Bus leave it; a message has the same size either way.
     """
 
     host: str
@@ -30,6 +33,7 @@ class Target(NamedTuple):
     password: str = ""
     hostname: str = ""
     settles_second: bool = True
+    wants_durable: bool = False
 
 
 class Link(ABC):

@@ -1,4 +1,6 @@
-"""The message of the load: a durable header, a message-id and a body that ends in the marks of the measurement.
+"""The message of the load: a header, a message-id and a body that ends in the marks of the measurement.
+
+The header says durable where the peer asks for it.
 
 Body, last 24 bytes: 8 bytes that name the run, sender number (uint32), sequence number (uint32), time of sending
 (float64, seconds of `time.perf_counter`). They are the last bytes of the whole frame, where a receiver finds them
@@ -27,7 +29,9 @@ class Run:
         self.name = random.hex()
 
 
-def sections(run: Run, sender: int, body_bytes: int, more_fields: int = 0, more_bytes: int = 0) -> tuple[bytes, bytes]:
+def sections(
+    run: Run, sender: int, body_bytes: int, more_fields: int = 0, more_bytes: int = 0, *, durable: bool = False
+) -> tuple[bytes, bytes]:
     """Return the message up to the last 8 characters of its message-id, and from there up to its sequence number.
 
     The properties may have `more_fields` of `more_bytes` bytes between the two.
@@ -36,7 +40,7 @@ def sections(run: Run, sender: int, body_bytes: int, more_fields: int = 0, more_
         raise ValueError(f"a body has at least {BODY_MIN} bytes, not {body_bytes}")
     message_id = f"load-{run.name}-{sender:07d}-"
     properties = bytes((0xA1, len(message_id) + 8)) + message_id.encode()
-    head = wire.described(0x70, [wire.TRUE]) + b"\x00\x53\x73\xc0"
+    head = wire.described(0x70, [wire.TRUE if durable else wire.NULL]) + b"\x00\x53\x73\xc0"
     head += bytes((len(properties) + 8 + more_bytes + 1, 1 + more_fields)) + properties
     filler = bytes(33 + i % 90 for i in range(body_bytes - BODY_MIN))
     data = b"\x00\x53\x75\xb0" + body_bytes.to_bytes(4, "big")
@@ -67,8 +71,8 @@ class FrameTemplate:
 
     __slots__ = ("id_start", "pack", "rest", "size", "start", "tag_start")
 
-    def __init__(self, run: Run, sender: int, body_bytes: int) -> None:
-        head, self.rest = sections(run, sender, body_bytes)
+    def __init__(self, run: Run, sender: int, body_bytes: int, *, durable: bool = False) -> None:
+        head, self.rest = sections(run, sender, body_bytes, durable=durable)
         whole = transfer_head(wire.uint(0), wire.binary(bytes(4)), b"\x43", wire.FALSE)
         # descriptor (3 bytes), list8 with size and count (3), handle (1), constructor of the delivery-id (1)
         before_id = 8
@@ -86,8 +90,8 @@ class BatchTemplate:
 
     __slots__ = ("_pack", "_rest", "_start", "count", "size")
 
-    def __init__(self, run: Run, sender: int, body_bytes: int, count: int) -> None:
-        head, self._rest = sections(run, sender, body_bytes)
+    def __init__(self, run: Run, sender: int, body_bytes: int, count: int, *, durable: bool = False) -> None:
+        head, self._rest = sections(run, sender, body_bytes, durable=durable)
         inner = len(head) + 8 + len(self._rest) + 4 + 8
         self._start = b"\x00\x53\x75\xb0" + inner.to_bytes(4, "big") + head
         self.count = count

@@ -36,7 +36,7 @@ class Sender(Link):
         self.sent = 0
         self.sent_at: list[float] = []
         self.per_delivery = 1
-        self._template = FrameTemplate(run, number, body_bytes)
+        self._template = FrameTemplate(run, number, body_bytes, durable=target.wants_durable)
         super().__init__(target, f"sender-{run.name}-{number}", is_receiver=False)
         if self._template.size > self.max_frame:
             self.close()
@@ -104,7 +104,7 @@ class BatchSender(Sender):
     def __init__(self, target: Target, run: Run, number: int, window: int, body_bytes: int, per_delivery: int) -> None:
         super().__init__(target, run, number, window, body_bytes)
         self.per_delivery = per_delivery
-        self._batch = BatchTemplate(run, number, body_bytes, per_delivery)
+        self._batch = BatchTemplate(run, number, body_bytes, per_delivery, durable=target.wants_durable)
 
     def pump(self, quota: int) -> int:
         """Send what window, credit and the session window allow, as whole batches of `quota` messages at most."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from typing import Final
+from pathlib import Path
+from typing import Final, NamedTuple
 
 # A 5 minute lock (the longest the service allows) may be off by at most 1 s while broker time is
 # slewed towards the wall clock (I58): 300 s / 400 = 0.75 s.
@@ -27,6 +28,14 @@ class Clock:
     def monotonic_ms(self) -> int:
         """Return a time that only ever grows; its zero means nothing."""
         return time.monotonic_ns() // 1_000_000
+
+    def boot(self) -> tuple[str, int] | None:
+        """Return which start of the machine this is, and the ms since then, sleep included; None: it does not tell."""
+        try:
+            name = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+            return name, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+        except (OSError, AttributeError):
+            return None
 
 
 #: Ids that are drawn at once.
@@ -62,28 +71,108 @@ class Entropy:
         return f"{digits[:12]}4{digits[13:16]}{'89ab'[int(digits[16], 16) & 3]}{digits[17:]}"
 
 
+class Witness(NamedTuple):
+    """What a server wrote down about time while it ran: what broker time was, when the machine had run for so long.
+
+    Attributes:
+        boot: Which start of the machine; empty where the machine does not tell.
+        boot_ms: Milliseconds from then on.
+        broker_ms: Broker time.
+    """
+
+    boot: str
+    boot_ms: int
+    broker_ms: int
+
+
+#: A wall clock that is further ahead of the time that has passed, as the machine has counted it, is not believed.
+AHEAD_MAX_MS: Final = 5 * 60_000
+#: The same where nobody has counted, as after a start of the machine: a server may have been off for so long.
+AHEAD_UNCOUNTED_MAX_MS: Final = 60 * 86_400_000
+
+
 class BrokerTime:
     """Time as the broker counts it: never back, deaf to jumps of the wall clock (I58).
 
     It starts at the later of the last committed broker time and the wall clock, advances with the
     monotonic clock, and is slewed towards the wall clock by at most one part in SLEW_DIVISOR.
+
+    A wall clock that is far ahead at a start would expire every message at once, and what is written then never goes
+    back. So it is *doubted* (decision 0042): broker time goes on from what is known, and is not slewed, until the wall
+    clock comes near it.
+
+    Args:
+        clock: The machine's.
+        committed_ms: The last committed broker time, if it is known already.
+        witness: What the last server wrote down.
+        is_accepted: Believe the wall clock, however far ahead it is.
     """
 
-    __slots__ = ("_clock", "_fraction", "_last_monotonic", "_now")
+    __slots__ = (
+        "_clock",
+        "_fraction",
+        "_is_accepted",
+        "_last_monotonic",
+        "_now",
+        "_witness",
+        "is_begun",
+        "is_doubted",
+    )
 
-    def __init__(self, clock: Clock, committed_ms: int = 0) -> None:
+    def __init__(
+        self, clock: Clock, committed_ms: int = 0, *, witness: Witness | None = None, is_accepted: bool = False
+    ) -> None:
         self._clock = clock
         self._now = max(clock.now_ms(), committed_ms)
         self._last_monotonic = clock.monotonic_ms()
         self._fraction = 0
+        self._witness = witness
+        self._is_accepted = is_accepted
+        #: Whether it was decided where to start; before that nobody may rely on the time.
+        self.is_begun = False
+        #: Whether the wall clock is further ahead than can be believed.
+        self.is_doubted = False
 
     @property
     def has_ended(self) -> bool:
         """Whether nothing may happen any more, in what another server has by now."""
         return False
 
+    @property
+    def ahead_ms(self) -> int:
+        """How far the wall clock is ahead of broker time; negative when it is behind."""
+        return self._clock.now_ms() - self.now_ms()
+
+    def begin(self, recorded_ms: int) -> None:
+        """Decide where to start, when all stores have said what they recorded; ``recorded_ms`` is the latest of it.
+
+        Nobody may have asked for the time before. Only the first call counts.
+        """
+        if self.is_begun:
+            return
+        self.is_begun = True
+        witness = self._witness
+        known_ms, bound_ms = recorded_ms, AHEAD_UNCOUNTED_MAX_MS
+        if witness is not None:
+            known_ms = max(known_ms, witness.broker_ms)
+            boot = self._clock.boot()
+            if boot is not None and boot[0] == witness.boot and boot[1] >= witness.boot_ms:
+                known_ms = max(known_ms, witness.broker_ms + boot[1] - witness.boot_ms)
+                bound_ms = AHEAD_MAX_MS
+        # Without a record there is nothing that could expire.
+        self.is_doubted = bool(known_ms) and not self._is_accepted and self._clock.now_ms() - known_ms > bound_ms
+        self._now = known_ms if self.is_doubted else max(self._clock.now_ms(), known_ms)
+        self._last_monotonic = self._clock.monotonic_ms()
+
+    def witness(self) -> Witness:
+        """What is to be written down now."""
+        name, ms = self._clock.boot() or ("", 0)
+        return Witness(name, ms, self.now_ms())
+
     def raise_to(self, committed_ms: int) -> None:
         """Never run behind what a store has recorded; called when one is opened."""
+        # Where no store was there at the start, the first that opens is what is known.
+        self.begin(committed_ms)
         self._now = max(self._now, committed_ms)
 
     def now_ms(self) -> int:
@@ -95,7 +184,9 @@ class BrokerTime:
         self._last_monotonic = monotonic
         now = self._now + elapsed
         ahead = now - self._clock.now_ms()
-        if ahead:
+        if self.is_doubted:
+            self.is_doubted = -ahead > AHEAD_MAX_MS
+        if ahead and not self.is_doubted:
             # Whole milliseconds of slew are paid out as the elapsed time earns them.
             self._fraction += elapsed
             budget, self._fraction = divmod(self._fraction, SLEW_DIVISOR)

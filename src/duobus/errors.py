@@ -16,6 +16,11 @@ class ServiceBusError(Exception):
     http_status = 500
     transient = True
 
+    def mark(self, path: str) -> str:
+        """What doors put behind the text of an answer about ``path``, for programs to read; empty for most errors."""
+        del path
+        return ""
+
 
 class InternalError(ServiceBusError):
     """A fault of the broker itself. Retrying may help; the log holds the tracking id."""
@@ -121,12 +126,35 @@ class ServerBusy(ServiceBusError):
     http_status = 503
 
 
+class RowsInTheWay(ServiceBusError):
+    """A store has messages under the number of an entity that is being created; these stay. Check the catalog."""
+
+    transient = False
+
+
 class StoreUnavailable(ServerBusy):
     """The messaging store of this fragment is away. Try again; the store is reopened by itself."""
 
+    def __init__(self, text: str, fragments: tuple[int, int, int] | None = None) -> None:
+        """``fragments``: the first and the last slot that is away, and how many the entity has; None for all of it."""
+        super().__init__(text)
+        self.fragments = fragments
+
+    def mark(self, path: str) -> str:
+        """Tell programs that this is a store that is away, not a busy server, and what of the entity is away with it.
+
+        The form is public (docs/reference/errors.md), and ``duobus.ha.away`` reads it.
+        """
+        # Of an attach it is the whole address.
+        path = path.partition("://")[2].partition("/")[2] or path.lstrip("/")
+        if self.fragments is None:
+            return f" StoreUnavailable:{path}"
+        first, last, slots = self.fragments
+        return f" StoreUnavailable:{path}, Fragment:{first if first == last else f'{first}-{last}'}/{slots}"
+
 
 class OperationTimeout(ServiceBusError):
-    """The time given by the client ran out before there was a result."""
+    """The time given by the client ran out before there was a result, or nobody can say what it is yet. Try again."""
 
     condition = "com.microsoft:timeout"
     http_status = 408
@@ -243,6 +271,10 @@ class StoreFailed(Exception):
 
 class StoreStale(StoreFailed):
     """The commit carried an epoch that is no longer the fragment's. Another owner has it; nothing was written."""
+
+
+class StoreForeign(StoreFailed):
+    """The store and the catalog do not belong together; nothing was changed. The text says what to do."""
 
 
 class StoreTooNew(Exception):

@@ -29,7 +29,7 @@ def test_a_run_arrives_whole_and_in_order_in_both_directions(seed: int, settled:
     bodies = [b"%d" % n * n for n in range(60)]
     heads = [b"h%d-" % n for n in range(60)]
     assert _send(out, bodies, settled) == 0
-    assert push.send_run(b"12345678", 2**64 - 60, heads, bodies, settled) == 0
+    assert push.send_run(b"12345678", 2**56 - 60, heads, bodies, settled) == 0
     pair.pump()
     for side, expected in (("server", bodies), ("client", [h + b for h, b in zip(heads, bodies, strict=True)])):
         events = pair.take(Transfers, side)
@@ -70,8 +70,18 @@ def test_delivery_ids_are_contiguous_over_all_links_of_a_session() -> None:
     ends = [pair.receiver(mine, f"r{n}")[1] for n in range(4)]
     firsts = [_send(end, [b"x", b"y" * 70_000 if n == 2 else b"y"]) for n, end in enumerate(ends)]
     assert firsts == [0, 2, 4, 6]
-    ids = [frame[3][1] for frame in frames(pair.server.take_output()) if frame[2] == 0x14 and frame[3][2] is not None]
+    # The message format stands in the first frame of a delivery.
+    ids = [frame[3][1] for frame in frames(pair.server.take_output()) if frame[2] == 0x14 and frame[3][3] is not None]
     assert ids == list(range(8))
+
+
+def test_each_frame_of_a_large_delivery_names_its_tag() -> None:
+    pair = Pair().open()
+    mine, _ = pair.session()
+    _, push = pair.receiver(mine)
+    push.send_run(b"ABCDEFGH", 1, [b""], [b"x" * 200_000], False)
+    tags = [frame[3][2] for frame in frames(pair.server.take_output()) if frame[2] == 0x14]
+    assert tags == [b"ABCDEFGH" + (1).to_bytes(8, "big")] * 4
 
 
 def test_delivery_ids_wrap_at_thirty_two_bits() -> None:
@@ -92,7 +102,29 @@ def test_tags_are_a_prefix_and_a_counter_of_sixteen_bytes() -> None:
     _, push = pair.receiver(mine)
     push.send_run(b"ABCDEFGH", 258, [b"", b""], [b"x", b"y"], False)
     tags = [frame[3][2] for frame in frames(pair.server.take_output()) if frame[2] == 0x14]
-    assert tags == [b"ABCDEFGH" + (258).to_bytes(8, "big"), b"ABCDEFGH" + (259).to_bytes(8, "big")]
+    assert tags == [b"ABCDEFGH" + bytes((0, 0, 0, 0, 0, 0, 2, 2)), b"ABCDEFGH" + bytes((0, 0, 0, 0, 0, 0, 2, 3))]
+
+
+def test_tags_of_all_frames_of_a_link_differ_after_a_lossy_decoding() -> None:
+    pair = Pair(client={"max_frame_size": 512}).open()
+    mine, _ = pair.session()
+    _, push = pair.receiver(mine, credit=1000)
+    for first in range(1, 601, 200):
+        # Every tenth goes in several frames, which is another way through the engine.
+        bodies = [b"x" * (1000 if n % 10 == 9 else 1) for n in range(200)]
+        push.send_run(b"\x80\x81\xfe\xff\xe4\xb8\xf0\x9f", 2**20 - 300 + first, [b""] * 200, bodies, False)
+    written = [frame for frame in frames(pair.server.take_output()) if frame[2] == 0x14 and frame[3][3] is not None]
+    assert len({frame[3][2].decode("utf-8", "replace") for frame in written}) == len(written) == 600
+
+
+def test_the_tag_of_a_settled_delivery_is_there_and_empty() -> None:
+    pair = Pair().open()
+    mine, _ = pair.session()
+    _, push = pair.receiver(mine)
+    push.send_run(b"ABCDEFGH", 258, [b"h"] * 2, [b"x", b"y" * 100_000], True)
+    fields = [frame[3] for frame in frames(pair.server.take_output()) if frame[2] == 0x14]
+    assert [field[2] for field in fields] == [b"", b"", b""]
+    assert all(field[4] is True for field in fields)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Iterator, Sequence
 from urllib.parse import quote, unquote
 
 import pytest
 
+import duobus.auth.authorizer as authorizer_module
+import duobus.auth.sas as sas_module
 from duobus.auth import Authorizer, Grant, Grants, NamespaceRules, sign_token
 from duobus.auth.authorizer import GRANTS_MAX, HTTP_GRACE_MS, parse_audience
+from duobus.auth.sas import KEPT_LENGTH_MAX
 from duobus.errors import Unauthorized
 from duobus.model.address import parse_address
 from duobus.model.description import AccessRule, Right
@@ -93,7 +97,7 @@ def test_a_token_for_another_namespace_is_refused_even_with_the_same_key() -> No
 
 
 def test_a_bare_entity_name_never_becomes_a_grant_on_the_namespace() -> None:
-    for uri in ("orders", "orders/eu", "queue.1", "/orders"):
+    for uri in ("orders", "orders/eu", "queue.1", "/orders", ":5671/orders"):
         with pytest.raises(Unauthorized):
             _grant(uri)
 
@@ -256,3 +260,141 @@ def test_twenty_thousand_random_cases_agree_with_an_independent_authorizer() -> 
 def test_audiences_that_are_not_text_are_unauthorized() -> None:
     with pytest.raises(Unauthorized):
         parse_audience("sb://h/%ff")
+
+
+# --- whose a right is, and when links have to be looked at again ------------------------------------------------------
+
+
+def test_who_may_do_something_is_the_most_special_grant_on_the_way_there() -> None:
+    grants = Grants()
+    assert grants.who(("a", "b"), Right.SEND, _NOW_MS) == ""
+    grants.set_login(Grant((), Right.SEND, None, "login"))
+    assert grants.who(("a", "b"), Right.SEND, _NOW_MS) == "login"
+    grants.add("sb://contoso", Grant((), Right.SEND, None, "everywhere"))
+    assert grants.who(("a", "b"), Right.SEND, _NOW_MS) == "everywhere"
+    grants.add("sb://contoso/a", Grant((), Right.SEND, _NOW_MS, "on a"))
+    assert grants.who(("a", "b"), Right.SEND, _NOW_MS) == "on a"
+    grants.add("sb://contoso/a/b", Grant((), Right.LISTEN, None, "listens on b"))
+    assert grants.who(("a", "b"), Right.SEND, _NOW_MS) == "on a"
+    assert grants.who(("a", "b"), Right.LISTEN, _NOW_MS) == "listens on b"
+    # What has ended gives nothing, and a neighbour's is nobody's business.
+    assert grants.who(("a", "b"), Right.SEND, _NOW_MS + 1) == "everywhere"
+    assert grants.who(("c",), Right.SEND, _NOW_MS) == "everywhere"
+
+
+def test_a_share_of_a_queue_is_the_queues() -> None:
+    grant = Grant(("q",), Right.LISTEN, _NOW_MS, "of q")
+    assert grant.covers(("q", "~share", "2"))
+    # The name of a share stands in the address; it is no entity that a grant could be for.
+    assert Grant(("q", "$deadletterqueue"), Right.LISTEN, None).covers(("q", "~share", "2", "$deadletterqueue"))
+    assert not Grant(("q", "$deadletterqueue"), Right.LISTEN, None).covers(("q", "~share", "2"))
+    assert not Grant(("p",), Right.LISTEN, None).covers(("q", "~share", "2"))
+    assert not Grant(("p",), Right.LISTEN, None).covers(("q",))
+    grants = Grants()
+    grants.add("sb://contoso/q/$deadletterqueue", Grant(("q", "$deadletterqueue"), Right.LISTEN, _NOW_MS, "of q"))
+    dead_letters = ("q", "~share", "2", "$deadletterqueue")
+    assert grants.allows(dead_letters, Right.LISTEN, _NOW_MS)
+    assert not grants.allows(dead_letters, Right.LISTEN, _NOW_MS + 1)
+    assert not grants.allows(dead_letters, Right.SEND, _NOW_MS)
+    assert grants.who(dead_letters, Right.LISTEN, _NOW_MS) == "of q"
+
+
+def test_each_grant_that_comes_or_ends_is_a_change() -> None:
+    grants = Grants()
+    seen = [grants.changes]
+    for number in range(3):
+        grants.add(f"sb://contoso/q{number}", Grant((), 7, _NOW_MS))
+        seen.append(grants.changes)
+    grants.set_login(Grant((), 7, None))
+    seen.append(grants.changes)
+    grants.drop_expired(_NOW_MS + 1)
+    seen.append(grants.changes)
+    assert seen == sorted(set(seen))
+    assert not grants.drop_expired(_NOW_MS + 1)
+    assert grants.changes == seen[-1]
+
+
+def test_a_host_is_a_name_without_its_port_an_address_in_brackets_or_one_without() -> None:
+    inner = NamespaceRules("inner", _RULES, ["BUS.Example.ORG", "::1", "fe80::2", "10.0.0.7"])
+    found = Authorizer([_FIRST, inner])
+    for host in ("bus.example.org:5671", "[::1]", "[::1]:5672", "::1", "fe80::2", "10.0.0.7:5671:80", "inner.local"):
+        assert found.namespace_of(host) is inner, host
+    for host in (":5671", "[inner]", "[::2]:5672", "bus.example.org:port", "fe80::3"):
+        assert found.namespace_of(host) is _FIRST, host
+    assert found.knows("inner.local.example", inner)
+    assert not found.knows("inner.local.example", _FIRST)
+    assert not found.knows("10.0.0.1", _FIRST)
+
+
+def test_an_authorizer_needs_a_namespace() -> None:
+    with pytest.raises(ValueError, match="at least one namespace"):
+        Authorizer([])
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("sb://h/subscriptions/messages", ("subscriptions",)),
+        ("sb://h/t/subscriptions/s/messages", ("t", "subscriptions", "s")),
+        ("sb://h/$cbs", ("$cbs",)),
+        ("sb://h/q/$cbs", ("q",)),
+        ("sb://h/q#part?x", ("q",)),
+    ],
+)
+def test_audiences_that_look_like_operations_are_understood(uri: str, path: tuple[str, ...]) -> None:
+    assert parse_audience(uri).path == path
+
+
+# --- access rules of entities -----------------------------------------------------------------------------------------
+
+
+def _rules_of_orders(segments: Sequence[str]) -> Iterator[tuple[tuple[str, ...], AccessRule]]:
+    if tuple(segments[:1]) == ("orders",):
+        yield ("orders",), _rule("own", Right.SEND)
+        yield ("orders",), _rule("sender", Right.LISTEN, "another key")
+
+
+_OWNING = NamespaceRules("contoso", _RULES, entity_rules=_rules_of_orders)
+_OWNING_AUTHORIZER = Authorizer([_OWNING])
+
+
+def _owned(uri: str, rule: str, key: str, resource: tuple[str, ...] | None = None, grace_ms: int = 0) -> Grant:
+    text = sign_token(uri, rule, key, _LATER_S)
+    return _OWNING_AUTHORIZER.authorize_token(text, _OWNING, _NOW_MS, grace_ms, resource)
+
+
+def test_a_rule_of_an_entity_gives_rights_below_it_only_whatever_its_token_was_made_for() -> None:
+    grant = _owned("sb://contoso/orders/subscriptions/s", "own", "own-one")
+    assert (grant.path, grant.rights, grant.who) == (("orders", "subscriptions", "s"), Right.SEND, "own")
+    wide = _owned("sb://contoso", "own", "own-one", ("orders", "x"), grace_ms=5)
+    assert (wide.path, wide.who, wide.expires_ms) == (("orders",), "own", _LATER_S * 1000 + 5)
+    with pytest.raises(Unauthorized, match="signature is wrong"):
+        _owned("sb://contoso", "own", "own-one")
+    with pytest.raises(Unauthorized, match="signature is wrong"):
+        _owned("sb://contoso/orders", "own", "own-one", ("payroll",))
+    with pytest.raises(Unauthorized, match="belongs to another entity"):
+        _owned("sb://contoso/payroll", "own", "own-one", ("orders",))
+
+
+def test_a_rule_of_an_entity_does_not_hide_the_namespaces_rule_of_the_same_name() -> None:
+    assert _owned("sb://contoso/orders", "sender", "another key").rights == Right.LISTEN
+    assert _owned("sb://contoso/orders", "sender", "sender-one").rights == Right.SEND
+    assert _owned("sb://contoso/orders", "root", "root-one").rights == 7
+
+
+# --- what is kept of audiences ----------------------------------------------------------------------------------------
+
+
+def test_long_audiences_and_tokens_are_understood_and_not_kept() -> None:
+    long = "x" * (KEPT_LENGTH_MAX + 1)
+    keeping = (authorizer_module._kept_audience, sas_module._kept_sas, sas_module._kept_sign)
+    before = [kept.cache_info().currsize for kept in keeping]
+    misses = [kept.cache_info().misses for kept in keeping]
+    assert _grant(f"sb://contoso/{long}").path == (long,)
+    assert [kept.cache_info().currsize for kept in keeping] == before
+    assert [kept.cache_info().misses for kept in keeping] == misses
+    text = sign_token("sb://contoso/kept", "root", "root-one", _LATER_S)
+    for _ in range(2):
+        hits = [kept.cache_info().hits for kept in keeping]
+        _AUTHORIZER.authorize_token(text, _FIRST, _NOW_MS)
+    assert all(kept.cache_info().hits > hit for kept, hit in zip(keeping, hits, strict=True))

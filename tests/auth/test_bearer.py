@@ -12,8 +12,8 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from kit_issuer import AUDIENCE, NAME, claims, document, ec_key, encoded, public, rsa_key, signed
 
-from duobus.auth import Authorizer, Grant, NamespaceRules
-from duobus.auth.authorizer import HTTP_GRACE_MS
+from duobus.auth import Authorizer, Grant, Grants, NamespaceRules
+from duobus.auth.authorizer import HTTP_GRACE_MS, IDENTITY_LENGTH_MAX
 from duobus.auth.bearer import KEYS_BYTES_MAX, KEYS_MAX, SKEW_MS, BearerTokens, Issuer, read_keys
 from duobus.errors import ConfigurationError, Unauthorized
 from duobus.model.description import ALL_RIGHTS, AccessRule, Right
@@ -99,6 +99,41 @@ def test_an_issuer_with_namespaces_has_no_say_in_others() -> None:
     assert limited.authorize_token(made(), SECOND, NOW_MS).rights
     with pytest.raises(Unauthorized, match="no say"):
         limited.authorize_token(made(), FIRST, NOW_MS)
+
+
+@pytest.mark.parametrize("name", ["oid", "appid", "azp", "client_id", "sub"])
+def test_the_identity_of_a_token_is_the_object_or_whatever_else_names_its_client(name: str) -> None:
+    names = ("oid", "appid", "azp", "client_id", "sub")
+    later = dict.fromkeys(names[names.index(name) + 1 :], "another")
+    for value in ("me", "or me", "or even me"):  # every length that base64 pads in its own way
+        assert taken(made(**later, **{name: value})).who == value
+    assert taken(made(**{name: "x" * 500})).who == "x" * IDENTITY_LENGTH_MAX
+    assert taken(made(**{name: ""})).who == ""
+
+
+def test_a_token_without_the_times_that_may_be_missing_is_taken() -> None:
+    assert taken(made(nbf=None, iat=None)).rights
+
+
+@pytest.mark.parametrize("name", ["https://mine.example/", "api://bus"])
+def test_an_audience_that_is_configured_is_taken_with_and_without_a_slash(name: str) -> None:
+    found = authorizer(audiences=[name])
+    for audience in (name.rstrip("/"), name.rstrip("/") + "/"):
+        assert found.authorize_token(made(aud=audience), FIRST, NOW_MS).rights
+    with pytest.raises(Unauthorized, match="another service"):
+        found.authorize_token(made(aud=name + "x"), FIRST, NOW_MS)
+
+
+@pytest.mark.parametrize("name", ["crit", "crit-null"])
+def test_a_token_that_demands_extensions_is_told_so(name: str) -> None:
+    with pytest.raises(Unauthorized, match="demands extensions"):
+        taken(HOSTILE[name])
+
+
+def test_as_many_keys_and_bytes_are_read_as_the_limits_say() -> None:
+    most = document(*[public(rsa_key(), str(number)) for number in range(KEYS_MAX)])
+    assert len(read_keys(most)) == KEYS_MAX
+    assert len(read_keys(document().ljust(KEYS_BYTES_MAX))) == 2
 
 
 def hmac_over(public_key: bytes, alg: str = "HS256") -> str:
@@ -255,3 +290,15 @@ def test_keys_of_other_kinds_are_left_out_and_private_parts_not_read() -> None:
     keys = read_keys(document(private, {"kty": "OKP", "crv": "Ed25519", "x": "AA"}, public(rsa_key(), "rsa")))
     assert [(key.kid, key.algorithm) for key in keys] == [("ec", "ES256"), ("rsa", "RS256")]
     assert not hasattr(keys[0].key, "private_bytes")
+
+
+def test_a_token_ends_when_its_issuer_has_other_keys() -> None:
+    issuer = Issuer(NAME, read_keys(document()))
+    grants = Grants()
+    issued = Authorizer([FIRST], BearerTokens([issuer])).authorize_token(made(roles="Sender"), FIRST, NOW_MS)
+    grants.add("sb://contoso/q", issued)
+    assert not grants.check_again(None)
+    assert grants.allows(("q",), Right.SEND, NOW_MS)
+    issuer.keys = ()
+    assert grants.check_again(None)
+    assert not grants.allows(("q",), Right.SEND, NOW_MS)

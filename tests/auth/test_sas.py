@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 from urllib.parse import quote
 
@@ -136,3 +137,15 @@ def test_new_keys_are_base64_of_32_bytes_and_never_alike() -> None:
     keys = {new_key(Entropy()) for _ in range(20)}
     assert len(keys) == 20
     assert {len(key) for key in keys} == {44}
+    assert {len(base64.b64decode(key)) for key in keys} == {32}
+
+
+def test_a_resource_that_no_text_can_hold_is_compared_and_not_an_accident() -> None:
+    # Bytes of an HTTP head that are not UTF-8 come as lone surrogates.
+    assert not parse_sas(_token("\udcff", "\udcff")).is_signed_by("key")
+
+
+def test_any_blanks_may_stand_before_and_behind_a_scheme() -> None:
+    signature = quote(sign("key", "a", "1"), safe="")
+    for before in ("  ", "Bearer   ", " bearer "):
+        assert parse_sas(f"{before}{_token('a', signature, '1')}  ").is_signed_by("key")

@@ -8,6 +8,7 @@ from benchmarks.backlog import failures, run
 
 
 def test_a_backlog_deeper_than_the_window_survives_a_kill_and_comes_exactly_once(tmp_path: Path) -> None:
+    """I64."""
     result = run(60_000, 500, 2, tmp_path)
 
     assert result["messages"] == 60_000

@@ -177,3 +177,39 @@ def test_processor_time_and_memory_of_this_process_can_be_read() -> None:
     assert threading.get_native_id() in before.threads
     rss, peak = usage.memory_mb(os.getpid())
     assert 5 < rss <= peak
+
+
+def test_an_earlier_commit_is_measured_in_the_same_rounds_from_sources_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run.report, "short_name", lambda _root, revision: f"short-{revision}")
+    monkeypatch.setattr(run.report, "sources_of", lambda _root, revision: tmp_path / revision)
+    (tmp_path / "HEAD").mkdir()
+    (tmp_path / "HEAD" / "sitecustomize.py").write_text("import sys; sys.stderr.write('from the earlier commit')\n")
+    options = ["--configurations", "plain", "--workloads", "A100", "--beside", "HEAD"]
+    status, output = quick(tmp_path, *options)
+    assert status == 0
+    document = json.loads(output.read_text())
+    assert list(document["results"]) == ["duobus-plain", "duobus-before-plain"]
+    assert document["beside"] == "short-HEAD"
+    (ratio,) = document["beside_ratios"]["duobus-plain"]["A100"]["cpu"]
+    assert ratio > 0
+    assert "ratio to short-HEAD" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        quick(tmp_path, "--configurations", "compiled", "--beside", "HEAD")
+
+
+def test_sources_of_a_commit_are_laid_out_once_and_an_unknown_one_is_named(tmp_path: Path) -> None:
+    for words in (["init", "-q"], ["config", "user.email", "a@b"], ["config", "user.name", "a"]):
+        report._git(tmp_path, *words)
+    package = tmp_path / "src" / "duobus"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("first = True\n")
+    report._git(tmp_path, "add", "src")
+    report._git(tmp_path, "commit", "-q", "-m", "first")
+    (package / "__init__.py").write_text("first = False\n")
+    folder = report.sources_of(tmp_path, "HEAD")
+    assert (folder / "duobus" / "__init__.py").read_text() == "first = True\n"
+    assert report.sources_of(tmp_path, "HEAD") == folder
+    with pytest.raises(ValueError, match="no-such-commit"):
+        report.short_name(tmp_path, "no-such-commit")

@@ -8,16 +8,17 @@ from benchmarks.load.message import BatchTemplate, FrameTemplate, Run
 from benchmarks.load.wire import Described, LoadError
 
 
-def one_frame(number: int = 7, now: float = 1.5, body: int = 1024) -> bytes:
-    template = FrameTemplate(Run(), 3, body)
+def one_frame(number: int = 7, now: float = 1.5, body: int = 1024, *, durable: bool = False) -> bytes:
+    template = FrameTemplate(Run(), 3, body, durable=durable)
     text = b"%08x" % number
     return template.pack(
         template.start, number, template.tag_start, number, template.id_start, text, template.rest, number, now
     )
 
 
-def test_a_message_frame_has_the_size_that_results_are_given_for() -> None:
-    frame = one_frame()
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_message_frame_has_the_size_that_results_are_given_for(durable: bool) -> None:
+    frame = one_frame(durable=durable)
     assert len(frame) == 1106 == int.from_bytes(frame[:4], "big")
 
 
@@ -27,10 +28,11 @@ def test_the_official_client_reads_the_transfer_of_a_message() -> None:
     assert fields[:6] == [0, 7, b"\x00\x00\x00\x07", 0, False, False]
 
 
-def test_the_official_client_reads_header_message_id_and_body() -> None:
-    _, fields = decode_frame(memoryview(one_frame())[8:])
+@pytest.mark.parametrize("durable", [True, False])
+def test_the_official_client_reads_header_message_id_and_body(durable: bool) -> None:
+    _, fields = decode_frame(memoryview(one_frame(durable=durable))[8:])
     message = decode_payload(memoryview(fields[-1]))
-    assert message.header.durable is True
+    assert message.header.durable is (True if durable else None)
     assert message.properties.message_id.endswith(b"-0000003-00000007")
     assert len(message.data[0]) == 1024
 

@@ -22,6 +22,18 @@ def test_a_store_in_postgresql_is_compared_with_one_in_a_file() -> None:
     assert ratios.of_postgres(samples)["duobus-postgres"]["A100"]["rate"]["median"] == 0.75
 
 
+def test_an_earlier_commit_is_compared_round_by_round() -> None:
+    samples = {
+        "duobus-plain": {"D": [sample(1, 20.0, 2.0), sample(2, 30.0, 2.0), sample(3, 30.0, 4.0)]},
+        "duobus-before-plain": {"D": [sample(1, 10.0, 4.0), sample(2, 10.0, 2.0), sample(4, 1.0, 1.0)]},
+    }
+    found = ratios.of_before(samples)
+    assert found == {"duobus-plain": {"D": {"cpu": [0.5, 1.0], "rate": [2.0, 3.0]}}}
+    shown = ratios.paired_table(found, "abc")
+    assert "duobus-plain  cpu   D      0.750 [0.50..1.00]  0.50 1.00" in shown
+    assert "duobus-plain  rate  mean   2.500" in shown
+
+
 def test_a_ratio_is_of_medians_with_the_range_of_the_rounds() -> None:
     own = [sample(1, 20.0), sample(2, 60.0), sample(3, 40.0)]
     peer = [sample(1, 10.0), sample(2, 12.0), sample(3, 16.0)]

@@ -12,7 +12,7 @@ import pytest
 from fragment_kit import Box
 
 from duobus.broker import COMPLETE, SOURCE, MessageBroker, Queue, Receiver, ScaleUnit, SettleBatch
-from duobus.clock import BrokerTime
+from duobus.clock import BrokerTime, Witness
 from duobus.errors import StoreFailed
 from duobus.model.columns import SendBatch
 from duobus.model.description import QueueDescription
@@ -78,6 +78,8 @@ class Hall:
         self.loop = loop
         self.clock = SimulatedClock(loop)
         self.catalog = MemoryCatalog()
+        #: What the next life knows of time beside what the stores recorded.
+        self.witness: Witness | None = None
         self.disks = disks if disks is not None else {number: MemoryStore(number) for number in range(1, stores + 1)}
         self.build()
 
@@ -93,7 +95,7 @@ class Hall:
                 number,
                 store,
                 writer,
-                time=BrokerTime(self.clock),
+                time=BrokerTime(self.clock, witness=self.witness),
                 entropy=SeededEntropy(f"{number}-{self.loop.time()}"),
                 watcher=self.unit,
             )

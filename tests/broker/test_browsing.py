@@ -52,6 +52,7 @@ async def test_peek_steps_over_all_fragments_in_order_and_meets_each_message_onc
 
 @simulated
 async def test_a_peek_ends_at_its_bytes_and_the_next_goes_on_behind(hall: Hall) -> None:
+    """PE20."""
     queue = await filled(hall, 50)
     everything = await peeked(queue)
     size = 10 * (3 + ENVELOPE_BYTES)
@@ -62,6 +63,7 @@ async def test_a_peek_ends_at_its_bytes_and_the_next_goes_on_behind(hall: Hall) 
 
 @simulated
 async def test_a_fragment_whose_store_is_away_is_passed_over(hall: Hall) -> None:
+    """PE20."""
     queue = await filled(hall, 50)
     everything = await peeked(queue)
     broker = queue.fragments[0].broker

@@ -14,7 +14,7 @@ from duobus.broker.fragment import clearing as slices
 from duobus.broker.fragment import fragment as fragment_module
 from duobus.broker.fragment import source as source_module
 from duobus.broker.fragment.clearing import ClearAvailable, ClearCounts
-from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, NEVER, TRANSFER_DEAD_LETTER
+from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, NEVER, TRANSFER_DEAD_LETTER, Slot
 from duobus.errors import ServerBusy, StoreUnavailable
 
 ALL = (MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER)
@@ -31,6 +31,12 @@ def cleared(driver: Driver, command: ClearAvailable | ClearCounts) -> list[bytes
     driver.commit(command)
     assert command.error is None
     return [slot.payload for slot in command.slots]
+
+
+def test_before_an_instant_is_not_at_it() -> None:
+    slot = Slot(1, b"a", START_MS)
+    assert slices.is_available(slot, START_MS + 1)
+    assert not slices.is_available(slot, START_MS)
 
 
 # -- one fragment -----------------------------------------------------------------------------------------------

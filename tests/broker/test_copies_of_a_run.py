@@ -7,11 +7,12 @@ import uuid
 from duobus.broker.fragment.commands import Run
 from duobus.broker.fragment.fanout import TopicRules, TopicState, ranges_of, weight_of
 from duobus.broker.fragment.fragment import Fragment
-from duobus.broker.fragment.slot import MAIN
-from duobus.broker.fragment.source import SourceSettings
+from duobus.broker.fragment.slot import ACTIVE, DEAD_LETTER, MAIN, SCHEDULED, state_of, stored_state
+from duobus.broker.fragment.source import Source, SourceSettings
 from duobus.codec import build_message
 from duobus.model.columns import Mailbox, SendBatch
 from duobus.model.description import RuleDescription
+from duobus.model.special import Special
 from duobus.rules import RuleSet, compile_rule
 from duobus.stores.interface import CommitBatch, SourceRow
 
@@ -34,13 +35,32 @@ def topic(*colors: str) -> Fragment:
     return fragment
 
 
+def topic_for_all(subscriptions: int = 1, **settings: bool) -> Fragment:
+    """A topic's fragment whose subscriptions take everything."""
+    fragment = topic(*["any"] * subscriptions)
+    rules = RuleSet(new_id=uuid.uuid4)
+    for number in range(1, subscriptions + 1):
+        rules.put(number, [compile_rule(RuleDescription(name="r"))])
+        fragment.sources[number] = Source(10 + number, number, SourceSettings(**settings))
+    fragment.topic = TopicState(TopicRules(rules))
+    assert rules.trivial == tuple(range(1, subscriptions + 1))
+    return fragment
+
+
 def message(color: str, text: bytes = b"body") -> bytes:
     return build_message(None, {"color": color}, data=text)
 
 
-def publish(fragment: Fragment, *payloads: bytes) -> tuple[Run, CommitBatch]:
+def publish(
+    fragment: Fragment,
+    *payloads: bytes,
+    extra: dict[int, Special] | None = None,
+    indices: list[int] | None = None,
+) -> tuple[Run, CommitBatch]:
     """Decide; nothing is released yet."""
-    run = Run(fragment.handle, 0, SendBatch(0, list(payloads), True, Box()), None, None)
+    batch = SendBatch(0, list(payloads), True, Box())
+    batch.extra = extra
+    run = Run(fragment.handle, 0, batch, indices, None)
     commit = CommitBatch(1, 5)
     assert fragment.check(run, 5) is None
     fragment.apply(run, 5, commit)
@@ -118,3 +138,62 @@ def test_a_subscription_that_is_gone_at_the_end_of_the_commit_gets_nothing() -> 
     del fragment.sources[1]
     fragment.release(run, 5)
     assert not fragment.fresh
+
+
+def test_messages_alike_in_a_row_keep_the_numbers_of_the_topic() -> None:
+    fragment = topic("red", "blue", "blue")
+    _, commit = publish(fragment, message("red"), message("blue"), message("blue"), message("red"))
+    found = [(put.source_key, list(put.origins or ())) for put in commit.puts]
+    assert found == [(11, [1, 4]), (12, [-2, -3]), (13, [-2, -3])]
+
+
+def test_one_subscription_shares_its_bodies_with_nobody() -> None:
+    for fragment, origins in ((topic_for_all(1), [1, 2]), (topic_for_all(2), [-1, -2])):
+        _, commit = publish(fragment, b"a", b"b")
+        assert {tuple(put.origins or ()) for put in commit.puts} == {tuple(origins)}
+
+
+def test_those_of_a_batch_that_go_to_another_fragment_are_left_out() -> None:
+    extra = {index: Special(partition_key=f"key {index}") for index in range(4)}
+    for given in (None, extra):
+        fragment = topic_for_all(1)
+        run, commit = publish(fragment, b"a", b"bb", b"ccc", b"dddd", extra=given, indices=[1, 3])
+        (put,) = commit.puts
+        assert (put.payloads, list(put.origins or ())) == ([b"bb", b"dddd"], [1, 2])
+        assert ranges_of(fragment, run) == [(10, 1, 2), (11, 1, 2)]
+        fragment.release(run, 5)
+        found = fragment.sources[1].by_count.values()
+        keys = [slot.special.partition_key if slot.special else None for slot in found]
+        assert keys == ([None, None] if given is None else ["key 1", "key 3"])
+
+
+def test_what_is_rare_about_a_copy_is_written_with_it() -> None:
+    fragment = topic_for_all(1)
+    special = Special(partition_key="key")
+    _, commit = publish(fragment, b"a", b"b", extra={1: special})
+    (put,) = commit.puts
+    assert put.specials == {1: (stored_state(ACTIVE, special), 0, special.encode())}
+
+
+def test_what_is_scheduled_waits_at_the_topic_under_its_own_number() -> None:
+    fragment = topic_for_all(1)
+    special = Special(scheduled_ms=1_000)
+    run, commit = publish(fragment, b"a", b"later", b"c", extra={1: special})
+    assert [(put.source_key, put.first_count, put.payloads) for put in commit.puts] == [
+        (10, 2, [b"later"]),
+        (11, 1, [b"a", b"c"]),
+    ]
+    assert commit.puts[0].specials == {0: (SCHEDULED, 0, special.encode())}
+    fragment.release(run, 5)
+    assert {count: slot.payload for count, slot in fragment.sources[0].by_count.items()} == {2: b"later"}
+    assert waiting(fragment, 1) == [(1, 1, b"a"), (2, 3, b"c")]
+
+
+def test_a_subscription_with_sessions_takes_no_message_without_one() -> None:
+    fragment = topic_for_all(2, requires_session=True)
+    run, _ = publish(fragment, b"a", b"b")
+    fragment.release(run, 5)
+    for number in (1, 2):
+        source = fragment.sources[number]
+        assert [slot.state for slot in source.by_count.values()] == [state_of(DEAD_LETTER, ACTIVE)] * 2
+        assert source.numbers[:2] == [0, 2]

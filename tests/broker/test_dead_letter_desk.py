@@ -12,6 +12,7 @@ from fragment_kit import Box
 from duobus.broker import DEAD_LETTER, MAIN, Queue, Slot
 from duobus.broker.desk import Burial, Desk, Moved, Query, Selection, bury, look, number_of
 from duobus.broker.fragment.commands import DEAD_LETTER_OUTCOME, SettleBatch, SettleDetail
+from duobus.broker.handle import FragmentHandle
 from duobus.codec import build_message
 from duobus.codec.sections import application_properties
 from duobus.errors import EntityDisabled, EntityNotFound, NotAllowed, QuotaExceeded, ServiceBusError
@@ -42,6 +43,16 @@ def play(story: Any, stores: int = 1) -> None:
 
 def message(number: int, **properties: Any) -> bytes:
     return build_message([str(number)], properties or {"n": number}, data=b'{"n": %d}' % number)
+
+
+class CountedQuery(Query):
+    """Tells how many messages were compared with it."""
+
+    compared = 0
+
+    def takes(self, handle: FragmentHandle, slot: Slot) -> bool:
+        self.compared += 1
+        return super().takes(handle, slot)
 
 
 async def slots(queue: Queue, sub_queue: int = MAIN) -> list[Slot]:
@@ -252,7 +263,7 @@ def test_a_queue_that_requires_sessions_takes_what_a_repair_gives_one() -> None:
         assert "requires sessions" in next(iter(refused.skipped.values()))
         (result,) = await run_through(hall, queue, "s", repair={"properties": {"groupId": "one"}})
         assert len(result.moved) == 1
-        assert list(target.sessions_with_messages()) == ["one"]
+        assert list(target.sessions_in_use()) == ["one"]
 
     play(story)
 
@@ -346,6 +357,25 @@ def test_a_purge_takes_what_the_filter_takes_and_nothing_else() -> None:
         result = await Desk(hall.unit).purge(queue, DEAD_LETTER, looked.found)
         assert len(result.moved) == 2
         assert await ids(queue, DEAD_LETTER) == [0, 1, 2, 3]
+
+    play(story)
+
+
+def test_others_have_turns_while_large_messages_are_compared() -> None:
+    async def story(hall: Hall) -> None:
+        queue = await hall.create()
+        # The costliest that a condition can be: each of very many places is looked at.
+        body = b"[" + b"0," * 4_000 + b"2]"
+        await dead(queue, *[build_message([str(number)], {"n": number}, data=body) for number in range(24)])
+        query = CountedQuery(Selection(condition="$[*] == 2"), first=0, before_ms=hall.unit.now_ms() + 1, limit=100)
+        searching = asyncio.ensure_future(look(queue, DEAD_LETTER, query))
+        most = 0
+        while not searching.done():
+            before = query.compared
+            await asyncio.sleep(0)
+            most = max(most, query.compared - before)
+        assert (len(searching.result().found), query.compared) == (24, 24)
+        assert most <= 4
 
     play(story)
 

@@ -15,17 +15,26 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from duobus.broker import slot_of
 from duobus.broker.fragment.commands import COMPLETE, Run
-from duobus.broker.fragment.duplicates import OUTDATED_BLOCKS, IdRoom, pack, unpack
+from duobus.broker.fragment.duplicates import OUTDATED_BLOCKS, History, IdRoom, pack, unpack
 from duobus.broker.identity import identify, message_id
-from duobus.codec import build_message
+from duobus.codec import build_message, with_made_id
 from duobus.codec.values import ULong
 from duobus.errors import ArgumentInvalid, ServerBusy, StoreUnavailable
 from duobus.model.columns import SendBatch
+from duobus.stores.interface import IdBlock
 
 WINDOW_MS = 20_000
 EVERY_KIND = pytest.mark.parametrize(
     "one", ["id", "x" * 128, "é" * 100, ULong(7), uuid.UUID(int=5), b"\x00bytes"], ids=lambda one: type(one).__name__
 )
+
+
+@pytest.mark.parametrize("width", [1, 250])
+def test_an_id_that_the_broker_gave_is_none_in_duplicate_detection(width: int) -> None:
+    """AMQP contract, chapter E, row 7.5; PE10: it places no message either."""
+    fields = [None, None, "t" * width]
+    made, own = with_made_id(build_message(fields), 0, b"0" * 32), build_message(["0" * 32, *fields[1:]])
+    assert (message_id(made), message_id(own)) == (None, b"s" + b"0" * 32)
 
 
 def watchful(**settings: Any) -> Driver:
@@ -480,3 +489,12 @@ async def test_a_deleted_queue_gives_its_room_back(place: Hall) -> None:
     assert place.unit.brokers[1].id_room.used == 2
     await place.unit.delete_queue("n", "q")
     assert place.unit.brokers[1].id_room.used == 0
+
+
+def test_an_id_that_comes_in_two_blocks_is_remembered_once_and_others_stay() -> None:
+    history = History()
+    blocks = [IdBlock(1, 1, 5, pack([b"a" * 16, b"b" * 16])), IdBlock(1, 3, 6, pack([b"a" * 16, b"c" * 16]))]
+    history.recover(blocks, 9, 1_000)
+    assert history.known == {b"a" * 16, b"b" * 16, b"c" * 16}
+    assert history.room.used == 3
+    assert [ids for _, _, ids in history.blocks] == [[b"b" * 16], [b"a" * 16, b"c" * 16]]

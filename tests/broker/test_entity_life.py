@@ -103,7 +103,7 @@ async def test_what_cannot_be_changed_is_refused_by_name_and_nothing_changes(hal
         ({"requires_duplicate_detection": True}, "RequiresDuplicateDetection"),
         ({"enable_partitioning": True}, "EnablePartitioning"),
     ):
-        with pytest.raises(ArgumentInvalid, match=f"The value for the {text} property of an existing Queue can't"):
+        with pytest.raises(ArgumentInvalid, match=f"The value for the {text} property of an existing Queue cannot"):
             await update(hall, lock_duration_ms=7000, **changes)
     with pytest.raises(ArgumentOutOfRange, match="LockDuration"):
         await update(hall, lock_duration_ms=1)
@@ -150,6 +150,7 @@ def test_a_lock_keeps_its_end_and_the_new_duration_holds_from_the_next_lock_or_r
 
 @simulated
 async def test_a_full_queue_takes_nothing_more_until_something_is_received(hall: Hall) -> None:
+    """I33."""
     await hall.start()
     queue = await hall.create(max_size_in_megabytes=1)
     full = batch(bytes(MIB - 10), bytes(10))
@@ -508,6 +509,7 @@ def test_messages_that_ran_out_of_life_are_dead_lettered_or_removed_as_the_queue
 
 @simulated
 async def test_a_namespace_takes_as_many_entities_as_it_may_and_no_more(hall: Hall) -> None:
+    """I33, PE21."""
     await hall.start()
     hall.unit.quotas = Quotas(entities=3, partitioned_entities=1)
     await hall.unit.topics.create_topic("n", TopicDescription(name="t"))

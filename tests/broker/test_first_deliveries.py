@@ -113,3 +113,26 @@ def test_the_mark_passes_no_more_at_once_than_takes_a_millisecond(
         driver.commit()
         marks.append(driver.source.highest_delivered)
     assert marks == [3, 6, 6, 6]
+
+
+def test_a_redelivery_beside_a_first_delivery_does_not_carry_the_mark_over_what_lies_between() -> None:
+    driver = Driver()
+    driver.send(b"a", b"b", b"c")
+    driver.source.highest_delivered = 1
+    firsts = driver.source.firsts = first_deliveries.FirstDeliveries()
+    firsts._released = 4
+    driver.source.by_count[1].lock = driver.source.by_count[3].lock = 7
+    firsts.given = [[driver.source.by_count[3], driver.source.by_count[1]]]
+    assert firsts._move(driver.source) == 3
+    assert driver.source.highest_delivered == 1
+
+
+def test_a_turn_that_was_given_back_in_part_was_handed_out_as_a_whole() -> None:
+    driver = Driver()
+    driver.send(b"a", b"b", b"c")
+    firsts = driver.source.firsts = first_deliveries.FirstDeliveries()
+    firsts._released = 4
+    driver.source.by_count[1].lock = driver.source.by_count[3].lock = 7
+    firsts.given = [list(driver.source.by_count.values())]
+    firsts._move(driver.source)
+    assert driver.source.highest_delivered == 3

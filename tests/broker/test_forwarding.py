@@ -15,6 +15,7 @@ from duobus.broker.forwarding import transfer_message_count
 from duobus.broker.fragment.commands import DEAD_LETTER_OUTCOME, SettleBatch, SettleDetail
 from duobus.broker.fragment.transfer import HOPS_EXCEEDED, HOPS_MAX
 from duobus.broker.lane import LANE_MESSAGES_MAX, PATIENCE_MS, RETRY_MAX_S
+from duobus.broker.patience import LATE_S
 from duobus.broker.placement import slot_of, string_key
 from duobus.codec import decode
 from duobus.errors import ArgumentInvalid
@@ -132,6 +133,8 @@ async def change(hall: Hall, queue: Queue, **properties: Any) -> None:
 @pytest.mark.parametrize("stores", [1, 3])
 @pytest.mark.parametrize("parted", [(False, True), (True, False), (True, True)])
 def test_messages_pass_chains_of_partitioned_and_plain_queues(stores: int, parted: tuple[bool, bool]) -> None:
+    """PE16."""
+
     async def story(hall: Hall) -> None:
         last = await hall.create("c", enable_partitioning=parted[1])
         await hall.create("b", enable_partitioning=parted[0], forward_to="c")
@@ -321,8 +324,55 @@ def test_a_target_has_to_exist_and_may_be_the_queue_itself() -> None:
         queue = await hall.create("self", forward_to="Self")
         with pytest.raises(ArgumentInvalid, match="does not exist"):
             await change(hall, queue, forward_to="nobody")
-        with pytest.raises(ArgumentInvalid, match="exclude each other"):
-            await change(hall, await hall.create("s", requires_session=True), forward_to="self")
+
+    run(story)
+
+
+def test_a_queue_with_sessions_forwards_each_in_its_order_from_its_creation_or_from_a_change_on() -> None:
+    async def story(hall: Hall) -> None:
+        for name, is_partitioned in (("to", True), ("plain", False)):
+            target = await hall.create(name, requires_session=name == "to", enable_partitioning=is_partitioned)
+            made = await hall.create(f"made-{name}", requires_session=True, forward_to=name)
+            changed = await hall.create(f"changed-{name}", requires_session=True, enable_partitioning=is_partitioned)
+            for session in ("a", "b", "c"):
+                for number in range(3):
+                    sent(changed, f"{session}{number}".encode(), session_id=session, partition_key=session)
+            await asyncio.sleep(1)
+            await change(hall, changed, forward_to=name)
+            sent(changed, b"a3", session_id="a", partition_key="a")
+            sent(made, b"d0", session_id="d", partition_key="d")
+            await asyncio.sleep(MINUTE_S)
+            arrived = await slots(target)
+            assert len(arrived) == 11
+            for session, number in (("a", 4), ("b", 3), ("c", 3), ("d", 1)):
+                mine = [slot.payload for slot in arrived if slot.special and slot.special.session_id == session]
+                assert mine == [f"{session}{index}".encode() for index in range(number)]
+            assert (await payloads(made), await payloads(changed)) == ([], [])
+            assert transfer_dead(made) == transfer_dead(changed) == 0
+
+    run(story, stores=2)
+
+
+def test_what_a_queue_with_sessions_cannot_forward_waits_and_then_ends_in_its_transfer_dead_letter_queue() -> None:
+    async def story(hall: Hall) -> None:
+        target = await hall.create("to", status=SEND_DISABLED)
+        origin = await hall.create("from", requires_session=True, forward_to="to")
+        sent(origin, b"a0", session_id="a")
+        sent(origin, b"a1", session_id="a")
+        await asyncio.sleep(MINUTE_S)
+        assert transfer_message_count(origin) == 2
+        await change(hall, target, status="Active")
+        await asyncio.sleep(1)
+        assert await payloads(target) == [b"a0", b"a1"]
+        await hall.unit.delete_queue("n", "to")
+        sent(origin, b"b0", session_id="b")
+        await asyncio.sleep(PATIENCE_MS / 1000 + 10 * MINUTE_S)
+        assert transfer_dead(origin) == 1
+        # The session is nobody's, and takes messages for whom it is forwarded to next.
+        again = await hall.create("to")
+        sent(origin, b"b1", session_id="b")
+        await asyncio.sleep(MINUTE_S)
+        assert await payloads(again) == [b"b1"]
 
     run(story)
 
@@ -562,6 +612,35 @@ def test_a_crash_between_acceptance_and_removal_is_no_repeat() -> None:
         assert sorted(found) == [b"%d" % n for n in range(8)]
         assert transfer_message_count(hall.queue("from")) == 0
         assert ledgers(hall.queue("to")) == 0
+
+    run(story, stores=4)
+
+
+def test_what_is_still_on_its_way_when_the_origin_loses_its_memory_goes_to_the_same_fragment_again() -> None:
+    async def story(hall: Hall) -> None:
+        target = await hall.create("to", enable_partitioning=True)
+        origin = await hall.create("from")
+        home = origin.fragments[0].broker.store_id
+        late = hall.writers[target.placement.keyless().broker.store_id]
+        assert late is not hall.writers[home]
+        await change(hall, origin, forward_to="to")
+        late.is_held = True
+        names = [b"%d" % number for number in range(4)]
+        for name in names:
+            sent(origin, name)
+            await asyncio.sleep(0.01)
+        # The first is in the commit that does not end; the next wait behind it, in no ledger yet.
+        await asyncio.sleep(LATE_S + 0.1)
+        assert {handle.broker.is_late for handle in target.fragments} == {True, False}
+        hall.writers[home].fail_next = "before"
+        sent(origin, b"the store fails under this one")
+        # The origin is there again and sends on what it has found, while keyless messages pass over the late store.
+        await asyncio.sleep(0.5)
+        assert origin.fragments[0].online
+        late.release()
+        await asyncio.sleep(10.0)
+        assert sorted(await payloads(target)) == sorted(names)
+        assert transfer_message_count(origin) == 0
 
     run(story, stores=4)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from broker_kit import Hall, answers, batch, simulated, turns
 
@@ -10,7 +12,7 @@ from duobus.broker.founding import BATCH_ENTITIES
 from duobus.errors import ServiceBusError
 from duobus.model.description import QueueDescription
 from duobus.model.quotas import Quotas
-from duobus.stores.catalog import DELETING, LIVE
+from duobus.stores.catalog import LIVE
 
 
 def plain(number: int) -> list[QueueDescription]:
@@ -85,15 +87,27 @@ async def test_what_is_beyond_the_quota_is_refused_and_the_rest_is_there(hall: H
 
 
 @simulated
-async def test_a_store_that_fails_costs_only_its_own_queues(hall: Hall) -> None:
+async def test_queues_whose_store_fails_on_them_are_created_elsewhere(hall: Hall) -> None:
     await hall.start()
     hall.writers[2].fail_next = "before"
+    assert await created(hall, plain(8)) == []
+    assert all(hall.queue(f"q{index}").fragments[0].online for index in range(8))
+    assert not {2}.intersection(stores_of(hall, "q1") + stores_of(hall, "q5"))
+    # What the store may have of the first try is forgotten when it is back.
+    await asyncio.sleep(5)
+    assert {(row.path, row.state) for row in hall.catalog.read().entities} == {
+        (f"q{index}", LIVE) for index in range(8)
+    }
+
+
+@simulated
+async def test_a_batch_that_no_store_can_take_is_refused(hall: Hall) -> None:
+    await hall.start()
+    for writer in hall.writers.values():
+        writer.fail_next = "before"
     refused = await created(hall, plain(8))
-    assert [name for name, _ in refused] == ["q1", "q5"]
-    assert "could not be created" in str(refused[0][1])
-    assert all(hall.queue(f"q{index}").fragments[0].online for index in (0, 2, 3, 4, 6, 7))
-    states = {row.path: row.state for row in hall.catalog.read().entities}
-    assert {path for path, state in states.items() if state == DELETING} == {"q1", "q5"}
+    assert [name for name, _ in refused] == [f"q{index}" for index in range(8)]
+    assert hall.unit.namespace("n").queues == {}
 
 
 @simulated

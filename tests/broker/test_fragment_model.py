@@ -17,6 +17,7 @@ from duobus.broker.fragment.commands import (
     TakeDeferred,
 )
 from duobus.broker.fragment.slot import NEVER
+from duobus.errors import MessageNotFound
 
 LOCK_MS, DEFAULT_TTL_MS, DELIVERIES_MAX = 1000, 5000, 3
 
@@ -71,14 +72,16 @@ class FragmentMachine(RuleBasedStateMachine):
             if message.place == "scheduled" and message.due_ms is not None and message.due_ms <= now_ms:
                 message.place = "active"
                 message.ends_ms = now_ms + message.ends_ms - (message.due_ms or 0)
-            is_mortal = message.place in ("active", "deferred") and not message.locked_until_ms
+            # What is deferred expires when it is asked for, not by itself.
+            is_mortal = message.place == "active" and not message.locked_until_ms
             if is_mortal and message.ends_ms <= now_ms:
                 del self.messages[name]
 
     def _unlock(self, name: bytes, *, counted: bool) -> None:
         message = self.messages[name]
         message.locked_until_ms = 0
-        message.deliveries += counted
+        # In a dead-letter queue the count stays what it was.
+        message.deliveries += counted and message.place != "dead"
         if message.place == "active" and message.deliveries >= DELIVERIES_MAX:
             message.place = "dead"
 
@@ -162,8 +165,9 @@ class FragmentMachine(RuleBasedStateMachine):
         if names:
             name = data.draw(st.sampled_from(names))
             count = next(c for c, s in self.driver.source.by_count.items() if s.payload == name)
-            command = TakeDeferred("handle", 0, 0, [count], Box())
-            assert self.driver.error_of(command) is None
+            error = self.driver.error_of(TakeDeferred("handle", 0, 0, [count], Box()))
+            has_run_out = self.messages[name].ends_ms <= self.driver.now_ms
+            assert isinstance(error, MessageNotFound) if has_run_out else error is None
             del self.messages[name]
 
     @rule(limit=st.integers(1, 3))
@@ -221,6 +225,7 @@ class FragmentMachine(RuleBasedStateMachine):
         for name, message in self.messages.items():
             # A crash may forget a delivery or count one that was not; it never loses what was settled (I6).
             assert by_name[name].deliveries >= message.deliveries
+            assert by_name[name].deliveries == message.deliveries or message.place != "dead"
             message.deliveries = by_name[name].deliveries
             if message.place == "active" and message.deliveries >= DELIVERIES_MAX:
                 message.place = "dead"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fragment_kit import START_MS, Box, Driver
 
-from duobus.broker.fragment import sessions
+from duobus.broker.fragment import session_states, sessions
 from duobus.broker.fragment.commands import (
     ABANDON,
     COMPLETE,
@@ -21,7 +21,7 @@ from duobus.broker.fragment.commands import (
 from duobus.broker.fragment.owner import Owner
 from duobus.broker.fragment.sessions import SessionLock
 from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, Slot
-from duobus.errors import MessageNotFound, SessionLockLost
+from duobus.errors import MessageNotFound, QuotaExceeded, SessionLockLost
 
 LOCK_MS = 30_000
 
@@ -189,13 +189,75 @@ def test_a_renewed_lock_lasts_from_the_renewal_and_its_messages_with_it(one: Ses
     lock = one.held("a")
     one.take(lock)
     one.driver.pass_time(LOCK_MS - 1)
-    assert sessions.renew(one.source, lock, one.driver.now_ms) == START_MS + 2 * LOCK_MS - 1
+    assert sessions.renew(one.driver.fragment, one.source, lock, one.driver.now_ms) == START_MS + 2 * LOCK_MS - 1
     one.driver.pass_time(LOCK_MS - 1)
     assert not lock.is_over
     assert len(one.source.locks) == 1
     one.driver.pass_time(1)
     assert lock.is_over
-    assert sessions.renew(one.source, lock, one.driver.now_ms) is None
+    assert sessions.renew(one.driver.fragment, one.source, lock, one.driver.now_ms) is None
+
+
+def test_a_lock_that_protects_nothing_ends_some_seconds_late_for_its_holder(one: Sessions) -> None:
+    one.send("a", b"1")
+    lock = one.held("a")
+    one.driver.pass_time(LOCK_MS)
+    assert (lock.is_over, one.driver.fragment.ended, one.next()) == (True, [], "a")
+    assert one.driver.fragment.deadline == one.driver.now_ms + sessions.GRACE_MS
+    one.driver.pass_time(sessions.GRACE_MS - 1)
+    assert one.driver.fragment.ended == []
+    one.driver.pass_time(1)
+    assert one.driver.fragment.ended == [lock]
+    assert not one.source.sessions.has_holders
+
+
+def test_a_holder_whose_lock_has_run_out_gets_and_does_nothing(one: Sessions) -> None:
+    lock = one.held("a")
+    one.driver.pass_time(LOCK_MS)
+    one.send("a", b"1")
+    assert one.take(lock) == []
+    assert isinstance(one.set_state(lock, b"new").error, SessionLockLost)
+    assert one.state("a") is None
+
+
+def test_whoever_accepts_the_session_ends_the_grace_of_its_former_holder(one: Sessions) -> None:
+    one.send("a", b"1")
+    former = one.held("a")
+    one.driver.pass_time(LOCK_MS)
+    lock = one.held("a")
+    assert one.driver.fragment.ended == [former]
+    assert sessions.renew(one.driver.fragment, one.source, former, one.driver.now_ms) is None
+    assert one.bodies(lock) == [b"1"]
+    one.driver.pass_time(sessions.GRACE_MS)
+    assert one.driver.fragment.ended == [former]
+
+
+def test_a_lock_that_is_renewed_within_the_grace_is_held_again_and_told_of_messages(one: Sessions) -> None:
+    lock = one.held("a")
+    one.driver.pass_time(LOCK_MS)
+    one.send("a", b"1")
+    assert one.next() == "a"
+    one.driver.fragment.woken.clear()
+    one.driver.pass_time(100)
+    until_ms = one.driver.now_ms + LOCK_MS
+    assert sessions.renew(one.driver.fragment, one.source, lock, one.driver.now_ms) == until_ms == lock.until_ms
+    assert (one.next(), one.accept("a")) == (None, None)
+    assert one.driver.fragment.woken == [lock]
+    assert one.bodies(lock) == [b"1"]
+    # It protects a message now.
+    one.driver.pass_time(LOCK_MS)
+    assert one.driver.fragment.ended == [lock]
+    assert not one.source.sessions.has_holders
+
+
+def test_a_link_that_closes_within_the_grace_leaves_nothing_behind(one: Sessions) -> None:
+    lock = one.held("a")
+    one.driver.pass_time(LOCK_MS)
+    other = one.held("b")
+    assert one.source.sessions.let_go("a", other) is None
+    assert one.source.sessions.let_go("a", lock) is lock
+    one.driver.pass_time(sessions.GRACE_MS)
+    assert one.driver.fragment.ended == []
 
 
 def test_the_lock_of_one_message_cannot_be_renewed(one: Sessions) -> None:
@@ -332,6 +394,35 @@ def test_deferred_messages_are_for_the_holder_of_their_session(one: Sessions) ->
         sessions.lock_deferred(fragment, lock, [count], now_ms)
 
 
+def test_a_deferred_message_of_a_session_expires_when_its_holder_asks_for_it() -> None:
+    one = Sessions(default_ttl_ms=1000)
+    (count,) = one.send("a", b"1")
+    lock = one.held("a")
+    (slot,) = one.take(lock)
+    one.driver.commit(one.claimed(DEFER, slot.lock))
+    one.driver.pass_time(2000)
+    assert one.source.numbers == [0, 0, 0, 1, 0]
+    with pytest.raises(MessageNotFound):
+        sessions.lock_deferred(one.driver.fragment, lock, [count], one.driver.now_ms)
+    one.driver.commit()
+    assert one.driver.picture() == one.driver.stored() == {}
+
+
+def test_sessions_with_messages_or_a_state_are_listed_once(one: Sessions) -> None:
+    for name in ("state", "both"):
+        lock = one.held(name)
+        one.set_state(lock, b"s")
+        one.release(lock)
+    one.send("both", b"1")
+    one.send("messages", b"2")
+    one.send("taken", b"3")
+    one.take(one.held("taken"))
+    one.held("nothing")
+    for number in (1, 100):
+        found = [name for part in one.source.sessions.with_anything(one.source.locks, number) for name in part]
+        assert sorted(found) == ["both", "messages", "state", "taken"]
+
+
 def test_deferred_messages_are_removed_by_the_holder_alone(one: Sessions) -> None:
     (count,) = one.send("a", b"1")
     lock = one.held("a")
@@ -464,9 +555,12 @@ def test_a_restart_does_not_count_what_was_never_delivered(one: Sessions) -> Non
 
 def test_locks_end_with_the_memory_of_the_fragment(one: Sessions) -> None:
     one.send("a", b"1")
+    late = one.held("late")
+    one.driver.pass_time(LOCK_MS)
     lock = one.held("a")
-    assert sessions.forget_locks(one.driver.fragment) == [lock.owner]
+    assert sessions.forget_locks(one.driver.fragment) == [lock.owner, late.owner]
     assert lock.is_over
+    assert sessions.renew(one.driver.fragment, one.source, late, one.driver.now_ms) is None
 
 
 def test_the_heap_of_free_sessions_does_not_grow_with_accepting(one: Sessions) -> None:
@@ -499,3 +593,58 @@ def test_accepting_the_next_of_many_sessions_looks_at_few(one: Sessions) -> None
         assert name == f"s{number}"
         one.held(name)
     assert looked < 3 * 2000
+
+
+def test_nothing_is_left_of_a_session_whose_last_message_expired(one: Sessions) -> None:
+    one.send("a", b"1", ttl_ms=1_000)
+    one.driver.pass_time(1_000)
+    assert one.source.sessions.by_id == {}
+
+
+def test_sessions_that_come_and_go_by_name_leave_a_bounded_heap(one: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "COMPACT_FROM", 8)
+    for _ in range(40):
+        one.send("a", b"1")
+        lock = one.held("a")
+        one.take(lock)
+        one.driver.commit(one.claimed(COMPLETE, *lock.held))
+        one.release(lock)
+    assert len(one.source.sessions._free) <= 12
+
+
+def test_a_session_that_somebody_has_or_waits_for_is_nobodys_next(one: Sessions) -> None:
+    one.send("a", b"1", b"2")
+    session = one.source.sessions.by_id["a"]
+    assert one.source.sessions.list_free(one.source, session)
+    session.returning = 1
+    assert not one.source.sessions.list_free(one.source, session)
+    session.returning = 0
+    one.held("a")
+    assert not one.source.sessions.list_free(one.source, session)
+
+
+def test_only_messages_of_sessions_are_claimed_when_they_are_settled(one: Sessions) -> None:
+    one.send("a", b"dead", b"later", b"active")
+    lock = one.held("a")
+    dead, later, active = (slot.lock for slot in one.take(lock, 3))
+    one.driver.commit(one.claimed(DEAD_LETTER_OUTCOME, dead), one.claimed(DEFER, later))
+    ((dead, _),) = one.driver.lock(1, DEAD_LETTER)
+    assert not one.claimed(COMPLETE, dead).is_claimed
+    _, (deferred,), _ = sessions.lock_deferred(one.driver.fragment, lock, [2], one.driver.now_ms)
+    assert one.claimed(COMPLETE, deferred.lock, active).is_claimed
+
+
+def test_states_are_as_many_as_the_service_allows(one: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_states, "STATES_MAX", 2)
+    locks = [one.held(name) for name in "abc"]
+    errors = [one.set_state(lock, b"x").error for lock in locks]
+    assert [type(error) for error in errors] == [type(None), type(None), QuotaExceeded]
+    assert one.set_state(locks[0], b"y").error is None
+    assert one.set_state(locks[2], None).error is None
+
+
+def test_sessions_whose_state_was_set_are_listed_once_whatever_the_length_of_the_lists() -> None:
+    found = sessions.Sessions()
+    found.states = {name: (count, 1, 10 * count) for count, name in enumerate("abcde", 1)}
+    assert list(found.set_since(15, 2)) == [["b"], ["c", "d"], ["e"]]
+    assert list(found.with_anything({}, 2)) == [["a", "b"], ["c", "d"], ["e"]]

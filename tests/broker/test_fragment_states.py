@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from fragment_kit import NUMBER, START_MS, Box, Driver
 
@@ -16,9 +19,12 @@ from duobus.broker.fragment.commands import (
     TakeAndRemove,
     TakeDeferred,
 )
+from duobus.broker.fragment.moving import Enter
+from duobus.broker.fragment.settling import TTL_EXPIRED
 from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, NEVER, kind_of, sub_queue_of
 from duobus.codec import decode
-from duobus.errors import MessageLockLost, MessageNotFound, NotAllowed
+from duobus.errors import MessageLockLost, MessageNotFound, NotAllowed, QuotaExceeded
+from duobus.model.special import Special
 
 MINUTE = 60_000
 
@@ -115,6 +121,7 @@ def test_long_dead_letter_texts_are_cut_at_4096_characters() -> None:
 
 
 def test_a_deferred_message_is_found_by_its_number_only() -> None:
+    """I21."""
     driver = Driver()
     driver.send(b"a", b"b")
     ((lock, _),) = driver.lock()
@@ -297,15 +304,106 @@ def test_a_message_abandoned_after_its_life_is_not_delivered_again() -> None:
     assert driver.picture() == {}
 
 
-def test_a_deferred_message_expires_like_any_other() -> None:
-    driver = Driver(default_ttl_ms=5000)
-    driver.send(b"m")
+def deferred(driver: Driver, **special: Any) -> int:
+    """Send a message and defer it; returns its count."""
+    (count,) = driver.send(b"m", **special)
     ((lock, _),) = driver.lock()
     driver.settle(DEFER, lock)
-    driver.pass_time(4999)
-    assert len(driver.picture()) == 1
+    return count
+
+
+@pytest.mark.parametrize("own", [None, 5000])
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_deferred_message_does_not_expire_by_itself(own: int | None, crashes: bool) -> None:
+    driver = Driver(default_ttl_ms=6000 if own else 5000)
+    deferred(driver, **({} if own is None else {"ttl_ms": own}))
+    driver = driver.recovered() if crashes else driver
+    driver.pass_time(50_000)
+    driver.pass_time(50_000)
+    assert len(driver.picture()) == len(driver.stored()) == 1
+    assert driver.peek() == [b"m"]
+    assert driver.source.numbers == [0, 0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("asks", ["locking", "removing"])
+@pytest.mark.parametrize("dead_letters", [False, True])
+def test_a_deferred_message_that_has_run_out_goes_when_it_is_asked_for(asks: str, dead_letters: bool) -> None:
+    driver = Driver(default_ttl_ms=5000, dead_letter_on_expiration=dead_letters)
+    count = deferred(driver)
+    other = deferred(driver, ttl_ms=100)
+    driver.pass_time(1000)
+    young = deferred(driver)
+    driver.pass_time(4000)
+    if asks == "locking":
+        with pytest.raises(MessageNotFound, match=str(NUMBER << 48 | count)):
+            driver.fragment.lock_deferred(0, MAIN, [count, young], driver.now_ms)
+    else:
+        assert isinstance(driver.error_of(TakeDeferred("handle", 0, MAIN, [count, young], Box())), MessageNotFound)
+    assert driver.fragment.deadline <= driver.now_ms
+    assert len(driver.peek()) == 2
+    driver.commit()
+    # Nobody has asked for the other one, and one of those asked for has life left.
+    assert driver.source.numbers == [0, 1 if dead_letters else 0, 0, 2, 0]
+    assert driver.picture().keys() == driver.stored().keys() == {other, young} | ({count} if dead_letters else set())
+    if dead_letters:
+        ((_, letter),) = driver.lock(5, DEAD_LETTER)
+        assert letter.special is not None
+        assert (letter.count, letter.special.reason) == (count, TTL_EXPIRED)
+    assert driver.fragment.lock_deferred(0, MAIN, [young], driver.now_ms)[1]
+
+
+@pytest.mark.parametrize("ends", ["abandoned", "lock ended", "deferred again"])
+def test_a_deferred_message_that_runs_out_while_it_is_locked_is_deferred_again(ends: str) -> None:
+    driver = Driver(lock_duration_ms=MINUTE, default_ttl_ms=1000)
+    count = deferred(driver)
+    first, _, _ = driver.fragment.lock_deferred(0, MAIN, [count], driver.now_ms)
+    driver.pass_time(2000)
+    if ends == "lock ended":
+        driver.pass_time(MINUTE)
+    else:
+        driver.settle(ABANDON if ends == "abandoned" else DEFER, first)
     driver.pass_time(1)
-    assert driver.picture() == {}
+    assert driver.source.numbers == [0, 0, 0, 1, 0]
+    with pytest.raises(MessageNotFound):
+        driver.fragment.lock_deferred(0, MAIN, [count], driver.now_ms)
+    driver.commit()
+    assert driver.picture() == driver.stored() == {}
+
+
+def test_a_dead_letter_that_is_deferred_has_no_end() -> None:
+    driver = Driver(default_ttl_ms=1000)
+    (count,) = driver.send(b"m")
+    ((lock, _),) = driver.lock()
+    driver.settle(DEAD_LETTER_OUTCOME, lock)
+    ((lock, _),) = driver.lock(1, DEAD_LETTER)
+    driver.settle(DEFER, lock)
+    driver.pass_time(5000)
+    assert driver.fragment.lock_deferred(0, DEAD_LETTER, [count], driver.now_ms)[1]
+
+
+@pytest.mark.parametrize("ends", ["abandoned", "lock ended", "link lost", "crash"])
+@pytest.mark.parametrize("deliveries", [0, 1])
+def test_the_delivery_count_stays_what_it_was_in_a_dead_letter_queue(ends: str, deliveries: int) -> None:
+    driver = Driver(lock_duration_ms=MINUTE, max_delivery_count=2)
+    driver.send(b"m")
+    for _ in range(deliveries):
+        driver.settle(ABANDON, driver.lock()[0][0])
+    driver.settle(DEAD_LETTER_OUTCOME, driver.lock()[0][0])
+    for _ in range(3):
+        ((lock, slot),) = driver.lock(1, DEAD_LETTER)
+        assert slot.deliveries == deliveries
+        if ends == "abandoned":
+            driver.settle(ABANDON, lock)
+        elif ends == "lock ended":
+            driver.commit()
+            driver.pass_time(MINUTE)
+        elif ends == "link lost":
+            driver.commit(*driver.fragment.unlock(0, [(lock, 1)], driver.now_ms, counted=True))
+        else:
+            driver.commit()
+            driver = driver.recovered()
+        assert driver.stored()[1][1] == deliveries
+    assert driver.lock(1, DEAD_LETTER)[0][1].deliveries == deliveries
 
 
 def test_a_scheduled_message_gets_a_new_number_at_its_time() -> None:
@@ -543,9 +641,8 @@ def test_another_life_has_the_same_messages_in_the_same_states() -> None:
     driver.settle(ABANDON, locks[b"plain"])
     later = driver.recovered()
     assert driver.picture() == driver.stored()
-    # The dead letter was delivered once before it became one; another life counts that (I6 allows no less).
-    state, _, payload, special = driver.picture()[4]
-    assert later.picture() == driver.picture() | {4: (state, 1, payload, special)}
+    # The count of a dead letter stays what it was.
+    assert later.picture() == driver.picture()
     assert later.source.bytes == driver.source.bytes
     later.pass_time(5000)
     assert [slot.payload for _, slot in later.lock(9)] == [b"plain", b"abandoned", b"scheduled"]
@@ -570,6 +667,23 @@ def test_a_crash_forgets_deliveries_since_the_last_commit_and_nothing_else() -> 
     driver.send(b"a")
     driver.lock()
     assert driver.recovered().lock()[0][1].deliveries == 0
+
+
+def test_a_delivery_that_a_crash_interrupts_counts_only_if_something_was_committed_meanwhile() -> None:
+    """The bound of TL9 that decision 0047 leaves: a message that ends the broker at once is not dead-lettered."""
+    driver = Driver(max_delivery_count=2)
+    driver.send(b"deadly")
+    for _ in range(5):
+        ((_, slot),) = driver.lock()
+        assert slot.deliveries == 0
+        driver = driver.recovered()
+    for _ in range(2):
+        driver.lock()
+        driver.send(b"another")  # takes the delivery along
+        driver = driver.recovered()
+    driver.pass_time(1)
+    ((_, letter),) = driver.lock(9, DEAD_LETTER)
+    assert letter.payload == b"deadly"
 
 
 def test_the_count_of_a_redelivery_survives_with_the_next_commit() -> None:
@@ -605,6 +719,8 @@ def test_a_deferred_message_of_an_earlier_life_expires_once() -> None:
     ((lock, _),) = later.lock()
     later.settle(DEFER, lock)
     later.pass_time(500)
+    assert isinstance(later.error_of(TakeDeferred("handle", 0, MAIN, [1], Box())), MessageNotFound)
+    later.pass_time(0)
     assert later.picture() == later.stored() == {}
     assert later.source.numbers == [0] * 5
 
@@ -625,3 +741,93 @@ def test_a_deferral_tells_its_life_where_deliveries_may_be_forgotten() -> None:
     assert told == {b"same life": None, b"later life": later.fragment.epoch, b"of its own": None}
     # The lock token says the same.
     assert int.from_bytes(later.fragment.prefix[2:6], "big") == later.fragment.epoch
+
+
+def test_a_message_that_may_have_been_delivered_in_an_earlier_life_expires_like_the_others() -> None:
+    driver = Driver(default_ttl_ms=1_000)
+    driver.send(b"a", b"b")
+    driver.lock(1)
+    driver.commit()
+    driver = driver.recovered()
+    assert [slot.deliveries for slot in driver.source.by_count.values()] == [1, 0]
+    driver.pass_time(1_000)
+    assert driver.picture() == {}
+
+
+def test_a_deferred_message_cannot_be_had_at_the_instant_of_its_end() -> None:
+    driver = Driver()
+    (count,) = driver.send(b"a", ttl_ms=1_000)
+    ((lock, _),) = driver.lock(1)
+    driver.settle(DEFER, lock)
+    with pytest.raises(MessageNotFound):
+        driver.fragment.lock_deferred(0, MAIN, [count], START_MS + 1_000)
+    assert driver.fragment.lock_deferred(0, MAIN, [count], START_MS + 999)[1]
+
+
+def test_a_run_of_ordinary_messages_fits_into_the_window_as_a_whole() -> None:
+    driver = Driver()
+    driver.fragment.window_bytes = 1
+    driver.send(b"a", b"b", b"c")
+    assert driver.source.by_count.keys() == {1, 2, 3}
+    driver.send(b"d", b"e")
+    assert driver.source.cold_number == 2
+
+
+def test_a_lock_token_begins_with_eight_bytes_that_name_the_life() -> None:
+    driver = Driver()
+    assert len(driver.fragment.prefix) == 8
+    assert driver.fragment.prefix[6:] == bytes(range(2))
+
+
+def test_commands_have_no_messages_before_they_are_done() -> None:
+    commands = [
+        TakeAndRemove("handle", 0, MAIN, 1, None),
+        TakeDeferred("handle", 0, MAIN, [1], Box()),
+        CancelScheduled("handle", 0, [1], Box()),
+    ]
+    assert [command.slots for command in commands] == [[], [], []]
+
+
+def test_a_delay_of_the_entity_holds_for_abandons_that_say_nothing_of_one() -> None:
+    driver = Driver(redelivery_delay_ms=500, redelivery_delay_maximum_ms=5_000, delayed_abandon=True)
+    driver.send(b"a")
+    ((lock, _),) = driver.lock(1)
+    command = driver.settle(ABANDON, lock, properties={"why": "busy"})
+    assert command.error is None
+    assert driver.waiting() == 0
+    driver.pass_time(499)
+    assert driver.waiting() == 0
+    driver.pass_time(1)
+    assert driver.waiting() == 1
+
+
+def test_settling_dead_letters_beside_others_counts_each_where_it_was() -> None:
+    driver = Driver()
+    driver.send(b"a", b"b", b"c")
+    first, second, _ = (lock for lock, _ in driver.lock(3))
+    driver.settle(DEAD_LETTER_OUTCOME, first)
+    ((dead, _),) = driver.lock(1, DEAD_LETTER)
+    driver.settle(COMPLETE, dead, second)
+    assert driver.source.numbers == [1, 0, 0, 0, 0]
+    assert driver.source.bytes == 1
+
+
+def test_peek_behind_the_last_message_in_memory_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browsing, "HOLE_LEAST", 2)
+    driver = Driver()
+    driver.send(*[b"x"] * 9)
+    locks = [lock for lock, _ in driver.lock(9)]
+    driver.settle(COMPLETE, *locks[5:])
+    assert driver.peek(first=6) == []
+    assert driver.peek(first=5) == [b"x"]
+
+
+@pytest.mark.parametrize("grows", [True, False])
+def test_the_size_quota_has_a_say_in_what_comes_and_not_in_what_moves(grows: bool) -> None:
+    driver = Driver(max_bytes=4)
+    handle = SimpleNamespace(fragment=driver.fragment)
+    for size, fits in ((4, True), (5, not grows)):
+        enter = Enter(handle, 0, None, [b"x" * size], [Special()], MAIN, grows=grows)
+        error = enter.fault(driver.source)
+        assert (error is None) is fits
+        assert fits or isinstance(error, QuotaExceeded)

@@ -6,8 +6,8 @@ from typing import Any
 
 from fragment_kit import NUMBER, START_MS, Box, Driver
 
-from duobus.broker.fragment import transfer
-from duobus.broker.fragment.commands import Run
+from duobus.broker.fragment import doubts, transfer
+from duobus.broker.fragment.commands import DEAD_LETTER_OUTCOME, DEFER, Run
 from duobus.broker.fragment.ledger import Forget, Record
 from duobus.broker.fragment.slot import DEAD_LETTER, FORWARDING, MAIN, TRANSFER, TRANSFER_DEAD_LETTER, Slot
 from duobus.broker.fragment.transfer import Depart, Divert
@@ -171,3 +171,84 @@ def test_a_dead_letter_that_cannot_go_on_keeps_both_reasons() -> None:
     assert slot.special.overlay is not None
     assert decode(slot.special.overlay)[0] == {"DeadLetterReason": "first", "DeadLetterErrorDescription": "why"}
     assert slot.special.reason == "second"
+
+
+def test_taking_ends_with_the_last_byte_that_is_asked_for() -> None:
+    driver = Driver()
+    driver.send(b"a" * 10, b"b" * 10)
+    assert len(take(driver, size=10)) == 1
+
+
+def test_what_is_known_to_be_elsewhere_is_so_until_it_has_left() -> None:
+    driver = Driver(forwards=True)
+    driver.send(b"a", b"b", b"c")
+    driver.source.elsewhere = {1, 3}
+    driver.commit(Depart("handle", 0, None, take(driver, 2)))
+    assert driver.source.elsewhere == {3}
+
+
+def test_a_message_keeps_the_time_for_which_it_was_scheduled_when_it_goes_on() -> None:
+    slot = Slot(1, b"a", START_MS)
+    slot.special = Special(scheduled_ms=START_MS - 5)
+    assert transfer.onward(slot, NUMBER, "q", None).scheduled_ms == START_MS - 5
+
+
+def test_what_could_not_go_on_can_be_deferred_where_it_lies() -> None:
+    driver = Driver(default_ttl_ms=1_000)
+    driver.send(b"a")
+    driver.commit(Divert("handle", 0, None, take(driver), reason="r", description="d"))
+    ((lock, _),) = driver.lock(1, TRANSFER_DEAD_LETTER)
+    driver.settle(DEFER, lock)
+    driver.now_ms += 5_000
+    _, (slot,), _ = driver.fragment.lock_deferred(0, TRANSFER_DEAD_LETTER, [1], driver.now_ms)
+    assert slot.payload == b"a"
+
+
+# --- what may be at its destination already ---------------------------------------------------------------------------
+
+
+def in_doubt(**settings: Any) -> Driver:
+    """A new life of a queue that forwards; four messages of the earlier one may have been sent on."""
+    driver = Driver(forwards=True, default_ttl_ms=1_000, **settings)
+    driver.send(b"a", b"b", b"c", b"d")
+    driver = driver.recovered()
+    assert driver.source.doubt_below == 5
+    return driver
+
+
+def test_what_is_not_at_its_destination_expires_when_that_is_known() -> None:
+    driver = in_doubt()
+    driver.send(b"new")
+    driver.pass_time(5_000)
+    assert driver.picture().keys() == {1, 2, 3, 4, 5}
+    taken = take(driver, 1)
+    doubts.settle(driver.fragment, driver.source, [2, 5, 9])
+    assert (driver.source.doubt_below, driver.source.elsewhere) == (0, {2})
+    driver.pass_time(0)
+    # The first is on its way, the second is there.
+    assert driver.picture().keys() >= {1, 2}
+    assert not {3, 4}.intersection(driver.picture())
+    assert driver.stored().keys() == driver.picture().keys()
+    driver.commit(*transfer.give_back(driver.fragment, driver.source, taken, driver.now_ms))
+    assert driver.picture().keys() & {1, 2} == {2}
+
+
+def test_what_has_no_end_of_its_own_leaves_in_its_order_after_a_doubt() -> None:
+    driver = in_doubt()
+    doubts.settle(driver.fragment, driver.source, [])
+    driver.pass_time(999)
+    assert driver.waiting() == 4
+    driver.pass_time(1)
+    assert driver.picture() == {}
+
+
+def test_a_dead_letter_does_not_expire_whatever_was_in_doubt() -> None:
+    driver = Driver(forwards=True, default_ttl_ms=1_000)
+    driver.send(b"a", b"b")
+    ((lock, _),) = driver.lock(1)
+    driver.settle(DEAD_LETTER_OUTCOME, lock)
+    driver = driver.recovered()
+    doubts.settle(driver.fragment, driver.source, [])
+    driver.pass_time(5_000)
+    assert [slot.payload for _, slot in driver.lock(9, DEAD_LETTER)] == [b"a"]
+    assert driver.picture().keys() == {1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 from fragment_kit import Box
 
@@ -87,6 +88,7 @@ def test_no_more_is_lent_than_there_is_or_than_is_wanted() -> None:
 
 
 def test_receivers_and_fragments_take_turns_in_quanta() -> None:
+    """PE5."""
     lender, broker, handles = stage(10 * QUANTUM, 10 * QUANTUM)
     receivers = [lender.open(Box(), removing=False) for _ in range(2)]
     for receiver in receivers:
@@ -246,3 +248,23 @@ def test_a_receiver_that_closes_while_it_passes_a_store_over_is_forgotten() -> N
     late.is_late = False
     lender.offer(handle)
     assert (lent(late), lender.passes_over) == ([], False)
+
+
+def test_a_fragment_that_gets_a_message_back_while_one_is_taken_stays_on_offer() -> None:
+    lender, broker, (handle,) = stage(1)
+    take = broker.take
+
+    def take_and_get_back(handle: FragmentHandle, *rest: Any) -> None:
+        # What message brokers do: locks that have ended by now are ended first.
+        broker.take = take  # type: ignore[method-assign]
+        handle.fragment.messages += 1  # type: ignore[union-attr]
+        lender.offer(handle)
+        take(handle, *rest)
+
+    broker.take = take_and_get_back  # type: ignore[assignment, method-assign]
+    first, second = lender.open(Box(), removing=False), lender.open(Box(), removing=False)
+    first.request(1)
+    lender.offer(handle)
+    assert lent(broker) == [(0, 1)]
+    second.request(1)
+    assert lent(broker) == [(0, 1), (0, 1)]

@@ -41,6 +41,7 @@ async def test_what_waits_while_a_commit_runs_joins_the_next_one(hall: Hall) -> 
 
 @simulated
 async def test_nothing_is_answered_or_delivered_before_its_commit(hall: Hall) -> None:
+    """TL1."""
     await hall.start()
     queue = await hall.create()
     _, box = receiver(queue, 10)

@@ -273,7 +273,7 @@ async def test_a_session_is_lost_and_can_be_accepted_there_with_its_state(hall: 
     queue.send(batch(b"1", b"2", session_id="s"))
     await turns()
     assert (await moved(hall, place(queue) % 4 + 1))["state"] == "done"
-    assert list(queue.sessions_with_messages()) == ["s"]
+    assert list(queue.sessions_in_use()) == ["s"]
 
 
 @simulated

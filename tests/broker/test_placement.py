@@ -71,6 +71,7 @@ def numbers(runs: list[Any]) -> list[tuple[int, list[int] | None, bool]]:
 
 @pytest.mark.parametrize(("key", "slots", "slot"), VECTORS)
 def test_a_key_belongs_to_the_same_slot_for_ever(key: str, slots: int, slot: int) -> None:
+    """PE12."""
     assert slot_of(string_key(key), slots) == slot
 
 
@@ -175,6 +176,7 @@ def test_keys_of_a_store_that_is_away_are_refused_and_the_others_go_on() -> None
 
 
 def test_a_batch_transfer_over_several_slots_is_refused_as_a_whole() -> None:
+    """I40."""
     runs, ((indices, error),) = Placement(handles(16)).split(batch("a", "k", atomic=True))
     assert (runs, indices) == ([], None)
     assert isinstance(error, ArgumentInvalid)

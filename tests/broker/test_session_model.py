@@ -23,6 +23,8 @@ class Walk:
         self.real = Sessions(max_delivery_count=1000)
         self.available: dict[str, list[int]] = {}
         self.held: dict[str, tuple[SessionLock, dict[int, int]]] = {}
+        # Locks that ran out while they protected nothing, with the end of their grace.
+        self.lingering: dict[str, tuple[SessionLock, int]] = {}
         self.under_way: list[tuple[SettleBatch, str, int]] = []
 
     def step(self) -> None:
@@ -30,6 +32,8 @@ class Walk:
         steps = [self.send, self.accept, self.commit, self.pass_time]
         if self.held:
             steps += [self.take, self.take, self.take, self.settle, self.settle, self.settle, self.release, self.renew]
+        if self.lingering:
+            steps += [self.renew_late, self.leave_late]
         if self.rng.random() < 0.02:
             steps = [self.restart]
         self.rng.choice(steps)()
@@ -55,6 +59,8 @@ class Walk:
         assert (lock is None) == (name in self.held)
         if lock is not None:
             self.held[name] = (lock, {})
+            former, _ = self.lingering.pop(name, (None, 0))
+            self._told([] if former is None else [former])
 
     def take(self) -> None:
         name = self._some_held()
@@ -91,17 +97,45 @@ class Walk:
 
     def renew(self) -> None:
         lock = self.held[self._some_held()][0]
-        assert sessions.renew(self.real.source, lock, self.real.driver.now_ms) is not None
+        assert sessions.renew(self.real.driver.fragment, self.real.source, lock, self.real.driver.now_ms) is not None
+
+    def renew_late(self) -> None:
+        name = self.rng.choice(sorted(self.lingering))
+        lock, _ = self.lingering.pop(name)
+        now_ms = self.real.driver.now_ms
+        assert sessions.renew(self.real.driver.fragment, self.real.source, lock, now_ms) == now_ms + LOCK_MS
+        assert not lock.is_over
+        self.held[name] = (lock, {})
+
+    def leave_late(self) -> None:
+        name = self.rng.choice(sorted(self.lingering))
+        lock, _ = self.lingering.pop(name)
+        assert self.real.source.sessions.let_go(name, lock) is lock
+
+    def _told(self, due: list[SessionLock]) -> None:
+        fragment = self.real.driver.fragment
+        assert sorted(map(id, fragment.ended)) == sorted(map(id, due))
+        fragment.ended.clear()
 
     def pass_time(self) -> None:
         self.commit()
         self.real.driver.pass_time(int(LOCK_MS * self.rng.choice((0.1, 0.3, 1.0))))
-        for name in [name for name, (lock, _) in self.held.items() if lock.until_ms <= self.real.driver.now_ms]:
-            assert self.held[name][0].is_over
+        now_ms = self.real.driver.now_ms
+        due = [lock for lock, end_ms in self.lingering.values() if end_ms <= now_ms]
+        self.lingering = {name: found for name, found in self.lingering.items() if found[1] > now_ms}
+        for name in [name for name, (lock, _) in self.held.items() if lock.until_ms <= now_ms]:
+            lock, held = self.held[name]
+            assert lock.is_over
+            if held:
+                due.append(lock)
+            else:
+                self.lingering[name] = (lock, now_ms + sessions.GRACE_MS)
             self._free(name)
+        self._told(due)
 
     def restart(self) -> None:
         self.commit()
+        self.lingering.clear()
         for name in list(self.held):
             self._free(name)
         self.real = self.real.recovered()

@@ -97,7 +97,7 @@ def test_a_batch_delete_takes_what_nobody_has_locked_from_every_session(parted: 
         client = held(queue, "a")
         assert await given(client, 1) == [b"a0"]
         assert await queue.batch_delete(MAIN, 100, NEVER) == 8
-        assert list(queue.sessions_with_messages()) == ["a"]
+        assert list(queue.sessions_in_use()) == ["a"]
         assert await given(client, 10) == [b"a0"]
         await send(queue, "a", b"a3")
         assert await given(client, 10) == [b"a0", b"a3"]
@@ -144,7 +144,7 @@ def test_a_purge_empties_the_sessions_and_keeps_their_states(parted: bool) -> No
         cleared = await queue.purge((MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER), lambda: False)
         assert (cleared.removed, cleared.locked, cleared.is_complete) == (3, 1, True)
         client.close()
-        assert list(queue.sessions_with_messages()) == ["a"]
+        assert list(queue.sessions_in_use()) == ["a"]
         again = held(queue, "a")
         assert await given(again, 5) == [b"1"]
         desk = again.receiver.handle.broker.sessions

@@ -38,7 +38,7 @@ async def publish(hall: Hall, special: Special) -> None:
 async def kept(subscription: Subscription) -> tuple[list[str | None], list[str | None]]:
     """Sessions that have messages, and the reasons of dead letters."""
     dead = [slot.special.reason for _, slot in await subscription.peek(DEAD_LETTER, 1, 10)]
-    return sorted(subscription.sessions_with_messages()), dead
+    return sorted(subscription.sessions_in_use()), dead
 
 
 @simulated

@@ -234,7 +234,7 @@ async def test_a_scheduled_message_waits_at_the_topic_and_is_filtered_when_it_is
     await hall.start()
     await make(hall, "a")
     due_ms = hall.unit.now_ms() + MINUTE_MS
-    await publish(hall, b"later", scheduled_ms=due_ms)
+    await publish(hall, b"later", scheduled_ms=due_ms, partition_key="k")
     assert topic_of(hall).numbers()[0][-1] == 1
     assert await seen(sub(hall, "a")) == []
     await hall.again()
@@ -247,6 +247,7 @@ async def test_a_scheduled_message_waits_at_the_topic_and_is_filtered_when_it_is
         assert slot.payload == b"later"
         assert slot.special is not None
         assert slot.special.enqueued_sequence_number == 1
+        assert slot.special.partition_key == "k"
         assert slot.enqueued_ms >= due_ms
     assert topic_of(hall).numbers()[0][-1] == 0
 
@@ -293,9 +294,12 @@ async def test_a_subscription_with_sessions_dead_letters_what_has_none(hall: Hal
     assert await seen(sub(hall, "plain")) == [b"alone", b"member"]
     ((_, dead),) = await sub(hall, "grouped").peek(DEAD_LETTER, 1, 10)
     assert (dead.payload, dead.special.reason) == (b"alone", "SessionIdIsNull")
-    assert list(sub(hall, "grouped").sessions_with_messages()) == ["s1"]
+    # Each counted where it is, before and after a start.
+    assert sub(hall, "grouped").numbers()[0] == [1, 1, 0, 0, 0]
+    assert list(sub(hall, "grouped").sessions_in_use()) == ["s1"]
     await hall.again()
-    assert list(sub(hall, "grouped").sessions_with_messages()) == ["s1"]
+    assert list(sub(hall, "grouped").sessions_in_use()) == ["s1"]
+    assert sub(hall, "grouped").numbers()[0] == [1, 1, 0, 0, 0]
 
 
 @simulated()
@@ -466,6 +470,23 @@ async def test_an_idle_subscription_is_deleted_and_a_topic_that_is_used_through_
     await asyncio.sleep(12 * 60)
     assert hall.unit.namespace("n").topics == {}
     assert hall.catalog.read().entities == ()
+    hall.unit.idle_watch.stop()
+
+
+@simulated()
+async def test_use_of_a_subscription_keeps_it_and_its_topic_whatever_idle_times_they_have(hall: Hall) -> None:
+    await hall.start()
+    await make(hall, auto_delete_on_idle_ms=5 * MINUTE_MS)
+    about = SubscriptionDescription(name="used", auto_delete_on_idle_ms=7 * MINUTE_MS)
+    await hall.unit.topics.create_subscription("n", "t", about)
+    receiver = sub(hall, "used").open_receiver(MAIN, Box(), removing=False)
+    for _ in range(4):
+        # Each pause is longer than both times.
+        await asyncio.sleep(8 * 60)
+        assert list(topic_of(hall).subscriptions) == ["used"]
+    receiver.close()
+    await asyncio.sleep(20 * 60)
+    assert hall.unit.namespace("n").topics == {}
     hall.unit.idle_watch.stop()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from duobus.cli.main import main
-from duobus.cli.yaml_text import yaml_of
+from duobus.cli.yaml_text import json_of, yaml_of
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -53,14 +57,24 @@ def test_commands_options_and_values_are_completed(words: str, expected: list[st
         ({"a": {"b": ["x", {"c": 1.5, "d": []}]}}, "a:\n  b:\n    - x\n    - c: 1.5\n      d: []"),
         ([], "[]"),
         ([[1, 2], {}], "- - 1\n  - 2\n- {}"),
+        ({"name": "\u00fcber \U0001f4e6 \u4f60"}, "name: \u00fcber \U0001f4e6 \u4f60"),
+        ("\u202eright to left", '"\\u202eright to left"'),
         ("plain text", "plain text"),
-        *((odd, f'"{odd}"') for odd in ("no", "1", "-", "a: b", "a #b", "", "2026-01-02", "* x", "true", "P1D: ")),
+        *((odd, f"'{odd}'") for odd in ("no", "y", "1", "-", "a: b", "a #b", "", "2026-01-02", "* x", "true", "P1D: ")),
         ("line\nbreak", '"line\\nbreak"'),
-        ("\u00fc\x1b", '"\\u00fc\\u001b"'),
+        ("\u00fc\x1b", '"\u00fc\\e"'),
     ],
 )
 def test_what_json_can_tell_is_told_in_yaml(value: Any, text: str) -> None:
     assert yaml_of(value) == text
+    assert yaml.safe_load(text) == value
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3)))
+def test_what_is_printed_is_read_back_and_moves_no_cursor(value: Any) -> None:
+    for read, text in ((yaml.safe_load, yaml_of({"value": value})), (json.loads, json_of({"value": value}))):
+        assert read(text) == {"value": value}
+        assert not set(text) & {chr(code) for code in (*range(10), *range(11, 32), *range(127, 160), 0x202E)}
 
 
 def test_the_page_about_tls_has_the_lines_that_trust_prints(tmp_path: Path) -> None:

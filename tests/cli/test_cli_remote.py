@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 import click
 import pytest
+from azure.servicebus import ServiceBusMessageBatch, ServiceBusSender
+from azure.servicebus.exceptions import ServiceBusConnectionError
 from click.testing import CliRunner, Result
 
 from duobus.cli.main import main
@@ -64,6 +67,22 @@ def test_a_queue_is_created_shown_listed_updated_and_deleted(shell: Shell) -> No
     assert "life" not in [queue["name"] for queue in shell.records("queue", "list")]
 
 
+def test_what_is_created_by_hand_is_partitioned_unless_that_is_refused(shell: Shell) -> None:
+    """PE3."""
+    for kind in ("queue", "topic"):
+        for words, expected in (
+            ((), True),
+            (("--no-partitioned",), False),
+            (("--enable-partitioning", "false"), False),
+            (("--enable-partitioning", "false", "--no-partitioned"), False),
+        ):
+            name = f"{kind}-by-hand-{len(''.join(words))}"
+            assert shell.record(kind, "create", name, *words)["enablePartitioning"] is expected
+            shell.run(kind, "delete", name, "--yes")
+        both = shell.run(kind, "create", "both", "--enable-partitioning", "true", "--no-partitioned", status=2)
+        assert "not both" in both.stderr
+
+
 def test_what_is_missing_ends_with_status_3(shell: Shell) -> None:
     assert "There is no queue none" in shell.run("queue", "show", "none", status=3).stderr
     shell.run("queue", "update", "none", "--status", "Disabled", status=3)
@@ -72,6 +91,27 @@ def test_what_is_missing_ends_with_status_3(shell: Shell) -> None:
     shell.run("subscription", "create", "none", "sub", status=3)
     shell.run("message", "send", "none", "hello", status=3)
     shell.run("message", "peek", "none", status=3)
+
+
+def test_a_topic_is_no_queue_and_is_not_deleted_as_one(shell: Shell) -> None:
+    shell.run("queue", "create", "kind-q")
+    shell.run("topic", "create", "kind-t")
+    for noun, name in (("queue", "kind-t"), ("topic", "kind-q")):
+        for words in (("show", name), ("update", name, "--status", "Disabled"), ("delete", name, "--yes")):
+            told = shell.run(noun, *words, status=3).stderr
+            assert f"There is no {noun} {name}: the entity of this name is of another kind." in told
+        assert "exists already" in shell.run(noun, "create", name, "--dry-run", status=1).stderr
+    shell.run("queue", "delete", "kind-q", "--yes")
+    shell.run("topic", "delete", "kind-t", "--yes")
+
+
+def test_a_wrong_key_is_told_as_one_over_amqp_too(shell: Shell) -> None:
+    shell.run("queue", "create", "locked-up")
+    shell.environment["DUOBUS_CONNECTION_STRING"] = (shell.environment["DUOBUS_CONNECTION_STRING"] or "").replace(
+        KEY, "d3Jvbmc="
+    )
+    told = shell.run("message", "send", "locked-up", "hello", status=1).stderr
+    assert "was not taken: the key is wrong" in told
 
 
 def test_what_exists_or_is_refused_ends_with_status_1(shell: Shell) -> None:
@@ -97,7 +137,7 @@ def test_what_makes_no_sense_ends_with_status_2(shell: Shell) -> None:
 
 def test_a_dry_run_changes_nothing(shell: Shell) -> None:
     would = shell.run("queue", "create", "dry", "--max-size", "2048", "--dry-run")
-    assert json.loads(would.stdout) == {"name": "dry", "maxSizeInMegabytes": 2048}
+    assert json.loads(would.stdout) == {"name": "dry", "enablePartitioning": True, "maxSizeInMegabytes": 2048}
     assert "Would create" in would.stderr
     shell.run("queue", "show", "dry", status=3)
     shell.run("queue", "create", "dry")
@@ -144,6 +184,39 @@ def test_lines_are_sent_peeked_and_received_and_then_gone(shell: Shell) -> None:
     deleted = shell.records("message", "receive", "lines", "--count", "120", "--mode", "receive-and-delete")
     assert [message["body"] for message in locked + deleted] == lines
     assert shell.record("queue", "show", "lines")["totalMessageCount"] == 0
+
+
+def test_what_was_sent_before_a_failure_is_told(shell: Shell) -> None:
+    shell.run("queue", "create", "cut", "--no-partitioned")
+    large = "x" * 200_000
+    told = shell.run("message", "send", "cut", "--lines", given=f"{large}\n{large}\n{large * 2}\n", status=1).stderr
+    assert told.startswith("Sent: 2.\n")
+    assert len(shell.records("message", "peek", "cut", "--count", "9")) == 2
+    shell.run("queue", "update", "cut", "--status", "ReceiveDisabled")
+    told = shell.run("message", "send", "none", "hello", "--count", "3", status=3).stderr
+    assert told.startswith("Sent: 0.")
+    shell.run("queue", "update", "cut", "--status", "SendDisabled")
+    told = shell.run("message", "send", "cut", "hello", status=1).stderr
+    assert "Sent" not in told
+
+
+def test_the_number_that_is_on_its_way_is_told_where_the_answer_may_be_lost(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell.run("queue", "create", "broken", "--no-partitioned")
+    send, calls = ServiceBusSender.send_messages, []
+
+    def second_breaks(sender: ServiceBusSender, batch: ServiceBusMessageBatch) -> None:
+        calls.append(batch)
+        if len(calls) == 2:
+            raise ServiceBusConnectionError(message="the connection broke")
+        send(sender, batch)
+
+    monkeypatch.setattr(ServiceBusSender, "send_messages", second_breaks)
+    large = "x" * 100_000
+    told = shell.run("message", "send", "broken", "--lines", given=f"{large}\n" * 3, status=1).stderr
+    assert told.startswith("Sent: 2. The next 1 were refused, or, if the connection broke, may have been accepted.\n")
+    assert "the connection broke" in told
 
 
 def test_everything_that_is_said_of_a_message_arrives(shell: Shell) -> None:
@@ -196,9 +269,33 @@ def test_the_forms_of_output_hold_the_same(shell: Shell) -> None:
     assert "maxDeliveryCount" in shell.run("queue", "show", "forms", "-o", "table").stdout
 
 
+def test_a_refusal_is_told_in_the_words_of_the_server_with_its_tracking_id(shell: Shell) -> None:
+    shell.run("queue", "create", "there-already")
+    told = shell.run("queue", "create", "there-already", status=1).stderr
+    assert "The entity 'there-already' exists already." in told
+    assert "TrackingId:" in told
+    assert "Operation returned" not in told
+
+
+def test_letters_of_all_languages_are_printed_as_utf_8_whatever_the_environment_says(
+    shell: Shell, server: ServerProcess
+) -> None:
+    name = "\u4f60\u597d \U0001f4e6"
+    shell.run("queue", "create", "languages", "--user-metadata", name)
+    environment = os.environ | {
+        "DUOBUS_CONNECTION_STRING": server.connection_string,
+        "PYTHONIOENCODING": "ascii",
+        "PYTHONUTF8": "0",
+    }
+    for form in ("yaml", "json", "tsv"):
+        words = ["-m", "duobus", "queue", "show", "languages", "--query", "{name: userMetadata}", "-o", form]
+        done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, check=True)
+        assert name in done.stdout.decode("utf-8"), form
+
+
 def test_a_query_chooses_what_is_printed_in_every_form(shell: Shell) -> None:
     shell.run("queue", "create", "asked-1", "--enable-partitioning", "true")
-    shell.run("queue", "create", "asked-2", "--user-metadata", "yes")
+    shell.run("queue", "create", "asked-2", "--user-metadata", "yes", "--no-partitioned")
     names = "[?starts_with(name, 'asked')].name"
     several = "[?starts_with(name, 'asked')].{name: name, parted: enablePartitioning}"
     for query, form, expected in (
@@ -215,7 +312,7 @@ def test_a_query_chooses_what_is_printed_in_every_form(shell: Shell) -> None:
     assert json.loads(shell.run("queue", "list", "--query", names, "-o", "json").stdout) == ["asked-1", "asked-2"]
     shown = shell.run("queue", "show", "asked-2", "--query", "[name, userMetadata]", "-o", "tsv")
     assert shown.stdout == "asked-2\nyes\n"
-    assert shell.run("queue", "show", "asked-2", "--query", "userMetadata", "-o", "yaml").stdout == '"yes"\n'
+    assert shell.run("queue", "show", "asked-2", "--query", "userMetadata", "-o", "yaml").stdout == "'yes'\n"
     assert "no JMESPath" in shell.run("queue", "list", "--query", "[?", status=2).stderr
     assert "does not fit" in shell.run("queue", "list", "--query", "length(`1`)", status=2).stderr
 

@@ -10,9 +10,14 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus._pyamqp.error import MessageSendFailed
 from azure.servicebus.amqp import AmqpAnnotatedMessage
+from azure.servicebus.exceptions import MessagingEntityDisabledError, ServiceBusAuthenticationError
+from azure.servicebus.exceptions import ServiceBusError as SdkError
 from click.testing import CliRunner, Result
 
+from duobus.cli.desk_sdk import _is_sent
+from duobus.cli.desk_work import Totals
 from duobus.cli.main import main
 from duobus.demo.server_process import ServerProcess
 
@@ -41,7 +46,7 @@ class Bench:
 
     def dead(self, queue: str, messages: list[Any], reason: str = "poison") -> None:
         """Make a queue if there is none, send messages and dead-letter them."""
-        self.run("queue", "create", queue)
+        self.run("queue", "create", queue, "--no-partitioned")
         with ServiceBusClient.from_connection_string(self.text) as client:
             with client.get_queue_sender(queue) as sender:
                 for message in messages:
@@ -205,6 +210,24 @@ def test_without_a_desk_the_sdk_moves_what_is_meant(bench: Bench, tmp_path: Path
     bench.run("dlq", "resubmit", "client", "--yes", "--client-side", "--undo", str(tmp_path / "undo"), status=2)
     bench.run("dlq", "resubmit", "client", "--count", "2", "--yes", "--client-side")
     assert bench.counts("client") == (2, 1)
+
+
+def test_without_a_desk_a_message_that_its_destination_refuses_is_skipped_and_no_other_error_is() -> None:
+    class Sender:
+        def __init__(self, error: Exception) -> None:
+            self._error = error
+
+        def send_messages(self, _: Any) -> None:
+            raise self._error
+
+    totals = Totals()
+    refused = SdkError("no session", condition=b"amqp:not-allowed", error=MessageSendFailed(b"amqp:not-allowed"))
+    assert not _is_sent(Sender(refused), AmqpAnnotatedMessage(data_body=b""), 7, totals)
+    assert (totals.left, totals.skipped[0]["sequenceNumber"]) == (1, 7)
+    for error in (MessagingEntityDisabledError(), ServiceBusAuthenticationError(), ValueError("new")):
+        with pytest.raises(type(error)):
+            _is_sent(Sender(error), AmqpAnnotatedMessage(data_body=b""), 8, totals)
+    assert totals.left == 1
 
 
 def test_a_message_sent_by_the_sdk_on_import_has_its_types(bench: Bench, tmp_path: Path) -> None:

@@ -34,7 +34,9 @@ SICK = 2
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with ServerProcess(
-        tmp_path_factory.mktemp("lost"), config=CONFIG, arguments=("--emulator", "--stores", "4", "--allow-drills")
+        tmp_path_factory.mktemp("lost"),
+        config=CONFIG,
+        arguments=("--emulator", "--stores", "4", "--allow-drills", "--store-patience", "1"),
     ) as process:
         yield process
 
@@ -112,3 +114,33 @@ def test_f1_16_unkeyed_sends_are_201_keyed_to_a_lost_fragment_503_and_a_receive_
         found.add(answer.text)
     assert answer.status_code == 204
     assert found == wanted
+
+
+@pytest.mark.parametrize("how", ["fail", "stall"])
+def test_entities_are_created_changed_and_deleted_while_a_store_fails_or_stalls(
+    server: ServerProcess, how: str
+) -> None:
+    duobus(server, "store", how, str(SICK))
+    try:
+        with administration(server) as client:
+            for number in range(4):
+                client.create_queue(f"plain-{number}")
+            client.create_queue("parted", enable_partitioning=True)
+            client.create_topic("topic", enable_partitioning=True)
+            client.create_subscription("topic", "sub")
+            client.create_rule("topic", "sub", "extra")
+            queue = client.get_queue("plain-0")
+            queue.max_delivery_count = 3
+            client.update_queue(queue)
+            assert client.get_queue("plain-0").max_delivery_count == 3
+            assert {client.get_queue(name).availability_status for name in ("plain-3", "parted")} == {"Available"}
+            assert ask(server, "POST", "plain-1/messages", data="m").status_code == 201
+            client.delete_rule("topic", "sub", "extra")
+            client.delete_subscription("topic", "sub")
+            client.delete_topic("topic")
+            for name in ("parted", *(f"plain-{number}" for number in range(4))):
+                client.delete_queue(name)
+    finally:
+        duobus(server, "store", "heal", str(SICK))
+        while duobus(server, "store", "list")[SICK - 1]["state"] != "open":
+            pass

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -10,6 +13,8 @@ from click.testing import CliRunner
 from duobus.cli import spark as cli
 from duobus.cli.main import main
 from duobus.cli.spark_options import kebab
+from duobus.spark.jobs.stopping import WAS_STOPPED
+from duobus.spark.jobs.summary import JobError
 
 REPLAY = ["spark", "replay", "--path", "x", "--queue", "q", "--dedupe", "original"]
 
@@ -55,3 +60,69 @@ def test_options_are_named_as_those_of_the_data_source() -> None:
 def test_a_connection_string_cannot_be_given_where_everybody_reads_it() -> None:
     assert "--connection-string-env" in CliRunner().invoke(main, ["spark", "replay", "--help"]).output
     assert CliRunner().invoke(main, [*REPLAY, "--connection-string", "x"]).exit_code == 2
+
+
+CAPTURE = ["spark", "capture", "--connection-string-env", "BUS", "--queue", "q", "--path", "x", "--checkpoint", "y"]
+
+
+def no_spark(*_: object, **__: object) -> None:
+    raise AssertionError("Spark was started")
+
+
+def test_a_wrong_option_is_told_before_spark_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "_ready", lambda needs_spark: None)
+    monkeypatch.setattr(cli, "_session", no_spark)
+    result = CliRunner().invoke(main, [*CAPTURE, "--max-wait-time", "soon"])
+    assert result.exit_code == 1
+    assert result.output == (
+        "Error: The option 'maxWaitTime' is 'soon'; it has to be a duration like 500ms, 30s, 5m or 1h.\n"
+    )
+
+
+def test_an_address_where_nobody_listens_is_told_before_spark_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "_ready", lambda needs_spark: None)
+    monkeypatch.setattr(cli, "_session", no_spark)
+    monkeypatch.setattr("duobus.spark.connection.REACH_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    text = f"Endpoint=sb://127.0.0.1:{port};SharedAccessKeyName=n;SharedAccessKey=a2V5;UseDevelopmentEmulator=true"
+    monkeypatch.setenv("BUS", text)
+    result = CliRunner().invoke(main, CAPTURE)
+    assert result.exit_code == 1
+    assert result.output.startswith(f"Error: Nobody answers at 127.0.0.1:{port}, the address that")
+
+
+class FakeSpark:
+    """A session that has nothing to do."""
+
+    streams = SimpleNamespace(active=[])
+    sparkContext = SimpleNamespace(cancelAllJobs=lambda: None)  # noqa: N815 - Spark's name
+    is_stopped = False
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+@pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_job_that_a_signal_stops_has_one_summary(signum: signal.Signals, status: int, fails: bool) -> None:
+    spark = FakeSpark()
+
+    def run(*_: object) -> dict[str, object]:
+        signal.raise_signal(signum)
+        if fails:
+            raise JobError("Job 3 cancelled because SparkContext was shut down")
+        return {"job": "capture", "messages": 7}
+
+    job = SimpleNamespace(__name__="duobus.spark.jobs.capture", run=run)
+    summary, found = cli._with_spark(job, {}, cli._Progress(is_shown=False), lambda: spark)
+    WAS_STOPPED.clear()
+    assert found == status
+    assert summary == {"job": "capture", **({} if fails else {"messages": 7}), "interrupted": True}
+    assert spark.is_stopped
+
+
+def test_every_job_on_spark_keeps_a_table_of_its_runs() -> None:
+    """SP7."""
+    for name in ("capture", "compact", "deadletters", "reconcile", "replay", "syphon", "usage"):
+        assert "--runs-path" in CliRunner().invoke(main, ["spark", name, "--help"]).output

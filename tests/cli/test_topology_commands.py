@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from click.testing import CliRunner, Result
 
 from duobus.cli.main import main
 from duobus.cli.remote import Remote
+from duobus.cli.topology_form import entity_form
 from duobus.demo.server_process import ServerProcess
 
 
@@ -161,3 +163,24 @@ def test_what_is_no_topology_is_refused_with_its_place(servers: tuple[ServerProc
     )
     config = '{"UserConfig": {"Namespaces": [{"Name": "n", "Queues": [{"Name": 5}]}]}}'
     assert "Queues[0]" in run(one, "import", "-", given=config, status=1).stderr
+
+
+@pytest.mark.parametrize(
+    ("told", "message_kib", "of_one"),
+    [
+        (16_384, 256, 1024),
+        (81_920, 256, 5120),
+        (2048, 1024, 1024),
+        (10_240, 1024, 5120),
+        (81_920, 1024, 40_960),
+        (163_840, 1024, 81_920),
+        (16_384, 1024, 1024),
+        (1, 256, 1),
+    ],
+)
+def test_a_partitioned_entity_is_exported_with_the_size_of_one_of_16_or_2_partitions(
+    told: int, message_kib: int, of_one: int
+) -> None:
+    about = {"enable_partitioning": True, "max_size_in_megabytes": told, "max_message_size_in_kilobytes": message_kib}
+    found = entity_form("queue", SimpleNamespace(name="q", **about), with_keys=False)
+    assert found["maxSizeInMegabytes"] == of_one

@@ -151,6 +151,7 @@ def test_a_spread_queue_is_managed_at_every_server(pair: Cluster) -> None:
 
 
 def test_a_killed_server_takes_its_share_alone_and_loses_nothing(pair: Cluster) -> None:
+    """PE1."""
     with pair.admin(0) as admin:
         admin.create_queue("killed", enable_partitioning=True, lock_duration=timedelta(seconds=10))
     # Sender at server 0, receiver at server 1.

@@ -27,6 +27,7 @@ from duobus.codec import (
     header_section,
     message_id_of,
     plain_group_id,
+    plain_start,
     properties_section,
     scan,
     scan_plain,
@@ -85,6 +86,8 @@ def test_the_quick_scan_agrees_with_the_thorough_one(
     quick = scan_plain(payload, want_group_id)
     matters = (
         found.ttl_ms is not None
+        or found.durable is not None
+        or found.priority is not None
         or found.annotations is not None
         or found.content_type is not None
         or found.absolute_expiry_ms is not None
@@ -95,10 +98,12 @@ def test_the_quick_scan_agrees_with_the_thorough_one(
     assert message_id_of(payload, found.bare) == found.message_id
     assert application_properties(payload[found.bare :]) == (named or {})
     assert found.body_bytes_empty is (data == b"")
-    if quick >= 0:
+    start = plain_start(quick)
+    if start >= 0:
         assert not matters
-        assert quick == found.bare
-        assert plain_group_id(payload, quick) in (None, (found.group_id or "").encode())
+        assert start == found.bare
+        assert (quick < 0) is (found.message_id is None)
+        assert plain_group_id(payload, start) in (None, (found.group_id or "").encode())
     elif len(data) > 8:
         assert matters
 
@@ -123,9 +128,10 @@ def test_arbitrary_payloads_raise_nothing_but_decode_errors(payload: bytes, want
             read(payload)
         except DecodeError:
             continue
-    assert -1 <= quick <= len(payload)
-    if quick >= 0:
-        plain_group_id(payload, quick)
+    start = plain_start(quick)
+    assert -1 <= start <= len(payload)
+    if start >= 0:
+        plain_group_id(payload, start)
 
 
 @settings(max_examples=300, deadline=None)
@@ -148,16 +154,19 @@ def test_one_changed_byte_never_makes_a_scan_raise_anything_else(data: st.DataOb
     ("header", "properties"),
     [
         (None, Properties(message_id="m-1")),
-        (Header(durable=True, priority=4), Properties(message_id=uuid.UUID(int=3))),
+        (Header(), Properties(message_id=uuid.UUID(int=3))),
+        (Header(delivery_count=7), Properties(message_id="m-2")),
         (Header(), Properties()),
     ],
 )
-def test_messages_of_pyamqp_without_ttl_are_plain(header: Header | None, properties: Properties) -> None:
+def test_messages_of_pyamqp_whose_header_says_nothing_are_plain(header: Header | None, properties: Properties) -> None:
     out = bytearray()
     encode_payload(out, Message(header=header, properties=properties, data=[_BODY]))
     payload = bytes(out)
-    assert scan_plain(payload, True) == scan(payload).bare >= 0
+    quick = scan_plain(payload, True)
+    assert plain_start(quick) == scan(payload).bare >= 0
     assert scan(payload).message_id == properties.message_id
+    assert (quick < 0) is (properties.message_id is None)
 
 
 def test_a_session_message_of_pyamqp_is_plain_only_where_sessions_do_not_matter() -> None:
@@ -276,7 +285,7 @@ def test_illegal_messages_are_refused_by_the_thorough_scan(payload: bytes) -> No
 
 @pytest.mark.parametrize("cut", range(1, 20))
 def test_the_quick_scan_never_passes_a_message_that_ends_early(cut: int) -> None:
-    payload = build_message(["id"], data=b"x" * 20, header=header_section(True, 4))
+    payload = build_message(["id"], data=b"x" * 20, header=header_section())
     assert scan_plain(payload, True) > 0
     assert scan_plain(payload[:-cut], True) == -1
 
@@ -324,11 +333,11 @@ def test_a_body_of_sequences_may_repeat() -> None:
     "front",
     [
         b"\x00\x53\x70\x45",
-        b"\x00\x53\x70" + encode([True, None]),
+        b"\x00\x53\x70" + encode([None, None]),
         b"",
-        bytes.fromhex("005370c00805560150044040" + "40"),
+        bytes.fromhex("005370c00805404040560152" + "07"),
         b"\x00\x53\x72\xc1\x01\x00",
-        header_section(True) + annotations_section({}),
+        header_section() + annotations_section({}),
         b"\x00\x53\x71" + encode({}),
     ],
 )
@@ -345,7 +354,9 @@ def test_every_way_to_say_nothing_gives_the_same_bare_message(
     bare = properties + named + body
     payload = front + bare
     assert scan(payload).bare == len(front)
-    if scan_plain(payload, True) != len(front):
+    quick = scan_plain(payload, True)
+    assert quick == -1 or (quick < 0) is (scan(payload).message_id is None)
+    if plain_start(quick) != len(front):
         # What the quick look may leave to the thorough one: rare spellings, and tiny messages.
         assert b"\x00\x53\x71" in front or len(bare) < 8 or len(payload) < 12
     assert scan_plain(payload + b"\x00", True) == -1

@@ -8,8 +8,8 @@ from azure.servicebus._pyamqp.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duobus.codec import build_message, encode, scan, without_trailing_annotations
-from duobus.errors import Undecodable
+from duobus.codec import Symbol, build_message, encode, scan, without_trailing_annotations
+from duobus.errors import ArgumentInvalid, Undecodable
 from duobus.gateway.amqp.mapping import take_apart
 
 ANNOTATIONS = b"\x00\x53\x71" + encode({})
@@ -22,7 +22,10 @@ def test_what_the_sdk_writes_is_taken_and_stored_without_them() -> None:
     assert bytes(output)[-1:] == b"y"
     without = without_trailing_annotations(bytes(output))
     assert scan(without).bare == 0
-    assert take_apart(bytes(output)).bare == without
+    taken = take_apart(bytes(output))
+    assert taken.bare == without
+    assert taken.special is not None
+    assert taken.special.delivery_annotations == encode(Symbol("x")) + encode(b"y")
 
 
 @pytest.mark.parametrize(
@@ -52,3 +55,9 @@ def test_twice_is_no_message() -> None:
 def test_no_bytes_lead_to_an_error(data: bytes) -> None:
     assert data.startswith(without_trailing_annotations(data))
     assert (PLAIN + data).startswith(without_trailing_annotations(PLAIN + data))
+
+
+@pytest.mark.parametrize(("key", "size"), [(1.5, 1), ("mine", 70_000)])
+def test_what_no_delivery_annotations_may_be_is_refused_behind_the_body_too(key: object, size: int) -> None:
+    with pytest.raises((Undecodable, ArgumentInvalid)):
+        take_apart(PLAIN + b"\x00\x53\x71" + encode({key: "x" * size}))

@@ -36,7 +36,7 @@ FEW = 8
 
 #: Chains of queues, each forwarding to the next (``way-N`` to ``way-mid-N`` to ``way-out-N``, whose dead letters go to
 #: ``way-graves-N``), and as many circles.
-WAYS = 8
+WAYS = 9
 
 
 def ways() -> list[dict[str, Any]]:

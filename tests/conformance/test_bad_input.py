@@ -33,6 +33,7 @@ from duobus.gateway.amqp.mapping import SCHEDULED_MS_MAX
 pytestmark = pytest.mark.timeout(60)
 
 INVALID, OUT_OF_RANGE = "com.microsoft:argument-error", "com.microsoft:argument-out-of-range"
+NOT_ALLOWED = "amqp:not-allowed"
 QUOTA = "amqp:resource-limit-exceeded"
 UNKNOWN_TRANSACTION, ROLLED_BACK = "amqp:transaction:unknown-id", "amqp:transaction:rollback"
 SESSION_LOST, LOCK_LOST = "com.microsoft:session-lock-lost", "com.microsoft:message-lock-lost"
@@ -46,25 +47,26 @@ def sent(client: RawClient, link: Link, payload: bytes) -> str:
 
 
 def of_size(size: int) -> bytes:
-    """A message of exactly so many bytes."""
-    empty = build_message(None, data=bytes(256))
-    payload = build_message(None, data=bytes(256 + size - len(empty) if size > len(empty) else 0))
+    """A message of exactly so many bytes. It has an id, so that the broker adds none."""
+    empty = build_message(["id"], data=bytes(256))
+    payload = build_message(["id"], data=bytes(256 + size - len(empty) if size > len(empty) else 0))
     assert size < 512 or len(payload) == size
     return payload
 
 
 @pytest.mark.parametrize("is_partitioned", [False, True])
 def test_a_session_id_and_a_partition_key_that_differ(place: Place, is_partitioned: bool) -> None:
+    """PE11."""
     for queue, requires_session in (("q", True), ("plain", False)):
         place.create(queue, requires_session=requires_session, enable_partitioning=is_partitioned)
         with place.client() as client:
             link = client.sender(queue)
             for wrong in ("other", "S", ""):
-                assert sent(client, link, message(b"wrong", session_id="s", partition_key=wrong)) == INVALID
+                assert sent(client, link, message(b"wrong", session_id="s", partition_key=wrong)) == NOT_ALLOWED
             assert place.messages(queue) == []
             scheduled = message(b"wrong", session_id="s", partition_key="other", scheduled_enqueue_time=_later())
             entries = {"messages": [{"message": scheduled}]}
-            assert ask(client, "schedule-message", entries, queue=queue).condition == INVALID
+            assert ask(client, "schedule-message", entries, queue=queue).condition == NOT_ALLOWED
             assert place.messages(queue) == []
             assert sent(client, link, message(b"right", session_id="s", partition_key="s")) == ""
             assert place.bodies(queue) == [b"right"]

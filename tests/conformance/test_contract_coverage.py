@@ -140,7 +140,10 @@ CONDITIONS: dict[str, list[tuple[str, str]]] = {
     ],
     "amqp:not-found": [
         (NODES, "test_a_queue_that_does_not_exist_has_no_management_node"),
-        ("conformance/test_sdk_rights_and_errors.py", "test_a_missing_entity_is_found_out_within_two_seconds"),
+        (
+            "conformance/test_sdk_rights_and_errors.py",
+            "test_a_missing_entity_is_a_token_that_was_not_taken_and_the_log_says_why",
+        ),
         (
             "conformance/test_sdk_entity_life.py",
             "test_links_to_a_queue_that_is_deleted_hear_that_it_could_not_be_found",

@@ -264,7 +264,10 @@ def test_f1_07_every_failure_has_the_status_and_code_of_the_contract(
             await refused(client.create_topic(name), ResourceExistsError, 409, 40900)
             await refused(client.get_subscription("none", "s"), missing, 404, 40400)
             await refused(client.create_subscription("none", "s"), missing, 404, 40400)
-            await refused(client.get_queue("none"), missing, 404, 40400)
+            for one in (client.get_queue, client.get_topic):
+                # A feed without entries: the SDK makes an error without a status of it.
+                with pytest.raises(missing):
+                    await one("none")
             await client.delete_queue(name)
             queue.lock_duration = 30 * SECOND
             await refused(client.update_queue(queue), missing, 404, 40400)
@@ -278,10 +281,14 @@ def test_f1_07_every_failure_has_the_status_and_code_of_the_contract(
             (own + signature(admin, "other"), 40104),
             (own + signature(admin, expires_in_s=-400), 40106),
             (own + "SharedAccessSignature sr=x", 40105),
-            (admin.address(SEND_ONLY, KEY), 40100),
         ):
             async with admin.client(address) as client:
                 await refused(client.get_queue("plain-0"), ClientAuthenticationError, 401, code)
+        # Who may not read is told so without a code, as the service does.
+        async with admin.client(admin.address(SEND_ONLY, KEY)) as client:
+            with pytest.raises(ClientAuthenticationError, match="Manage,EntityRead claims required") as unread:
+                await client.get_queue("plain-0")
+            assert unread.value.status_code == 401
 
     scenario()
 
@@ -298,7 +305,7 @@ def test_f1_07_every_failure_has_the_status_and_code_of_the_contract(
                 await client.get_rule("none", "s", "r")
 
     flavour = request.node.callspec.params["admin"]
-    with own_admin(flavour, tmp_path, "--missing-as-feed", "--quota", "entities=1") as own:
+    with own_admin(flavour, tmp_path, "--quota", "entities=1") as own:
         with_limits(own)
 
 
@@ -361,7 +368,9 @@ def test_f1_10_the_certificate_may_be_trusted_or_left_out_in_each_way(
 
 
 @within_the_limit
-async def test_f1_11_forwarding_is_told_absolute_and_can_be_set_changed_and_cleared(admin: Admin, name: str) -> None:
+async def test_f1_11_forwarding_is_told_as_it_was_sent_and_can_be_set_changed_and_cleared(
+    admin: Admin, name: str
+) -> None:
     port = admin.bus.process.ready["http_port"]
     async with admin.client() as client:
         chain = [f"{name}-{index}" for index in range(6)]
@@ -374,7 +383,8 @@ async def test_f1_11_forwarding_is_told_absolute_and_can_be_set_changed_and_clea
                 f"sb://localhost/{chain[index + 1]}",
             ]
             made = await client.create_queue(chain[index], forward_to=target[index % 3])
-            assert made.forward_to == f"sb://localhost:{port}/{chain[index + 1]}"
+            # The client makes an address of a bare name; what it sends comes back.
+            assert made.forward_to == (target[index % 3] if index % 3 else target[1])
         async with Sdk("sync").client(admin.bus.connection_string) as messages, messages.sender(chain[0]) as sender:
             await sender.send_messages(ServiceBusMessage("too far"))
         for _ in range(200):
@@ -398,8 +408,8 @@ async def test_f1_11_forwarding_is_told_absolute_and_can_be_set_changed_and_clea
             with pytest.raises(HttpResponseError) as caught:
                 await client.create_queue(f"{name}-x", forward_to=wrong)
             assert caught.value.status_code == 400
-        with pytest.raises(HttpResponseError):
-            await client.create_queue(f"{name}-x", forward_to=chain[5], requires_session=True)
+        made = await client.create_queue(f"{name}-x", forward_to=chain[5], requires_session=True)
+        assert (made.requires_session, bool(made.forward_to)) == (True, True)
 
 
 @pytest.mark.timeout(60)
@@ -434,8 +444,9 @@ def test_f1_12_what_cannot_change_is_refused_and_a_tier_refuses_what_it_has_not(
         "basic": [{"requires_session": True}, {"auto_delete_on_idle": datetime.timedelta(hours=1)}],
         "standard": [{"max_message_size_in_kilobytes": 1024}, {"max_size_in_megabytes": 10_240}],
         "premium": [{"enable_express": True}, {"max_message_size_in_kilobytes": 1023}],
+        "premium-partitioned": [{"enable_partitioning": False}, {"max_message_size_in_kilobytes": 1023}],
     }
-    largest = {"basic": 256, "standard": 256, "premium": 1024}
+    largest = {"basic": 256, "standard": 256, "premium": 1024, "premium-partitioned": 1024}
     for tier, wrong in refusals.items():
 
         @within_the_limit
@@ -449,7 +460,7 @@ def test_f1_12_what_cannot_change_is_refused_and_a_tier_refuses_what_it_has_not(
                 if tier == "basic":
                     with pytest.raises(HttpResponseError):
                         await client.create_topic("t")
-                assert (await client.get_namespace_properties()).messaging_sku == tier.title()
+                assert (await client.get_namespace_properties()).messaging_sku == tier.partition("-")[0].title()
 
         with own_admin(flavour, tmp_path / tier, "--tier", tier) as own:
             tiers(own)

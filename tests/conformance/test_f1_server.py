@@ -179,7 +179,7 @@ def test_f1_20_a_mistake_in_the_sample_is_told_with_its_path(old: str, new: str,
 
 
 def test_f1_20_health_is_503_before_the_server_is_ready() -> None:
-    unit: Any = SimpleNamespace(brokers={0: SimpleNamespace(state="open")})
+    unit: Any = SimpleNamespace(brokers={0: SimpleNamespace(state="open", is_late=False, is_stalled=False)})
 
     async def scenario() -> tuple[int, dict[str, str]]:
         door = RestDoor(unit, Metrics(tuple), lambda: False)

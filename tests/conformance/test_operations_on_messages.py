@@ -128,6 +128,7 @@ def test_receive_by_sequence_number_takes_deferred_messages_and_all_or_none(plac
 def test_update_disposition_settles_by_token_in_each_way_and_once(
     place: Place, status: str, state: str | None, count: int
 ) -> None:
+    """TL10."""
     place.create()
     with place.client() as client:
         send(client, b"m")

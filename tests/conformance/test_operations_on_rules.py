@@ -63,6 +63,23 @@ def test_add_rule_is_in_force_for_the_next_message(rules: Place) -> None:
         assert rules.bodies(SUBSCRIPTION) == [b"taken"]
 
 
+def test_add_rule_takes_null_properties_and_an_empty_action(rules: Place) -> None:
+    with rules.client() as client:
+        assert remove(client, "$Default").status == 200
+        members = dict.fromkeys(("correlation-id", "message-id", "to", "reply-to", "session-id", "content-type"))
+        for number, (properties, action) in enumerate(
+            [(None, {}), ({}, None), ({"color": None}, {"expression": None}), ({"color": None, "n": Int(1)}, {})]
+        ):
+            described = {**members, "label": f"x{number}", "properties": properties}
+            reply = add(client, f"r{number}", correlation_filter=described, sql_rule_action=action)
+            assert reply.status == 200, reply
+        for rule in listed(client).body["rules"]:
+            described = rule["rule-description"]
+            assert described.value[1].descriptor == NO_ACTION
+            assert described.value[0].value[4] == f"x{described.value[2][1:]}"
+            assert described.value[0].value[8] == ({"n": 1} if described.value[2] == "r3" else {})
+
+
 def test_add_rule_of_a_name_that_exists_is_a_conflict_and_changes_nothing(rules: Place) -> None:
     with rules.client() as client:
         again = add(client, "$default", sql_filter=sql("1=0"))

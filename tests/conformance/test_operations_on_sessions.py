@@ -8,6 +8,7 @@ import pytest
 from kit_place import Place, accept, ask, hold, send, settle
 
 from duobus.amqp import ACCEPTED
+from duobus.broker.fragment.sessions import GRACE_MS
 from duobus.codec import Array, Timestamp
 
 pytestmark = pytest.mark.timeout(60)
@@ -28,7 +29,11 @@ def test_renew_session_lock_answers_with_one_end_and_keeps_session_and_messages(
         assert type(reply.body["expiration"]) is Timestamp
         place.advance(20)
         assert settle(client, held, ACCEPTED) == ACCEPTED
+        # It protects nothing any more, so that it may be renewed for some seconds after its end.
         place.advance(20)
+        assert ask(client, "renew-session-lock", {"session-id": "s"}, link=link).status == 200
+        place.advance(30)
+        place.advance(GRACE_MS / 1000)
         assert ask(client, "renew-session-lock", {"session-id": "s"}, link=link)[:2] == LOCK_LOST
 
 
@@ -39,7 +44,8 @@ def test_set_session_state_replaces_and_clears_for_the_holder_alone(place: Place
         for state in (b"first", b"\x00" * 1000, b"", None):
             reply = ask(client, "set-session-state", {"session-id": "s", "session-state": state}, link=link)
             assert (reply.status, reply.body) == (200, None)
-            assert ask(client, "get-session-state", {"session-id": "s"}).body == {"session-state": state}
+            # Empty is none.
+            assert ask(client, "get-session-state", {"session-id": "s"}).body == {"session-state": state or None}
         stolen = {"session-id": "s", "session-state": b"stolen"}
         assert ask(other, "set-session-state", stolen)[:2] == LOCK_LOST
         assert ask(client, "get-session-state", {"session-id": "s"}).body == {"session-state": None}
@@ -74,6 +80,7 @@ def test_get_message_sessions_lists_in_both_modes_and_page_by_page(place: Place)
             assert len(page.items) <= 2
             found += page.items
             listing["skip"] = reply.body["skip"]
-        assert sorted(found) == ["a", "b", "c"]
+        # What has only a state is listed, too.
+        assert sorted(found) == ["a", "b", "c", "quiet"]
         set_since = {"last-updated-time": Timestamp(1), "skip": 0, "top": 10}
         assert ask(client, "get-message-sessions", set_since).body["sessions-ids"].items == ["quiet"]

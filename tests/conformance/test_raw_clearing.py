@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
-from kit_bus import KEY, LISTEN_ONLY, Bus
+from kit_bus import KEY, LISTEN_ONLY, SEND_ONLY, Bus
 from kit_raw import RawClient, token
 from kit_sdk import Sdk, within_the_limit
 from test_raw_deliveries import filled, locked, management
@@ -113,13 +113,17 @@ async def test_what_the_sdk_made_of_a_queue_is_purged_and_what_it_holds_is_repor
             assert await receiver.peek_messages() == []
 
 
-def test_a_purge_takes_the_right_to_manage(bus: Bus) -> None:
+def test_a_purge_takes_the_right_to_listen_as_a_batch_delete_does_and_no_other(bus: Bus) -> None:
     queue = bus.queue()
     with RawClient(bus.port) as raw:
         raw.put_token("", sign_token("sb://localhost/", LISTEN_ONLY, KEY, int(time.time()) + 600))
+        assert purge(raw, queue)[0]["statusCode"] == 200
+        assert delete(raw, queue, 5)[0] == 204
+    with RawClient(bus.port) as raw:
+        raw.put_token("", sign_token("sb://localhost/", SEND_ONLY, KEY, int(time.time()) + 600))
         properties, answer = purge(raw, queue)
         assert (properties["statusCode"], answer) == (401, None)
-        assert delete(raw, queue, 5)[0] == 204
+        assert delete(raw, queue, 5)[0] == 401
 
 
 @pytest.mark.parametrize("kind", ["sessions", "parted-sessions"])

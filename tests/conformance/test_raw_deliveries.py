@@ -191,6 +191,7 @@ def test_a_settlement_without_a_lock_is_rejected_as_lock_lost(bus: Bus, raw: Raw
 
 
 def test_a_late_settlement_is_lock_lost_by_link_and_by_management(bus: Bus, raw: RawClient) -> None:
+    """TL11."""
     queue = bus.queue("impatient")
     link, delivery_id, _ = locked(raw, queue)
     (tag,) = tags(raw)
@@ -209,6 +210,7 @@ def test_a_late_settlement_is_lock_lost_by_link_and_by_management(bus: Bus, raw:
 
 
 def test_a_lost_connection_frees_its_locks_at_once_and_counts(bus: Bus, raw: RawClient) -> None:
+    """TL11."""
     queue = bus.queue()
     link, _, _ = locked(raw, queue)
     raw.socket.close()
@@ -221,6 +223,7 @@ def test_a_lost_connection_frees_its_locks_at_once_and_counts(bus: Bus, raw: Raw
 
 
 def test_receive_and_delete_sends_settled_and_ignores_later_words(bus: Bus, raw: RawClient) -> None:
+    """TL7."""
     queue = bus.queue()
     filled(raw, queue, 3)
     link = raw.receiver(queue, snd_settle_mode=1)
@@ -234,6 +237,7 @@ def test_receive_and_delete_sends_settled_and_ignores_later_words(bus: Bus, raw:
 
 
 def test_a_pre_settled_send_is_stored_without_an_answer(bus: Bus, raw: RawClient) -> None:
+    """TL6."""
     queue = bus.queue()
     sender = raw.sender(queue)
     raw.send(sender, message(b"unheard"), settled=True)
@@ -354,6 +358,7 @@ def test_ten_links_in_one_session_keep_one_contiguous_count(bus: Bus, raw: RawCl
 
 
 def test_every_error_has_three_elements_that_pyamqp_decodes(bus: Bus, raw: RawClient) -> None:
+    """TL2."""
     queue = bus.queue()
     with pytest.raises(Refused):
         raw.sender("missing")

@@ -129,8 +129,12 @@ def test_a_token_labelled_jwt_is_taken_and_correlated_with_its_type(bus: Bus) ->
 
 def test_a_token_with_the_official_label_and_a_text_id_is_taken(bus: Bus) -> None:
     with RawClient(bus.port) as raw:
-        properties = {"operation": "put-token", "type": "servicebus.windows.net:sastoken", "name": "sb://localhost/q"}
-        reply = raw.request("$cbs", properties, token("q"), message_id="text")
+        properties = {
+            "operation": "put-token",
+            "type": "servicebus.windows.net:sastoken",
+            "name": "sb://localhost/queue.1",
+        }
+        reply = raw.request("$cbs", properties, token("queue.1"), message_id="text")
         assert (reply[0]["status-code"], reply[2]) == (202, "text")
 
 
@@ -165,9 +169,9 @@ def test_a_reply_link_without_a_target_is_found_by_its_name(bus: Bus) -> None:
         requests = raw.sender("$cbs")
         replies.grant(1)
         others.grant(1)
-        properties = {"operation": "put-token", "type": "x", "name": "sb://localhost/q"}
+        properties = {"operation": "put-token", "type": "x", "name": "sb://localhost/queue.1"}
         fields = ["id", None, None, None, "cbs-reply"]
-        raw.send(requests, build_message(fields, properties, body_value=token("q")))
+        raw.send(requests, build_message(fields, properties, body_value=token("queue.1")))
         assert len(raw.receive(replies, 1)) == 1
         assert others.credit == 1
 

@@ -76,6 +76,7 @@ async def listed(client: Face) -> list[str]:
 
 @within_the_limit
 async def test_every_property_of_a_queue_is_created_and_read_back(admin: Admin, queue_name: str) -> None:
+    """PE9."""
     async with admin.client() as client:
         rules = [
             AuthorizationRule(
@@ -228,15 +229,16 @@ async def test_failures_have_the_types_of_the_cloud(admin: Admin, queue_name: st
         assert re.search(r"TrackingId:[0-9a-f-]{36}_G0", str(exists.value))
         queue = await client.get_queue(queue_name)
         await client.delete_queue(queue_name)
-        for call in (
-            lambda: client.get_queue(queue_name),
-            lambda: client.get_queue_runtime_properties(queue_name),
-            lambda: client.update_queue(queue),
-            lambda: client.delete_queue(queue_name),
+        for call, status in (
+            # A feed without entries, which has no status in the SDK's error.
+            (lambda: client.get_queue(queue_name), None),
+            (lambda: client.get_queue_runtime_properties(queue_name), None),
+            (lambda: client.update_queue(queue), 404),
+            (lambda: client.delete_queue(queue_name), 404),
         ):
             with pytest.raises(ResourceNotFoundError) as missing:
                 await call()
-            assert missing.value.status_code == 404
+            assert missing.value.status_code == status
     for address in (admin.address(SEND_ONLY, KEY), admin.address(key="wrong"), admin.address(rule="nobody")):
         async with admin.client(address) as client:
             with pytest.raises(ClientAuthenticationError):

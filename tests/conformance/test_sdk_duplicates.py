@@ -67,6 +67,7 @@ async def test_a_scheduled_duplicate_gets_a_number_and_is_dropped(bus: Bus, sdk:
 
 @within_the_limit
 async def test_a_partition_key_belongs_to_the_id_where_there_are_partitions(bus: Bus, sdk: Sdk) -> None:
+    """PE2."""
     queue = bus.queue("watchful-partitioned")
     async with sdk.client(bus.connection_string) as client, client.sender(queue) as sender:
         for key in ("k1", "k2", "k1", "k2"):

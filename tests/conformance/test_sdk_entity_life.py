@@ -13,15 +13,19 @@ from azure.servicebus.exceptions import (
     MessageSizeExceededError,
     MessagingEntityDisabledError,
     MessagingEntityNotFoundError,
+    ServiceBusAuthenticationError,
     ServiceBusError,
     ServiceBusQuotaExceededError,
 )
 from kit_sdk import Face, Sdk, bodies, within_the_limit
 
+from duobus.ha.classify import token_refusal
 from duobus.model.description import QueueDescription, to_json
 from duobus.testing.broker import BrokerThread
 
 KIB = 1024
+#: What is said of a queue that was deleted. The SDK attaches again by itself, and its token is not taken for that.
+GONE = (MessagingEntityNotFoundError, ServiceBusAuthenticationError)
 #: The SDK finds a link that was detached while it was idle with its next call, and attaches it again with a retry.
 AGAIN = {"retry_total": 1, "retry_backoff_factor": 0.01}
 
@@ -180,7 +184,7 @@ async def test_whoever_waits_for_a_session_hears_that_the_queue_is_disabled_or_g
     queue = place.create(requires_session=True)
     for change, error in (
         (place.disable_receiving, MessagingEntityDisabledError),
-        (place.delete_now, MessagingEntityNotFoundError),
+        (place.delete_now, GONE),
     ):
         # The SDK's ordinary flavour blocks this thread while it waits.
         timer = threading.Timer(0.5, change)
@@ -262,12 +266,15 @@ async def test_links_to_a_queue_that_is_deleted_hear_that_it_could_not_be_found(
         await sender.send_messages(message("lost"))
         assert len(await receiver.peek_messages()) == 1
         await place.delete()
-        with pytest.raises(MessagingEntityNotFoundError, match="could not be found"):
-            await sender.send_messages(message("refused"))
-        with pytest.raises(MessagingEntityNotFoundError):
-            await receiver.receive_messages(max_wait_time=5)
-        with pytest.raises(ServiceBusError, match="could not be found"):
-            await receiver.peek_messages()
+        for call in (
+            lambda: sender.send_messages(message("refused")),
+            lambda: receiver.receive_messages(max_wait_time=5),
+            receiver.peek_messages,
+        ):
+            with pytest.raises(GONE) as caught:
+                await call()
+            # Whoever attaches again hears it as a token that is not taken, of which the SDK keeps the text to itself.
+            assert "could not be found" in str(caught.value) or token_refusal(caught.value) is not None
 
 
 @within_the_limit
@@ -285,7 +292,7 @@ async def test_a_queue_that_nobody_uses_goes_and_one_with_a_receiver_stays(threa
             # The first look finds that there was a receiver until just now.
             await place.advance(301)
             await place.advance(301)
-            with pytest.raises(MessagingEntityNotFoundError):
+            with pytest.raises(GONE):
                 async with client.sender(queue) as sender:
                     await sender.send_messages(message("refused"))
     finally:

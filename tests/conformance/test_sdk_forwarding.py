@@ -26,6 +26,7 @@ async def received(receiver: Face, number: int) -> list[Face]:
 
 @within_the_limit
 async def test_messages_pass_a_chain_of_plain_and_partitioned_queues(bus: Bus, sdk: Sdk) -> None:
+    """PE16."""
     way = bus.way()
     async with sdk.client(bus.connection_string) as client, client.sender(f"way-{way}") as sender:
         for number in range(10):

@@ -12,6 +12,8 @@ from azure.servicebus.exceptions import MessageNotFoundError
 from kit_bus import Bus
 from kit_sdk import Sdk, bodies, within_the_limit
 
+from duobus.testing.namespace import Namespace
+
 pytestmark = pytest.mark.timeout(60)
 
 KINDS = pytest.mark.parametrize("kind", ["plain", "partitioned"])
@@ -91,6 +93,7 @@ async def test_a_cancelled_message_is_gone_for_good(bus: Bus, sdk: Sdk, kind: st
 @KINDS
 @within_the_limit
 async def test_deferred_messages_come_back_by_their_numbers_in_any_order(bus: Bus, sdk: Sdk, kind: str) -> None:
+    """PE5."""
     queue = bus.queue(kind)
     async with sdk.client(bus.connection_string) as client:
         async with client.sender(queue) as sender:
@@ -131,6 +134,30 @@ async def test_an_unknown_number_is_message_not_found_and_touches_nothing(bus: B
             # All or none: the known one was not locked on the way.
             (back,) = await receiver.receive_deferred_messages(message.sequence_number)
             await receiver.complete_message(back)
+
+
+@within_the_limit
+@pytest.mark.parametrize("dead_letters", [False, True])
+async def test_a_deferred_message_expires_when_it_is_asked_for_and_not_before(
+    namespace: Namespace, sdk: Sdk, dead_letters: bool
+) -> None:
+    life = timedelta(seconds=30)
+    options = {"default_message_time_to_live": life, "dead_lettering_on_message_expiration": dead_letters}
+    queue = namespace.create_queue("short-lived", **options)
+    async with sdk.client(namespace.connection_string) as client, client.receiver(queue) as receiver:
+        async with client.sender(queue) as sender:
+            await sender.send_messages(ServiceBusMessage(b"m"))
+        (message,) = await receiver.receive_messages(max_wait_time=2)
+        await receiver.defer_message(message)
+        namespace.advance(3_600)
+        (seen,) = await receiver.peek_messages(sequence_number=1)
+        assert seen.state == ServiceBusMessageState.DEFERRED
+        with pytest.raises(MessageNotFoundError):
+            await receiver.receive_deferred_messages(message.sequence_number)
+        assert await receiver.peek_messages(sequence_number=1) == []
+        async with client.receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as dead:
+            letters = await dead.peek_messages()
+            assert [letter.dead_letter_reason for letter in letters] == ["TTLExpiredException"] * dead_letters
 
 
 @within_the_limit
@@ -207,6 +234,7 @@ async def test_peek_shows_every_state_in_order_and_dead_letters_at_their_own_nod
 @KINDS
 @within_the_limit
 async def test_one_peek_brings_at_most_256_kib_and_the_next_goes_on(bus: Bus, sdk: Sdk, kind: str) -> None:
+    """PE20."""
     queue = bus.queue(kind)
     async with sdk.client(bus.connection_string) as client:
         async with client.sender(queue) as sender:

@@ -166,6 +166,9 @@ async def test_the_state_of_a_session_is_set_replaced_and_cleared(bus: Bus, sdk:
             assert await session.get_state() == b"\x00two"
             await session.set_state(None)
             assert await session.get_state() is None
+            await session.set_state("three")
+            await session.set_state(b"")
+            assert await session.get_state() is None
 
 
 @within_the_limit
@@ -213,6 +216,21 @@ async def test_a_session_that_is_not_renewed_is_lost_and_its_messages_come_again
             found = await receiver.receive_messages(max_message_count=2, max_wait_time=2)
             assert [(b"".join(each.body), each.delivery_count) for each in found] == [(b"1", 1), (b"2", 0)]
             assert await Face(receiver.inner.session).get_state() is None
+
+
+@within_the_limit
+async def test_a_session_that_is_read_out_ends_its_wait_without_an_error_after_the_lock(
+    namespace: Namespace, sdk: Sdk
+) -> None:
+    queue = impatient(namespace)
+    async with sdk.client(namespace.connection_string) as client:
+        await send(client, queue, "s", b"1", b"2")
+        mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+        async with client.receiver(queue, session_id="s", receive_mode=mode) as receiver:
+            found = [each for _ in range(2) for each in await receiver.receive_messages(max_wait_time=2)]
+            assert [b"".join(each.body) for each in found] == [b"1", b"2"]
+            namespace.advance(1.1 * LOCK_S)
+            assert await receiver.receive_messages(max_wait_time=NOTHING_S) == []
 
 
 @within_the_limit
@@ -287,7 +305,7 @@ async def test_a_message_without_a_session_is_refused(bus: Bus, sdk: Sdk) -> Non
 @within_the_limit
 async def test_a_plain_receiver_is_refused_where_sessions_are_required(bus: Bus, sdk: Sdk) -> None:
     async with sdk.client(bus.connection_string) as client:
-        with pytest.raises(ServiceBusError, match="session is required"):
+        with pytest.raises(ServiceBusError, match="non-sessionful message receiver"):
             async with client.receiver(bus.queue("sessions")) as receiver:
                 await receiver.receive_messages(max_wait_time=1)
 

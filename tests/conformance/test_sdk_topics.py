@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode, ServiceBusSubQueue
-from azure.servicebus.exceptions import MessagingEntityNotFoundError, ServiceBusError
+from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusError
 from kit_sdk import Sdk, bodies, opened, within_the_limit
 
 from duobus.demo.server_process import ServerProcess
@@ -198,10 +198,10 @@ async def test_sessions_are_those_of_a_subscription(topics: TopicBus, sdk: Sdk) 
 async def test_missing_topics_and_subscriptions_and_the_wrong_side_are_refused(topics: TopicBus, sdk: Sdk) -> None:
     topic = topics.topic()
     async with sdk.client(topics.connection_string) as client:
-        with pytest.raises(MessagingEntityNotFoundError):
+        with pytest.raises(ServiceBusAuthenticationError):
             async with subscriber(client, topic, "missing") as receiver:
                 await receiver.receive_messages(max_wait_time=1)
-        with pytest.raises(MessagingEntityNotFoundError):
+        with pytest.raises(ServiceBusAuthenticationError):
             async with publisher(client, "missing") as sender:
                 await sender.send_messages(ServiceBusMessage(b"x"))
         with pytest.raises(ServiceBusError, match="from the topic"):

@@ -9,10 +9,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from duobus.demo.table import table_of
+
 DEMO = [sys.executable, "-m", "duobus", "demo"]
+
+
+def rows_of(counts: dict[str, Any]) -> list[tuple[str, str]]:
+    """Label and value of each row in the table that people are shown of a result."""
+    labels, values = (list(column.cells) for column in table_of("t", counts).columns)
+    return [(str(label), str(value)) for label, value in zip(labels, values, strict=True)]
 
 
 def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -50,6 +59,7 @@ def test_standard_library_survives_three_kills_unharmed() -> None:
     assert list(counts["transports"]) == ["tcp", "tls", "websocket"]
     assert all(min(over["sent"], over["received"]) > 0 for over in counts["transports"].values())
     assert sum(over["sent"] for over in counts["transports"].values()) == counts["acknowledged"]
+    assert [label for label, _ in rows_of(counts) if label.startswith("Kill")] == ["Kill 1", "Kill 2", "Kill 3"]
     assert counts["seconds"] < 120
 
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from test_demo_command import run_demo
+from test_demo_command import rows_of, run_demo
 
 from duobus.demo.corpus import Outgoing
 from duobus.demo.fanout_book import Delivery, FanoutBook
@@ -219,4 +219,5 @@ def test_every_copy_survives_three_kills_where_the_rules_want_it_and_as_they_cha
     assert list(counts["transports"]) == ["tcp", "tls", "websocket"]
     assert len(counts["kills"]) == 3
     assert all(kill["unsettled_sends"] >= 1 and kill["locks_held"] >= 1 for kill in counts["kills"])
+    assert [label for label, _ in rows_of(counts) if label.startswith("Kill")] == ["Kill 1", "Kill 2", "Kill 3"]
     assert counts["seconds"] < 60

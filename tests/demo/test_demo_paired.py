@@ -11,14 +11,26 @@ from azure.servicebus._pyamqp._decode import decode_payload
 from azure.servicebus._pyamqp._encode import encode_payload
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from manual_clock import ManualClock
-from test_demo_command import run_demo
+from test_demo_command import rows_of, run_demo
 
 from duobus.demo.corpus import Outgoing
-from duobus.demo.paired_book import ORDERS, VISITS, PairedBook, differences, digest_in, message_of, queue_of
+from duobus.demo.paired_book import (
+    CARTS,
+    ORDERS,
+    VISITS,
+    PairedBook,
+    differences,
+    digest_in,
+    divide,
+    key_of,
+    message_of,
+    queue_of,
+)
 from duobus.demo.paired_part import failures_of
 from duobus.ha.transfer import from_backlog, to_backlog
 
 OUTGOING = [Outgoing(f"pack/{index}.py", body=b"x = %d" % index) for index in range(200)]
+divide(OUTGOING[100:], with_carts=True)
 
 
 def received(message: Any) -> ServiceBusReceivedMessage:
@@ -29,10 +41,21 @@ def received(message: Any) -> ServiceBusReceivedMessage:
     return ServiceBusReceivedMessage(decoded, receiver=None)
 
 
-def test_messages_go_to_both_queues_and_those_of_one_have_sessions() -> None:
-    assert {queue_of(outgoing) for outgoing in OUTGOING} == {ORDERS, VISITS}
+def test_messages_go_to_all_queues_and_those_of_one_have_sessions() -> None:
+    assert {queue_of(outgoing) for outgoing in OUTGOING[:100]} == {ORDERS, VISITS}
     for outgoing in OUTGOING:
-        assert (message_of(outgoing).session_id is None) == (queue_of(outgoing) == ORDERS)
+        assert (message_of(outgoing).session_id is not None) == (queue_of(outgoing) == VISITS)
+
+
+def test_every_second_message_of_the_drill_is_for_the_partitioned_queue_and_about_half_of_these_have_keys() -> None:
+    drilled = OUTGOING[100:]
+    carts = [outgoing for outgoing in drilled if queue_of(outgoing) == CARTS]
+    assert len(carts) == 50
+    keyed = [outgoing for outgoing in carts if key_of(outgoing)]
+    assert 10 < len(keyed) < 40
+    assert all(message_of(outgoing).partition_key == key_of(outgoing) for outgoing in drilled)
+    divide(drilled_copy := [Outgoing(one.message_id, body=b"") for one in drilled], with_carts=False)
+    assert {queue_of(outgoing) for outgoing in drilled_copy} == {ORDERS, VISITS}
 
 
 def test_a_message_that_comes_out_as_it_was_sent_differs_in_nothing_over_the_backlog_too() -> None:
@@ -71,6 +94,7 @@ def test_the_book_tells_which_messages_were_diverted_and_came_back_whole() -> No
     book.received(received(message_of(direct)), queue_of(direct))
     report = book.report()
     assert (report["diverted_ids"], report["restored"], report["properties_lost"]) == (2, 1, 1)
+    assert book.diverted_of([whole, broken, direct]) == 2
     assert report["properties_lost_how"] == {broken.message_id: "differs in subject"}
 
 
@@ -86,7 +110,13 @@ def result(**changes: Any) -> dict[str, Any]:
     names = ("lost", "altered", "properties_lost", "revived", "left")
     good = {**dict.fromkeys(names, 0), "missing": [], "altered_how": {}, "properties_lost_how": {}}
     kill = {"unsettled_sends": 1, "locks_held": 0, "restart_seconds": 0.5}
-    return {**good, "diverted": 5, "diverted_ids": 5, "restored": 5, "kills": [kill], **changes}
+    counts = {"diverted": 5, "diverted_ids": 5, "restored": 5, "kills": [kill], "drills": [drill()]}
+    return {**good, **counts, **changes}
+
+
+def drill(**changes: Any) -> dict[str, Any]:
+    good = {"drill": "fail", "store": 1, "failed_over": ["carts 2/16", "orders"], "diverted": 3, "direct": 4}
+    return {**good, "sends": 7, "keyless": 2, "keyless_diverted": 0, "back_seconds": 1.5, **changes}
 
 
 def test_a_run_of_a_pair_with_nothing_wrong_is_no_failure() -> None:
@@ -106,6 +136,12 @@ def test_a_run_of_a_pair_with_nothing_wrong_is_no_failure() -> None:
         ({"restored": 4}, "4 of 5 diverted messages"),
         ({"kills": []}, "0 kills instead of 1"),
         ({"kills": [{"unsettled_sends": 0, "locks_held": 0}]}, "Kill 1 did not meet its conditions"),
+        ({"drills": []}, "0 drills instead of 1"),
+        ({"drills": [drill(failed_over=["carts 2/16"])]}, "orders has not failed over when its store was away"),
+        ({"drills": [drill(failed_over=["carts", "orders"])]}, "No key of the queue carts has failed over"),
+        ({"drills": [drill(diverted=0)]}, "0 messages were diverted and 4 were not while a store was away"),
+        ({"drills": [drill(direct=0)]}, "3 messages were diverted and 0 were not while a store was away"),
+        ({"drills": [drill(keyless_diverted=1)]}, "1 messages without a key were diverted"),
     ],
 )
 def test_whatever_went_wrong_with_a_pair_is_named(changes: dict[str, Any], text: str) -> None:
@@ -113,7 +149,7 @@ def test_whatever_went_wrong_with_a_pair_is_named(changes: dict[str, Any], text:
 
 
 @pytest.mark.slow
-def test_a_pair_survives_the_kill_of_its_primary_and_restores_every_message() -> None:
+def test_a_pair_survives_the_kill_of_its_primary_and_the_loss_of_a_store_and_restores_every_message() -> None:
     done = run_demo("--json", "--part", "paired")
 
     assert done.returncode == 0, done.stdout + done.stderr
@@ -122,11 +158,20 @@ def test_a_pair_survives_the_kill_of_its_primary_and_restores_every_message() ->
     assert counts["part"] == "paired"
     assert counts["lost"] == counts["altered"] == counts["properties_lost"] == counts["left"] == 0
     assert counts["received"] == counts["acknowledged"] == counts["sent"] == 900
-    assert counts["restored"] == counts["diverted_ids"] >= 300
+    assert counts["restored"] == counts["diverted_ids"] >= 180
     assert counts["syphoned"] >= counts["diverted"]
     steps = [step["what"] for step in counts["timeline"]]
     assert steps.index("primary killed") < steps.index("first message diverted") < steps.index("primary started again")
-    assert steps.index("primary started again") < steps.index("all messages received")
+    (lost,) = counts["drills"]
+    assert "orders" in lost["failed_over"]
+    assert lost["keyless"] > lost["keyless_diverted"] == 0
+    fails, healed = (f"store {lost['store']} of the primary {what}" for what in ("fails", "healed"))
+    assert steps.index("primary started again") < steps.index(fails) < steps.index(healed)
+    assert steps.index(healed) < len(steps) - 1 - steps[::-1].index("orders healthy by ping")
+    assert steps.index(healed) < steps.index("all messages received")
     assert {"orders healthy by ping", "visits healthy by ping"} <= set(steps)
     assert [step["at"] for step in counts["timeline"]] == sorted(step["at"] for step in counts["timeline"])
-    assert counts["seconds"] < 60
+    (told,) = [value for label, value in rows_of(counts) if label == f"Store {lost['store']}, fail"]
+    assert f"{lost['sends']} sends meanwhile, {lost['diverted']} of them diverted, back" in told
+    # No bound on speed: a phase that hangs ends the demo by itself.
+    assert counts["seconds"] > 0

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from test_demo_command import run_demo
+from test_demo_command import rows_of, run_demo
 
 from duobus.demo.corpus import Outgoing
 from duobus.demo.session_book import Applied, SessionBook, decode_state
@@ -161,4 +161,5 @@ def test_sessions_survive_three_kills_in_order_and_with_their_state() -> None:
     assert counts["accepted"] > counts["sessions"]
     assert len(counts["kills"]) == 3
     assert all(kill["unsettled_sends"] >= 1 and kill["locks_held"] >= 2 for kill in counts["kills"])
+    assert [label for label, _ in rows_of(counts) if label.startswith("Kill")] == ["Kill 1", "Kill 2", "Kill 3"]
     assert counts["seconds"] < 60

@@ -63,6 +63,7 @@ def test_two_namespaces_are_captured_and_reconciled_with_the_driver_killed(tmp_p
     result = play_spark(tmp_path, Watcher(), Clock(), 220, total=600)
     gc.collect()
     assert PART.failures(result) == []
+    assert result["acknowledged"] == result["sent"] > 0
     assert result["usage"]["operations"] > result["sent"]
     assert (tmp_path / "rate-and-backlog.svg").read_text().startswith("<svg")
     assert table_of(PART.title, result).row_count > 8

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from manual_clock import ManualClock
-from test_demo_command import run_demo
+from test_demo_command import rows_of, run_demo
 
 from duobus.demo.store_loss_part import TimedLedger, failures_of
 
@@ -72,3 +72,5 @@ def test_a_queue_that_loses_two_stores_takes_every_send_and_loses_nothing() -> N
     assert counts["received"] == counts["acknowledged"] > 1_000
     assert counts["slowest_send_seconds"] < 5
     assert [drill["drill"] for drill in counts["drills"]] == ["stall", "fail"]
+    told = [value for label, value in rows_of(counts) if label.endswith((", stall", ", fail"))]
+    assert [value.partition(" ")[0] for value in told] == [str(drill["sends"]) for drill in counts["drills"]]

@@ -18,7 +18,7 @@ def test_the_readme_starts_a_broker_creates_a_queue_and_sends_through_it(tmp_pat
     section = README.read_text().split("\n## Send and receive\n", 1)[1].split("\n## ", 1)[0]
     serve, create = re.findall(r"^```sh\n(.*?)\n```$", section, re.MULTILINE | re.DOTALL)
     assert serve == "duobus serve --data ./bus --emulator"
-    assert create == "duobus queue create orders --enable-partitioning true"
+    assert create == "duobus queue create orders"
     (python,) = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     # The broker as the first line starts it, but for the ports.
     with ServerProcess(tmp_path / "server", arguments=("--emulator",)) as server:

@@ -67,3 +67,13 @@ def test_the_tutorial_runs_with_the_primary_taken_away(
                 carried += event["messages"]
             syphon.send_signal(signal.SIGINT)
     gc.collect()
+
+
+@pytest.mark.slow
+def test_the_addresses_that_the_tutorial_gives_are_those_that_its_brokers_print(tmp_path: Path) -> None:
+    shell = "\n".join(blocks("sh"))
+    written = re.findall(r"^export (?:PRIMARY|SECONDARY)_CONNECTION_STRING='(.*)'$", shell, re.MULTILINE)
+    ports = re.findall(r"^duobus serve .* --port (\d+) ", shell, re.MULTILINE)
+    with ServerProcess(tmp_path, arguments=("--emulator",)) as server:
+        there = f":{server.ready['amqp_port']};"
+        assert [server.connection_string.replace(there, f":{port};") for port in ports] == written

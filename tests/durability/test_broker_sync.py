@@ -18,6 +18,7 @@ MESSAGES = 15
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed (apt-get install strace)")
 def test_every_answer_of_the_broker_follows_a_finished_fdatasync(tmp_path: Path) -> None:
+    """TL1."""
     server = ServerProcess(tmp_path, config=queues_config({"traced": {}}), arguments=("--emulator", "--stores", "1"))
     with server, ServiceBusClient.from_connection_string(server.ready["connection_string"]) as client:
         sender, receiver = client.get_queue_sender("traced"), client.get_queue_receiver("traced", prefetch_count=0)

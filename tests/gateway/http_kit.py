@@ -37,6 +37,8 @@ class Reply(NamedTuple):
     status: int
     headers: list[tuple[str, str]]
     body: bytes
+    #: What the first line has behind the status.
+    reason: str = ""
 
     @property
     def text(self) -> str:
@@ -86,12 +88,12 @@ class Http:
         head, _, self._data = self._data.partition(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")
         headers = [(line.partition(": ")[0], line.partition(": ")[2]) for line in lines]
-        status = int(first.split(" ")[1])
+        _, status, reason = first.split(" ", 2)
         size = next((int(value) for name, value in headers if name.lower() == "content-length"), 0)
         while len(self._data) < size:
             await self._more()
         body, self._data = self._data[:size], self._data[size:]
-        return Reply(status, headers, body)
+        return Reply(int(status), headers, body, reason)
 
     async def _more(self) -> None:
         data = await self.stream.read()

@@ -41,7 +41,7 @@ async def test_a_queue_is_created_read_changed_listed_and_deleted() -> None:
         for path in ("/some/queue", "/SOME%2Fqueue", "/Some/Queue/?enrich=False&api-version=1900-01"):
             read = await http.ask("GET", path)
             assert read.status == 200
-            assert read.text == created.text
+            assert re.sub(r"<(AccessedAt|CountDetails)\b.*?</\1>", "", read.text) == created.text
         changed = await http.ask("PUT", "/some/queue", entry("<LockDuration>PT30S</LockDuration>"), {"If-Match": "*"})
         assert changed.status == 200
         assert (element(changed.text, "LockDuration"), element(changed.text, "MaxDeliveryCount")) == ("PT30S", "10")
@@ -51,11 +51,14 @@ async def test_a_queue_is_created_read_changed_listed_and_deleted() -> None:
         deleted = await http.ask("DELETE", "/some/queue")
         assert (deleted.status, deleted.body) == (200, b"")
         missing = await http.ask("GET", "/some/queue")
-        assert missing.status == 404
-        assert missing.text.startswith("<Error><Code>404</Code><Detail>SubCode=40400. Not Found. The messaging entity")
-        assert re.search(r"TrackingId:[\w-]+_G0, SystemTracker:ns:/some/queue, Timestamp:", missing.text)
+        assert missing.status == 200
+        assert "<entry" not in missing.text
+        assert '<title type="text">Publicly Listed Services</title>' in missing.text
         for method, headers in (("DELETE", {}), ("PUT", {"If-Match": "*"})):
-            assert (await http.ask(method, "/some/queue", entry(), headers)).status == 404
+            missing = await http.ask(method, "/some/queue", entry(), headers)
+            assert missing.status == 404
+            assert missing.text.startswith("<Error><Code>404</Code><Detail>SubCode=40400. Not Found. The messaging")
+            assert re.search(r"TrackingId:[\w-]+_G0, SystemTracker:ns:/some/queue, Timestamp:", missing.text)
 
 
 @in_loop
@@ -119,7 +122,7 @@ async def test_what_cannot_change_is_refused_and_kept_where_it_is_left_out() -> 
         ):
             refused = await http.ask("PUT", "/x", entry(inside), {"If-Match": "*"})
             assert refused.status == 400
-            assert "property of an existing Queue can't be changed" in refused.text
+            assert "property of an existing Queue cannot be changed" in refused.text
             assert "SubCode=40000." in refused.text
         kept = await http.ask("PUT", "/x", entry(), {"If-Match": "anything"})
         assert (element(kept.text, "RequiresSession"), element(kept.text, "EnablePartitioning")) == ("true", "true")
@@ -306,8 +309,8 @@ async def test_a_right_that_is_missing_is_named() -> None:
         for right in (1, 2, 3):
             status, text = await asked("GET", "/q", right)
             assert status == 401
-            assert "SubCode=40100." in text
-            assert "'Manage' claim(s) are required" in text
+            # Nothing stands before these words: programs look for them with the end of the tag.
+            assert "<Detail>Manage,EntityRead claims required for this operation" in text
         assert (await asked("POST", "/q/messages", 2))[0] == 201
         assert "'Send' claim(s)" in (await asked("POST", "/q/messages", 1))[1]
         assert "'Listen' claim(s)" in (await asked("DELETE", "/q/messages/head?timeout=0", 2))[1]
@@ -340,14 +343,10 @@ async def test_no_token_nor_key_is_in_an_error() -> None:
 
 
 @in_loop
-async def test_an_operator_may_choose_a_tier_strict_versions_and_feeds_for_what_is_missing() -> None:
-    options = HttpOptions(tier=BASIC, strict_api_version=True, missing_as_feed=True)
+async def test_an_operator_may_choose_a_tier_and_strict_versions() -> None:
+    options = HttpOptions(tier=BASIC, strict_api_version=True)
     async with serving(QueueDescription(name="p", enable_partitioning=True), http=options) as server:
         http = await Http.connect(server.port("http") or 0)
-        missing = await http.ask("GET", "/nothing")
-        assert missing.status == 200
-        assert "<entry" not in missing.text
-        assert '<title type="text">Publicly Listed Services</title>' in missing.text
         created = await http.ask("PUT", "/a", entry())
         assert element(created.text, "DefaultMessageTimeToLive") == "P14D"
         assert "basic tier" in (await http.ask("PUT", "/b", entry("<RequiresSession>true</RequiresSession>"))).text

@@ -90,7 +90,7 @@ async def test_what_has_been_read_of_a_topic_or_subscription_can_be_sent_back() 
             "PUT", "/t/subscriptions/s", subscription("<RequiresSession>false</RequiresSession>"), {"If-Match": "*"}
         )
         assert refused.status == 400
-        assert "property of an existing Subscription can't be changed" in refused.text
+        assert "property of an existing Subscription cannot be changed" in refused.text
 
 
 @in_loop

@@ -14,7 +14,7 @@ from duobus.gateway.rest.atom.queue_xml import read_queue, write_queue
 from duobus.gateway.rest.atom.rule_xml import read_rule, write_rule
 from duobus.gateway.rest.atom.runtime_numbers import Numbers
 from duobus.gateway.rest.atom.subscription_xml import default_rule_of, read_subscription, write_subscription
-from duobus.gateway.rest.atom.topic_xml import read_topic, write_topic
+from duobus.gateway.rest.atom.topic_xml import Filters, read_topic, write_topic
 from duobus.gateway.rest.atom.typed_values import READERS, VALUES_MAX
 from duobus.gateway.rest.atom.xml_reader import (
     ATTRIBUTES_MAX,
@@ -70,6 +70,7 @@ QUEUE = QueueDescription(
     auto_delete_on_idle_ms=600_000,
     enable_partitioning=True,
     forward_dead_lettered_messages_to="dead",
+    forward_dead_lettered_messages_to_sent="https://bus.example/dead",
     max_message_size_bytes=1024 * 1024,
     created_at_ms=NOW_MS - 10_000,
     updated_at_ms=NOW_MS,
@@ -106,6 +107,7 @@ SUBSCRIPTION = SubscriptionDescription(
     enable_batched_operations=False,
     status="ReceiveDisabled",
     forward_dead_lettered_messages_to="x/y",
+    forward_dead_lettered_messages_to_sent="x/y",
     auto_delete_on_idle_ms=86_400_000,
     user_metadata="meta",
     created_at_ms=NOW_MS - 10_000,
@@ -148,9 +150,10 @@ def test_a_queue_written_and_read_again_is_the_same_in_every_property() -> None:
 
 def test_a_topic_written_and_read_again_is_the_same_in_every_property() -> None:
     check_topic(TOPIC)
-    node = described(documents.TOPIC, write_topic(TOPIC, Numbers(), 3))
+    node = described(documents.TOPIC, write_topic(TOPIC, Numbers(), Filters(3, 4, 5)))
     assert read_topic(node, TOPIC.name, TOPIC, new_key, NOW_MS) == TOPIC
-    assert node.text_of("SubscriptionCount") == "3"
+    told = [node.text_of(f"{name}Count") for name in ("Subscription", "SqlFilter", "CorrelationFilter")]
+    assert told == ["3", "4", "5"]
 
 
 def test_a_subscription_written_and_read_again_is_the_same_in_every_property() -> None:
@@ -172,12 +175,13 @@ def test_a_subscription_written_and_read_again_is_the_same_in_every_property() -
             "MaxMessageSizeInKilobytes",
         ),
         (
-            write_topic(TOPIC, Numbers(), 0),
+            write_topic(TOPIC, Numbers(), Filters(0, 0, 0)),
             "DefaultMessageTimeToLive MaxSizeInMegabytes RequiresDuplicateDetection "
             "DuplicateDetectionHistoryTimeWindow EnableBatchedOperations SizeInBytes FilteringMessagesBeforePublishing "
             "IsAnonymousAccessible AuthorizationRules Status UserMetadata CreatedAt UpdatedAt AccessedAt "
-            "SupportOrdering CountDetails SubscriptionCount AutoDeleteOnIdle EnablePartitioning "
-            "EntityAvailabilityStatus EnableSubscriptionPartitioning EnableExpress MaxMessageSizeInKilobytes",
+            "SupportOrdering CountDetails SubscriptionCount SqlFilterCount CorrelationFilterCount AutoDeleteOnIdle "
+            "EnablePartitioning EntityAvailabilityStatus EnableSubscriptionPartitioning EnableExpress "
+            "MaxMessageSizeInKilobytes",
         ),
         (
             write_subscription(msgspec.structs.replace(SUBSCRIPTION, forward_to="f"), Numbers(), PLACE),
@@ -263,13 +267,42 @@ def test_a_duration_that_comes_back_a_little_changed_is_for_ever_still(text: str
         "AMQPS://bus.example/t/u",
     ],
 )
-def test_a_forwarding_target_is_a_name_or_an_address_of_this_namespace_and_told_absolute(text: str) -> None:
+def test_a_forwarding_target_is_a_name_or_an_address_of_this_namespace_and_told_as_it_was_sent(text: str) -> None:
     found = queue_of(f"<ForwardTo>{text}</ForwardTo><AutoDeleteOnIdle>PT5M</AutoDeleteOnIdle>")
     assert found.forward_to == "t/u"
     written = element("Q", write_queue(found, Numbers(), PLACE))
-    assert written.text_of("ForwardTo") == "sb://bus.example:5300/t/u"
-    # It is never idle: the broker receives from it (A.7).
-    assert written.text_of("AutoDeleteOnIdle") == "P10675199DT2H48M5.4775807S"
+    assert written.text_of("ForwardTo") == text
+    # It is never idle, as the broker receives from it; it is told as it was set all the same (A.7).
+    assert written.text_of("AutoDeleteOnIdle") == "PT5M"
+
+
+def test_a_forwarding_target_that_no_client_has_sent_or_that_is_another_now_is_told_as_an_address() -> None:
+    found = queue_of("<ForwardTo>https://bus.example/T</ForwardTo>")
+    for changed in (
+        msgspec.structs.replace(found, forward_to="other", forward_to_sent=None),
+        msgspec.structs.replace(found, forward_to="other"),
+    ):
+        assert element("Q", write_queue(changed, Numbers(), PLACE)).text_of("ForwardTo") == (
+            "sb://bus.example:5300/other"
+        )
+
+
+def test_an_answer_to_a_change_tells_neither_use_nor_counts() -> None:
+    for written in (
+        write_queue(QUEUE, Numbers(), PLACE, is_answer=True),
+        write_topic(TOPIC, Numbers(), Filters(0, 0, 0), is_answer=True),
+        write_subscription(SUBSCRIPTION, Numbers(), PLACE, is_answer=True),
+    ):
+        assert "AccessedAt" not in written
+        assert "CountDetails" not in written
+        assert "<UpdatedAt>" in written
+
+
+def test_a_subscription_was_accessed_when_it_was_created_and_a_queue_never() -> None:
+    subscription = element("S", write_subscription(SUBSCRIPTION, Numbers(), PLACE))
+    assert subscription.text_of("AccessedAt") == subscription.text_of("CreatedAt")
+    queue = element("Q", write_queue(QueueDescription(name="q", created_at_ms=NOW_MS), Numbers(), PLACE))
+    assert queue.text_of("AccessedAt") == "0001-01-01T00:00:00Z"
 
 
 @pytest.mark.parametrize(("sent", "stored"), [(2048, 2048), (32768, 2048), (1024, 1024), (16384, 1024)])
@@ -309,22 +342,28 @@ def test_counts_have_one_attribute_and_a_prefix_on_every_child() -> None:
 
 
 def test_a_topic_tells_only_what_is_scheduled() -> None:
-    node = element("T", write_topic(TOPIC, Numbers(5, 4, 3), 0))
+    node = element("T", write_topic(TOPIC, Numbers(5, 4, 3), Filters(0, 0, 0)))
     details = next(child for child in node.children if child.name == "CountDetails")
     assert [child.text for child in details.children] == ["0", "0", "3", "0", "0"]
 
 
-def test_access_rules_keep_their_keys_and_times_and_get_keys_where_they_have_none() -> None:
+def test_access_rules_keep_their_keys_and_get_some_where_they_have_none_and_times_only_when_they_are_sent() -> None:
     inside = (
         "<AuthorizationRules><AuthorizationRule><Rights><AccessRights>Send</AccessRights></Rights>"
+        "<CreatedTime>2026-11-21T00:20:27.1234567Z</CreatedTime><ModifiedTime>0001-01-01T00:00:00</ModifiedTime>"
         "<KeyName>sends</KeyName></AuthorizationRule><AuthorizationRule><Rights><AccessRights>Listen</AccessRights>"
         "</Rights><KeyName>new</KeyName></AuthorizationRule></AuthorizationRules>"
     )
     kept = msgspec.structs.replace(QUEUE, requires_session=False)
     sends, new = queue_of(inside, kept).authorization_rules
-    assert sends == RULES[1]
+    assert sends == msgspec.structs.replace(RULES[1], created_at_ms=1_795_220_427_123, modified_at_ms=0)
+    written = write_queue(queue_of(inside, kept), Numbers(), PLACE)
+    assert written.count("CreatedTime>") == 2
+    assert "ModifiedTime" not in written
+    with pytest.raises(ArgumentInvalid, match="CreatedTime"):
+        queue_of(inside.replace("2026-11-21", "soon"))
     assert (new.primary_key, new.secondary_key, new.rights) == ("generated", "generated", 1)
-    assert (new.created_at_ms, new.modified_at_ms) == (NOW_MS, NOW_MS)
+    assert (new.created_at_ms, new.modified_at_ms) == (0, 0)
 
 
 @pytest.mark.parametrize(

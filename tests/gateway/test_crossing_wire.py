@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from gateway_kit import Client, TcpStream, in_loop, serving
+from gateway_kit import Client, TcpStream, in_loop, serving, settled
 
 from duobus.amqp import LinkAttached, LinkDetached, Source, Target
 from duobus.broker.crossing import Freight, Inquiry, Landing
@@ -131,6 +131,21 @@ async def test_a_server_that_shares_its_catalog_with_nobody_takes_nothing_from_s
     async with serving() as server:
         with ferry() as wires, pytest.raises(ConnectionError, match="shares its catalog with no others"):
             await wires.wire(_address(server), "ns")
+
+
+@in_loop
+async def test_a_connection_ends_with_the_key_that_it_was_proved_with() -> None:
+    async with serving() as server:
+        rules = [SENDER, RULE]
+        opened(server, rules)
+        with ferry("secret") as old, ferry("other") as new:
+            wires = [await one.wire(_address(server), "ns") for one in (old, new)]
+            rules[1] = AccessRule(name="root", primary_key="new", secondary_key="other", rights=int(Right.MANAGE))
+            server.door.rules_changed("ns")
+            await settled(lambda: wires[0].is_gone)
+            assert (await wires[1].ask(lambda number: Landing(number, ORIGIN, 3, "q"))).error() is None
+            with pytest.raises(ConnectionError, match="share this one's catalog"):
+                await old.wire(_address(server), "ns")
 
 
 @in_loop

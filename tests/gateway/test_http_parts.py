@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from duobus.clock import Clock, Entropy
-from duobus.codec import Symbol, Timestamp, application_properties, build_message, scan
+from duobus.codec import Symbol, Timestamp, application_properties, build_message, scan, with_made_id
 from duobus.codec.sections import split_batch
-from duobus.errors import ArgumentInvalid, MessageTooLarge, ServerBusy, ServiceBusError
+from duobus.errors import ArgumentInvalid, MessageTooLarge, NotAllowed, ServerBusy, ServiceBusError
 from duobus.gateway.rest.atom.paging import Page, cut, next_url, page_of
 from duobus.gateway.rest.atom.resources import Resource, resource_of
 from duobus.gateway.rest.bodies import BodyRoom
@@ -276,7 +276,6 @@ def test_broker_properties_are_read_in_any_case_and_also_as_strings() -> None:
         '{"TimeToLiveTimeSpan":"soon"}',
         '{"ScheduledEnqueueTimeUtc":"soon"}',
         '{"ScheduledEnqueueTimeUtc":5}',
-        '{"SessionId":"a","PartitionKey":"b"}',
         '{"MessageId":["x"]}',
         '{"MessageId":"' + "x" * 129 + '"}',
         '{"Label":"' + "x" * 4097 + '"}',
@@ -287,6 +286,12 @@ def test_broker_properties_are_read_in_any_case_and_also_as_strings() -> None:
 def test_wrong_broker_properties_are_refused(text: str) -> None:
     with pytest.raises(ArgumentInvalid):
         read_header(text)
+
+
+def test_a_session_id_with_another_partition_key_is_not_allowed() -> None:
+    """PE11."""
+    with pytest.raises(NotAllowed, match="must be equal"):
+        read_header('{"SessionId":"a","PartitionKey":"b"}')
 
 
 def test_broker_properties_are_written_on_one_line_of_ascii() -> None:
@@ -444,6 +449,7 @@ def test_the_basic_tier_has_no_topics_and_every_tier_its_own_defaults() -> None:
 
 
 def test_partitioned_entities_need_a_newer_version_only_when_that_is_asked_for() -> None:
+    """PE7."""
     HttpOptions().demand_version({}, True)
     strict = HttpOptions(strict_api_version=True)
     strict.demand_version({"api-version": "2013-10"}, True)
@@ -544,5 +550,5 @@ def test_a_plain_message_is_built_as_any_other() -> None:
     for content_type in (None, "text/plain", "x" * 300):
         built = make_message(b"body", BrokerProperties(), {}, content_type, SeededEntropy(1)).bare
         text = SeededEntropy(1).uuid_text()
-        fields = [text] if content_type is None else [text, *[None] * 5, Symbol(content_type)]
-        assert built == build_message(fields, data=b"body")
+        fields = [None] if content_type is None else [*[None] * 6, Symbol(content_type)]
+        assert built == with_made_id(build_message(fields, data=b"body"), 0, text.encode())

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import socket
 import threading
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from duobus.broker.fragment.fragment import WINDOW_BYTES
 from duobus.demo.server_process import ServerProcess, queues_config
 from duobus.gateway.amqp import peer as peer_module
 from duobus.gateway.amqp.budget import ByteBudget
+from duobus.gateway.amqp.slices import widen
 from duobus.model.description import MESSAGE_SIZE_BYTES_MAX, QueueDescription
 
 MIB = 1 << 20
@@ -329,7 +332,7 @@ async def test_the_credit_of_a_slow_reader_does_not_lock_one_large_message_after
 
 @pytest.mark.slow
 def test_messages_of_100_mb_take_no_more_memory_than_the_budget_says(tmp_path: Path) -> None:
-    """Four connections send 100 MiB each at the same time into a budget of 128 MiB, then one receives them."""
+    """Four connections send 100 MiB each at the same time into a budget of 128 MiB, then one receives them (I61)."""
     properties = {"MaxMessageSizeInKilobytes": MESSAGE_SIZE_BYTES_MAX >> 10}
     options = ("--emulator", "--incoming-memory", "128")
     bodies = [_body(MESSAGE_SIZE_BYTES_MAX - 200, seed) for seed in range(4)]
@@ -384,3 +387,25 @@ def _memory(pid: int) -> int:
     """Resident bytes of a process."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_nobody_has_the_turn_while_a_quarter_is_on_its_way_to_a_store() -> None:
+    # What gets free by itself is enough to go on as soon as the rest is three quarters of the budget.
+    for partial, turn in ((75, False), (76, True)):
+        budget, (first, second) = _budget(2)
+        budget.note(first, partial, 0)
+        budget.note(second, 0, 101 - partial)
+        assert budget.is_over
+        assert (budget.turn is first) is turn
+
+
+def test_a_connection_that_is_widened_has_the_systems_own_limit_of_what_is_not_sent() -> None:
+    set_to: list[Any] = []
+    sock = SimpleNamespace(setsockopt=lambda *option: set_to.append(option))
+    transport: Any = SimpleNamespace(
+        set_write_buffer_limits=lambda high: set_to.append(high), get_extra_info=lambda name: sock
+    )
+    widen(transport, 1 << 20)
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        # 0: as if none had been set.
+        assert set_to == [1 << 20, (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 0)]

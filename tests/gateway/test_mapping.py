@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from azure.servicebus._pyamqp._decode import decode_payload
 
-from duobus.broker import COUNT_BITS, DEAD_LETTER, Slot, string_key
+from duobus.broker import COUNT_BITS, DEAD_LETTER, CopySlot, Slot, string_key
 from duobus.broker.fragment.slot import DEFERRED, SCHEDULED, state_of
 from duobus.codec import (
     Symbol,
@@ -19,12 +19,19 @@ from duobus.codec import (
     encode,
     header_section,
     scan,
+    tag_of,
 )
-from duobus.errors import ArgumentInvalid, ServiceBusError
-from duobus.gateway.amqp.mapping import HeadMaker, plain_offset, take_apart
+from duobus.codec.sections import DATA, find_section
+from duobus.errors import ArgumentInvalid, NotAllowed, ServiceBusError
+from duobus.gateway.amqp.mapping import CopyHeadMaker, HeadMaker, envelope_key, plain_offset, take_apart
+from duobus.model.message_ids import MessageIds
 from duobus.model.special import Special
 
 FRAGMENT, LOCKED_MS, ENQUEUED_MS = 5, 1_700_000_060_000, 1_700_000_000_000
+PREFIX, LOCK = bytes.fromhex("0005000000098cff"), 2**40 + 200
+TOKEN = uuid.UUID(bytes_le=tag_of(PREFIX, LOCK))
+#: As pyamqp reads the name of the sequence number that a message had first.
+FIRST_NUMBER = b"x-opt-enqueue-sequence-number"
 PING = Symbol("application/vnd.ms-servicebus-ping")
 
 
@@ -38,7 +45,7 @@ def slot(payload: bytes, **special: Any) -> Slot:
 
 def out(made: HeadMaker, found: Slot, locked_ms: int = LOCKED_MS) -> Any:
     """The message as pyamqp reads it."""
-    (head,), (payload,) = made.heads([found], FRAGMENT, locked_ms)
+    (head,), (payload,) = made.heads([found], FRAGMENT, PREFIX, LOCK, locked_ms)
     return decode_payload(memoryview(head + payload))
 
 
@@ -51,20 +58,19 @@ def test_an_ordinary_head_says_what_the_thorough_one_says(default_ttl_ms: int | 
     made = HeadMaker(default_ttl_ms, locks=locks)
     found = slot(BARE)
     message = out(made, found, LOCKED_MS if locks else 0)
-    head, payload = made.rare(found, FRAGMENT, LOCKED_MS if locks else 0)
-    other = decode_payload(memoryview(head + payload))
-    assert (message.header, message.message_annotations) == (other.header, other.message_annotations)
+    head, payload = made.rare(found, FRAGMENT, LOCKED_MS if locks else 0, TOKEN if locks else None)
+    assert message == decode_payload(memoryview(head + payload))
+    assert message.delivery_annotations == ({b"x-opt-lock-token": TOKEN} if locks else {})
     number = FRAGMENT << COUNT_BITS | 77
     wanted = {
         b"x-opt-enqueued-time": ENQUEUED_MS,
         b"x-opt-sequence-number": number,
-        b"x-opt-enqueue-sequence-number": number,
     }
     if locks:
         wanted[b"x-opt-locked-until"] = LOCKED_MS
     assert message.message_annotations == wanted
     assert message.header.delivery_count == 0
-    assert message.header.durable is True
+    assert (message.header.durable, message.header.priority, message.header.first_acquirer) == (None, None, None)
     assert message.header.ttl == (default_ttl_ms if default_ttl_ms == 60_000 else None)
     assert (message.properties.message_id, message.data) == (b"id", [b"body"])
 
@@ -82,11 +88,9 @@ def test_an_ordinary_message_that_comes_again_gets_the_head_of_the_thorough_way(
 
         message = out(made, found, until_ms)
 
-        head, payload = made.rare(found, FRAGMENT, until_ms)
-        other = decode_payload(memoryview(head + payload))
-        assert (message.header, message.message_annotations) == (other.header, other.message_annotations)
+        head, payload = made.rare(found, FRAGMENT, until_ms, TOKEN if locks else None)
+        assert message == decode_payload(memoryview(head + payload))
         assert message.header.delivery_count == deliveries
-        assert message.data == other.data
 
 
 def test_annotations_of_rare_messages_are_all_there() -> None:
@@ -117,7 +121,7 @@ def test_annotations_of_rare_messages_are_all_there() -> None:
         b"x-mine": b"v",
     }
     assert (message.header.ttl, message.header.priority, message.header.delivery_count) == (1000, 7, 3)
-    assert message.header.first_acquirer is False
+    assert (message.header.durable, message.header.first_acquirer) == (None, None)
 
 
 @pytest.mark.parametrize(("kind", "number"), [(DEFERRED, 1), (SCHEDULED, 2)])
@@ -273,3 +277,216 @@ def test_typed_ids_and_properties_pass_untouched_through_the_broker() -> None:
     found = take_apart(whole)
     assert found.bare == whole
     assert application_properties(found.bare) == {"k": 7}
+
+
+@pytest.mark.parametrize("deliveries", [0, 2])
+@pytest.mark.parametrize("special", [None, {"session_id": "s"}, {"partition_key": "k"}, {"ttl_ms": 5}])
+def test_heads_with_ends_of_their_own_say_what_the_thorough_ones_say(deliveries: int, special: Any) -> None:
+    made = HeadMaker(None, locks=True)
+    found = slot(BARE, **(special or {}))
+    found.deliveries = deliveries
+    (head,), (payload,) = made.heads_until([found], FRAGMENT, PREFIX, LOCK, [LOCKED_MS + 7])
+    thorough, bare = made.rare(found, FRAGMENT, LOCKED_MS + 7, TOKEN)
+    assert decode_payload(memoryview(head + payload)) == decode_payload(memoryview(thorough + bare))
+
+
+def test_the_envelope_of_a_batch_may_name_the_key() -> None:
+    assert envelope_key(scan(build_message(annotations={Symbol("x-opt-partition-key"): "k"}))) == string_key("k")
+    assert envelope_key(scan(build_message(annotations={Symbol("x-opt-other"): "k"}))) is None
+    assert envelope_key(scan(build_message(data=b""))) is None
+
+
+def test_annotations_of_a_sender_are_counted_by_keys_and_values() -> None:
+    for number in (1, 2, 5):
+        taken = take_apart(build_message(annotations={Symbol(f"my-{at}"): at for at in range(number)}))
+        assert taken.special is not None
+        assert taken.special.annotations_count == 2 * number
+
+
+@pytest.mark.parametrize("name", ["x-opt-partition-key", "x-opt-via-partition-key"])
+def test_a_binary_partition_key_that_is_utf_8_counts_as_the_string(name: str) -> None:
+    as_text, as_bytes = (
+        take_apart(build_message([None], data=b"m", annotations={name: value}))
+        for value in ("k\u00e4", "k\u00e4".encode())
+    )
+    assert as_bytes == as_text
+    with pytest.raises(ArgumentInvalid, match="no UTF-8"):
+        take_apart(build_message([None], data=b"m", annotations={name: b"\xff"}))
+
+
+def test_a_session_id_and_another_partition_key_are_an_operation_that_is_not_allowed() -> None:
+    """PE11."""
+    fields: list[Any] = [None] * 10 + ["session"]
+    with pytest.raises(NotAllowed, match="must be equal"):
+        take_apart(build_message(fields, data=b"m", annotations={"x-opt-partition-key": "another"}))
+    take_apart(build_message(fields, data=b"m", annotations={"x-opt-partition-key": "session"}))
+
+
+def test_a_message_that_gets_an_id_is_refused_when_nobody_could_read_its_properties_then() -> None:
+    """AMQP contract, chapter E, row 7.5, and chapter 15."""
+    ids = MessageIds(uuid.uuid4)
+    for room in (64, 30):
+        whole = build_message(None, {f"k{n}": "v" * 16_000 for n in range(4)}, data=b"m" * 300)
+        size = find_section(whole, DATA)[0]
+        whole = build_message(
+            None, {f"k{n}": "v" * 16_000 for n in range(4)} | {"l": "v" * (65_536 - room - size - 8)}, data=b"m" * 300
+        )
+        assert find_section(whole, DATA)[0] == 65_536 - room
+        if room > 43:
+            scan(take_apart(whole, ids).bare)
+            continue
+        with pytest.raises(ArgumentInvalid, match="together with the message id"):
+            take_apart(whole, ids)
+
+
+def test_a_ping_needs_no_id() -> None:
+    whole = build_message([None] * 6 + [PING])
+    assert take_apart(whole, MessageIds(uuid.uuid4)).bare == whole
+
+
+def test_keys_of_a_footer_come_out_as_symbols_and_the_rest_as_it_was() -> None:
+    front = build_message(["id"], {"n": 1}, data=b"m")
+    for keys in ("text", "symbol"):
+        made: dict[Any, Any] = {(Symbol(key) if keys == "symbol" else key): key * 3 for key in ("x-crc", "y")}
+        whole = front + b"\x00\x53\x78" + encode(made)
+        assert plain_offset(whole, False) == -1
+        bare = take_apart(whole).bare
+        assert bare == front + b"\x00\x53\x78" + encode({Symbol(key): value for key, value in made.items()})
+        assert decode_payload(memoryview(bare)).footer == {b"x-crc": b"x-crc" * 3, b"y": b"yyy"}
+
+
+# -- what Service Bus puts in front (contract chapter 8, errata) ---------------------------------------------------
+
+
+@pytest.mark.parametrize("default_ttl_ms", [None, 60_000])
+def test_each_message_of_a_run_has_the_lock_token_of_its_tag(default_ttl_ms: int | None) -> None:
+    made = HeadMaker(default_ttl_ms, locks=True)
+    slots = [Slot(number, BARE, ENQUEUED_MS) for number in range(1, 301)]
+    slots[7].special, slots[9].deliveries = Special(priority=3), 2
+    for some in (slots, slots[10:]):
+        for prefix in (PREFIX, PREFIX[::-1]):
+            heads, payloads = made.heads(some, FRAGMENT, prefix, LOCK, LOCKED_MS)
+            for index, (head, payload) in enumerate(zip(heads, payloads, strict=True)):
+                found = decode_payload(memoryview(head + payload))
+                token = uuid.UUID(bytes_le=tag_of(prefix, LOCK + index))
+                assert found.delivery_annotations == {b"x-opt-lock-token": token}
+                assert found.message_annotations[b"x-opt-sequence-number"] == FRAGMENT << COUNT_BITS | some[index].count
+
+
+@pytest.mark.parametrize("locks", [True, False])
+def test_delivery_annotations_of_the_sender_come_through(locks: bool) -> None:
+    sent = build_message(["id"], data=b"m", delivery_annotations={"mine": 3, "x-opt-lock-token": uuid.UUID(int=1)})
+    taken = take_apart(sent)
+    assert taken.special is not None
+    found = slot(taken.bare)
+    found.special = Special.decode(taken.special.encode())
+    message = out(HeadMaker(None, locks=locks), found)
+    assert message.delivery_annotations == ({b"x-opt-lock-token": TOKEN} if locks else {}) | {b"mine": 3}
+
+
+def test_a_lock_token_that_a_message_brings_along_makes_nothing_special_of_it() -> None:
+    sent = build_message(["id"], data=b"m", delivery_annotations={"x-opt-lock-token": uuid.UUID(int=1)})
+    assert take_apart(sent).special is None
+
+
+def test_a_message_that_is_only_looked_at_has_no_delivery_annotations_but_its_sender_s() -> None:
+    made = HeadMaker(None, locks=True)
+    plain, with_own = slot(BARE), slot(BARE, delivery_annotations=encode(Symbol("mine")) + encode(3))
+    for found, wanted in ((plain, None), (with_own, {b"mine": 3})):
+        head, payload = made.rare(found, FRAGMENT, 0)
+        assert decode_payload(memoryview(head + payload)).delivery_annotations == wanted
+
+
+@pytest.mark.parametrize("durable", [None, True, False])
+@pytest.mark.parametrize("priority", [None, 0, 4, 9])
+@pytest.mark.parametrize("deliveries", [0, 2])
+def test_durable_and_priority_are_told_as_the_sender_gave_them(
+    durable: bool | None, priority: int | None, deliveries: int
+) -> None:
+    sent = header_section(durable, priority) + BARE
+    offset = plain_offset(sent, False)
+    taken = take_apart(sent)
+    assert (offset >= 0) == (durable is None and priority is None) == (taken.special is None)
+    found = slot(taken.bare)
+    found.special, found.deliveries = taken.special, deliveries
+    header = out(HeadMaker(None, locks=True), found).header
+    assert (header.durable, header.priority) == (durable, priority)
+    assert (header.ttl, header.first_acquirer, header.delivery_count) == (None, None, deliveries)
+
+
+@pytest.mark.parametrize("default_ttl_ms", [None, 50_000])
+@pytest.mark.parametrize("own_ttl_ms", [None, 1_000, 1 << 40, 1 << 60])
+@pytest.mark.parametrize("door", ["links", "peek"])
+def test_the_expiry_that_is_told_is_that_of_the_broker(
+    default_ttl_ms: int | None, own_ttl_ms: int | None, door: str
+) -> None:
+    """The sender's own clock says something else."""
+    fields = ["id", None, "to", None, None, None, None, None, Timestamp(5_000), Timestamp(4_000), None, UInt(1)]
+    taken = take_apart(build_message(fields, data=b"m"))
+    assert taken.special is not None
+    found = slot(taken.bare)
+    found.special = taken.special
+    found.special.ttl_ms = own_ttl_ms
+    made = HeadMaker(default_ttl_ms, locks=True)
+    if door == "links":
+        message = out(made, found)
+    else:
+        head, payload = made.rare(found, FRAGMENT, 0)
+        message = decode_payload(memoryview(head + payload))
+    lives = [ttl for ttl in (default_ttl_ms, own_ttl_ms) if ttl is not None]
+    told = message.properties
+    if lives:
+        assert told.creation_time == ENQUEUED_MS
+        assert told.absolute_expiry_time == min(ENQUEUED_MS + min(lives), 253_402_300_799_999)
+    else:
+        assert told.absolute_expiry_time is None
+    assert (told.message_id, told.to, told.group_sequence, message.data) == (b"id", b"to", 1, [b"m"])
+
+
+def test_of_ordinary_messages_the_header_tells_how_long_they_live_and_the_bytes_stay() -> None:
+    for deliveries in (0, 1):
+        found = slot(BARE)
+        found.deliveries = deliveries
+        ((head,), (payload,)) = HeadMaker(1_000, locks=True).heads([found], FRAGMENT, PREFIX, LOCK, LOCKED_MS)
+        assert decode_payload(memoryview(head + payload)).header.ttl == 1_000
+        assert payload is BARE
+
+
+def test_the_body_of_a_large_message_is_not_copied_for_its_expiry() -> None:
+    large = build_message(["id"], data=bytes(3 << 20))
+    head, rest = HeadMaker(None, locks=True).rare(slot(large, ttl_ms=5), FRAGMENT, LOCKED_MS, TOKEN)
+    assert isinstance(rest, memoryview)
+    assert rest.obj is large
+    assert decode_payload(memoryview(head + rest)).properties.absolute_expiry_time == ENQUEUED_MS + 5
+
+
+@pytest.mark.parametrize("special", [None, {"reason": "r"}, {"enqueued_sequence_number": 9}])
+@pytest.mark.parametrize("is_dead", [True, False])
+@pytest.mark.parametrize("is_copy", [True, False])
+def test_the_first_sequence_number_is_told_of_what_was_handed_on(
+    special: dict[str, Any] | None, is_dead: bool, is_copy: bool
+) -> None:
+    found = CopySlot(77, BARE, ENQUEUED_MS, 55) if is_copy else Slot(77, BARE, ENQUEUED_MS)
+    found.special = Special(**special) if special else None
+    found.state = state_of(DEAD_LETTER, 0) if is_dead else 0
+    message = out((CopyHeadMaker if is_copy else HeadMaker)(None, locks=True), found)
+    wanted = None
+    if special and "enqueued_sequence_number" in special:
+        wanted = 9
+    elif is_copy or is_dead:
+        wanted = FRAGMENT << COUNT_BITS | (55 if is_copy else 77)
+    assert message.message_annotations.get(b"x-opt-enqueue-sequence-number") == wanted
+
+
+@pytest.mark.parametrize("locks", [True, False])
+def test_a_message_of_a_subscription_that_is_no_copy_of_the_topic_s_has_its_own_number_twice(locks: bool) -> None:
+    """Beside a copy, in one run: what has been stored in the subscription by itself has no other number."""
+    slots = [Slot(77, BARE, ENQUEUED_MS), CopySlot(78, BARE, ENQUEUED_MS, 55)]
+    heads, payloads = CopyHeadMaker(None, locks=locks).heads(slots, FRAGMENT, PREFIX, LOCK, LOCKED_MS if locks else 0)
+    messages = [decode_payload(memoryview(head + body)) for head, body in zip(heads, payloads, strict=True)]
+    base = FRAGMENT << COUNT_BITS
+    numbers = [
+        (message.message_annotations[b"x-opt-sequence-number"], message.message_annotations[FIRST_NUMBER])
+        for message in messages
+    ]
+    assert numbers == [(base | 77, base | 77), (base | 78, base | 55)]

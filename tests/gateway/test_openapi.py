@@ -140,7 +140,7 @@ def test_every_answer_to_any_request_is_one_that_the_description_names(seed: int
             await server.unit.topics.create_topic("ns", topic)
             http = await Http.connect(server.port("http") or 0)
             seen = set()
-            for _ in range(700):
+            for _ in range(1000):
                 method, path, operation = chance.choice(OPERATIONS)
                 target, headers = request_for(chance, path, operation)
                 body = chance.choice(BODIES) if method in {"PUT", "POST"} else b""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from azure.servicebus._pyamqp._decode import decode_payload
 from gateway_kit import Client, TcpStream, in_loop, message, serving, settled
 
-from duobus.amqp import ACCEPTED, LinkDetached, LinkFlow, Rejected, Session, Source, Target, Transfers
-from duobus.codec import BATCH_FORMAT
+from duobus.amqp import ACCEPTED, LinkAttached, LinkDetached, LinkFlow, Rejected, Session, Source, Target, Transfers
+from duobus.codec import BATCH_FORMAT, Symbol, build_message, scan
 from duobus.gateway.amqp.passing import HERE, MOVING, UNKNOWN
 from duobus.gateway.amqp.passing_links import PassedSession
 from duobus.model.description import QueueDescription
@@ -104,9 +106,35 @@ async def test_messages_pass_in_both_directions_and_settlements_too() -> None:
         # Tags are lock tokens of the owner: fragment first, and all different.
         assert len(set(receiver.tags)) == 3
         assert {len(tag) for tag in receiver.tags} == {16}
+        tokens = [decode_payload(memoryview(payload)).delivery_annotations for payload in got]
+        assert tokens == [{b"x-opt-lock-token": uuid.UUID(bytes_le=tag)} for tag in receiver.tags]
         await settled(lambda: _numbers(room.owner)[0] == 2)
         assert room.elsewhere.passed_messages == 8
         assert room.elsewhere.passed_links == 2
+
+
+@in_loop
+async def test_what_is_removed_passes_with_empty_tags_and_the_sender_s_annotations() -> None:
+    async with passing() as room:
+        sender = await room.client.sender("q")
+        payload = build_message(["id"], data=b"m", delivery_annotations={"mine": 3})
+        for number in range(3):
+            sender.send_one(b"%d" % number, payload, True)
+        await room.client.flush()
+        await settled(lambda: _numbers(room.owner)[0] == 3)
+        receiver = room.client.session.attach_receiver("r", Source(address="q"), Target(address="c"), snd_settle_mode=1)
+        await room.client.wait(LinkAttached, lambda event: event.link is receiver)
+        receiver.tags = []
+        receiver.grant(3)
+        await room.client.flush()
+        got: list[bytes] = []
+        while len(got) < 3:
+            event = await room.client.wait(Transfers, lambda event: event.link is receiver)
+            assert event.settled
+            got += event.payloads
+        assert receiver.tags == [b"", b"", b""]
+        found = [scan(payload).delivery_annotations for payload in got]
+        assert found == [{Symbol("mine"): 3}] * 3
 
 
 @in_loop

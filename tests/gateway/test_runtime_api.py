@@ -9,12 +9,14 @@ import time
 import uuid
 from typing import Any
 
+import msgspec
 import pytest
 from gateway_kit import Client, TcpStream, in_loop, serving, settled
 from http_kit import Http, Reply, token
 
 from duobus.codec import Symbol, Timestamp, application_properties, build_message, scan
-from duobus.model.description import QueueDescription
+from duobus.gateway.rest.runtime import receiving
+from duobus.model.description import AccessRule, QueueDescription, Right
 from duobus.server.build import Server
 
 PARTED = QueueDescription(name="p", enable_partitioning=True)
@@ -125,6 +127,29 @@ async def test_receive_and_delete_tells_no_lock() -> None:
 
 
 @in_loop
+async def test_a_poll_ends_soon_after_its_key_was_taken_away_and_leaves_the_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(receiving, "CHECK_S", 0.05)
+    rule = AccessRule(name="app", primary_key="K" * 44, secondary_key="L" * 44, rights=int(Right.LISTEN))
+    guarded = QueueDescription(name="g", authorization_rules=(rule,))
+    async with serving(guarded) as server:
+        own, other = await Http.connect(http_port(server)), await Http.connect(http_port(server))
+        own.authorization = token("g", rule="app", key="K" * 44)
+        for method in ("POST", "DELETE"):
+            waiting = asyncio.ensure_future(own.ask(method, "/g/messages/head"))
+            await settled(lambda: any(server.unit.namespace("ns").queues["g"].lenders[0].receivers))
+            await asyncio.sleep(0.15)
+            assert not waiting.done()
+            await server.unit.update_queue("ns", msgspec.structs.replace(guarded, authorization_rules=()))
+            async with asyncio.timeout(5):
+                assert (await waiting).status == 401
+            await other.ask("POST", "/g/messages", b"x")
+            assert (await other.ask("DELETE", "/g/messages/head")).body == b"x"
+            await server.unit.update_queue("ns", guarded)
+
+
+@in_loop
 async def test_a_poll_waits_for_a_message_and_no_longer_than_it_was_told() -> None:
     async with serving() as server:
         http, other = await Http.connect(http_port(server)), await Http.connect(http_port(server))
@@ -157,6 +182,7 @@ async def test_whoever_goes_away_while_waiting_gets_nothing_and_costs_no_deliver
 
 @in_loop
 async def test_on_a_partitioned_queue_nothing_is_said_to_be_empty_while_any_fragment_has_something() -> None:
+    """PE19."""
     async with serving(PARTED, stores=4) as server:
         http = await Http.connect(http_port(server))
         for number in range(40):

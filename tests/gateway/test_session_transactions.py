@@ -11,7 +11,7 @@ from gateway_kit import Client, TcpStream, in_loop, serving
 from transaction_kit import Manager, condition, coordinator, declare, discharge, keyed, outcome, put, send, settle
 
 from duobus.amqp import ACCEPTED, Link, LinkAttached, Modified, Source, Target, TransactionalState
-from duobus.codec import Array, Symbol
+from duobus.codec import Array, Symbol, tag_of
 from duobus.model.description import QueueDescription
 from duobus.server.build import Server
 
@@ -171,5 +171,5 @@ def tokens(server: Server) -> Array:
     """The tokens of every lock of the queue, as a client shows them."""
     fragment = server.door.unit.namespace("ns").queues["q"].fragments[0].fragment
     assert fragment is not None
-    found = [fragment.prefix + lock.to_bytes(8, "big") for lock in fragment.sources[0].locks]
+    found = [tag_of(fragment.prefix, lock) for lock in fragment.sources[0].locks]
     return Array(uuid.UUID, [uuid.UUID(bytes_le=token) for token in found])

@@ -21,6 +21,7 @@ from duobus.amqp import (
     Target,
     Transfers,
 )
+from duobus.broker import slot_of, string_key
 from duobus.codec import BATCH_FORMAT, Symbol, build_message
 from duobus.model.description import RECEIVE_DISABLED
 
@@ -212,6 +213,13 @@ async def test_a_share_without_an_owner_is_passed_over_and_taken_up_again() -> N
         outcome = await _put(room, sender, _keyed(key))
         assert isinstance(outcome, Rejected)
         assert str(outcome.error.condition) == "com.microsoft:server-busy"
+        # It says for which keys that is so.
+        spread = room.about.spread
+        assert spread is not None
+        first, last, slots = spread.slots_of(0)
+        assert f" StoreUnavailable:q, Fragment:{first}-{last}/{slots} TrackingId:" in str(outcome.error.description)
+        for other in map(string_key, map(str, range(40))):
+            assert (first <= slot_of(other, slots) <= last) == (spread.of_key(other) == 0)
         room.about.away = set()
         await settled(lambda: len(room.owners[1].door.peers) == 1)
         while room.numbers()[0] == 0:

@@ -71,6 +71,8 @@ async def test_a_client_logs_in_and_its_roles_decide_what_it_may(tmp_path: Path)
         ({"grant_type": "password"}, 400, "unsupported_grant_type"),
         ({"scope": "https://storage.azure.com/.default"}, 400, "invalid_scope"),
         ({"scope": ""}, 400, "invalid_scope"),
+        ({"scope": "openid offline_access profile"}, 400, "invalid_scope"),
+        ({"scope": f"{SCOPE} https://storage.azure.com/.default"}, 400, "invalid_scope"),
         ({"extra": "x" * 20_000}, 413, "invalid_request"),
     ],
 )
@@ -230,3 +232,27 @@ def test_settings_do_not_show_secrets(tmp_path: Path) -> None:
     options = read_token_file(token_file(tmp_path))
     assert "***" in repr(options)
     assert SECRET not in repr(options)
+
+
+@in_loop
+async def test_scopes_of_openid_may_stand_beside_the_one_that_counts_as_go_asks_for_them(tmp_path: Path) -> None:
+    async with serving(bearer_tokens=token_file(tmp_path)) as server:
+        http = await connected(server)
+        for scope in (f"{SCOPE} openid offline_access profile", f"openid  {SCOPE}", f"{SCOPE} {SCOPE}"):
+            reply = await logged_in(http, scope=scope)
+            assert reply.status == 200, reply.text
+            owner = {"Authorization": "Bearer " + json.loads(reply.body)["access_token"]}
+            assert (await http.ask("GET", "/q", b"", owner)).status == 200
+
+
+@in_loop
+async def test_the_path_of_ad_fs_gives_the_same_tokens_as_java_asks_for_them(tmp_path: Path) -> None:
+    async with serving(bearer_tokens=token_file(tmp_path)) as server:
+        http = await connected(server)
+        scope = f"openid profile offline_access {SCOPE}"
+        reply = await http.ask("POST", "/adfs/oauth2/token", urlencode(LOGIN | {"scope": scope}), FORM)
+        assert reply.status == 200
+        owner = {"Authorization": "Bearer " + json.loads(reply.body)["access_token"]}
+        assert (await http.ask("PUT", "/made", entry(), owner)).status == 201
+        wrong = await http.ask("POST", "/adfs/oauth2/token", urlencode(LOGIN | {"client_secret": "x"}), FORM)
+        assert wrong.status == 401

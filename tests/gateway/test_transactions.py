@@ -43,11 +43,12 @@ from duobus.amqp import (
 )
 from duobus.broker import Queue
 from duobus.broker.transaction import MESSAGES_MAX, SETTLEMENTS_MAX
-from duobus.codec import BATCH_FORMAT, Array, build_message
+from duobus.codec import BATCH_FORMAT, Array, build_message, tag_of
 from duobus.errors import StoreFailed
 from duobus.gateway.amqp.coordinator import DISCHARGE_MS
 from duobus.gateway.amqp.transactions import KEPT_BYTES_MAX, TRANSACTION_MS, TRANSACTIONS_MAX
 from duobus.model.description import QueueDescription
+from duobus.model.metering import SEND, SETTLE
 from duobus.server.build import Server
 
 UNKNOWN, ROLLBACK, TIMEOUT = (f"amqp:transaction:{name}" for name in ("unknown-id", "rollback", "timeout"))
@@ -67,7 +68,7 @@ def lock_tokens(server: Server) -> Array:
     fragment = queue_of(server).fragments[0].fragment
     assert fragment is not None
     locks = fragment.sources[0].locks
-    tokens = [fragment.prefix + lock.to_bytes(8, "big") for lock in locks]
+    tokens = [tag_of(fragment.prefix, lock) for lock in locks]
     return Array(uuid.UUID, [uuid.UUID(bytes_le=token) for token in tokens])
 
 
@@ -269,6 +270,32 @@ async def test_a_lock_that_is_lost_before_the_discharge_rolls_everything_back() 
         assert refused.error is not None
         assert "lock" in str(refused.error.description)
         assert await bodies(client) == [b"input"]
+
+
+@in_loop
+async def test_a_refused_discharge_settles_nothing_and_is_metered_as_nothing() -> None:
+    async with serving() as server:
+        client = await connected(server)
+        link, sender = await coordinator(client), await client.sender()
+        lost, kept = await client.receiver(), await client.receiver()
+        await client.send(sender, b"lost")
+        await client.send(sender, b"kept")
+        deliveries = []
+        for receiver in (lost, kept):
+            receiver.grant(1)
+            deliveries.append((await client.receive(receiver))[0])
+        txn = await declare(client, link)
+        await send(client, sender, txn, b"output")
+        for delivery in deliveries:
+            await settle(client, txn, delivery, ACCEPTED)
+        client.session.disposition(True, deliveries[0], deliveries[0], RELEASED, True)
+        lost.detach()
+        server.metering.take(0)
+        assert condition(await discharge(client, link, txn)) == ROLLBACK
+        assert [record.kind for record in server.metering.take(0) if record.kind in (SEND, SETTLE)] == []
+        # The other delivery is its holder's as before.
+        assert await settle_plainly(client, deliveries[1], ACCEPTED) == ACCEPTED
+        assert await bodies(client) == [b"lost"]
 
 
 @in_loop
@@ -551,6 +578,7 @@ async def test_a_keyless_first_message_is_an_invalid_operation_on_a_partitioned_
 
 @in_loop
 async def test_a_settlement_and_the_sends_of_a_transaction_are_in_one_fragment() -> None:
+    """PE12."""
     async with serving(PARTED, stores=2) as server:
         client = await connected(server)
         link, sender = await coordinator(client), await client.sender("parted")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from kit_go import BUILD_LIMIT_S, PROGRAMS, Go, GoBus
 from kit_programs import LIMIT_S, LISTEN_ONLY, SEND_ONLY
+from kit_store_away import MARK, broker_without_its_store
 
 # The first test of a run builds the programs; a program has its own limit.
 pytestmark = pytest.mark.timeout(2 * BUILD_LIMIT_S + LIMIT_S)
@@ -45,6 +46,15 @@ def test_sizes_up_to_the_announced_limit_pass_and_more_is_refused(go: Go, go_bus
     assert found["same"] is True
 
 
+def test_a_send_to_a_queue_whose_store_is_away_says_so_and_is_retried_until_it_is_back(go: Go, tmp_path: Path) -> None:
+    with broker_without_its_store(tmp_path) as there:
+        found = go.run("away", **there)
+    assert "com.microsoft:server-busy" in found["refused"]["text"], found
+    assert MARK in found["refused"]["text"]
+    assert found["bodies"] == ["waits"]
+    assert found["took"] > 0.5
+
+
 def test_what_a_message_carries_arrives_with_its_types(go: Go, go_bus: GoBus, tcp: dict[str, Any]) -> None:
     found = go.run("properties", queue=go_bus.queue(), **tcp)
     texts = ["body", "an id", "text/plain", "correlated", "key", "reply", "reply session", "subject", "to", "nil"]
@@ -66,8 +76,8 @@ def test_a_missing_entity_or_right_is_told_within_two_seconds(go: Go, go_bus: Go
     )
     codes = {name: error["code"] for name, error in found.items()}
     assert codes == {
-        "missingSender": "amqp:not-found",
-        "missingReceiver": "amqp:not-found",
+        "missingSender": "notfound",
+        "missingReceiver": "notfound",
         "noSend": "unauthorized",
         "noListen": "unauthorized",
         "wrongKey": "unauthorized",

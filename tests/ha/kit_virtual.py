@@ -17,11 +17,14 @@ from azure.servicebus._pyamqp._decode import decode_payload
 from azure.servicebus._pyamqp._encode import encode_payload
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.amqp import AmqpAnnotatedMessage
-from azure.servicebus.exceptions import MessageLockLostError, ServiceBusConnectionError
+from azure.servicebus.exceptions import MessageLockLostError, ServiceBusConnectionError, ServiceBusServerBusyError
 
+from duobus.broker import slot_of, string_key
+from duobus.errors import StoreUnavailable
 from duobus.ha.aio import PairedNamespace, pair_namespace
 from duobus.ha.aio.backlog import paths
 from duobus.ha.events import Event
+from duobus.ha.listing import listed
 from duobus.ha.options import SendAvailabilityPairedNamespaceOptions
 from duobus.ha.transfer import PING_CONTENT_TYPE
 from duobus.testing.clock import SeededEntropy, SimulatedClock
@@ -49,6 +52,15 @@ def wire(message: ServiceBusMessage | AmqpAnnotatedMessage) -> bytes:
     """What the SDK sends."""
     raw = message.raw_amqp_message if isinstance(message, ServiceBusMessage) else message
     return bytes(encode_payload(bytearray(), PyamqpTransport.to_outgoing_amqp_message(raw)))
+
+
+def key_of(payload: bytes) -> str | None:
+    """The key that places a message; of a ping the partition key alone."""
+    found = decode_payload(memoryview(payload))
+    key = (found.message_annotations or {}).get(b"x-opt-partition-key")
+    if key is None and found.properties is not None and found.properties.content_type != PING_CONTENT_TYPE.encode():
+        key = found.properties.group_id
+    return None if key is None else key.decode() if isinstance(key, bytes) else key
 
 
 class Stored:
@@ -89,6 +101,9 @@ class Namespace:
     Attributes:
         fault: Raised by every operation while it is set.
         faults: The same for one path.
+        fragments: How many each partitioned queue has; others have one.
+        lost: Slots of a queue whose store is away.
+        stall_s: How long it takes until that is said.
         is_unanswered: Sends are stored, and then fail all the same.
         latency_s: Of every operation.
         opening_s, closing_s: What the opening and the closing of a sender's link take besides.
@@ -102,6 +117,9 @@ class Namespace:
         self.dead: dict[str, list[tuple[Stored, str]]] = {path: [] for path in queues}
         self.fault: Callable[[], Exception] | None = None
         self.faults: dict[str, Callable[[], Exception]] = {}
+        self.fragments: dict[str, int] = {}
+        self.lost: dict[str, set[int]] = {}
+        self.stall_s = 0.0
         self.is_unanswered = False
         self.latency_s = LATENCY_S
         self.opening_s = self.closing_s = 0.0
@@ -130,6 +148,30 @@ class Namespace:
 
     def back(self) -> None:
         self.fault = None
+
+    def lose(self, path: str, *slots: int) -> None:
+        """Take the stores of some fragments away, or of all of them."""
+        self.lost[path] = set(slots or range(self.fragments.get(path, 1)))
+
+    def slot_of(self, path: str, key: str) -> int:
+        """Where a key belongs, as the broker computes it."""
+        return slot_of(string_key(key), self.fragments.get(path, 1))
+
+    async def place(self, path: str, payloads: list[bytes]) -> None:
+        """Refuse messages whose fragment is away, with the text of the broker."""
+        lost, count = self.lost.get(path, set()), self.fragments.get(path, 1)
+        if not lost:
+            return
+        keys = {key for payload in payloads if (key := key_of(payload)) is not None}
+        slots = {self.slot_of(path, key) for key in keys} if count > 1 else set()
+        if not slots and len(lost) < count:
+            return
+        if slots and not slots & lost:
+            return
+        slot = min(slots, default=None)
+        error = StoreUnavailable("A store is away.", None if slot is None else (slot, slot, count))
+        await asyncio.sleep(self.stall_s)
+        raise ServiceBusServerBusyError(message=f"{error}{error.mark(path)} TrackingId:x")
 
     async def operate(self, what: str, path: str, number: int = 1) -> None:
         """What every operation begins with."""
@@ -213,13 +255,15 @@ class Sender(Link):
         is_ping = any(PING_CONTENT_TYPE.encode() in payload for payload in payloads)
         namespace = self.namespace
         await namespace.operate("ping" if is_ping else "send", self.path, len(payloads))
+        await namespace.place(self.path, payloads)
         for payload in payloads:
             namespace.store(self.path, payload)
         if namespace.is_unanswered and not is_ping:
             raise ServiceBusConnectionError(message="the answer was lost")
 
-    async def schedule_messages(self, *_: Any, **__: Any) -> list[int]:
+    async def schedule_messages(self, messages: Any, *_: Any, **__: Any) -> list[int]:
         await self.namespace.operate("schedule", self.path)
+        await self.namespace.place(self.path, [wire(one) for one in listed(messages)])
         return [1]
 
     async def cancel_scheduled_messages(self, *_: Any, **__: Any) -> None:

@@ -130,12 +130,15 @@ async def test_with_discard_the_result_of_a_lost_lock_is_undone_and_the_work_is_
     assert await drain(bus.primary, bus.orders) == []
 
 
+@pytest.mark.parametrize("error", [ServiceBusConnectionError(), ValueError("Failed to complete the message as ...")])
 @bounded
-async def test_with_discard_a_completion_that_may_have_been_done_keeps_the_result(bus: Bus, tmp_path: Path) -> None:
+async def test_with_discard_a_completion_that_may_have_been_done_keeps_the_result(
+    bus: Bus, tmp_path: Path, error: Exception
+) -> None:
     worker = Worker()
     await sent(bus, "a")
     async with receiving(bus, tmp_path, discard=worker.undo) as (receiver, inner, events):
-        fail_once(inner, ServiceBusConnectionError(), first=False)
+        fail_once(inner, error, first=False)
         await receiver.process(worker.work, max_wait_time=5)
         assert len(events.of(NotCompleted)) == 1
         await sent(bus, "a")

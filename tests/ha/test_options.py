@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -48,6 +49,7 @@ def test_the_edges_of_the_ranges_are_inside(good: dict[str, Any]) -> None:
         ({"failover_interval": timedelta(minutes=61)}, "not 61 minutes"),
         ({"ping_primary_interval": timedelta(milliseconds=999)}, "1 seconds to 30 minutes"),
         ({"ping_primary_interval": timedelta(minutes=31)}, "1 seconds to 30 minutes"),
+        ({"backlog_queue_count": -1}, "1 to 1,000, not -1"),
         ({"poll": timedelta(0)}, "poll"),
         ({"classifier": "guess"}, "outage, documented, legacy"),
         ({"on_quota": "ignore"}, "raise, divert"),
@@ -70,11 +72,22 @@ def test_a_value_of_another_type_is_refused(bad: dict[str, Any]) -> None:
         SendAvailabilityPairedNamespaceOptions("sb://b.example.net")  # type: ignore[arg-type]
 
 
-def test_an_observer_that_raises_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit, asyncio.CancelledError, GeneratorExit])
+def test_an_observer_that_raises_harms_nobody(kind: type[BaseException], caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever it raises: a task that is told to end by its observer would end unseen."""
+
     def observer(event: Event) -> None:
-        raise RuntimeError("its own fault")
+        raise kind("its own fault")
 
     reporter = Reporter(observer)
     reporter.tell(Event("orders"))
     assert reporter.counts == {"Event": 1}
     assert "its own fault" in caplog.text
+
+
+def test_the_users_own_interrupt_is_not_taken_for_a_fault_of_the_observer() -> None:
+    def observer(event: Event) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Reporter(observer).tell(Event("orders"))

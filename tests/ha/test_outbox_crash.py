@@ -53,6 +53,7 @@ def killed_while_sending(bus: Bus, path: Path, number: int, accepted: int) -> li
 
 @bounded
 async def test_what_was_accepted_arrives_in_order_per_key_after_any_kill(bus: Bus, tmp_path: Path) -> None:
+    """IN7."""
     path = tmp_path / "outbox.db"
     accepted = []
     for kill, number in enumerate(range(0, 100_000, 20_000)):

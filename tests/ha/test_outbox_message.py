@@ -102,3 +102,16 @@ def test_a_message_that_no_namespace_takes_is_refused(monkeypatch: pytest.Monkey
 def test_other_bytes_are_no_message(head: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         unpack(head, b"")
+
+
+def test_what_is_said_to_the_next_node_and_behind_the_body_comes_back() -> None:
+    message = AmqpAnnotatedMessage(
+        data_body=b"x",
+        delivery_annotations={b"to": b"next"},
+        footer={b"sum": 5},
+        annotations={b"mine": 1},
+        application_properties={"a": 1},
+    )
+    found = back(message)
+    assert found.delivery_annotations == {b"to": b"next"}
+    assert (found.footer, found.annotations, found.application_properties) == ({b"sum": 5}, {b"mine": 1}, {"a": 1})

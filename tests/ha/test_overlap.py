@@ -112,3 +112,8 @@ async def test_a_sender_that_cannot_be_made_is_an_outcome_too() -> None:
 def test_numbers_out_of_range_are_refused(number: int) -> None:
     with pytest.raises(ValueError, match="1 to 1,000"):
         OverlappedSender(FakeSender(), number)
+
+
+@pytest.mark.parametrize("number", [1, 1_000])
+def test_the_edges_of_the_numbers_are_inside(number: int) -> None:
+    OverlappedSender(FakeSender(), number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -23,7 +24,7 @@ from duobus.cli.main import main
 from duobus.ha.aio import backlog, pair_namespace
 from duobus.ha.aio.backlog import backlogs_among, paths, provide
 from duobus.ha.errors import BacklogUnavailable
-from duobus.ha.events import BacklogCreateFailed, BacklogDepth, BacklogMissing, Reporter
+from duobus.ha.events import BacklogCreateFailed, BacklogDepth, BacklogLockShort, BacklogMissing, Reporter
 from duobus.ha.options import SendAvailabilityPairedNamespaceOptions
 from duobus.testing.server import ServerProcess, queues_config
 
@@ -45,7 +46,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     queues |= {path: {} for path in paths("old", 5)}
     queues |= {"old/x-servicebus-transfer/no": {}, "old/x-servicebus-transfer/007": {}, "elsewhere": {}}
     folder = tmp_path_factory.mktemp("provisioning")
-    with ServerProcess(folder, config=queues_config(queues), arguments=("--emulator",)) as process:
+    arguments = ("--emulator", "--stores", "2", "--allow-drills")
+    with ServerProcess(folder, config=queues_config(queues), arguments=arguments) as process:
         yield process
 
 
@@ -93,13 +95,29 @@ def test_missing_queues_are_made_with_exactly_the_properties_of_the_documents(se
 
 def test_a_queue_that_exists_is_taken_as_it_is_however_it_is_described(server: ServerProcess) -> None:
     async def play() -> None:
+        events = Events()
         async with administration_of(server) as administration:
-            async with await pair_with(server, "taken", administration) as pair:
+            async with await pair_with(server, "taken", administration, on_event=events) as pair:
                 assert pair.backlog_queue_count == COUNT
             kept = await administration.get_queue("taken/x-servicebus-transfer/1")
             assert (kept.max_delivery_count, kept.lock_duration) == (7, timedelta(seconds=30))
+        short = [(event.entity, event.lock_ms) for event in events.of(BacklogLockShort)]
+        assert short == [("taken/x-servicebus-transfer/1", 30_000)], "its owner hears that the syphon may double"
 
     asyncio.run(play())
+
+
+def test_the_command_warns_of_a_lock_that_is_shorter_than_a_minute(server: ServerProcess) -> None:
+    environment = {"DUOBUS_CONNECTION_STRING": server.connection_string}
+    words = ["pair", "backlog", "taken", "--backlog-queues", str(COUNT), "-o", "json"]
+    done = CliRunner().invoke(main, [*words, "--endpoint", server.ready["admin_url"]], env=environment)
+    assert done.exit_code == 0, done.output
+    rows = {row["queue"]: row for row in json.loads(done.stdout)}
+    short = rows.pop("taken/x-servicebus-transfer/1")
+    assert (short["lockSeconds"], "30 seconds" in short["warning"]) == (30, True)
+    assert all(row["warning"] is None and row["lockSeconds"] == 60 for row in rows.values())
+    assert done.stderr.count("Warning:") == 1
+    assert "taken/x-servicebus-transfer/1" in done.stderr
 
 
 def test_surplus_queues_are_listed_left_and_not_used(server: ServerProcess) -> None:
@@ -133,6 +151,23 @@ def test_what_backlog_queues_hold_is_told_every_interval(server: ServerProcess) 
         assert {event.entity for event in events.of(BacklogDepth)} == set(paths("fresh", COUNT))
 
     asyncio.run(play())
+
+
+def test_a_pair_gets_its_queues_while_a_store_of_its_secondary_is_away(server: ServerProcess) -> None:
+    environment = {"DUOBUS_CONNECTION_STRING": server.connection_string}
+
+    async def play() -> None:
+        async with administration_of(server) as administration:
+            async with await pair_with(server, "ill", administration) as pair:
+                assert pair.backlog_queue_count == COUNT
+            for path in paths("ill", COUNT):
+                assert await administration.get_queue(path)
+
+    assert CliRunner().invoke(main, ["store", "fail", "2"], env=environment).exit_code == 0
+    try:
+        asyncio.run(play())
+    finally:
+        assert CliRunner().invoke(main, ["store", "heal", "2"], env=environment).exit_code == 0
 
 
 def test_pairing_without_the_right_to_manage_raises_at_once(server: ServerProcess, tmp_path: Path) -> None:
@@ -234,3 +269,30 @@ def test_a_queue_that_cannot_be_made_is_done_without_and_told() -> None:
 
     in_virtual_time(play)
     assert [event.entity for event in told if isinstance(event, BacklogMissing)] == paths("contoso", 1)
+
+
+def test_a_topic_on_the_path_of_a_backlog_queue_is_told_at_once() -> None:
+    class WithTopic(Administration):
+        async def get_queue(self, path: str) -> object:
+            # As the SDK does that is told of an entity of another kind.
+            raise AttributeError("'NoneType' object has no attribute 'lock_duration'")
+
+        async def get_topic(self, path: str) -> object:
+            return path
+
+    with pytest.raises(BacklogUnavailable) as refused:
+        provided(WithTopic())
+    assert f"'{paths('contoso', 1)[0]}' is a topic in the secondary" in str(refused.value.__cause__)
+
+
+def test_what_the_sdk_cannot_read_for_another_reason_is_told_as_it_is() -> None:
+    class Odd(Administration):
+        async def get_queue(self, path: str) -> object:
+            raise AttributeError("something else")
+
+        async def get_topic(self, path: str) -> object:
+            raise NotFound(path)
+
+    with pytest.raises(BacklogUnavailable) as refused:
+        provided(Odd())
+    assert str(refused.value.__cause__) == "something else"

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
-from azure.servicebus.exceptions import MessageSizeExceededError, MessagingEntityNotFoundError, ServiceBusError
+from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusAuthenticationError, ServiceBusError
 from kit_pair import LIMIT_S, Bus, Events, body, bounded, client, drain
 
+from duobus.cli.remote import Remote
 from duobus.ha.aio import pair_namespace
 from duobus.ha.errors import BacklogUnavailable, NotDiverted, PairFaulted, PairingRefused
 from duobus.ha.events import (
@@ -126,23 +127,54 @@ async def test_the_syphon_brings_everything_back_with_every_property(bus: Bus) -
 
 
 @bounded
-async def test_a_destination_that_is_gone_ends_in_the_dead_letters_and_holds_up_nobody(bus: Bus) -> None:
-    path = bus.backlogs[0]
+async def test_a_destination_that_is_missing_at_first_contact_keeps_its_messages_and_holds_up_nobody(bus: Bus) -> None:
+    # Its token is not taken, and the SDK does not tell whether the entity is missing or the key wrong.
+    path, later = bus.backlogs[0], f"later-{bus.orders}"
     async with client(bus.secondary) as sdk, sdk.get_queue_sender(path) as sender:
-        for destination in ("nowhere", bus.orders):
+        for destination in (later, bus.orders):
             await sender.send_messages(
                 ServiceBusMessage(destination, application_properties={"x-ms-path": destination})
             )
         await sender.send_messages(ServiceBusMessage("no path"))
     async with bus.paired(enable_syphon=True) as (_, events):
         await events.wait(Syphoned)
-        await events.wait(SyphonDeadLettered, 2)
-    assert [body(message) for message in await drain(bus.primary, bus.orders)] == [bus.orders]
-    dead = await drain(bus.secondary, path, sub_queue="deadletter")
-    assert {(body(message), message.dead_letter_reason) for message in dead} == {
-        ("nowhere", "The message cannot be delivered to the destination."),
-        ("no path", "Destination queue not indicated in message when fetched from backlog."),
-    }
+        await events.wait(SyphonDeadLettered)
+        skipped = await events.wait(SyphonSkipped)
+        assert (skipped.entity, skipped.meaning) == (later, "owner")
+        assert "there is no such entity, or the key or token is wrong" in skipped.error
+        assert [body(message) for message in await drain(bus.primary, bus.orders)] == [bus.orders]
+        dead = await drain(bus.secondary, path, sub_queue="deadletter")
+        assert [(body(message), message.dead_letter_reason) for message in dead] == [
+            ("no path", "Destination queue not indicated in message when fetched from backlog."),
+        ]
+        # When it is there, it gets them.
+        with Remote(bus.primary.connection_string, None, None).administration("the tests") as admin:
+            admin.create_queue(later)
+        await events.wait(Syphoned, 2)
+    assert [body(message) for message in await drain(bus.primary, later)] == [later]
+
+
+@bounded
+async def test_a_destination_that_is_deleted_under_way_keeps_its_messages_until_it_is_there_again(bus: Bus) -> None:
+    # The SDK attaches again by itself, so that it hears of the deletion as of a token that is not taken.
+    path, gone = bus.backlogs[0], f"gone-{bus.orders}"
+    about = {"x-ms-path": gone}
+    with Remote(bus.primary.connection_string, None, None).administration("the tests") as admin:
+        admin.create_queue(gone)
+        async with bus.paired(enable_syphon=True) as (_, events):
+            async with client(bus.secondary) as sdk, sdk.get_queue_sender(path) as sender:
+                await sender.send_messages(ServiceBusMessage("arrives", application_properties=about))
+                await events.wait(Syphoned)
+                admin.delete_queue(gone)
+                await sender.send_messages(ServiceBusMessage("comes late", application_properties=about))
+            # The first that it hears may be that its link has ended.
+            skipped = await events.wait(SyphonSkipped)
+            while skipped.meaning == "retry":
+                skipped = await events.wait(SyphonSkipped, len(events.of(SyphonSkipped)) + 1)
+            assert (skipped.entity, skipped.messages, skipped.meaning) == (gone, 1, "owner")
+            admin.create_queue(gone)
+            await events.wait(Syphoned, 2)
+    assert [body(message) for message in await drain(bus.primary, gone)] == ["comes late"]
 
 
 @bounded
@@ -189,7 +221,8 @@ async def test_a_backlog_queue_that_fails_leaves_the_rotation_and_when_all_have_
 async def test_errors_of_the_sender_itself_never_divert(bus: Bus) -> None:
     async with bus.paired(failover_interval=timedelta(0)) as (pair, events):
         async with pair.get_queue_sender("nowhere") as sender:
-            with pytest.raises(MessagingEntityNotFoundError):
+            # Its token is not taken: the SDK has no other class for a missing entity then.
+            with pytest.raises(ServiceBusAuthenticationError):
                 await sender.send_messages(ServiceBusMessage("x"))
         async with pair.get_queue_sender(bus.orders) as sender:
             with pytest.raises(MessageSizeExceededError):

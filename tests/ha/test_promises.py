@@ -84,7 +84,7 @@ PROMISES: dict[str, list[tuple[str, str]]] = {
     ],
     "a destination that is away holds up nobody; the undeliverable has its reason (I49)": [
         (VIRTUAL, "test_i49_"),
-        (PAIR, "test_a_destination_that_is_gone"),
+        (PAIR, "test_a_destination_that_is_missing_at_first_contact"),
         (PAIR, "test_a_destination_that_is_away"),
     ],
     "idle links of ten minutes are attached again for the rest of the poll": [

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusReceiver, ServiceBusSender
-from azure.servicebus.exceptions import MessagingEntityNotFoundError, ServiceBusError
+from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusError
 from kit_pair import Bus, Events, body, bounded, client, drain
 
 from duobus.ha.aio.replication import (
@@ -66,6 +66,7 @@ async def test_active_replication_sends_two_copies_and_one_is_handed_out(bus: Bu
 async def test_with_one_namespace_away_every_message_is_handed_out_and_its_late_copy_is_not(
     bus: Bus, tmp_path: Path
 ) -> None:
+    """IN5."""
     events = Events()
     async with senders(bus) as both, ActiveReplicationSender(both, on_event=events) as sender:
         await sender.send_messages(ServiceBusMessage("before"))
@@ -79,6 +80,22 @@ async def test_with_one_namespace_away_every_message_is_handed_out_and_its_late_
     with SeenMessages(tmp_path / "seen.db") as seen:
         async with receivers(bus) as there, ReplicatedReceiver(there, seen) as receiver:
             assert await work_off(receiver) == [], "the copy of another process's work is recognised"
+
+
+@bounded
+async def test_a_receiver_that_its_owner_closed_harms_neither_the_other_one_nor_the_end(
+    bus: Bus, tmp_path: Path
+) -> None:
+    async with senders(bus) as both, ActiveReplicationSender(both) as sender:
+        await sender.send_messages(ServiceBusMessage("x"))
+    with SeenMessages(tmp_path / "seen.db") as seen:
+        async with receivers(bus) as there, ReplicatedReceiver(there, seen) as receiver:
+            (message,) = await receiver.receive_messages(max_wait_time=5)
+            await receiver.receive_messages(max_wait_time=0.5)  # the other copy waits for this one
+            copy = there[1] if receiver._sides_of[id(message)].receiver is there[0] else there[0]
+            await copy.close()
+            await receiver.complete_message(message)
+        assert len(seen) == 1
 
 
 @bounded
@@ -99,6 +116,44 @@ async def test_an_abandoned_message_or_its_copy_comes_again(bus: Bus, tmp_path: 
             (message,) = await receiver.receive_messages(1, max_wait_time=5)
             await receiver.abandon_message(message)
             assert await work_off(receiver) == ["again"]
+
+
+@bounded
+async def test_over_two_brokers_there_is_one_dead_letter_and_a_deferred_message_is_worked_on_once(
+    bus: Bus, tmp_path: Path
+) -> None:
+    async with senders(bus) as both, ActiveReplicationSender(both) as sender:
+        await sender.send_messages(ServiceBusMessage("poison"))
+    places = [(bus.primary, bus.orders), (bus.secondary, bus.backlogs[0])]
+    with SeenMessages(tmp_path / "seen.db") as seen:
+        async with receivers(bus) as there, ReplicatedReceiver(there, seen) as receiver:
+            (message,) = await receiver.receive_messages(max_wait_time=5)
+            locked_until = message.locked_until_utc
+            assert locked_until is not None
+            assert await receiver.renew_message_lock(message) > locked_until
+            await receiver.dead_letter_message(message, reason="poison", error_description="no such article")
+            assert await work_off(receiver) == []
+            dead = []
+            for server, queue in places:
+                assert await drain(server, queue) == []
+                dead += await drain(server, queue, sub_queue="deadletter")
+            assert [(body(one), one.dead_letter_reason) for one in dead] == [("poison", "poison")]
+
+            async with senders(bus) as both, ActiveReplicationSender(both) as sender:
+                await sender.send_messages(ServiceBusMessage("early"))
+            kept = []
+            for _ in places:  # the copy comes, too, and is deferred likewise
+                (message,) = await receiver.receive_messages(max_wait_time=5)
+                kept.append((message.sequence_number, receiver.position_of(message)))
+                await receiver.defer_message(message)
+            assert sorted(position for _, position in kept) == [0, 1]
+            (number, position), (other, elsewhere) = kept
+            (message,) = await receiver.receive_deferred_messages([number], position)  # type: ignore[list-item]
+            await receiver.complete_message(message)
+            assert await receiver.receive_deferred_messages([other], elsewhere) == []  # type: ignore[list-item]
+    for server, queue in places:
+        async with client(server) as one, one.get_queue_receiver(queue) as left:
+            assert await left.peek_messages(10) == []
 
 
 @bounded
@@ -130,7 +185,7 @@ async def test_when_both_fail_the_roles_stay_and_the_error_is_that_of_the_active
 async def test_an_error_of_the_sender_itself_swaps_nothing(bus: Bus) -> None:
     async with senders(bus, "nowhere") as both, PassiveReplicationSender(both) as sender:
         first = sender.active
-        with pytest.raises(MessagingEntityNotFoundError):
+        with pytest.raises(ServiceBusAuthenticationError):
             await sender.send_messages(ServiceBusMessage("x"))
         assert sender.active == first
 

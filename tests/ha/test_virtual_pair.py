@@ -12,16 +12,20 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus._pyamqp.error import MessageSendFailed
 from azure.servicebus.exceptions import (
     MessageSizeExceededError,
     MessagingEntityNotFoundError,
+    ServiceBusAuthorizationError,
     ServiceBusConnectionError,
+    ServiceBusError,
     ServiceBusQuotaExceededError,
     ServiceBusServerBusyError,
 )
 from kit_virtual import BATCH_BYTES, World, in_virtual_time, wire
 
 from duobus.ha.aio import Syphon
+from duobus.ha.aio.paired_sender import PairedSender
 from duobus.ha.aio.syphon import CANNOT_BE_DELIVERED
 from duobus.ha.errors import BacklogUnavailable, PairFaulted
 from duobus.ha.events import (
@@ -35,6 +39,7 @@ from duobus.ha.events import (
     Reporter,
     SyphonFailed,
     SyphonPolled,
+    SyphonSkipped,
 )
 from duobus.ha.failover import State
 from duobus.ha.transfer import NO_PATH
@@ -118,16 +123,67 @@ async def test_i12_a_success_of_any_sender_ends_the_suspicion_and_the_interval_b
 
 
 @virtual
-async def test_i12_a_busy_primary_is_waited_for_and_never_failed_over() -> None:
+async def test_i12_a_primary_that_is_busy_for_longer_than_the_interval_is_away() -> None:
     world = World()
     async with await world.pair() as pair:
         sender = pair.get_queue_sender("orders")
         world.primary.fault = ServiceBusServerBusyError
-        for _ in range(10):
+        for _ in range(7):
             with pytest.raises(ServiceBusServerBusyError):
-                await sender.send_messages(ServiceBusMessage("x"))
-            await asyncio.sleep(30)
+                await sender.send_messages(ServiceBusMessage("raised"))
+            await asyncio.sleep(9.9)
+        assert world.events == [], "busy is no suspicion"
+        await sender.send_messages(ServiceBusMessage("diverted"))
+        assert world.kept() == ["diverted"]
+        (engaged,) = world.of(FailoverEngaged)
+        assert engaged.after_ms == pytest.approx(70_000, abs=1_000)
+        world.primary.back()
+        await asyncio.sleep(61)
+        await sender.send_messages(ServiceBusMessage("direct"))
+        assert world.primary.texts("orders") == ["direct"]
+
+
+@virtual
+async def test_i12_a_limit_of_the_rate_that_lets_some_through_diverts_nothing() -> None:
+    world = World()
+    async with await world.pair() as pair:
+        one, two = pair.get_queue_sender("orders"), pair.get_queue_sender("orders")
+        for _ in range(100):
+            world.primary.fault = ServiceBusServerBusyError
+            for sender in (one, two, one):
+                with pytest.raises(ServiceBusServerBusyError):
+                    await sender.send_messages(ServiceBusMessage("too fast"))
+                await asyncio.sleep(13)
+            world.primary.back()
+            await two.send_messages(ServiceBusMessage("let through"))
         assert world.events == []
+
+
+@virtual
+async def test_i12_one_busy_answer_before_a_long_silence_diverts_nothing() -> None:
+    world = World()
+    async with await world.pair() as pair:
+        sender = pair.get_queue_sender("orders")
+        world.primary.fault = ServiceBusServerBusyError
+        with pytest.raises(ServiceBusServerBusyError):
+            await sender.send_messages(ServiceBusMessage("raised"))
+        world.primary.back()
+        await asyncio.sleep(3_600)
+        await sender.send_messages(ServiceBusMessage("direct"))
+        assert world.primary.texts("orders") == ["direct"]
+        assert world.events == []
+
+
+@virtual
+async def test_with_an_interval_of_zero_the_second_busy_answer_in_a_row_is_an_outage() -> None:
+    world = World()
+    async with await world.pair(failover_interval=timedelta(0)) as pair:
+        sender = pair.get_queue_sender("orders")
+        world.primary.fault = ServiceBusServerBusyError
+        with pytest.raises(ServiceBusServerBusyError):
+            await sender.send_messages(ServiceBusMessage("raised"))
+        await sender.send_messages(ServiceBusMessage("diverted"))
+        assert world.kept() == ["diverted"]
 
 
 @virtual
@@ -194,6 +250,19 @@ async def test_i45_a_backlog_queue_that_fails_leaves_the_rotation_of_all_senders
         await asyncio.sleep(61)
         await pair.get_queue_sender("orders").send_messages(ServiceBusMessage("z"))
         assert [event.entity for event in world.of(BacklogRestored)] == [sick]
+
+
+@virtual
+async def test_i45_a_message_that_cannot_be_encoded_takes_no_backlog_queue_out_of_the_rotation() -> None:
+    world = World()
+    async with await world.pair(failover_interval=timedelta(0)) as pair:
+        sender = pair.get_queue_sender("orders")
+        world.primary.away()
+        await sender.send_messages(ServiceBusMessage("diverted"))
+        with pytest.raises(TypeError, match="Unable to encode"):
+            await sender.send_messages(ServiceBusMessage("x", application_properties={"a": object()}))  # type: ignore[dict-item]
+        assert world.of(BacklogFailed) == []
+        assert pair.rotation.resting == 0
 
 
 @virtual
@@ -304,6 +373,70 @@ async def test_i49_a_destination_that_is_away_or_gone_holds_up_nobody() -> None:
             assert world.kept() == []
 
 
+@pytest.mark.parametrize(
+    ("fault", "meaning"),
+    [
+        (lambda: ValueError("The handler has already been shutdown."), "owner"),
+        (ServiceBusAuthorizationError, "owner"),
+        (lambda: ServiceBusError("new", condition=b"com.example:new"), "unknown"),
+    ],
+)
+def test_i49_what_is_no_fault_of_a_message_keeps_a_backlog_waiting_for_as_long_as_it_lasts(
+    fault: Callable[[], Exception], meaning: str
+) -> None:
+    async def play() -> None:
+        world = World("orders", "bills", backlogs=1)
+        (path,) = world.backlogs
+        for number in range(150):  # more than one receive brings
+            there = "bills" if number >= 140 else "orders"
+            message = ServiceBusMessage(str(number), application_properties={"x-ms-path": there})
+            world.secondary.store(path, wire(message))
+        world.primary.faults = {"orders": fault}
+        syphon = Syphon(
+            world.primary,  # type: ignore[arg-type]
+            world.secondary,  # type: ignore[arg-type]
+            world.backlogs,
+            reporter=Reporter(lambda event: world.events.append((world.loop.time(), event))),
+            clock=world.clock,
+        )
+        async with carrying(syphon):
+            await asyncio.sleep(5)
+            assert world.primary.texts("bills") == [str(number) for number in range(140, 150)], "orders stalls nobody"
+            await asyncio.sleep(300)
+            assert world.secondary.dead[path] == []
+            assert {event.meaning for event in world.of(SyphonSkipped)} == {meaning}
+            assert len(world.primary.sends()) < 30, "it is tried once in a while, and not with each message"
+            world.primary.faults = {}
+            await asyncio.sleep(61)
+            assert sorted(world.primary.texts("orders"), key=int) == [str(number) for number in range(140)]
+            assert world.kept() == []
+
+    in_virtual_time(play)
+
+
+@virtual
+async def test_i49_a_message_at_fault_is_dead_lettered_alone() -> None:
+    world = World("orders", backlogs=1)
+    path = world.backlogs[0]
+    for text in ("good", "bad", "better"):
+        there = ServiceBusMessage(text, application_properties={"x-ms-path": "orders"}, session_id=text)
+        world.secondary.store(path, wire(there))
+    refuse = world.primary.operate
+
+    async def operate(what: str, there: str, number: int = 1) -> None:
+        await refuse(what, there, number)
+        sends = world.primary.sends("send")
+        if what == "send" and len(sends) == 2:
+            inner = MessageSendFailed(condition=b"amqp:not-allowed")
+            raise ServiceBusError("no", condition=b"amqp:not-allowed", error=inner)
+
+    world.primary.operate = operate  # type: ignore[method-assign]
+    async with carrying(Syphon(world.primary, world.secondary, [path], clock=world.clock)):  # type: ignore[arg-type]
+        await asyncio.sleep(1)
+        assert sorted(world.primary.texts("orders")) == ["better", "good"]
+        assert [reason for _, reason in world.secondary.dead[path]] == [CANNOT_BE_DELIVERED]
+
+
 @contextlib.asynccontextmanager
 async def carrying(*syphons: Syphon) -> Any:
     tasks = [asyncio.create_task(syphon.run()) for syphon in syphons]
@@ -334,6 +467,7 @@ async def test_i50_the_other_client_is_faulted_five_seconds_after_one_was_closed
             sender.schedule_messages(ServiceBusMessage("x"), None),
             sender.cancel_scheduled_messages(1),
             sender.create_message_batch(),
+            sender.__aenter__(),
         ):
             with pytest.raises(PairFaulted, match="Make new clients"):
                 await call
@@ -427,3 +561,22 @@ async def test_a_link_that_breaks_at_once_is_a_failure_with_pauses_that_grow() -
         await asyncio.sleep(600)
     failures = [event for event in events if isinstance(event, SyphonFailed)]
     assert 10 <= len(failures) <= 16, "1, 2, 4 ... 60 seconds, then every minute"
+
+
+@virtual
+async def test_a_sender_that_is_left_closes_its_link() -> None:
+    world = World()
+    pair = await world.pair()
+    primary = pair.get_queue_sender("orders")._primary
+    closed: list[str] = []
+
+    async def close() -> None:
+        closed.append("primary")
+
+    primary.close = close  # type: ignore[method-assign]
+    sender = PairedSender(pair, "orders", primary)
+    assert not sender._is_open
+    async with sender:
+        await sender.send_messages(ServiceBusMessage("x"))
+        assert closed == []
+    assert closed == ["primary"]

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from kit_programs import Pool, ProgramBus, built, do_without, run_program, version_of
+from kit_programs import LIMIT_S, Pool, ProgramBus, built, do_without, run_program, version_of
 
 PROGRAMS = Path(__file__).parent / "programs"
 #: Set where a missing JDK or Maven is to be a failure instead of a skip.
@@ -85,13 +85,22 @@ class Java:
     def __init__(self, folder: Path) -> None:
         self._path = f"{folder}{os.pathsep}{folder / 'lib'}/*"
 
-    def run(self, program: str, trust: Path | None = None, **given: Any) -> dict[str, Any]:
-        """Run a program within LIMIT_S and return what it told; ``trust``: instead of the JVM's own trust store."""
+    def run(self, program: str, trust: Path | None = None, limit_s: float = LIMIT_S, **given: Any) -> dict[str, Any]:
+        """Run a program within ``limit_s`` and return what it told; ``trust``: instead of the JVM's own trust store."""
         options = list(JVM_OPTIONS)
         if trust is not None:
             options.append(f"-Djavax.net.ssl.trustStore={trust}")
             options.append(f"-Djavax.net.ssl.trustStorePassword={STORE_PASSWORD}")
-        return run_program(program, ["java", *options, "-cp", self._path, "Programs", program], given, {})[0]
+        return run_program(program, ["java", *options, "-cp", self._path, "Programs", program], given, {}, limit_s)[0]
+
+    def play(self, limit_s: float, **given: Any) -> dict[str, Any]:
+        """Play all scenarios in one virtual machine; returns what each told, or its error.
+
+        One that has not ended at the limit has an error that says so; the others keep their verdicts.
+        """
+        given["limit"] = limit_s
+        command = ["java", *JVM_OPTIONS, "-cp", self._path, "Scenarios"]
+        return run_program("Scenarios", command, given, {}, limit_s + LIMIT_S)[0]
 
 
 def build() -> Path:
@@ -115,7 +124,8 @@ def _build_into(folder: Path) -> None:
     problem = _run([*fetch, f"-DoutputDirectory={library}"])
     if problem or not library.is_dir():
         do_without(f"the Java SDK cannot be had: {problem}", REQUIRED)
-    problem = _run(["javac", "-Xlint:all", "-cp", f"{library}/*", "-d", str(partial), str(PROGRAMS / "Programs.java")])
+    sources = [str(path) for path in sorted(PROGRAMS.glob("*.java"))]
+    problem = _run(["javac", "-Xlint:all", "-cp", f"{library}/*", "-d", str(partial), *sources])
     assert not problem, f"javac failed: {problem}"
     partial.rename(folder)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import urllib.request
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from kit_node import INSTALL_LIMIT_S, Node, NodeBus
 from kit_programs import LIMIT_S, LISTEN_ONLY, SEND_ONLY
+from kit_store_away import MARK, broker_without_its_store
 
 from duobus.demo.server_process import ServerProcess
 
@@ -44,7 +46,13 @@ def test_one_message_and_a_batch_of_100_arrive_as_101(node: Node, node_bus: Node
 def test_messages_without_an_id_are_sent_received_and_settled(
     node: Node, node_bus: NodeBus, tcp: dict[str, Any]
 ) -> None:
-    assert node.run("nameless", queue=node_bus.queue(), **tcp) == {"bodies": ["one", "two"]}
+    """AMQP contract, chapter E, row 7.5."""
+    found = node.run("nameless", queue=node_bus.queue(), **tcp)
+    one, other = found["peeked"]
+    assert one != other
+    assert all(re.fullmatch("[0-9a-f]{32}", text) for text in (one, other))
+    assert [sorted(ids) for ids in found["received"]] == [sorted((one, other))] * 2
+    assert found["left"] == 0
 
 
 def test_sizes_up_to_the_announced_limit_pass_and_more_is_refused(
@@ -183,6 +191,18 @@ def test_a_namespace_past_its_rate_is_busy_and_a_client_that_retries_gets_throug
     assert found["refused"]["retryable"] is True
     assert "50009" in found["refused"]["text"]
     assert found["last"] == list(range(10))
+    assert found["took"] > 0.5
+
+
+def test_a_send_to_a_queue_whose_store_is_away_says_so_and_is_retried_until_it_is_back(
+    node: Node, tmp_path: Path
+) -> None:
+    with broker_without_its_store(tmp_path) as there:
+        found = node.run("away", **there)
+    assert found["refused"]["code"] == "ServiceBusy", found
+    assert found["refused"]["retryable"] is True
+    assert MARK in found["refused"]["text"]
+    assert found["bodies"] == ["waits"]
     assert found["took"] > 0.5
 
 

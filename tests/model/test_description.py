@@ -93,7 +93,6 @@ def test_a_value_at_the_edge_of_its_range_is_accepted(changes: dict[str, Any]) -
     [
         {"max_size_in_megabytes": 1025},
         {"status": "Creating"},
-        {"requires_session": True, "forward_to": "other"},
         {"requires_session": True, "redelivery_delay_ms": 1_000},
         {"requires_session": True, "delayed_abandon": True},
         {"enable_express": True, "requires_duplicate_detection": True},

@@ -138,6 +138,8 @@ def test_a_message_comes_back_byte_by_byte(body: dict[str, Any]) -> None:
         priority=9,
         annotations=b"".join(encode(part) for pair in pairs.items() for part in pair),
         annotations_count=4,
+        durable=True,
+        has_expiry=True,
     )
     form = json.loads(json.dumps(form_of(bare, special)))
     assert message_of(form) == (bare, special)

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from duobus.codec import Int, Symbol, application_properties_section, build_message, data_section
+from duobus.codec import (
+    Int,
+    Symbol,
+    application_properties_section,
+    build_message,
+    data_section,
+    has_made_id,
+    scan,
+    with_made_id,
+)
 from duobus.errors import InternalError
 from duobus.model.overlay import Overlay
 from duobus.model.special import Special
@@ -35,7 +44,7 @@ def test_it_changes_properties_and_nothing_behind_them() -> None:
     tail = data_section(b"one") + data_section(b"two")
     payload = build_message(["id", b"u", None, "old"], {"gone": 1, "kept": "k"}) + tail
     expected = build_message(
-        [None, b"u", None, "new", None, None, Symbol("a/b")], {"kept": "k", "x": Int(1), "y": None}
+        ["id", b"u", None, "new", None, None, Symbol("a/b")], {"kept": "k", "x": Int(1), "y": None}
     )
     assert OVERLAY.apply_to(payload) == expected + tail
 
@@ -54,3 +63,15 @@ def test_what_is_rare_of_the_copy_is_changed_and_of_the_original_not() -> None:
     assert Overlay(None, None, (), {"ttl_ms": None}).special(Special(ttl_ms=1)) is None
     assert Overlay(None, None, (), {"ttl_ms": 7}).special(None) == Special(ttl_ms=7)
     assert Overlay().special(original) is original
+
+
+def test_the_message_id_that_the_broker_gave_stays_so_and_no_action_takes_one_away() -> None:
+    """AMQP contract, chapter E, row 7.5: no message is without an id."""
+    made = with_made_id(build_message([None, None, "to"], data=b"m"), 0, b"0" * 32)
+    for changes in ({3: "label"}, {0: None}, {0: None, 3: "label"}):
+        changed = Overlay(properties=changes).apply_to(made)
+        assert has_made_id(changed)
+        assert (scan(changed).message_id, scan(changed).to) == ("0" * 32, "to")
+        own = Overlay(properties=changes).apply_to(build_message(["own"], data=b"m"))
+        assert scan(own).message_id == "own"
+    assert not has_made_id(Overlay(properties={0: "own"}).apply_to(made))

@@ -19,6 +19,7 @@ from duobus.codec import (
     application_properties,
     build_message,
     decode,
+    with_made_id,
 )
 from duobus.codec.sections import PROPERTIES, find_section
 from duobus.rules.message import values_of
@@ -95,3 +96,14 @@ def test_bytes_that_were_changed_are_read_as_the_codec_reads_them(
         found = decode(changed, value)[0]
         for place, index in FIELDS.items():
             assert system[place] == (found[index] if index < len(found) else None)
+
+
+@given(FIELD_LISTS)
+def test_an_id_that_the_broker_gave_is_read_quickly_too(fields: list[Any]) -> None:
+    text = "0123456789abcdef" * 2
+    payload = build_message([None, *fields[1:]], data=b"body")
+    row, expected = [None] * COUNT, [None] * COUNT
+    if quick_properties(build_message([text, *fields[1:]], data=b"body"), expected):
+        assert quick_properties(with_made_id(payload, 0, text.encode()), row)
+        assert row == expected
+        assert text in row

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kit_counting import counting
 from rules_kit import VECTOR_MESSAGE, remembered, rule, rule_set
 
-from duobus.codec import Int, Timestamp, UInt, build_message
+from duobus.codec import Int, Timestamp, UInt, build_message, with_made_id
 from duobus.model.special import Special
 from duobus.rules import Match, MessageView, Rule, RuleSet
 from duobus.rules import memo as memo_module
@@ -45,6 +45,8 @@ def test_a_message_id_makes_no_difference_where_no_rule_looks_at_it() -> None:
     for message_id in ("m1", "m2", "", None, "m" * 99):
         assert give(found, message(message_id, "x", a=1)) == (1, 2)
         assert give(found, message(message_id, "y", a=1)) == ()
+    # One that the broker gave is written in a form of its own.
+    assert give(found, with_made_id(message(None, "x", a=1), 0, b"0" * 32)) == (1, 2)
     assert found.looks == 2
 
 

@@ -10,58 +10,24 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tarfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from kit_programs import built, do_without
+from kit_published import Island, cleaned_environment, copy_of_certifi
 
 from duobus.demo.server_process import ServerProcess
 
 #: Set where samples that cannot be had are to be a failure instead of a skip.
 REQUIRED = "DUOBUS_REQUIRE_SAMPLES"
-SDK = "azure-servicebus"
-IDENTITY = "azure-identity==1.27.0"
-INSTALL_LIMIT_S = 240.0
 
 TENANT, CLIENT, SECRET = "adfs", "samples", "a secret of the samples"
 SUBSCRIPTION, SESSION_SUBSCRIPTION = "subscription", "sessions"
 KEY_NAME, KEY = "RootManageSharedAccessKey", "SAS_KEY_VALUE"
-
-
-def obtained() -> Path:
-    """A folder with ``samples`` and ``packages``; made once per version of the SDK."""
-    return built(f"samples-{version(SDK)}", "samples", _obtain_into)
-
-
-def _obtain_into(folder: Path) -> None:
-    partial = folder.with_suffix(".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    source = [*pip, "download", "--no-deps", "--no-binary", SDK, "--dest", str(partial), f"{SDK}=={version(SDK)}"]
-    packages = [*pip, "install", "--target", str(partial / "packages"), IDENTITY, f"{SDK}=={version(SDK)}", "aiohttp"]
-    for command in (source, packages):
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_LIMIT_S, check=False)
-            problem = "" if done.returncode == 0 else done.stderr.strip()[-500:]
-        except subprocess.TimeoutExpired:
-            problem = f"no end within {INSTALL_LIMIT_S:g} s"
-        if problem:
-            do_without(f"the samples cannot be had: {problem}", REQUIRED)
-    (archive,) = partial.glob("*.tar.gz")
-    with tarfile.open(archive) as tar:
-        tar.extractall(partial / "source", filter="data")
-    (samples,) = (partial / "source").glob("*/samples")
-    samples.rename(partial / "samples")
-    partial.rename(folder)
 
 
 #: Instead of the machine's identity.
@@ -71,27 +37,6 @@ OF_THE_ENVIRONMENT = {
     "AZURE_CLIENT_ID": CLIENT,
     "AZURE_CLIENT_SECRET": SECRET,
 }
-
-
-class Island:
-    """A network with a loopback and nothing else; lives as long as its one idle process."""
-
-    def __init__(self) -> None:
-        command = ["unshare", "--user", "--map-root-user", "--net", "sh", "-c"]
-        self._holder = subprocess.Popen(
-            [*command, "ip link set lo up && echo up && exec cat"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        assert self._holder.stdout is not None
-        self.is_up = self._holder.stdout.readline() == b"up\n"
-        pid = str(self._holder.pid)
-        #: What a command begins with to run there.
-        self.prefix = ("nsenter", "--preserve-credentials", "--user", "--net", "--target", pid, "--")
-
-    def close(self) -> None:
-        self._holder.communicate()
 
 
 class IslandServer(ServerProcess):
@@ -122,10 +67,6 @@ def _configuration(places: Iterable[int]) -> dict[str, Any]:
     return {"UserConfig": {"Namespaces": [{"Name": "sbemulatorns", "Queues": queues, "Topics": topics}]}}
 
 
-#: What a machine may say of proxies and authorities of its own.
-_LEFT_OUT = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_DIR"}
-
-
 class Samples:
     """Runs samples against one broker."""
 
@@ -135,12 +76,9 @@ class Samples:
         self._prefix = island.prefix
         self._packages = folder / "packages"
         self._packages.mkdir()
-        # Whoever runs a company's authority adds it so: programs and SDK know of nothing.
-        shutil.copytree(obtained / "packages" / "certifi", self._packages / "certifi")
-        with (self._packages / "certifi" / "cacert.pem").open("a") as authorities:
-            authorities.write("\n" + Path(server.ca).read_text())
+        bundle = copy_of_certifi(obtained, self._packages, [Path(server.ca)])
         self._environment = {
-            **{name: value for name, value in os.environ.items() if name.upper() not in _LEFT_OUT},
+            **cleaned_environment(),
             "PYTHONPATH": f"{self._packages}{os.pathsep}{obtained / 'packages'}",
             "SERVICEBUS_FULLY_QUALIFIED_NAMESPACE": "localhost",
             "SERVICEBUS_CONNECTION_STR": f"Endpoint=sb://localhost;SharedAccessKeyName={KEY_NAME};SharedAccessKey={KEY}",
@@ -150,7 +88,7 @@ class Samples:
             "IDENTITY_ENDPOINT": f"http://localhost:5300/{TENANT}/identity/token",
             "IDENTITY_HEADER": f"{CLIENT}:{SECRET}",
             # For what takes its authorities from OpenSSL: asyncio.
-            "SSL_CERT_FILE": str(self._packages / "certifi" / "cacert.pem"),
+            "SSL_CERT_FILE": str(bundle),
         }
 
     def entities(self, place: int, *, has_sessions: bool) -> dict[str, str]:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from kit_programs import CACHE, do_without
-from kit_samples import INSTALL_LIMIT_S, REQUIRED
+from kit_published import INSTALL_LIMIT_S
+from kit_samples import REQUIRED
 
 from duobus.demo.server_process import ServerProcess
 

@@ -15,15 +15,8 @@ from pathlib import Path
 
 import pytest
 from kit_programs import do_without
-from kit_samples import (
-    INSTALL_LIMIT_S,
-    OF_THE_ENVIRONMENT,
-    REQUIRED,
-    Island,
-    IslandServer,
-    Samples,
-    obtained,
-)
+from kit_published import INSTALL_LIMIT_S, Island, obtained
+from kit_samples import OF_THE_ENVIRONMENT, REQUIRED, IslandServer, Samples
 
 #: A sample waits for messages that do not come, again and again.
 LIMIT_S = 90.0
@@ -101,7 +94,7 @@ ALL = [(name, "sync") for name in PROGRAMS] + [(name, "asyncio") for name in PRO
 
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Samples]:
-    found = obtained()
+    found = obtained(REQUIRED)
     island = Island()
     try:
         if not island.is_up:

@@ -52,4 +52,4 @@ def test_example_ends_with_the_error_of_a_queue_that_does_not_exist(server: Serv
     result = run_example("send_and_receive.py", server.connection_string, "nowhere")
 
     assert result.returncode == 1
-    assert "MessagingEntityNotFoundError" in result.stderr
+    assert "ServiceBusAuthenticationError" in result.stderr

@@ -119,7 +119,7 @@ def test_errors_are_told_apart_and_recovered_from(namespace: Namespace) -> None:
         "completed 20",
         "once is enough",
         "no such deferred message",
-        "no such queue",
+        "no such queue, or a wrong key",
     ]
     assert namespace.messages("q") == []
 

@@ -49,3 +49,26 @@ def test_kill_loop_finds_the_loss_of_a_broker_that_keeps_nothing() -> None:
     counts = json.loads(result.stdout)
     assert counts["lost"] > 0
     assert counts["missing"]
+
+
+@pytest.mark.slow
+def test_kills_with_files_taken_away_lose_nothing_or_are_refused_with_advice(tmp_path: Path) -> None:
+    # A few kills with every kind of strike that this seed draws; "make killloop" has the long form.
+    result = subprocess.run(
+        [
+            *(sys.executable, str(KILL_LOOP), "--kills", "3", "--take-files", "--seed", "4", "--json"),
+            *("--results", str(tmp_path / "results.jsonl"), "--keep", str(tmp_path / "broker")),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    counts = json.loads(result.stdout)
+    assert counts["kills"] == sum(counts["strikes"].values()) == 3
+    assert counts["wrong"] == []
+    assert counts["lost"] == counts["altered"] == counts["revived"] == counts["left"] == 0, counts
+    assert counts["refusals"]
+    assert counts["acknowledged"] == counts["received"] > 0
+    assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 1

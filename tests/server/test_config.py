@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from duobus.errors import ConfigurationError
+from duobus.model.http_options import HttpOptions
+from duobus.model.tiers import PREMIUM_PARTITIONED, tier_named
 from duobus.server.config import ReadyFile, Settings, is_loopback, load_settings, ready_members
 
 
@@ -37,6 +39,29 @@ def test_the_emulator_on_a_public_interface_warns_loudly() -> None:
         assert warning.startswith("DANGER")
     for host in ("127.0.0.1", "::1", "localhost", "127.8.8.8"):
         assert _settings(emulator=True, host=host).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("http", "expected"),
+    [
+        (HttpOptions(), [False, False, True]),
+        # The file is the emulator's: what it does not say is as there, whatever clients get that do not say.
+        (HttpOptions(tier=tier_named("all", partition_by_default=True)), [False, False, True]),
+        (HttpOptions(tier=PREMIUM_PARTITIONED), [True, True, True]),
+    ],
+)
+def test_an_entity_of_the_file_is_partitioned_as_it_says_and_always_where_the_whole_namespace_is(
+    tmp_path: Path, http: HttpOptions, expected: list[bool]
+) -> None:
+    said: tuple[dict[str, Any], ...] = ({}, {"EnablePartitioning": False}, {"EnablePartitioning": True})
+    entities = [{"Name": f"e{number}", "Properties": properties} for number, properties in enumerate(said)]
+    topics = [{**entity, "Name": f"t{entity['Name']}", "Subscriptions": []} for entity in entities]
+    namespace = {"Name": "sbemulatorns", "Queues": entities, "Topics": topics}
+    path = tmp_path / "Config.json"
+    path.write_text(json.dumps({"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "File"}}}))
+    (found,) = _settings(config=path, http=http).namespaces
+    assert [queue.enable_partitioning for queue in found.queues] == expected
+    assert [topic.enable_partitioning for topic in found.topics] == expected
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,7 @@ def test_values_beyond_the_emulators_are_taken() -> None:
 
 
 def test_several_namespaces_with_hosts_and_access_rules_are_read() -> None:
+    """IN3."""
     rule = {"KeyName": "s", "PrimaryKey": "one", "Rights": ["Send"]}
     text = json.dumps(
         {

@@ -9,5 +9,6 @@ from duobus.testing.sim_life import run
 
 @pytest.mark.parametrize("first", range(1, 41, 10))
 def test_no_seed_breaks_what_the_life_of_an_entity_promises(first: int) -> None:
+    """I33."""
     for seed in range(first, first + 10):
         assert run(seed) == [], f"seed {seed}"

@@ -31,6 +31,20 @@ def file_with(folder: Path, **columns: pa.DataType | None) -> str:
     return path.as_uri()
 
 
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_times_as_pandas_writes_them_are_told_since_spark_does_not_read_them(tmp_path: Path, zone: str | None) -> None:
+    fault = fault_of(file_with(tmp_path, enqueued_time=pa.timestamp("ns", zone)))
+    assert fault is not None
+    assert fault.endswith("part-0.parquet has the column 'enqueued_time' in nanoseconds, and Spark reads microseconds.")
+
+
+def test_times_of_the_kind_that_spark_wrote_before_have_no_fault(tmp_path: Path) -> None:
+    path = tmp_path / "old.parquet"
+    types = [(name, ARROW[kind]) for name, kind in TYPES.items()]
+    pq.write_table(pa.schema(types).empty_table(), path, use_deprecated_int96_timestamps=True)
+    assert fault_of(path.as_uri()) is None
+
+
 def test_a_file_as_capture_writes_it_has_no_fault(tmp_path: Path) -> None:
     assert fault_of(file_with(tmp_path)) is None
 
@@ -41,7 +55,6 @@ def test_a_file_as_capture_writes_it_has_no_fault(tmp_path: Path) -> None:
         ("body", pa.large_binary()),
         ("subject", pa.large_string()),
         ("enqueued_time", pa.timestamp("ms", "UTC")),
-        ("enqueued_time", pa.timestamp("ns")),
         ("a_new_one", pa.float64()),
         ("entity", pa.string()),
     ],

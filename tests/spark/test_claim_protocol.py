@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
 
 import pytest
 from claim_standin import LOCK_MS, QUEUE, Killed, Logs, StandIn, StandInAccess, Steps, run
 
 from duobus.spark.claimer import Claimer
-from duobus.spark.claims import ClaimEngine, Due
+from duobus.spark.claims import REMEMBERED, ClaimEngine, Due, Seen
 from duobus.spark.errors import CheckpointError
-from duobus.spark.offsets import ClaimOffset, Key
+from duobus.spark.offsets import ClaimOffset, Key, mark_of
+from duobus.spark.peeked import DEFERRED_IN, Peeked
+from duobus.spark.tickets import Ticket, is_active, seen_of
 
 
 def knowing() -> ClaimEngine:
@@ -54,6 +59,7 @@ def assert_exact(logs: Logs, queue: StandIn, messages: int, others: list[int] | 
 @pytest.mark.parametrize("lapses", [False, True])
 @pytest.mark.parametrize("counts", [False, True])
 def test_a_process_may_end_at_any_step(lapses: bool, counts: bool) -> None:
+    """SP2."""
     for end in range(1, total_steps(10) + 1):
         queue = StandIn(10, counts=counts)
         assert_exact(until_done(queue, Steps((end,)), lapses=lapses), queue, 10)
@@ -261,3 +267,103 @@ def test_an_error_while_committing_does_not_fail_the_query() -> None:
     access.remove = good  # type: ignore[method-assign]
     claimer.latest(end, 2, 0)
     assert queue.left() == 0
+
+
+def test_with_settle_on_commit_a_commit_settles() -> None:
+    queue = StandIn(4)
+    engine = ClaimEngine("here", ("orders",), settles_early=False)
+    claimer = Claimer(engine, StandInAccess(queue, "one", Steps()))
+    start = claimer.initial()
+    end, _ = claimer.latest(start, 2, 0)
+    claimer.plan(start, end)
+    later, _ = claimer.latest(end, 2, 0)
+    claimer.plan(end, later)
+    assert queue.left() == 4
+    claimer.commit(end)
+    assert queue.left() == 2
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_an_offset_says_by_how_much_a_deferral_counts_as_soon_as_that_is_known(counts: bool) -> None:
+    queue = StandIn(6, counts=counts)
+    claimer = Claimer(ClaimEngine("here", ("orders",)), StandInAccess(queue, "one", Steps()))
+    start = claimer.initial()
+    first, _ = claimer.latest(start, 2, 0)
+    assert ClaimOffset.from_json(first).counted is None
+    claimer.plan(start, first)
+    second, _ = claimer.latest(first, 2, 0)
+    assert ClaimOffset.from_json(second).counted == int(counts)
+    # A new process knows it from the offset before its own.
+    claimer = Claimer(ClaimEngine("here", ("orders",)), StandInAccess(queue, "two", Steps()))
+    third, _ = claimer.latest(second, 2, 0)
+    assert ClaimOffset.from_json(third).counted == int(counts)
+    assert ClaimOffset.from_json(third).batch == 3
+
+
+def test_a_process_remembers_its_last_plans_and_forgets_older_ones() -> None:
+    engine = knowing()
+    ends = [ClaimOffset("here", number, {QUEUE: {number: 0}}) for number in range(1, REMEMBERED + 2)]
+    for end in ends:
+        engine.planned(end, end.claim, f"plan {end.batch}")
+    assert [engine.plan_of(end) for end in ends] == [None, *(f"plan {end.batch}" for end in ends[1:])]
+    assert engine.plan_of(ClaimOffset("here", 2, {QUEUE: {9: 0}})) is None
+
+
+def test_a_stream_of_a_pattern_takes_what_it_claimed_of_any_entity() -> None:
+    form = ClaimOffset("here", 1, {Key("bills"): {1: 0}}).to_json()
+    assert ClaimEngine("here", None).read(form).claim == {Key("bills"): {1: 0}}
+
+
+def test_what_is_deferred_belongs_to_who_received_it_with_that_count_and_in_that_life() -> None:
+    claim = {QUEUE: {1: mark_of(2, 7)}}
+    for counted, engine_counted, ours in ((0, None, {2}), (1, 0, {3}), (None, 1, {3}), (None, None, {2, 3})):
+        engine = ClaimEngine("here", None, counted=engine_counted)
+        offset = ClaimOffset("here", 1, claim, counted)
+        found = {n for n in range(6) if engine.ours(offset, {QUEUE: {1: Seen(True, n)}})}
+        assert found == ours
+        count = min(ours)
+        assert not engine.ours(offset, {QUEUE: {1: Seen(False, count)}})
+        assert engine.ours(offset, {QUEUE: {1: Seen(True, count, 7)}}) == claim
+        assert engine.ours(offset, {}) == {}
+        assert not engine.ours(offset, {QUEUE: {1: Seen(True, count, 8)}})
+        assert engine.ours(ClaimOffset("here", 1, {QUEUE: {1: 2}}, counted), {QUEUE: {1: Seen(True, count, 8)}})
+
+
+def test_messages_are_taken_for_locked_while_they_are_as_they_were_received() -> None:
+    claim = {QUEUE: {1: mark_of(2, 7), 2: 0}, Key("gone"): {3: 0}}
+    assert ClaimEngine.locked(claim, {QUEUE: {1: Seen(False, 2), 2: Seen(False, 0)}}) == 2
+    assert ClaimEngine.locked(claim, {QUEUE: {1: Seen(True, 2), 2: Seen(False, 1)}}) == 0
+    assert ClaimEngine.locked(claim, {QUEUE: {1: Seen(False, 3)}}) == 0
+
+
+# --- what is kept of a message ----------------------------------------------------------------------------------------
+
+
+def test_a_third_of_the_shortest_lock_has_to_be_left() -> None:
+    ticket = Ticket(1, 0, None, 20_000, 0, 0)
+    assert ticket.is_safe(15_000)
+    assert not ticket.is_safe(15_001)
+
+
+def test_the_life_of_a_fragment_is_read_from_a_lock_token() -> None:
+    prefix = (3).to_bytes(2, "big") + (0x01020304).to_bytes(4, "big") + b"sa"
+    ticket = Ticket(1, 0, UUID(bytes_le=prefix + bytes(8)), 0, 0, 0)
+    assert ticket.life == 0x01020304
+
+
+def test_a_message_that_was_looked_at_tells_whether_it_is_deferred_in_either_form() -> None:
+    def peeked(state: str, deliveries: int | None) -> Peeked:
+        values: dict[str, Any] = dict.fromkeys(Peeked._fields)
+        return Peeked(**values | {"state": state, "delivery_count": deliveries})
+
+    assert seen_of(peeked("deferred", 3)) == Seen(True, 3, None)
+    assert seen_of(peeked("active", None)) == Seen(False, 0, None)
+    raw = SimpleNamespace(annotations={DEFERRED_IN: 5})
+    for state in (SimpleNamespace(value=1), 1):
+        message = SimpleNamespace(state=state, delivery_count=2, raw_amqp_message=raw)
+        assert seen_of(message) == Seen(True, 2, 5)
+        assert not is_active(message)
+    for state in (SimpleNamespace(value=0), 0):
+        message = SimpleNamespace(state=state, delivery_count=None, raw_amqp_message=None)
+        assert seen_of(message) == Seen(False, 0, None)
+        assert is_active(message)

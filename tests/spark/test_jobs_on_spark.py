@@ -34,6 +34,7 @@ def send(options: dict[str, str], queue: str, messages: list[Any]) -> None:
 def test_capture_takes_everything_once_and_goes_on_where_it_ended(
     spark: Any, place_options: dict[str, str], tmp_path: Path
 ) -> None:
+    """SP4."""
     make_queue(place_options, "capture-queue", enable_partitioning=True)
     texts = [f"{number}" for number in range(120)]
     send(place_options, "capture-queue", [[ServiceBusMessage(text) for text in texts[:80]]])
@@ -74,6 +75,7 @@ def test_a_batch_that_is_written_again_replaces_its_own_files_alone(spark: Any, 
 def test_dead_letters_are_grouped_decided_and_resubmitted_without_loss(
     spark: Any, place_options: dict[str, str], tmp_path: Path
 ) -> None:
+    """SP5."""
     make_queue(place_options, "dead-one", detects_duplicates=True)
     bodies = [json.dumps({"order": number}) for number in range(12)]
     messages = [
@@ -132,6 +134,7 @@ def test_dead_letters_are_grouped_decided_and_resubmitted_without_loss(
 def test_the_syphon_drains_backlogs_past_a_destination_that_is_away(
     spark: Any, place_options: dict[str, str], tmp_path: Path
 ) -> None:
+    """SP5."""
     backlogs = [make_queue(place_options, f"prime/x-servicebus-transfer/{number}") for number in range(2)]
     make_queue(place_options, "syphon-to")
     for number, queue in enumerate(backlogs):

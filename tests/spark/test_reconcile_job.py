@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from duobus.spark.errors import OptionError
@@ -67,6 +68,7 @@ B = [
 
 
 def test_each_message_comes_once_and_what_differs_is_told_from_either_side(spark: Any, tmp_path: Path) -> None:
+    """SP5."""
     a, b = capture(spark, tmp_path / "a", A[:5]), capture(spark, tmp_path / "b", B)
     capture(spark, tmp_path / "a", A[5:])
     config = ReconcileConfig((a,), (b,), str(tmp_path / "out"), str(tmp_path / "differences"), names=("east", "west"))
@@ -132,6 +134,12 @@ def test_what_is_no_capture_is_told_by_name(spark: Any, tmp_path: Path) -> None:
     spark.read.parquet(a).write.mode("append").parquet(str(drifted))
     with pytest.raises(OptionError, match="drifted' cannot be read"):
         reconcile(spark, ReconcileConfig((a,), (str(drifted),), out))
+    # pandas writes such times, and the types of columns that hold nothing are lost.
+    times = tmp_path / "pandas"
+    times.mkdir()
+    pd.read_parquet(a).to_parquet(times / "part-0.parquet")
+    with pytest.raises(OptionError, match=r"cannot be read: The file \S+part-0.parquet has the column '\w+' \S+ .*"):
+        reconcile(spark, ReconcileConfig((a,), (str(times),), out))
     for wrong in (
         {"names": ("a", "a")},
         {"since": START},
@@ -148,7 +156,8 @@ def test_what_is_no_capture_is_told_by_name(spark: Any, tmp_path: Path) -> None:
 def test_a_stream_gives_each_message_once_and_keeps_those_without_an_id_apart(spark: Any, tmp_path: Path) -> None:
     folders = capture(spark, tmp_path / "a", A), capture(spark, tmp_path / "b", B)
     cfg = {"a": folders[0], "b": folders[1], "out": str(tmp_path / "out"), "checkpointPath": str(tmp_path / "cp")}
-    told = run(spark, cfg)
+    told = run(spark, cfg | {"runsPath": str(tmp_path / "runs")})
+    assert [row.job for row in spark.read.parquet(str(tmp_path / "runs")).collect()] == ["reconcile"]
     assert (told["rows"], told["dropped_late"]) == (len(A) + len(B), 0)
     found = [row["message_id"] for row in spark.read.parquet(cfg["out"]).collect()]
     assert sorted(filter(None, found)) == ["both", "both", "differs", "late", "only-a", "only-b", "twice"]

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.slow
 def test_a_replay_restores_everything_and_sends_nothing_twice(
     spark: Any, place_options: dict[str, str], tmp_path: Path
 ) -> None:
+    """SP4."""
     make_queue(place_options, "replay-whole", detects_duplicates=True)
     later = datetime.now(UTC).replace(microsecond=0) + timedelta(days=2)
     rows = [row(number) for number in range(40)]

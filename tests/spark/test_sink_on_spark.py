@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit_sink import body, drained, make_queue, sends_to
+from kit_sink import body, drained, make_queue, place, sends_to
 
 from duobus.spark import DuobusDataSource
+from duobus.spark.connection import new_administration, new_client
 from duobus.spark.sink import BatchWriter, batch_writer
 from duobus.testing.server import ServerProcess
 
@@ -59,9 +60,39 @@ def test_every_column_arrives(spark: Any, place_options: dict[str, str]) -> None
     assert message.application_properties == {b"n": 5, b"x": b"y"}
 
 
+def test_a_topic_is_written_to_by_a_batch_a_batch_of_a_stream_and_a_stream(
+    spark: Any, place_options: dict[str, str], tmp_path: Path
+) -> None:
+    """SP3."""
+    with new_administration(place(place_options)) as management:
+        management.create_topic("sink-topic")
+        management.create_subscription("sink-topic", "all")
+    given = {**place_options, "topic": "sink-topic"}
+    write(spark.sql("select 'batch' as body"), given, writeId="w1")
+    rows = tmp_path / "rows"
+    spark.sql("select 'stream' as body").write.json(str(rows))
+    lines = spark.readStream.schema("body string").json(str(rows))
+    streaming = lines.writeStream.trigger(availableNow=True)
+    start = [
+        streaming.format("duobus").options(**given).option("checkpointLocation", str(tmp_path / "sink")),
+        lines.writeStream.trigger(availableNow=True)
+        .foreachBatch(lambda frame, number: write(frame, given, writeId=f"b{number}"))
+        .option("checkpointLocation", str(tmp_path / "each")),
+    ]
+    for one in start:
+        assert one.start().awaitTermination(60)
+    with (
+        new_client(place(place_options)) as client,
+        client.get_subscription_receiver("sink-topic", "all") as receiver,
+    ):
+        found = [body(message) for message in receiver.peek_messages(10)]
+    assert found == [b"batch", b"stream", b"stream"]
+
+
 def test_a_task_that_fails_after_sixty_sends_is_tried_again_and_each_row_arrives_once(
     spark: Any, place_options: dict[str, str], spark_server: ServerProcess, tmp_path: Path
 ) -> None:
+    """SP3."""
     make_queue(place_options, "sink-retry", detects_duplicates=True)
     marker = tmp_path / "failed-once"
 

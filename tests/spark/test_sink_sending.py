@@ -89,6 +89,10 @@ def test_an_entity_that_takes_messages_singly_is_not_asked_again() -> None:
         sdk.ServiceBusQuotaExceededError(message="full"),
         sdk.ServiceBusConnectionError(message="away"),
         OSError("broken pipe"),
+        sdk.ServiceBusAuthenticationError(),
+        sdk.ServiceBusError("new", condition=b"com.example:new"),
+        ValueError("The handler has already been shutdown."),
+        RuntimeError("a bug"),
     ],
     ids=lambda error: type(error).__name__,
 )

@@ -70,7 +70,9 @@ def test_what_leads_nowhere_is_told(options: dict[str, str], told: str) -> None:
 
 def test_a_wrong_key_is_told_without_the_key(queue: str, spark_server: ServerProcess) -> None:
     text = spark_server.connection_string.replace("SharedAccessKey=", "SharedAccessKey=wrong")
-    with pytest.raises(EntityError, match=f"rights do not suffice to read '{queue}'") as caught:
+    with pytest.raises(
+        EntityError, match=f"There is no '{queue}' in the namespace, or the key does not suffice"
+    ) as caught:
         bodies(queue=queue, connectionString=text, retryTotal="0")
     assert masked(text).split("SharedAccessKey=")[1] not in text
     assert "wrong" not in str(caught.value)

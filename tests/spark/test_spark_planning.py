@@ -13,10 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructType
 
+from duobus.spark import browse
 from duobus.spark.attempts import Attempts
+from duobus.spark.browse import TASK_MESSAGES, Range, tasks_of
 from duobus.spark.errors import CheckpointError, OptionError
 from duobus.spark.extents import Extent, cut, extents, first_since, last_until
 from duobus.spark.offsets import COUNT_BITS, Key
+from duobus.spark.options import SOURCE_OPTIONS, parse
 from duobus.spark.rows import check_schema, properties_of
 from duobus.spark.section_writer import sequence_sections, value_section
 from duobus.spark.splitting import split
@@ -32,6 +35,8 @@ def entity(found: set[int]) -> Any:
     ordered = sorted(found)
 
     def at(number: int) -> Any:
+        # What goes over the wire is a whole number.
+        assert type(number) is int
         for one in ordered:
             if one >= number:
                 enqueued = datetime.fromtimestamp((one & 0xFFFF), UTC)
@@ -44,6 +49,7 @@ def entity(found: set[int]) -> Any:
 @given(numbers, st.integers(1, 40), st.one_of(st.none(), st.integers(1, 20)))
 @settings(deadline=None)
 def test_each_message_of_a_claim_is_in_one_task_and_none_has_too_many(found: set[int], most: int, least: Any) -> None:
+    """SP7."""
     tasks = split({Key("q"): dict.fromkeys(found, 0)}, most, least)
     assert sorted(number for task in tasks for piece in task for number in piece.numbers()) == sorted(found)
     assert all(len(piece.numbers()) <= most for task in tasks for piece in task)
@@ -54,6 +60,27 @@ def test_each_message_of_a_claim_is_in_one_task_and_none_has_too_many(found: set
 def test_small_fragments_share_a_task() -> None:
     claim = {Key("q"): {fragment << COUNT_BITS | 1: 0 for fragment in range(16)}}
     assert len(split(claim, 5_000, None)) == 4
+
+
+@pytest.mark.parametrize(
+    ("messages", "given", "tasks"),
+    [
+        (1, {}, 1),
+        (4_000, {}, 1),
+        (20_000, {}, 2),
+        # As many as there are processors until starting another Python is cheaper than reading on.
+        (2 * TASK_MESSAGES, {}, 2),
+        (200_000, {}, 4),
+        (200_000, {"maxRecordsPerPartition": "5000"}, 40),
+        (20_000, {"minPartitions": "8"}, 8),
+    ],
+)
+def test_a_snapshot_has_few_tasks_so_that_a_limit_costs_no_more_than_all(
+    monkeypatch: pytest.MonkeyPatch, messages: int, given: dict[str, str], tasks: int
+) -> None:
+    """With a task for every 5,000 messages ``limit(5).count()`` took six times as long as ``count()``."""
+    monkeypatch.setattr(browse.os, "cpu_count", lambda: 2)
+    assert len(tasks_of([Range("q", 1, messages)], parse(given, SOURCE_OPTIONS))) == tasks
 
 
 def test_a_session_stays_whole_however_large() -> None:
@@ -86,9 +113,42 @@ def test_the_first_message_since_an_instant_is_found_by_halving(found: set[int],
     assert {number for number in found if number >= first} == later
 
 
+def test_an_instant_is_compared_to_the_millisecond() -> None:
+    def at(number: int) -> Any:
+        moment = datetime.fromtimestamp(1_700_000_000 + number / 1000, UTC)
+        return SimpleNamespace(sequence_number=number, enqueued_time_utc=moment)
+
+    for since in (4, 5):
+        assert first_since(at, Extent(0, 1, 9), 1_700_000_000_000 + since) in (since, since + 1)
+    assert first_since(at, Extent(0, 1, 9), 1_700_000_000_000 - 1) == 1
+    assert first_since(at, Extent(0, 1, 9), 1_700_000_000_000 + 99) == 10
+
+
 def test_a_range_is_cut_into_parts_without_gaps() -> None:
     assert cut(1, 10, 3) == [(1, 4), (5, 8), (9, 10)]
     assert cut(5, 5, 4) == [(5, 5)]
+    assert cut(100, 199, 4) == [(100, 124), (125, 149), (150, 174), (175, 199)]
+    assert cut(100, 199, 0) == [(100, 199)]
+    assert cut(9, 8, 4) == []
+
+
+def test_extents_may_begin_behind_messages_and_end_with_the_numbers() -> None:
+    found = {1, 5, 3 << COUNT_BITS | 2, (1 << 63) - 1}
+    last = Extent((1 << 63) - 1 >> COUNT_BITS, (1 << 63) - 1, (1 << 63) - 1)
+    assert extents(entity(found), 4) == [Extent(0, 5, 5), Extent(3, 3 << COUNT_BITS | 2, 3 << COUNT_BITS | 2), last]
+    assert extents(entity(found), 1 << 63) == []
+
+
+def test_the_end_of_many_messages_is_found_by_few_looks() -> None:
+    looks = 0
+
+    def at(number: int) -> Any:
+        nonlocal looks
+        looks += 1
+        return SimpleNamespace(sequence_number=number) if number <= 1_000_000 else None
+
+    assert last_until(at, 1, (1 << COUNT_BITS) - 1) == 1_000_000
+    assert looks <= 42
 
 
 def test_values_and_sequences_are_written_as_amqp_sections() -> None:
@@ -150,6 +210,30 @@ def test_a_column_that_there_is_not_is_told() -> None:
 def test_runs_of_a_batch_are_counted_over_processes_and_a_new_batch_begins_anew(tmp_path: Path) -> None:
     assert [Attempts(str(tmp_path)).begin({"b": 1}) for _ in range(3)] == [1, 2, 3]
     assert Attempts(str(tmp_path)).begin({"b": 2}) == 1
+
+
+def test_a_count_says_which_batch_it_is_of(tmp_path: Path) -> None:
+    attempts = Attempts(str(tmp_path / "new" / "folder"))
+    assert attempts.begin({"b": 1, "c": 2}) == 1
+    # The order of the members is no difference.
+    assert attempts.begin({"c": 2, "b": 1}) == 2
+    assert Attempts(str(tmp_path / "new" / "folder")).begin({"b": 1, "c": 2}) == 3
+    assert attempts.begin({"b": 1, "c": 3}) == 1
+    assert [path.name for path in (tmp_path / "new" / "folder").iterdir()] == ["attempts.json"]
+
+
+def test_a_folder_that_cannot_be_written_is_told_by_its_option(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="'attemptsPath' names no folder"):
+        Attempts(str(tmp_path / "file")).begin({})
+
+
+def test_an_empty_folder_is_not_wherever_the_process_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for empty in ("", " "):
+        with pytest.raises(CheckpointError, match="'attemptsPath' is empty"):
+            Attempts(empty).begin({"b": 1})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_damaged_count_is_told_with_its_file(tmp_path: Path) -> None:

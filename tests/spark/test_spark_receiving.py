@@ -8,7 +8,7 @@ from typing import Any
 
 from kit_hand_time import HandTime
 
-from duobus.spark.receiving import GAP_S, RECEIVE_MAX, STREAM_MIN, TRICKLE_MS, Filled, Limits, fill
+from duobus.spark.receiving import GAP_S, GROWTH, RECEIVE_MAX, STREAM_MIN, TRICKLE_MS, Filled, Limits, fill
 
 LOCK_MS = 60_000
 
@@ -114,3 +114,39 @@ def test_bytes_end_a_batch_and_say_how_many_are_asked_for() -> None:
     filled = receiver.filled(Limits(1_000, max_bytes=5_000))
     assert len(filled.tickets) == 50
     assert not filled.has_credit
+
+
+class Sized(Slow):
+    """A receiver of messages of these sizes, one after the other."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*[len(sizes)] * 100, takes_ms=1)
+        self.sizes = list(sizes)
+        self.asked: list[int] = []
+
+    def receive_messages(self, max_message_count: int, max_wait_time: float) -> list[Any]:
+        self.asked.append(max_message_count)
+        found = super().receive_messages(min(max_message_count, len(self.sizes)), max_wait_time)
+        for message in found:
+            message.body = [b"x" * self.sizes.pop(0)]
+        return found
+
+
+def test_the_first_receive_does_not_pass_the_bytes_of_a_batch_many_times_over() -> None:
+    """It asked for 32 messages: of 1 MB each, five times a limit of 6 MB."""
+    receiver = Sized(*[1_000] * 64)
+    filled = receiver.filled(Limits(1_000, max_bytes=6_000))
+    assert receiver.asked == [1, 5]
+    assert len(filled.tickets) == 6
+
+
+def test_what_is_asked_for_grows_step_by_step_since_small_messages_may_be_followed_by_large_ones() -> None:
+    receiver = Sized(*[1] * 9, *[10_000] * 1_000)
+    filled = receiver.filled(Limits(10_000, max_bytes=10_000))
+    assert receiver.asked[:3] == [1, GROWTH, 9 * GROWTH]
+    assert len(filled.tickets) == 9 + 9 * GROWTH
+
+
+def test_one_message_that_is_larger_than_a_batch_may_be_is_a_batch() -> None:
+    filled = Sized(50_000, 1).filled(Limits(1_000, max_bytes=6_000))
+    assert [ticket.size for ticket in filled.tickets] == [50_000]

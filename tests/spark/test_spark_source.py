@@ -51,6 +51,7 @@ class Sink:
 
 
 def test_a_batch_read_has_every_column_and_leaves_everything_there(spark: Any, bus: Bus) -> None:
+    """SP1."""
     queue = bus.queue(enable_partitioning=True)
     bus.send(
         queue,
@@ -76,6 +77,29 @@ def test_a_batch_read_has_every_column_and_leaves_everything_there(spark: Any, b
     assert (row["entity"], row["state"], row["delivery_count"]) == (queue, "active", 0)
     assert row["enqueued_time"] is not None
     assert bus.counts(queue)[0] == 60
+
+
+def test_a_batch_read_of_something_empty_has_no_rows(spark: Any, bus: Bus) -> None:
+    """SP1."""
+    queue, (topic, subscription) = bus.queue(), bus.subscription()
+    places = [{"queue": queue}, {"queue": queue, "subQueue": "deadletter"}]
+    places += [
+        {"topic": topic, "subscription": subscription},
+        {"queues": f"{queue},{bus.queue(enable_partitioning=True)}"},
+    ]
+    for place in places:
+        df = spark.read.format("duobus").options(**bus.options, **place).load()
+        assert df.collect() == []
+        assert df.count() == 0
+    bus.send(queue, ["one"])
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        pushed = spark.read.format("duobus").options(**bus.options, queue=queue, filterPushdown="true").load()
+        assert pushed.where("sequence_number > 28").collect() == []
+        pushed.createOrReplaceTempView("empty_by_filter")
+        assert spark.sql("select * from empty_by_filter where sequence_number > 28").collect() == []
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
 
 
 def test_columns_and_rows_are_chosen_where_the_messages_are_read(spark: Any, bus: Bus) -> None:

@@ -28,6 +28,7 @@ def blocks(language: str) -> list[str]:
 def test_the_tutorial_runs_from_messages_to_their_cost(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """SP8."""
     monkeypatch.chdir(tmp_path)
     (config,) = blocks("json")
     cells = blocks("python")

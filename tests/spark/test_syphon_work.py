@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
-from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusError
+from azure.servicebus.exceptions import (
+    MessagingEntityDisabledError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+)
 
 from duobus.spark.jobs.syphon_work import BURIED, DELIVERED, HELD, Carrier, rows_of
 from duobus.spark.sending import Post, SendFailed
@@ -26,7 +32,7 @@ class Sender:
 
     def send_messages(self, message: Any) -> None:
         if self._entity in self._town.away:
-            raise ServiceBusConnectionError(message="away")
+            raise self._town.fault
         messages = list(message._messages) if isinstance(message, ServiceBusMessageBatch) else [message]
         raws = [one.raw_amqp_message if isinstance(one, ServiceBusMessage) else one for one in messages]
         if any(raw.properties.subject == "bad" for raw in raws):
@@ -39,6 +45,7 @@ class Town:
 
     def __init__(self, *away: str) -> None:
         self.away = set(away)
+        self.fault: Exception = ServiceBusConnectionError(message="away")
         self.got: dict[str, list[Any]] = {}
 
     def post(self) -> Post:
@@ -99,6 +106,25 @@ def test_one_destination_that_is_away_does_not_block_the_rest() -> None:
     assert {one.annotations["x-opt-scheduled-enqueue-time"]["VALUE"] for one in back.got[QUEUE]} == {NOW_MS + 60_000}
     assert all(one.application_properties["x-ms-path"] == "dead" for one in back.got[QUEUE])
     assert "dead" not in there.got
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        ServiceBusAuthenticationError(),
+        ServiceBusAuthorizationError(),
+        MessagingEntityDisabledError(),
+        ServiceBusError("new", condition=b"com.example:new"),
+        ValueError("The handler has already been shutdown."),
+        RuntimeError("a bug"),
+    ],
+    ids=lambda fault: type(fault).__name__,
+)
+def test_what_its_owner_has_to_mend_keeps_messages_in_the_backlog_and_holds_up_nobody(fault: Exception) -> None:
+    there = Town("mine")
+    there.fault = fault
+    carrier = carried(there, Town(), *(to("mine" if number % 2 else "other") for number in range(20)))
+    assert outcomes(carrier) == [(number, HELD if number % 2 else DELIVERED) for number in range(20)]
 
 
 def test_what_cannot_be_delivered_is_put_aside_and_its_neighbours_go_on() -> None:

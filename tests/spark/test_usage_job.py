@@ -32,6 +32,7 @@ namespace = 0.0135
 
 
 def test_usage_is_summed_and_priced_by_hour_and_late_records_reopen_theirs(spark: Any, tmp_path: Path) -> None:
+    """SP6."""
     (tmp_path / "prices.toml").write_text(PRICES)
     data = write(
         tmp_path / "data",

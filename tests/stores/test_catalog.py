@@ -56,6 +56,18 @@ def test_a_new_catalog_is_empty_and_stays_so(catalog: Catalog) -> None:
     assert _reread(catalog) == CatalogContents((), (), ())
 
 
+def test_the_name_of_what_could_not_be_created_is_free_while_it_is_deleted(catalog: Catalog) -> None:
+    catalog.read()
+    failed = catalog.begin_create("ns", "queue", "Orders", b"{}", _SLOTS)
+    catalog.withdraw(failed, f"Orders#{failed}")
+    again = catalog.begin_create("ns", "queue", "orders", b"{}", _SLOTS)
+    assert again > failed
+    rows = {row.entity_id: (row.path, row.state, len(row.slots)) for row in _reread(catalog).entities}
+    assert rows == {failed: (f"Orders#{failed}", DELETING, 2), again: ("orders", INTENT, 2)}
+    catalog.finish_delete(failed)
+    assert [row.entity_id for row in _reread(catalog).entities] == [again]
+
+
 def test_calls_that_are_made_together_are_all_there_but_for_those_that_raised(catalog: Catalog) -> None:
     with catalog.together():
         first = catalog.begin_create("n", "queue", "one", b"{}", _SLOTS)

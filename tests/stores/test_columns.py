@@ -11,7 +11,7 @@ import pytest
 from store_builders import Broker, payloads_of, sqlite_store
 from test_bit_flips import flip, used_part
 
-from duobus.stores import schema
+from duobus.stores import columns, schema
 from duobus.stores.checksums import body_sums
 from duobus.stores.columns import verified
 from duobus.stores.interface import COUNT_MAX, MessagingStore, Plain, SourceRow
@@ -255,3 +255,16 @@ def test_the_store_in_memory_has_columns_too() -> None:
     assert store.load_columns(1, 7, 100) == store.load_columns(9, 1, 100) == []
     store.close()
     assert store.load_columns(1, 1, 100) == []
+
+
+def test_a_read_ends_with_the_stretch_that_fills_it_to_the_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker(sqlite_store(tmp_path))
+    (source,) = broker.add()
+    broker.send(source, [b"x" * 10] * 2 * schema.STRETCH)
+    monkeypatch.setattr(columns, "READ_BYTES_MAX", 10 * schema.STRETCH)
+    assert len(broker.store.load_columns(source.source_key, 1, 2 * schema.STRETCH)) == 1
+    monkeypatch.setattr(columns, "READ_BYTES_MAX", 10 * schema.STRETCH + 1)
+    assert len(broker.store.load_columns(source.source_key, 1, 2 * schema.STRETCH)) == 2
+    broker.store.close()

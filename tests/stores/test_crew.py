@@ -221,3 +221,21 @@ def test_its_threads_end_with_the_last_store() -> None:
         assert not thread.is_alive()
 
     asyncio.run(run())
+
+
+def test_who_works_for_one_store_leads_until_its_call_is_slow() -> None:
+    async def run() -> None:
+        crew = Crew(asyncio.get_running_loop(), slow_s=WAIT_S)
+        one, other = crew.writer(), crew.writer()
+        first, second = Gate(), Gate()
+        waiting = [submitted(one, first), submitted(one, second)]
+        first.open()
+        assert await asyncio.to_thread(second.is_reached.wait, WAIT_S)
+        # The thread that has taken the next call leads no less than the one that was woken.
+        waiting.append(submitted(other, threading.get_ident))
+        assert crew._number == 1
+        second.open()
+        assert len(set(await asyncio.gather(*waiting))) == 1
+        assert await stopped(one, other) == [True] * 2
+
+    asyncio.run(run())

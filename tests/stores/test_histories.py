@@ -10,6 +10,7 @@ from store_builders import Broker, sqlite_store
 
 from duobus.errors import StoreStale
 from duobus.stores.interface import IdBlock, SourceRow, Tombstone
+from duobus.stores.sqlite import SqliteStore
 
 
 def send(broker: Broker, source: SourceRow, number: int, ids: bytes) -> int:
@@ -122,3 +123,20 @@ def test_a_file_made_before_there_were_histories_gets_its_table(tmp_path: Path) 
     send(broker, source, 1, b"x")
     assert blocks(broker, source) == [(2, 1001, b"x")]
     broker.store.close()
+
+
+def test_a_store_whose_histories_hold_has_nothing_wrong_with_them(tmp_path: Path) -> None:
+    broker = Broker(sqlite_store(tmp_path))
+    (source,) = broker.add()
+    for number in range(3):
+        send(broker, source, 1, b"%d" % number)
+    store = broker.store
+    assert isinstance(store, SqliteStore)
+    assert store.verify() == []
+    store.close()
+    db = apsw.Connection(str(tmp_path / "store" / "f0.db"))
+    db.execute("UPDATE histories SET ids = x'00' WHERE id & 0xFF = 2")
+    db.close()
+    broker.open()
+    assert store.verify() == [f"source {source.source_key}, duplicate history at 2: the checksum does not hold"]
+    store.close()

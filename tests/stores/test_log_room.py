@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
+import apsw
 import pytest
 from store_builders import Broker, payloads_of
 
@@ -141,6 +142,46 @@ def test_the_room_is_cut_off_and_no_page_with_it(tmp_path: Path, body: bytes) ->
     again = Broker(SqliteStore(str(after / "f0.db"), 1, must_exist=True))
     assert payloads_of(again.store.load(source.source_key, 1, 100)) == [body] * 3
     again.store.close()
+    store.close()
+
+
+def test_a_last_page_that_ends_with_zeros_stays_whole(tmp_path: Path) -> None:
+    # Without its last page the last commit is none: what it completed would be there again.
+    path = tmp_path / "f0.db"
+    db = apsw.Connection(str(path))
+    for setting in ("page_size=8192", "journal_mode=wal", "wal_autocheckpoint=0"):
+        db.execute(f"PRAGMA {setting}")
+    db.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, body BLOB)")
+    db.execute("INSERT INTO t VALUES (1, zeroblob(30000))")
+    log = path.with_name("f0.db-wal")
+    whole = log.read_bytes()
+    assert whole.endswith(bytes(4_000)), "the last page has to end with zeros, or this shows nothing"
+    after = tmp_path / "after"
+    after.mkdir()
+    shutil.copy(path, after)
+    (after / log.name).write_bytes(whole + bytes(PIECE_BYTES))
+    cut(str(after / log.name))
+    assert (after / log.name).read_bytes() == whole
+    again = apsw.Connection(str(after / path.name))
+    assert again.execute("SELECT count(*) FROM t").get == 1
+    again.close()
+    db.close()
+
+
+def test_what_was_completed_last_stays_so_whatever_its_pages_end_with(tmp_path: Path) -> None:
+    broker, store, source, log = opened(tmp_path)
+    ends_with_zeros = 0
+    for number in range(1, 13):
+        broker.send(source, [bytes(8000 * number)])
+        broker.remove((source.source_key, number, number))
+        whole = log.stat().st_size
+        bytes_of_log = log.read_bytes()
+        ends_with_zeros += bytes_of_log.endswith(bytes(16))
+        copy = tmp_path / "copy-wal"
+        copy.write_bytes(bytes_of_log + bytes(100_000))
+        cut(str(copy))
+        assert copy.stat().st_size == whole
+    assert ends_with_zeros
     store.close()
 
 

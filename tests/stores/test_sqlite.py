@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sqlite3
 import stat
 import subprocess
@@ -9,11 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from store_builders import FAST, Broker, payloads_of, sqlite_store
 
 from duobus.errors import StoreFailed, StoreStale, StoreTooNew
 from duobus.stores import log_room, sqlite
+from duobus.stores import snapshot as snapshot_module
 from duobus.stores.database import StoreFile
 from duobus.stores.interface import FORMAT_VERSION, Tombstone
 from duobus.stores.snapshot import Snapshot
@@ -398,3 +402,130 @@ def test_commits_of_a_process_that_was_killed_are_all_there(tmp_path: Path) -> N
     assert payloads_of(broker.store.load(1, 1, 100)) == [b"%d" % i for i in range(20)]
     assert broker.contents.last_commit_no == 20
     broker.store.close()
+
+
+# --- a store at one instant ------------------------------------------------------------------------------------------
+
+
+def test_a_copy_is_of_the_instant_that_was_pinned_last_and_for_nobody_elses_eyes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(snapshot_module, "_SYNC_BYTES", 1)
+    monkeypatch.setattr(snapshot_module, "sync_file", lambda path: synced.append(path))
+    broker = filled(tmp_path)
+    (source,) = broker.add(2)
+    snapshot = Snapshot(path_of(tmp_path))
+    before = snapshot.state().rows
+    snapshot.pin()
+    broker.send(source, [b"x" * 1000] * 50)
+    assert snapshot.state().rows == before
+    snapshot.pin()
+    broker.send(source, [b"y" * 1000] * 50)
+    size, log = snapshot.sizes()
+    assert log == path_of(tmp_path).with_name("f0.db-wal").stat().st_size > 0
+    target = tmp_path / "copy.db"
+    assert list(snapshot.copy(target))[-1] == size == target.stat().st_size
+    # Along the way, and at the end.
+    assert len(synced) > 1
+    assert set(synced) == {target}
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    with pytest.raises(FileExistsError):
+        list(snapshot.copy(target))
+    assert not snapshot.is_closed
+    snapshot.close()
+    assert snapshot.is_closed
+    for refused in (snapshot.pin, snapshot.sizes, snapshot.state):
+        with pytest.raises(StoreFailed, match="given up"):
+            refused()
+    broker.store.close()
+    other = SqliteStore(str(target), 1)
+    assert other.open().last_commit_no
+    assert other.usage().rows == before + 50
+    other.close()
+
+
+# --- what a store holds open -----------------------------------------------------------------------------------------
+
+
+def open_files(folder: Path) -> int:
+    """How many files of a folder are open; what else is, others may close meanwhile."""
+    found = 0
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the one that the listing itself was made with
+            found += entry.readlink().is_relative_to(folder)
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux tells what is open")
+def test_nothing_stays_open_of_what_was_refused_or_closed(tmp_path: Path) -> None:
+    broker = filled(tmp_path)
+    store = broker.store
+    assert isinstance(store, SqliteStore)
+    before = open_files(tmp_path)
+    for _ in range(3):
+        with pytest.raises(StoreFailed, match="another process has this store open"):
+            SqliteStore(str(path_of(tmp_path)), 1).open()
+        store.make_room(2 << 20)
+    assert open_files(tmp_path) == before
+    store.close()
+    closed = open_files(tmp_path)
+    for _ in range(3):
+        store.open()
+        store.close()
+    assert open_files(tmp_path) == closed
+
+
+def test_the_names_of_a_new_store_are_made_durable_in_its_folder_and_in_the_one_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[int, int]] = []
+    plain = os.fsync
+
+    def fsync(fd: int) -> None:
+        found = os.fstat(fd)
+        synced.append((found.st_dev, found.st_ino))
+        plain(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    path = tmp_path / "new" / "f0.db"
+    file = StoreFile(str(path), is_virtual=False)
+    file.prepare(must_exist=False)
+    file.release()
+    wanted = [folder.stat() for folder in (path.parent, tmp_path)]
+    assert synced == [(found.st_dev, found.st_ino) for found in wanted]
+
+
+def test_the_connection_that_reads_ahead_is_closed_with_its_store(tmp_path: Path) -> None:
+    broker = filled(tmp_path)
+    store = broker.store
+    assert isinstance(store, SqliteStore)
+    (source,) = broker.add(2)
+    number = store.columns_least
+    broker.send(source, [b"x"] * number)
+    assert store.load_columns(source.source_key, 1, number)
+    ahead = store._ahead._db
+    assert ahead is not None
+    store.close()
+    with pytest.raises(apsw.ConnectionClosedError):
+        ahead.execute("SELECT 1")
+    assert store.load_columns(source.source_key, 1, number) == []
+
+
+def test_a_file_that_cannot_be_read_is_left_to_sqlite_to_complain_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = os.open
+    path = tmp_path / "store" / "f0.db"
+
+    def refusing(name: Any, flags: int, *more: Any) -> int:
+        if name == path and not flags & os.O_RDWR:
+            raise PermissionError(13, "Permission denied", str(name))
+        return plain(name, flags, *more)
+
+    monkeypatch.setattr(os, "open", refusing)
+    file = StoreFile(str(path), is_virtual=False)
+    file.prepare(must_exist=False)
+    file.check_identity()
+    file.forget_freed()
+    file.release()

@@ -116,6 +116,22 @@ def test_a_secret_is_masked_however_its_name_is_spelt(text: str) -> None:
     assert "CANARY" not in line
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Authorization: Basic c2VjcmV0MTIz",
+        "{'Authorization': 'Negotiate c2VjcmV0MTIz'}",
+        "authorization=Unheard c2VjcmV0MTIz more c2VjcmV0MTIz",
+        "Proxy-Authorization: c2VjcmV0MTIz",
+        "sent Bearer c2VjcmV0MTIz",
+        "basic c2VjcmV0MTIz",
+    ],
+)
+def test_an_authorization_is_masked_whatever_its_scheme(text: str) -> None:
+    assert "c2VjcmV0MTIz" not in mask_token(text)
+    assert "c2VjcmV0MTIz" not in _lines("text", text)[0]
+
+
 def test_masking_keeps_what_is_no_secret() -> None:
     masked = mask_connection_string(_CONNECTION)
     assert masked == ("Endpoint=sb://h:1;SharedAccessKeyName=root;SharedAccessKey=***;UseDevelopmentEmulator=true;")
@@ -165,6 +181,7 @@ def test_debug_lines_are_left_out_by_default() -> None:
 
 
 def test_a_tracking_suffix_has_the_form_of_the_service() -> None:
+    """TL2."""
     text = tracking_suffix("id-1", "B0", "host", "q\n1", 1_700_000_000_123)
     assert text == " TrackingId:id-1_B0, SystemTracker:host:q\\n1, Timestamp:2023-11-14T22:13:20"
     assert len({new_tracking_id(Entropy()) for _ in range(10)}) == 10

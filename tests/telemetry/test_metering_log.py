@@ -92,6 +92,18 @@ def test_a_line_torn_by_a_crash_does_not_swallow_the_next(tmp_path: Path) -> Non
     assert [record.server for record in log.read()] == ["s", "t"]
 
 
+def test_no_line_is_empty(tmp_path: Path) -> None:
+    log = MeteringLog(tmp_path)
+    (tmp_path / "metering-00000001.jsonl").touch()
+    for server in "abc":
+        log.write(_records(2, server=server))
+    (path,) = tmp_path.iterdir()
+    assert len(path.read_bytes().splitlines()) == 6
+    path.write_bytes(path.read_bytes() + b'{"server":"s","numb')
+    log.write(_records(1, server="d"))
+    assert b"" not in path.read_bytes().splitlines()
+
+
 def test_records_written_twice_are_read_once(tmp_path: Path) -> None:
     log = MeteringLog(tmp_path)
     log.write(_records(2))

@@ -189,6 +189,16 @@ def test_deliveries_lost_with_a_connection_may_leave_a_gap() -> None:
     assert story.broken() == set()
 
 
+def test_a_count_that_changes_in_a_dead_letter_queue_is_caught() -> None:
+    for second, broken in ((1, set[int]()), (2, {6})):
+        story = sent()
+        story.settle(story.deliver("m1", 1), DEAD_LETTERED)
+        letter = {"subqueue": DEAD_LETTER, "reason": "poison"}
+        story.settle(story.deliver("m1", 1, delivery_count=1, **letter), ABANDON)
+        story.settle(story.deliver("m1", 1, delivery_count=second, **letter))
+        assert story.broken() == broken
+
+
 def test_more_deliveries_than_allowed_are_caught() -> None:
     story = sent()
     for _ in range(3):

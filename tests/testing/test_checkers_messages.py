@@ -12,6 +12,7 @@ from duobus.testing.history import (
     DEAD_LETTERED,
     DEFER,
     RECEIVE_AND_DELETE,
+    AskedFor,
     CancelBegin,
     Expired,
     Peeked,
@@ -303,6 +304,18 @@ def test_an_expired_message_goes_one_way_only() -> None:
     story.settle(story.deliver("m1", 1, subqueue=DEAD_LETTER, broker_ms=200, reason="TTLExpiredException"))
     assert story.broken(Setup({"q": EntityRules(dead_letter_on_expiry=True)})) == set()
     assert story.broken() == {22}
+
+
+def test_a_deferred_message_that_expires_though_nobody_asked_for_it_is_caught() -> None:
+    for asked, broken in (("before", set[int]()), ("after", {22}), ("for another", {22})):
+        story = Story()
+        story.send("m1", ttl_ms=100)
+        story.settle(story.deliver("m1", 1), DEFER)
+        if asked != "after":
+            story.history.append(AskedFor("q", 1 if asked == "before" else 2))
+        story.history.append(Expired("q", 1, "m1", 150, was_deferred=True))
+        story.history.append(AskedFor("q", 1))
+        assert story.broken() == broken
 
 
 def test_an_expired_message_that_comes_again_is_caught() -> None:

@@ -77,7 +77,21 @@ def test_a_decision_has_to_be_listed(root: Path) -> None:
     (root / "docs/decisions/0001-a.md").write_text("# 0001 A\n")
     (root / "docs/decisions/0002-b.md").write_text("# 0002 B\n")
     (root / "docs/README.md").write_text("[0002 B](decisions/0002-b.md)")
-    assert list(check_docs.check_decisions(root)) == ["docs/decisions/0001-a.md: docs/README.md does not list it"]
+    faults = list(check_docs.check_listed(root))
+    assert "docs/decisions/0001-a.md: docs/README.md does not list it" in faults
+    assert not any("0002-b.md" in fault for fault in faults)
+
+
+def test_every_page_has_to_be_listed_and_a_name_in_code_is_no_link(root: Path) -> None:
+    (root / "docs/tutorial").mkdir()
+    (root / "docs/tutorial/listed.md").write_text("# Listed\n")
+    (root / "docs/tutorial/forgotten.md").write_text("# Forgotten\n")
+    (root / "docs/README.md").write_text(
+        "[Listed](tutorial/listed.md#listed) and `[Forgotten](tutorial/forgotten.md)`\n"
+    )
+    faults = list(check_docs.check_listed(root))
+    assert "docs/tutorial/forgotten.md: docs/README.md does not list it" in faults
+    assert not any("tutorial/listed.md" in fault for fault in faults)
 
 
 def test_options_of_sub_commands_are_found_and_hidden_ones_not() -> None:

@@ -148,30 +148,38 @@ def disposition_frame(channel: int, role: bool, first: int, last: int, settled: 
 class TransferTemplate:
     """Packs the transfers of one link: all but size, delivery-id and tag is constant.
 
-    size | 02 00 channel 00 53 14 c0 size 0b handle 70 | delivery-id | a0 10 prefix | counter | 43 settled 42 40...
+    size | 02 00 channel 00 53 14 c0 size 0b handle 70 | delivery-id | a0 10 prefix | counter | 43 42 42 40...
+
+    Settled ones have an empty tag (contract chapter 8.1), and are packed by themselves.
 
     Attributes:
         pack: ``struct`` packer of (size, head, delivery-id, tag prefix with its constructor, tag counter, tail).
         head: Bytes between size and delivery-id.
         overhead: Size of the frame without payload.
+        pack_settled: ``struct`` packer of (size, head, delivery-id, tail) of a settled delivery.
+        head_settled, overhead_settled: The same of a settled delivery.
     """
 
-    __slots__ = ("head", "overhead", "pack")
+    __slots__ = ("head", "head_settled", "overhead", "overhead_settled", "pack", "pack_settled")
 
-    #: What follows the tag in a complete delivery: message-format 0, settled, more=false and five nulls.
-    TAIL_SETTLED: Final = b"\x43\x41\x42\x40\x40\x40\x40\x40"
+    #: What follows the delivery-id of a settled one: an empty tag, message-format 0, settled, more=false, five nulls.
+    TAIL_SETTLED: Final = b"\xa0\x00\x43\x41\x42\x40\x40\x40\x40\x40"
+    #: What follows the tag of an unsettled one.
     TAIL_UNSETTLED: Final = b"\x43\x42\x42\x40\x40\x40\x40\x40"
     #: ``overhead`` with a handle of four bytes.
     OVERHEAD_MAX: Final = 50
 
     def __init__(self, channel: int, handle: int) -> None:
         encoded = bytes((0x52, handle)) if handle < 256 else b"\x70" + handle.to_bytes(4, "big")
-        fields = len(encoded) + 1 + 4 + 2 + 16 + len(self.TAIL_SETTLED)
-        self.head = (
-            b"\x02\x00" + channel.to_bytes(2, "big") + b"\x00\x53\x14\xc0" + bytes((fields + 1, 11)) + encoded + b"\x70"
-        )
-        self.pack = struct.Struct(f">I{len(self.head)}sI10sQ{len(self.TAIL_SETTLED)}s").pack
-        self.overhead = 4 + len(self.head) + 4 + 10 + 8 + len(self.TAIL_SETTLED)
+        start = b"\x02\x00" + channel.to_bytes(2, "big") + b"\x00\x53\x14\xc0"
+        fields = len(encoded) + 1 + 4 + 2 + 16 + len(self.TAIL_UNSETTLED)
+        self.head = start + bytes((fields + 1, 11)) + encoded + b"\x70"
+        self.pack = struct.Struct(f">I{len(self.head)}sI10sQ{len(self.TAIL_UNSETTLED)}s").pack
+        self.overhead = 4 + len(self.head) + 4 + 10 + 8 + len(self.TAIL_UNSETTLED)
+        fields = len(encoded) + 1 + 4 + len(self.TAIL_SETTLED)
+        self.head_settled = start + bytes((fields + 1, 11)) + encoded + b"\x70"
+        self.pack_settled = struct.Struct(f">I{len(self.head_settled)}sI{len(self.TAIL_SETTLED)}s").pack
+        self.overhead_settled = 4 + len(self.head_settled) + 4 + len(self.TAIL_SETTLED)
 
 
 def transfer_head(

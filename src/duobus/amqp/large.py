@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from duobus.amqp.frames import transfer_head
 
 
@@ -26,7 +28,7 @@ class LargeDelivery:
         settled: bool,
         state: bytes,
         head: bytes,
-        payload: bytes,
+        payload: Any,
         body_max: int,
     ) -> None:
         """Make one.
@@ -39,12 +41,13 @@ class LargeDelivery:
             settled: Whether it is sent settled.
             state: Encoded delivery state.
             head: First part of the message.
-            payload: Second part; kept by reference.
+            payload: Second part, bytes or a view of some; kept by reference.
             body_max: Bytes that the peer takes in one frame after the frame's header.
         """
         self._next = transfer_head(handle, delivery_id, tag, message_format, settled, True, state)
-        self._middle = transfer_head(handle, delivery_id, None, None, settled, True, state)
-        self._last = transfer_head(handle, delivery_id, None, None, settled, False, state)
+        # The SDK for Python takes the tag, which is the lock token, from the last frame.
+        self._middle = transfer_head(handle, delivery_id, tag, None, settled, True, state)
+        self._last = transfer_head(handle, delivery_id, tag, None, settled, False, state)
         self._head = head
         self._payload = payload
         self._size = len(head) + len(payload)
@@ -65,6 +68,8 @@ class LargeDelivery:
         self._pos = pos + room
         pos -= len(self._head)
         if pos >= 0:
-            return start + self._payload[pos : pos + room]
-        part = self._head[pos:][:room]
-        return start + part + self._payload[: room - len(part)]
+            body: bytes = start + self._payload[pos : pos + room]
+        else:
+            part = self._head[pos:][:room]
+            body = start + part + self._payload[: room - len(part)]
+        return body

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from io import BytesIO
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import conditions
 from duobus.amqp.attachment import ATTACHED, DETACHING, HELD, REQUESTED, Attachment
@@ -13,6 +13,7 @@ from duobus.amqp.frames import HALF, MASK, TransferTemplate, serial_difference, 
 from duobus.amqp.large import LargeDelivery
 from duobus.amqp.performatives import Detach, Flow, Transfer
 from duobus.amqp.states import DeliveryState, Received, TransactionalState, encode_state, state_from
+from duobus.codec import BATCH_FORMAT, digit_runs, tag_of
 
 if TYPE_CHECKING:
     from duobus.amqp.session import Session
@@ -25,6 +26,10 @@ _CREDIT_MAX: Final = HALF - 1
 _ENCODED_NONE: Final = b"\x40"
 #: Stands for every state of an incoming delivery that is not transactional.
 _OTHER: Final = Received(0, 0)
+#: How many bytes more than ``max_message_size`` a delivery of the batch format may have. The SDK for Python fills a
+#: batch to the limit that the link announced and then writes message-id, session-id and partition-key of the first
+#: message (128 characters each, of up to 4 bytes) into the envelope, too.
+BATCH_ROOM_BYTES: Final = 2048
 #: Bytes of a transaction's id; ours are shorter.
 _ID_MAX: Final = 64
 
@@ -359,8 +364,12 @@ class Link(Attachment):
     def _keep(self, partial: _Partial, payload: bytes) -> None:
         partial.size += len(payload)
         connection = self.session.connection
-        if self.max_message_size is not None and partial.size > self.max_message_size:
-            self._refuse_partial(partial, f"a message of more than the {self.max_message_size} bytes allowed")
+        limit = self.max_message_size
+        if limit is not None and partial.size > limit:
+            if partial.message_format == BATCH_FORMAT:
+                limit += BATCH_ROOM_BYTES
+            if partial.size > limit:
+                self._refuse_partial(partial, f"a message of more than the {limit} bytes allowed")
         if partial.refused or not payload:
             return
         connection.partial_bytes -= partial.cost
@@ -393,17 +402,17 @@ class Link(Attachment):
 
     # Deliveries that go out.
 
-    def send_run(self, prefix: bytes, first: int, heads: list[bytes], payloads: list[bytes], settled: bool) -> int:
+    def send_run(self, prefix: bytes, first: int, heads: list[bytes], payloads: list[Any], settled: bool) -> int:
         """Write one delivery for each head and payload; return the first delivery id, the others follow by one.
 
-        Message-format is 0. Delivery tags are 16 bytes. What the peer's window does not let through waits in the
-        session; stay within ``sendable`` and it is one run at most.
+        Message-format is 0. Delivery tags are 16 bytes, and empty when settled (contract chapter 8.1). What the peer's
+        window does not let through waits in the session; stay within ``sendable`` and it is one run at most.
 
         Args:
             prefix: First 8 bytes of every tag.
-            first: Counter of the first tag, its last 8 bytes, big-endian; each delivery adds one.
-            heads: Header and annotations of each message.
-            payloads: Bare message of each, of the same number.
+            first: Counter of the first tag, which ``codec.tags`` makes its last 8 bytes of; each delivery adds one.
+            heads: First part of each message, header and annotations at least.
+            payloads: The rest of each message, of the same number: bytes, or a view of some.
             settled: Send settled.
 
         Raises:
@@ -417,25 +426,39 @@ class Link(Attachment):
         if session.can_write(n) and start + n <= MASK:
             connection = session.connection
             template = self.template
-            pack = template.pack
-            constant = template.head
-            overhead = template.overhead
-            room = connection.peer_frame_max - overhead
-            tag = b"\xa0\x10" + prefix
-            tail = TransferTemplate.TAIL_SETTLED if settled else TransferTemplate.TAIL_UNSETTLED
             append = connection.out.append
             written = 0
-            counter = first
-            for head, payload in zip(heads, payloads, strict=True):
-                size = len(head) + len(payload)
-                if size > room:
-                    break
-                append(pack(overhead + size, constant, delivery_id, tag, counter, tail))
-                append(head)
-                append(payload)
-                delivery_id += 1
-                counter += 1
-                written += size
+            if settled:
+                pack_settled = template.pack_settled
+                constant = template.head_settled
+                overhead = template.overhead_settled
+                room = connection.peer_frame_max - overhead
+                tail = TransferTemplate.TAIL_SETTLED
+                for head, payload in zip(heads, payloads, strict=True):
+                    size = len(head) + len(payload)
+                    if size > room:
+                        break
+                    append(pack_settled(overhead + size, constant, delivery_id, tail))
+                    append(head)
+                    append(payload)
+                    delivery_id += 1
+                    written += size
+            else:
+                pack = template.pack
+                constant = template.head
+                overhead = template.overhead
+                room = connection.peer_frame_max - overhead
+                tag = b"\xa0\x10" + prefix
+                tail = TransferTemplate.TAIL_UNSETTLED
+                for head, payload, counter in zip(heads, payloads, digit_runs(first, n), strict=True):
+                    size = len(head) + len(payload)
+                    if size > room:
+                        break
+                    append(pack(overhead + size, constant, delivery_id, tag, counter, tail))
+                    append(head)
+                    append(payload)
+                    delivery_id += 1
+                    written += size
             done = delivery_id - start
             connection.output_size += written + done * overhead
             session.wrote_transfers(done)
@@ -445,7 +468,7 @@ class Link(Attachment):
         self.credit -= n
         session.next_delivery_id = (start + n) & MASK
         for index in range(done, n):
-            tag = prefix + ((first + index) & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "big")
+            tag = b"" if settled else tag_of(prefix, first + index)
             delivery_id = (start + index) & MASK
             self._send_frames(delivery_id, tag, heads[index], payloads[index], 0, settled, _ENCODED_NONE)
         return start
@@ -461,7 +484,7 @@ class Link(Attachment):
         """Write one delivery and return its delivery id; see ``send_run``.
 
         Args:
-            tag: 1 to 32 bytes.
+            tag: At most 32 bytes; empty only for a settled delivery.
             payload: The encoded message, all sections.
             settled: Send settled.
             message_format: 0, or the batch format.
@@ -485,7 +508,7 @@ class Link(Attachment):
         delivery_id: int,
         tag: bytes,
         head: bytes,
-        payload: bytes,
+        payload: Any,
         message_format: int,
         settled: bool,
         state: bytes,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from duobus.amqp.frames import MASK, TransferTemplate
+from duobus.codec import digit_runs
 
 if TYPE_CHECKING:
     from duobus.amqp.link import Link
@@ -16,7 +17,7 @@ def send_shared(
     parts: list[tuple[Link, int]],
     tags: list[tuple[bytes, int, int]],
     heads: list[bytes],
-    payloads: list[bytes],
+    payloads: list[Any],
 ) -> int:
     """Write unsettled deliveries of several links, as ``Link.send_run`` does for one; return the first delivery id.
 
@@ -52,7 +53,7 @@ def send_shared(
     counters: list[int] = []
     for prefix, first, number in tags:
         prefixes += [b"\xa0\x10" + prefix] * number
-        counters += range(first, first + number)
+        counters += digit_runs(first, number)
     # A frame's start, its message's head and its payload, by turns.
     pieces = [b""] * (3 * n)
     pieces[0::3] = [
@@ -71,7 +72,7 @@ def send_shared(
 
 
 def _send_apart(
-    parts: list[tuple[Link, int]], tags: list[tuple[bytes, int, int]], heads: list[bytes], payloads: list[bytes]
+    parts: list[tuple[Link, int]], tags: list[tuple[bytes, int, int]], heads: list[bytes], payloads: list[Any]
 ) -> None:
     """The same link by link, where the window, a large message or the end of the ids asks for a closer look."""
     at = 0

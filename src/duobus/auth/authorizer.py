@@ -10,8 +10,9 @@ import base64
 import hmac
 import json
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import unquote
 
 from duobus.auth.sas import KEPT_LENGTH_MAX, KEPT_TOKENS, SasToken, parse_sas
@@ -36,6 +37,9 @@ _NOBODY = AccessRule(name="", primary_key="\0", secondary_key="\0", rights=0)
 
 #: What HTTP tells beside the text (HTTP contract A.8).
 INVALID_SIGNATURE, INVALID_AUDIENCE, EXPIRED = 40103, 40104, 40106
+
+#: Later times are told as this one.
+_YEAR_9999_MS: Final = 253_402_300_799_000
 
 #: Lower-case segments of a resource to the access rules of the entities on the way to it, each with the entity's path.
 EntityRules = Callable[[Sequence[str]], Iterable[tuple[tuple[str, ...], AccessRule]]]
@@ -69,6 +73,44 @@ class NamespaceRules:
         self.entity_rules = entity_rules
 
 
+class Signer(Protocol):
+    """What a token was signed, or a login was made, with; it may be taken away while the grant is in use."""
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Lower-case segments of the entity whose access rule it is; empty for anything else."""
+
+    def rights_now(self) -> int | None:
+        """The rights that it gives now; None when it is not good any more."""
+
+
+class RuleKey:
+    """A key of an access rule.
+
+    Attributes:
+        path: See Signer.
+    """
+
+    __slots__ = ("_key", "_name", "_namespace", "path")
+
+    def __init__(self, namespace: NamespaceRules, path: tuple[str, ...], name: str, key: str) -> None:
+        self._namespace = namespace
+        self.path = path
+        self._name = name
+        self._key = key
+
+    def rights_now(self) -> int | None:
+        """See Signer: the rule has its name, and the key is one of its two."""
+        rule = self._rule()
+        return None if rule is None or self._key not in (rule.primary_key, rule.secondary_key) else rule.rights
+
+    def _rule(self) -> AccessRule | None:
+        if not self.path:
+            return self._namespace.rules.get(self._name)
+        rules = self._namespace.entity_rules(self.path)
+        return next((rule for path, rule in rules if path == self.path and rule.name == self._name), None)
+
+
 class Grant:
     """Rights on a path and everything below it, until an instant.
 
@@ -77,12 +119,21 @@ class Grant:
         rights: Right values added up.
         expires_ms: Last ms in which it is good, or None for as long as the connection lives.
         who: Name of the access rule, or of the identity, that it speaks for.
+        signer: What it was signed with; None when that cannot be taken away.
     """
 
-    __slots__ = ("expires_ms", "path", "rights", "who")
+    __slots__ = ("expires_ms", "path", "rights", "signer", "who")
 
-    def __init__(self, path: tuple[str, ...], rights: int, expires_ms: int | None, who: str = "") -> None:
+    def __init__(
+        self,
+        path: tuple[str, ...],
+        rights: int,
+        expires_ms: int | None,
+        who: str = "",
+        signer: Signer | None = None,
+    ) -> None:
         self.who = who
+        self.signer = signer
         self.path = path
         self.rights = rights
         self.expires_ms = expires_ms
@@ -164,20 +215,20 @@ class Authorizer:
         """
         # The text decides, not what a client calls it (contract 0.18): a signature has an equals sign, a JWT has none.
         if self._bearer is not None and "=" not in text and text.count(".") == 2:
-            rights, expires_ms = self._bearer.verify(
+            rights, expires_ms, issued = self._bearer.verify(
                 text, namespace.name, lambda host: self.knows(_without_port(host), namespace), now_ms, grace_ms
             )
-            return Grant((), rights, expires_ms, identity_of(text))
+            return Grant((), rights, expires_ms, identity_of(text), issued)
         token = parse_sas(text)
         audience = parse_audience(token.resource)
-        path, rule = self._signer(token, namespace, audience.path if resource is None else resource)
+        path, rule, key = self._signer(token, namespace, audience.path if resource is None else resource)
         if rule is _NOBODY:
             raise Unauthorized(
                 "The token's signature is wrong, or its rule does not exist. Check the key and its name.",
                 INVALID_SIGNATURE,
             )
         if now_ms > token.expires_ms + grace_ms:
-            raise Unauthorized("The token has expired. Put a fresh one.", EXPIRED)
+            raise token_expired(token.expires_ms)
         if not self._is_host_of(audience, namespace):
             raise Unauthorized(
                 "The token was made for another namespace. Check the endpoint it was made with.", INVALID_AUDIENCE
@@ -185,21 +236,22 @@ class Authorizer:
         longer, shorter = (audience.path, path) if len(audience.path) >= len(path) else (path, audience.path)
         if longer[: len(shorter)] != shorter:
             raise Unauthorized("The token's rule belongs to another entity than its audience.", INVALID_AUDIENCE)
-        return Grant(longer, rule.rights, token.expires_ms + grace_ms, rule.name)
+        signer = RuleKey(namespace, path, rule.name, key)
+        return Grant(longer, rule.rights, token.expires_ms + grace_ms, rule.name, signer)
 
     def _signer(
         self, token: SasToken, namespace: NamespaceRules, resource: Sequence[str]
-    ) -> tuple[tuple[str, ...], AccessRule]:
-        """The rule that has signed a token, with the path that it is good for; _NOBODY for none."""
+    ) -> tuple[tuple[str, ...], AccessRule, str]:
+        """The rule that has signed a token, with the path that it is good for, and the key; _NOBODY for none."""
         named = [(path, rule) for path, rule in namespace.entity_rules(resource) if rule.name == token.rule_name]
         named.append(((), namespace.rules.get(token.rule_name, _NOBODY)))
-        found: tuple[tuple[str, ...], AccessRule] = ((), _NOBODY)
+        found: tuple[tuple[str, ...], AccessRule, str] = ((), _NOBODY, "")
         for path, rule in named:
             # Both are computed always: the time must not tell which key, or whether any, came close.
             is_primary = token.is_signed_by(rule.primary_key)
             is_secondary = token.is_signed_by(rule.secondary_key)
             if (is_primary | is_secondary) and found[1] is _NOBODY:
-                found = path, rule
+                found = path, rule, rule.primary_key if is_primary else rule.secondary_key
         return found
 
     def authorize_plain(self, rule_name: str, key: str, namespace: NamespaceRules) -> Grant:
@@ -214,7 +266,7 @@ class Authorizer:
         is_secondary = hmac.compare_digest(rule.secondary_key.encode(), given)
         if not (is_primary | is_secondary) or rule is _NOBODY:
             raise Unauthorized("The name or key of the rule is wrong.")
-        return Grant((), rule.rights, None, rule.name)
+        return Grant((), rule.rights, None, rule.name, RuleKey(namespace, (), rule.name, key))
 
     def _is_host_of(self, audience: Audience, namespace: NamespaceRules) -> bool:
         # A bare "orders" may be meant as an entity. Taken for an unknown host it would fall to the default namespace
@@ -232,12 +284,14 @@ class Grants:
 
     Attributes:
         changes: Grows with each grant that comes or ends.
+        entities: Lower-case segments of the entities whose own access rules have signed any of them.
     """
 
-    __slots__ = ("_by_audience", "_login", "changes")
+    __slots__ = ("_by_audience", "_login", "changes", "entities")
 
     def __init__(self) -> None:
         self.changes = 0
+        self.entities: set[tuple[str, ...]] = set()
         self._by_audience: dict[tuple[str, ...], Grant] = {}
         self._login: Grant | None = None
 
@@ -252,14 +306,12 @@ class Grants:
         Raises:
             Unauthorized: The token covers neither the audience nor a part of it, or there are GRANTS_MAX already.
         """
-        path = parse_audience(audience).path
-        if grant.covers(path):
-            grant = Grant(path, grant.rights, grant.expires_ms, grant.who)
-        elif grant.path[: len(path)] != path:
-            raise Unauthorized("The token does not cover the audience it was put for. Make it for this entity.")
+        path, grant = narrowed(audience, grant)
         if path not in self._by_audience and len(self._by_audience) >= GRANTS_MAX:
             raise Unauthorized(f"The connection holds {GRANTS_MAX} tokens already. Open another connection.")
         self._by_audience[path] = grant
+        if grant.signer is not None and grant.signer.path:
+            self.entities.add(grant.signer.path)
         self.changes += 1
         return grant
 
@@ -306,10 +358,69 @@ class Grants:
             self.changes += 1
         return bool(ended)
 
+    def check_again(self, path: tuple[str, ...] | None) -> bool:
+        """Take away what the keys of grants do not give any more; return whether anything was.
+
+        ``path``: the entity whose access rules have changed; empty for those of the namespace, None for all.
+        """
+        is_less = False
+        for audience, grant in list(self._by_audience.items()):
+            rights = _rights_now(grant, path)
+            if rights != grant.rights:
+                is_less |= rights is None or bool(grant.rights & ~rights)
+                self._change(grant, rights)
+                if rights is None:
+                    del self._by_audience[audience]
+        if self._login is not None:
+            rights = _rights_now(self._login, path)
+            if rights != self._login.rights:
+                is_less |= rights is None or bool(self._login.rights & ~rights)
+                self._change(self._login, rights)
+                if rights is None:
+                    self._login = None
+        return is_less
+
+    def _change(self, grant: Grant, rights: int | None) -> None:
+        self.changes += 1
+        grant.rights = rights or 0
+
+    @property
+    def has_login(self) -> bool:
+        """Whether the login itself has given anything."""
+        return self._login is not None
+
     @property
     def is_empty(self) -> bool:
         """Whether the connection has neither a login nor any grant."""
         return self._login is None and not self._by_audience
+
+
+def narrowed(audience: str, grant: Grant) -> tuple[tuple[str, ...], Grant]:
+    """Return the path of an audience, and what a grant gives of it.
+
+    Raises:
+        Unauthorized: The grant is for something else.
+    """
+    path = parse_audience(audience).path
+    if grant.covers(path):
+        return path, Grant(path, grant.rights, grant.expires_ms, grant.who, grant.signer)
+    if grant.path[: len(path)] != path:
+        raise Unauthorized("The token does not cover the audience it was put for. Make it for this entity.")
+    return path, grant
+
+
+def token_expired(expires_ms: int) -> Unauthorized:
+    """Return the error for a token that was good until then, without any grace; the cloud's words."""
+    when = datetime.fromtimestamp(min(expires_ms, _YEAR_9999_MS) / 1000, UTC)
+    text = when.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return Unauthorized(f"ExpiredToken: The token is expired. Expiration time: '{text}'. Put a fresh one.", EXPIRED)
+
+
+def _rights_now(grant: Grant, path: tuple[str, ...] | None) -> int | None:
+    signer = grant.signer
+    if signer is None or (path is not None and signer.path != path):
+        return grant.rights
+    return signer.rights_now()
 
 
 def parse_audience(text: str) -> Audience:

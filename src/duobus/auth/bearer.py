@@ -18,7 +18,7 @@ from jwt import PyJWK, PyJWS
 from jwt.exceptions import PyJWTError
 from jwt.utils import base64url_decode
 
-from duobus.auth.authorizer import EXPIRED, INVALID_AUDIENCE, INVALID_SIGNATURE
+from duobus.auth.authorizer import EXPIRED, INVALID_AUDIENCE, INVALID_SIGNATURE, token_expired
 from duobus.auth.sas import MALFORMED, TOKEN_LENGTH_MAX
 from duobus.errors import ConfigurationError, Unauthorized
 from duobus.model.description import ALL_RIGHTS, Right
@@ -87,11 +87,30 @@ class _Claims(msgspec.Struct, frozen=True):
     roles: str | list[str] = ()  # type: ignore[assignment]
 
 
+class IssuerKey:
+    """A key of an issuer, with which a token was signed that gives ``rights``; see authorizer.Signer."""
+
+    __slots__ = ("_issuer", "_key", "_rights")
+
+    #: It is no entity's.
+    path: tuple[str, ...] = ()
+
+    def __init__(self, issuer: Issuer, key: PublicKey, rights: int) -> None:
+        self._issuer = issuer
+        self._key = key
+        self._rights = rights
+
+    def rights_now(self) -> int | None:
+        """See Signer: the issuer has the key."""
+        return self._rights if self._key in self._issuer.keys else None
+
+
 class BearerRights(NamedTuple):
-    """What a good token allows, until when."""
+    """What a good token allows, until when, and what it was signed with."""
 
     rights: int
     expires_ms: int
+    signer: IssuerKey
 
 
 class Issuer:
@@ -201,7 +220,7 @@ class BearerTokens:
             raise Unauthorized("The token's signature is wrong. Get a fresh token.", INVALID_SIGNATURE) from None
         expires_ms = _milliseconds(claims.exp) + grace_ms
         if now_ms > expires_ms:
-            raise Unauthorized("The token has expired. Put a fresh one.", EXPIRED)
+            raise token_expired(expires_ms - grace_ms)
         if max(_milliseconds(claims.nbf), _milliseconds(claims.iat)) > now_ms + SKEW_MS:
             raise Unauthorized("The token is not good yet. Check the clocks of issuer and server.", EXPIRED)
         audiences = [claims.aud] if isinstance(claims.aud, str) else claims.aud
@@ -211,7 +230,8 @@ class BearerTokens:
             )
         if not issuer.may_enter(namespace):
             raise Unauthorized("The token's issuer has no say in this namespace.", INVALID_AUDIENCE)
-        return BearerRights(_rights(claims.roles), expires_ms)
+        rights = _rights(claims.roles)
+        return BearerRights(rights, expires_ms, IssuerKey(issuer, key, rights))
 
 
 def bearer_of(text: str) -> str | None:

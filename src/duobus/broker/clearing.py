@@ -236,7 +236,7 @@ def _wanted(source: Source, counts: Iterable[int], sub_queues: Sequence[int], en
 def _source_of(handle: FragmentHandle, source_no: int) -> Source:
     fragment = handle.fragment
     if fragment is None:
-        raise handle.broker.unavailable()
+        raise handle.unavailable()
     return fragment.sources[source_no]
 
 

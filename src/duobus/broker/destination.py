@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from duobus.broker.placement import Placement, slot_of, string_key
-from duobus.codec import DecodeError, TooLargeError, decode, scan, with_application_properties
+from duobus.codec import DecodeError, TooLargeError, decode, scan, sent_size, with_application_properties
 from duobus.errors import ArgumentInvalid, EntityDisabled, EntityNotFound, NotAllowed, QuotaExceeded, ServiceBusError
 from duobus.model.address import not_found
 from duobus.model.description import ACTIVE, RECEIVE_DISABLED
@@ -178,7 +178,7 @@ def fault(entity: Destination, payload: bytes, special: Special) -> tuple[str, s
     """Why an entity can never take this message: (reason, description); None when it can."""
     about = entity.description
     limit = about.max_message_size_bytes
-    if len(payload) > limit:
+    if len(payload) > limit and sent_size(payload) > limit:
         return MESSAGE_TOO_LARGE, f"The message has {len(payload)} bytes; '{entity.path}' takes {limit} at most."
     if special.session_id is None and getattr(about, "requires_session", False):
         return SESSION_MISSING, f"'{entity.path}' requires sessions, and the message has no session id."

@@ -8,11 +8,11 @@ the word that they are live in one. A crash in between leaves intents, which the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from duobus.broker.ports import Plan
-from duobus.errors import EntityAlreadyExists, ServiceBusError, StoreFailed, StoreUnavailable
+from duobus.errors import EntityAlreadyExists, RowsInTheWay, ServiceBusError, StoreFailed, StoreUnavailable
 from duobus.model.description import QUEUE, QueueDescription, to_json
 from duobus.stores.catalog import INTENT, EntityRow
 
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from duobus.broker.queue import Queue
     from duobus.broker.scale_unit import ScaleUnit
 
+QueueT = TypeVar("QueueT", bound="Queue")
+
+#: How long other stores are tried for an entity on which a store has failed. A store that stalls takes its patience.
+CREATION_S: Final = 5.0
 #: Entities that are created at one go: 16 fragments each are some 30 ms of work for four stores.
 BATCH_ENTITIES: Final = 250
 
@@ -42,6 +46,56 @@ async def create_fragments(plans: Iterable[Plan]) -> None:
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
             raise outcome
+
+
+class NotCreated(StoreUnavailable):
+    """A store has failed on what an entity was to have there; nothing of it stays.
+
+    Attributes:
+        entity: The entity.
+    """
+
+    def __init__(self, entity: Queue, error: BaseException) -> None:
+        super().__init__(f"The {entity.kind} '{entity.path}' could not be created: {error}")
+        self.entity = entity
+
+
+async def create_somewhere(attempt: Callable[[], Awaitable[QueueT]]) -> QueueT:
+    """Create an entity, again for as long as a store that was well before has failed on it.
+
+    Raises:
+        StoreUnavailable: There is no store that can hold it, or it took too long to find one.
+    """
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + CREATION_S
+    while True:
+        try:
+            return await attempt()
+        except NotCreated as error:
+            # A store that has failed on it is not there now, so the next try has others.
+            if loop.time() >= until_s or all(handle.broker.state == "open" for handle in error.entity.fragments):
+                raise
+
+
+async def drop_from_stores(entity: Queue) -> None:
+    """Delete what the stores hold of a queue or topic, from all that are there.
+
+    Raises:
+        StoreFailed, StoreUnavailable: Some may hold something of it still.
+    """
+    failed: list[StoreFailed | ServiceBusError] = []
+    for broker in {handle.broker.store_id: handle.broker for handle in entity.fragments}.values():
+        try:
+            await broker.drop_entity(entity.entity_id)
+        except (StoreFailed, ServiceBusError) as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
+
+
+def withdrawn_path(path: str, entity_id: int) -> str:
+    """The path by which the catalog knows an entity that could not be created: no entity can be called so."""
+    return f"{path}#{entity_id}"
 
 
 def plans_of(queue: Queue) -> list[Plan]:
@@ -91,6 +145,7 @@ async def _create_batch(
         for queue, _ in whole:
             unit.catalog.mark_live(queue.entity_id)
     for queue, _ in whole:
+        unit.report_left_out(queue)
         unit.idle_watch.begin(queue)
         unit.forwarding.begin(queue)
 
@@ -110,12 +165,21 @@ async def _create_singly(
     about: QueueDescription,
     refused: Callable[[QueueDescription, ServiceBusError], None],
 ) -> bool:
-    """Create the fragments of one queue, or undo it; return whether they are there."""
+    """Create the fragments of one queue, or all of it elsewhere; return whether it still has to be begun."""
     try:
         await create_fragments(plans_of(queue))
-    except (StoreFailed, ServiceBusError) as error:
+    except RowsInTheWay as error:
+        # To undo it would delete what is another's: the intent stays, and holds the name.
         del unit.namespace(queue.namespace).queues[about.name.lower()]
-        unit.catalog.begin_delete(queue.entity_id)
-        refused(about, StoreUnavailable(f"The queue '{about.name}' could not be created: {error}"))
+        refused(about, error)
         return False
-    return True
+    except (StoreFailed, ServiceBusError):
+        del unit.namespace(queue.namespace).queues[about.name.lower()]
+        unit.withdraw(queue)
+    else:
+        return True
+    try:
+        await unit.create_queue(queue.namespace, about, demand_targets=False)
+    except ServiceBusError as error:
+        refused(about, error)
+    return False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from duobus.errors import StoreUnavailable
+
 if TYPE_CHECKING:
     from duobus.broker.fragment.fragment import Fragment
     from duobus.broker.message_broker import MessageBroker
@@ -27,6 +29,7 @@ class FragmentHandle:
         home: The handle of the whole fragment: this one, or the topic's when this is a subscription's.
         parts: Of a topic's fragment: source number to the handle that the subscription has of it.
         lenders: (source number, sub-queue) to whoever wants to hear of available messages.
+        slot, slots: Which keys belong to it: those of this slot, of so many of the entity; see ``placement.py``.
         waiting, waiting_bytes: New messages that wait for a commit of it to start; counted by ``backlog.py``.
     """
 
@@ -38,6 +41,8 @@ class FragmentHandle:
         "lenders",
         "number",
         "parts",
+        "slot",
+        "slots",
         "waiting",
         "waiting_bytes",
     )
@@ -50,6 +55,8 @@ class FragmentHandle:
         self.home = home or self
         self.parts: dict[int, FragmentHandle] = {}
         self.lenders: dict[tuple[int, int], Taker] = {}
+        self.slot = 0
+        self.slots = 1
         self.waiting = 0
         self.waiting_bytes = 0
 
@@ -68,6 +75,16 @@ class FragmentHandle:
     def part(self, source_no: int) -> FragmentHandle:
         """The handle of those who use this source."""
         return self.parts.get(source_no, self)
+
+    def unavailable(self, broker: MessageBroker | None = None) -> StoreUnavailable:
+        """The error for whoever needs this fragment now; it says which one of the entity's that is.
+
+        ``broker``: the one that does not have it, if that is not the one that should.
+        """
+        error = (broker or self.broker).unavailable()
+        if self.slots > 1:
+            error.fragments = (self.slot, self.slot, self.slots)
+        return error
 
     @property
     def online(self) -> bool:

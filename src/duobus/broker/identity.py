@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from hashlib import blake2b
 
-from duobus.codec import DecodeError, scan
+from duobus.codec import DecodeError, has_made_id, scan
 from duobus.codec.values import ULong
 from duobus.model.columns import SendBatch
 
@@ -32,19 +32,21 @@ def identify(batch: SendBatch, *, is_partitioned: bool) -> None:
 
 
 def message_id(bare: bytes) -> bytes | None:
-    """The id of a bare message as a type letter and its bytes; None when it has none, or an empty one."""
+    """The id of a bare message as a type letter and its bytes; None when it has none, an empty one, or the broker's."""
     # Nearly every message begins 00 53 73 c0 size count, a1 and the id's length: an id of text in short properties.
     if bare[:4] == b"\x00\x53\x73\xc0" and len(bare) > 7 and bare[5]:
         constructor = bare[6]
         if constructor == 0xA1:
             end = 8 + bare[7]
             return b"s" + bare[8:end] if end > 8 else None
-        if constructor == 0x40:
+        if constructor == 0x40 or has_made_id(bare):
             return None
     return _scanned_id(bare)
 
 
 def _scanned_id(bare: bytes) -> bytes | None:
+    if has_made_id(bare):
+        return None
     try:
         found = scan(bare).message_id
     except DecodeError:

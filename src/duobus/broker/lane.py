@@ -25,6 +25,7 @@ from duobus.broker.queue import SOURCE
 from duobus.errors import EntityDisabled, EntityNotFound, QuotaExceeded, ServerBusy, ServiceBusError, StoreUnavailable
 from duobus.model.columns import SendBatch
 from duobus.model.description import DISABLED, RECEIVE_DISABLED
+from duobus.model.ping import SMALL_BYTES, is_ping
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -213,7 +214,7 @@ class Lane:
         if self.channel == TRANSFER:
             waits = self.path.lower() in source.transfers
         else:
-            waits = source.sub_queues[self.channel].available() > 0 or source.cold_number > 0
+            waits = transfer.has_available(source, self.channel) or source.cold_number > 0
         if not waits:
             self._refused_since.pop(None, None)
             return False
@@ -298,6 +299,7 @@ class Lane:
     def _send_on(self, fragment: Fragment, source: Source, entity: Destination, slots: list[Slot]) -> None:
         number, path, life_ms = self.handle.number, self._origin.path, source.settings.default_ttl_ms
         good: list[Slot] = []
+        pings: list[Slot] = []
         payloads: list[bytes] = []
         specials: list[Special] = []
         for slot in slots:
@@ -306,6 +308,9 @@ class Lane:
                 self._divert([slot], transfer.HOPS_EXCEEDED, transfer.HOPS_TEXT)
                 continue
             payload = transfer.onward_payload(slot)
+            if len(payload) <= SMALL_BYTES and is_ping(payload):
+                pings.append(slot)
+                continue
             why = ends.fault(entity, payload, special)
             if why is not None:
                 self._divert([slot], *why)
@@ -313,6 +318,10 @@ class Lane:
             good.append(slot)
             payloads.append(payload)
             specials.append(special)
+        if pings:
+            # They end here: nobody is ever given one.
+            self._let_go(pings)
+            self.handle.broker.submit(Depart(self.handle, self.source_no, None, pings))
         if not good:
             return
         batch = SendBatch(0, payloads, False, NOBODY)

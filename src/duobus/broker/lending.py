@@ -196,11 +196,12 @@ class Lender:
             receiver.lent += lent
             if receiver.wanted:
                 waiting[receiver] = None
-            offers.move_to_end(handle)
+            # Offered again only while takes make it fewer: where nothing comes of one, what was there has just expired.
+            # A fragment that gets messages back within the take offers itself.
+            del offers[handle]
             handle.broker.take(handle, self.source_no, self.sub_queue, lent, receiver)
-            if fragment.available(self.source_no, self.sub_queue) == available:
-                # Nothing came of it (what was there has just expired): not again before the next offer.
-                offers.pop(handle, None)
+            if fragment.available(self.source_no, self.sub_queue) != available:
+                offers.setdefault(handle)
 
     def _prompt_offer(self) -> tuple[FragmentHandle, Fragment, int] | None:
         """The first fragment that has messages in a store that is not late."""

@@ -17,7 +17,7 @@ from typing import Final
 
 from duobus.broker.fragment import fanout
 from duobus.broker.fragment.clearing import Clearing
-from duobus.broker.fragment.commands import Command, Group, Run
+from duobus.broker.fragment.commands import Command, Group, Housekeeping, Run
 
 #: Messages and bytes of one entity that wait among those of others: a quarter of what a commit takes.
 AHEAD_MESSAGES: Final = 500
@@ -31,7 +31,15 @@ def weigh(command: Command) -> tuple[int, int]:
     if isinstance(command, Group):
         runs = [member for member in command.members if isinstance(member, Run)]
         return sum(map(fanout.weight_of, runs)), sum(run.size for run in runs)
+    if isinstance(command, Housekeeping):
+        return command.effort, 0
     return (len(command.slots), 0) if isinstance(command, Clearing) else (0, 0)
+
+
+def effort_of(command: Command) -> int:
+    """What was done for a command that was refused, in messages."""
+    members = command.members if isinstance(command, Group) else (command,)
+    return sum([member.effort for member in members if isinstance(member, Run)])
 
 
 class _Line:

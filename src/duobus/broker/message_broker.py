@@ -31,7 +31,7 @@ from duobus.broker.fragment.slot import NEVER, Slot
 from duobus.broker.freight import Freight
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.lending import Receiver
-from duobus.broker.lines import Lines, weigh
+from duobus.broker.lines import Lines, effort_of, weigh
 from duobus.broker.paging import Pager, set_windows
 from duobus.broker.patience import CLOSE_S, ENDLESS_S, PatientWriter
 from duobus.broker.ports import LateRefusal, Plan, Watcher, Writer
@@ -40,7 +40,7 @@ from duobus.broker.session_desk import SessionDesk, tell
 from duobus.broker.throttle import busy
 from duobus.broker.undecided import AWAITED, Undecided
 from duobus.clock import BrokerTime, Entropy
-from duobus.errors import InternalError, ServiceBusError, StoreFailed, StoreUnavailable
+from duobus.errors import InternalError, MessageNotFound, QuotaExceeded, ServiceBusError, StoreFailed, StoreUnavailable
 from duobus.model.columns import DeliveryBatch, Mailbox
 from duobus.model.quotas import STORE_PATIENCE_S
 from duobus.stores.interface import CommitBatch, MessagingStore, StoreContents, Tombstone
@@ -106,7 +106,7 @@ class MessageBroker(Residents):
         self.id_room = IdRoom()
         self.commit_seconds = 0.0
         self.commit_buckets = [0] * (len(COMMIT_BOUNDS_S) + 1)
-        self._started_s = 0.0
+        self._started_s = -ENDLESS_S
         self._time = time
         self._entropy = entropy
         self._watcher = watcher
@@ -145,10 +145,19 @@ class MessageBroker(Residents):
             StoreFailed: The store cannot be opened; ``reopen_later`` keeps trying.
             StoreTooNew: A newer version wrote it.
         """
-        self.state = "opening"
+        life = self._life
+        if self.state != "failed":  # a store that failed stays so until its file can be opened again
+            self.state = "opening"
         contents = await self.call(self.store.open)
+        if life == self._life:
+            self.state = "opening"
+        self._watcher.demand_own(self, contents)
         self.raise_time(contents.broker_ms)
         await self.recover(contents)
+
+    def begin_time(self, recorded_ms: int) -> None:
+        """See ``BrokerTime.begin``."""
+        self._time.begin(recorded_ms)
 
     def raise_time(self, committed_ms: int) -> None:
         """Broker time never runs behind what a store has recorded."""
@@ -334,7 +343,12 @@ class MessageBroker(Residents):
     ) -> DeliveryBatch:
         """Lock deferred messages by number: all of them or MessageNotFound."""
         fragment, now_ms = self.present(handle)
-        first, slots, until_ms = fragment.lock_deferred(source_no, sub_queue, counts, now_ms)
+        try:
+            first, slots, until_ms = fragment.lock_deferred(source_no, sub_queue, counts, now_ms)
+        except MessageNotFound:
+            # What has run out of life goes now that it was asked for.
+            self.present(handle)
+            raise
         self._alarm.note(fragment)
         return DeliveryBatch(handle, fragment.prefix, first, slots, until_ms)
 
@@ -384,7 +398,11 @@ class MessageBroker(Residents):
         touched = self._committing
         others = touched or self._tombstones or self._buried or self._freight
         if not (work or others) and self._counts.may_wait(self._changed):
-            self._quiet()
+            if self._pending or self._lines:
+                # All that was taken was refused, and took as long as a commit may.
+                self._schedule()
+            else:
+                self._quiet()
             return
         known = self._fragments
         touched.update({found.handle: found for key, found in self._changed.items() if key in known})
@@ -435,6 +453,9 @@ class MessageBroker(Residents):
                 weight = weigh(command)
                 messages += weight[0]
                 size += weight[1]
+            else:
+                # What was refused is stored nowhere, and may have taken its time: others are served in between.
+                messages += effort_of(command)
         if lines:
             lines.move_up(pending)
         return work
@@ -443,6 +464,7 @@ class MessageBroker(Residents):
         """Check and apply one command; False when it was refused and answered."""
         members = command.members if isinstance(command, Group) else [command]
         fragments: list[Fragment] = []
+        effort = 0
         for member in members:
             handle = member.handle
             fragment = handle.fragment
@@ -451,8 +473,14 @@ class MessageBroker(Residents):
                 self._refuse(command, self.unavailable(), [])
                 return False
             error = fragment.check(member, now_ms)
+            if isinstance(member, Run):
+                effort += member.effort
+                if error is None and effort > COMMIT_MESSAGES_MAX:
+                    error = QuotaExceeded(fanout.EFFORT_TEXT)
             if error is not None:
                 self._answer(command, error)
+                # A deferred message that has run out of life goes now that it was asked for.
+                self._alarm.note(fragment)
                 return False
             fragments.append(fragment)
         for member, fragment in zip(members, fragments, strict=True):

@@ -8,7 +8,15 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.broker.moving import MoveGivenUp, Mover, clear_up, store_of
-from duobus.errors import ArgumentInvalid, EntityNotFound, NotAllowed, ServerBusy, ServiceBusError, StoreFailed
+from duobus.errors import (
+    ArgumentInvalid,
+    EntityNotFound,
+    NotAllowed,
+    RowsInTheWay,
+    ServerBusy,
+    ServiceBusError,
+    StoreFailed,
+)
 from duobus.stores.catalog import MoveRow
 
 if TYPE_CHECKING:
@@ -75,6 +83,7 @@ class Moves:
             raise ServerBusy(
                 "What an earlier move of this fragment left behind is not deleted yet: a store was away. Try later."
             )
+        self._demand_free(move, entity.path)
         plan = origin.plans.get((entity.entity_id, fragment_no))
         if plan is None:
             raise origin.unavailable()
@@ -142,6 +151,13 @@ class Moves:
         if entity is None:
             raise EntityNotFound(f"There is no queue or topic '{path}' in this namespace.")
         return entity
+
+    def _demand_free(self, move: MoveRow, path: str) -> None:
+        if (move.entity_id, move.fragment_no) in self._unit.strays.get(move.to_store, ()):
+            raise RowsInTheWay(
+                f"Messaging store {move.to_store} has something under the number of fragment {move.fragment_no} of "
+                f"'{path}' that the catalog does not know, and a move would delete it. Choose another store."
+            )
 
     def _demand(self, entity: Queue) -> None:
         if self._is_stopped:

@@ -91,6 +91,13 @@ class Namespace:
             raise not_found(f"sb://{self.name}/{address.path}")
         return queue
 
+    def is_there(self, address: Address) -> bool:
+        """Whether a queue, topic or subscription of this server has this address; stored ones that are not served, too.
+
+        It does not tell whether a topic has the sub-queue of an address.
+        """
+        return self._find(address) is not None or (address.subscription is None and address.key in self.unbuilt)
+
     def is_taken(self, path: str) -> bool:
         """Whether an entity has this name; queues and topics share one name space (HTTP contract A.6.3)."""
         key = path.lower()

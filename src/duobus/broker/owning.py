@@ -19,11 +19,11 @@ from duobus.broker.scale_unit import ScaleUnit
 from duobus.broker.spreading import Spreading, SpreadQueue
 from duobus.broker.topic import Subscription, Topic
 from duobus.clock import BrokerTime, Clock
-from duobus.errors import StoreFailed, StoreUnavailable
+from duobus.errors import StoreFailed, StoreForeign, StoreUnavailable
 from duobus.model.description import CLOUD, QUEUE, SUBSCRIPTION, TOPIC, Profile, QueueDescription
 from duobus.model.quotas import Quotas
 from duobus.stores.catalog import INTENT, LIVE, CatalogContents, EntityRow, SlotRow
-from duobus.stores.interface import Tombstone
+from duobus.stores.interface import StoreContents, Tombstone
 
 if TYPE_CHECKING:
     from duobus.stores.catalog import Catalog
@@ -51,6 +51,9 @@ class LeasedTime(BrokerTime):
     def __init__(self, inner: BrokerTime, clock: Clock, ends_ms: Callable[[], int]) -> None:
         super().__init__(clock)
         self._inner = inner
+        # What other servers did meanwhile is known to nobody here, so that a clock that is ahead cannot be told; and to
+        # begin anew with the first store that comes would set back what locks of others were given by.
+        inner.is_begun = True
         self._leased_clock = clock
         self._ends_ms = ends_ms
 
@@ -94,6 +97,8 @@ class OwningUnit(ScaleUnit):
     ) -> None:
         super().__init__(catalog, log, quotas, new_id)
         self.directory = Directory(CatalogContents((), (), ()))
+        # Called whenever the catalog was read anew, at once.
+        self.seen: Callable[[Directory], None] = lambda directory: None
         self.adopted: set[int] = set()
         self.intake = Intake(self)
         self.courier = Courier(self)
@@ -129,6 +134,8 @@ class OwningUnit(ScaleUnit):
         async with self._adopting:
             rows = directory.entities_of(broker.store_id)
             self.brokers[broker.store_id] = broker
+            self.catalog.mark.see(directory.contents)
+            broker.store.mark = self.catalog.mark
             try:
                 for space in directory.contents.namespaces:
                     self.namespace(space.name)
@@ -151,6 +158,17 @@ class OwningUnit(ScaleUnit):
                 # It was not lost while it was opened.
                 self.adopted.add(broker.store_id)
             await self.spreading.see(directory, broker.store_id)
+
+    def demand_own(self, broker: MessageBroker, contents: StoreContents) -> None:
+        """See Watcher; another server may have changed the catalog, and told the store, after it was read here."""
+        try:
+            super().demand_own(broker, contents)
+        except StoreForeign:
+            self.catalog.read()
+            super().demand_own(broker, contents)
+
+    def _note_generation(self, broker: MessageBroker) -> None:
+        """Do nothing: a database that has failed over may have lost the last one, and others may have had the store."""
 
     def drop(self, store_id: int, why: str) -> MessageBroker | None:
         """Serve a store no more, from this moment: its memory is gone, links of its entities are detached."""
@@ -205,6 +223,9 @@ class OwningUnit(ScaleUnit):
     async def see(self, directory: Directory) -> None:
         """The catalog was read anew: know where everything is, and do what is asked of the stores here."""
         self.directory = directory
+        # What other servers have created, this one may be about to make in its stores.
+        self.catalog.mark.see(directory.contents)
+        self.seen(directory)
         async with self._adopting:
             await self.spreading.see(directory)
 

@@ -31,6 +31,11 @@ LATE_S: Final = 0.5
 #: What a commit may take from its handing over to its answer, in patiences of the store: the time of PE4 less what it
 #: takes to send what it holds elsewhere.
 COMMIT_PATIENCES: Final = 1.5
+#: How long a refusal may wait until a store has made sure that the messages cannot appear any more: what is left of the
+#: time of PE4 when a commit has had all of its patience.
+REFUSAL_S: Final = 0.5
+#: How long messages are sent on from one store that failed to the next; what fails later than that is refused.
+RERUN_S: Final = 5.0
 #: What deletes a whole entity may have millions of rows to delete.
 LONG_S: Final = 60.0
 #: How long a server that is told to stop waits for a store to close.
@@ -72,6 +77,7 @@ class PatientWriter:
 
     Attributes:
         is_late: The call under way is such a one.
+        is_stalled: A call was given up, and nothing has come back since.
     """
 
     def __init__(
@@ -84,6 +90,7 @@ class PatientWriter:
     ) -> None:
         self.patience_s = patience_s
         self.is_late = False
+        self.is_stalled = False
         self._late = late
         self._prompt = prompt
         self._loop = loop
@@ -131,6 +138,7 @@ class PatientWriter:
 
     def _answered(self, ticket: _Ticket, result: Any, error: BaseException | None) -> None:
         done = ticket.done
+        self.is_stalled = False
         if done is None:
             return
         # In order: what was not given up is the first one.
@@ -179,6 +187,7 @@ class PatientWriter:
 
     def _give_up(self) -> None:
         self.is_late = False
+        self.is_stalled = True
         tickets, self._tickets = self._tickets, deque()
         since_s = self._first_since_s if self._commit is None else min(self._first_since_s, self._commit_since_s)
         waited_s = self._loop.time() - since_s

@@ -57,6 +57,8 @@ class Placement:
     def __init__(self, fragments: Sequence[FragmentHandle]) -> None:
         """``fragments``: slot to fragment, in order of slot."""
         self.fragments = fragments
+        for slot, handle in enumerate(fragments):
+            handle.slot, handle.slots = slot, len(fragments)
         self._order = order_of_turns(fragments)
         self._at = 0
         self._slots: dict[bytes | None, int] = {}
@@ -113,7 +115,8 @@ class Placement:
         if not handle.online:
             raise StoreUnavailable(
                 f"The messaging store of fragment {handle.number}, where messages with this key belong, is not "
-                "available. Try again in a few seconds, or send without a key."
+                "available. Try again in a few seconds, or send without a key.",
+                (slot, slot, handle.slots) if handle.slots > 1 else None,
             )
         return handle
 

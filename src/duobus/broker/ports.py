@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from duobus.broker.fragment.source import SourceSettings
-from duobus.errors import ServiceBusError
+from duobus.errors import OperationTimeout, ServiceBusError
 from duobus.model.columns import Refusal
 from duobus.stores.interface import StoreContents, Tombstone
 
@@ -30,15 +30,17 @@ class Writer(Protocol):
 class LateRefusal:
     """The refusal of a run of which nobody knows whether it is on disk; given when it cannot appear any more (I38).
 
-    That is so once its tombstones are durable in other stores, or once its own stores were recovered without it.
+    That is so once its tombstones are durable in other stores, or once its own stores were recovered without it. While
+    all stores are away neither can happen: then the sender is told, in time, that nobody knows.
     """
 
-    __slots__ = ("_error", "_run", "_stones")
+    __slots__ = ("_error", "_is_given", "_run", "_stones")
 
     def __init__(self, run: Run, stones: list[Tombstone], error: ServiceBusError) -> None:
         self._run = run
         self._stones = list(stones)
         self._error = error
+        self._is_given = False
 
     def settled(self, stone: Tombstone) -> None:
         """One of the tombstones has done its work, or is kept."""
@@ -48,14 +50,28 @@ class LateRefusal:
                 self.give()
 
     def give(self) -> None:
-        """Answer."""
+        """Answer, unless that was done."""
+        if self._is_given:
+            return
+        self._is_given = True
         batch = self._run.batch
         batch.reply.ready.append(Refusal(batch, self._run.indices, self._error))
         batch.reply.wake()
 
+    def give_up(self) -> None:
+        """Answer that nobody knows yet. The tombstones stay where they are: they are as good as this process."""
+        self._error = OperationTimeout(
+            "The messaging stores failed while they were to store this, and none can tell yet whether it is stored. "
+            "Send it again: a first copy is deleted when its store is back, unless this server ends before."
+        )
+        self.give()
+
 
 class Watcher(Protocol):
     """Who hears of what happens to a store: the scale unit."""
+
+    def demand_own(self, broker: MessageBroker, contents: StoreContents) -> None:
+        """Raise StoreForeign when the store that was just opened is not the one that the catalog knows."""
 
     def store_opened(self, broker: MessageBroker, contents: StoreContents) -> None:
         """The store is open and its fragments are recovered."""

@@ -6,6 +6,7 @@ A link finds its queue once, when it attaches; the hot path never looks anything
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 
 from duobus.broker import clearing
 from duobus.broker.accepting import Acceptor, SessionReceiver, Waiter, give
@@ -21,6 +22,7 @@ from duobus.broker.identity import identify
 from duobus.broker.idle import IdleClock
 from duobus.broker.lending import Lender, Receiver
 from duobus.broker.placement import Placement, slot_of, string_key
+from duobus.codec import tag_counter
 from duobus.errors import (
     ArgumentInvalid,
     MessageLockLost,
@@ -40,6 +42,8 @@ COUNT_MASK = (1 << COUNT_BITS) - 1
 
 #: A queue is source 0 of each of its fragments.
 SOURCE = 0
+#: Sessions that are looked at in one go: a millisecond or two.
+SESSIONS_AT_ONCE = 10_000
 
 
 class Queue:
@@ -118,6 +122,11 @@ class Queue:
         return len(self.fragments) > 1
 
     @property
+    def partitions(self) -> int:
+        """How many fragments it has, for as long as it exists."""
+        return len(self.fragments)
+
+    @property
     def top(self) -> Queue:
         """The top-level entity of which it is all, or a part."""
         return self
@@ -187,7 +196,7 @@ class Queue:
         """Raise StoreUnavailable unless every fragment is there: management acts on all of them or none (I31)."""
         for handle in self.fragments:
             if not handle.online:
-                raise handle.broker.unavailable()
+                raise handle.unavailable()
 
     def demand_session(self, special: Special | None, *, is_ping: bool) -> None:
         """Refuse a message that belongs to no session, where every message must.
@@ -232,9 +241,10 @@ class Queue:
             MessageLockLost: The token names no fragment of this queue.
         """
         handle = self._by_number.get(int.from_bytes(token[:2], "big"))
-        if handle is None or len(token) != 16:
+        counter = tag_counter(token)
+        if handle is None or counter < 0:
             raise MessageLockLost("The lock token is not one of this entity. Receive the message again.")
-        return handle, token[:8], int.from_bytes(token[8:], "big")
+        return handle, token[:8], counter
 
     def lock_deferred(
         self, sub_queue: int, numbers: Iterable[int], holder: SessionReceiver | None = None
@@ -316,17 +326,23 @@ class Queue:
             )
         handle.broker.submit(SetSessionState(handle, lock, state, reply))
 
-    def sessions_with_messages(self) -> Iterator[str]:
-        """Ids of the sessions that have active messages, of the fragments that are there."""
-        for source in self._sources():
-            if source.sessions is not None:
-                yield from source.sessions.with_messages(source.locks)
+    def sessions_in_use(self) -> Iterator[str]:
+        """Ids of the sessions that have active messages or a state, of the fragments that are there."""
+        return chain.from_iterable(self.lists_of_sessions(None))
 
     def sessions_set_since(self, instant_ms: int) -> Iterator[str]:
         """Ids of the sessions whose state was set after an instant, of the fragments that are there."""
-        for source in self._sources():
-            if source.sessions is not None:
-                yield from source.sessions.set_since(instant_ms)
+        return chain.from_iterable(self.lists_of_sessions(instant_ms))
+
+    def lists_of_sessions(self, since_ms: int | None) -> Iterator[list[str]]:
+        """The same, list by list, between which others may have a turn; None: those that have messages or a state."""
+        for source in list(self._sources()):
+            found = source.sessions
+            if found is not None:
+                if since_ms is None:
+                    yield from found.with_anything(source.locks, SESSIONS_AT_ONCE)
+                else:
+                    yield from found.set_since(since_ms, SESSIONS_AT_ONCE)
 
     def sessions_were_used(self) -> bool:
         """Whether somebody waits for a session or has one, or did since this was asked last."""
@@ -337,7 +353,7 @@ class Queue:
         for source in self._sources():
             assert source.sessions is not None
             was_used = was_used or source.sessions.was_held
-            source.sessions.was_held = bool(source.sessions.locks)
+            source.sessions.was_held = source.sessions.has_holders
         return was_used
 
     @property
@@ -346,7 +362,7 @@ class Queue:
         if self.acceptor is None:
             return False
         return len(self.acceptor) > 0 or any(
-            bool(source.sessions and source.sessions.locks) for source in self._sources()
+            source.sessions is not None and source.sessions.has_holders for source in self._sources()
         )
 
     def _sources(self) -> Iterator[Source]:
@@ -379,7 +395,7 @@ class Queue:
             first = first_count if number == first_fragment else 1
             try:
                 if not handle.online:
-                    raise handle.broker.unavailable()
+                    raise handle.unavailable()
                 wanted = limit - len(found)
                 slots = await handle.broker.peek(handle, self.source_no, sub_queue, first, wanted, size, session_id)
             except StoreUnavailable as error:

@@ -71,7 +71,7 @@ async def recover_fragments(
     for found in contents.fragments:
         plan = broker.plans.get((found.entity_id, found.fragment_no))
         if plan is None:
-            # The catalog does not know it: a creation that was undone, or an entity being deleted.
+            # An entity being deleted, what is left of a move, or what ``ScaleUnit.demand_own`` has reported.
             continue
         # begin_generation has raised every epoch by one since ``contents`` was read.
         present = FragmentRow(found.fragment_key, found.entity_id, found.fragment_no, found.epoch + 1)

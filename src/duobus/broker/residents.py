@@ -14,7 +14,7 @@ from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.lending import Lender
 from duobus.broker.patience import LONG_S
-from duobus.broker.sources import DROP_SLICE, apply_settings
+from duobus.broker.sources import DROP_SLICE, apply_settings, demand_untouched
 from duobus.errors import ServiceBusError, StoreFailed, StoreUnavailable
 from duobus.model.columns import DeliveryBatch
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from duobus.broker.patience import PatientWriter
     from duobus.broker.placement import Placement
     from duobus.broker.ports import Plan, Watcher
-    from duobus.clock import Entropy
+    from duobus.clock import BrokerTime, Entropy
     from duobus.stores.interface import CommitBatch, FragmentRow, MessagingStore, SourceRow, Tombstone
 
 
@@ -61,6 +61,9 @@ class Residents:
     _commit_no: int
     _life: int
     _returned: list[Plan]
+    _loop: asyncio.AbstractEventLoop
+    _started_s: float
+    _time: BrokerTime
 
     if TYPE_CHECKING:
 
@@ -82,6 +85,11 @@ class Residents:
     def is_late(self) -> bool:
         """Whether its store has not answered for so long that nothing should be sent to it that can go elsewhere."""
         return self._writer.is_late
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether a call of its store was given up, and its thread has not come back since."""
+        return self._writer.is_stalled
 
     def see_late(self) -> None:
         """The store is late: what waits to be handed to it, and can be stored elsewhere, waits no longer (PE4).
@@ -144,6 +152,16 @@ class Residents:
             # What becomes of it is seen where everything of this store is.
             self.carry(_nothing).add_done_callback(asyncio.Future.exception)
 
+    def probe(self, idle_s: float) -> asyncio.Future[CommitBatch] | None:
+        """Have the store commit nothing, if its last commit began more than ``idle_s`` ago; None when it need not.
+
+        What becomes of it is seen where everything of this store is; the future raises StoreUnavailable then.
+        """
+        is_at_work = self._work is not None or bool(self._pending) or self.is_late
+        if self.state != "open" or self._time.has_ended or is_at_work or self._loop.time() - self._started_s < idle_s:
+            return None
+        return self.carry(_nothing)
+
     def _adopt(self, fragment: Fragment) -> None:
         handle = fragment.handle
         assert isinstance(handle, FragmentHandle)
@@ -175,9 +193,12 @@ class Residents:
 
         Raises:
             StoreUnavailable: The store is away, or failed on this and is being reopened.
+            RowsInTheWay: Some of them have had messages already; these are another's.
         """
         asked = [(plan.handle.entity_id, plan.handle.number, sorted(plan.settings)) for plan in plans]
         found = await self.use(lambda: self.store.add_fragments(asked))
+        for plan, (_, sources) in zip(plans, found, strict=True):
+            demand_untouched(plan.handle, sources)
         for plan, (row, sources) in zip(plans, found, strict=True):
             handle = plan.handle
             self.plans[handle.entity_id, handle.number] = plan

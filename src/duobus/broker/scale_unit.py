@@ -8,24 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from duobus.broker.destination import check_targets
 from duobus.broker.differences import differences
 from duobus.broker.forwarding import Forwarding
-from duobus.broker.founding import create_fragments, plans_of
-from duobus.broker.fragment.commands import Run
+from duobus.broker.founding import (
+    NotCreated,
+    create_fragments,
+    create_somewhere,
+    drop_from_stores,
+    plans_of,
+    withdrawn_path,
+)
+from duobus.broker.fragment.commands import Rerun, Run
 from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.idle import IdleWatch
 from duobus.broker.message_broker import MessageBroker
 from duobus.broker.moves import Moves
 from duobus.broker.namespace import Namespace
+from duobus.broker.patience import REFUSAL_S, RERUN_S
 from duobus.broker.ports import LateRefusal
 from duobus.broker.queue import COUNT_BITS, Queue
+from duobus.broker.record_keeping import RecordKeeping
 from duobus.broker.shares import whole_of
 from duobus.broker.topic import Subscription, Topic
 from duobus.broker.topic_life import TopicLife
@@ -33,9 +42,11 @@ from duobus.clock import Entropy
 from duobus.errors import (
     EntityAlreadyExists,
     QuotaExceeded,
+    RowsInTheWay,
     ServerBusy,
     ServiceBusError,
     StoreFailed,
+    StoreForeign,
     StoreUnavailable,
 )
 from duobus.model.address import not_found
@@ -50,9 +61,12 @@ from duobus.model.description import (
     from_json,
     to_json,
 )
+from duobus.model.message_ids import MessageIds
 from duobus.model.quotas import Quotas
+from duobus.stores import belonging
 from duobus.stores.catalog import LIVE, CatalogContents, EntityRow, SlotRow
 from duobus.stores.interface import StoreContents, Tombstone
+from duobus.stores.postgres_place import is_postgres
 
 if TYPE_CHECKING:
     from duobus.stores.catalog import Catalog
@@ -76,7 +90,9 @@ class ScaleUnit:
         moves: Of fragments from one store to another.
         topics: Makes, changes and deletes topics and what belongs to them.
         new_id: Gives ``newid()`` of rules its values.
+        message_ids: For messages that come without one.
         partitions: Fragments of a partitioned entity that is created from now on.
+        strays: Store id to the fragments, by entity id and number, that it has and the catalog does not know.
         store_events: What happened to stores, for the log: called with (store id, "opened" or "failed", why).
     """
 
@@ -94,6 +110,9 @@ class ScaleUnit:
         self.partitions = FRAGMENTS_STANDARD
         self.forwarding = Forwarding(self.namespace)
         self.catalog = catalog
+        self.strays: dict[int, set[tuple[int, int]]] = {}
+        # Those of stores in files: a database that has failed over may have lost the last ones, and is gone on with.
+        self._generations: dict[int, int] = {}
         self._tombstones: dict[int, list[Tombstone]] = {}
         # Tombstones for which no store is there, with the refusals that wait for them.
         self._homeless: list[tuple[Tombstone, LateRefusal]] = []
@@ -101,7 +120,9 @@ class ScaleUnit:
         self.idle_watch = IdleWatch(self._queues, self.now_ms, self._delete_idle)
         self.moves = Moves(self)
         self.topics = TopicLife(self)
+        self._records = RecordKeeping(self)
         self.new_id: Callable[[], uuid.UUID] = new_id or Entropy().uuid
+        self.message_ids = MessageIds(self.new_id)
         self._deletions: set[asyncio.Task[None]] = set()
         # Entities that are gone for clients, of which a store that failed still holds something.
         self._unfinished: list[Queue] = []
@@ -112,7 +133,13 @@ class ScaleUnit:
         """Open every store and recover what lives there; a store that does not open is retried in the background.
 
         ``brokers`` must be complete and ``contents`` be what the catalog held.
+
+        Raises:
+            StoreForeign: A store and the catalog do not belong together; nothing was changed.
         """
+        self._generations = dict(contents.generations)
+        for broker in self.brokers.values():
+            broker.store.mark = self.catalog.mark
         for space in contents.namespaces:
             self.namespace(space.name)
         entities = [row for row in contents.entities if row.kind == QUEUE]
@@ -123,7 +150,7 @@ class ScaleUnit:
         for row in entities:
             if row.state in (LIVE, "intent"):
                 self._add_queue(row)
-        await self._open_stores()
+        await self._open_stores(contents)
         await self.moves.resume(contents.moves)
         for row in entities:
             await self._resume(row)
@@ -132,20 +159,28 @@ class ScaleUnit:
             self.idle_watch.begin(queue)
             self.forwarding.begin(queue, queue.source_no)
 
-    async def _open_stores(self) -> None:
+    async def _open_stores(self, known: CatalogContents) -> None:
         """All stores are opened before any is recovered: a tombstone may lie in any of the others."""
         opened: dict[int, StoreContents] = {}
         for store_id, broker in self.brokers.items():
             try:
                 found = await broker.call(broker.store.open)
+                self.demand_own(broker, found)
+                await self._records.begin(broker, known)
+            except StoreForeign:
+                # Before any of them was touched.
+                raise
             except StoreFailed as error:
                 self.store_failed(broker, error)
                 broker.reopen_later(error)
                 continue
             opened[store_id] = found
-            broker.raise_time(found.broker_ms)
             for stone in found.tombstones:
                 self._tombstones.setdefault(stone.store_id, []).append(stone)
+        recorded_ms = max((found.broker_ms for found in opened.values()), default=0)
+        for store_id in opened:
+            # Before anything asks for the time: the clock may be wrong.
+            self.brokers[store_id].begin_time(recorded_ms)
         for store_id, found in opened.items():
             broker = self.brokers[store_id]
             try:
@@ -160,6 +195,7 @@ class ScaleUnit:
         self.forwarding.stop()
         await self.moves.stop()
         await asyncio.gather(*self._deletions)
+        await self._records.stop()
         await asyncio.gather(*(broker.close() for broker in self.brokers.values()))
 
     # -- entities -----------------------------------------------------------------------------------------------
@@ -202,7 +238,7 @@ class ScaleUnit:
             ArgumentInvalid: What it forwards to does not exist.
             EntityAlreadyExists: The name is taken.
             QuotaExceeded: The namespace has as many entities as it may.
-            StoreUnavailable: A store that would hold part of it is away. The intent is undone at the next start.
+            StoreUnavailable: No store that could hold it is there, or several failed on it one after the other.
         """
         home = self.namespace(namespace)
         key = description.name.lower()
@@ -210,21 +246,41 @@ class ScaleUnit:
             raise EntityAlreadyExists(f"The entity '{description.name}' exists already. Choose another name.")
         if demand_targets:
             check_targets(home, description)
-        slots = self.place(home, description.name, is_partitioned=description.enable_partitioning)
         encoded = to_json(description)
-        entity_id = self.catalog.begin_create(home.name, QUEUE, description.name, encoded, slots)
-        row = EntityRow(entity_id, home.name, QUEUE, description.name, encoded, "intent", len(slots), slots)
-        queue = self.make_queue(row)
-        try:
-            await create_fragments(plans_of(queue))
-        except (StoreFailed, ServiceBusError) as error:
-            self.catalog.begin_delete(entity_id)
-            raise StoreUnavailable(f"The queue '{description.name}' could not be created: {error}") from error
-        self.catalog.mark_live(entity_id)
+
+        async def attempt() -> Queue:
+            slots = self.place(home, description.name, is_partitioned=description.enable_partitioning)
+            entity_id = self.catalog.begin_create(home.name, QUEUE, description.name, encoded, slots)
+            row = EntityRow(entity_id, home.name, QUEUE, description.name, encoded, "intent", len(slots), slots)
+            made = self.make_queue(row)
+            try:
+                await create_fragments(plans_of(made))
+            except RowsInTheWay:
+                # To undo it would delete what is another's: the intent stays, and holds the name.
+                raise
+            except (StoreFailed, ServiceBusError) as error:
+                self.withdraw(made)
+                raise NotCreated(made, error) from error
+            self.catalog.mark_live(entity_id)
+            return made
+
+        queue = await create_somewhere(attempt)
         home.queues[key] = queue
+        self.report_left_out(queue)
         self.idle_watch.begin(queue)
         self.forwarding.begin(queue)
         return queue
+
+    def withdraw(self, entity: Queue) -> None:
+        """Undo a creation that a store has failed; what other stores have of it goes at once, the rest when it is back.
+
+        Its name is free from now on, for another try elsewhere.
+        """
+        if isinstance(entity, (Topic, Subscription)):
+            self.topics.withdraw(entity)
+        else:
+            self.catalog.withdraw(entity.entity_id, withdrawn_path(entity.path, entity.entity_id))
+        self._clear_beside(entity, f"what there was of {entity.kind} '{entity.path}', which a store has failed on")
 
     async def update_queue(self, namespace: str, description: QueueDescription, *, profile: Profile = CLOUD) -> Queue:
         """Change a queue's properties to ``description``; durable on return, and in force everywhere.
@@ -304,21 +360,31 @@ class ScaleUnit:
             self.store_events(0, "deleted", why)
 
     def place(self, home: Namespace, name: str, *, is_partitioned: bool) -> tuple[SlotRow, ...]:
-        """Where the fragments of a new queue or topic belong.
+        """Where the fragments of a new queue or topic belong: evenly in all stores that are there (decision 0046).
 
         Raises:
             QuotaExceeded: The namespace has as many entities as it may.
-            StoreUnavailable: A store is away.
+            StoreUnavailable: All stores are away.
         """
         self._demand_room(home, name, is_partitioned=is_partitioned)
-        away = [broker for broker in self.brokers.values() if broker.state != "open"]
-        if away:
-            raise away[0].unavailable()
-        store_ids = sorted(self.brokers)
+        there = [broker for broker in self.brokers.values() if broker.state == "open"]
+        if not there:
+            raise next(iter(self.brokers.values())).unavailable()
+        store_ids = sorted(broker.store_id for broker in [one for one in there if not one.is_late] or there)
         count = self.partitions if is_partitioned else 1
         # The first fragment of each entity starts one store further, so that plain entities spread too.
         offset = sum(len(space.queues) + len(space.topics) for space in self.namespaces.values())
         return tuple(SlotRow(slot, slot, store_ids[(offset + slot) % len(store_ids)]) for slot in range(count))
+
+    def report_left_out(self, entity: Queue) -> None:
+        """Log the stores that have nothing of a new entity only because they are away: it may be moved there."""
+        used = {handle.broker.store_id for handle in entity.fragments}
+        if len(used) >= min(len(entity.fragments), len(self.brokers)):
+            return
+        for store_id, broker in self.brokers.items():
+            if store_id not in used and (broker.state != "open" or broker.is_late):
+                why = f"{entity.kind} '{entity.path}' was created without it; when it is back: duobus fragment move"
+                self.store_events(store_id, "left out", why)
 
     def _demand_room(self, home: Namespace, name: str, *, is_partitioned: bool) -> None:
         kinds, limit, kind = len(home.queues) + len(home.topics) + len(home.unbuilt), self.quotas.entities, "entities"
@@ -372,8 +438,7 @@ class ScaleUnit:
 
     async def _clear(self, queue: Queue) -> None:
         """Delete what the stores hold of a queue that was taken away."""
-        for broker in {handle.broker.store_id: handle.broker for handle in queue.fragments}.values():
-            await broker.drop_entity(queue.entity_id)
+        await drop_from_stores(queue)
         self.catalog.finish_delete(queue.entity_id)
 
     def report_differences(self, entity: Queue, kept: msgspec.Struct, asked: msgspec.Struct) -> None:
@@ -407,17 +472,54 @@ class ScaleUnit:
                 for store_id in {slot.store_id for slot in row.slots}:
                     await self.brokers[store_id].drop_entity(row.entity_id)
                 self.catalog.finish_delete(row.entity_id)
-        except (StoreFailed, StoreUnavailable) as error:
+        except (StoreFailed, StoreUnavailable, RowsInTheWay) as error:
             # A store is away: the intent stays in the catalog for the next start.
             self.store_events(0, "unfinished", f"{row.state} of '{row.path}': {error}")
 
     # -- what message brokers report (Watcher) ------------------------------------------------------------------
 
+    def demand_own(self, broker: MessageBroker, contents: StoreContents) -> None:
+        """Compare a store that was just opened with the catalog; see Watcher."""
+        mark = self.catalog.mark
+        belonging.demand_own(mark, contents, f"Messaging store {broker.store_id}")
+        seen = self._generations.get(broker.store_id, 0)
+        if mark.identity and contents.generation < seen:
+            raise StoreForeign(
+                f"Messaging store {broker.store_id} is at generation {contents.generation}, and has been at {seen}: an "
+                "older copy of it was put in its place, and what was given out since would be given out again. "
+                + _replace_advice(broker.store_id)
+            )
+        found = {(row.entity_id, row.fragment_no) for row in contents.fragments}
+        if not mark.identity or found == broker.plans.keys():
+            return
+        try:
+            known = self.catalog.read()
+        except StoreFailed as error:
+            self.store_events(broker.store_id, "not compared", f"the catalog cannot be read: {error}")
+            return
+        missing = belonging.missing_from(known, broker.store_id, found)
+        if missing:
+            raise StoreForeign(
+                f"Messaging store {broker.store_id} lacks {len(missing)} fragments that the catalog says are there "
+                f"({_some(missing)}): it is an older copy of that store. " + _replace_advice(broker.store_id)
+            )
+        strays = self.strays[broker.store_id] = belonging.unknown_to(known, broker.store_id, found)
+        if strays:
+            names = _some([f"fragment {number} of entity {entity_id}" for entity_id, number in sorted(strays)])
+            self.store_events(
+                broker.store_id,
+                "unknown fragments",
+                f"{names}: the catalog does not know these. They are left alone, and nobody is handed what is in them. "
+                "Was an older copy of this store put in its place?",
+            )
+
     def store_opened(self, broker: MessageBroker, contents: StoreContents) -> None:
         """Log it, and see to the tombstones that waited for a store."""
         self.store_events(broker.store_id, "opened", f"generation {broker.generation}")
+        self._note_generation(broker)
         self.forwarding.store_opened(broker)
         self.moves.store_opened()
+        self._records.store_opened(broker)
         unfinished, self._unfinished = self._unfinished, []
         for entity in unfinished:
             self._clear_beside(entity, f"{entity.kind} '{entity.path}' had been deleted when a store failed")
@@ -428,6 +530,17 @@ class ScaleUnit:
                 refusal.settled(stone)
             else:
                 broker.keep_tombstone(stone, refusal)
+
+    def _note_generation(self, broker: MessageBroker) -> None:
+        """The store's new generation is durable; from now on an older copy of it is known."""
+        if is_postgres(broker.place) or self._generations.get(broker.store_id) == broker.generation:
+            return
+        self._generations[broker.store_id] = broker.generation
+        try:
+            self.catalog.note_generations({broker.store_id: broker.generation})
+        except StoreFailed as error:
+            # The next opening notes it.
+            self.store_events(broker.store_id, "not noted", f"generation {broker.generation}: {error}")
 
     def store_failed(self, broker: MessageBroker, error: BaseException) -> None:
         """Log it."""
@@ -459,21 +572,23 @@ class ScaleUnit:
         """Send a keyless run elsewhere; answer a keyed one with its definite, retriable error (I28)."""
         for stone in stones:
             self._tombstones.setdefault(stone.store_id, []).append(stone)
-        error: ServiceBusError = broker.unavailable()
-        if run.placement is not None:
+        stones = run.tombstones + stones
+        error: ServiceBusError = run.handle.home.unavailable(broker)
+        loop = asyncio.get_running_loop()
+        since_s = run.since_s if isinstance(run, Rerun) else loop.time()
+        # Stores that come back and fail again at once must not keep it on its way between them for ever.
+        if run.placement is not None and (broker.state == "open" or loop.time() - since_s < RERUN_S):
             try:
                 handle = run.placement.keyless(run.batch.bytes_total)
             except StoreUnavailable as none_left:
                 error = none_left
             else:
-                again = Run(handle, run.source_no, run.batch, run.indices, run.placement)
-                again.tombstones = run.tombstones + stones
-                handle.broker.submit(again)
+                handle.broker.submit(Rerun(run, handle, stones, since_s))
                 return
-        stones = run.tombstones + stones
         refusal = LateRefusal(run, stones, error)
         if stones:
             self.stones_unkept([(stone, refusal) for stone in stones])
+            loop.call_later(REFUSAL_S, refusal.give_up)
         else:
             refusal.give()
 
@@ -498,3 +613,21 @@ class ScaleUnit:
             for broker in self.brokers.values():
                 if broker.store_id != store_id and broker.state == "open":
                     broker.bury(store_id, generation)
+
+
+#: Fragments that one line of the log, or one refusal, names.
+_NAMED: Final = 5
+
+
+def _replace_advice(store_id: int) -> str:
+    """What to do about a store that is older than it was."""
+    return (
+        "Put the right one back, or restore a whole backup into an empty folder (duobus restore), or give the store up "
+        f"(duobus store replace {store_id} --although-readable)."
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first few of them."""
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

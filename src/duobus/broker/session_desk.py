@@ -14,7 +14,7 @@ from duobus.broker.fragment.owner import Owner
 from duobus.broker.fragment.sessions import SessionLock, session_lock_lost
 from duobus.broker.fragment.slot import MAIN
 from duobus.broker.outlets import tell_woken
-from duobus.errors import InternalError, StoreUnavailable
+from duobus.errors import InternalError, MessageNotFound, StoreUnavailable
 from duobus.model.columns import DeliveryBatch
 
 if TYPE_CHECKING:
@@ -42,6 +42,9 @@ class SessionDesk:
         """
         fragment, now_ms = self._broker.present(handle)
         lock = sessions.accept(fragment, fragment.sources[source_no], session_id, owner, now_ms)
+        if fragment.ended:
+            # Its former holder, whose lock had run out, hears of it before the new one does.
+            tell(fragment)
         self._broker.note_deadline(fragment)
         return lock
 
@@ -60,16 +63,26 @@ class SessionDesk:
         Raises:
             SessionLockLost: It is over.
         """
-        if not lock.is_over:
+        if not lock.is_over or handle.fragment is not None:
             fragment, now_ms = self._broker.present(handle)
-            until_ms = sessions.renew(fragment.sources[lock.source_no], lock, now_ms)
+            source, was_over = fragment.sources.get(lock.source_no), lock.is_over
+            until_ms = None if source is None else sessions.renew(fragment, source, lock, now_ms)
             if until_ms is not None:
+                if was_over:
+                    # There may be messages by now.
+                    self._broker.follow_up(fragment, [])
                 return until_ms
         raise session_lock_lost(lock.session_id)
 
     def release(self, handle: FragmentHandle, lock: SessionLock, *, counted: bool) -> None:
         """Give a session back, with all messages that its holder has; one that is over is no error."""
-        if not lock.is_over and handle.fragment is not None:
+        if handle.fragment is None:
+            return
+        if lock.is_over:
+            source = handle.fragment.sources.get(lock.source_no)
+            if source is not None and source.sessions is not None:
+                source.sessions.let_go(lock.session_id, lock)
+        else:
             try:
                 fragment, now_ms = self._broker.present(handle)
             except StoreUnavailable:
@@ -119,7 +132,12 @@ class SessionDesk:
             MessageNotFound: One of them is not deferred, or belongs to another session.
         """
         fragment, now_ms = self._broker.present(handle)
-        first, slots, until_ms = sessions.lock_deferred(fragment, lock, counts, now_ms)
+        try:
+            first, slots, until_ms = sessions.lock_deferred(fragment, lock, counts, now_ms)
+        except MessageNotFound:
+            # What has run out of life goes now that it was asked for.
+            self._broker.present(handle)
+            raise
         self._broker.note_touched(fragment)
         return DeliveryBatch(handle, fragment.prefix, first, slots, until_ms)
 

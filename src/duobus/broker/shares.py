@@ -67,9 +67,19 @@ class Spread:
         """Whether every share is there: nothing may be placed by a key before."""
         return bool(self.shares) and self.shares[-1].path.endswith(f"/{len(self.shares)}")
 
+    @property
+    def slots(self) -> int:
+        """How many slots, and so fragments, there are."""
+        return len(self._by_slot)
+
     def of_key(self, key: bytes) -> int:
         """The share in which messages with this key belong."""
         return self._by_slot[slot_of(key, len(self._by_slot))]
+
+    def slots_of(self, index: int) -> tuple[int, int, int]:
+        """The first and the last slot of a share, and how many the queue has."""
+        first = self._by_slot.index(index)
+        return first, first + self._by_slot.count(index) - 1, len(self._by_slot)
 
     def of_number(self, fragment_no: int) -> int | None:
         """The share that has this fragment, or None."""

@@ -40,9 +40,19 @@ if TYPE_CHECKING:
 class SpreadQueue(Queue):
     """A queue that is spread, as every server knows it: its name and properties. What is in it, its shares know."""
 
-    __slots__ = ()
+    __slots__ = ("slots",)
 
     is_spread = True
+
+    def __init__(self, entity_id: int, namespace: str, description: QueueDescription, slots: int) -> None:
+        """``slots``: how many fragments its shares have together."""
+        super().__init__(entity_id, namespace, description, ())
+        self.slots = slots
+
+    @property
+    def partitions(self) -> int:
+        """See Queue."""
+        return self.slots
 
     @property
     def is_partitioned(self) -> bool:
@@ -131,7 +141,7 @@ class Spreading:
         except (StoreFailed, ServiceBusError):
             catalog.begin_delete(entity_id)
             raise
-        queue = home.queues[about.name.lower()] = SpreadQueue(entity_id, home.name, about, ())
+        queue = home.queues[about.name.lower()] = SpreadQueue(entity_id, home.name, about, unit.partitions)
         await unit.read_again()
         return queue
 
@@ -201,9 +211,12 @@ class Spreading:
             about = from_json(spread.row.description, QueueDescription)
             kept = home.queues.get(key)
             if kept is None:
-                home.queues[key] = SpreadQueue(spread.row.entity_id, home.name, about, ())
-            elif isinstance(kept, SpreadQueue) and differences(kept.description, about):
-                kept.change(about)
+                home.queues[key] = SpreadQueue(spread.row.entity_id, home.name, about, spread.slots)
+            elif isinstance(kept, SpreadQueue):
+                # The catalog may have been read while another server was still recording its shares.
+                kept.slots = spread.slots
+                if differences(kept.description, about):
+                    kept.change(about)
         for home in self._unit.namespaces.values():
             for key, queue in list(home.queues.items()):
                 if isinstance(queue, SpreadQueue) and (home.name.lower(), key) not in directory.spreads:

@@ -16,6 +16,7 @@ from duobus.broker.fragment.commands import Run
 from duobus.broker.fragment.fanout import TopicRules
 from duobus.broker.fragment.source import SourceSettings
 from duobus.broker.handle import FragmentHandle
+from duobus.broker.lines import AHEAD_MESSAGES
 from duobus.broker.queue import SOURCE, Queue
 from duobus.errors import NotAllowed
 from duobus.model.columns import Refusal, SendBatch
@@ -25,7 +26,7 @@ from duobus.model.description import (
     SubscriptionDescription,
     TopicDescription,
 )
-from duobus.rules import Rule, RuleSet, compile_rule
+from duobus.rules import EFFORT_OF_A_MESSAGE, Rule, RuleSet, compile_rule
 
 #: Copies that one run of messages may lead to, unless it is one message or a batch: some 50 ms of a commit. A rest of
 #: less than a quarter of that goes with the last run: one of its own would cost more than it spares the others.
@@ -83,9 +84,15 @@ class Topic(Queue):
 
     def send(self, batch: SendBatch) -> None:
         """Publish messages; what comes to ``batch.reply`` is as of a queue."""
+        rules = self.rules.rules
+        is_heavy = rules.may_exceed(batch.payloads, batch.bytes_total)
+        if (batch.n == 1 or batch.atomic or batch.ping) and not is_heavy:
+            super().send(batch)
+            return
         # Where messages may be refused, each is for itself; and no commit gets longer than what is atomic asks for.
-        step = 1 if self.rules.refuses_unmatched else max(1, COPIES_AT_ONCE // max(1, len(self.subscriptions)))
-        if batch.n <= step + step // 4 or batch.atomic or batch.ping:
+        is_single = is_heavy or self.rules.refuses_unmatched
+        step = 1 if is_single else min(rules.at_once, max(1, COPIES_AT_ONCE // max(1, len(self.subscriptions))))
+        if batch.n <= step + step // 4 and not is_heavy:
             super().send(batch)
             return
         self.prepare(batch)
@@ -96,8 +103,17 @@ class Topic(Queue):
             batch.reply.wake()
         for handle, indices, is_keyless in runs:
             every = list(range(batch.n)) if indices is None else indices
-            for part in parts_of(every, step):
-                handle.broker.submit(Run(handle, SOURCE, batch, part, self.placement if is_keyless else None))
+            parts: Iterable[list[int] | None] = parts_of(every, step)
+            if batch.atomic:
+                parts = [indices]
+            for part in parts:
+                run = Run(handle, SOURCE, batch, part, self.placement if is_keyless else None)
+                if is_heavy:
+                    # It stands in line as what it takes, so that one of them goes ahead at a time (I62).
+                    of_it = batch.payloads if part is None else [batch.payloads[index] for index in part]
+                    effort = sum(map(rules.strain_of, of_it)) // EFFORT_OF_A_MESSAGE
+                    run.share = max(run.share[0], min(effort, AHEAD_MESSAGES)), run.share[1]
+                handle.broker.submit(run)
 
     def numbers(self) -> tuple[list[int], int]:
         """Messages per kind, of which a topic has scheduled ones only (HTTP contract A.5.2), and bytes of all."""
@@ -136,7 +152,7 @@ class Subscription(Queue):
         rules: Compiled, in the order of ``about.rules``.
     """
 
-    __slots__ = ("about", "rules", "topic")
+    __slots__ = ("_counted", "about", "rules", "topic")
 
     kind = "subscription"
 
@@ -147,6 +163,15 @@ class Subscription(Queue):
         self.topic = topic
         self.about = about
         self.rules: list[Rule] = [compile_rule(rule) for rule in about.rules]
+        # The list that was counted; each change makes another one.
+        self._counted: tuple[list[Rule], int] = ([], 0)
+
+    @property
+    def correlations(self) -> int:
+        """How many of its rules have a correlation filter."""
+        if self._counted[0] is not self.rules:
+            self._counted = self.rules, sum(rule.is_correlation for rule in self.rules)
+        return self._counted[1]
 
     @property
     def top(self) -> Queue:
@@ -276,9 +301,11 @@ def subscription_path(topic: str, name: str) -> str:
 
 def count_filters(subscriptions: Iterable[Subscription]) -> tuple[int, int]:
     """How many SQL and correlation filters these subscriptions have (HTTP contract E.7)."""
-    rules = [rule for subscription in subscriptions for rule in subscription.rules]
-    correlations = sum(rule.is_correlation for rule in rules)
-    return len(rules) - correlations, correlations
+    rules = correlations = 0
+    for subscription in subscriptions:
+        rules += len(subscription.rules)
+        correlations += subscription.correlations
+    return rules - correlations, correlations
 
 
 def without_subscriptions(topic: TopicDescription) -> TopicDescription:

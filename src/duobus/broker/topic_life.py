@@ -15,7 +15,13 @@ import msgspec
 
 from duobus.broker import sources
 from duobus.broker.destination import check_targets
-from duobus.broker.founding import create_fragments
+from duobus.broker.founding import (
+    NotCreated,
+    create_fragments,
+    create_somewhere,
+    drop_from_stores,
+    withdrawn_path,
+)
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.ports import Plan
 from duobus.broker.topic import Subscription, Topic, count_filters, subscription_path, without_subscriptions
@@ -23,6 +29,7 @@ from duobus.errors import (
     EntityAlreadyExists,
     EntityNotFound,
     QuotaExceeded,
+    RowsInTheWay,
     ServerBusy,
     ServiceBusError,
     StoreFailed,
@@ -51,6 +58,7 @@ from duobus.rules.ruleset import CORRELATION_RULES_MAX, SQL_RULES_MAX
 from duobus.stores.catalog import DELETING, INTENT, LIVE, EntityRow, SlotRow
 
 if TYPE_CHECKING:
+    from duobus.broker.namespace import Namespace
     from duobus.broker.scale_unit import ScaleUnit
 
 
@@ -104,7 +112,7 @@ class TopicLife:
             if row.kind == SUBSCRIPTION and row.state != LIVE:
                 try:
                     await self._resume_subscription(row)
-                except (StoreFailed, StoreUnavailable) as error:
+                except (StoreFailed, StoreUnavailable, RowsInTheWay) as error:
                     self._unit.store_events(0, "unfinished", f"{row.state} of subscription '{row.path}': {error}")
         self._subscriptions = {}
 
@@ -151,7 +159,7 @@ class TopicLife:
             EntityAlreadyExists: The name is taken.
             ArgumentInvalid, ArgumentOutOfRange: A property or a rule is wrong; nothing was created.
             QuotaExceeded: The namespace has as many entities as it may, or the topic too many subscriptions or rules.
-            StoreUnavailable: A store that would hold part of it is away. The intent is undone at the next start.
+            StoreUnavailable: No store that could hold it is there, or several failed on it one after the other.
         """
         unit = self._unit
         check_topic(about, profile)
@@ -159,33 +167,45 @@ class TopicLife:
         home = unit.namespace(namespace)
         if home.is_taken(about.name):
             raise EntityAlreadyExists(f"The entity '{about.name}' exists already. Choose another name.")
-        slots = unit.place(home, about.name, is_partitioned=about.enable_partitioning)
         own = without_subscriptions(about)
-        topic = self._make(0, home.name, own, slots)
-        wanted = [Subscription(topic, 0, subscription) for subscription in about.subscriptions]
+        draft = self._make(0, home.name, own, unit.place(home, about.name, is_partitioned=about.enable_partitioning))
+        wanted = [Subscription(draft, 0, subscription) for subscription in about.subscriptions]
         for subscription in wanted:
             check_targets(home, subscription.description)
         _demand_filters(wanted)
+        topic = await create_somewhere(lambda: self._try_to_create(home, own, about.subscriptions))
+        home.topics[about.name.lower()] = topic
+        unit.report_left_out(topic)
+        for entity in (*topic.subscriptions.values(), topic):
+            unit.idle_watch.begin(entity)
+            unit.forwarding.begin(entity, entity.source_no)
+        return topic
+
+    async def _try_to_create(
+        self, home: Namespace, about: TopicDescription, subscriptions: Sequence[SubscriptionDescription]
+    ) -> Topic:
+        """Create a topic with its subscriptions in stores that are there; raises NotCreated when one fails on it."""
+        unit = self._unit
+        slots = unit.place(home, about.name, is_partitioned=about.enable_partitioning)
         with unit.catalog.together():
             topic = self._make(
-                unit.catalog.begin_create(home.name, TOPIC, about.name, to_json(own), slots), home.name, own, slots
+                unit.catalog.begin_create(home.name, TOPIC, about.name, to_json(about), slots), home.name, about, slots
             )
-            made = [self._begin_subscription(topic, subscription) for subscription in about.subscriptions]
+            made = [self._begin_subscription(topic, subscription) for subscription in subscriptions]
+        for subscription in made:
+            topic.attach(subscription)
         try:
             await self._create_fragments(topic)
+        except RowsInTheWay:
+            # To undo it would delete what is another's: the intent stays, and holds the name.
+            raise
         except (StoreFailed, ServiceBusError) as error:
-            unit.catalog.begin_delete(topic.entity_id)
-            raise StoreUnavailable(f"The topic '{about.name}' could not be created: {error}") from error
+            unit.withdraw(topic)
+            raise NotCreated(topic, error) from error
         with unit.catalog.together():
             unit.catalog.mark_live(topic.entity_id)
             for subscription in made:
                 unit.catalog.mark_live(subscription.source_no)
-        for subscription in made:
-            topic.attach(subscription)
-        home.topics[about.name.lower()] = topic
-        for entity in (*made, topic):
-            unit.idle_watch.begin(entity)
-            unit.forwarding.begin(entity, entity.source_no)
         return topic
 
     async def update_topic(self, namespace: str, about: TopicDescription, *, profile: Profile = CLOUD) -> Topic:
@@ -246,10 +266,12 @@ class TopicLife:
         subscription = self._begin_subscription(topic, about)
         try:
             await self._create_sources(subscription)
-        except (StoreFailed, ServiceBusError) as error:
+        except RowsInTheWay:
             topic.sources.pop(subscription.source_no, None)
-            unit.catalog.begin_delete(subscription.source_no)
-            raise StoreUnavailable(f"The subscription '{subscription.path}' could not be created: {error}") from error
+            raise
+        except (StoreFailed, ServiceBusError) as error:
+            unit.withdraw(subscription)
+            raise NotCreated(subscription, error) from error
         unit.catalog.mark_live(subscription.source_no)
         if topic.is_deleted:
             raise not_found(f"sb://{topic.namespace}/{topic.path}")
@@ -356,6 +378,22 @@ class TopicLife:
         unit.forwarding.end(entity)
         unit.tell(entity)
 
+    def withdraw(self, entity: Topic | Subscription) -> None:
+        """Begin the deletion of what could not be created; see ``ScaleUnit.withdraw``."""
+        catalog = self._unit.catalog
+        if isinstance(entity, Subscription):
+            catalog.withdraw(entity.source_no, withdrawn_path(entity.path, entity.source_no))
+            entity.topic.sources.pop(entity.source_no, None)
+            for handle, part in zip(entity.topic.fragments, entity.fragments, strict=True):
+                part.fragment = handle.fragment
+                sources.forget_source(part, entity.source_no)
+            return
+        path = withdrawn_path(entity.path, entity.entity_id)
+        with catalog.together():
+            catalog.withdraw(entity.entity_id, path)
+            for subscription in entity.subscriptions.values():
+                catalog.withdraw(subscription.source_no, subscription_path(path, subscription.about.name))
+
     async def clear(self, entity: Topic | Subscription) -> None:
         """Delete what the stores hold of an entity that was taken away."""
         unit = self._unit
@@ -363,8 +401,7 @@ class TopicLife:
             await sources.drop_source(entity.topic.fragments, entity.topic.entity_id, entity.source_no)
             unit.catalog.finish_delete(entity.source_no)
             return
-        for broker in {handle.broker.store_id: handle.broker for handle in entity.fragments}.values():
-            await broker.drop_entity(entity.entity_id)
+        await drop_from_stores(entity)
         for subscription in entity.subscriptions.values():
             unit.catalog.finish_delete(subscription.source_no)
         unit.catalog.finish_delete(entity.entity_id)
@@ -393,9 +430,14 @@ class TopicLife:
     async def _create_sources(self, subscription: Subscription) -> None:
         settings = subscription.own_settings()
         subscription.topic.sources[subscription.source_no] = settings
-        await asyncio.gather(
-            *(sources.add_source(one, subscription.source_no, settings) for one in subscription.topic.fragments)
+        outcomes = await asyncio.gather(
+            *(sources.add_source(one, subscription.source_no, settings) for one in subscription.topic.fragments),
+            return_exceptions=True,
         )
+        # Only when all have come to their end: who is told of a failure takes all of it back.
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     def _written(self, subscription: Subscription, wanted: SubscriptionDescription) -> SubscriptionDescription:
         """A new description, durable."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from duobus.cli.desk_work import Pace, Totals, Work
+from duobus.cli.remote import said
 from duobus.codec import Symbol
 from duobus.errors import ServiceBusError
 from duobus.model.durations import format_duration, parse_duration
@@ -26,6 +27,7 @@ from duobus.rules.selection import Selection
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage, ServiceBusReceiver
+    from azure.servicebus.amqp import AmqpAnnotatedMessage
 
     from duobus.cli.remote import Remote
 
@@ -154,7 +156,8 @@ class SdkDesk:
             except ServiceBusError as error:
                 totals.skip(record["sequenceNumber"], str(error))
                 return False
-            sender.send_messages(sdk_message(form))
+            if not _is_sent(sender, sdk_message(form), record["sequenceNumber"], totals):
+                return False
         receiver.complete_message(message)
         totals.moved += 1
         return True
@@ -173,8 +176,7 @@ class SdkDesk:
                 except (ServiceBusError, ValueError, TypeError) as error:
                     totals.skip(record.get("sequenceNumber"), str(error))
                     continue
-                sender.send_messages(message)
-                totals.moved += 1
+                totals.moved += _is_sent(sender, message, record.get("sequenceNumber"), totals)
 
     # -- parts --------------------------------------------------------------------------------------------------
 
@@ -213,6 +215,20 @@ class SdkDesk:
         return form_of(*revived(payload, special, repair, keeps_reason=self._work.keeps_reason))
 
 
+def _is_sent(sender: Any, message: AmqpAnnotatedMessage, number: int | None, totals: Totals) -> bool:
+    """Send a message; one that is at fault itself is skipped, and all else is for whoever gave the command."""
+    from duobus.ha.sdk_errors import is_message_fault
+
+    try:
+        sender.send_messages(message)
+    except Exception as error:
+        if not is_message_fault(error):
+            raise
+        totals.skip(number, said(error))
+        return False
+    return True
+
+
 def _bare_of(record: dict[str, Any]) -> tuple[bytes, Special]:
     payload, special = message_of(record["message"])
     special.reason, special.description = record["reason"], record["description"]
@@ -244,7 +260,8 @@ def form_of_sdk(message: ServiceBusReceivedMessage) -> dict[str, Any]:
     header = raw.header
     if header is not None:
         head = {
-            "priority": header.priority if header.priority != 4 else None,
+            "durable": header.durable,
+            "priority": header.priority,
             "timeToLive": None if header.time_to_live is None else format_duration(header.time_to_live),
         }
         form["header"] = {name: value for name, value in head.items() if value is not None}
@@ -348,6 +365,8 @@ def sdk_message(form: dict[str, Any]) -> Any:
         header["time_to_live"] = parse_duration(str(form["header"]["timeToLive"]))
     if special.priority is not None:
         header["priority"] = special.priority
+    if special.durable is not None:
+        header["durable"] = special.durable
     return AmqpAnnotatedMessage(
         header=header or None,
         properties=fields or None,

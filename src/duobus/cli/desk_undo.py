@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from duobus.syncing import sync_file
+
 if TYPE_CHECKING:
     from duobus.cli.desk_work import Work
 
@@ -52,7 +54,7 @@ class UndoFile:
         for line in lines:
             self._file.write(json.dumps(line) + "\n")
         self._file.flush()
-        os.fsync(self._file.fileno())
+        sync_file(self._file.fileno())
 
 
 class Undone:
@@ -75,7 +77,7 @@ class Undone:
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"undone": numbers}) + "\n")
             file.flush()
-            os.fsync(file.fileno())
+            sync_file(file.fileno())
 
 
 def read_undo(path: Path) -> Undone:

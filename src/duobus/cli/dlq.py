@@ -21,6 +21,7 @@ from duobus.cli.desk_work import Totals, Work
 from duobus.cli.printing import Printer
 from duobus.cli.remote import Remote, remote_command
 from duobus.cli.values import pair
+from duobus.cli.yaml_text import json_of
 
 _COLUMNS: Final = ("sequenceNumber", "messageId", "enqueuedTime", "deliveryCount", "reason", "description")
 #: Messages of one chunk, unless --chunk says otherwise.
@@ -231,12 +232,12 @@ def _tell(word: str, totals: Totals, output: str | None) -> None:
 def _show_sample(runner: Runner, number: int) -> None:
     for record in runner.sample(number):
         click.echo(f"--- {record['sequenceNumber']} as it is", err=True)
-        click.echo(json.dumps(record["message"], indent=2), err=True)
+        click.echo(json_of(record["message"], indent=2), err=True)
         if "refused" in record:
             click.echo(f"--- cannot be repaired: {record['refused']}", err=True)
         else:
             click.echo("--- as it would be", err=True)
-            click.echo(json.dumps(record.get("repaired"), indent=2), err=True)
+            click.echo(json_of(record.get("repaired"), indent=2), err=True)
 
 
 def _ask(work: Work) -> None:
@@ -255,7 +256,7 @@ def export(remote: Remote, **source: Any) -> None:
     with DeskLink(remote) as link:
         for page in Runner(remote, link, work).pages():
             for record in page:
-                click.echo(json.dumps({"entity": work.address, **record}))
+                click.echo(json_of({"entity": work.address, **record}))
             number += len(page)
     click.echo(f"Exported: {number}.", err=True)
 

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from duobus.cli.printing import Printer, Record
-from duobus.cli.remote import Remote, duration, remote_command
+from duobus.cli.remote import NotFound, Remote, duration, remote_command
 from duobus.model.durations import format_duration
 
 #: Attributes of the runtime properties, whichever of them a kind has.
@@ -52,7 +52,11 @@ def _property(flags: str, name: str, kind: Any, text: str, *, is_fixed: bool = F
 
 
 PARTITIONING: Final = _property(
-    "--enable-partitioning", "enable_partitioning", bool, "Over 16 fragments.", is_fixed=True
+    "--enable-partitioning",
+    "enable_partitioning",
+    bool,
+    "Over several fragments, 16 in most namespaces; true unless --no-partitioned is given.",
+    is_fixed=True,
 )
 SESSION: Final = _property(
     "--enable-session --requires-session", "requires_session", bool, "Require sessions.", is_fixed=True
@@ -204,6 +208,9 @@ def _options_of(properties: Iterable[Property]) -> list[Any]:
     ]
 
 
+_NO_PARTITIONED: Final = click.option(
+    "--no-partitioned", is_flag=True, help="One fragment only, as --enable-partitioning false."
+)
 _DRY_RUN: Final = click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 
 
@@ -225,8 +232,10 @@ def _told(text: str) -> None:
 
 
 def _create(noun: Noun) -> click.Command:
-    def run(remote: Remote, output: str | None, dry_run: bool, **options: Any) -> None:
+    def run(remote: Remote, output: str | None, dry_run: bool, no_partitioned: bool = False, **options: Any) -> None:
         path = _path(noun, options)
+        if PARTITIONING in noun.properties:
+            options[PARTITIONING.name] = _partitioned(options[PARTITIONING.name], no_partitioned)
         properties = _given(noun, options)
         with remote.administration(_named(noun, path)) as client:
             if dry_run:
@@ -242,7 +251,16 @@ def _create(noun: Noun) -> click.Command:
         with Printer(output, is_one=True) as printer:
             printer.print(records)
 
-    return _command(noun, "create", f"Create a {noun.name}.", run, [*_options_of(noun.properties), _DRY_RUN])
+    switches = [_NO_PARTITIONED] if PARTITIONING in noun.properties else []
+    options = [*_options_of(noun.properties), *switches, _DRY_RUN]
+    return _command(noun, "create", f"Create a {noun.name}.", run, options)
+
+
+def _partitioned(asked: bool | None, is_off: bool) -> bool:
+    """Whether a new entity is to be partitioned: who creates one by hand gets that unless he refuses (PE3)."""
+    if asked and is_off:
+        raise click.UsageError("Give --enable-partitioning true or --no-partitioned, not both.")
+    return not is_off and asked is not False
 
 
 def _refuse_present(noun: Noun, client: Any, path: tuple[str, ...]) -> None:
@@ -257,14 +275,30 @@ def _refuse_present(noun: Noun, client: Any, path: tuple[str, ...]) -> None:
         if error.status_code != 404:
             raise
         return
+    except AttributeError:
+        # The SDK has no other words for an entity of another kind, which has the name, too.
+        pass
     raise click.ClickException(f"The {_named(noun, path)} exists already.")
+
+
+def _get(noun: Noun, client: Any, path: tuple[str, ...]) -> Any:
+    """The entity of a path.
+
+    Raises:
+        NotFound: There is one of another kind.
+    """
+    try:
+        return getattr(client, f"get_{noun.name}")(*path)
+    except AttributeError:
+        # The SDK has no other words for an entity of another kind.
+        raise NotFound(f"There is no {_named(noun, path)}: the entity of this name is of another kind.") from None
 
 
 def _show(noun: Noun) -> click.Command:
     def run(remote: Remote, output: str | None, **options: Any) -> None:
         path = _path(noun, options)
         with remote.administration(_named(noun, path)) as client:
-            entity = getattr(client, f"get_{noun.name}")(*path)
+            entity = _get(noun, client, path)
             runtime = getattr(client, f"get_{noun.name}_runtime_properties", None)
             record = record_of(noun, entity, runtime and runtime(*path))
         with Printer(output, is_one=True) as printer:
@@ -297,7 +331,7 @@ def _update(noun: Noun) -> click.Command:
         if not properties:
             raise click.UsageError("Give at least one property to change; see --help.")
         with remote.administration(_named(noun, path)) as client:
-            entity = getattr(client, f"get_{noun.name}")(*path)
+            entity = _get(noun, client, path)
             for name, value in properties.items():
                 setattr(entity, name, value)
             if dry_run:
@@ -322,8 +356,10 @@ def _delete(noun: Noun) -> click.Command:
                 raise click.UsageError(f"Give --yes to delete the {what}, or --dry-run.")
             click.confirm(f"Delete the {what} with all that is in it?", abort=True, err=True)
         with remote.administration(what) as client:
+            if dry_run or not noun.parents:
+                # To delete a queue is the same request as to delete a topic, which is not what was meant.
+                _get(noun, client, path)
             if dry_run:
-                getattr(client, f"get_{noun.name}")(*path)
                 _told(f"Would delete the {what}.")
             else:
                 getattr(client, f"delete_{noun.name}")(*path)

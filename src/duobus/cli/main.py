@@ -6,6 +6,8 @@ the server are quick.
 
 from __future__ import annotations
 
+import io
+import sys
 from importlib import import_module
 from importlib.metadata import version
 
@@ -71,3 +73,7 @@ def _print_version(context: click.Context, _option: click.Parameter, is_wanted: 
 )
 def main() -> None:
     """A durable message broker that the Azure Service Bus SDKs talk to."""
+    for stream in (sys.stdout, sys.stderr):
+        # What is printed is UTF-8, whatever the environment says; tests may have put another kind of stream there.
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")

@@ -19,7 +19,7 @@ from duobus.cli.values import pair
 from duobus.model.durations import parse_duration
 
 if TYPE_CHECKING:
-    from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiver
+    from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageBatch, ServiceBusReceiver
 
 #: Messages asked for at a time: what is received is locked, and printed before it is completed.
 _CHUNK: Final = 100
@@ -104,9 +104,15 @@ def send(remote: Remote, entity: str, body: str | None, lines: bool, count: int,
         milliseconds = parse_duration(options["time_to_live"])
         options["time_to_live"] = milliseconds and datetime.timedelta(milliseconds=milliseconds)
     options["application_properties"] = dict(options.pop("properties", ()))
-    with remote.messaging(f"entity {entity}") as client:
-        number = _sent(client, entity, _bodies(body, lines, count, sys.stdin.buffer), options)
-    click.echo(f"Sent: {number}.", err=True)
+    sent = _Sent()
+    try:
+        with remote.messaging(f"entity {entity}") as client:
+            _send(client, entity, _bodies(body, lines, count, sys.stdin.buffer), options, sent)
+    except BaseException:
+        if lines or count > 1:
+            click.echo(sent.text, err=True)
+        raise
+    click.echo(sent.text, err=True)
 
 
 def _bodies(body: str | None, lines: bool, count: int, stream: BinaryIO) -> Iterator[bytes]:
@@ -115,14 +121,38 @@ def _bodies(body: str | None, lines: bool, count: int, stream: BinaryIO) -> Iter
     return itertools.repeat(stream.read() if body is None else body.encode("utf-8", "surrogateescape"), count)
 
 
-def _sent(client: ServiceBusClient, entity: str, bodies: Iterable[bytes], options: dict[str, Any]) -> int:
-    """Send messages, as many at a time as a batch holds; returns how many."""
+class _Sent:
+    """How far sending has come.
+
+    Attributes:
+        number: Messages that were accepted: the first ones of all.
+        trying: Those after them, which are on their way.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.trying = 0
+
+    @property
+    def text(self) -> str:
+        """As the user is told, also when it went wrong: whoever goes on has to know where."""
+        unknown = f" The next {self.trying} were refused, or, if the connection broke, may have been accepted."
+        return f"Sent: {self.number}.{unknown if self.trying else ''}"
+
+
+def _send(client: ServiceBusClient, entity: str, bodies: Iterable[bytes], options: dict[str, Any], sent: _Sent) -> None:
+    """Send messages, as many at a time as a batch holds."""
     from azure.servicebus import ServiceBusMessage
     from azure.servicebus.exceptions import MessageSizeExceededError
 
-    number = 0
     # To a topic as well: the address of an entity does not depend on its kind.
     with client.get_queue_sender(entity) as sender:
+
+        def send(batch: ServiceBusMessageBatch, size: int) -> None:
+            sent.trying = size
+            sender.send_messages(batch)
+            sent.number, sent.trying = sent.number + size, 0
+
         batch, size = sender.create_message_batch(), 0
         for body in bodies:
             message = ServiceBusMessage(body, **options)
@@ -131,15 +161,12 @@ def _sent(client: ServiceBusClient, entity: str, bodies: Iterable[bytes], option
             except MessageSizeExceededError:
                 if not size:
                     raise
-                sender.send_messages(batch)
-                number += size
+                send(batch, size)
                 batch, size = sender.create_message_batch(), 0
                 batch.add_message(message)
             size += 1
         if size:
-            sender.send_messages(batch)
-            number += size
-    return number
+            send(batch, size)
 
 
 def _source(function: Any) -> Any:

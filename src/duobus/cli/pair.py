@@ -45,9 +45,13 @@ def command() -> None:
 def backlog(remote: Remote, primary_name: str, backlog_queues: int, output: str | None) -> None:
     """List the backlog queues of PRIMARY in a secondary, and the surplus ones, which nobody fills or empties."""
     with remote.administration(f"primary '{primary_name}'") as client:
-        from duobus.ha.aio.backlog import backlogs_among
+        from duobus.ha.aio.backlog import backlogs_among, short_lock, short_lock_text
 
         found = backlogs_among(client.list_queues_runtime_properties(), primary_name, backlog_queues)
+        locks = {queue.path: client.get_queue(queue.path).lock_duration for queue in found if queue.is_used}
+    warnings = {path: short_lock_text(path, lock) for path in locks if (lock := short_lock(locks[path])) is not None}
+    for text in warnings.values():
+        click.echo(f"Warning: {text}", err=True)
     with Printer(output, ("queue", "use", "waiting", "dead")) as printer:
         printer.print(
             {
@@ -55,6 +59,8 @@ def backlog(remote: Remote, primary_name: str, backlog_queues: int, output: str 
                 "use": "used" if queue.is_used else "surplus",
                 "waiting": queue.waiting,
                 "dead": queue.dead,
+                "lockSeconds": locks[queue.path].total_seconds() if queue.path in locks else None,
+                "warning": warnings.get(queue.path),
             }
             for queue in found
         )

@@ -6,7 +6,6 @@ command that tells of one, over the list of all records of the others.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
@@ -16,7 +15,7 @@ import click
 
 from duobus.cli.querying import chosen_query, searched
 from duobus.cli.remote import clean
-from duobus.cli.yaml_text import yaml_of
+from duobus.cli.yaml_text import json_of, yaml_of
 
 Record = Mapping[str, Any]
 
@@ -64,28 +63,28 @@ class Printer:
 
     def _print_record(self, record: Record) -> None:
         if self._form == "jsonl":
-            click.echo(json.dumps(record))
+            click.echo(json_of(record))
         elif self._form == "tsv":
             values = (record.get(name) for name in self._columns) if self._columns else record.values()
             click.echo("\t".join(_cell(value) for value in values))
         elif self._form == "yaml":
             click.echo(yaml_of(record if self._is_one else [record]))
         elif self._is_one:
-            click.echo(json.dumps(record, indent=2))
+            click.echo(json_of(record, indent=2))
         else:
-            click.echo(("," if self._count else "[") + "\n" + json.dumps(record, indent=2), nl=False)
+            click.echo(("," if self._count else "[") + "\n" + json_of(record, indent=2), nl=False)
         self._count += 1
 
     def _print_found(self, found: Any) -> None:
         """Print what a query gave: a list of records, one, values, or nothing."""
         if self._form in {"json", "yaml"}:
-            click.echo(json.dumps(found, indent=2) if self._form == "json" else yaml_of(found))
+            click.echo(json_of(found, indent=2) if self._form == "json" else yaml_of(found))
             return
         rows = found if isinstance(found, list) else [] if found is None else [found]
         self._is_one, self._query = not isinstance(found, list), None
         if self._form == "jsonl":
             for row in rows:
-                click.echo(json.dumps(row))
+                click.echo(json_of(row))
         elif rows and all(isinstance(row, dict) for row in rows):
             self._columns = () if self._is_one else tuple(dict.fromkeys(name for row in rows for name in row))
             self.print(rows)
@@ -120,6 +119,4 @@ def _cell(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
-    return clean(
-        value if isinstance(value, str) else json.dumps(value) if isinstance(value, dict | list) else str(value)
-    )
+    return clean(value if isinstance(value, str) else json_of(value) if isinstance(value, dict | list) else str(value))

@@ -29,7 +29,7 @@ command = group_of(
         ),
         columns=("name", "status", "enablePartitioning", "requiresSession", "lockDuration", "maxDeliveryCount"),
         examples={
-            "create": "orders --enable-partitioning true",
+            "create": "orders --lock-duration PT1M",
             "show": "orders",
             "list": "-o table",
             "update": "orders --lock-duration PT2M --max-delivery-count 5",

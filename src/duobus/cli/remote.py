@@ -7,6 +7,7 @@ not here.
 from __future__ import annotations
 
 import functools
+import html
 import logging
 import re
 from collections.abc import Callable, Iterator
@@ -176,6 +177,8 @@ class Remote:
         try:
             from azure.core.exceptions import AzureError, ResourceNotFoundError, ServiceRequestError
             from azure.servicebus.exceptions import MessagingEntityNotFoundError, ServiceBusConnectionError
+
+            from duobus.ha.classify import token_refusal
         except ImportError as error:
             raise click.ClickException("This command needs the SDK: pip install 'duobus[ha]'") from error
         # The SDK tells its retries in the log, which nobody asked for.
@@ -183,12 +186,16 @@ class Remote:
         try:
             yield
         except (ServiceRequestError, ServiceBusConnectionError) as error:
+            if token_refusal(error) is not None:
+                raise self._without_token(what) from None
             raise click.ClickException(
                 f"{address} does not answer: {self.masked(said(error))}\nStart a server there, or say with "
                 "--connection-string or DUOBUS_CONNECTION_STRING which it is. If it is its certificate that is not "
                 "trusted: --ca, and duobus trust."
             ) from None
         except (AzureError, ValueError, TypeError) as error:
+            if token_refusal(error) is not None:
+                raise self._without_token(what) from None
             # By its status: the SDK replaces some errors of a class of their own by a common one. A feed without
             # entries is how the cloud says that something is missing, and has the status 200.
             is_missing = isinstance(error, MessagingEntityNotFoundError | ResourceNotFoundError)
@@ -197,12 +204,45 @@ class Remote:
                 raise NotFound(f"There is no {what}. {self.masked(said(error))}") from None
             raise click.ClickException(self.masked(said(error))) from None
 
+    def _without_token(self, what: str) -> click.ClickException:
+        """The error for a token that was not taken, of which the SDK does not say why.
+
+        A key that the management API takes is good, so that it is the entity that is missing.
+        """
+        from azure.core.exceptions import AzureError
+
+        try:
+            with self.administration("namespace") as administration:
+                administration.get_namespace_properties()
+        except (AzureError, click.ClickException):
+            return click.ClickException(
+                f"The token for {what} was not taken: the key is wrong or for something else, or there is no {what}."
+            )
+        return NotFound(f"There is no {what}: the namespace took no token for it, and the key is good.")
+
 
 def said(error: BaseException) -> str:
-    """What an error of the SDK says, without the frame that the management API puts around it."""
+    """What an error of the SDK says, without the frame that the management API puts around it.
+
+    For some statuses the message of the SDK's error names only the status; the server's sentence, with its tracking id,
+    is in the answer.
+    """
     text = str(getattr(error, "message", "") or error)
-    detail = re.search(r"<Detail>(.*?)</Detail>", text, re.DOTALL)
-    return clean(detail[1] if detail else text.replace("\n", " "))
+    for place in (text, _body_of(error)):
+        detail = re.search(r"<Detail>(.*?)</Detail>", place, re.DOTALL)
+        if detail:
+            return clean(html.unescape(detail[1]))
+    return clean(text.replace("\n", " "))
+
+
+def _body_of(error: BaseException) -> str:
+    """The answer that came with an error of the management API, as far as it was read."""
+    read = getattr(getattr(error, "response", None), "text", None)
+    try:
+        return str(read()) if callable(read) else ""
+    except (AttributeError, RuntimeError, ValueError):
+        # Nothing was read, or what was read is no text.
+        return ""
 
 
 def clean(text: str) -> str:

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from duobus.errors import ConfigurationError
 from duobus.model.http_options import HttpOptions
 from duobus.model.quotas import STORE_PATIENCE_S, parse_quotas
-from duobus.model.tiers import TIERS
+from duobus.model.tiers import TIERS, tier_named
 from duobus.server.config import (
     DEFAULT_HOST,
     DEFAULT_INCOMING_BYTES_MAX,
@@ -34,7 +34,7 @@ Example:
 
 \b
 Port 0 lets the system pick a port; the start message and --ready-file tell which.
-SIGTERM or Ctrl-C drains and stops; a second one stops at once.
+SIGTERM or Ctrl-C drains and stops; a second one ends --drain-delay, or stops at once.
 """
 
 
@@ -90,22 +90,30 @@ SIGTERM or Ctrl-C drains and stops; a second one stops at once.
     help="Manage entities by the defaults and limits of this tier of the cloud; all has those of none.",
 )
 @click.option(
-    "--strict-api-version", is_flag=True, help="Demand api-version 2013-10 or later for partitioned entities over HTTP."
+    "--partition-by-default",
+    is_flag=True,
+    help="Partition a new entity when its creator does not say; the SDKs do not. Otherwise it has one fragment.",
 )
 @click.option(
-    "--missing-as-feed",
-    is_flag=True,
-    help="Answer a GET of something missing with an empty feed, as the cloud, not 404.",
+    "--strict-api-version", is_flag=True, help="Demand api-version 2013-10 or later for partitioned entities over HTTP."
 )
 @click.option(
     "--bearer-tokens", type=_FILE, help="Issuers of bearer tokens to trust, and clients of an own token endpoint; JSON."
 )
+@click.option("--metrics-token-file", type=_FILE, help="Answer /metrics only to who sends the token in this file.")
 @click.option(
     "--store-patience",
     type=click.FloatRange(0.1, 3600),
     default=STORE_PATIENCE_S,
     show_default=True,
     help="Seconds that a messaging store may take to answer before it is taken out.",
+)
+@click.option(
+    "--drain-delay",
+    type=click.FloatRange(0, 3600),
+    default=0.0,
+    show_default=True,
+    help="Seconds to go on serving after SIGTERM while /health/ready says 503, so that a balancer takes it out.",
 )
 @click.option("--allow-drills", is_flag=True, help="Let duobus store fail and stall the messaging stores.")
 @click.option("--backup-to", type=_FOLDER, help="Folder in which duobus backup makes backups while the server runs.")
@@ -117,6 +125,7 @@ SIGTERM or Ctrl-C drains and stops; a second one stops at once.
 @click.option("--advertise", help="Host name or address by which other servers reach this one; --host unless given.")
 @click.option("--cluster-ca", type=_FILE, help="Reach the other servers by TLS; whose certificates they have, PEM.")
 @click.option("--spread", is_flag=True, help="Spread partitioned queues that are created here over all joined stores.")
+@click.option("--accept-clock", is_flag=True, help="Believe the clock although it is far ahead of the last start.")
 @click.option("--ready-file", type=_FILE, help="Write ports and connection strings here once clients can connect.")
 @click.option(
     "--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Form of the logs."
@@ -142,16 +151,19 @@ def command(
     websocket_origins: tuple[str, ...],
     quotas: tuple[str, ...],
     tier: str,
+    partition_by_default: bool,
     strict_api_version: bool,
-    missing_as_feed: bool,
     bearer_tokens: Path | None,
+    metrics_token_file: Path | None,
     store_patience: float,
+    drain_delay: float,
     allow_drills: bool,
     backup_to: Path | None,
     join: str | None,
     advertise: str | None,
     cluster_ca: Path | None,
     spread: bool,
+    accept_clock: bool,
     ready_file: Path | None,
     log_format: str,
 ) -> None:
@@ -179,16 +191,20 @@ def command(
                 websocket_origins=websocket_origins,
                 quotas=parse_quotas(quotas),
                 http=HttpOptions(
-                    tier=TIERS[tier], strict_api_version=strict_api_version, missing_as_feed=missing_as_feed
+                    tier=tier_named(tier, partition_by_default=partition_by_default),
+                    strict_api_version=strict_api_version,
                 ),
                 bearer_tokens=bearer_tokens,
+                metrics_token_file=metrics_token_file,
                 store_patience_s=store_patience,
+                drain_delay_s=drain_delay,
                 allow_drills=allow_drills,
                 backup_to=backup_to,
                 join=None if join is None else catalog_place(join),
                 advertise=advertise,
                 cluster_ca=cluster_ca,
                 spread=spread,
+                accept_clock=accept_clock,
                 ready_file=ready_file,
                 log_format=log_format,
             )

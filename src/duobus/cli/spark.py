@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -77,7 +78,7 @@ def _command(name: str, job: Any) -> click.Command:
     made: Any = click.command(name=name, epilog=epilog, help=job.HELP)(run)
     made.params += click_options(job.OPTIONS, connects=getattr(job, "CONNECTS", False)) + _shared()
     if not getattr(job, "NEEDS_SPARK", True):
-        made.params = [option for option in made.params if option.name not in ("master", "conf")]
+        made.params = [option for option in made.params if option.name not in ("master", "conf", "runs_path")]
     assert isinstance(made, click.Command)
     return made
 
@@ -93,6 +94,7 @@ def _shared() -> list[click.Option]:
             ["--master"], help="Master of the cluster; by default SPARK_MASTER, or all processors of this machine."
         ),
         click.Option(["--conf"], multiple=True, metavar="NAME=VALUE", help="Setting of Spark. Repeatable."),
+        click.Option(["--runs-path"], help="Parquet table that gets one row for each run of a job."),
         click.Option(["--json", "is_json"], is_flag=True, help="Print the summary as one JSON object."),
         click.Option(["--no-progress"], is_flag=True, help="Do not show progress on a terminal."),
     ]
@@ -106,21 +108,94 @@ def _run(job: Any, given: dict[str, Any]) -> None:
     settings |= {names.get(name, name): value for name, value in _camel(given).items() if value is not None}
     needs_spark = getattr(job, "NEEDS_SPARK", True)
     _ready(needs_spark=needs_spark)
-    from duobus.spark.errors import CheckpointError, DataLoss, EntityError, OptionError
+    progress = _Progress(is_shown=sys.stderr.isatty() and not no_progress)
+    _check(job, settings)
+    if needs_spark:
+        summary, status = _with_spark(job, settings, progress, lambda: _session(master, conf))
+    else:
+        summary, status = _called(job, None, settings, progress), 0
+    _print(summary, is_json)
+    if status:
+        sys.exit(status)
+
+
+def _check(job: Any, settings: Mapping[str, Any]) -> None:
+    """Refuse what is wrong before Spark is started, which takes longer than all that is checked here."""
+    from duobus.spark.connection import demand_reachable, place_of
+    from duobus.spark.errors import AddressError, OptionError
+    from duobus.spark.jobs.cfg import settings as checked
+    from duobus.spark.jobs.summary import RUNS_PATH
+    from duobus.spark.options import CONNECTION_OPTIONS
+
+    connects = getattr(job, "CONNECTS", False)
+    try:
+        parsed = checked(settings, (*(CONNECTION_OPTIONS if connects else ()), *job.OPTIONS, RUNS_PATH))
+        if connects:
+            demand_reachable(place_of(parsed))
+    except (OptionError, AddressError) as error:
+        raise click.ClickException(_masked(str(error))) from None
+
+
+def _with_spark(
+    job: Any, settings: Mapping[str, Any], progress: _Progress, make: Callable[[], Any]
+) -> tuple[dict[str, Any], int]:
+    """Call a job on a session that lives as long; its summary, and the exit status: 0, or 128 and the signal's number.
+
+    A job that a signal has stopped tells what it came to, as any other.
+    """
+    from duobus.spark.jobs.stopping import Stopping
+
+    name = job.__name__.rpartition(".")[2]
+    spark = _started(name, make)
+    stopping = Stopping(spark)
+    try:
+        with stopping.watching():
+            summary = _called(job, spark, settings, progress)
+    except click.ClickException:
+        if stopping.signum is None:
+            raise
+        # What was cancelled has failed, for no other reason.
+        summary = {"job": name}
+    finally:
+        _ended(spark)
+    if stopping.signum is None:
+        return summary, 0
+    return {**summary, "interrupted": True}, 128 + stopping.signum
+
+
+def _started(name: str, make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except KeyboardInterrupt:
+        # The connection to the JVM is in the middle of an answer; nothing was begun, so nothing has to be ended.
+        click.echo(f"duobus spark {name} was interrupted before it began.", err=True)
+        sys.stderr.flush()
+        os._exit(128 + signal.SIGINT)
+
+
+def _ended(spark: Any) -> None:
+    # From here on a signal would only leave the JVM in the middle of its end.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    spark.stop()
+    signal.signal(signal.SIGINT, before)
+
+
+def _called(job: Any, spark: Any, settings: Mapping[str, Any], progress: _Progress) -> dict[str, Any]:
+    from duobus.spark.errors import AddressError, CheckpointError, DataLoss, EntityError, OptionError
+    from duobus.spark.jobs.failing import cause_of, spark_errors
     from duobus.spark.jobs.summary import JobError
 
-    spark = _session(master, conf) if needs_spark else None
-    progress = _Progress(is_shown=sys.stderr.isatty() and not no_progress)
     try:
-        summary = job.run(spark, settings, progress.tell)
-    except (OptionError, JobError, EntityError, CheckpointError, DataLoss) as error:
+        summary: dict[str, Any] = job.run(spark, settings, progress.tell)
+    except (OptionError, JobError, AddressError, EntityError, CheckpointError, DataLoss) as error:
         progress.clear()
         raise click.ClickException(_masked(str(error))) from None
+    except spark_errors() as error:
+        progress.clear()
+        raise click.ClickException(_masked(cause_of(error))) from None
     finally:
         progress.clear()
-        if spark is not None:
-            spark.stop()
-    _print(summary, is_json)
+    return summary
 
 
 def _camel(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,6 +234,8 @@ def _session(master: str | None, conf: tuple[str, ...]) -> Any:
     builder: Any = SparkSession.builder
     builder = builder.appName("duobus").master(master or os.environ.get("SPARK_MASTER") or "local[*]")
     builder = builder.config("spark.sql.session.timeZone", "UTC").config("spark.ui.showConsoleProgress", "false")
+    # Spark's own default is a type without statistics, which other readers of Parquet cannot skip by.
+    builder = builder.config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     if master is None and "SPARK_MASTER" not in os.environ:
         # On one machine nothing has to reach the driver from outside.
         builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")

@@ -5,18 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import json
+import os
+import queue
 import signal
-from collections.abc import Callable
+import sys
+import threading
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
+
+from duobus.cli.yaml_text import json_of
 
 if TYPE_CHECKING:
     from azure.servicebus.aio import ServiceBusClient
 
     from duobus.ha.events import Event
+
+#: Lines that wait to be printed, some 200 bytes each.
+LINES_MAX: Final = 10_000
+#: Seconds that the last lines have at the end.
+PRINT_S: Final = 1.0
 
 _EXAMPLE = """
 \b
@@ -101,7 +110,8 @@ async def _run(
     from duobus.ha.events import Reporter
     from duobus.ha.metrics import metrics_of
 
-    reporter = Reporter(_printer(is_json), metrics_of(str(primary.fully_qualified_namespace)))
+    printer = _Printer(is_json)
+    reporter = Reporter(printer.tell, metrics_of(str(primary.fully_qualified_namespace)))
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
@@ -116,18 +126,61 @@ async def _run(
         syphon = Syphon(primary, secondary, queues, ttl_mode=ttl_mode, poll=poll, reporter=reporter)
         with contextlib.suppress(asyncio.CancelledError):
             await syphon.run()
+    printer.close()
 
 
-def _printer(is_json: bool) -> Callable[[Event], None]:
-    def as_json(event: Event) -> None:
-        if not event.is_routine:
-            click.echo(json.dumps({"event": type(event).__name__, **dataclasses.asdict(event)}))
+class _Printer:
+    """Prints events, one a line, from a thread of its own.
 
-    def as_text(event: Event) -> None:
-        if event.is_routine:
+    A pipe whose reader does not read holds up whoever writes to it. Here that is the thread: messages are carried on,
+    and a signal still ends the command. Lines that find no room are left out, and the next one that is printed says how
+    many.
+    """
+
+    def __init__(self, is_json: bool) -> None:
+        self._is_json = is_json
+        self._lines: queue.Queue[str | None] = queue.Queue(LINES_MAX)
+        self._left_out = 0
+        try:
+            # Not through the stream: at its end the interpreter would wait for a thread that writes to that.
+            self._file = sys.stdout.fileno()
+        except (AttributeError, OSError, ValueError):
+            self._file = -1  # closed, or none
+        self._thread = threading.Thread(target=self._run, name="duobus printer", daemon=True)
+        self._thread.start()
+
+    def tell(self, event: Event) -> None:
+        """Print an event, soon."""
+        if event.is_routine or self._file < 0:
             return
         members = dataclasses.asdict(event)
-        said = "  ".join(f"{name}={value}" for name, value in members.items() if value != "")
-        click.echo(f"{type(event).__name__}  {said}")
+        try:
+            if self._left_out:
+                self._lines.put_nowait(self._line("EventsLeftOut", {"events": self._left_out}))
+                self._left_out = 0
+            self._lines.put_nowait(self._line(type(event).__name__, members))
+        except queue.Full:
+            self._left_out += 1
 
-    return as_json if is_json else as_text
+    def close(self) -> None:
+        """Print what is left, if that does not take long."""
+        with contextlib.suppress(queue.Full):
+            self._lines.put(None, timeout=PRINT_S)
+        self._thread.join(PRINT_S)
+
+    def _line(self, name: str, members: dict[str, object]) -> str:
+        if self._is_json:
+            return json_of({"event": name, **members})
+        return f"{name}  " + "  ".join(f"{key}={value}" for key, value in members.items() if value != "")
+
+    def _run(self) -> None:
+        while (line := self._lines.get()) is not None:
+            left = f"{line}\n".encode("utf-8", "backslashreplace")
+            try:
+                while left:
+                    left = left[os.write(self._file, left) :]
+            except BrokenPipeError:
+                self._file = -1  # nobody will read any more
+                return
+            except OSError:
+                continue  # a full disk may have room for the next one

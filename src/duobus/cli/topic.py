@@ -23,7 +23,7 @@ command = group_of(
         ),
         columns=("name", "status", "enablePartitioning", "defaultMessageTimeToLive"),
         examples={
-            "create": "prices --enable-partitioning true",
+            "create": "prices --default-message-time-to-live 1d",
             "show": "prices",
             "list": "-o table",
             "update": "prices --default-message-time-to-live 1d",

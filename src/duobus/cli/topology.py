@@ -21,6 +21,7 @@ from duobus.cli.topology_form import (
     to_config,
     with_parameters,
 )
+from duobus.cli.yaml_text import json_of
 
 _COLUMNS: Final = ("operation", "kind", "path", "changes")
 #: Bytes of a file that is imported: 10,000 entities with all their properties are some 5 MiB.
@@ -65,7 +66,7 @@ def export(remote: Remote, form: str, namespace: str, with_keys: bool) -> None:
     if form == "config":
         for where in with_parameters(found):
             click.echo(f"The parameters of the rule {where} have no place in a Config.json.", err=True)
-    click.echo(json.dumps(to_config(found, namespace) if form == "config" else found, indent=2))
+    click.echo(json_of(to_config(found, namespace) if form == "config" else found, indent=2))
 
 
 def read_topology(client: Any, *, with_keys: bool) -> dict[str, Any]:

@@ -13,7 +13,13 @@ import click
 
 from duobus.cli.entity import camel, plain
 from duobus.errors import ConfigurationError, ServiceBusError
-from duobus.model.description import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
+from duobus.model.description import (
+    SIZES_MIB,
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from duobus.model.durations import format_duration
 from duobus.model.typed_json import from_json, to_json
 from duobus.server.config_file import NamespaceConfig, parse_config
@@ -55,9 +61,11 @@ PROPERTIES: Final[dict[str, tuple[str, ...]]] = {
 #: What an entity keeps from its creation to its end.
 FIXED: Final = frozenset({"requiresSession", "requiresDuplicateDetection", "enablePartitioning"})
 FORWARDS: Final = ("forwardTo", "forwardDeadLetteredMessagesTo")
-#: A partitioned entity tells the size of all its partitions, and is made with that of one.
+#: A partitioned entity tells the size of all its partitions, and is made with that of one: 16, or 2 in a namespace that
+#: is partitioned as a whole, where every entity takes messages of at least this size (HTTP contract A.6.1).
 _PARTITIONS: Final = 16
-_SIZE_MIN: Final = 1024
+_PARTITIONS_PREMIUM: Final = 2
+_MESSAGE_KIB_PREMIUM: Final = 1024
 
 _CORRELATION: Final = (
     "correlation_id",
@@ -79,8 +87,8 @@ def entity_form(kind: str, entity: Any, *, with_keys: bool) -> dict[str, Any]:
         if value is not None:
             found[camel(name)] = _target(value) if camel(name) in FORWARDS else value
     size = found.get("maxSizeInMegabytes")
-    if found.get("enablePartitioning") and size and size >= _PARTITIONS * _SIZE_MIN:
-        found["maxSizeInMegabytes"] = size // _PARTITIONS
+    if found.get("enablePartitioning") and size:
+        found["maxSizeInMegabytes"] = _of_one(size, found.get("maxMessageSizeInKilobytes") or 0)
     rules = getattr(entity, "authorization_rules", None)
     if with_keys and rules:
         found["authorizationRules"] = [
@@ -93,6 +101,14 @@ def entity_form(kind: str, entity: Any, *, with_keys: bool) -> dict[str, Any]:
             for rule in rules
         ]
     return found
+
+
+def _of_one(size: int, message_kib: int) -> int:
+    """The size of one partition. That of all belongs to 16 of them or to 2; where to either, the messages tell."""
+    counts = [count for count in (_PARTITIONS, _PARTITIONS_PREMIUM) if size % count == 0 and size // count in SIZES_MIB]
+    if not counts:
+        return size
+    return size // (counts[-1] if message_kib >= _MESSAGE_KIB_PREMIUM else counts[0])
 
 
 def _target(value: str) -> str:

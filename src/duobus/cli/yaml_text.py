@@ -1,4 +1,4 @@
-"""YAML of what JSON can tell. Texts that could be taken for something else are quoted as in JSON, which YAML reads."""
+"""JSON and YAML as commands print them: UTF-8, and without what moves the cursor or recolours a terminal."""
 
 from __future__ import annotations
 
@@ -6,36 +6,42 @@ import json
 import re
 from typing import Any, Final
 
-#: Texts that mean themselves in every YAML there is: no sign with a meaning, no number, no date.
-_PLAIN: Final = re.compile(r"[A-Za-z_$/][A-Za-z0-9_$/.@+-]*(?: [A-Za-z0-9_$/.@+-]+)*", re.ASCII)
-_WORDS: Final = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null", "none"})
+import yaml
+
+#: Signs that a terminal may act on instead of showing them; those below U+0020 are escaped by both writers.
+_UNPRINTABLE: Final = re.compile("[\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+#: Words that other readers of YAML take for true and false.
+_BOOLEANS: Final = ("y", "Y", "n", "N")
+
+
+def json_of(value: Any, indent: int | None = None) -> str:
+    """Return a value as JSON, in which letters of all languages stand for themselves."""
+    return _escaped(json.dumps(value, indent=indent, ensure_ascii=False))
 
 
 def yaml_of(value: Any) -> str:
-    """Return a value in the block form, without a line end behind it."""
-    return "\n".join(_lines(value))
+    """Return a value as YAML in the block form, without a line end behind it."""
+    text: str = yaml.dump(
+        value, Dumper=_Dumper, allow_unicode=True, sort_keys=False, default_flow_style=False, width=1 << 30
+    )
+    return _escaped(text.removesuffix("...\n").removesuffix("\n"))
 
 
-def _lines(value: Any) -> list[str]:
-    if isinstance(value, dict) and value:
-        return [line for name, item in value.items() for line in _member(f"{_scalar(name)}:", item)]
-    if isinstance(value, list) and value:
-        return [line for item in value for line in _item(item)]
-    return [_scalar(value)]
+def _escaped(text: str) -> str:
+    return _UNPRINTABLE.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
 
 
-def _member(head: str, item: Any) -> list[str]:
-    if isinstance(item, dict | list) and item:
-        return [head, *(f"  {line}" for line in _lines(item))]
-    return [f"{head} {_scalar(item)}"]
+class _Dumper(yaml.SafeDumper):
+    """Indents lists below their name, and quotes what ``_escaped`` may have to escape."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        del indentless
+        super().increase_indent(flow, False)
 
 
-def _item(item: Any) -> list[str]:
-    first, *others = _lines(item)
-    return [f"- {first}", *(f"  {line}" for line in others)]
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    style = '"' if _UNPRINTABLE.search(value) or "\n" in value else "'" if value in _BOOLEANS else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style)
 
 
-def _scalar(value: Any) -> str:
-    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
-        return value
-    return json.dumps(value)
+_Dumper.add_representer(str, _text)

@@ -10,21 +10,33 @@ from duobus.codec.build import (
     header_section,
     properties_section,
     with_application_properties,
+    with_symbols_in_footer,
 )
 from duobus.codec.decode import decode, skip
 from duobus.codec.encode import COUNT_MAX, DEPTH_MAX, encode, encode_into
 from duobus.codec.groups import GroupShape, plain_group_id
+from duobus.codec.made_ids import (
+    MADE_ID_ROOM,
+    MADE_ID_SIZE,
+    has_made_id,
+    sent_size,
+    with_made_id,
+    with_own_id,
+)
 from duobus.codec.outline import PassedOver, decode_outline
 from duobus.codec.sections import (
     BATCH_FORMAT,
     Scan,
     application_properties,
     message_id_of,
+    plain_start,
     scan,
     scan_plain,
     split_batch,
 )
-from duobus.codec.trailing import without_trailing_annotations
+from duobus.codec.tags import COUNTERS, digit_runs, in_guid_order, tag_counter, tag_of
+from duobus.codec.times import timed_front
+from duobus.codec.trailing import trailing_annotations, without_trailing_annotations
 from duobus.codec.values import (
     Array,
     Byte,
@@ -80,10 +92,20 @@ __all__ = [
     "GroupShape",
     "plain_group_id",
     "scan_plain",
+    "plain_start",
+    "MADE_ID_ROOM",
+    "MADE_ID_SIZE",
+    "has_made_id",
+    "sent_size",
+    "with_made_id",
+    "with_own_id",
     "split_batch",
     "message_id_of",
     "application_properties",
     "with_application_properties",
+    "with_symbols_in_footer",
+    "timed_front",
+    "trailing_annotations",
     "without_trailing_annotations",
     "header_section",
     "annotations_section",
@@ -93,5 +115,10 @@ __all__ = [
     "data_section",
     "build_message",
     "ABSENT",
+    "COUNTERS",
+    "digit_runs",
+    "in_guid_order",
+    "tag_counter",
+    "tag_of",
     "BATCH_FORMAT",
 ]

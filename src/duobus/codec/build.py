@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from duobus.codec.decode import decode
 from duobus.codec.encode import encode_into
 from duobus.codec.sections import (
     APPLICATION_PROPERTIES,
     DELIVERY_ANNOTATIONS,
+    FOOTER,
     HEADER,
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
@@ -79,6 +81,11 @@ def delivery_annotations_section(values: Mapping[Any, Any]) -> bytes:
     return _section(DELIVERY_ANNOTATIONS, _symbol_keys(values))
 
 
+def footer_section(values: Mapping[Any, Any]) -> bytes:
+    """Return a footer; keys that are plain strings become symbols."""
+    return _section(FOOTER, _symbol_keys(values))
+
+
 def properties_section(fields: Sequence[Any]) -> bytes:
     """Return a properties section of up to 13 fields, each typed as its column in the specification."""
     return _section(PROPERTIES, list(fields))
@@ -141,6 +148,19 @@ def build_message(
     if body_value is not ABSENT:
         parts.append(_section(VALUE, body_value))
     return b"".join(parts)
+
+
+def with_symbols_in_footer(payload: bytes) -> bytes:
+    """Return a message whose footer has symbols for keys, as the specification wants: Java's SDK takes no others.
+
+    Raises:
+        DecodeError: The message is malformed.
+    """
+    start, value, end = find_section(payload, FOOTER)
+    fields = decode(payload, value)[0] if value < end else {}
+    if not any(type(key) is str for key in fields):
+        return payload
+    return payload[:start] + footer_section(fields)
 
 
 def with_application_properties(bare_message: bytes, changes: Mapping[str, Any]) -> bytes:

@@ -70,6 +70,8 @@ _EMPTY_BODIES: Final = frozenset(
 # Every section starts 00 53 code constructor; the next four bytes hold the size, or size and count of one byte each.
 _SECTION: Final = struct.Struct(">HBBI").unpack_from
 _SECTION_SIZE: Final = 8
+# Durable, priority and ttl of a header that says nothing of them.
+_NULLS: Final = b"\x40\x40\x40"
 
 
 class Scan:
@@ -78,9 +80,10 @@ class Scan:
     Attributes:
         bare: Offset of the bare message; header and annotations lie in front of it.
         ttl_ms: ``header.ttl``.
-        durable: ``header.durable``; False when absent.
-        priority: ``header.priority``; 4 when absent, as the specification has it.
+        durable: ``header.durable``.
+        priority: ``header.priority``.
         annotations: Message annotations, decoded, None when there are none.
+        delivery_annotations: Likewise.
         message_id: str, ULong, uuid.UUID or bytes: the type counts when ids are compared.
         user_id: Bytes.
         to: Address of the destination.
@@ -94,6 +97,7 @@ class Scan:
         reply_to_group_id: The session id for answers.
         body_bytes_empty: There is no body, or one without content.
         data: Contents of the data sections, in order, where they were asked for.
+        has_footer: There is a footer.
     """
 
     __slots__ = (
@@ -105,8 +109,10 @@ class Scan:
         "correlation_id",
         "creation_time_ms",
         "data",
+        "delivery_annotations",
         "durable",
         "group_id",
+        "has_footer",
         "message_id",
         "priority",
         "reply_to",
@@ -120,9 +126,10 @@ class Scan:
     def __init__(self) -> None:
         self.bare = 0
         self.ttl_ms: int | None = None
-        self.durable = False
-        self.priority = 4
+        self.durable: bool | None = None
+        self.priority: int | None = None
         self.annotations: dict[Any, Any] | None = None
+        self.delivery_annotations: dict[Any, Any] | None = None
         self.message_id: str | ULong | uuid.UUID | bytes | None = None
         self.user_id: bytes | None = None
         self.to: str | None = None
@@ -136,15 +143,18 @@ class Scan:
         self.reply_to_group_id: str | None = None
         self.body_bytes_empty = True
         self.data: list[bytes] | None = None
+        self.has_footer = False
 
 
 def scan_plain(payload: bytes, want_group_id: bool) -> int:  # noqa: C901 - hot path, one walk without calls
-    """Return the offset of the bare message if nothing in the message matters to a broker, otherwise -1.
+    """Return the offset of the bare message if nothing in the message matters to a broker, otherwise less than 0.
 
-    Nothing matters when the header has no ttl, there are no annotations, the properties have neither content type nor
-    expiry (nor, when wanted, group id) nor an id that may be too long, and the sections walk to the very end of the
-    payload.
-    -1 says no more than that ``scan`` must look; a malformed message gives -1, too.
+    Nothing matters when the header has neither durable nor priority nor ttl, there are no annotations, the properties
+    have neither content type nor expiry (nor, when wanted, group id) nor an id that may be too long, there is no
+    footer, and the sections walk to the very end of the payload.
+    ``-2 - offset`` says the same of a message that has no message-id; ``plain_start`` makes the offset of it.
+    -1 says no more than that ``scan`` must look; a malformed message gives -1, too, and so does a message-id whose
+    length takes four bytes, which is how the broker writes its own.
 
     Args:
         payload: One message, all sections.
@@ -161,14 +171,14 @@ def scan_plain(payload: bytes, want_group_id: bool) -> int:  # noqa: C901 - hot 
         descriptor, code, constructor, sizes = _SECTION(payload, 0)
         if code == 0x70:
             if constructor == 0xC0:
-                after = 5 + (sizes >> 24)
-                if (sizes >> 16) & 0xFF > 2:
-                    # durable and priority are one or two bytes each; ttl must be null, and it decides.
-                    pos = 7 if payload[6] & 0xF0 == 0x40 else 8
-                    pos += 1 if payload[pos] == 0x40 else 2
-                    if payload[pos] != 0x40:
-                        return -1
-                pos = after
+                # durable, priority and ttl, as far as they are there, must be null; mostly one or three are there.
+                if (
+                    sizes & 0x00FFFF00 != 0x00014000
+                    and (sizes & 0xFFFF != 0x4040 or payload[8] != 0x40)
+                    and not payload.startswith(_NULLS[: (sizes >> 16) & 0xFF], 6)
+                ):
+                    return -1
+                pos = 5 + (sizes >> 24)
             elif constructor == 0x45:
                 pos = 4
             else:
@@ -176,17 +186,19 @@ def scan_plain(payload: bytes, want_group_id: bool) -> int:  # noqa: C901 - hot 
             if descriptor != 0x0053:
                 return -1
             if end - pos < 8:
-                return _plain_tail(payload, pos, pos, 0x70)
+                return _plain_tail(payload, pos, -2 - pos, 0x70)
             descriptor, code, constructor, sizes = _SECTION(payload, pos)
         if code == 0x72 and sizes & 0xFFFF0000 == 0x01000000 and constructor == 0xC1 and descriptor == 0x0053:
             pos += 6
             if end - pos < 8:
-                return _plain_tail(payload, pos, pos, 0x72)
+                return _plain_tail(payload, pos, -2 - pos, 0x72)
             descriptor, code, constructor, sizes = _SECTION(payload, pos)
-        bare = pos
         if code == 0x73:
             if constructor != 0xC0 or descriptor != 0x0053:
-                return -1 if constructor != 0x45 or descriptor != 0x0053 else _plain_tail(payload, pos + 4, bare, 0x73)
+                if constructor != 0x45 or descriptor != 0x0053:
+                    return -1
+                return _plain_tail(payload, pos + 4, -2 - pos, 0x73)
+            bare = pos
             size = sizes >> 24
             count = (sizes >> 16) & 0xFF
             # As many bytes as fields: all of them are null or the like (pyamqp writes 13 nulls). The second
@@ -207,14 +219,25 @@ def scan_plain(payload: bytes, want_group_id: bool) -> int:  # noqa: C901 - hot 
                     and not _properties_plain(payload, pos + 6, pos + 5 + size, count, want_group_id)
                 ):
                     return -1
-            elif size > ID_SIZE_PLAIN_MAX and not _properties_plain(
-                payload, pos + 6, pos + 5 + size, count, want_group_id
-            ):
+            else:
+                if size > ID_SIZE_PLAIN_MAX and not _properties_plain(
+                    payload, pos + 6, pos + 5 + size, count, want_group_id
+                ):
+                    return -1
+                if not count and size != 1:
+                    return -1
+                first = payload[pos + 6] if count else 0x40
+            if first == 0x40:
+                bare = -2 - pos
+            elif first == 0xB1:
+                # A message-id whose length takes four bytes.
                 return -1
             pos += 5 + size
             if end - pos < 8:
                 return _plain_tail(payload, pos, bare, 0x73)
             descriptor, code, constructor, sizes = _SECTION(payload, pos)
+        else:
+            bare = -2 - pos
         if code == 0x74 and descriptor == 0x0053:
             if constructor == 0xC1:
                 pos += 5 + (sizes >> 24)
@@ -241,14 +264,19 @@ def scan_plain(payload: bytes, want_group_id: bool) -> int:  # noqa: C901 - hot 
     return _plain_tail(payload, pos, bare, 0x73)
 
 
+def plain_start(quick: int) -> int:
+    """Return the offset of the bare message that ``scan_plain`` found, with a message-id or not; -1 when it did not."""
+    return quick if quick >= -1 else -2 - quick
+
+
 def _plain_tail(payload: bytes, pos: int, bare: int, last: int) -> int:
-    """Walk the sections from ``pos`` to the end; return ``bare`` or -1."""
+    """Walk the sections from ``pos`` to the end; return ``bare``, which is what ``scan_plain`` found, or -1."""
     try:
         while pos < len(payload):
             code, pos = _next_section(payload, pos, last)
             start = pos
             pos = skip(payload, pos)
-            if code <= PROPERTIES or (code < DATA and pos - start > PROPERTY_SIZE_MAX):
+            if code <= PROPERTIES or code == FOOTER or (code < DATA and pos - start > PROPERTY_SIZE_MAX):
                 return -1
             last = code
     except DecodeError:
@@ -347,6 +375,7 @@ def _scan(payload: bytes, want_data: bool) -> Scan:
         if code < DATA and after > PROPERTY_SIZE_MAX:
             _check_front(payload, code, pos, after)
         if code in (APPLICATION_PROPERTIES, FOOTER):
+            result.has_footer = code == FOOTER
             pos = after
         elif code >= DATA:
             if want_data and code != DATA:
@@ -403,16 +432,15 @@ _TIME: Final = (Timestamp,)
 def _take_header(result: Scan, fields: list[Any]) -> None:
     if len(fields) > 5:
         raise DecodeError(f"a header has 5 fields, not {len(fields)}")
-    result.durable = bool(_field(fields, 0, (bool,), "header.durable"))
-    priority = _field(fields, 1, (UByte,), "header.priority")
-    if priority is not None:
-        result.priority = priority
+    result.durable = _field(fields, 0, (bool,), "header.durable")
+    result.priority = _field(fields, 1, (UByte,), "header.priority")
     result.ttl_ms = _field(fields, 2, _UINT, "header.ttl")
     _field(fields, 3, (bool,), "header.first-acquirer")
     _field(fields, 4, _UINT, "header.delivery-count")
 
 
-def _check_annotations(fields: dict[Any, Any]) -> None:
+def check_annotations(fields: dict[Any, Any]) -> None:
+    """Raise DecodeError when a key of annotations is of no type that keys have."""
     # The specification wants symbols; strings are taken as well, as pyamqp does (wire contract 2, rule 7).
     for key in fields:
         if type(key) not in (Symbol, str, ULong):
@@ -420,11 +448,12 @@ def _check_annotations(fields: dict[Any, Any]) -> None:
 
 
 def _take_delivery_annotations(result: Scan, fields: dict[Any, Any]) -> None:
-    _check_annotations(fields)
+    check_annotations(fields)
+    result.delivery_annotations = fields or None
 
 
 def _take_annotations(result: Scan, fields: dict[Any, Any]) -> None:
-    _check_annotations(fields)
+    check_annotations(fields)
     result.annotations = fields or None
 
 

@@ -1,14 +1,16 @@
 """Delivery annotations behind the body, where the SDK for Python writes them.
 
-The standard puts them second (AMQP 1.0 part 3, section 3.2). They end at the broker wherever they stand, so what is
-stored is the message without them.
+The standard puts them second (AMQP 1.0 part 3, section 3.2). They are delivered there, so what is stored as the message
+is the rest.
 """
 
 from __future__ import annotations
 
-from duobus.codec.decode import skip
-from duobus.codec.sections import DATA, DELIVERY_ANNOTATIONS, FOOTER
-from duobus.codec.values import DecodeError
+from typing import Any
+
+from duobus.codec.decode import decode, skip
+from duobus.codec.sections import DATA, DELIVERY_ANNOTATIONS, FOOTER, FRONT_SIZE_MAX, check_annotations
+from duobus.codec.values import DecodeError, TooLargeError
 
 
 def without_trailing_annotations(payload: bytes) -> bytes:
@@ -29,3 +31,17 @@ def without_trailing_annotations(payload: bytes) -> bytes:
     except (DecodeError, IndexError):
         return payload
     return payload
+
+
+def trailing_annotations(payload: bytes, start: int) -> dict[Any, Any] | None:
+    """Return the delivery annotations that begin at ``start``, where ``without_trailing_annotations`` has cut.
+
+    Raises:
+        TooLargeError: They are larger than everything in front of a body may be.
+        DecodeError: A key is none.
+    """
+    if len(payload) - start > FRONT_SIZE_MAX:
+        raise TooLargeError(f"delivery annotations have {len(payload) - start} bytes; {FRONT_SIZE_MAX} are allowed")
+    found: dict[Any, Any] = decode(payload, start + 3)[0]  # A map: its constructor was looked at.
+    check_annotations(found)
+    return found or None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import zlib
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -16,10 +17,13 @@ from duobus.demo.corpus import DIGEST_PROPERTY, Outgoing, digest_of
 
 ORDERS: Final = "orders"
 VISITS: Final = "visits"
-QUEUES: Final = (ORDERS, VISITS)
+CARTS: Final = "carts"
+QUEUES: Final = (ORDERS, VISITS, CARTS)
 #: One message in so many goes to VISITS, which has sessions.
 EVERY: Final = 4
 SESSIONS: Final = 8
+#: Keys of half of the messages to CARTS; the others have none.
+KEYS: Final = 32
 LIFE: Final = timedelta(hours=1)
 MOMENT: Final = datetime(2026, 11, 21, 12, 30, 15, 250_000, tzinfo=UTC)
 _MOMENT_MS: Final = round(MOMENT.timestamp() * 1000)
@@ -28,7 +32,21 @@ _FAULTS_SHOWN: Final = 10
 
 def queue_of(outgoing: Outgoing) -> str:
     """The queue that a message is meant for."""
+    if outgoing.partition_key is not None:
+        return CARTS
     return ORDERS if _number(outgoing.message_id) % EVERY else VISITS
+
+
+def divide(messages: Iterable[Outgoing], *, with_carts: bool) -> None:
+    """Say of messages whether they are for CARTS: every second one, if any; half of these have a key."""
+    for index, outgoing in enumerate(messages):
+        is_for_carts = with_carts and index % 2 == 0
+        outgoing.partition_key = _key(_number(outgoing.message_id)) if is_for_carts else None
+
+
+def key_of(outgoing: Outgoing) -> str | None:
+    """The partition key of a message, if it has one."""
+    return outgoing.partition_key or None
 
 
 def message_of(outgoing: Outgoing) -> ServiceBusMessage:
@@ -57,6 +75,7 @@ def message_of(outgoing: Outgoing) -> ServiceBusMessage:
         to="readers",
         time_to_live=LIFE,
         session_id=_session(number) if queue_of(outgoing) == VISITS else None,
+        partition_key=key_of(outgoing),
         application_properties=properties,
     )
 
@@ -72,6 +91,7 @@ def differences(received: ServiceBusReceivedMessage, queue: str) -> list[str]:
         "to": "readers",
         "time_to_live": LIFE,
         "session_id": _session(number) if queue == VISITS else None,
+        "partition_key": _key(number) or None if queue == CARTS else None,
     }
     found = {name: getattr(received, name) for name in wanted}
     # The SDK hands timestamps out as integers, and text as bytes.
@@ -137,12 +157,12 @@ class PairedBook:
             self._counts[name] += number
 
     def engaged(self, entity: str) -> None:
-        """An entity has failed over."""
+        """An entity, or a fragment of it, has failed over."""
         with self._lock:
             self._troubled.add(entity)
 
     def healed(self, entity: str) -> None:
-        """An entity is healthy again."""
+        """An entity, or a fragment of it, is healthy again."""
         with self._lock:
             self._troubled.discard(entity)
 
@@ -162,9 +182,14 @@ class PairedBook:
 
     @property
     def troubled(self) -> set[str]:
-        """Entities that have failed over now."""
+        """Entities, and fragments of them, that have failed over now."""
         with self._lock:
             return set(self._troubled)
+
+    def diverted_of(self, outgoing: Iterable[Outgoing]) -> int:
+        """How many of these messages went to a backlog queue."""
+        with self._lock:
+            return sum(one.message_id in self._diverted for one in outgoing)
 
     @property
     def diverted(self) -> int:
@@ -196,6 +221,11 @@ class PairedBook:
 
 def _number(message_id: str) -> int:
     return zlib.crc32(message_id.encode()) >> 8
+
+
+def _key(number: int) -> str:
+    """The key of a message for CARTS; empty for none."""
+    return "" if number & 1 else f"cart {number // 2 % KEYS}"
 
 
 def _session(number: int) -> str:

@@ -123,16 +123,21 @@ def _apply(
 
 def look_at_sessions(run: RunState, door: Door, book: SessionBook) -> int:
     """Read every session's state back; returns how many sessions still have messages."""
+    with_messages: set[str] = set()
 
     def look(session_ids: Sequence[str]) -> None:
         with door.client() as client:
             for session_id in session_ids:
                 with client.get_queue_receiver(run.queue, session_id=session_id) as receiver:
                     book.read_back(session_id, receiver.session.get_state(timeout=SEND_TIMEOUT_S))
+                    if receiver.peek_messages(timeout=SEND_TIMEOUT_S):
+                        with_messages.add(session_id)
 
     # The SDK takes a good part of a second to open a receiver.
     with ThreadPoolExecutor(LOOKERS) as pool:
         for looked in [pool.submit(look, list(book.sessions)[index::LOOKERS]) for index in range(LOOKERS)]:
             looked.result()
     with door.client() as client:
-        return sum(1 for _ in client.list_queue_sessions(run.queue))
+        # Those that have a state are listed, too.
+        unknown = set(client.list_queue_sessions(run.queue)) - set(book.sessions)
+    return len(with_messages | unknown)

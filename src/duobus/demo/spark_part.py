@@ -250,6 +250,8 @@ class SparkPart:
         return {
             "part": "spark",
             "sent": sum(map(len, sent.values())),
+            # A send that was not answered, or refused, ends the part.
+            "acknowledged": sum(map(len, sent.values())),
             "received": sum(len(messages) for messages in sent.values()) - counts["lost"] + counts["doubled"],
             "lost": counts["lost"],
             "duplicates": counts["doubled"],

@@ -5,10 +5,6 @@ The drills are the commands that an operator has: ``duobus store stall``, ``fail
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +13,7 @@ from duobus.clock import Clock
 from duobus.demo.clients import doors_of
 from duobus.demo.corpus import Outgoing, standard_library
 from duobus.demo.dispositions import Dispositions
-from duobus.demo.errors import DemoFailed
+from duobus.demo.drilling import operate, state_of
 from duobus.demo.feed import Feed
 from duobus.demo.killing import play_with_server
 from duobus.demo.ledger import Ledger, loss_failures
@@ -47,7 +43,6 @@ SLOWEST_SEND_S: Final = 5.0
 SENDS_MIN: Final = 100
 
 _PHASE_TIMEOUT_S: Final = 60.0
-_COMMAND_TIMEOUT_S: Final = 30.0
 
 
 class TimedLedger(Ledger):
@@ -170,12 +165,12 @@ class StoreLossPart:
         """Send up to ``until`` while a store is away, then heal it and wait until it is back."""
         before = self._ledger.settled_sends
         self._feed.allow(until)
-        self._operate(drill, store)
-        self._wait(lambda: self._state_of(store) != "open", f"store {store} is taken out")
+        operate(self._server, drill, store)
+        self._wait(lambda: state_of(self._server, store) != "open", f"store {store} is taken out")
         self._send_until(until)
-        state = self._operate("heal", store)
+        state = operate(self._server, "heal", store)
         healed_ms = self._clock.monotonic_ms()
-        self._wait(lambda: self._state_of(store) == "open", f"store {store} is back")
+        self._wait(lambda: state_of(self._server, store) == "open", f"store {store} is back")
         found = {
             "drill": drill,
             "store": store,
@@ -185,25 +180,6 @@ class StoreLossPart:
         }
         self._drills.append(found)
         self._watcher.note(f"Store {store}: {drill}, {found['sends']} sends, back in {found['back_seconds']:.1f} s.")
-
-    def _state_of(self, store: int) -> str:
-        return next(str(found["state"]) for found in self._duobus("store", "list") if found["store"] == store)
-
-    def _operate(self, drill: str, store: int) -> dict[str, Any]:
-        return self._duobus("store", drill, str(store))[0]
-
-    def _duobus(self, *words: str) -> list[dict[str, Any]]:
-        done = subprocess.run(
-            [sys.executable, "-m", "duobus", *words, "-o", "jsonl"],
-            env={**os.environ, "DUOBUS_CONNECTION_STRING": self._server.connection_string},
-            capture_output=True,
-            text=True,
-            timeout=_COMMAND_TIMEOUT_S,
-            check=False,
-        )
-        if done.returncode:
-            raise DemoFailed(f"duobus {' '.join(words)} failed: {done.stderr.strip()}")
-        return [json.loads(line) for line in done.stdout.splitlines()]
 
     def _send_until(self, count: int) -> None:
         self._feed.allow(count)

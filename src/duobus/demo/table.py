@@ -22,6 +22,9 @@ _ROWS = (
     ("lost", "Lost"),
     ("altered", "Altered"),
     ("wrong", "Wrongly delivered"),
+    ("properties_lost", "With other properties"),
+    ("revived", "Completed and delivered again"),
+    ("left", "Left behind"),
     ("out_of_order", "Out of order"),
     ("states_set", "States set"),
     ("states_lost", "States lost"),
@@ -32,7 +35,9 @@ _ROWS = (
 )
 
 #: Rows that must be 0.
-_MUST_BE_ZERO = frozenset({"lost", "altered", "wrong", "out_of_order", "states_lost"})
+_MUST_BE_ZERO = frozenset(
+    {"lost", "altered", "wrong", "properties_lost", "revived", "left", "out_of_order", "states_lost"}
+)
 
 
 def table_of(title: str, result: dict[str, Any]) -> Table:
@@ -77,11 +82,16 @@ def _events(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for drill in result.get("drills", ()):
         yield (
             f"Store {drill['store']}, {drill['drill']}",
-            f"{drill['sends']} sends meanwhile, back {drill['back_seconds']:.2f} s after it was healed",
+            f"{drill['sends']} sends meanwhile, {_diverted(drill)}"
+            f"back {drill['back_seconds']:.2f} s after it was healed",
         )
     yield from result.get("rows", {}).items()
     if "slowest_send_seconds" in result:
         yield "Slowest send", f"{result['slowest_send_seconds']:.2f} s"
+
+
+def _diverted(drill: dict[str, Any]) -> str:
+    return f"{drill['diverted']} of them diverted, " if "diverted" in drill else ""
 
 
 def _value(member: str, value: int) -> str:

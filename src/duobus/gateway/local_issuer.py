@@ -28,6 +28,8 @@ from duobus.model.token_options import TokenClient, TokenEndpointOptions
 #: Stands in for a client that does not exist, so that an unknown name costs the same time as a wrong secret.
 _NOBODY: Final = TokenClient(client_id="", client_secret="\0" * 16, roles=("",))
 _SCOPE_END: Final = "/.default"
+#: Scopes that libraries ask for beside that of the service: of OpenID Connect, without a meaning here.
+_OPENID_SCOPES: Final = frozenset({"openid", "offline_access", "profile", "email"})
 
 
 def new_signing_key() -> bytes:
@@ -83,10 +85,18 @@ class LocalIssuer:
         return found if hmac.compare_digest(given, known) and found is not _NOBODY else None
 
     def audience(self, scope: str) -> str | None:
-        """Return what a token for ``scope`` is to be made for, or None when it is another service's."""
-        if not scope.endswith(_SCOPE_END):
+        """Return what a token for ``scope`` is to be made for, or None when it is another service's.
+
+        Several scopes are separated by blanks; those of OpenID Connect, which some libraries ask for beside the one
+        that counts, give nothing.
+        """
+        wanted = {one for one in scope.split() if one not in _OPENID_SCOPES}
+        if len(wanted) != 1:
             return None
-        audience = scope.removesuffix(_SCOPE_END)
+        found = wanted.pop()
+        if not found.endswith(_SCOPE_END):
+            return None
+        audience = found.removesuffix(_SCOPE_END)
         return audience if audience.rstrip("/") == AUDIENCE else None
 
     def token(self, client: TokenClient, audience: str, name: str) -> Granted:

@@ -9,7 +9,7 @@ from typing import Final
 #: A connection says what it wants within this time: the protocol's first bytes, for HTTP the whole head of the first
 #: request, however slowly it drips (reliability T9).
 FIRST_BYTES_S: Final = 10.0
-#: A head of more bytes is passed on as it is; the HTTP server refuses what it does not take.
+#: A head of more bytes is passed on as it is; the HTTP server goes on counting bytes and time (``rest/head_limit``).
 HEAD_BYTES_MAX: Final = 65_536
 
 UNDECIDED: Final = 0
@@ -17,6 +17,7 @@ AMQP: Final = 1
 HTTP: Final = 2
 
 _START_SIZE = 4
+_HEAD_END = b"\r\n\r\n"
 #: Methods of HTTP, cut to the length that tells them apart from everything else.
 _METHODS = frozenset((b"GET ", b"PUT ", b"POST", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC"))
 _STARTS = (*_METHODS, b"AMQP")
@@ -31,7 +32,7 @@ def protocol_of(data: bytes) -> int:
     """
     start = bytes(data[:_START_SIZE])
     if start in _METHODS:
-        return HTTP if b"\r\n\r\n" in data or len(data) >= HEAD_BYTES_MAX else UNDECIDED
+        return HTTP if _HEAD_END in data or len(data) >= HEAD_BYTES_MAX else UNDECIDED
     if len(start) < _START_SIZE and any(known.startswith(start) for known in _STARTS):
         return UNDECIDED
     return AMQP
@@ -52,7 +53,7 @@ class Switch(asyncio.Protocol):
         self._amqp = amqp
         self._http = http
         self._undecided = undecided
-        self._data = b""
+        self._data = bytearray()
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -65,8 +66,14 @@ class Switch(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol: once it is clear what this is, hand all of it over."""
+        begin = len(self._data)
         self._data += data
-        kind = protocol_of(self._data)
+        if begin >= _START_SIZE and len(self._data) < HEAD_BYTES_MAX:
+            # HTTP, then. Only what is new is searched: a head may drip byte by byte.
+            is_whole = self._data.find(_HEAD_END, begin - len(_HEAD_END) + 1) >= 0
+            kind = HTTP if is_whole else UNDECIDED
+        else:
+            kind = protocol_of(bytes(self._data))
         transport = self._transport
         if kind == UNDECIDED or transport is None:
             return
@@ -74,7 +81,7 @@ class Switch(asyncio.Protocol):
         protocol = self._amqp() if kind == AMQP else self._http()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
-        protocol.data_received(self._data)
+        protocol.data_received(bytes(self._data))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""

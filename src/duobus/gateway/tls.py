@@ -21,6 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from duobus.clock import Clock, Entropy
 from duobus.errors import ConfigurationError
+from duobus.syncing import sync_file
 
 #: Read buffer of one TLS connection. asyncio's own is 256 KiB, allocated up front: 284 kB a connection measured,
 #: 38.6 kB with this one (reliability 4.2); 10,000 idle connections would not fit otherwise.
@@ -176,6 +177,23 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
     return context
 
 
+def client_context(authorities: Path, option: str) -> ssl.SSLContext:
+    """Return a context for clients of those whose certificates ``authorities`` vouches for; ``option`` named the file.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or holds no certificate.
+    """
+    try:
+        return ssl.create_default_context(cafile=authorities)
+    except OSError as error:
+        # An SSLError is one: the file is there, and no PEM.
+        reason = error.strerror if error.strerror and not isinstance(error, ssl.SSLError) else "it holds no certificate"
+        raise ConfigurationError(
+            f"{option} {authorities} cannot be used: {reason}; give a readable PEM file with the certificates of the "
+            "authorities that the other servers' certificates come from."
+        ) from error
+
+
 def limit_tls_buffers() -> None:
     """Make asyncio's TLS connections allocate TLS_BUFFER_BYTES; to be called once, before the first listener.
 
@@ -229,7 +247,7 @@ def _write(path: Path, content: bytes, mode: int) -> None:
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)
         file.flush()
-        os.fsync(file.fileno())
+        sync_file(file.fileno())
     temporary.replace(path)
 
 

@@ -8,6 +8,7 @@ lives while there is output.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Callable, Iterable
 from ipaddress import ip_address
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
+from duobus.telemetry.bounded_log import BoundedLog
 from duobus.telemetry.logs import Log
 
 #: The .NET SDK adds the slash; ``%24`` for the dollar sign is undone before paths are compared.
@@ -30,6 +32,8 @@ CHUNK_BYTES = 256 << 10
 CLOSE_TIMEOUT_S = 2.0
 #: Any origin is fine.
 ANY_ORIGIN = "*"
+#: A host name or address that is told in the log.
+_HOST = re.compile(r"[a-z0-9._-]{1,255}")
 
 
 class WebSocketTransport(asyncio.Transport):
@@ -190,7 +194,7 @@ class WebSocketDoor:
     def __init__(self, protocol: Callable[[], asyncio.Protocol], hosts: Iterable[str], log: Log) -> None:
         self._protocol = protocol
         self._hosts = frozenset(host.strip("[]").lower() for host in hosts)
-        self._log = log
+        self._log = BoundedLog(log, lambda: int(asyncio.get_running_loop().time() * 1000))
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Upgrade and serve until the connection ends; refuse in clear words what is not for this door."""
@@ -198,7 +202,7 @@ class WebSocketDoor:
         if below is None:
             raise ConnectionResetError("the client is gone")
         if not self._allows(request.headers.get("Origin"), below):
-            self._log.info("websocket refused", origin=request.headers.get("Origin"))
+            self._log.info("websocket refused", origin=_host_of(request.headers["Origin"]))
             raise web.HTTPForbidden(
                 text="This origin may not connect. Allow it with the server's option --websocket-origin."
             )
@@ -227,6 +231,15 @@ class WebSocketDoor:
         except ValueError:
             return False
         return host in self._hosts or _is_address(host, below.get_extra_info("sockname"))
+
+
+def _host_of(origin: str) -> str:
+    """The host of an origin, for the operator who may want to allow it; nothing else of what was sent."""
+    try:
+        host = urlsplit(origin).hostname
+    except ValueError:
+        host = None
+    return host if host is not None and _HOST.fullmatch(host) else "?"
 
 
 def _is_address(host: str, socket_name: Any) -> bool:

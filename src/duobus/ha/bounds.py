@@ -25,3 +25,9 @@ SYPHON_SENDERS_MAX: Final = 100
 LEFT_MAX: Final = 100
 #: Sets of scopes whose tokens a ``LastingCredential`` keeps.
 SCOPES_MAX: Final = 16
+#: Groups of keys that a pair knows to be away. An entity has 16 fragments, of which one store has 4; each group is
+#: pinged by itself. Sends of a group beyond them are raised to their callers.
+AWAY_GROUPS_MAX: Final = 256
+#: Keys that are kept because nothing but their refusal tells to which group they belong; the oldest is forgotten, and
+#: refused once more.
+AWAY_KEYS_MAX: Final = 10_000

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from azure.servicebus import exceptions as sdk
+
+from duobus.ha.away import store_away
 
 
 class Verdict(Enum):
@@ -18,7 +20,8 @@ class Verdict(Enum):
 
     #: The failover interval starts, or goes on.
     OUTAGE = "outage"
-    #: The primary is there and asks for patience: no failover, whatever the interval.
+    #: The primary is there and asks for patience. It is an outage when no send of the entity has succeeded between one
+    #: such answer and another that comes more than the failover interval later.
     BUSY = "busy"
     #: The primary answered, and would answer the same again: the caller has to mend something.
     REFUSED = "refused"
@@ -50,16 +53,19 @@ _OUTAGE_CONDITIONS: Final = frozenset(
         "amqp:link:detach-forced",
         "com.microsoft:timeout",
         "com.microsoft:operation-cancelled",
-        "com.microsoft:store-unavailable",
     }
 )
+#: Errors inside of errors that are looked at.
+_DEPTH_MAX: Final = 8
 _OUTAGES: Final = (sdk.ServiceBusConnectionError, sdk.ServiceBusCommunicationError, sdk.OperationTimeoutError)
 
 
 def outage(error: BaseException) -> Verdict:
     """By what the error says about the primary: out of reach, out of time, or broken is an outage. The default."""
+    if token_refusal(error) is not None:
+        return Verdict.REFUSED
     if isinstance(error, sdk.ServiceBusServerBusyError):
-        return Verdict.BUSY
+        return _busy(error)
     if isinstance(error, _REFUSALS):
         return Verdict.REFUSED
     if isinstance(error, (*_OUTAGES, OSError, TimeoutError)):
@@ -73,8 +79,10 @@ def documented(error: BaseException) -> Verdict:
     """By the letter of the documents: time-outs, and every messaging error that a retry would not help against."""
     if isinstance(error, (sdk.OperationTimeoutError, TimeoutError)):
         return Verdict.OUTAGE
+    if token_refusal(error) is not None:
+        return Verdict.REFUSED
     if isinstance(error, sdk.ServiceBusServerBusyError):
-        return Verdict.BUSY
+        return _busy(error)
     if isinstance(error, (sdk.ServiceBusAuthenticationError, sdk.ServiceBusAuthorizationError)):
         return Verdict.REFUSED
     if isinstance(error, sdk.ServiceBusError):
@@ -86,6 +94,8 @@ def legacy(error: BaseException) -> Verdict:
     """As the old .NET library did: time-outs, and every messaging error that is transient, server-busy among them."""
     if isinstance(error, (sdk.OperationTimeoutError, TimeoutError, OSError)):
         return Verdict.OUTAGE
+    if token_refusal(error) is not None:
+        return Verdict.REFUSED
     if isinstance(error, (sdk.ServiceBusAuthenticationError, sdk.ServiceBusAuthorizationError)):
         return Verdict.REFUSED
     if isinstance(error, sdk.ServiceBusError):
@@ -103,6 +113,45 @@ def condition(error: BaseException) -> str:
     if isinstance(found, bytes):
         return found.decode("utf-8", "replace")
     return "" if found is None else str(getattr(found, "value", found))
+
+
+class TokenRefusal(NamedTuple):
+    """What the answer to a token was.
+
+    Attributes:
+        status: 401, or 404 for an entity that does not exist; None when the SDK does not tell, which is the rule: it
+            drops status and text of an answer that names a condition, as those of Azure and duobus do.
+        text: What the answer said; empty when the SDK does not tell.
+    """
+
+    status: int | None
+    text: str
+
+
+def token_refusal(error: BaseException) -> TokenRefusal | None:
+    """Return what the namespace answered to a token that it did not take; None for any other error.
+
+    The namespace is there, then, whatever class the SDK chooses: for a client that has a custom endpoint address it is
+    that of a lost connection.
+    """
+    at: object = error
+    for _ in range(_DEPTH_MAX):
+        if not isinstance(at, BaseException):
+            return None
+        if type(at).__name__ == "TokenAuthFailure":
+            status, text = getattr(at, "status_code", None), getattr(at, "status_description", None)
+            if status is not None and (not isinstance(status, int) or not 400 <= status < 500):
+                # There was no answer, or one of a namespace that is not well.
+                return None
+            said = text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text or "")
+            return TokenRefusal(status, said)
+        at = getattr(at, "inner_exception", None)
+    return None
+
+
+def _busy(error: sdk.ServiceBusServerBusyError) -> Verdict:
+    """A messaging store that is away is the documents' first example of an outage; its error says so beside "busy"."""
+    return Verdict.BUSY if store_away(error) is None else Verdict.OUTAGE
 
 
 def _is_transient(error: sdk.ServiceBusError) -> bool:

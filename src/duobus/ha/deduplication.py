@@ -7,11 +7,16 @@ rather than losing it, so that the effect has to be idempotent or in the same tr
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sqlite3
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
+
+from duobus.syncing import SQLITE_SETTINGS, sync_folder
 
 #: Ids that are remembered unless another number is given: some 100 MB on disk.
 WINDOW_DEFAULT: Final = 1_000_000
@@ -19,6 +24,8 @@ WINDOW_MAX: Final = 100_000_000
 #: An id as long as Service Bus allows.
 ID_LENGTH_MAX: Final = 128
 FORMAT: Final = 1
+#: ``PRAGMA synchronous`` of a record that is on disk when its commit returns.
+_FULL: Final = 2
 
 _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS seen(number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, result BLOB);
@@ -28,29 +35,37 @@ CREATE TABLE IF NOT EXISTS seen(number INTEGER PRIMARY KEY AUTOINCREMENT, id TEX
 class SeenMessages:
     """The ids of messages whose work is done, newest ``window`` of them, on disk.
 
-    Every record is on disk (fsync) when the call returns. Several processes of one machine may share the file.
+    Every record is on disk (fsync) when the call returns. Several processes of one user of one machine may share the
+    file, which others cannot read: ids and results say what somebody works on.
 
     Args:
-        path: The file; made if missing.
+        path: The file; made if missing, and readable by its owner only.
         window: Ids that are remembered; older ones are forgotten. 1 to 100,000,000.
 
     Raises:
         ValueError: A window out of range, or a file of a newer version.
+        PermissionError: The file, or one that SQLite keeps beside it, is a link, or belongs to another user.
     """
 
     def __init__(self, path: Path, window: int = WINDOW_DEFAULT) -> None:
         if not 1 <= window <= WINDOW_MAX:
             raise ValueError(f"window has to be 1 to {WINDOW_MAX:,}, not {window:,}")
         self._window = window
+        path = Path(path)
+        _make_private(path)
         self._database = sqlite3.connect(path, isolation_level=None)
         try:
             self._database.execute("PRAGMA journal_mode=WAL")
-            self._database.execute("PRAGMA synchronous=FULL")
+            self._database.execute(f"PRAGMA synchronous={_FULL}")
+            for setting in SQLITE_SETTINGS:
+                self._database.execute(f"PRAGMA {setting}")
+            self._demand_sync()
             (version,) = self._database.execute("PRAGMA user_version").fetchone()
             if version > FORMAT:
                 raise ValueError(f"{path} has format {version}; this version of duobus reads up to {FORMAT}.")
             self._database.executescript(_CREATE)
             self._database.execute(f"PRAGMA user_version={FORMAT}")
+            sync_folder(path.parent)
         except BaseException:
             self._database.close()
             raise
@@ -102,7 +117,39 @@ class SeenMessages:
             self._database.execute(
                 "DELETE FROM seen WHERE number <= (SELECT max(number) FROM seen) - ?", (self._window,)
             )
+            # In the transaction, where it cannot change any more: this is how the commit will be.
+            self._demand_sync()
             self._database.execute("COMMIT")
         except BaseException:
             self._database.execute("ROLLBACK")
             raise
+
+    def _demand_sync(self) -> None:
+        (synchronous,) = self._database.execute("PRAGMA synchronous").fetchone()
+        if synchronous != _FULL:
+            raise sqlite3.OperationalError(
+                f"synchronous is {synchronous} instead of {_FULL}: a record would not be on disk when the call returns"
+            )
+
+
+def _make_private(path: Path) -> None:
+    """Make the file if it is missing; make sure that it is ours and that others cannot read it.
+
+    Raises:
+        PermissionError: It is a link, or it belongs to another user.
+    """
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        # Not opened to look at it: closing it again would give up the locks that this process has on it.
+        for there in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
+            with contextlib.suppress(FileNotFoundError):
+                _demand_private(there)
+
+
+def _demand_private(path: Path) -> None:
+    found = path.lstat()
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        raise PermissionError(f"{path} is a link, or not a file of this user. Name another file, or remove it.")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        path.chmod(0o600)  # An earlier version left it readable.

@@ -28,9 +28,15 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class SendFailed(Event):
-    """A send to the primary failed for a reason that counts as an outage; the failover interval began."""
+    """A send to the primary failed for a reason that counts as an outage; the failover interval began.
+
+    Attributes:
+        fragment: What of the entity is away, if the error says so: ``13/16`` are the keys of fragment 13 of 16. All
+            that is told of these keys has it; it is empty for the entity as a whole.
+    """
 
     error: str
+    fragment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +44,12 @@ class FailoverEngaged(Event):
     """Sends to the entity go to backlog queues from now on.
 
     Attributes:
-        after_ms: Time since the failure that began it.
+        after_ms: Time since the failure that began it, or since the primary was first busy.
+        fragment: As of ``SendFailed``.
     """
 
     after_ms: int
+    fragment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +60,13 @@ class PrimaryHealthy(Event):
         reason: ``send``, ``ping`` or ``marked healthy``.
         after_ms: Time in suspicion or failover.
         was_diverted: Failover was engaged.
+        fragment: As of ``SendFailed``.
     """
 
     reason: str
     after_ms: int
     was_diverted: bool
+    fragment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +124,22 @@ class BacklogMissing(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class BacklogLockShort(Event):
+    """The lock of a backlog queue is shorter than a minute: what a syphon holds longer is delivered twice.
+
+    Attributes:
+        lock_ms: How long it is.
+    """
+
+    lock_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class PingSent(Event):
     """A ping of an entity; ``error`` is empty when the primary took it."""
 
     error: str
+    fragment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +196,17 @@ class Syphoned(Event):
 
 @dataclass(frozen=True, slots=True)
 class SyphonSkipped(Event):
-    """A destination is away; its messages stay in the backlog queue and are tried again later."""
+    """A destination takes nothing now; its messages stay in the backlog queue and are tried again later.
+
+    Attributes:
+        meaning: What the error means: ``retry`` and ``wait`` pass by themselves, ``owner`` and ``missing`` when
+            somebody mends what ``error`` says; ``unknown`` is an error that nobody foresaw.
+    """
 
     backlog: str
     messages: int
     error: str
+    meaning: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +257,9 @@ class RolesSwapped(Event):
 
 
 class Reporter:
-    """Counts events and hands them on. An observer that raises is logged, and harms nobody.
+    """Counts events and hands them on. An observer that raises is logged, and harms nobody, whatever it raises.
+
+    ``KeyboardInterrupt`` alone passes: it is the user's, and came while the observer ran.
 
     Args:
         *observers: Called with each event in turn; those that are None are left out.
@@ -248,5 +278,7 @@ class Reporter:
         for observer in self._observers:
             try:
                 observer(event)
-            except Exception:  # noqa: BLE001 - the application's own code
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # noqa: BLE001 - the application's own code; sys.exit() would end one task unseen
                 _log.exception("on_event raised for %r", event)

@@ -1,21 +1,31 @@
 """Failover of one client, entity by entity: which way a send goes, when to ping, when all is well again.
 
 Pure: what happened and ``now_ms`` go in, the way to take and what changed come out. The machine has three states and
-five edges, and no others (invariant I12; requirements PN3, PN8, PN9):
+six edges, and no others (invariant I12; requirements PN3, PN8, PN9):
 
     HEALTHY      --a send failed--------------------------------->  SUSPECT
     SUSPECT      --a send succeeded------------------------------>  HEALTHY
     SUSPECT      --the failover interval passed without success-->  FAILED_OVER
     FAILED_OVER  --a ping succeeded, or marked healthy by hand--->  HEALTHY
     HEALTHY      --a send failed, and the interval is zero------->  FAILED_OVER
+    HEALTHY      --busy for longer than the failover interval---->  FAILED_OVER
 
 A success that comes late, of a send which was on its way when failover engaged, changes nothing: only a ping ends it.
+Busy is no suspicion: a limit of the rate says so all day and lets others through. It counts only when the primary is
+busy again, more than the interval after it was first, and no send has succeeded in between.
+
+A group of keys of an entity is kept like an entity, beside it.
 """
 
 from __future__ import annotations
 
 from enum import Enum
 from typing import Final, NamedTuple
+
+from duobus.ha.away import KeyGroup
+
+#: What is healthy or not: an entity by its path, or a group of its keys.
+Place = str | KeyGroup
 
 #: What ended a suspicion or a failover.
 BY_SEND: Final = "send"
@@ -35,7 +45,7 @@ class Change(NamedTuple):
     """An edge that was taken.
 
     Attributes:
-        entity: Its path.
+        entity: Its path, or the group of its keys.
         state: The state that it is in now.
         was: The state that it left.
         at_ms: When.
@@ -43,7 +53,7 @@ class Change(NamedTuple):
         reason: Of a return to HEALTHY: BY_SEND, BY_PING or BY_HAND; empty otherwise.
     """
 
-    entity: str
+    entity: Place
     state: State
     was: State
     at_ms: int
@@ -74,36 +84,43 @@ class Failover:
         ping_ms: Time between two pings of an entity that has failed over; the first one comes after this time.
     """
 
-    __slots__ = ("_interval_ms", "_ping_ms", "_troubles")
+    __slots__ = ("_busy", "_interval_ms", "_ping_ms", "_troubles")
 
     def __init__(self, interval_ms: int, ping_ms: int) -> None:
         self._interval_ms = interval_ms
         self._ping_ms = ping_ms
-        self._troubles: dict[str, _Trouble] = {}
+        self._troubles: dict[Place, _Trouble] = {}
+        #: Since when they are busy and nothing else.
+        self._busy: dict[Place, int] = {}
 
-    def state(self, entity: str) -> State:
+    def is_calm(self, entity: Place) -> bool:
+        """Tell whether nothing is kept of an entity, so that a success changes nothing."""
+        return entity not in self._troubles and entity not in self._busy
+
+    def state(self, entity: Place) -> State:
         """The state as of the last call with a time."""
         trouble = self._troubles.get(entity)
         return State.HEALTHY if trouble is None else trouble.state
 
-    def troubled(self) -> dict[str, State]:
+    def troubled(self) -> dict[Place, State]:
         """The entities that are not healthy."""
         # A copy first: metrics ask from a thread of their own.
         return {entity: trouble.state for entity, trouble in list(self._troubles.items())}
 
-    def is_diverted(self, entity: str) -> bool:
+    def is_diverted(self, entity: Place) -> bool:
         """Tell whether a send has to go to a backlog queue. Call ``advance`` first."""
         trouble = self._troubles.get(entity)
         return trouble is not None and trouble.failed_over
 
-    def on_send_succeeded(self, entity: str, now_ms: int) -> Change | None:
+    def on_send_succeeded(self, entity: Place, now_ms: int) -> Change | None:
         """The primary took a message of this entity."""
+        self._busy.pop(entity, None)
         trouble = self._troubles.get(entity)
         if trouble is None or trouble.failed_over:
             return None
         return self._heal(entity, now_ms, BY_SEND)
 
-    def on_send_failed(self, entity: str, now_ms: int) -> Change | None:
+    def on_send_failed(self, entity: Place, now_ms: int) -> Change | None:
         """The primary did not take a message, for a reason that counts as an outage.
 
         Whether this very message is to be diverted ``is_diverted`` tells afterwards: with an interval of zero, and when
@@ -112,10 +129,25 @@ class Failover:
         trouble = self._troubles.get(entity)
         if trouble is not None:
             return None
+        self._busy.pop(entity, None)
         trouble = self._troubles[entity] = _Trouble(now_ms)
         if self._interval_ms == 0:
             return self._engage(entity, trouble, State.HEALTHY, now_ms)
         return Change(entity, State.SUSPECT, State.HEALTHY, now_ms, now_ms, "")
+
+    def on_busy(self, entity: Place, now_ms: int) -> Change | None:
+        """The primary did not take a message, and said that it is busy, and no more.
+
+        Whether this very message is to be diverted ``is_diverted`` tells afterwards.
+        """
+        if entity in self._troubles:
+            return None
+        since_ms = self._busy.setdefault(entity, now_ms)
+        if now_ms - since_ms <= self._interval_ms:
+            return None
+        del self._busy[entity]
+        trouble = self._troubles[entity] = _Trouble(since_ms)
+        return self._engage(entity, trouble, State.HEALTHY, now_ms)
 
     def advance(self, now_ms: int) -> list[Change]:
         """Engage the failover of every entity whose interval has passed without a success."""
@@ -125,21 +157,22 @@ class Failover:
             if not trouble.failed_over and now_ms - trouble.since_ms >= self._interval_ms
         ]
 
-    def pings_due(self, now_ms: int) -> list[str]:
+    def pings_due(self, now_ms: int) -> list[Place]:
         """Return the entities to ping now; each is due again one ping interval from now."""
         due = [e for e, trouble in self._troubles.items() if trouble.failed_over and trouble.next_ping_ms <= now_ms]
         for entity in due:
             self._troubles[entity].next_ping_ms = now_ms + self._ping_ms
         return due
 
-    def on_ping_succeeded(self, entity: str, now_ms: int) -> Change | None:
+    def on_ping_succeeded(self, entity: Place, now_ms: int) -> Change | None:
         """The primary took a ping: every sender goes there again at once (PN9)."""
         if not self.is_diverted(entity):
             return None
         return self._heal(entity, now_ms, BY_PING)
 
-    def mark_healthy(self, entity: str, now_ms: int) -> Change | None:
+    def mark_healthy(self, entity: Place, now_ms: int) -> Change | None:
         """End suspicion or failover by hand."""
+        self._busy.pop(entity, None)
         return self._heal(entity, now_ms, BY_HAND) if entity in self._troubles else None
 
     def next_ms(self, ahead_ms: int = 0) -> int | None:
@@ -156,13 +189,13 @@ class Failover:
             default=None,
         )
 
-    def _engage(self, entity: str, trouble: _Trouble, was: State, now_ms: int) -> Change:
+    def _engage(self, entity: Place, trouble: _Trouble, was: State, now_ms: int) -> Change:
         suspect_since_ms = trouble.since_ms
         trouble.failed_over = True
         trouble.since_ms = now_ms
         trouble.next_ping_ms = now_ms + self._ping_ms
         return Change(entity, State.FAILED_OVER, was, now_ms, suspect_since_ms, "")
 
-    def _heal(self, entity: str, now_ms: int, reason: str) -> Change:
+    def _heal(self, entity: Place, now_ms: int, reason: str) -> Change:
         trouble = self._troubles.pop(entity)
         return Change(entity, State.HEALTHY, trouble.state, now_ms, trouble.since_ms, reason)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.ha import events
-from duobus.ha.failover import State
+from duobus.ha.failover import Place, State
 
 try:
     from opentelemetry import metrics as otel
@@ -45,7 +45,7 @@ COUNTERS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
 }
 #: Gauges and histograms, in the same form.
 OTHERS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
-    STATE: ("1", "0 healthy, 1 suspect, 2 failed over; an entity that always was healthy has none.", ("entity",)),
+    STATE: ("1", "0 healthy, 1 suspect, 2 failed over, or some of its keys; always healthy has none.", ("entity",)),
     OUT_OF_ROTATION: ("{queue}", "Backlog queues that have failed and rest.", ()),
     DEPTH: ("{message}", "Messages in a backlog queue.", ("backlog", "state")),
     LAG: ("s", "Age in the backlog of the oldest message of each batch that reached its entity.", ("entity",)),
@@ -68,7 +68,7 @@ class PairMetrics:
     Args:
         namespace: Host name of the primary, an attribute of every metric.
         meter: Where the instruments are made; by default of the application's meter provider.
-        states: Gives the entities that are not healthy, when somebody asks.
+        states: Gives the entities, and groups of their keys, that are not healthy, when somebody asks.
         resting: Gives the number of backlog queues out of the rotation.
     """
 
@@ -77,7 +77,7 @@ class PairMetrics:
         namespace: str,
         *,
         meter: Meter | None = None,
-        states: Callable[[], Mapping[str, State]] = dict,
+        states: Callable[[], Mapping[Place, State]] = dict,
         resting: Callable[[], int] | None = None,
     ) -> None:
         meter = otel.get_meter(SCOPE) if meter is None else meter
@@ -165,9 +165,12 @@ class PairMetrics:
     # -- what is looked up when somebody asks -------------------------------------------------------------------
 
     def _observe_states(self, _: CallbackOptions) -> Iterable[Observation]:
-        troubled = dict(self._states())
-        for entity in sorted(self._known | troubled.keys()):
-            value = _VALUES[troubled.get(entity, State.HEALTHY)]
+        values = dict.fromkeys(self._known, _VALUES[State.HEALTHY])
+        for place, state in self._states().items():
+            # One series for each entity, whatever number of groups of its keys is away.
+            entity = place if isinstance(place, str) else place.entity
+            values[entity] = max(values.get(entity, 0), _VALUES[state])
+        for entity, value in sorted(values.items()):
             yield otel.Observation(value, {"namespace": self._namespace, "entity": entity})
 
     def _observe_depths(self, _: CallbackOptions) -> Iterable[Observation]:
@@ -201,7 +204,7 @@ _NOTES: Final[dict[type[events.Event], Callable[[PairMetrics, Any], None]]] = {
 def metrics_of(
     namespace: str,
     *,
-    states: Callable[[], Mapping[str, State]] = dict,
+    states: Callable[[], Mapping[Place, State]] = dict,
     resting: Callable[[], int] | None = None,
 ) -> PairMetrics | None:
     """Return the metrics of a pair; None where OpenTelemetry is not installed."""

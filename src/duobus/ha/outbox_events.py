@@ -30,12 +30,15 @@ class OutboxWaits(Event):
         retry_ms: The pause.
         left: Messages that wait.
         left_bytes: Their bytes.
+        meaning: What the error means: ``retry`` and ``wait`` pass by themselves, ``owner`` and ``missing`` when
+            somebody mends what ``error`` says; ``unknown`` is an error that nobody foresaw.
     """
 
     error: str
     retry_ms: int
     left: int
     left_bytes: int
+    meaning: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from duobus.ha.errors import OutboxFailed
 from duobus.ha.outbox_message import Packed
+from duobus.syncing import SQLITE_SETTINGS, sync_folder
 
 FORMAT: Final = 1
 #: Operations of one commit. What is behind them joins the next one.
@@ -286,6 +287,8 @@ def _open(path: Path) -> sqlite3.Connection:
         database.execute("PRAGMA locking_mode=EXCLUSIVE")
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=FULL")
+        for setting in SQLITE_SETTINGS:
+            database.execute(f"PRAGMA {setting}")
         (version,) = database.execute("PRAGMA user_version").fetchone()
         if version > FORMAT:
             raise sqlite3.DatabaseError(f"it has format {version}; this version of duobus reads up to {FORMAT}")
@@ -295,11 +298,7 @@ def _open(path: Path) -> sqlite3.Connection:
         database.execute(f"PRAGMA user_version={FORMAT}")
         database.execute("COMMIT")
         # SQLite syncs the folder for its log, but not for a file that is new.
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(path.parent)
     except BaseException:
         database.close()
         raise

@@ -45,6 +45,8 @@ PING_LIFE: Final = timedelta(seconds=1)
 NO_PATH: Final = "Destination queue not indicated in message when fetched from backlog."
 INVALID_TYPE: Final = "Invalid type in property."
 
+#: Annotations by which a broker places a message.
+_KEYS: Final = frozenset({"x-opt-partition-key", "x-opt-via-partition-key"})
 _SCHEDULED_ANNOTATION: Final = "x-opt-scheduled-enqueue-time"
 #: What a broker writes into a message that it hands out; a new send must not carry it.
 _BROKERS: Final = frozenset(
@@ -58,6 +60,8 @@ _BROKERS: Final = frozenset(
         "x-opt-partition-id",
     }
 )
+#: The lock under which a message was received, among its delivery annotations.
+_LOCK_TOKEN: Final = "x-opt-lock-token"
 _TIMESPAN: Final = "com.microsoft:timespan"
 _TICKS_PER_MS: Final = 10_000
 #: Longest time to live in milliseconds: beyond, the message never expires.
@@ -168,7 +172,7 @@ def from_backlog(received: Sendable, now_ms: int | None = None) -> Restored:
         raise Undeliverable(NO_PATH, f"{PATH} is {'missing' if path is None else f'no path but {path!r}'}")
     header, properties = _header(raw.header), _properties(raw.properties)
     header.delivery_count = header.first_acquirer = header.time_to_live = None
-    annotations = {_text(k): v for k, v in (raw.annotations or {}).items() if _text(k) not in _BROKERS}
+    annotations = _restored_annotations(raw)
     session_id = marks.get(SESSION_ID)
     if session_id is not None:
         if not isinstance(session_id, (str, bytes)):
@@ -194,13 +198,21 @@ def from_backlog(received: Sendable, now_ms: int | None = None) -> Restored:
     return Restored(_text(path), message, is_expired)
 
 
-def ping(session_id: str) -> ServiceBusMessage:
+def ping(session_id: str, *, is_key: bool = False) -> ServiceBusMessage:
     """Return a ping: empty, of a life of one second, never delivered to anyone (PN13).
 
     Args:
         session_id: A fresh one each time, so that entities which require sessions take it.
+        is_key: It is the partition key as well: the ping asks for the fragment where that belongs. Otherwise it asks
+            for the entity, of which any fragment may answer.
     """
-    return ServiceBusMessage(b"", content_type=PING_CONTENT_TYPE, time_to_live=PING_LIFE, session_id=session_id)
+    return ServiceBusMessage(
+        b"",
+        content_type=PING_CONTENT_TYPE,
+        time_to_live=PING_LIFE,
+        session_id=session_id,
+        partition_key=session_id if is_key else None,
+    )
 
 
 def _raw(message: Sendable) -> AmqpAnnotatedMessage:
@@ -241,6 +253,14 @@ def _restored_body(raw: AmqpAnnotatedMessage, kind: Any) -> dict[str, Any]:
         raise Undeliverable(INVALID_TYPE, str(error)) from error
 
 
+def _restored_annotations(raw: AmqpAnnotatedMessage) -> dict[str, Any]:
+    found = {_text(k): v for k, v in (raw.annotations or {}).items() if _text(k) not in _BROKERS}
+    for name in _KEYS & found.keys():
+        # The SDK hands strings out as bytes, and would send a key of bytes as binary, which a broker refuses.
+        found[name] = _text(found[name])
+    return found
+
+
 def _rebuilt(
     raw: AmqpAnnotatedMessage,
     body: dict[str, Any],
@@ -257,11 +277,17 @@ def _rebuilt(
         footer=dict(raw.footer) if raw.footer else None,
         application_properties=users or None,
         annotations=dict(annotations) or None,
-        delivery_annotations={_text(k): v for k, v in (raw.delivery_annotations or {}).items()} or None,
+        delivery_annotations=_delivery_annotations(raw) or None,
         **body,
     )
     message.header, message.properties = header, properties
     return message
+
+
+def _delivery_annotations(raw: AmqpAnnotatedMessage) -> dict[str, Any]:
+    found = {_text(key): value for key, value in (raw.delivery_annotations or {}).items()}
+    found.pop(_LOCK_TOKEN, None)
+    return found
 
 
 def _text(value: Any) -> str:

@@ -32,7 +32,7 @@ MAIN = 0
 DEAD_LETTER = 1
 TRANSFER_DEAD_LETTER = 2
 
-_SUB_QUEUE_SEGMENTS: tuple[tuple[str, ...], ...] = ((), ("$deadletterqueue",), ("$transfer", "$deadletterqueue"))
+SUB_QUEUE_SEGMENTS: tuple[tuple[str, ...], ...] = ((), ("$deadletterqueue",), ("$transfer", "$deadletterqueue"))
 
 #: Inner segment of the addresses of what servers that share a catalog make of a queue among themselves.
 SHARE: Final = "~share"
@@ -80,7 +80,7 @@ class Address:
         found = tuple(self.key.split("/"))
         if self.subscription is not None:
             found += ("subscriptions", self.subscription.lower())
-        return found + _SUB_QUEUE_SEGMENTS[self.sub_queue]
+        return found + SUB_QUEUE_SEGMENTS[self.sub_queue]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Address):
@@ -230,7 +230,7 @@ def _without_sub_queue(segments: list[str]) -> tuple[list[str], int]:
     lower = tuple(segment.lower() for segment in segments)
     # The longer suffix first: the shorter one is its end.
     for sub_queue in (TRANSFER_DEAD_LETTER, DEAD_LETTER):
-        suffix = _SUB_QUEUE_SEGMENTS[sub_queue]
+        suffix = SUB_QUEUE_SEGMENTS[sub_queue]
         if lower[-len(suffix) :] == suffix:
             return segments[: -len(suffix)], sub_queue
     return segments, MAIN

@@ -37,7 +37,8 @@ class SendBatch:
         first_delivery_id: Of the first message; ids are consecutive, except that an atomic batch has one id.
         n: Number of messages.
         unsettled: Whether the sender waits for an outcome.
-        payloads: Bare messages, from the properties section on, exactly the bytes that came (I16).
+        payloads: Bare messages, from the properties section on, exactly the bytes that came (I16), but for the message
+            id that is given to those without one (decision 0051).
         keys: Placement key of each (type letter and canonical bytes) or None; the list is None when nobody has one.
         extra: Index to Special, for messages with anything rare (a time to live of their own, a scheduled time,
             annotations ...); None when there is none.
@@ -86,7 +87,7 @@ class DeliveryBatch:
     Attributes:
         fragment: Handle of the fragment, given back with every settlement.
         prefix: First 8 bytes of every lock token of this batch.
-        first_lock: Lock counter of the first message; the others follow by one (last 8 bytes of the token).
+        first_lock: Lock counter of the first message; the others follow by one (``codec.tags``).
         slots: The messages, in order.
         locked_until_ms: End of the locks, broker time; 0 for receive-and-delete.
     """

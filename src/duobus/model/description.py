@@ -101,8 +101,8 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
         primary_key: Key text; its UTF-8 bytes are the key, whatever it looks like.
         secondary_key: The other key text, so that keys can be changed without a gap.
         rights: Right values added up; an ``int`` in JSON.
-        created_at_ms: When it was made, for rules of entities; 0 is as old as what it belongs to.
-        modified_at_ms: When it was changed last; 0 likewise.
+        created_at_ms: When it was made, as a client has said with the description of an entity; 0 when none has.
+        modified_at_ms: When it was changed last, likewise.
     """
 
     name: str
@@ -120,9 +120,11 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
 class QueueDescription(msgspec.Struct, frozen=True, kw_only=True):
     """All properties of a queue (HTTP contract A.5.1), in snake case with the unit last.
 
-    The times ``created_at_ms``, ``updated_at_ms`` and ``accessed_at_ms`` are kept by the broker; 0 is never. The last
-    three are extensions of this broker, off by default: what the first abandon of a message puts it off by, the most
-    that further ones do, and whether an abandon may say itself by how much.
+    The times ``created_at_ms``, ``updated_at_ms`` and ``accessed_at_ms`` are kept by the broker; 0 is never.
+    ``redelivery_delay_ms``, ``redelivery_delay_maximum_ms`` and ``delayed_abandon`` are extensions of this broker, off
+    by default: what the first abandon of a message puts it off by, the most that further ones do, and whether an
+    abandon may say itself by how much. ``forward_to_sent`` is ``forward_to`` as a client wrote it, perhaps as an
+    address, and is told to clients as long as it names the same entity; likewise for dead letters.
     """
 
     name: str
@@ -152,6 +154,8 @@ class QueueDescription(msgspec.Struct, frozen=True, kw_only=True):
     redelivery_delay_ms: int | None = None
     redelivery_delay_maximum_ms: int = 5 * _MINUTE_MS
     delayed_abandon: bool = False
+    forward_to_sent: str | None = None
+    forward_dead_lettered_messages_to_sent: str | None = None
 
 
 class TypedValue(msgspec.Struct, frozen=True):
@@ -213,6 +217,8 @@ class SubscriptionDescription(msgspec.Struct, frozen=True, kw_only=True):
     created_at_ms: int = 0
     updated_at_ms: int = 0
     accessed_at_ms: int = 0
+    forward_to_sent: str | None = None
+    forward_dead_lettered_messages_to_sent: str | None = None
 
 
 class TopicDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -272,8 +278,6 @@ def check_queue(queue: QueueDescription, profile: Profile = CLOUD) -> QueueDescr
     _check_entity(queue, profile)
     _check_one_of("Status", queue.status, QUEUE_STATUSES)
     _check_redelivery(queue)
-    if queue.requires_session and queue.forward_to is not None:
-        raise ArgumentInvalid("RequiresSession and ForwardTo exclude each other; leave one of them out.")
     return queue
 
 
@@ -318,7 +322,10 @@ def _check_fixed(kept: _Updated, wanted: _Updated, kind: str, fixed: tuple[str, 
         raise ArgumentInvalid(f"The name of the {kind} '{kept.name}' can't be changed; create another {kind}.")
     for name in fixed:
         if getattr(wanted, _FIXED[name]) != getattr(kept, _FIXED[name]):
-            raise ArgumentInvalid(f"The value for the {name} property of an existing {kind.title()} can't be changed.")
+            if (kind, name) == ("topic", "EnablePartitioning"):
+                # The service has other words for this one.
+                raise ArgumentInvalid("Partitioning cannot be changed for Topic. It is chosen when a topic is created.")
+            raise ArgumentInvalid(f"The value for the {name} property of an existing {kind.title()} cannot be changed.")
     return msgspec.structs.replace(
         wanted, name=kept.name, created_at_ms=kept.created_at_ms, accessed_at_ms=kept.accessed_at_ms
     )

@@ -19,12 +19,10 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         tier: Whose defaults and limits hold for descriptions.
         strict_api_version: Demand ``api-version`` 2013-10 or later for partitioned entities (PE7).
-        missing_as_feed: Answer a GET of something missing with 200 and an empty feed, as the cloud does, not with 404.
     """
 
     tier: Tier = ALL
     strict_api_version: bool = False
-    missing_as_feed: bool = False
 
     def demand_version(self, query: Mapping[str, str], is_partitioned: bool) -> None:
         """Raise ArgumentInvalid when the request's api-version is too old for what it is about."""

@@ -2,7 +2,7 @@
 
 Members that are absent are not there; values have the types of ``typed_json``::
 
-    {"header": {"priority": 5, "timeToLive": "PT1H"}, "partitionKey": "...", "viaPartitionKey": "...",
+    {"header": {"durable": true, "priority": 5, "timeToLive": "PT1H"}, "partitionKey": "...", "viaPartitionKey": "...",
      "scheduledEnqueueTime": "...", "annotations": {...}, "properties": {"messageId": ..., "groupId": ...},
      "applicationProperties": {...}, "body": {"data": [...]} or {"value": ...} or {"sequence": [[...], ...]},
      "footer": {...}}
@@ -132,6 +132,7 @@ def _bare_form(payload: bytes) -> dict[str, Any]:
 
 def _envelope(special: Special) -> dict[str, Any]:
     header = {
+        "durable": special.durable,
         "priority": special.priority,
         "timeToLive": None if special.ttl_ms is None else format_duration(special.ttl_ms),
     }
@@ -212,7 +213,7 @@ def message_of(form: Any) -> tuple[bytes, Special]:
     try:
         payload = _bare(form, special)
         # Whatever a client could not send is not let in this way either.
-        scan(payload)
+        special.has_expiry = scan(payload).absolute_expiry_ms is not None
     except (EncodeError, DecodeError, UnicodeEncodeError) as error:
         raise ArgumentInvalid(f"The message cannot be encoded: {error}") from None
     return payload, special
@@ -231,6 +232,10 @@ def _special_of(form: dict[str, Any]) -> Special:
         if not isinstance(priority, int) or not 0 <= priority <= 255:
             raise ArgumentInvalid("header.priority must be from 0 to 255.")
         special.priority = priority
+    durable = header.get("durable")
+    if durable is not None and not isinstance(durable, bool):
+        raise ArgumentInvalid("header.durable must be true or false.")
+    special.durable = durable
     if form.get("scheduledEnqueueTime") is not None:
         special.scheduled_ms = time_of(form["scheduledEnqueueTime"])
     annotations = _map(form, "annotations")

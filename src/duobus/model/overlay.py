@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from duobus.codec import DecodeError, application_properties_section, decode, encode, properties_section
+from duobus.codec import (
+    DecodeError,
+    application_properties_section,
+    decode,
+    encode,
+    has_made_id,
+    properties_section,
+    with_made_id,
+)
 from duobus.codec.sections import APPLICATION_PROPERTIES, PROPERTIES, application_properties, find_section
 from duobus.errors import InternalError
 from duobus.model.special import Special
@@ -15,6 +23,8 @@ ENVELOPE_MEMBERS: Final = ("ttl_ms", "scheduled_ms", "partition_key", "via_parti
 
 #: Where ``session_id`` stands in the properties section.
 GROUP_ID: Final = 10
+#: Where the message id stands there.
+_MESSAGE_ID: Final = 0
 
 
 class Overlay:
@@ -107,8 +117,15 @@ def _with_properties(payload: bytes, changes: Mapping[int, Any]) -> bytes:
     start, value, end = find_section(payload, PROPERTIES)
     fields: list[Any] = [] if start == value else decode(payload, value)[0]
     fields += [None] * (max(changes) + 1 - len(fields))
+    own_id = fields[_MESSAGE_ID]
     for index, new in changes.items():
         fields[index] = new
+    if fields[_MESSAGE_ID] is None:
+        # No message is without one, so what unsets it leaves it the one that it has.
+        fields[_MESSAGE_ID] = own_id
+    if has_made_id(payload) and fields[_MESSAGE_ID] is own_id:
+        fields[_MESSAGE_ID] = None
+        return with_made_id(payload[:start] + properties_section(fields) + payload[end:], start, own_id.encode())
     return payload[:start] + properties_section(fields) + payload[end:]
 
 

@@ -90,7 +90,7 @@ def parse_repair(asked: Any) -> Repair:
 def revived(payload: bytes, special: Special | None, repair: Repair, *, keeps_reason: bool) -> tuple[bytes, Special]:
     """Return a dead letter as it is when it is tried again: (bare message, what is rare about it).
 
-    Its keys, session, priority, annotations and time to live stay; the reasons why it died go, or become properties of
+    Its keys, session, header, annotations and time to live stay; the reasons why it died go, or become properties of
     its own when they are to be kept. It is no forwarded message any more, so its hops begin anew.
 
     Raises:
@@ -104,7 +104,7 @@ def revived(payload: bytes, special: Special | None, repair: Repair, *, keeps_re
             bare = Overlay(repair.fields, changes, removed).apply_to(bare)
         if repair.patch:
             bare = _with_body(bare, repair.patch)
-        scan(bare)
+        has_expiry = scan(bare).absolute_expiry_ms is not None
     except TooLargeError as error:
         raise ArgumentInvalid(f"With the repair the message is too large: {error}.") from None
     except (DecodeError, EncodeError, UnicodeEncodeError) as error:
@@ -117,6 +117,9 @@ def revived(payload: bytes, special: Special | None, repair: Repair, *, keeps_re
         priority=old.priority,
         annotations=old.annotations,
         annotations_count=old.annotations_count,
+        durable=old.durable,
+        delivery_annotations=old.delivery_annotations,
+        has_expiry=has_expiry,
     )
     for name, value in repair.envelope.items():
         setattr(new, name, value)

@@ -43,7 +43,7 @@ class Special(msgspec.Struct, array_like=True):
         partition_key: ``x-opt-partition-key`` as sent.
         via_partition_key: ``x-opt-via-partition-key`` as sent.
         session_id: Session (group) id.
-        priority: Header priority, when not the default of 4.
+        priority: Header priority, as sent.
         annotations: Other sender annotations to hand on: encoded AMQP map pairs, without the map's own header.
         annotations_count: Number of elements (keys and values) in ``annotations``.
         overlay: Encoded AMQP application-properties map, to be merged into the message's own at delivery.
@@ -56,6 +56,9 @@ class Special(msgspec.Struct, array_like=True):
         changes: What a rule's action changed on this copy: an encoded ``Overlay``, to be applied at delivery.
         deferred_in: Of what was deferred in a later life of its fragment than it came in: the epoch of that life. Some
             deliveries may be forgotten in between, so that the count does not tell whose deferral it is.
+        durable: Header durable, as sent.
+        delivery_annotations: The sender's own, to hand on: encoded AMQP map pairs, as ``annotations``.
+        has_expiry: The sender gave an ``absolute-expiry-time``, which the broker's own replaces.
     """
 
     ttl_ms: int | None = None
@@ -75,6 +78,9 @@ class Special(msgspec.Struct, array_like=True):
     way: Way | None = None
     changes: bytes | None = None
     deferred_in: int | None = None
+    durable: bool | None = None
+    delivery_annotations: bytes | None = None
+    has_expiry: bool = False
 
     def encode(self) -> bytes:
         """Return the stored form; ``decode`` gives an equal object back."""

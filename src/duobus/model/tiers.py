@@ -40,6 +40,7 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True):
         time_to_live_ms_max: Longest default time to live; None for no limit.
         partitions: Fragments of a partitioned entity.
         is_partitioned: Whether every new entity is partitioned: there it is a property of the namespace.
+        partitions_by_default: Whether a new entity is partitioned of which its creator does not say (PE3).
         profile: Other defaults and limits.
     """
 
@@ -55,6 +56,7 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True):
     time_to_live_ms_max: int | None = None
     partitions: int = 16
     is_partitioned: bool = False
+    partitions_by_default: bool = False
     profile: Profile = CLOUD
 
 
@@ -81,9 +83,18 @@ PREMIUM: Final = Tier(
     message_kib_default=1024,
     message_kib_min=1024,
     partitions=2,
-    is_partitioned=True,
 )
-TIERS: Final = {tier.name: tier for tier in (ALL, BASIC, STANDARD, PREMIUM)}
+PREMIUM_PARTITIONED: Final = msgspec.structs.replace(
+    PREMIUM, name="premium-partitioned", is_partitioned=True, partitions_by_default=True
+)
+TIERS: Final = {tier.name: tier for tier in (ALL, BASIC, STANDARD, PREMIUM, PREMIUM_PARTITIONED)}
+
+
+def tier_named(name: str, *, partition_by_default: bool = False) -> Tier:
+    """The tier of a name; ``partition_by_default`` partitions new entities of which nobody says, in every tier."""
+    tier = TIERS[name]
+    return msgspec.structs.replace(tier, partitions_by_default=tier.partitions_by_default or partition_by_default)
+
 
 _Described = QueueDescription | TopicDescription | SubscriptionDescription
 

@@ -12,6 +12,7 @@ Pure: no I/O, no clock, and randomness (``newid()``) only from the function that
 """
 
 from duobus.model.overlay import Overlay
+from duobus.rules.effort import EFFORT_MAX, EFFORT_OF_A_MESSAGE
 from duobus.rules.literals import amqp_value, typed_value
 from duobus.rules.message import MessageView
 from duobus.rules.rule import Rule, compile_rule
@@ -27,4 +28,6 @@ __all__ = [
     "Overlay",
     "typed_value",
     "amqp_value",
+    "EFFORT_MAX",
+    "EFFORT_OF_A_MESSAGE",
 ]

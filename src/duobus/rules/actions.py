@@ -10,6 +10,8 @@ from duobus.codec import EncodeError, Symbol, encode
 from duobus.codec.sections import FRONT_SIZE_MAX, PROPERTY_SIZE_MAX
 from duobus.model.overlay import Overlay
 from duobus.rules.compiler import Compiler, Run
+from duobus.rules.effort import LongTexts
+from duobus.rules.like import SHORT, STEP
 from duobus.rules.message import MessageView, index_names, values_of
 from duobus.rules.operators import kind_of
 from duobus.rules.parser import at, parse_action
@@ -49,6 +51,18 @@ _ALL_SECTIONS: Final = PROPERTIES_SECTION | APPLICATION_SECTION | ENVELOPE
 
 Step = Callable[["Draft"], None]
 
+#: Up to so many properties a draft costs what an action costs; beyond, each of them counts (``duobus.rules.effort``),
+#: and more where all names are folded. A value that is set is encoded, kept and written once more.
+_FEW_PROPERTIES: Final = 64
+_PROPERTY_COST: Final = 100
+_REMOVAL_COST: Final = 400
+_VALUE_TIMES: Final = 4
+#: Of each byte of all properties, when the copy has to be made to learn its size.
+_REWRITE_COST: Final = 150
+#: Looks at all of a long text that an action costs at most, about, and that each of its statements does.
+_STATEMENT_STRAIN: Final = 80
+_STRAIN: Final = 200
+
 
 class Draft:
     """A copy while statements change it; expressions read it as they read a MessageView.
@@ -63,10 +77,13 @@ class Draft:
         new_id: As of a MessageView.
     """
 
-    __slots__ = ("_original", "changed", "new_id", "places", "raw", "removed", "system", "user")
+    __slots__ = ("_message", "_original", "changed", "new_id", "places", "raw", "removed", "system", "user")
 
     def __init__(self, message: MessageView) -> None:
+        self._message = message
         self.raw = message.raw()
+        if len(self.raw) > _FEW_PROPERTIES:
+            message.texts.spend(STEP + _PROPERTY_COST * len(self.raw))
         self._original = frozenset(self.raw)
         self.system = list(message.system)
         self.user = dict(message.user)
@@ -74,6 +91,16 @@ class Draft:
         self.changed: set[str] = set()
         self.removed: set[str] = set()
         self.places: set[int] = set()
+
+    @property
+    def texts(self) -> LongTexts:
+        """As of a MessageView."""
+        return self._message.texts
+
+    def _note_value(self, value: Any) -> None:
+        """A value that is kept beside the message is written there."""
+        if type(value) in (str, bytes) and len(value) > SHORT:
+            self.texts.spend(STEP + _VALUE_TIMES * len(value))
 
     def _name(self, name: str) -> str | None:
         """Return the name that the message has a property under: the exact one, or one that differs only in case."""
@@ -86,21 +113,25 @@ class Draft:
 
     def set_user(self, name: str, value: Any) -> None:
         """Create or replace a user property."""
+        self._note_value(value)
         present = self._name(name)
+        self.changed.add(present or name)
+        self.removed.discard(present or name)
         if present is None:
-            present = name
+            # Nothing that differs only in case is there.
             self.raw[name] = to_amqp(value)
+            self.user[name] = self.user[name.lower()] = from_amqp(self.raw[name])
         else:
             self.raw[present] = to_amqp(value, self.raw[present])
-        self.changed.add(present)
-        self.removed.discard(present)
-        self._reindex(present)
+            self._reindex(present)
 
     def remove_user(self, name: str) -> None:
         """Remove a user property, if it is there."""
         present = self._name(name)
         if present is None:
             return
+        if len(self.raw) > _FEW_PROPERTIES:
+            self.texts.spend(STEP + _REMOVAL_COST * len(self.raw))
         del self.raw[present]
         self.changed.discard(present)
         if present in self._original:
@@ -112,6 +143,8 @@ class Draft:
         value = from_amqp(self.raw[name])
         self.user[name] = value
         if low != name and low not in self.raw:
+            if len(self.raw) > _FEW_PROPERTIES:
+                self.texts.spend(STEP + _REMOVAL_COST * len(self.raw))
             first = next(present for present in self.raw if present.lower() == low)
             if first == name:
                 self.user[low] = value
@@ -262,13 +295,16 @@ class Action:
 
     Attributes:
         sections: What it needs decoded: everything, since its result is checked as a whole.
+        strain: As of a compiled filter.
     """
 
-    __slots__ = ("_rule_name", "_steps", "sections")
+    __slots__ = ("_rule_name", "_steps", "sections", "strain")
 
     def __init__(self, text: str, parameters: Mapping[str, Any], rule_name: str) -> None:
         compiler = Compiler(parameters)
-        self._steps = tuple(_step(statement, compiler) for statement in parse_action(text))
+        statements = parse_action(text)
+        self._steps = tuple(_step(statement, compiler) for statement in statements)
+        self.strain = _STRAIN + _STATEMENT_STRAIN * len(statements)
         self._rule_name = rule_name
         self.sections = _ALL_SECTIONS
 
@@ -312,6 +348,7 @@ def _check_size(message: MessageView, overlay: Overlay) -> None:
     front = message.front_size()
     if front + added <= FRONT_SIZE_MAX:
         return
+    message.texts.spend(_REWRITE_COST * front)
     size = front + len(overlay.apply_to(message.payload)) - len(message.payload)
     if size > FRONT_SIZE_MAX:
         raise EvaluationError(f"the properties would have {size} bytes; at most {FRONT_SIZE_MAX} are allowed")

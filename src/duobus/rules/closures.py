@@ -10,11 +10,14 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from duobus.rules.like import Pattern, PatternError
+from duobus.rules.like import SHORT, STEP, Pattern
 from duobus.rules.operators import COMPARISONS, calculate, equal, kind_of
 from duobus.rules.values import EXACT_BELOW, EvaluationError
 
 Run = Callable[[Any], Any]
+
+#: Characters of long texts that are compared or copied in the time of one, at least.
+AT_ONCE: Final = 4
 
 #: A comparison with its sides exchanged.
 MIRRORED: Final = {"=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
@@ -54,6 +57,9 @@ def read_computed(name_of: Run) -> Run:
             return None
         if type(name) is not str:
             raise EvaluationError(f"property() takes a name, not {kind_of(name)}")
+        if len(name) > SHORT:
+            # Folding takes the most where it changes the letters.
+            message.texts.spend(STEP + 20 * len(name))
         user = message.user
         return user[name] if name in user else user.get(name.lower())
 
@@ -70,6 +76,8 @@ def chain(first: Run, rest: Sequence[tuple[str, Run]]) -> Run:
         value = first(message)
         for sign, other in rest:
             value = calculate(sign, value, other(message))
+            if type(value) is str and len(value) > SHORT:
+                message.texts.spend(STEP + len(value) // AT_ONCE)
         return value
 
     return run
@@ -91,7 +99,14 @@ def is_exact(number: float) -> bool:
 def compare_values(sign: str, left: Run, right: Run) -> Run:
     """Compare two values of any kind."""
     compare = COMPARISONS[sign]
-    return lambda message: compare(left(message), right(message))
+
+    def run(message: Any) -> bool | None:
+        one, other = left(message), right(message)
+        if type(one) is str and len(one) > SHORT:
+            message.texts.spend(STEP + len(one) // AT_ONCE)
+        return compare(one, other)
+
+    return run
 
 
 def compare_constant(sign: str, read: Run, name: str | None, value: Any) -> Run | None:
@@ -178,6 +193,8 @@ def in_items(read: Run, items: Sequence[Run]) -> Run:
         found = read(message)
         if found is None:
             return None
+        if type(found) is str and len(found) > SHORT:
+            message.texts.spend((STEP + len(found) // AT_ONCE) * len(items))
         result: bool | None = False
         for item in items:
             same = equal(found, item(message))
@@ -190,12 +207,18 @@ def in_items(read: Run, items: Sequence[Run]) -> Run:
     return run
 
 
-def like(read: Run, matches: Callable[[str], bool]) -> Run:
+def like(read: Run, pattern: Pattern) -> Run:
     """LIKE with a pattern that is known."""
+    matches = pattern.matches_short
 
     def run(message: Any) -> bool | None:
         found = read(message)
-        return matches(found) if type(found) is str else None
+        if type(found) is not str:
+            return None
+        if len(found) <= SHORT:
+            return matches(found)
+        is_like: bool = message.texts.like(found, pattern)
+        return is_like
 
     return run
 
@@ -214,10 +237,8 @@ def like_computed(read: Run, pattern_of: Run, escape_of: Run | None) -> Run:
             return None
         if type(pattern) is not str or type(escape) not in (str, type(None)):
             raise EvaluationError("pattern and escape character of LIKE are strings")
-        try:
-            return Pattern(pattern, escape).matches(found)
-        except PatternError as error:
-            raise EvaluationError(str(error)) from None
+        is_like: bool = message.texts.like_computed(found, pattern, escape)
+        return is_like
 
     return run
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from duobus.rules import closures
-from duobus.rules.like import Pattern, PatternError
+from duobus.rules.like import SHORT, STEP, Pattern, PatternError
 from duobus.rules.message import fold
 from duobus.rules.operators import COMPARISONS, calculate, kind_of, signed
 from duobus.rules.parser import at
@@ -36,6 +36,13 @@ from duobus.rules.system import APPLICATION_SECTION, DRAWS_ID, PLACES, READS_ANY
 
 Run = Callable[[Any], Any]
 
+#: Looks at all of a long text that a name, a joined text and a pattern out of the message cost at most, about.
+NAME_STRAIN: Final = 20
+JOIN_STRAIN: Final = 4
+PATTERN_STRAIN: Final = 256
+#: Parts of an expression that LIKE takes as long as, with a short text.
+LIKE_STEPS: Final = 20
+
 #: No value at all: NULL is one.
 _VARIES: Final = object()
 
@@ -50,20 +57,33 @@ class Code:
         sections: What it reads, as bits of ``duobus.rules.system``.
         names: Folded names of the user properties that it looks at; computed ones are told by a trait.
         traits: What else it looks at, as bits of the same module.
+        steps: Of how many parts it consists, itself included; LIKE counts for several.
+        strain: How often it looks at all of a long text, at most (``duobus.rules.effort``).
         value: Its value where that is constant.
     """
 
-    __slots__ = ("can_fail", "is_boolean", "names", "run", "sections", "traits", "value")
+    __slots__ = ("can_fail", "is_boolean", "names", "run", "sections", "steps", "strain", "traits", "value")
 
     def __init__(
-        self, run: Run, *parts: Code, can_fail: bool = False, is_boolean: bool = False, value: Any = _VARIES
+        self,
+        run: Run,
+        *parts: Code,
+        can_fail: bool = False,
+        is_boolean: bool = False,
+        strain: int = 0,
+        steps: int = 1,
+        value: Any = _VARIES,
     ) -> None:
         self.run = run
         self.can_fail: bool = can_fail or any(part.can_fail for part in parts)
         self.is_boolean = is_boolean
         self.sections = self.traits = 0
+        self.steps = steps
+        self.strain = strain
         self.names: frozenset[str] = frozenset()
         for part in parts:
+            self.steps += part.steps
+            self.strain += part.strain
             self.names |= part.names
             self.sections |= part.sections
             self.traits |= part.traits
@@ -173,7 +193,11 @@ class Compiler:
             if type(name.value) is not str:
                 raise at(node.position, f"property() takes the name as a string, not {kind_of(name.value)}")
             return _naming(Code(closures.read_user(name.value)), name.value)
-        return _with(Code(closures.read_computed(name.run), name, can_fail=True), APPLICATION_SECTION, READS_ANY)
+        return _with(
+            Code(closures.read_computed(name.run), name, can_fail=True, strain=NAME_STRAIN),
+            APPLICATION_SECTION,
+            READS_ANY,
+        )
 
     def _signed(self, node: Signed) -> Code:
         code = self.value(node.value)
@@ -187,9 +211,16 @@ class Compiler:
         rest = [(sign, self.value(value)) for sign, value in node.rest]
         if len(rest) == 1:
             run, sign, other = first.run, rest[0][0], rest[0][1].run
-            return Code(lambda message: calculate(sign, run(message), other(message)), first, rest[0][1], can_fail=True)
+
+            def calculated(message: Any) -> Any:
+                value = calculate(sign, run(message), other(message))
+                if type(value) is str and len(value) > SHORT:
+                    message.texts.spend(STEP + len(value) // closures.AT_ONCE)
+                return value
+
+            return Code(calculated, first, rest[0][1], can_fail=True, strain=JOIN_STRAIN)
         chain = closures.chain(first.run, [(sign, code.run) for sign, code in rest])
-        return Code(chain, first, *(code for _, code in rest), can_fail=True)
+        return Code(chain, first, *(code for _, code in rest), can_fail=True, strain=JOIN_STRAIN * len(rest))
 
     def _compare(self, node: Compare) -> Code:
         left, right = self.value(node.left), self.value(node.right)
@@ -205,9 +236,11 @@ class Compiler:
         if right.is_constant:
             name = node_left.name if isinstance(node_left, Property) and not node_left.is_system else None
             run = closures.compare_constant(sign, left.run, name, right.value)
+        strain = 0
         if run is None:
+            strain = 1
             run = closures.compare_values(sign, left.run, right.run)
-        return Code(run, left, right, is_boolean=True)
+        return Code(run, left, right, is_boolean=True, strain=strain)
 
     def _in(self, node: In) -> Code:
         value = self.value(node.value)
@@ -215,9 +248,11 @@ class Compiler:
         run = None
         if all(item.is_constant for item in items):
             run = closures.in_constants(value.run, [item.value for item in items])
+        strain = 0
         if run is None:
+            strain = len(items)
             run = closures.in_items(value.run, [item.run for item in items])
-        return self._negated(Code(run, value, *items, is_boolean=True), node.is_negated)
+        return self._negated(Code(run, value, *items, is_boolean=True, strain=strain), node.is_negated)
 
     def _like(self, node: Like) -> Code:
         value, pattern = self.value(node.value), self.value(node.pattern)
@@ -233,9 +268,13 @@ class Compiler:
                 ready = Pattern(pattern.value, escape.value)
             except PatternError as error:
                 raise at(node.position, f"{error}") from None
-            return self._negated(Code(closures.like(value.run, ready.matches), value, is_boolean=True), node.is_negated)
+            found = Code(closures.like(value.run, ready), value, is_boolean=True, strain=ready.strain, steps=LIKE_STEPS)
+            return self._negated(found, node.is_negated)
         run = closures.like_computed(value.run, pattern.run, None if node.escape is None else escape.run)
-        return self._negated(Code(run, value, pattern, escape, can_fail=True, is_boolean=True), node.is_negated)
+        found = Code(
+            run, value, pattern, escape, can_fail=True, is_boolean=True, strain=PATTERN_STRAIN, steps=LIKE_STEPS
+        )
+        return self._negated(found, node.is_negated)
 
     def _is_null(self, node: IsNull) -> Code:
         code = self.value(node.value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from duobus.codec import MADE_ID_SIZE, has_made_id
 from duobus.rules.quick import APPLICATION, NO_PROPERTIES, PROPERTIES
 from duobus.rules.system import APPLICATION_SECTION, PROPERTIES_SECTION
 
@@ -161,6 +162,11 @@ def properties_part(payload: bytes, *, with_id: bool) -> bytes | None:
                 return None
         elif payload[6] == 0x40:
             first = 7
+        elif has_made_id(payload):
+            # Always as long, and plain digits.
+            first = 11 + MADE_ID_SIZE
+            if first > end:
+                return None
         else:
             return None
     return payload[5:6] + payload[first:end]

@@ -9,6 +9,7 @@ from typing import Any, Final
 from duobus.codec import DecodeError, decode
 from duobus.codec.sections import APPLICATION_PROPERTIES, PROPERTIES, application_properties, find_section
 from duobus.model.special import Special
+from duobus.rules.effort import READ_BYTES, READ_COST, LongTexts, Meter, head_size
 from duobus.rules.quick import quick_properties, quick_user
 from duobus.rules.system import (
     APPLICATION_SECTION,
@@ -81,14 +82,17 @@ class MessageView:
         system: Values of the system properties, by place (``duobus.rules.system``).
         user: Values of the user properties, by exact and by folded name.
         new_id: Gives ``newid()`` its values; set by the rule set.
+        meter: Counts what rules do with long texts; set by the rule set, or not at all.
         is_quick: The quick reader has read all that was decoded so far.
     """
 
     __slots__ = (
         "_failure",
         "_loaded",
+        "_texts",
         "enqueued_ms",
         "is_quick",
+        "meter",
         "new_id",
         "payload",
         "sequence_number",
@@ -97,6 +101,7 @@ class MessageView:
         "user",
     )
 
+    meter: Meter
     new_id: Callable[[], uuid.UUID]
 
     def __init__(
@@ -113,8 +118,16 @@ class MessageView:
         self.system = _NOTHING_KNOWN
         self.user: dict[str, Any] = {}
         self.is_quick = True
+        self._texts: LongTexts | None = None
         self._loaded = 0
         self._failure: EvaluationError | None = None
+
+    @property
+    def texts(self) -> LongTexts:
+        """What is known of its long texts."""
+        if self._texts is None:
+            self._texts = LongTexts(getattr(self, "meter", None) or Meter())
+        return self._texts
 
     def need(self, sections: int) -> None:
         """Decode what of these sections (bits of ``duobus.rules.system``) is not decoded yet.
@@ -149,7 +162,8 @@ class MessageView:
             values = quick_user(self.payload)
             if values is None:
                 self.is_quick = False
-                values = values_of(application_properties(self.payload))
+                self.texts.spend(READ_COST * min(head_size(self.payload), READ_BYTES))
+                values = values_of(self.raw())
             self.user = index_names(values)
         if sections & ENVELOPE:
             self._load_envelope()
@@ -159,7 +173,10 @@ class MessageView:
 
         Only after they were decoded, so that nothing can be wrong with them.
         """
-        return application_properties(self.payload)
+        texts = self.texts
+        if texts.raw is None:
+            texts.raw = application_properties(self.payload)
+        return texts.raw.copy()
 
     def _load_properties(self) -> None:
         if quick_properties(self.payload, self.system):

@@ -24,6 +24,9 @@ from duobus.rules.values import (
 #: Longest text that an expression may make, in characters: what all properties of a message may have in bytes.
 TEXT_LENGTH_MAX: Final = 65_536
 
+#: Characters of a text that decide how it compares with a GUID: more than one has, all of them small.
+_GUID_DECIDES: Final = 40
+
 _ORDERED: Final = frozenset((int, float, str, DateTime, TimeSpan, uuid.UUID))
 
 Comparison = Callable[[Any, Any], "bool | None"]
@@ -41,9 +44,9 @@ def _comparison(compare: Callable[[Any, Any], Any], *, for_bool: bool) -> Compar
         if kind is int and other is float:
             return bool(compare(float(left), right))
         if kind is uuid.UUID and other is str:
-            return bool(compare(str(left), right.lower()))
+            return bool(compare(str(left), right[:_GUID_DECIDES].lower()))
         if kind is str and other is uuid.UUID:
-            return bool(compare(left.lower(), str(right)))
+            return bool(compare(left[:_GUID_DECIDES].lower(), str(right)))
         return None
 
     return compared

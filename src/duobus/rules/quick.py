@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
-from duobus.codec import DecodeError, decode
+from duobus.codec import MADE_ID_SIZE, DecodeError, decode, has_made_id
 from duobus.rules.system import FIELDS
 from duobus.rules.values import TICKS_PER_MS, DateTime, from_amqp
 
@@ -79,7 +79,7 @@ def quick_user(payload: bytes) -> dict[str, Any] | None:  # noqa: C901 - one wal
     return values if pos == end <= len(payload) and pairs == 2 * len(values) else None
 
 
-def quick_properties(payload: bytes, system: list[Any]) -> bool:
+def quick_properties(payload: bytes, system: list[Any]) -> bool:  # noqa: C901 - one walk without calls
     """Put the texts of the properties section into a row of system properties; False: the codec has to look."""
     found: list[tuple[int, str]] = []
     try:
@@ -100,6 +100,9 @@ def quick_properties(payload: bytes, system: list[Any]) -> bool:
                 text = payload[start:pos].decode("ascii" if code == 0xA3 else "utf-8")
                 if place >= 0:
                     found.append((place, text))
+            elif code == 0xB1 and pos == 6 and has_made_id(payload):
+                pos = 11 + MADE_ID_SIZE
+                found.append((place, payload[11:pos].decode("ascii")))
             else:
                 return False
     except (IndexError, UnicodeDecodeError):

@@ -42,6 +42,8 @@ class Rule:
         test: MessageView to something true when it matches.
         action: What it changes, or None.
         can_fail: ``test`` may raise EvaluationError, though all sections can be read.
+        steps: Of how many parts the filter consists.
+        strain: How often ``test`` and ``action`` look at all of a long text, at most (``duobus.rules.effort``).
         sections: What ``test`` and ``action`` need decoded, as bits of ``duobus.rules.system``.
         reads_id: The filter looks at the message-id.
         names: Folded names of the user properties that the filter looks at; None: it may look at any.
@@ -62,6 +64,8 @@ class Rule:
         "names",
         "reads_id",
         "sections",
+        "steps",
+        "strain",
         "test",
     )
 
@@ -78,6 +82,8 @@ class Rule:
         self.names: frozenset[str] | None = frozenset()
         self.is_steady = True
         self.sections = 0 if action is None else action.sections
+        self.steps = 1
+        self.strain = 0 if action is None else action.strain
         self.equalities: Equalities = {}
 
 
@@ -116,6 +122,8 @@ def _compile_sql(rule: Rule, description: RuleDescription) -> None:
     rule.test = code.run
     rule.can_fail = code.can_fail
     rule.sections |= code.sections
+    rule.steps = code.steps
+    rule.strain += code.strain
     rule.reads_id = bool(code.traits & READS_ID)
     rule.names = None if code.traits & READS_ANY else code.names
     rule.is_steady = not (code.traits & DRAWS_ID or code.sections & ENVELOPE)

@@ -9,7 +9,9 @@ from typing import Final, TypeVar
 from duobus.errors import QuotaExceeded
 from duobus.model.overlay import Overlay
 from duobus.model.special import Special
+from duobus.rules.effort import EFFORT_MAX, READ_COST, EffortExceeded, Meter, head_size
 from duobus.rules.index import Index
+from duobus.rules.like import STEP
 from duobus.rules.memo import Memo
 from duobus.rules.message import MessageView
 from duobus.rules.named_memo import NamedMemo
@@ -19,6 +21,11 @@ from duobus.rules.system import APPLICATION_SECTION, ENVELOPE
 from duobus.rules.values import EvaluationError
 
 K = TypeVar("K")
+
+#: Bytes of a message up to which its properties cannot be long enough to count.
+LONG_FROM: Final = 2_048
+#: Looks at all of a long text that finding the places of its characters costs, for all rules together, at most.
+LETTERS_STRAIN: Final = 256
 
 #: Rules of one topic (E.7). True and false filters count as SQL: they are kinds of it.
 SQL_RULES_MAX: Final = 2000
@@ -91,7 +98,7 @@ class _Findings:
         # By source: (order, text); the first error in the order of the rules counts.
         self.errors: dict[int, tuple[int, str]] = {}
 
-    def error(self, entry: _Entry, error: EvaluationError) -> None:
+    def error(self, entry: _Entry, error: EvaluationError | EffortExceeded) -> None:
         text = f"Rule {entry.rule.name!r} cannot be evaluated: {error}."
         known = self.errors.get(entry.source)
         if known is None or entry.order < known[0]:
@@ -125,6 +132,10 @@ class RuleSet:
     Args:
         subscriptions: Source number to its rules; a source without rules gets nothing.
         new_id: Gives ``newid()`` its values.
+
+    Attributes:
+        meter: Counts what the rules do with long texts.
+        strain: What they might do with each byte of a message's properties, at most; 0: they look at none.
     """
 
     # Rules are kept by how they are looked for: those that take everything and alter nothing are counted (_always),
@@ -146,15 +157,21 @@ class RuleSet:
         "_sections",
         "_shapes",
         "_sql",
+        "_text_strain",
         "_tried",
+        "_tried_cost",
         "_tried_list",
         "_trivial",
         "_unsteady",
+        "meter",
+        "strain",
     )
 
     def __init__(
         self, subscriptions: Mapping[int, Iterable[Rule]] | None = None, *, new_id: Callable[[], uuid.UUID]
     ) -> None:
+        self.meter = Meter()
+        self.strain = self._text_strain = 0
         self._new_id = new_id
         self._rules: dict[int, dict[str, _Entry]] = {}
         self._order = 0
@@ -162,6 +179,8 @@ class RuleSet:
         self._always_sorted: tuple[int, ...] | None = ()
         self._tried: dict[_Entry, None] = {}
         self._tried_list: list[_Entry] | None = []
+        # What it costs to try all of them, texts aside.
+        self._tried_cost = 0
         self._index = Index()
         # Number of rules in the index, by source.
         self._indexed: dict[int, int] = {}
@@ -188,6 +207,33 @@ class RuleSet:
         Then every message gives each of them one plain copy, and nobody has to look at it.
         """
         return self._sorted() if self._trivial == len(self._rules) else None
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether a message gives the same whenever it is looked at."""
+        return not self._unsteady
+
+    def may_exceed(self, payloads: Sequence[bytes], size: int) -> bool:
+        """Whether the rules might do more for these messages than they may for one; ``size``: their bytes.
+
+        One product tells in nearly all cases. Only where it does not, the messages themselves are looked at.
+        """
+        if self.strain * size <= EFFORT_MAX:
+            return False
+        return sum([self.strain_of(payload) for payload in payloads if len(payload) > LONG_FROM]) > EFFORT_MAX
+
+    def strain_of(self, payload: bytes) -> int:
+        """What the rules might do with the properties of a message, at most, as far as that can be told before."""
+        return self.strain * head_size(payload) if self.strain else 0
+
+    @property
+    def at_once(self) -> int:
+        """For how many ordinary messages, none of which is like another, the rules do what they may do for one."""
+        return max(1, EFFORT_MAX // max(1, self._tried_cost))
+
+    def _note_strain(self) -> None:
+        letters = LETTERS_STRAIN if self._text_strain else 0
+        self.strain = READ_COST + self._text_strain + letters if self._readers else 0
 
     def check_room(self, source: int, rule: Rule) -> None:
         """Whether a rule may be added; the set itself takes any number.
@@ -254,6 +300,8 @@ class RuleSet:
             return
         self._readers[rule.sections] = self._readers.get(rule.sections, 0) + 1
         self._sections |= rule.sections
+        self._text_strain += rule.strain
+        self._note_strain()
         self._id_readers += rule.reads_id
         self._unsteady += not rule.is_steady
         for name in (None,) if rule.names is None else rule.names:
@@ -264,6 +312,7 @@ class RuleSet:
         else:
             self._tried[entry] = None
             self._tried_list = None
+            self._tried_cost += STEP * rule.steps
 
     def remove(self, source: int, name: str) -> None:
         """Take a rule from a source; nothing happens when there is none of this name.
@@ -293,6 +342,8 @@ class RuleSet:
         self._sections = 0
         for sections in self._readers:
             self._sections |= sections
+        self._text_strain -= rule.strain
+        self._note_strain()
         self._id_readers -= rule.reads_id
         self._unsteady -= not rule.is_steady
         for name in (None,) if rule.names is None else rule.names:
@@ -303,6 +354,7 @@ class RuleSet:
         else:
             del self._tried[entry]
             self._tried_list = None
+            self._tried_cost -= STEP * rule.steps
 
     def _start_memo(self) -> None:
         """What was kept is of no use any more: a rule came or went."""
@@ -361,43 +413,60 @@ class RuleSet:
         if not self._readers:
             return Match(always)
         message.new_id = self._new_id
+        message.meter = self.meter
         tried = self._tried_list
         if tried is None:
             tried = self._tried_list = list(self._tried)
         try:
             message.need(self._sections)
         except EvaluationError as error:
-            found = _Findings(always)
-            self._match_unreadable(message, tried, found, error)
-            return found.match()
-        taken = [entry for entry in self._index.find(message) if entry.rule.test(message)]
-        if not tried:
-            if not taken:
-                return Match(always)
-            if len(taken) == 1 and not always and taken[0].rule.action is None:
-                # What most messages give where rules tell subscriptions apart.
-                alone: Match = taken[0].alone
-                return alone
-        found = _Findings(always)
+            return self._match_unreadable(message, tried, _Findings(always), error)
+        try:
+            taken = [entry for entry in self._index.find(message) if entry.rule.test(message)]
+            if not tried:
+                if not taken:
+                    return Match(always)
+                if len(taken) == 1 and not always and taken[0].rule.action is None:
+                    # What most messages give where rules tell subscriptions apart.
+                    alone: Match = taken[0].alone
+                    return alone
+            return self._match_all(message, taken, tried, _Findings(always))
+        except EffortExceeded as error:
+            return self._given_up(tried, error)
+
+    def _match_all(self, message: MessageView, taken: list[_Entry], tried: list[_Entry], found: _Findings) -> Match:
         for entry in taken:
             found.take(entry, message)
-        _try(tried, message, found)
+        if tried:
+            self.meter.spent += self._tried_cost
+            _try(tried, message, found)
+        return found.match()
+
+    def _given_up(self, tried: list[_Entry], error: EffortExceeded) -> Match:
+        """What a message gives that is too much work: what takes everything gets it, all else has failed."""
+        found = _Findings(self._sorted())
+        for entry in tried:
+            found.error(entry, error)
+        for source in self._indexed:
+            entry = next(entry for entry in self._rules[source].values() if entry.rule.equalities)
+            found.error(entry, error)
         return found.match()
 
     def _match_unreadable(
         self, message: MessageView, tried: list[_Entry], found: _Findings, error: EvaluationError
-    ) -> None:
+    ) -> Match:
         """Match a message of which something cannot be decoded; rules that have no need of it hold as ever."""
         for entry in tried:
             try:
                 message.need(entry.rule.sections)
                 if entry.rule.test(message):
                     found.take(entry, message)
-            except EvaluationError as failure:
+            except (EvaluationError, EffortExceeded) as failure:
                 found.error(entry, failure)
         for source in self._indexed:
             entry = next(entry for entry in self._rules[source].values() if entry.rule.equalities)
             found.error(entry, error)
+        return found.match()
 
     def _is_trivial(self, source: int) -> bool:
         entries = self._rules[source]

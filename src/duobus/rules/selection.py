@@ -15,6 +15,7 @@ from duobus.model.description import RuleDescription
 from duobus.model.message_form import DESCRIPTION, REASON, merged
 from duobus.model.overlay import Overlay
 from duobus.model.special import Special
+from duobus.rules.effort import EffortExceeded
 from duobus.rules.json_path import JsonCondition
 from duobus.rules.message import MessageView
 from duobus.rules.rule import SQL, Rule, compile_rule
@@ -74,7 +75,7 @@ class Selection:
             if rule.sections & ENVELOPE:
                 view.system[DELIVERY_COUNT] = deliveries
             return bool(rule.test(view))
-        except EvaluationError:
+        except (EvaluationError, EffortExceeded):
             return False
 
 

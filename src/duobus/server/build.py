@@ -4,42 +4,53 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from duobus.auth.authorizer import Authorizer, NamespaceRules
 from duobus.broker import MessageBroker, Namespace, Queue, ScaleUnit, Throttle, create_queues, without_subscriptions
-from duobus.clock import BrokerTime, Clock, Entropy
-from duobus.errors import ConfigurationError, ServiceBusError, StoreFailed, StoreTooNew
+from duobus.broker.probing import StoreProbes
+from duobus.clock import AHEAD_MAX_MS, BrokerTime, Clock, Entropy
+from duobus.errors import ConfigurationError, ServiceBusError, StoreFailed, StoreForeign, StoreTooNew
 from duobus.gateway.amqp.budget import ByteBudget
 from duobus.gateway.amqp.door import AmqpDoor
 from duobus.gateway.listener import Listener, TlsSource
 from duobus.gateway.switch import ProtocolFactory
 from duobus.model.description import ALL_RIGHTS, EMULATOR, AccessRule, QueueDescription, TopicDescription
+from duobus.server.clock_record import ClockRecord, read_record
 from duobus.server.config import EMULATOR_KEY, Settings
 from duobus.server.config_file import NamespaceConfig
+from duobus.server.metrics_token import MetricsToken
 from duobus.server.observing import samples
 from duobus.server.skew import SkewWatch
 from duobus.server.store_plan import PlannedStore, plan_stores, postgres_store
+from duobus.stores.belonging import IDENTITY_BITS
 from duobus.stores.catalog import (
     DEFAULT_RULE_NAME,
     Catalog,
     CatalogContents,
     MemoryCatalog,
     NamespaceRow,
+    StoreRow,
     new_namespace,
 )
+from duobus.stores.catalog_copy import CopyKeeper
 from duobus.stores.checkpoint import CheckpointThread
 from duobus.stores.crew import Crew
 from duobus.stores.drill import HEALTHY, DrillStore
+from duobus.stores.finding import finder
+from duobus.stores.folder_lock import FolderLock
 from duobus.stores.interface import MessagingStore
+from duobus.stores.postgres_place import Place
+from duobus.stores.strangers import demand_no_strangers
 from duobus.stores.writer import StoreWriter, Writer
 from duobus.telemetry.audit_log import DELETE, DONE, AuditLog, AuditTrail, Change
 from duobus.telemetry.logs import Log
 from duobus.telemetry.metering_log import MeteringCounts
-from duobus.telemetry.metrics import Metrics
+from duobus.telemetry.metrics import Metrics, Sample
 
 if TYPE_CHECKING:
     from duobus.gateway.certificates import Certificates
@@ -51,6 +62,8 @@ if TYPE_CHECKING:
 
 #: Limits of a clean stop (I63): peers get this long to close their side.
 PEERS_CLOSE_S = 5.0
+#: Schemas that one line of the log names.
+_NAMED_SCHEMAS = 8
 
 
 class Server:
@@ -79,6 +92,7 @@ class Server:
         self.certificates: Certificates | None = None
         self.new_key = False
         self.is_ready = False
+        self.is_draining = False
         self.tokens: Tokens | None = None
         self.backups: Backups | None = None
         # Beside the catalog, whose changes it tells of.
@@ -86,7 +100,17 @@ class Server:
         self.metering = MeteringCounts(str(entropy.uuid()))
         self._clock = clock
         self._entropy = entropy
-        self._time = BrokerTime(broker_clock or clock)
+        self._lock = None if settings.data is None else FolderLock(settings.data)
+        keeps = settings.data is not None and not settings.ephemeral
+        self._time = BrokerTime(
+            broker_clock or clock,
+            witness=read_record(settings.data) if settings.data is not None and keeps else None,
+            # A joined server opens its stores one by one, some of which were idle for long.
+            is_accepted=settings.accept_clock or settings.join is not None,
+        )
+        self._clock_record = ClockRecord(settings.data, self._time) if settings.data is not None and keeps else None
+        path = settings.metrics_token_file
+        self._metrics_token = None if path is None else MetricsToken(path)
         self._catalog: Catalog = self._make_catalog()
         self._writers: list[Writer] = []
         #: Disk to the threads of the stores on it.
@@ -97,6 +121,7 @@ class Server:
         self.unit.partitions = settings.http.tier.partitions
         self.unit.idle_watch.journal = self._idle_ends
         self._skew = SkewWatch(self.unit, self._keys_skewed)
+        self._probes = StoreProbes(self.unit.brokers)
 
     def _make_catalog(self) -> Catalog:
         if self.settings.ephemeral:
@@ -105,7 +130,9 @@ class Server:
 
         assert self.settings.data is not None
         self.settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return SqliteCatalog(self.settings.data / "catalog.db")
+        catalog = SqliteCatalog(self.settings.data / "catalog.db")
+        catalog.mark.copies = CopyKeeper()
+        return catalog
 
     def _make_unit(self) -> ScaleUnit:
         return ScaleUnit(self._catalog, self._store_event, self.settings.quotas, self._entropy.uuid)
@@ -118,11 +145,13 @@ class Server:
         Raises:
             ConfigurationError: Something that the operator has to change; the text says what.
         """
+        if self._lock is not None:
+            self._lock.take("a server", self._clock)
+        contents = self._read_catalog()
         try:
-            contents = self._catalog.read()
-        except (StoreFailed, StoreTooNew) as error:
-            raise ConfigurationError(f"The catalog cannot be opened: {error}") from error
-        namespaces = await self._start_stores(contents)
+            namespaces = await self._start_stores(contents)
+        except StoreForeign as error:
+            raise ConfigurationError(str(error)) from error
         for namespace in self.settings.namespaces:
             if namespace.messages_per_second is not None:
                 throttle = Throttle(namespace.name, namespace.messages_per_second, self._clock)
@@ -148,12 +177,71 @@ class Server:
             metering=self.metering,
             budget=ByteBudget(self.settings.incoming_bytes_max),
         )
+        if self.tokens is not None:
+            self.tokens.keys.changed = self.door.keys_changed
         await self._open_listeners(authorizer)
+        if self._lock is not None:
+            # For whoever starts a second server on this folder.
+            host = f"[{self.settings.host}]" if ":" in self.settings.host else self.settings.host
+            self._lock.tell_address(f"{host}:{self.port('amqp')}")
         self._skew.begin()
+        self._see_to_clock()
+        self._probes.begin()
         self.is_ready = True
+
+    def _read_catalog(self) -> CatalogContents:
+        try:
+            self._demand_catalog()
+            contents = self._catalog.read()
+            if self.settings.data is not None and not self.settings.ephemeral and self.settings.join is None:
+                demand_no_strangers(self.settings.data, contents)
+        except StoreForeign as error:
+            raise ConfigurationError(str(error)) from error
+        except (StoreFailed, StoreTooNew) as error:
+            raise ConfigurationError(f"The catalog cannot be opened: {error}") from error
+        return contents
+
+    def _demand_catalog(self) -> None:
+        """Before an empty one is made: that would lie in the way of whoever puts the lost one back."""
+        data = self.settings.data
+        if data is None or self.settings.ephemeral or self.settings.join is not None:
+            return
+        if not (data / "catalog.db").exists() and not (data / "catalog.db-wal").exists():
+            demand_no_strangers(data, CatalogContents((), (), ()))
+
+    def _see_to_clock(self) -> None:
+        """Say so when broker time and the machine's clock are far apart, and write down what time it is."""
+        self.rest.health.clock_fault = self._clock_fault
+        fault = self._clock_fault()
+        if fault is not None:
+            self.log.warning("clock not believed", reason=fault)
+        elif self._time.ahead_ms < -AHEAD_MAX_MS:
+            hours = -self._time.ahead_ms / 3_600_000
+            self.log.warning(
+                "clock behind",
+                reason=f"the stores recorded a time {hours:.1f} hours ahead of the machine's clock, and go on there."
+                " This clock is behind, or an earlier one was ahead; then stop the server and set the time back, with"
+                " duobus store clock --reset",
+            )
+        if self._clock_record is not None:
+            self._clock_record.begin()
+
+    def _clock_fault(self) -> str | None:
+        if not self._time.is_doubted:
+            return None
+        return (
+            f"the machine's clock is {self._time.ahead_ms / 3_600_000:.1f} hours ahead of the time that has passed "
+            "since the last start, and is not believed: nothing expires or comes due by it. Set the clock; if it is "
+            "right, start the server with --accept-clock"
+        )
+
+    def _samples(self, started_ms: int) -> Iterator[Sample]:
+        yield from samples(self.unit, self.door, started_ms, self._skew.skews)
+        yield Sample("duobus_clock_ahead_seconds", (), self._time.ahead_ms / 1000)
 
     async def _start_stores(self, contents: CatalogContents) -> list[NamespaceRow]:
         """Open the stores, and create what the configuration asks for; return the namespaces of that."""
+        self._catalog.identify(self._entropy.number(IDENTITY_BITS) or 1)
         namespaces = self._namespaces(contents)
         await self._add_stores(contents)
         await self.unit.start(self._catalog.read())
@@ -185,17 +273,35 @@ class Server:
                 rules[DEFAULT_RULE_NAME] = new_namespace(config.name, self._entropy).rules[0]
                 self.new_key = True
             rules.update({rule.name: rule for rule in config.rules})
+            for name in self._removed_rules(config, rules):
+                del rules[name]
+                self.log.warning(
+                    "access rule removed",
+                    namespace=config.name,
+                    rule=name,
+                    reason="the configuration file does not have it any more, so its keys open nothing",
+                )
             wanted = NamespaceRow(row.name, tuple(rules.values()))
             if wanted != known.get(config.name):
                 self._catalog.put_namespace(wanted)
             rows.append(wanted)
         return rows
 
+    def _removed_rules(self, config: NamespaceConfig, rules: Iterable[str]) -> list[str]:
+        """Rules that only an earlier configuration file can have made: nothing else makes them but for the default."""
+        if self.settings.config is None:
+            return []
+        kept = {DEFAULT_RULE_NAME, *(rule.name for rule in config.rules)}
+        return [name for name in rules if name not in kept]
+
     async def _add_stores(self, contents: CatalogContents) -> None:
         for row in contents.lost:
             if self.settings.data is not None and (self.settings.data / row.path).exists():
                 self.log.warning("store given up", store=row.store_id, file=row.path, reason="its file is left alone")
-        for planned in plan_stores(contents, self.settings.stores, self.settings.places, self._entropy):
+        settings = self.settings
+        if not contents.stores:
+            self._tell_of_stores(settings.places)
+        for planned in plan_stores(contents, settings.stores, settings.places, self._entropy, self._holds):
             store_id = planned.store_id
             store, writer = self._make_store(planned)
             if self.settings.allow_drills:
@@ -224,6 +330,30 @@ class Server:
                 self._catalog.add_store(store_id, planned.path)
             self.unit.brokers[store_id] = broker
 
+    def _tell_of_stores(self, places: Sequence[Place]) -> None:
+        """Name the stores beside which a new catalog makes its own: the lost catalog may have been theirs."""
+        for place in {place.url: place for place in places if place.schema is None}.values():
+            # What cannot be reached now is told of when the store is made.
+            with suppress(ConfigurationError, StoreFailed):
+                names = finder().schemas(place)
+                if names:
+                    self.log.warning(
+                        "stores of other catalogs",
+                        place=place.url,
+                        schemas=", ".join(names[:_NAMED_SCHEMAS]) + (", ..." if len(names) > _NAMED_SCHEMAS else ""),
+                        reason="the catalog is new, and these are left alone. If they are this server's, its catalog"
+                        " was lost: stop it, and rebuild the catalog with duobus store adopt",
+                    )
+
+    def _holds(self, place: Place, rows: Sequence[StoreRow]) -> set[int] | None:
+        """Which stores of the catalog an address leads to that is not written as there."""
+        try:
+            from duobus.stores.postgres_probe import held_or_unknown
+        except ImportError:
+            # Said when the store is made.
+            return None
+        return held_or_unknown(place, rows, self._catalog.mark.identity)
+
     def _disk_of(self, planned: PlannedStore) -> int:
         if self.settings.ephemeral or self.settings.data is None:
             return 0
@@ -231,7 +361,11 @@ class Server:
 
     async def _create_store(self, broker: MessageBroker) -> None:
         try:
-            await broker.call(broker.store.open)
+            found = await broker.call(broker.store.open)
+            if found.belonging is not None and found.belonging.is_prepared:
+                # It was to take the place of another one, and its maker was killed: nothing can be in it.
+                for entity_id in {row.entity_id for row in found.fragments}:
+                    await broker.call(partial(broker.store.drop_entity, entity_id))
             await broker.call(broker.store.close)
         except (StoreFailed, StoreTooNew) as error:
             raise ConfigurationError(f"Messaging store {broker.store_id} cannot be created: {error}") from error
@@ -316,7 +450,7 @@ class Server:
         from duobus.gateway.websocket import WebSocketDoor
 
         started_ms = self._clock.now_ms()
-        metrics = Metrics(lambda: samples(self.unit, self.door, started_ms, self._skew.skews))
+        metrics = Metrics(lambda: self._samples(started_ms))
         websocket = WebSocketDoor(self.door, self._own_hosts(), Log("websocket"))
         api = HttpApi(
             self.unit,
@@ -334,7 +468,15 @@ class Server:
         )
         self.door.audit = self.audit
         self.rest = RestDoor(
-            self.unit, metrics, lambda: self.is_ready, websocket=websocket, api=api, tokens=self._endpoint()
+            self.unit,
+            metrics,
+            lambda: self.is_ready,
+            websocket=websocket,
+            api=api,
+            tokens=self._endpoint(),
+            is_draining=lambda: self.is_draining,
+            probes=self._probes,
+            may_read_metrics=self._may_read_metrics,
         )
         http = await self.rest.open()
         # Every port serves everything (design 5); the names say what clients look for there.
@@ -396,9 +538,17 @@ class Server:
         return Certificates(files.certificate, files.key, self._clock, Log("tls"))
 
     def reload_certificates(self) -> None:
-        """Read the certificates again for new connections, if there are any."""
+        """Read the certificates again for new connections, if there are any, and the token of the metrics."""
         if self.certificates is not None:
             self.certificates.reload()
+        if self._metrics_token is not None:
+            try:
+                self._metrics_token.reload()
+            except ConfigurationError as error:
+                self.log.error("token of the metrics not read", reason=str(error))
+
+    def _may_read_metrics(self, authorization: str) -> bool:
+        return self._metrics_token is None or self._metrics_token.accepts(authorization)
 
     def port(self, name: str) -> int | None:
         """The port of a door, or None when it is not offered."""
@@ -411,6 +561,9 @@ class Server:
         """Stop accepting, detach and close every peer, finish the commits, close the stores (I63)."""
         self.is_ready = False
         self._skew.stop()
+        if self._clock_record is not None:
+            self._clock_record.stop()
+        self._probes.stop()
         for listener in self.listeners.values():
             await listener.close()
         if hasattr(self, "door"):
@@ -425,6 +578,9 @@ class Server:
         if self.backups is not None:
             await self.backups.stop()
         await self.unit.stop()
+        await self._close_files()
+
+    async def _close_files(self) -> None:
         loop = asyncio.get_running_loop()
         for checkpoint in self._checkpoints:
             await loop.run_in_executor(None, checkpoint.stop)
@@ -432,6 +588,8 @@ class Server:
             await loop.run_in_executor(None, writer.stop)
         self._catalog.close()
         self.audit.close()
+        if self._lock is not None:
+            self._lock.release()
 
     def _keys_skewed(self, namespace: str, path: str, fragment: int, skew: float) -> None:
         self.log.warning(

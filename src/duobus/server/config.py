@@ -77,14 +77,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         quotas: How many there may be of what.
         http: What can be chosen about the HTTP APIs.
         store_patience_s: How long a store may take for a call before it counts as failed.
+        drain_delay_s: How long a server that is told to stop goes on, so that a balancer can take it out.
         allow_drills: Let an operator make stores fail and stall.
         backup_to: Folder in which backups are made on request, or None for none.
         bearer_tokens: File of issuers and clients, or None.
         tokens: What it says, or None.
+        metrics_token_file: File with the token that ``/metrics`` asks for, or None for none.
         join: The catalog in PostgreSQL that this server shares with others, or None.
         advertise: Host name or address by which the others reach it; ``host`` unless given.
         cluster_ca: Whose certificates the others' doors have; None: they are reached without TLS.
         spread: Partitioned queues that are created here are spread over all stores that servers share.
+        accept_clock: The machine's clock is right, however far ahead of what was recorded it is.
         warnings: What the operator should read at the start, one text each.
     """
 
@@ -110,14 +113,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     quotas: Quotas = Quotas()
     http: HttpOptions = HttpOptions()
     store_patience_s: float = STORE_PATIENCE_S
+    drain_delay_s: float = 0.0
     allow_drills: bool = False
     backup_to: Path | None = None
     bearer_tokens: Path | None = None
     tokens: TokenOptions | None = None
+    metrics_token_file: Path | None = None
     join: Place | None = None
     advertise: str | None = None
     cluster_ca: Path | None = None
     spread: bool = False
+    accept_clock: bool = False
     warnings: tuple[str, ...] = ()
 
     @property
@@ -144,6 +150,8 @@ def load_settings(options: Settings) -> Settings:
     if options.config is not None:
         contents = read_config_file(options.config)
         namespaces = contents.namespaces
+        if options.http.tier.is_partitioned:
+            namespaces = tuple(map(_partitioned, namespaces))
         warnings.extend(contents.warnings)
     if not namespaces:
         namespaces = (NamespaceConfig(name=EMULATOR_NAMESPACE if options.emulator else DEFAULT_NAMESPACE),)
@@ -164,6 +172,18 @@ def load_settings(options: Settings) -> Settings:
     if options.bearer_tokens is not None:
         options = msgspec.structs.replace(options, tokens=read_token_file(options.bearer_tokens))
     return msgspec.structs.replace(options, namespaces=namespaces, warnings=tuple(warnings))
+
+
+def _partitioned(namespace: NamespaceConfig) -> NamespaceConfig:
+    """A namespace of the file where every entity is partitioned, whatever the file says (HTTP contract A.6.1).
+
+    Elsewhere an entity of which the file does not say is not partitioned, as in the emulator, whose format it is.
+    """
+    return msgspec.structs.replace(
+        namespace,
+        queues=tuple(msgspec.structs.replace(queue, enable_partitioning=True) for queue in namespace.queues),
+        topics=tuple(msgspec.structs.replace(topic, enable_partitioning=True) for topic in namespace.topics),
+    )
 
 
 def is_loopback(host: str) -> bool:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -35,10 +36,12 @@ class IssuerKeys:
 
     Attributes:
         issuers: The issuers, with the keys that are known.
+        changed: Called when an issuer has lost a key: what it has signed is not good any more.
     """
 
     def __init__(self, options: tuple[TrustedIssuer, ...], folder: Path | None, log: Log) -> None:
         """``folder``: where keys that came over HTTP are kept; None keeps them in memory only."""
+        self.changed: Callable[[], None] = lambda: None
         self._folder = folder
         self._log = log
         self._wanted = [asyncio.Event() for _ in options]
@@ -78,6 +81,7 @@ class IssuerKeys:
     async def refresh(self, index: int) -> bool:
         """Read the keys of one issuer again; when that fails, those that are known stay. Tells whether it worked."""
         option = self._options[index]
+        before = self.issuers[index].keys
         try:
             if is_url(option.keys):
                 data = await _fetched(option.keys)
@@ -89,6 +93,10 @@ class IssuerKeys:
             known = len(self.issuers[index].keys)
             self._log.warning("keys not read", issuer=option.issuer, known=known, error=str(error) or repr(error))
             return False
+        finally:
+            now = self.issuers[index].keys
+            if any(key not in now for key in before):
+                self.changed()
         return True
 
     async def _look_after(self, index: int) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections import Counter
-from typing import Final
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
 
 from duobus.auth.authorizer import Authorizer
 from duobus.broker import MessageBroker, Namespace, ScaleUnit
@@ -14,19 +16,23 @@ from duobus.broker.ownership import NODES_MAX
 from duobus.broker.owning import LeasedTime, OwningUnit
 from duobus.errors import ConfigurationError, ServiceBusError, StoreFailed, StoreTooNew
 from duobus.gateway.rest.passing import HttpPassing
+from duobus.gateway.tls import client_context
 from duobus.model.description import QueueDescription
 from duobus.server.build import Server
 from duobus.server.config_file import NamespaceConfig
 from duobus.server.crossing import open_crossing
 from duobus.server.leased_store import LeasedStore
 from duobus.server.node import ClusterNode, OpenStore
+from duobus.stores.belonging import IDENTITY_BITS, demand_own
 from duobus.stores.catalog import Catalog, CatalogContents, NamespaceRow, StoreRow
 from duobus.stores.catalog_postgres import PostgresCatalog
 from duobus.stores.checkpoint import CheckpointThread
 from duobus.stores.leases import NodeEntry
 from duobus.stores.leases_postgres import PostgresLeases
 from duobus.stores.postgres import PostgresStore
+from duobus.stores.postgres_finding import Finder
 from duobus.stores.postgres_place import Place, parse
+from duobus.stores.postgres_probe import held_or_unknown
 from duobus.stores.writer import StoreWriter
 
 #: How long a start waits for another server that prepares the same catalog, in tries and seconds between them.
@@ -42,6 +48,14 @@ class JoinedServer(Server):
     """
 
     node: ClusterNode
+    _context: ssl.SSLContext | None = None
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        #: Store id to the address of its database that this server was given.
+        self._bases: dict[int, Place] = {}
+        #: What databases hold whose addresses are written otherwise than in the catalog.
+        self._held: dict[str, set[int]] = {}
 
     def _make_catalog(self) -> Catalog:
         assert self.settings.join is not None
@@ -55,6 +69,12 @@ class JoinedServer(Server):
 
     # -- start --------------------------------------------------------------------------------------------------
 
+    async def start(self) -> None:
+        """See Server. Whom it trusts among the others is known before it shows itself to them."""
+        if self.settings.cluster_ca is not None:
+            self._context = client_context(self.settings.cluster_ca, "--cluster-ca")
+        await super().start()
+
     async def _start_stores(self, contents: CatalogContents) -> list[NamespaceRow]:
         """Prepare the catalog, alone; the stores come with their leases."""
         catalog = self._catalog
@@ -65,6 +85,8 @@ class JoinedServer(Server):
                 if catalog.begin_alone():
                     break
                 await asyncio.sleep(_TRY_S)
+            catalog.identify(self._entropy.number(IDENTITY_BITS) or 1)
+            await self._demand_own(catalog)
             contents = catalog.read()
             namespaces = self._namespaces(contents)
             await self._register_stores(contents)
@@ -76,15 +98,37 @@ class JoinedServer(Server):
             self.unit.namespace(row.name)
         return namespaces
 
+    async def _demand_own(self, catalog: PostgresCatalog) -> None:
+        """Refuse a catalog that is not that of its stores, before it is changed.
+
+        Each store is compared again when it is opened; by then an older catalog could have come as far as they did.
+
+        Raises:
+            StoreForeign: One of them belongs to another catalog, or has been told of later changes.
+        """
+        loop = asyncio.get_running_loop()
+        found = []
+        for row in catalog.read().stores:
+            place = self._place_of(row)
+            # One that cannot be read now is compared when it is opened.
+            with suppress(StoreFailed):
+                found.append((row.store_id, await loop.run_in_executor(None, Finder().look, place)))
+        # After the stores: others may be changing it now, and the catalog is told first.
+        catalog.read()
+        for store_id, store in found:
+            demand_own(catalog.mark, store.contents, f"Messaging store {store_id}")
+
     async def _register_stores(self, contents: CatalogContents) -> None:
         """Create the stores that are missing: those of --stores in the catalog's database, and those of --store."""
         join = self.settings.join
         assert join is not None
         number = max((row.store_id for row in (*contents.stores, *contents.lost)), default=0)
-        known = Counter(parse(row.path).server for row in contents.stores)
+        unused = list(contents.stores)
         for base in (*[join] * self.settings.stores, *self.settings.places):
-            if known[base.server]:
-                known[base.server] -= 1
+            row = self._known_at(base, unused)
+            if row is not None:
+                unused.remove(row)
+                self._bases[row.store_id] = base
                 continue
             number += 1
             place = base.in_schema(f"{join.schema}_{number}")
@@ -94,6 +138,17 @@ class JoinedServer(Server):
             await loop.run_in_executor(None, store.close)
             # The schema first, then the catalog: a store that the catalog knows is never created again as empty.
             self._catalog.add_store(number, place.url)
+
+    def _known_at(self, base: Place, rows: Sequence[StoreRow]) -> StoreRow | None:
+        """One of these stores that is in the database of an address, however that is written."""
+        for row in rows:
+            if parse(row.path).server == base.server:
+                return row
+        bare = base.in_database()
+        key = bare.url
+        if rows and key not in self._held:
+            self._held[key] = held_or_unknown(bare, rows, self._catalog.mark.identity) or set()
+        return next((row for row in rows if row.store_id in self._held.get(key, ())), None)
 
     def _make_backups(self) -> None:
         """None: PostgreSQL has its own."""
@@ -111,11 +166,12 @@ class JoinedServer(Server):
             make=self._make_broker,
             created=self._create_in,
             clock=self._clock,
-            context=None if settings.cluster_ca is None else ssl.create_default_context(cafile=settings.cluster_ca),
+            context=self._context,
         )
         self.door.whereabouts = self.node
         open_crossing(self.door, self.unit, self.node, self._clock)
         await super()._open_listeners(authorizer)
+        self.unit.seen = partial(self._see_rules, authorizer)
         self.rest.pass_on(HttpPassing(self.node, authorizer, self._clock))
         host = settings.advertise or settings.host
         host = f"[{host}]" if ":" in host else host
@@ -129,6 +185,15 @@ class JoinedServer(Server):
             raise ConfigurationError(f"The catalog cannot be joined: {error}") from error
         if len(self.node.ownership.nodes) > NODES_MAX:
             raise ConfigurationError(f"{NODES_MAX} servers share this catalog already, which is the limit.")
+
+    def _see_rules(self, authorizer: Authorizer, directory: Directory) -> None:
+        """Another server may have started with other access rules for a namespace: they count here, too."""
+        for row in directory.contents.namespaces:
+            known = authorizer.namespace_of(row.name)
+            rules = {rule.name: rule for rule in row.rules}
+            if known.name == row.name.lower() and known.rules != rules:
+                known.rules = rules
+                self.door.rules_changed(known.name)
 
     # -- stores -------------------------------------------------------------------------------------------------
 
@@ -170,7 +235,7 @@ class JoinedServer(Server):
         assert join is not None
         place = parse(row.path)
         given = (base for base in (join, *self.settings.places) if base.server == place.server)
-        return next(given, place).in_schema(place.schema or "")
+        return next(given, self._bases.get(row.store_id, place)).in_schema(place.schema or "")
 
     async def _create_in(self, store_id: int) -> None:
         """Create what the configuration asks for and is missing, as far as it belongs into a store that was got."""

@@ -8,13 +8,16 @@ import os
 import resource
 import signal
 import sys
+from contextlib import suppress
 
 from duobus.clock import Clock, Entropy
 from duobus.errors import ConfigurationError
 from duobus.server.build import Server
 from duobus.server.config import ReadyFile, Settings, ready_members
+from duobus.server.connection_string import tell
 from duobus.server.metering import MeteringWriter
 from duobus.stores.turns import take_turns
+from duobus.telemetry.bounded_log import BoundedLog, tell_faults
 from duobus.telemetry.logs import Log, set_up_logs
 from duobus.twin import compiled_rooms
 
@@ -51,10 +54,11 @@ async def _serve(settings: Settings) -> int:
         log.warning(warning)
     server = _server_of(settings, clock)
     metering = MeteringWriter(server.metering, settings.data, clock)
-    stopping = asyncio.Event()
+    stop = _Stop(settings.drain_delay_s, log)
     loop = asyncio.get_running_loop()
+    tell_faults(loop, BoundedLog(log, clock.monotonic_ms))
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _on_signal, stopping, log)
+        loop.add_signal_handler(number, stop.on_signal)
     loop.add_signal_handler(signal.SIGHUP, server.reload_certificates)
     ready = ReadyFile(settings.ready_file) if settings.ready_file is not None else None
     try:
@@ -66,7 +70,9 @@ async def _serve(settings: Settings) -> int:
         # The data folder is ours now, and so are the journals in it.
         metering.begin()
         meter = loop.create_task(metering.run(), name="metering")
-        await stopping.wait()
+        await stop.asked.wait()
+        server.is_draining = True
+        await stop.delay()
         log.info("stopping")
         meter.cancel()
     finally:
@@ -91,12 +97,45 @@ def _server_of(settings: Settings, clock: Clock) -> Server:
     return JoinedServer(settings, clock, Entropy())
 
 
-def _on_signal(stopping: asyncio.Event, log: Log) -> None:
-    if stopping.is_set():
-        # A second signal stops at once; what was acknowledged is on disk all the same.
-        log.warning("stopped at once")
-        os._exit(1)
-    stopping.set()
+class _Stop:
+    """What signals ask for: the end, then that it comes sooner.
+
+    Args:
+        delay_s: How long the server goes on when it is told to stop.
+        log: Where it is told.
+
+    Attributes:
+        asked: The server is told to stop.
+    """
+
+    def __init__(self, delay_s: float, log: Log) -> None:
+        self.asked = asyncio.Event()
+        self._delay_s = delay_s
+        self._log = log
+        self._is_over = asyncio.Event()
+        if not delay_s:
+            self._is_over.set()
+
+    def on_signal(self) -> None:
+        """SIGTERM or SIGINT has come."""
+        if not self.asked.is_set():
+            self.asked.set()
+        elif not self._is_over.is_set():
+            self._log.info("delay ended by a second signal")
+            self._is_over.set()
+        else:
+            # Another signal stops at once; what was acknowledged is on disk all the same.
+            self._log.warning("stopped at once")
+            os._exit(1)
+
+    async def delay(self) -> None:
+        """Return when the delay is over: a balancer has had the time to take the server out."""
+        if self._is_over.is_set():
+            return
+        self._log.info("draining", seconds=self._delay_s, reason="/health/ready says 503; everything is served")
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._is_over.wait(), self._delay_s)
+        self._is_over.set()
 
 
 def _announce(server: Server, ready: ReadyFile | None, log: Log) -> None:
@@ -118,7 +157,13 @@ def _announce(server: Server, ready: ReadyFile | None, log: Log) -> None:
         ready.write(members)
     ports = {name: listener.port for name, listener in server.listeners.items()}
     log.info("ready", namespace=server.default.name, compiled=",".join(compiled_rooms()) or "no", **ports)
-    if server.new_key:
-        # Shown once, here and nowhere else (design 5).
-        sys.stdout.write(f"Connection string (shown once): {members['connection_string']}\n")
-        sys.stdout.flush()
+    if server.new_key or settings.emulator:
+        # A new one here and nowhere else (design 5).
+        tell(
+            str(members["connection_string"]),
+            is_public=settings.emulator,
+            log_format=settings.log_format,
+            data=settings.data,
+            output=sys.stdout,
+            errors=sys.stderr,
+        )

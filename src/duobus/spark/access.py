@@ -58,7 +58,7 @@ class SdkAccess:
         takes_sessions: The entities require sessions, and nobody else takes them.
         max_sessions: Sessions of a batch, of one entity.
         claim_timeout_s: How long to try for a session that somebody else holds.
-        max_bytes: Of the bodies of a batch, about.
+        max_bytes: Of the bodies of a batch, of all entities together; one message more may be received.
         min_messages: Wait for so many, for ``max_delay_s`` at most.
         clock: Time.
 
@@ -112,17 +112,19 @@ class SdkAccess:
         if self._takes_sessions:
             claim = self._of_sessions(limit, wait_s)
         elif len(self._entities) == 1:
-            claim = self._claim_of(Key(self._entities[0]), limit, wait_s)
+            claim = self._claim_of(Key(self._entities[0]), limit, wait_s, max_bytes=self.max_bytes)
         else:
             claim = self._of_several(limit, wait_s)
         if not any(claim.values()):
             self.let_go()
         return {key: numbers for key, numbers in claim.items() if numbers}
 
-    def _claim_of(self, key: Key, limit: int, wait_s: float, stop: Event | None = None) -> Claim:
+    def _claim_of(
+        self, key: Key, limit: int, wait_s: float, stop: Event | None = None, max_bytes: int | None = None
+    ) -> Claim:
         def once() -> list[Ticket]:
             try:
-                return self._received(key, limit, wait_s, stop)
+                return self._received(key, Limits(limit, max_bytes, self.min_messages, self._max_delay_s, wait_s), stop)
             except Exception:
                 # What came over this connection comes again over the next one.
                 self._drop(key)
@@ -133,8 +135,7 @@ class SdkAccess:
         with told(key.entity):
             return self._remember(key, once())
 
-    def _received(self, key: Key, limit: int, wait_s: float, stop: Event | None) -> list[Ticket]:
-        limits = Limits(limit, self.max_bytes, self.min_messages, self._max_delay_s, wait_s)
+    def _received(self, key: Key, limits: Limits, stop: Event | None) -> list[Ticket]:
         filled = fill(self._receiver(key), limits, self._clock, (lambda: False) if stop is None else stop.is_set)
         if filled.has_credit:
             self._open_credit.add(key)
@@ -165,12 +166,13 @@ class SdkAccess:
     def _of_several(self, limit: int, wait_s: float) -> Claim:
         """Receive from several entities at once; when one has something, the others get a moment to join in."""
         share = max(1, limit // len(self._entities))
+        bytes_share = None if self.max_bytes is None else max(1, self.max_bytes // len(self._entities))
         stop = Event()
         until_ms = self._clock.monotonic_ms() + int(wait_s * 1000)
         slice_s = min(SLICE_S, wait_s)
 
         def take(entity: str) -> Claim:
-            claim = self._claim_of(Key(entity), share, GAP_S if stop.is_set() else slice_s, stop)
+            claim = self._claim_of(Key(entity), share, GAP_S if stop.is_set() else slice_s, stop, bytes_share)
             if claim:
                 stop.set()
             return claim
@@ -187,9 +189,9 @@ class SdkAccess:
     def _rest_of_several(self, claim: Claim, limit: int) -> Claim:
         """Give what is left of the limit to the entities that had their whole share."""
         for key in sorted(claim):
-            left = limit - sum(map(len, claim.values()))
-            if left > 0 and key not in self._open_credit:
-                more = self._claim_of(key, left, GAP_S)
+            left, bytes_left = limit - sum(map(len, claim.values())), self._bytes_left()
+            if left > 0 and bytes_left != 0 and key not in self._open_credit:
+                more = self._claim_of(key, left, GAP_S, max_bytes=bytes_left)
                 claim[key].update(more.get(key, {}))
         return claim
 
@@ -198,13 +200,18 @@ class SdkAccess:
         for entity in self._entities:
             wait = wait_s / len(self._entities)
             while len(claim) < self._max_sessions * len(self._entities) and sum(map(len, claim.values())) < limit:
-                key = self._next_session(entity, wait)
+                bytes_left = self._bytes_left()
+                key = None if bytes_left == 0 else self._next_session(entity, wait)
                 if key is None:
                     break
                 left = limit - sum(map(len, claim.values()))
-                claim.update(self._claim_of(key, left, GAP_S))
+                claim.update(self._claim_of(key, left, GAP_S, max_bytes=bytes_left))
                 wait = GAP_S
         return claim
+
+    def _bytes_left(self) -> int | None:
+        """What is left of the limit of bytes; 0: nothing, None: there is no limit."""
+        return None if self.max_bytes is None else max(0, self.max_bytes - sum(self._sizes.values()))
 
     def _next_session(self, entity: str, wait_s: float) -> Key | None:
         from azure.servicebus import NEXT_AVAILABLE_SESSION

@@ -24,10 +24,15 @@ class Attempts:
     """Counts the runs of the batch that a query is at.
 
     Args:
-        folder: Where the count is kept; one for each query.
+        folder: Where the count is kept; one for each query. An empty text would be wherever the process is.
+
+    Raises:
+        CheckpointError: It is empty.
     """
 
     def __init__(self, folder: str) -> None:
+        if not folder.strip():
+            raise CheckpointError("The option 'attemptsPath' is empty; it has to name a folder of this query alone.")
         self._path = Path(folder) / "attempts.json"
 
     def begin(self, end: Any) -> int:

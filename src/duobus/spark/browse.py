@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -25,7 +26,7 @@ from pyspark.sql.datasource import (
 )
 
 from duobus.clock import Clock
-from duobus.spark.connection import KEPT, Place, client, place_of
+from duobus.spark.connection import KEPT, Place, client, demand_reachable, place_of
 from duobus.spark.entities import PEEK, demand_there, open_receiver, peek, resolved, split_name
 from duobus.spark.errors import OptionError
 from duobus.spark.extents import Extent, cut, extents, first_since
@@ -41,6 +42,10 @@ if TYPE_CHECKING:
 
 #: Tasks of one read.
 TASKS_MAX: Final = 10_000
+#: Messages of a task, beyond one for each processor. ``limit`` stops reading in the middle of each task, and Spark then
+#: starts another Python for the next one, which takes as long as reading some 30,000 messages. With many small tasks a
+#: query that needs five messages would take several times as long as one that reads all.
+TASK_MESSAGES: Final = 50_000
 
 _log = logging.getLogger("duobus.spark")
 
@@ -161,6 +166,7 @@ class BrowseReader(DataSourceReader):
         """Fix the ends, and cut what lies between them into tasks."""
         options, place = self._options, place_of(self._options)
         bounds = parse_bounds(options)
+        demand_reachable(place)
         ranges: list[Range] = []
         for entity in resolved(place, options):
             page = looker(place, entity, options["claimTimeout"] / 1000)
@@ -189,8 +195,8 @@ class BrowseReader(DataSourceReader):
         return Range(entity, first, last) if first <= last else None
 
     def read(self, partition: Any) -> Iterator[Any]:
-        """Look at the messages of a part; in a task."""
-        return read_ranges(self._options, self._schema, partition.value)
+        """Look at the messages of a part; in a task. Of a snapshot without parts Spark makes one without a value."""
+        return read_ranges(self._options, self._schema, partition.value or [])
 
 
 def read_ranges(options: Parsed, schema: StructType, ranges: list[Range]) -> Iterator[Any]:
@@ -243,10 +249,13 @@ def messages_of(part: Range, ask: Callable[[int, int], Page], demand: Callable[[
 
 def tasks_of(ranges: list[Range], options: Parsed) -> list[list[Range]]:
     """Cut ranges into tasks: small fragments share one, large ones take several."""
-    most, least = options["maxRecordsPerPartition"], options["minPartitions"]
     total = sum(part.last - part.first + 1 for part in ranges)
     if not total:
         return []
+    most, least = options["maxRecordsPerPartition"], options["minPartitions"]
+    if "maxRecordsPerPartition" not in options.given:
+        # The driver's processors, which are all there are on one machine; on a cluster minPartitions says more.
+        most = max(most, min(TASK_MESSAGES, -(-total // (os.cpu_count() or 1))))
     size = max(1, min(most, -(-total // least) if least else most), -(-total // TASKS_MAX))
     tasks: list[list[Range]] = []
     room = 0

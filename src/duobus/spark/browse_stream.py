@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailab
 
 from duobus.clock import Clock
 from duobus.spark.browse import Bounds, Range, RangePart, looker, parse_bounds, read_ranges, tasks_of
-from duobus.spark.connection import namespace_of, place_of
+from duobus.spark.connection import demand_reachable, namespace_of, place_of
 from duobus.spark.entities import resolved
 from duobus.spark.errors import CheckpointError
 from duobus.spark.extents import Extent, extents, first_since, last_until
@@ -118,7 +118,9 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _resolved(self) -> tuple[str, ...]:
         if not self._entities:
-            self._entities = resolved(place_of(self._options), self._options)
+            place = place_of(self._options)
+            demand_reachable(place)
+            self._entities = resolved(place, self._options)
         return self._entities
 
     def _at(self, entity: str) -> Any:

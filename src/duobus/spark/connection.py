@@ -9,15 +9,17 @@ from __future__ import annotations
 import logging
 import os
 import re
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from duobus.clock import Clock
-from duobus.spark.errors import OptionError
+from duobus.spark.errors import AddressError, OptionError
 from duobus.spark.options import Parsed
 
 if TYPE_CHECKING:
@@ -29,6 +31,14 @@ WAYS: Final = ("connectionString", "connectionStringEnv", "connectionStringFile"
 
 #: Where an emulator manages entities when its address names no port.
 EMULATOR_HTTP_PORT: Final = 5300
+#: Where messages go when an address names no port: over TLS, and to an emulator.
+AMQP_PORT: Final = 5671
+EMULATOR_PORT: Final = 5672
+#: How long a job or query that begins tries an address at which nobody listens; the SDK's own attempts, task by task,
+#: take more than a minute. A broker that starts at the same time has so long to come up.
+REACH_S: Final = 5.0
+#: Between two attempts to reach it.
+REACH_PAUSE_S: Final = 0.25
 #: Clients, receivers and senders that a process keeps open; the one that was used longest ago goes.
 KEPT_MAX: Final = 64
 #: What has not been used for so long is closed when another is asked for: nothing tells a worker that a query ended.
@@ -169,6 +179,33 @@ def _split(url: str, way: str) -> Any:
 def namespace_of(place: Place) -> str:
     """Host of the namespace, with its port if one was given: what the column ``namespace`` holds."""
     return str(_Resolved(place).address.netloc)
+
+
+def demand_reachable(place: Place, clock: Clock | None = None) -> None:
+    """Make sure that somebody listens at the address of a namespace, before its work is cut into tasks.
+
+    Args:
+        place: The namespace.
+        clock: Time.
+
+    Raises:
+        AddressError: Nobody does, or no such host is known, for ``REACH_S`` seconds.
+    """
+    here, clock = _Resolved(place), clock or Clock()
+    port = here.address.port or (EMULATOR_PORT if here.is_plain else AMQP_PORT)
+    until_ms = clock.monotonic_ms() + int(REACH_S * 1000)
+    while True:
+        left_s = (until_ms - clock.monotonic_ms()) / 1000
+        try:
+            with socket.create_connection((here.address.hostname, port), timeout=max(left_s, REACH_PAUSE_S)):
+                return
+        except OSError as error:
+            if clock.monotonic_ms() + REACH_PAUSE_S * 1000 >= until_ms:
+                raise AddressError(
+                    f"Nobody answers at {here.address.hostname}:{port}, the address that '{place.way}' gives "
+                    f"({error.strerror or error}). Is the broker running, and is the address right?"
+                ) from None
+        Event().wait(REACH_PAUSE_S)
 
 
 def counts_deferrals(place: Place) -> int | None:

@@ -22,7 +22,10 @@ class DuobusDataSource(DataSource):
         return "duobus"
 
     def schema(self) -> str:
-        """The columns, unless the user gave some of them."""
+        """The columns, unless the user gave some of them; asked for by ``load``, so that it checks the options too."""
+        from duobus.spark.reading import check_early
+
+        check_early(dict(self.options))
         return DDL
 
     def reader(self, schema: StructType) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -62,11 +63,9 @@ def may_detect_duplicates(place: Place, queue: str) -> bool:
 def _description(management: ServiceBusAdministrationClient, entity: str) -> QueueProperties | TopicProperties | None:
     from azure.core.exceptions import ResourceNotFoundError
 
-    try:
-        return management.get_queue(entity)
-    except ResourceNotFoundError:
-        pass
-    try:
-        return management.get_topic(entity)
-    except ResourceNotFoundError:
-        return None
+    for get in (management.get_queue, management.get_topic):
+        # Queues and topics share one name space: the answer to ``get_queue`` may describe a topic, in which the SDK
+        # looks for a queue's description, finds none and raises AttributeError.
+        with suppress(ResourceNotFoundError, AttributeError):
+            return get(entity)
+    return None

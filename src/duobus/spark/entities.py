@@ -166,8 +166,19 @@ def told(entity: str) -> Iterator[None]:
     from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
     from azure.servicebus import exceptions
 
+    from duobus.ha.classify import token_refusal
+
     try:
-        yield
+        try:
+            yield
+        except exceptions.ServiceBusError as error:
+            if token_refusal(error) is None:
+                raise
+            # The SDK does not say why, and for a namespace with an address of its own the class is a lost connection's.
+            raise EntityError(
+                f"There is no '{entity}' in the namespace, or the key does not suffice for it: its token was not "
+                "taken. Create it, correct its name, or correct the key."
+            ) from None
     except exceptions.MessagingEntityNotFoundError as error:
         raise EntityError(f"There is no '{entity}' in the namespace: {said(error)}") from None
     except exceptions.MessagingEntityDisabledError as error:

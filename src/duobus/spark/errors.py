@@ -7,6 +7,10 @@ class OptionError(ValueError):
     """An option is unknown, missing or wrong. The text names it; nothing was read or settled."""
 
 
+class AddressError(RuntimeError):
+    """Nobody answers at the address of the namespace. Nothing was read, sent or settled; try again when it is up."""
+
+
 class EntityError(RuntimeError):
     """An entity is missing, refuses, or is not what this mode needs. The text names it and says what to do."""
 

@@ -178,7 +178,7 @@ SOURCE_OPTIONS: Final = (
         most=1_000_000,
         aliases=("maxOffsetsPerTrigger",),
     ),
-    Option("maxBytesPerTrigger", SIZE, None, "bytes of their bodies, about", least=1, most=1 << 40),
+    Option("maxBytesPerTrigger", SIZE, "64m", "bytes of their bodies, about; of claims", least=1, most=1 << 40),
     Option(
         "minMessagesPerTrigger",
         NUMBER,
@@ -212,7 +212,14 @@ SOURCE_OPTIONS: Final = (
         least=1,
         most=10_000,
     ),
-    Option("maxRecordsPerPartition", NUMBER, "5000", "messages of a task at most", least=1, most=1_000_000),
+    Option(
+        "maxRecordsPerPartition",
+        NUMBER,
+        "5000",
+        "messages of a task at most; by default 50000 where nothing is claimed",
+        least=1,
+        most=1_000_000,
+    ),
     Option(
         "exclusive",
         SWITCH,
@@ -248,6 +255,13 @@ SOURCE_OPTIONS: Final = (
         choices=("progress", "commit"),
         modes=("claim",),
     ),
+    Option(
+        "checkpointLocation",
+        TEXT,
+        None,
+        "the query's own checkpoint, in a folder of the driver: its last batch is removed when the query ends; needed "
+        "with trigger(once=True)",
+    ),
     Option("includeBody", SWITCH, "true", "without it body is null"),
     Option(
         "filterPushdown",
@@ -258,7 +272,7 @@ SOURCE_OPTIONS: Final = (
     ),
 )
 
-#: What Spark itself adds to the options it was given.
+#: What Spark itself adds to the options of a sink.
 _SPARKS_OWN: Final = frozenset({"checkpointlocation"})
 
 
@@ -291,7 +305,7 @@ def parse(given: Mapping[str, str], known: Iterable[Option]) -> Parsed:
     )
     found: dict[str, str] = {}
     for name, text in given.items():
-        if name.lower() in _SPARKS_OWN:
+        if name.lower() in _SPARKS_OWN and name.lower() not in names:
             continue
         if name.lower() not in names:
             raise _unknown(name, options)

@@ -8,6 +8,7 @@ from threading import Event
 from typing import Any, Final
 
 from duobus.clock import Clock
+from duobus.ha.sdk_errors import Meaning, meaning
 from duobus.spark.entities import told
 from duobus.spark.errors import EntityError
 from duobus.spark.offsets import Key
@@ -17,6 +18,9 @@ ATTEMPTS: Final = 6
 WAIT_S: Final = 1.0
 #: Between two attempts at a session that somebody holds.
 SESSION_WAIT_S: Final = 0.25
+
+#: What passes by itself, or when the broker is less busy.
+_PASSING: Final = frozenset({Meaning.RETRY, Meaning.WAIT})
 
 _log = logging.getLogger("duobus.spark")
 
@@ -36,13 +40,6 @@ def retried(key: Key, work: Callable[[], Any], clock: Clock, session_timeout_s: 
     """
     from azure.servicebus import exceptions
 
-    passing = (
-        exceptions.OperationTimeoutError,
-        exceptions.ServiceBusCommunicationError,
-        exceptions.ServiceBusConnectionError,
-        exceptions.ServiceBusServerBusyError,
-        exceptions.SessionLockLostError,
-    )
     until_ms = clock.monotonic_ms() + int(session_timeout_s * 1000)
     attempt = 0
     while True:
@@ -56,9 +53,10 @@ def retried(key: Key, work: Callable[[], Any], clock: Clock, session_timeout_s: 
                     f"for {session_timeout_s:g} s. exclusive=true says that nobody else takes its sessions."
                 ) from None
             pause(SESSION_WAIT_S)
-        except passing:
+        except exceptions.ServiceBusError as error:
+            is_passing = meaning(error) in _PASSING or isinstance(error, exceptions.SessionLockLostError)
             attempt += 1
-            if attempt >= ATTEMPTS:
+            if not is_passing or attempt >= ATTEMPTS:
                 raise
             _log.info("'%s' does not answer; attempt %d of %d", key.entity, attempt, ATTEMPTS)
             pause(WAIT_S)

@@ -25,9 +25,31 @@ def source_options(given: Mapping[str, str], mode: str) -> Parsed:
     Raises:
         OptionError: One is wrong, or belongs to the other mode.
     """
-    options = parse(given, (*CONNECTION_OPTIONS, *SOURCE_OPTIONS))
+    options = _checked(given)
     options["readMode"] = options["readMode"] or mode
     demand_mode(options, SOURCE_OPTIONS, options["readMode"])
+    return options
+
+
+def check_early(given: Mapping[str, str]) -> None:
+    """Check options as far as it can be done before it is known whether a batch or a stream is read.
+
+    Spark asks for the columns when ``load`` is called, with the options and without telling what for. What is refused
+    here is refused before a query starts, in words that no engine has wrapped.
+
+    Args:
+        given: By Spark.
+
+    Raises:
+        OptionError: One is wrong, whatever is read.
+    """
+    options = _checked(given)
+    if options["readMode"] is not None:
+        demand_mode(options, SOURCE_OPTIONS, options["readMode"])
+
+
+def _checked(given: Mapping[str, str]) -> Parsed:
+    options = parse(given, (*CONNECTION_OPTIONS, *SOURCE_OPTIONS))
     place_of(options)
     entities_of(options)
     if (options["minMessagesPerTrigger"] is None) != (options["maxTriggerDelay"] is None):

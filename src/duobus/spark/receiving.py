@@ -14,8 +14,12 @@ from duobus.spark.tickets import Ticket, ticket_of
 
 #: Messages that one receive asks for.
 RECEIVE_MAX: Final = 2_000
-#: And the first one of a batch whose bytes are limited, as long as nothing tells how large messages are.
-FIRST_MAX: Final = 32
+#: And the first one of a batch whose bytes are limited: nothing tells how large messages are, and a larger number of
+#: them could be many times the limit.
+FIRST_MAX: Final = 1
+#: Each further receive asks for so many times what has come until then at most, as small messages say little about the
+#: next ones.
+GROWTH: Final = 8
 #: A batch ends when nothing came for so long after something did (3.5).
 GAP_S: Final = 0.2
 #: How long a batch goes on while messages come singly: what trickles is handed over, not collected.
@@ -29,7 +33,8 @@ class Limits(NamedTuple):
 
     Attributes:
         messages: At most.
-        max_bytes: Of the bodies, about; None: any.
+        max_bytes: Of the bodies; what comes after the first message is asked for by the average size of those before.
+            None: any.
         min_messages: Wait for so many, for ``delay_s`` at most.
         delay_s: See above.
         wait_s: Longest wait for the first message.
@@ -48,7 +53,7 @@ class Limits(NamedTuple):
             return most
         if not had:
             return min(most, FIRST_MAX)
-        return max(1, min(most, (self.max_bytes - size) * had // max(size, 1)))
+        return max(1, min(most, had * GROWTH, (self.max_bytes - size) * had // max(size, 1)))
 
     def is_full(self, had: int, size: int) -> bool:
         """Whether nothing more may be asked for."""

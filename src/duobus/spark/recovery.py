@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from duobus.clock import Clock
 from duobus.spark.claims import ClaimEngine, Seen
-from duobus.spark.connection import Place, counts_deferrals, namespace_of, new_client, place_of
+from duobus.spark.connection import Place, counts_deferrals, demand_reachable, namespace_of, new_client, place_of
 from duobus.spark.entities import PEEK, look, open_receiver, open_sender, peek, split_name, told
 from duobus.spark.errors import CheckpointError, EntityError, OptionError
 from duobus.spark.offsets import Claim, ClaimOffset, Key, by_fragment
@@ -167,14 +167,15 @@ def release(
     _demand_action(action)
     place = place_of(parse(options, CONNECTION_OPTIONS))
     folder = Path(checkpoint)
-    numbers = _batches(folder / "offsets")
+    numbers = batches_in(folder / "offsets")
     if not numbers:
         raise CheckpointError(f"There is no checkpoint of a stream in {folder}: it has no offsets.")
     which = max(numbers) if batch is None else batch
     if which not in numbers:
         raise CheckpointError(f"The checkpoint {folder} has no batch {which}; it has {min(numbers)} to {max(numbers)}.")
-    is_committed = which in _batches(folder / "commits")
+    is_committed = which in batches_in(folder / "commits")
     done = doubtful = 0
+    demand_reachable(place)
     with new_client(place) as client:
         for offset in claims_in(folder / "offsets" / str(which)):
             ours, others = _ours(client, place, offset)
@@ -211,12 +212,13 @@ def sweep(
     named: set[int] = set()
     for checkpoint in checkpoints:
         folder = Path(checkpoint) / "offsets"
-        batches = _batches(folder)
+        batches = batches_in(folder)
         if not batches:
             raise CheckpointError(f"There is no checkpoint of a stream in {checkpoint}: it has no offsets.")
         for batch in batches:
             for offset in claims_in(folder / str(batch)):
                 named.update(*(members for key, members in offset.claim.items() if key.entity == entity))
+    demand_reachable(place)
     with new_client(place) as client:
         strays = _strays(client, Key(entity), named)
         done = _freed(client, place, Key(entity), strays, action, SWEPT)
@@ -228,7 +230,8 @@ def _demand_action(action: str) -> None:
         raise OptionError(f"The action is {action!r}; it has to be {REACTIVATE}, {DEAD_LETTER} or {REPORT}.")
 
 
-def _batches(folder: Path) -> list[int]:
+def batches_in(folder: Path) -> list[int]:
+    """Return the numbers of the batches that a folder of a checkpoint tells of; none if it cannot be read."""
     try:
         return [int(path.name) for path in folder.iterdir() if path.name.isdecimal()]
     except OSError:

@@ -46,6 +46,7 @@ def revived(message: Any, message_id: str | None, added: dict[str, Any]) -> Amqp
     header = AmqpMessageHeader()
     if raw.header is not None:
         header.time_to_live, header.priority = raw.header.time_to_live, raw.header.priority
+        header.durable = raw.header.durable
     users: dict[Any, Any] = {}
     for key, value in (raw.application_properties or {}).items():
         name = _text(key)

@@ -6,13 +6,14 @@ thousands, and a partitioned entity with duplicate detection takes only messages
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus import exceptions as sdk
 
-from duobus.ha.classify import Verdict, outage
+from duobus.ha.sdk_errors import explained, is_message_fault
 from duobus.spark.batching import Lane
 from duobus.spark.outgoing import RowError
 
@@ -24,15 +25,6 @@ if TYPE_CHECKING:
 HEADROOM_BYTES: Final = 4_096
 #: Room enough for any message, to measure one.
 _MEASURE_BYTES: Final = 1 << 40
-
-#: Answers that the messages of a batch would get singly as well.
-_ENTITY_WIDE: Final = (
-    sdk.ServiceBusAuthenticationError,
-    sdk.ServiceBusAuthorizationError,
-    sdk.MessagingEntityNotFoundError,
-    sdk.MessagingEntityDisabledError,
-    sdk.ServiceBusQuotaExceededError,
-)
 
 
 class SendFailed(RuntimeError):
@@ -46,8 +38,9 @@ class SendFailed(RuntimeError):
     def __init__(self, entity: str, left: list[AmqpAnnotatedMessage], error: BaseException) -> None:
         # The SDK's words, not its chain: an exception that holds a connection cannot leave the worker.
         super().__init__(
-            f"{len(left)} messages could not be sent to {entity!r}: {type(error).__name__}: {error}. Rows sent before "
-            "have the same ids when the task is tried again; where the entity detects duplicates they are dropped."
+            f"{len(left)} messages could not be sent to {entity!r}: {type(error).__name__}: "
+            f"{explained(error).removesuffix('.')}. Rows sent before have the same ids when the task is tried again; "
+            "where the entity detects duplicates they are dropped."
         )
         self.entity = entity
         self.left = left
@@ -90,7 +83,7 @@ class OpenBatch:
             self._batch.add_message(message)
         except sdk.MessageSizeExceededError:
             return False
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, ArithmeticError, struct.error) as error:
             raise RowError(f"The message {id_of_message(message)} cannot be encoded: {error}") from None
         self.messages.append(message)
         return True
@@ -140,7 +133,7 @@ class Post:
                 whole = sender.create_message_batch().max_size_in_bytes
                 limit = self._limits[entity] = max(1, whole - HEADROOM_BYTES)
             return OpenBatch(sender.create_message_batch(limit))
-        except (sdk.ServiceBusError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - nothing of it is about a message
             raise self._failed(entity, [], error) from None
 
     def send(self, lane: Lane, batch: OpenBatch) -> None:
@@ -154,8 +147,8 @@ class Post:
         if len(batch) > 1 and not (key is None and entity in self._singly):
             try:
                 self._sender(entity).send_messages(batch.whole)
-            except (sdk.ServiceBusError, OSError) as error:
-                if isinstance(error, _ENTITY_WIDE) or outage(error) is not Verdict.REFUSED:
+            except Exception as error:  # noqa: BLE001 - the table says what it means
+                if not is_message_fault(error):
                     raise self._failed(entity, batch.messages, error) from None
             else:
                 self._count(len(batch))
@@ -190,8 +183,8 @@ class Post:
     def _send_one(self, entity: str, message: AmqpAnnotatedMessage) -> None:
         try:
             self._sender(entity).send_messages(message)
-        except (sdk.ServiceBusError, OSError) as error:
-            if isinstance(error, _ENTITY_WIDE) or outage(error) is not Verdict.REFUSED:
+        except Exception as error:  # noqa: BLE001 - the table says what it means
+            if not is_message_fault(error):
                 raise self._failed(entity, [message], error) from None
             raise Refused(entity, message, error) from None
         self._count(1)

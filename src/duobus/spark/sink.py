@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from duobus.clock import Clock, Entropy
 from duobus.spark.batching import Batches
-from duobus.spark.connection import Place, place_of
+from duobus.spark.connection import Place, demand_reachable, place_of
 from duobus.spark.destinations import advice_on
 from duobus.spark.errors import OptionError
 from duobus.spark.identity import (
@@ -120,6 +120,7 @@ def batch_writer(options: dict[str, str], schema: StructType, overwrite: bool) -
         OptionError: An option or a column is wrong.
     """
     settings = _settings(options, schema, overwrite)
+    demand_reachable(settings.place)
     if settings.write_id is None:
         if settings.id_mode is not MessageIdMode.NONE:
             _warn(

@@ -7,7 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 from duobus.clock import Clock
 from duobus.spark.access import SdkAccess
@@ -15,9 +20,11 @@ from duobus.spark.attempts import REASON, Attempts
 from duobus.spark.browse_stream import BrowseStreamReader
 from duobus.spark.claimer import Claimer
 from duobus.spark.claims import ClaimEngine
-from duobus.spark.connection import counts_deferrals, namespace_of, new_client, place_of
+from duobus.spark.connection import counts_deferrals, demand_reachable, namespace_of, new_client, place_of
 from duobus.spark.counting import waiting_messages
+from duobus.spark.ending import Ending, settle_committed
 from duobus.spark.entities import resolved
+from duobus.spark.errors import OptionError
 from duobus.spark.offsets import Claim
 from duobus.spark.options import Parsed
 from duobus.spark.reading import reading_of, source_options
@@ -38,12 +45,38 @@ _log = logging.getLogger("duobus.spark")
 
 
 def stream_reader(given: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
-    """Return the reader of a stream; OptionError when an option is wrong."""
-    options = source_options(given, "claim")
-    check_schema(schema)
-    if options["readMode"] == "browse":
-        return BrowseStreamReader(options, schema)
+    """Return the reader of a stream; when an option is wrong, one that says so at the first call."""
+    try:
+        options = source_options(given, "claim")
+        check_schema(schema)
+        if options["readMode"] == "browse":
+            return BrowseStreamReader(options, schema)
+    except OptionError as error:
+        return RefusingReader(error)
     return ClaimStreamReader(options, schema)
+
+
+class RefusingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Raises an error at whatever it is asked.
+
+    Spark's source runner has an error of its own when no reader can be made (UnboundLocalError), behind which the one
+    that was raised disappears. An error of a reader's method is handed on as it is.
+
+    Args:
+        error: Why nothing can be read.
+    """
+
+    def __init__(self, error: OptionError) -> None:
+        self._error = error
+
+    def _refused(self, *_: Any) -> Any:
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> Any:  # noqa: N802 - Spark's name
+        """Raises; Spark looks at how many arguments it takes."""
+        raise self._error
+
+    initialOffset = getDefaultReadLimit = prepareForTriggerAvailableNow = partitions = read = _refused  # noqa: N815
 
 
 class Part(InputPartition):
@@ -70,6 +103,9 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._left: int | None = None
         #: The batch that was counted, and its count.
         self._attempt: tuple[dict[str, Any], int] | None = None
+        #: The batch that was planned last, which no further signal of progress may come for.
+        self._last: dict[str, Any] | None = None
+        self._ending = Ending(self.stop)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options, "_schema": self._schema}
@@ -80,6 +116,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _claims(self) -> Claimer:
         if self._claimer is None:
             options, place = self._options, place_of(self._options)
+            demand_reachable(place)
             self._entities = resolved(place, options)
             engine = ClaimEngine(
                 namespace_of(place),
@@ -97,6 +134,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 max_delay_s=(options["maxTriggerDelay"] or 0) / 1000,
             )
             self._claimer = Claimer(engine, self._access)
+            self._ending.install()
         return self._claimer
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
@@ -106,7 +144,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         """The limit of a batch."""
         options = self._options
-        if options["maxBytesPerTrigger"] is not None and "maxMessagesPerTrigger" not in options.given:
+        if "maxBytesPerTrigger" in options.given and "maxMessagesPerTrigger" not in options.given:
             return ReadMaxBytes(options["maxBytesPerTrigger"])
         return ReadMaxRows(options["maxMessagesPerTrigger"])
 
@@ -118,12 +156,18 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> Any:  # noqa: N802
         """Settle what is done, then claim the next batch, waiting for it."""
+        with self._ending.call():
+            return self._latest(start, limit)
+
+    def _latest(self, start: dict[str, Any], limit: Any) -> Any:
         claimer = self._claims()
         assert self._access is not None
         options = self._options
         most: int = options["maxMessagesPerTrigger"] * WHOLE_TIMES
         self._access.max_bytes = options["maxBytesPerTrigger"]
-        if isinstance(limit, ReadMaxRows):
+        if isinstance(limit, ReadAllAvailable):
+            self._of_one_batch()
+        elif isinstance(limit, ReadMaxRows):
             most = limit.max_rows
         elif isinstance(limit, ReadMaxBytes):
             self._access.max_bytes = limit.max_bytes
@@ -140,6 +184,18 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Nothing of this batch was there when the run began.
             self._left = 0
         return end
+
+    def _of_one_batch(self) -> None:
+        """A run of ``trigger(once=True)``: no limit but that of one claim, and nobody asks again when it is done."""
+        assert self._access is not None
+        if "maxBytesPerTrigger" not in self._options.given:
+            self._access.max_bytes = self._options["maxBytesPerTrigger"] * WHOLE_TIMES
+        if self._options["checkpointLocation"] is None:
+            _log.warning(
+                "With trigger(once=True) Spark does not tell a source that its batch is committed: the messages stay "
+                "deferred until the query is started again. Give the source the option checkpointLocation, or use "
+                "trigger(availableNow=True)."
+            )
 
     def _asked_again(self, claimer: Claimer, start: dict[str, Any], most: int, wait_ms: int) -> tuple[Any, int]:
         """A short wait proves nothing about a broker that is busy: a run ends when it says that nothing waits."""
@@ -166,7 +222,12 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Part]:
         """Defer what was claimed and cut it into tasks; after a restart find out what was."""
+        with self._ending.call():
+            return self._planned(start, end)
+
+    def _planned(self, start: dict[str, Any], end: dict[str, Any]) -> list[Part]:
         plan = self._claims().plan(start, end)
+        self._last = end
         if plan.claim and self._gave_up(end):
             self._dead_letter(plan.claim)
             return []
@@ -197,9 +258,15 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Settle a batch, one batch late; never fails."""
-        self._claims().commit(end)
+        with self._ending.call():
+            self._claims().commit(end)
 
     def stop(self) -> None:
-        """Give locks back; called after an error only."""
+        """Settle what is committed and give locks back; called after an error, and when the process is told to end."""
+        self._ending.ignore()
+        last, folder = self._last, self._options["checkpointLocation"]
+        self._last = None
+        if last is not None and folder is not None:
+            settle_committed(place_of(self._options), folder, last)
         if self._access is not None:
             self._access.close()

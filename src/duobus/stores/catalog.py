@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -18,6 +18,7 @@ import msgspec
 from duobus.clock import Entropy
 from duobus.errors import EntityAlreadyExists, StoreFailed
 from duobus.model.description import ALL_RIGHTS, AccessRule
+from duobus.stores.belonging import CatalogMark
 
 #: Name of the rule that every namespace has (HTTP contract B.2.4).
 DEFAULT_RULE_NAME = "RootManageSharedAccessKey"
@@ -100,6 +101,10 @@ class CatalogContents(msgspec.Struct, frozen=True):
         fragment_gap: Numbers that the next new fragment of an entity leaves out: they may have been given out after the
             backup was made from which all this was restored (I7).
         moves: Those that were begun and are not ended.
+        identity: Drawn when the catalog was made; 0: it has none yet.
+        revision: Raised with every change.
+        last_id: The highest entity id that was ever given out.
+        generations: (store id, generation) that the catalog has seen of stores in files.
     """
 
     namespaces: tuple[NamespaceRow, ...]
@@ -108,6 +113,10 @@ class CatalogContents(msgspec.Struct, frozen=True):
     lost: tuple[StoreRow, ...] = ()
     fragment_gap: int = 0
     moves: tuple[MoveRow, ...] = ()
+    identity: int = 0
+    revision: int = 0
+    last_id: int = 0
+    generations: tuple[tuple[int, int], ...] = ()
 
 
 class Catalog(ABC):
@@ -115,7 +124,16 @@ class Catalog(ABC):
 
     Every method may raise StoreFailed: the catalog cannot be reached or refused the change, and whether the change
     is on disk is not known. The object stays usable: a later call opens it again.
+
+    Attributes:
+        mark: What its stores are to keep of it; follows what is read and changed here.
     """
+
+    mark: CatalogMark
+
+    @abstractmethod
+    def identify(self, drawn: int) -> int:
+        """Return the catalog's identity; one that has none gets ``drawn``."""
 
     @abstractmethod
     def read(self) -> CatalogContents:
@@ -143,6 +161,10 @@ class Catalog(ABC):
         """Say that an entity is gone for clients while its rows are being removed from the stores."""
 
     @abstractmethod
+    def withdraw(self, entity_id: int, path: str) -> None:
+        """Begin the deletion of an entity that could not be created: it takes another path, so that its own is free."""
+
+    @abstractmethod
     def finish_delete(self, entity_id: int) -> None:
         """Forget an entity whose rows are gone from all stores; one that is forgotten already is no error."""
 
@@ -157,6 +179,9 @@ class Catalog(ABC):
     @abstractmethod
     def replace_store(self, lost_id: int, store: StoreRow, slots: Sequence[tuple[int, SlotRow]]) -> None:
         """Give a store up, register another, say where slots (entity id, slot) are now: all of it or nothing."""
+
+    def note_generations(self, _generations: Mapping[int, int]) -> None:  # noqa: B027 - most need not
+        """Record how far stores have come, by their numbers: an older copy of one is known by that."""
 
     def begin_move(self, move: MoveRow) -> None:
         """Record that a fragment is about to be copied; once recorded already it is no error."""
@@ -195,7 +220,13 @@ def new_namespace(name: str, entropy: Entropy) -> NamespaceRow:
 
 
 class MemoryCatalog(Catalog):
-    """The reference behaviour in dictionaries: for tests, simulation and ``--ephemeral``."""
+    """The reference behaviour in dictionaries: for tests, simulation and ``--ephemeral``.
+
+    Attributes:
+        notes_generations: Whether it does; there are simulated disks that may forget them.
+    """
+
+    notes_generations = False
 
     def __init__(self) -> None:
         self._namespaces: dict[str, NamespaceRow] = {}
@@ -203,7 +234,19 @@ class MemoryCatalog(Catalog):
         self._stores: dict[int, StoreRow] = {}
         self._lost: list[StoreRow] = []
         self._moves: dict[tuple[int, int], MoveRow] = {}
+        self._generations: dict[int, int] = {}
         self._last_entity_id = 0
+        self._revision = 0
+        self.mark = CatalogMark()
+
+    def identify(self, drawn: int) -> int:
+        """Return the identity; see Catalog."""
+        self.mark.identity = self.mark.identity or drawn
+        return self.mark.identity
+
+    def _changed(self) -> None:
+        self._revision += 1
+        self.mark.raise_to(self._revision, self._last_entity_id)
 
     def read(self) -> CatalogContents:
         """Return the whole content."""
@@ -213,6 +256,10 @@ class MemoryCatalog(Catalog):
             tuple(self._stores[store_id] for store_id in sorted(self._stores)),
             tuple(self._lost),
             moves=tuple(self._moves.values()),
+            identity=self.mark.identity,
+            revision=self._revision,
+            last_id=self._last_entity_id,
+            generations=tuple(self._generations.items()),
         )
 
     def begin_create(self, namespace: str, kind: str, path: str, description: bytes, slots: Sequence[SlotRow]) -> int:
@@ -231,6 +278,7 @@ class MemoryCatalog(Catalog):
             len(slots),
             tuple(sorted(slots, key=lambda row: row.slot)),
         )
+        self._changed()
         return self._last_entity_id
 
     def mark_live(self, entity_id: int) -> None:
@@ -241,9 +289,14 @@ class MemoryCatalog(Catalog):
         """Begin a deletion; see Catalog."""
         self._change(entity_id, state=DELETING)
 
+    def withdraw(self, entity_id: int, path: str) -> None:
+        """Begin the deletion of what could not be created; see Catalog."""
+        self._change(entity_id, state=DELETING, path=path)
+
     def finish_delete(self, entity_id: int) -> None:
         """Forget an entity; see Catalog."""
         self._entities.pop(entity_id, None)
+        self._changed()
 
     def update_description(self, entity_id: int, description: bytes) -> None:
         """Replace a description; see Catalog."""
@@ -252,11 +305,13 @@ class MemoryCatalog(Catalog):
     def add_store(self, store_id: int, path: str) -> None:
         """Register a store; see Catalog."""
         self._stores[store_id] = StoreRow(store_id, path)
+        self._changed()
 
     def replace_store(self, lost_id: int, store: StoreRow, slots: Sequence[tuple[int, SlotRow]]) -> None:
         """Give a store up; see Catalog."""
         self._lost.append(self._stores.pop(lost_id))
         self._stores[store.store_id] = store
+        self._changed()
         for entity_id, new in slots:
             old = self._entities[entity_id].slots
             self._change(entity_id, slots=tuple(new if row.slot == new.slot else row for row in old))
@@ -264,6 +319,7 @@ class MemoryCatalog(Catalog):
     def begin_move(self, move: MoveRow) -> None:
         """Record a move; see Catalog."""
         self._moves[move.entity_id, move.fragment_no] = move
+        self._changed()
 
     def switch_move(self, move: MoveRow) -> None:
         """Say where a fragment is now; see Catalog."""
@@ -278,10 +334,17 @@ class MemoryCatalog(Catalog):
     def end_move(self, move: MoveRow) -> None:
         """Forget a move; see Catalog."""
         self._moves.pop((move.entity_id, move.fragment_no), None)
+        self._changed()
+
+    def note_generations(self, generations: Mapping[int, int]) -> None:
+        """Record how far stores have come; see Catalog."""
+        if self.notes_generations:
+            self._generations |= generations
 
     def put_namespace(self, namespace: NamespaceRow) -> None:
         """Add or replace a namespace; see Catalog."""
         self._namespaces[namespace.name] = namespace
+        self._changed()
 
     def close(self) -> None:
         """Do nothing: the content lives as long as the object."""
@@ -290,6 +353,7 @@ class MemoryCatalog(Catalog):
         if entity_id not in self._entities:
             raise unknown_entity(entity_id)
         self._entities[entity_id] = msgspec.structs.replace(self._entities[entity_id], **changes)
+        self._changed()
 
 
 def exists_already(path: str) -> EntityAlreadyExists:

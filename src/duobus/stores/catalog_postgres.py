@@ -13,6 +13,7 @@ import msgspec
 
 from duobus.errors import StoreFailed, StoreTooNew
 from duobus.model.description import AccessRule
+from duobus.stores.belonging import SHARED_ADVICE, CatalogMark
 from duobus.stores.catalog import (
     DELETING,
     INTENT,
@@ -188,6 +189,17 @@ class PostgresCatalog(Catalog):
     def __init__(self, place: Place) -> None:
         self._place = place
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        self.mark = CatalogMark(SHARED_ADVICE)
+
+    @_guarded
+    def identify(self, drawn: int) -> int:
+        """Return the identity; the first server that asks draws it. See Catalog."""
+        execute = self._open().execute
+        execute("INSERT INTO meta VALUES ('identity', %s) ON CONFLICT DO NOTHING", (drawn,))
+        row = execute("SELECT value FROM meta WHERE name = 'identity'").fetchone()
+        assert row is not None
+        self.mark.identity = int(row[0])
+        return self.mark.identity
 
     @_guarded
     def read(self) -> CatalogContents:
@@ -196,7 +208,9 @@ class PostgresCatalog(Catalog):
         with connection.transaction():
             # All of it as it was in one moment, whatever others change meanwhile.
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            return self._read(connection)
+            contents = self._read(connection)
+        self.mark.see(contents)
+        return contents
 
     @staticmethod
     def _read(connection: psycopg.Connection[tuple[Any, ...]]) -> CatalogContents:
@@ -233,7 +247,19 @@ class PostgresCatalog(Catalog):
         moves = tuple(MoveRow(*row) for row in checked("moves", found))
         # By code point, as the other catalogs do, whatever the database's collation.
         in_order = tuple(sorted(namespaces, key=lambda row: row.name))
-        return CatalogContents(in_order, entities, stores, lost, moves=moves)
+        numbers = dict(rows("SELECT name, value FROM meta").fetchall())
+        row = rows("SELECT pg_sequence_last_value(pg_get_serial_sequence('entities', 'entity_id'))").fetchone()
+        given = 0 if row is None or row[0] is None else int(row[0])
+        return CatalogContents(
+            in_order,
+            entities,
+            stores,
+            lost,
+            moves=moves,
+            identity=int(numbers.get("identity", 0)),
+            revision=int(numbers["revision"]),
+            last_id=max(given, max((entity.entity_id for entity in entities), default=0)),
+        )
 
     @_guarded
     def begin_create(self, namespace: str, kind: str, path: str, description: bytes, slots: Sequence[SlotRow]) -> int:
@@ -255,6 +281,7 @@ class PostgresCatalog(Catalog):
                     "INSERT INTO slots (entity_id, slot, fragment_no, store_id, sum) VALUES (%s, %s, %s, %s, %s)",
                     [summed(entity_id, slot.slot, slot.fragment_no, slot.store_id) for slot in slots],
                 )
+        self.mark.raise_to(0, entity_id)
         return entity_id
 
     @_guarded
@@ -266,6 +293,11 @@ class PostgresCatalog(Catalog):
     def begin_delete(self, entity_id: int) -> None:
         """Begin a deletion; see Catalog."""
         self._change(entity_id, state=DELETING)
+
+    @_guarded
+    def withdraw(self, entity_id: int, path: str) -> None:
+        """Begin the deletion of what could not be created; see Catalog."""
+        self._change(entity_id, state=DELETING, path=path)
 
     @_guarded
     def finish_delete(self, entity_id: int) -> None:
@@ -375,9 +407,11 @@ class PostgresCatalog(Catalog):
         return self._connection
 
     def _changing(self) -> _Change:
-        return _Change(self._open())
+        return _Change(self._open(), self.mark)
 
-    def _change(self, entity_id: int, *, state: str | None = None, description: str | None = None) -> None:
+    def _change(
+        self, entity_id: int, *, state: str | None = None, description: str | None = None, path: str | None = None
+    ) -> None:
         with self._changing() as execute:
             row = execute(
                 "SELECT namespace, kind, path, description, state, partition_count FROM entities"
@@ -386,26 +420,40 @@ class PostgresCatalog(Catalog):
             ).fetchone()
             if row is None:
                 raise unknown_entity(entity_id)
-            namespace, kind, path, old_description, old_state, count = row
-            values = (namespace, kind, path, description or old_description, state or old_state, count)
+            namespace, kind, old_path, old_description, old_state, count = row
+            values = (
+                namespace,
+                kind,
+                path or old_path,
+                description or old_description,
+                state or old_state,
+                count,
+            )
             execute(
-                "UPDATE entities SET description = %s, state = %s, sum = %s WHERE entity_id = %s",
-                (values[3], values[4], row_sum((entity_id, *values)), entity_id),
+                "UPDATE entities SET path = %s, key = %s, description = %s, state = %s, sum = %s WHERE entity_id = %s",
+                (values[2], values[2].lower(), values[3], values[4], row_sum((entity_id, *values)), entity_id),
             )
 
 
 class _Change:
     """One transaction that changes the catalog: it raises the revision first, so that changes come one by one."""
 
-    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]], mark: CatalogMark) -> None:
         self._connection = connection
         self._transaction = connection.transaction()
+        self._mark = mark
+        self._revision = 0
 
     def __enter__(self) -> Callable[..., psycopg.Cursor[tuple[Any, ...]]]:
         self._transaction.__enter__()
-        self._connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'revision'")
+        row = self._connection.execute(
+            "UPDATE meta SET value = value + 1 WHERE name = 'revision' RETURNING value"
+        ).fetchone()
+        self._revision = 0 if row is None else int(row[0])
         self._connection.execute("SELECT pg_notify(current_schema(), 'catalog')")
         return self._connection.execute
 
     def __exit__(self, *about: Any) -> None:
         self._transaction.__exit__(*about)
+        if about[0] is None:
+            self._mark.raise_to(self._revision)

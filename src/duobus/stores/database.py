@@ -31,6 +31,7 @@ from duobus.errors import StoreFailed, StoreTooNew
 from duobus.stores.freed import forget
 from duobus.stores.interface import FORMAT_VERSION, FORMAT_VERSION_MIN
 from duobus.stores.schema import APPLICATION_ID
+from duobus.syncing import SQLITE_SETTINGS, sync_folder
 
 #: SQLite's own files, but the log's index in memory: for the connections of one process. No other can open the file.
 VFS: Final = "unix-excl"
@@ -45,6 +46,8 @@ _STATEMENT_CACHE = 300
 _BUSY_MS = 2000
 
 DRIVER_ERRORS = (apsw.Error, OSError, UnicodeDecodeError)
+#: What SQLite says of pages that do not belong together.
+DAMAGED = (apsw.CorruptError, apsw.NotADBError, UnicodeDecodeError)
 
 #: First match wins; the texts say what to do.
 _ERROR_TEXTS: tuple[tuple[type[BaseException], str], ...] = (
@@ -102,6 +105,7 @@ class StoreFile:
 
     def __init__(self, path: str, *, is_virtual: bool) -> None:
         self._path = Path(path)
+        self._name = path
         self._is_virtual = is_virtual
         self._lock: int | None = None
         self._file: int | None = None
@@ -127,7 +131,7 @@ class StoreFile:
             # Open as long as SQLite has it: to close a file takes away all locks on it that this process has.
             self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         for folder in (self._path.parent, self._path.parent.parent):
-            _sync_folder(folder)
+            sync_folder(folder)
         self._identity = self._stat()
 
     def check_identity(self) -> None:
@@ -187,7 +191,7 @@ class StoreFile:
 
     def _stat(self) -> tuple[int, int] | None:
         try:
-            stat = self._path.stat()
+            stat = os.stat(self._name)  # noqa: PTH116 - no Path per commit
         except FileNotFoundError:
             return None
         return stat.st_dev, stat.st_ino
@@ -203,15 +207,6 @@ class StoreFile:
         self._lock = lock
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make new names durable; without it a power cut may forget that the file exists."""
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def empty_file(path: str) -> StoreFailed:
     """What to raise when a store that has existed has a file with nothing in it."""
     return StoreFailed(f"{path}: the store's file is empty; put it back, or declare the store lost")
@@ -223,6 +218,16 @@ def connect(path: str, options: StoreOptions, *, cache_kib: int = _CACHE_KIB) ->
     if options.vfs is not None:
         flags |= apsw.SQLITE_OPEN_CREATE
     db = apsw.Connection(path, flags, vfs=options.vfs or VFS, statementcachesize=_STATEMENT_CACHE)
+    try:
+        _set_up(db, options, cache_kib)
+    except BaseException:
+        # Others would share its index of a log that may be another by then.
+        close(db)
+        raise
+    return db
+
+
+def _set_up(db: apsw.Connection, options: StoreOptions, cache_kib: int) -> None:
     db.set_busy_timeout(_BUSY_MS)
     db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     db.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
@@ -232,6 +237,7 @@ def connect(path: str, options: StoreOptions, *, cache_kib: int = _CACHE_KIB) ->
     for setting in (
         f"page_size={PAGE_SIZE}",
         f"synchronous={'NORMAL' if options.unsafe_no_sync else 'FULL'}",
+        *SQLITE_SETTINGS,
         "wal_autocheckpoint=0",
         f"cache_size=-{cache_kib}",
         "mmap_size=0",
@@ -240,7 +246,6 @@ def connect(path: str, options: StoreOptions, *, cache_kib: int = _CACHE_KIB) ->
         "cell_size_check=ON",
     ):
         db.execute(f"PRAGMA {setting}")
-    return db
 
 
 def check_format(db: apsw.Connection, path: str, *, must_exist: bool) -> bool:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from duobus.errors import StoreFailed
+from duobus.stores.belonging import CatalogMark
+from duobus.stores.catalog_copy import Kept
 from duobus.stores.interface import (
     CommitBatch,
     FragmentRow,
@@ -50,6 +52,15 @@ class DrillStore(MessagingStore):
         self._changed = threading.Condition()
         # Must be closed and opened again before it is used, as every store that has failed.
         self._has_failed = False
+
+    @property
+    def mark(self) -> CatalogMark | None:
+        """The real store's."""
+        return self.inner.mark
+
+    @mark.setter
+    def mark(self, mark: CatalogMark | None) -> None:
+        self.inner.mark = mark
 
     @property
     def mode(self) -> str:
@@ -133,6 +144,12 @@ class DrillStore(MessagingStore):
         except StoreFailed:
             # It never raises: ``load`` meets what is wrong.
             return ()
+
+    def records(self) -> Mapping[str, Kept] | None:  # noqa: D102
+        return self._do(self.inner.records)
+
+    def keep_records(self) -> None:  # noqa: D102
+        return self._do(self.inner.keep_records)
 
     def quarantined(self) -> list[tuple[int, int, str]]:  # noqa: D102
         return self.inner.quarantined()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from duobus.clock import Entropy
 from duobus.errors import ConfigurationError, StoreFailed
+from duobus.stores.belonging import IDENTITY_BITS
 from duobus.stores.catalog import StoreRow, store_path
 from duobus.stores.interface import MessagingStore
 from duobus.stores.postgres_place import is_postgres, parse
@@ -25,6 +27,7 @@ def give_up(data: Path, store_id: int, *, although_readable: bool = False) -> li
         raise ConfigurationError(f"{data} is no data folder of duobus: it has no catalog.db.")
     catalog = SqliteCatalog(data / "catalog.db")
     try:
+        catalog.identify(Entropy().number(IDENTITY_BITS) or 1)
         contents = catalog.read()
         losses_of(contents, store_id)
         (row,) = [row for row in contents.stores if row.store_id == store_id]

@@ -9,8 +9,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from duobus.errors import NotAllowed
+from duobus.stores.belonging import Belonging, CatalogMark
+
+if TYPE_CHECKING:
+    from duobus.stores.catalog_copy import Kept
 
 #: Highest format this version reads and writes; a newer one is refused (I65). 2: bodies that copies share; 3: copies
 #: without a row of their own.
@@ -25,6 +30,9 @@ COUNT_BITS = 44
 SOURCE_KEY_MAX = (1 << 19) - 1
 COUNT_MAX = (1 << COUNT_BITS) - 1
 
+#: Counts that each source leaves out when it is restored from a backup: a week at 100,000 messages a second. Of 2**44
+#: counts there are 256 times as many.
+COUNTS_LEFT_OUT = 1 << 36
 
 #: Payload bytes after which ``load`` and ``scan`` end, however few messages that are: what they return is in memory as
 #: a whole, and a message may have 100 MB. Half of a window, so that only large messages make a page shorter.
@@ -261,9 +269,19 @@ class StoreContents:
     Attributes:
         shared: Source key of a topic's source 0 to the bytes that the copies of its messages take up in this store,
             each body that several share counted once.
+        belonging: Which catalog it belongs to; None: this kind of store keeps nothing of that.
     """
 
-    __slots__ = ("broker_ms", "fragments", "generation", "last_commit_no", "shared", "sources", "tombstones")
+    __slots__ = (
+        "belonging",
+        "broker_ms",
+        "fragments",
+        "generation",
+        "last_commit_no",
+        "shared",
+        "sources",
+        "tombstones",
+    )
 
     def __init__(
         self,
@@ -274,7 +292,9 @@ class StoreContents:
         sources: list[SourceRow],
         tombstones: list[Tombstone],
         shared: dict[int, int] | None = None,
+        belonging: Belonging | None = None,
     ) -> None:
+        self.belonging = belonging
         self.generation = generation
         self.last_commit_no = last_commit_no
         self.broker_ms = broker_ms
@@ -302,9 +322,14 @@ class MessagingStore(ABC):
 
     Attributes:
         columns_least: Fewer messages than this are not worth asking ``load_columns`` for.
+        mark: What the store is to keep of the catalog, written with the next commit other than of messages; None:
+            nothing.
+        is_prepared: It is being made for a catalog that may not know it yet; see ``Belonging``.
     """
 
     columns_least = 1
+    mark: CatalogMark | None = None
+    is_prepared = False
 
     @abstractmethod
     def open(self) -> StoreContents:
@@ -424,6 +449,13 @@ class MessagingStore(ABC):
     @abstractmethod
     def probe(self) -> None:
         """Make one ordinary durable commit that changes no message."""
+
+    def records(self) -> Mapping[str, Kept] | None:
+        """Return what the store keeps of its catalog's rows (``catalog_copy.py``); None: this kind keeps nothing."""
+        return None
+
+    def keep_records(self) -> None:  # noqa: B027 - what keeps nothing has nothing to write
+        """Write what the store's mark has noted for it, durable on return; nothing is no error."""
 
     @abstractmethod
     def close(self) -> None:

@@ -18,6 +18,8 @@ import os
 from contextlib import suppress
 from typing import Final
 
+from duobus.syncing import sync_data
+
 #: What is written between two commits: it takes 1 to 4 ms, its sync included.
 PIECE_BYTES: Final = 1 << 20
 #: A log that restarts at 32 MiB passes that by some. What SQLite cuts off is beyond.
@@ -61,7 +63,7 @@ def extend(path: str, length: int) -> bool:
         # A disk that is full takes as much as it can: the log has use for it.
         with suppress(OSError):
             written = os.pwrite(fd, bytes(piece), size)
-        os.fdatasync(fd)
+        sync_data(fd)
         return written == piece and size + piece < length
     finally:
         os.close(fd)

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from duobus import syncing
 from duobus.errors import ConfigurationError
 
 #: Its file in the folder of a backup.
@@ -143,22 +144,16 @@ def write_private(path: Path, data: bytes) -> None:
     with os.fdopen(fd, "wb") as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())
+        syncing.sync_file(file.fileno())
 
 
 def sync_file(path: Path) -> None:
     """Make the contents of a file durable."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        syncing.sync_file(fd)
     finally:
         os.close(fd)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+sync_folder = syncing.sync_folder

@@ -16,8 +16,11 @@ import psycopg
 from duobus.errors import StoreFailed, StoreTooNew
 from duobus.stores import postgres_call, postgres_faults, postgres_schema
 from duobus.stores import postgres_rows as table_rows
+from duobus.stores.belonging import NOBODYS
 from duobus.stores.bodies import homes_of, parted, shelf_of
+from duobus.stores.catalog_copy import Kept, lent
 from duobus.stores.checks import check_batch, check_run_owner
+from duobus.stores.checksums import numbers_sum
 from duobus.stores.creating import Asked, Creation
 from duobus.stores.held import columns_of
 from duobus.stores.interface import (
@@ -38,7 +41,7 @@ from duobus.stores.memory import copy_of_fragment, copy_of_source, find_fragment
 from duobus.stores.postgres_link import VACUUM_MS_MAX, Link, Spare, failure
 from duobus.stores.postgres_opening import open_session, prepare
 from duobus.stores.postgres_place import Place
-from duobus.stores.postgres_reading import meta_of, read, read_ids, verified
+from duobus.stores.postgres_reading import belonging_of, meta_of, read, read_ids, records_in, verified
 from duobus.stores.postgres_states import READ_STATES, States
 
 #: Rows that one transaction of ``drop_entity`` deletes.
@@ -76,6 +79,7 @@ class PostgresStore(MessagingStore):
         self._ahead = Spare(self._make_spare)
         self._vacuum = Spare(self._make_spare)
         self._meta = table_rows.Meta(store_id)
+        self._belonging = NOBODYS
         #: Generation and commit that were acknowledged last; a server that lacks them has lost data.
         self._acknowledged = (0, 0)
         self._fragments: dict[int, FragmentRow] = {}
@@ -139,7 +143,7 @@ class PostgresStore(MessagingStore):
                 " WHERE f.fragment_key = n.fragment_key"
             )
         change = f"-{table_rows.removal(removed)}-{table_rows.copy_removal(of_copies)}"
-        self._transaction("begin a generation", texts, change, generation=self._meta.generation + 1)
+        self._transaction("begin a generation", texts, change, is_telling=True, generation=self._meta.generation + 1)
         for fragment in self._fragments.values():
             fragment.epoch += 1
         for source_key, value in counted.items():
@@ -168,7 +172,7 @@ class PostgresStore(MessagingStore):
                 values = ",".join(map(str, table_rows.fragment_values(fragment, fragment.epoch)))
                 texts.append(f"INSERT INTO fragments VALUES ({values})")
             next_keys = (new.next_fragment_key, new.next_source_key)
-            self._transaction("create a fragment", texts, next_keys=next_keys)
+            self._transaction("create a fragment", texts, is_telling=True, next_keys=next_keys)
         self._fragments |= {row.fragment_key: row for row in new.fragments}
         self._sources |= {row.source_key: row for row in new.sources}
         self._homes |= homes_of(new.changed)
@@ -206,7 +210,7 @@ class PostgresStore(MessagingStore):
             f"DELETE FROM {table} = ANY({keys}::int8[])" for table in ("totals WHERE home", "sources WHERE source_key")
         ]
         texts.append(f"DELETE FROM fragments WHERE fragment_key = {fragment.fragment_key}")
-        self._transaction("drop a fragment", texts)
+        self._transaction("drop a fragment", texts, is_telling=True)
         for key in sources:
             del self._sources[key]
             self._shared.pop(key, None)
@@ -238,7 +242,7 @@ class PostgresStore(MessagingStore):
         change = f"-{table_rows.removal(plain)}-{table_rows.copy_removal(of_copies)}"
         # What the rows of copies say of their fragment is read while they are removed: their sources go after that.
         after = [f"DELETE FROM sources WHERE source_key = ANY({table_rows.integers(keys)}::int8[])"] if room > 0 else []
-        self._transaction("drop a source", texts, change, after=after)
+        self._transaction("drop a source", texts, change, is_telling=True, after=after)
         with self._operation("read the sizes of topics") as link:
             self._shared = dict(link.rows(postgres_schema.READ_TOTALS))
         for key in keys if room > 0 else ():
@@ -376,6 +380,15 @@ class PostgresStore(MessagingStore):
         """Count the probe in the store's own row."""
         self._transaction("probe", ())
 
+    def records(self) -> Mapping[str, Kept]:
+        """Return what the schema keeps of its catalog's rows."""
+        with self._operation("read what is kept of the catalog") as link:
+            return records_in(link, self.place)
+
+    def keep_records(self) -> None:
+        """Write what is noted for this store, as ``probe`` does nothing."""
+        self._transaction("keep what the catalog has", (), is_telling=True)
+
     def close(self) -> None:
         """Give everything back."""
         self._vacuum.end(is_hasty=self._link is not None)
@@ -394,6 +407,7 @@ class PostgresStore(MessagingStore):
                 " primary, or a standby that was promoted and did not have everything. Bring the right one back, or"
                 " restart duobus to go on without what is missing"
             )
+        self._belonging = belonging_of(link, place)
         rows = link.rows(postgres_schema.READ_FRAGMENTS)
         self._fragments = {row[0]: FragmentRow(*row) for row in verified(rows, place, "the row of a fragment")}
         rows = link.rows(postgres_schema.READ_SOURCES)
@@ -413,6 +427,7 @@ class PostgresStore(MessagingStore):
             [copy_of_source(row) for row in self._sources.values()],
             stones,
             {home: size for home, size in self._shared.items() if size},
+            self._belonging,
         )
 
     def _transaction(
@@ -422,6 +437,7 @@ class PostgresStore(MessagingStore):
         change: str = "0",
         new: table_rows.NewRows | None = None,
         *,
+        is_telling: bool = False,
         after: Sequence[str] = (),
         generation: int | None = None,
         last_commit_no: int | None = None,
@@ -435,13 +451,21 @@ class PostgresStore(MessagingStore):
             texts: Statements.
             change: By how much the number of rows changes, as an expression; removals are calls in it.
             new: Rows to add first.
+            is_telling: It takes along what the store is to keep of the catalog.
             after: Statements after these.
             generation: New value of the store's own row, as are those that follow; None: as it was.
             last_commit_no: See ``generation``.
             broker_ms: See ``generation``.
             next_keys: The next fragment key and the next source key.
         """
-        with self._operation(doing) as link:
+        mark = self.mark if is_telling else None
+        told = mark.told(self._belonging, is_prepared=self.is_prepared) if mark is not None else None
+        if told is not None:
+            write = postgres_schema.WRITE_BELONGING.format(*told, numbers_sum(told))
+            texts = [postgres_schema.CREATE_BELONGING, write, *texts]
+        with lent(mark, self._store_id) as records, self._operation(doing) as link:
+            if records and mark is not None:
+                texts = [*table_rows.write_records(mark.revision, records), *texts]
             old = self._meta
             meta = old.advanced(generation, last_commit_no, broker_ms, next_keys)
             is_copying = new is not None and new.number > 0
@@ -451,6 +475,7 @@ class PostgresStore(MessagingStore):
             results = link.run(text, [new.pieces()] if new is not None and is_copying else ())
             meta.rows = int(results[-2 - len(after)].get_value(0, 0) or b"0")
             self._follow(meta, new.number if new is not None else 0)
+            self._belonging = told or self._belonging
         return results
 
     def _follow(self, meta: table_rows.Meta, added: int) -> None:

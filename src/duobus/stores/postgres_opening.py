@@ -149,8 +149,10 @@ def _bring_forward(link: Link, place: Place, *, must_exist: bool) -> None:
         raise StoreFailed(f"{place.url}: the store was made by other migrations than those of this version")
     if not must_exist and link.rows("SELECT 1 FROM meta WHERE generation > 0"):
         raise StoreFailed(
-            f"{place.url}: there is a store already that this server's catalog does not know; name another schema"
-            f" (?schema=...), or drop this one: DROP SCHEMA {place.schema} CASCADE"
+            f"{place.url}: there is a store already that this server's catalog does not know. If it is this server's,"
+            " the catalog was lost or is an older copy: bring the right one back, or, if no other server shares it,"
+            " rebuild it from its stores (duobus store adopt). If it is another server's, name another schema"
+            f" (?schema=...). Only if nothing in it is needed any more, drop it: DROP SCHEMA {place.schema} CASCADE"
         )
     _migrate(link, len(applied))
 

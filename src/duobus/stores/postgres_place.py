@@ -84,6 +84,10 @@ class Place:
         """The same with a schema."""
         return Place(self._address, self._parameters, self._secrets, schema, self.is_unsafe)
 
+    def in_database(self) -> Place:
+        """The same without a schema."""
+        return Place(self._address, self._parameters, self._secrets, None, self.is_unsafe)
+
     def conninfo(self) -> tuple[str, dict[str, str]]:
         """What the driver is given: libpq's address, and what goes beside it and is never shown."""
         missing = {name: value for name, value in _DEFAULTS.items() if name not in self._parameters}

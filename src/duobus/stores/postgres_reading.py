@@ -8,12 +8,15 @@ from typing import Any
 from duobus.errors import StoreFailed
 from duobus.stores import interface
 from duobus.stores import postgres_schema as schema
+from duobus.stores.belonging import NOBODYS, Belonging
 from duobus.stores.bodies import APART, PREFIX, PREFIX_BYTES
+from duobus.stores.catalog_copy import Kept
 from duobus.stores.checksums import message_row_fault, numbers_sum
 from duobus.stores.interface import COUNT_BITS, COUNT_MAX, IdBlock, StoredMessage
 from duobus.stores.postgres_link import Link
 from duobus.stores.postgres_rows import Meta
 from duobus.stores.postgres_schema import COLUMNS
+from duobus.stores.rows import record_sum
 
 
 def meta_of(rows: list[tuple[Any, ...]], place: str) -> Meta:
@@ -37,6 +40,29 @@ def verified(rows: list[tuple[Any, ...]], place: str, what: str) -> Iterator[tup
                 f"{place}: {what} is damaged (its checksum does not hold): {values[0]!r}; restore it from a backup"
             )
         yield tuple(values)
+
+
+def belonging_of(link: Link, place: str) -> Belonging:
+    """Which catalog the store belongs to, verified."""
+    if not link.rows(schema.HAS_BELONGING)[0][0]:
+        return NOBODYS
+    found = verified(link.rows(schema.READ_BELONGING), place, "the row that names the catalog")
+    return next((Belonging(*row) for row in found), NOBODYS)
+
+
+def records_in(link: Link, place: str) -> dict[str, Kept]:
+    """What the store keeps of its catalog's rows, verified."""
+    if not link.rows(schema.HAS_RECORDS)[0][0]:
+        return {}
+    found: dict[str, Kept] = {}
+    for name, revision, text, check in link.rows(schema.READ_RECORDS):
+        if record_sum(name, revision, text) != check:
+            raise StoreFailed(
+                f"{place}: a record of the catalog is damaged (its checksum does not hold): {name!r}; restore the store"
+                " from a backup"
+            )
+        found[name] = Kept(revision, text)
+    return found
 
 
 def read(

@@ -6,15 +6,16 @@ laid between the payloads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from struct import Struct
 from typing import Final
 
+from duobus.stores import postgres_schema as schema
 from duobus.stores.bodies import APART, PREFIX, shelf_of
 from duobus.stores.checksums import body_sum, body_sums, numbers_sum, state_sum
 from duobus.stores.interface import COUNT_BITS, CommitBatch, FragmentRow, Put, SourceRow
-from duobus.stores.rows import change_values, removals, source_values
+from duobus.stores.rows import change_values, record_sum, removals, source_values
 
 #: What the checksum of the store's own row begins with: the migration that gave it its present columns.
 _META_FORM: Final = 1
@@ -32,6 +33,8 @@ _NUMBER: Final = Struct(">q").pack
 _LENGTH: Final = Struct(">i").pack
 #: Payloads of a put that are joined to one piece; larger ones are handed on as they are.
 _JOINED_BYTES_MAX: Final = 4 << 20
+#: Records of the catalog that one statement writes.
+_RECORDS_PER_STATEMENT: Final = 500
 
 
 class Meta:
@@ -320,3 +323,22 @@ class NewRows:
             )
         )
         self._pieces += (head, payload)
+
+
+def write_records(revision: int, changes: Mapping[str, bytes | None]) -> Iterator[str]:
+    """Statements that write and delete what a store keeps of its catalog's rows; texts travel as hexadecimal digits."""
+    yield schema.CREATE_RECORDS
+    written = [
+        f"({_name(name)}, {revision}, '\\x{text.hex()}'::bytea, {record_sum(name, revision, text)})"
+        for name, text in changes.items()
+        if text is not None
+    ]
+    gone = [_name(name) for name, text in changes.items() if text is None]
+    for start in range(0, len(written), _RECORDS_PER_STATEMENT):
+        yield schema.WRITE_RECORDS.format(", ".join(written[start : start + _RECORDS_PER_STATEMENT]))
+    for start in range(0, len(gone), _RECORDS_PER_STATEMENT):
+        yield schema.DELETE_RECORDS.format(", ".join(gone[start : start + _RECORDS_PER_STATEMENT]))
+
+
+def _name(name: str) -> str:
+    return f"convert_from('\\x{name.encode().hex()}', 'UTF8')"

@@ -203,6 +203,33 @@ MIGRATIONS: Final = (_TABLES + _FUNCTIONS, _PLAIN_COMMIT)
 #: What this version reads and writes; a store with a later migration is refused (I65).
 FORMAT_VERSION: Final = len(MIGRATIONS)
 
+#: Which catalog the store belongs to (``belonging.py``), made when it is first told. It is no migration: a version that
+#: does not know of it leaves it alone, and may go on to use the store.
+HAS_BELONGING: Final = "SELECT to_regclass('belonging') IS NOT NULL"
+READ_BELONGING: Final = "SELECT identity, revision, highest_id, is_prepared, row_sum FROM belonging WHERE id = 1"
+CREATE_BELONGING: Final = (
+    "CREATE TABLE IF NOT EXISTS belonging(id int8 PRIMARY KEY CHECK (id = 1), identity int8 NOT NULL,"
+    " revision int8 NOT NULL, highest_id int8 NOT NULL, is_prepared int8 NOT NULL, row_sum int8 NOT NULL)"
+)
+WRITE_BELONGING: Final = (
+    "INSERT INTO belonging VALUES (1, {}, {}, {}, {}, {}) ON CONFLICT (id) DO UPDATE SET identity = excluded.identity,"
+    " revision = excluded.revision, highest_id = excluded.highest_id, is_prepared = excluded.is_prepared,"
+    " row_sum = excluded.row_sum"
+)
+
+#: What the store keeps of its catalog's rows (``catalog_copy.py``), made when it is first told, too.
+HAS_RECORDS: Final = "SELECT to_regclass('records') IS NOT NULL"
+READ_RECORDS: Final = "SELECT name, revision, text, row_sum FROM records ORDER BY name"
+CREATE_RECORDS: Final = (
+    "CREATE TABLE IF NOT EXISTS records(name text PRIMARY KEY, revision int8 NOT NULL, text bytea NOT NULL,"
+    " row_sum int8 NOT NULL)"
+)
+WRITE_RECORDS: Final = (
+    "INSERT INTO records VALUES {} ON CONFLICT (name) DO UPDATE SET revision = excluded.revision,"
+    " text = excluded.text, row_sum = excluded.row_sum"
+)
+DELETE_RECORDS: Final = "DELETE FROM records WHERE name IN ({})"
+
 CREATE_MIGRATIONS: Final = "CREATE TABLE IF NOT EXISTS migrations(number int8 PRIMARY KEY, digest text NOT NULL)"
 READ_MIGRATIONS: Final = "SELECT number, digest FROM migrations ORDER BY number"
 

@@ -111,6 +111,8 @@ def replace_store(
     losses = losses_of(contents, store_id)
     number = max(row.store_id for row in (*contents.stores, *contents.lost)) + 1
     path, store = make_store(number)
+    # After a crash in between a server finds a store that the catalog does not know, and has to know it for what it is.
+    store.mark, store.is_prepared = catalog.mark, True
     try:
         store.open()
         store.begin_generation(())

@@ -3,7 +3,8 @@
 The server lived on after the backup was made, and clients may remember what it told them. So a restored folder begins
 further on (I7): each source leaves out COUNTS_LEFT_OUT counts, each fragment's epoch, which is in its lock tokens,
 rises by EPOCHS_LEFT_OUT, and a fragment that gets a new number leaves out NUMBERS_LEFT_OUT. Generation and commit
-numbers stay: no client ever sees them, and tombstones are compared with them (I27).
+numbers stay: no client ever sees them, and tombstones are compared with them (I27). The catalog gets an identity of its
+own, and its stores with it: a store of the folder that lived on is none of this one (``belonging.py``).
 
 A restoring that ends half way must not look like a data folder. Everything is written under other names first; the
 catalog gets its own name before the stores do, and a server that finds it without them says that they are missing.
@@ -19,11 +20,15 @@ from typing import Final
 
 import apsw
 
+from duobus import syncing
+from duobus.clock import Entropy
 from duobus.errors import ConfigurationError, StoreFailed
 from duobus.stores import rows
+from duobus.stores.belonging import IDENTITY_BITS
 from duobus.stores.catalog import store_path
 from duobus.stores.database import DRIVER_ERRORS, VFS, StoreOptions, check_format, close, connect, store_failed
-from duobus.stores.interface import COUNT_MAX
+from duobus.stores.folder_lock import NAME as LOCK
+from duobus.stores.interface import COUNT_MAX, COUNTS_LEFT_OUT
 from duobus.stores.manifest import (
     CATALOG,
     Manifest,
@@ -34,10 +39,8 @@ from duobus.stores.manifest import (
     sync_folder,
 )
 from duobus.stores.schema import UPDATE_SOURCES
-from duobus.stores.sqlite_catalog import FRAGMENT_GAP, SqliteCatalog
+from duobus.stores.sqlite_catalog import FRAGMENT_GAP, IDENTITY, SqliteCatalog
 
-#: Counts that each source leaves out: a week at 100,000 messages a second. Of 2**44 counts there are 256 times as many.
-COUNTS_LEFT_OUT: Final = 1 << 36
 #: Epochs that each fragment leaves out, of 2**32: one for each start of the server since the backup.
 EPOCHS_LEFT_OUT: Final = 1 << 20
 #: Numbers that the next new fragment of an entity leaves out, of 2**16: one for each fragment of it that was given up.
@@ -61,15 +64,16 @@ def restore(backup: Path, data: Path, progress: Progress) -> Manifest:
     manifest = read_manifest(backup)
     _verify(backup, manifest, progress)
     _demand_empty(data)
+    identity = Entropy().number(IDENTITY_BITS) or 1
     try:
         for file in manifest.files:
             _copy(backup, data, file)
         for name in _databases(manifest):
             target = data / (name + _ENDING)
             if name == CATALOG:
-                _fence_catalog(target, manifest)
+                _fence_catalog(target, manifest, identity)
             else:
-                _fence_store(target)
+                fence_store(target, identity)
             sync_file(target)
         for name in [file.name for file in manifest.files if file.name not in _databases(manifest)]:
             (data / (name + _ENDING)).replace(data / name)
@@ -111,7 +115,8 @@ def _verify(backup: Path, manifest: Manifest, progress: Progress) -> None:
 def _demand_empty(data: Path) -> None:
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if any(data.iterdir()):
+        # A server that could not start here has left that behind.
+        if any(path.name != LOCK for path in data.iterdir()):
             raise ConfigurationError(f"{data} is not empty; a backup is restored into an empty or new folder only.")
     except OSError as error:
         raise ConfigurationError(f"The folder {data} cannot be made: {error.strerror}.") from error
@@ -125,16 +130,22 @@ def _copy(backup: Path, data: Path, file: StoredFile) -> None:
         while block := source.read(_COPY_BYTES):
             copy.write(block)
         copy.flush()
-        os.fsync(copy.fileno())
+        syncing.sync_file(copy.fileno())
 
 
-def _fence_store(path: Path) -> None:
+def fence_store(path: Path, identity: int | None = None) -> None:
+    """Leave out what the store may have given out since; its log is copied home and given up.
+
+    ``identity``: of the catalog that it belongs to from now on; None leaves it where it belongs.
+    """
     db: apsw.Connection | None = None
     try:
         db = connect(str(path), StoreOptions())
         check_format(db, str(path), must_exist=True)
         _leave_log(db)
         with db:
+            if identity is not None:
+                rows.write_belonging(db, rows.read_belonging(db, str(path))._replace(identity=identity))
             for fragment in rows.read_fragments(db, str(path)):
                 rows.write_epoch(db, fragment, fragment.epoch + EPOCHS_LEFT_OUT)
             sources = {row.source_key: row for row in rows.read_sources(db, str(path))}
@@ -154,7 +165,7 @@ def _fence_store(path: Path) -> None:
         close(db)
 
 
-def _fence_catalog(path: Path, manifest: Manifest) -> None:
+def _fence_catalog(path: Path, manifest: Manifest, identity: int) -> None:
     with closing(SqliteCatalog(path)) as catalog:
         # Every row is verified before it is relied on.
         known = {(row.store_id, row.path) for row in catalog.read().stores}
@@ -167,6 +178,7 @@ def _fence_catalog(path: Path, manifest: Manifest) -> None:
                 "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = value + ?",
                 (FRAGMENT_GAP, NUMBERS_LEFT_OUT, NUMBERS_LEFT_OUT),
             )
+            db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (IDENTITY, identity))
     except DRIVER_ERRORS as error:
         raise store_failed(str(path), "be restored", error) from error
 
@@ -177,3 +189,5 @@ def _leave_log(db: apsw.Connection) -> None:
     if mode != "delete":
         raise StoreFailed(f"{db.filename}: its log cannot be given up (journal mode {mode})")
     db.pragma("synchronous", "full")
+    for setting in syncing.SQLITE_SETTINGS:
+        db.execute(f"PRAGMA {setting}")

@@ -13,6 +13,8 @@ import apsw
 
 from duobus.errors import StoreFailed
 from duobus.stores import schema
+from duobus.stores.belonging import NOBODYS, Belonging
+from duobus.stores.catalog_copy import Kept
 from duobus.stores.checksums import (
     LOW_BITS,
     LOW_MASK,
@@ -77,6 +79,11 @@ class Meta:
         self.next_fragment_key = next_fragment_key
         self.next_source_key = next_source_key
         self.probes = probes
+
+    @property
+    def steps(self) -> int:
+        """What every transaction raises, whatever it did; see ``log_watch.py``."""
+        return self.generation + self.last_commit_no + self.probes + self.next_fragment_key + self.next_source_key
 
     def numbers(self) -> tuple[int, ...]:
         """Return the columns in the order of ``schema.META_COLUMNS``."""
@@ -279,6 +286,49 @@ def bring_forward(db: apsw.Connection, path: str) -> None:
         check = numbers_sum((FORMAT_VERSION, *meta.numbers()))
         db.execute(schema.UPDATE_FORMAT, (FORMAT_VERSION, check))
         db.execute(f"PRAGMA user_version={FORMAT_VERSION}")
+
+
+def read_belonging(db: apsw.Connection, path: str) -> Belonging:
+    """Return which catalog the file belongs to, verified."""
+    if not db.table_exists(None, "belonging"):
+        return NOBODYS
+    rows = list(_verified(db, schema.READ_BELONGING, path, "the row that names the catalog"))
+    return Belonging(*rows[0]) if rows else NOBODYS
+
+
+def write_belonging(db: apsw.Connection, belonging: Belonging) -> None:
+    """Write down which catalog the file belongs to."""
+    db.execute(schema.CREATE_BELONGING)
+    db.execute(schema.WRITE_BELONGING, (*belonging, numbers_sum(belonging)))
+
+
+def read_records(db: apsw.Connection, path: str) -> dict[str, Kept]:
+    """Return what the file keeps of its catalog's rows, verified."""
+    if not db.table_exists(None, "records"):
+        return {}
+    found: dict[str, Kept] = {}
+    for name, revision, text, check in db.execute(schema.READ_RECORDS):
+        if type(name) is not str or type(revision) is not int or record_sum(name, revision, text) != check:
+            raise StoreFailed(
+                f"{path}: a record of the catalog is damaged (its checksum does not hold): {name!r}; restore the file"
+            )
+        found[name] = Kept(revision, text)
+    return found
+
+
+def record_sum(name: str, revision: int, text: bytes) -> int:
+    """Checksum of a record."""
+    return numbers_sum((revision,), name.encode() + b"\0" + text)
+
+
+def write_records(db: apsw.Connection, revision: int, changes: Mapping[str, bytes | None]) -> None:
+    """Write and delete records."""
+    db.execute(schema.CREATE_RECORDS)
+    for name, text in changes.items():
+        if text is None:
+            db.execute(schema.DELETE_RECORD, (name,))
+        else:
+            db.execute(schema.WRITE_RECORD, (name, revision, text, record_sum(name, revision, text)))
 
 
 def insert_fragment(db: apsw.Connection, row: FragmentRow) -> None:

@@ -20,6 +20,24 @@ CREATE TABLE IF NOT EXISTS histories(
     id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, ids BLOB NOT NULL, row_sum INTEGER NOT NULL);
 """
 
+#: Which catalog the file belongs to (``belonging.py``), made when it is first told. A version that does not know of it
+#: leaves it alone, and the file is as safe with it as it was: it needs no format of its own.
+CREATE_BELONGING = """
+CREATE TABLE IF NOT EXISTS belonging(
+    id INTEGER PRIMARY KEY CHECK (id = 1), identity INTEGER NOT NULL, revision INTEGER NOT NULL,
+    highest_id INTEGER NOT NULL, is_prepared INTEGER NOT NULL, row_sum INTEGER NOT NULL);
+"""
+#: What the store keeps of its catalog's rows (``catalog_copy.py``).
+CREATE_RECORDS = """
+CREATE TABLE IF NOT EXISTS records(
+    name TEXT PRIMARY KEY, revision INTEGER NOT NULL, text BLOB NOT NULL, row_sum INTEGER NOT NULL) WITHOUT ROWID;
+"""
+READ_RECORDS = "SELECT name, revision, CAST(text AS BLOB), row_sum FROM records ORDER BY name"
+WRITE_RECORD = "INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)"
+DELETE_RECORD = "DELETE FROM records WHERE name = ?"
+READ_BELONGING = "SELECT identity, revision, highest_id, is_prepared, row_sum FROM belonging WHERE id = 1"
+WRITE_BELONGING = "INSERT OR REPLACE INTO belonging VALUES (1, ?, ?, ?, ?, ?)"
+
 #: Bodies that several copies share (``bodies.py``): how many do, and the body's bytes. A body itself is an ordinary row
 #: of messages with the same id. A row with count 0 has the bytes of all copies of a fragment.
 CREATE_SHARES = """

@@ -18,9 +18,12 @@ from duobus.errors import StoreFailed, StoreStale, StoreTooNew
 from duobus.stores import bodies, body_faults, folded, history_rows, log_room, schema
 from duobus.stores import rows as table_rows
 from duobus.stores.ahead import Ahead
+from duobus.stores.belonging import NOBODYS
+from duobus.stores.catalog_copy import Kept, lent
 from duobus.stores.checks import check_batch, check_run_owner
 from duobus.stores.creating import Asked, Creation
 from duobus.stores.database import (
+    DAMAGED,
     DRIVER_ERRORS,
     StoreFile,
     StoreOptions,
@@ -46,6 +49,7 @@ from duobus.stores.interface import (
     StoreUsage,
     Tombstone,
 )
+from duobus.stores.log_watch import LogWatch
 from duobus.stores.memory import copy_of_fragment, copy_of_source, find_fragment
 from duobus.stores.occupied import states_of_sources
 from duobus.stores.turns import turns_for
@@ -78,6 +82,10 @@ class SqliteStore(MessagingStore):
         self._must_exist = must_exist
         self._options = options or StoreOptions()
         self._file = StoreFile(path, is_virtual=self._options.vfs is not None)
+        self._log: LogWatch | None = None
+        # Where a VFS keeps the file there is no log to look at.
+        if self._options.vfs is None:
+            self._log = LogWatch(path, self._file.check_identity, is_marked=not self._options.unsafe_no_sync)
         self._db: apsw.Connection | None = None
         self._failure = "the store is not open"
         # Guards the second connection, of the checkpoint thread (and a third, to read ahead): the writer may close.
@@ -95,6 +103,7 @@ class SqliteStore(MessagingStore):
         self._shared: dict[int, int] = {}
         self._folded = folded.Folded()
         self._quarantine: dict[int, str] = {}
+        self._belonging = NOBODYS
         #: Transactions committed since the object was made; lets a checkpoint thread see whether there is work.
         self.commits = 0
 
@@ -104,7 +113,8 @@ class SqliteStore(MessagingStore):
             raise StoreFailed(f"{self._path}: the store is open already")
         try:
             self._file.prepare(must_exist=self._must_exist)
-            if self._options.vfs is None:
+            if self._log is not None:
+                self._log.demand(is_new=not self._must_exist)
                 # SQLite keeps the log beside the file that a link leads to.
                 log_room.cut(f"{os.path.realpath(self._path)}-wal")
             self._db = db = connect(self._path, self._options)
@@ -114,11 +124,16 @@ class SqliteStore(MessagingStore):
                 self._aside = connect(self._path, self._options)
             self._ahead.open()
             self._file.check_identity()
+            if self._log is not None:
+                self._log.begin(int(db.pragma("page_size")))
+                db.set_wal_hook(self._log.see_pages)
         except (StoreFailed, StoreTooNew) as error:
             self._abandon(str(error))
             raise
         except DRIVER_ERRORS as error:
             failure = store_failed(self._path, "open the store", error)
+            if self._log is not None and isinstance(error, DAMAGED):
+                failure = self._log.doubted(failure)
             self._abandon(str(failure))
             raise failure from error
         self._must_exist = True
@@ -127,7 +142,7 @@ class SqliteStore(MessagingStore):
     def begin_generation(self, deletions: Iterable[Tombstone], counters: Mapping[int, bytes] | None = None) -> int:
         """Raise generation and epochs and delete ambiguous runs, in one transaction."""
         self._unfold()
-        with self._transaction("begin a generation") as db:
+        with self._transaction("begin a generation", is_telling=True) as db:
             deleted = 0
             copies = bodies.Changes(self._homes, self._shared, self._folded)
             for run in deletions:
@@ -158,7 +173,7 @@ class SqliteStore(MessagingStore):
         meta = self._meta
         new = Creation(self._fragments, self._sources, meta.next_fragment_key, meta.next_source_key, asked)
         if new.is_needed:
-            with self._transaction("create a fragment") as db:
+            with self._transaction("create a fragment", is_telling=True) as db:
                 new.demand_keys(self._path)
                 for fragment in new.fragments:
                     table_rows.insert_fragment(db, fragment)
@@ -184,11 +199,11 @@ class SqliteStore(MessagingStore):
         if fragment is None:
             return False
         sources = [key for key, row in self._sources.items() if row.fragment_key == fragment.fragment_key]
-        with self._transaction("drop a fragment") as db:
+        with self._transaction("drop a fragment", is_telling=True) as db:
             deleted = bodies.delete_sources(db, sources, limit)
             if deleted < limit:
                 db.execute(schema.DELETE_FRAGMENT, (fragment.fragment_key,))
-            self._advance(db, rows=self._meta.rows - deleted)
+            self._advance(db, rows=self._meta.rows - deleted, probes=self._meta.probes + 1)
         if deleted >= limit:
             return True
         for key in sources:
@@ -207,7 +222,7 @@ class SqliteStore(MessagingStore):
         self._unfold()
         room = limit
         copies = bodies.Changes(self._homes, self._shared, self._folded)
-        with self._transaction("drop a source") as db:
+        with self._transaction("drop a source", is_telling=True) as db:
             for key in keys:
                 room -= copies.removed(bodies.delete_slice(db, table_rows.ids(key, 0, COUNT_MAX), max(0, room)))
             shared, gone = copies.write(db)
@@ -215,7 +230,7 @@ class SqliteStore(MessagingStore):
                 for key in keys:
                     history_rows.delete(db, key, 0, COUNT_MAX)
                 db.executemany(schema.DELETE_SOURCE, [(key,) for key in keys])
-            self._advance(db, rows=self._meta.rows - (limit - room) - gone)
+            self._advance(db, rows=self._meta.rows - (limit - room) - gone, probes=self._meta.probes + 1)
         self._shared.update(shared)
         for key in keys if room > 0 else ():
             del self._sources[key]
@@ -326,11 +341,18 @@ class SqliteStore(MessagingStore):
     def checkpoint(self) -> None:
         """Copy the rest of the log home on the writer's own thread; the next commit starts the log afresh."""
         with self._operation("copy the log home") as db:
-            db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            if self._log is not None:
+                self._log.demand_whole(self._meta.steps)
+            _, in_log, _ = next(db.execute("PRAGMA wal_checkpoint(PASSIVE)"))
+            if self._log is not None:
+                self._log.restarts(in_log, self._meta.steps)
 
     def make_room(self, length: int) -> bool:
         """Lay the log out ahead of the commits, on the writer's own thread; see ``log_room.extend``."""
         with self._operation("make room in the log") as db:
+            # What was cut off would have its length again, and zeros in it.
+            if self._log is not None:
+                self._log.demand_whole(self._meta.steps)
             return log_room.extend(db.filename_wal, length)
 
     def checkpoint_aside(self) -> tuple[int, int]:
@@ -346,8 +368,16 @@ class SqliteStore(MessagingStore):
             if self._aside is None:
                 return 0, 0
             try:
+                steps = self._meta.steps
+                if self._log is not None:
+                    self._log.demand_whole(steps)
                 _, in_log, copied = next(self._aside.execute("PRAGMA wal_checkpoint(PASSIVE)"))
                 page_size = int(self._aside.pragma("page_size"))
+                if self._log is not None:
+                    self._log.copied(in_log, steps)
+            except StoreFailed as error:
+                self._aside_failure = str(error)
+                raise
             except DRIVER_ERRORS as error:
                 failure = store_failed(self._path, "copy the log home", error)
                 self._aside_failure = str(failure)
@@ -365,6 +395,16 @@ class SqliteStore(MessagingStore):
         with self._transaction("probe") as db:
             self._advance(db, probes=self._meta.probes + 1)
 
+    def records(self) -> Mapping[str, Kept]:
+        """Return what the file keeps of its catalog's rows."""
+        with self._operation("read what is kept of the catalog") as db:
+            return table_rows.read_records(db, self._path)
+
+    def keep_records(self) -> None:
+        """Write what is noted for this store; the count is there as in ``probe``."""
+        with self._transaction("keep what the catalog has", is_telling=True) as db:
+            self._advance(db, probes=self._meta.probes + 1)
+
     def close(self) -> None:
         """Empty the log if all is well, and give everything back."""
         with self._aside_lock:
@@ -373,13 +413,16 @@ class SqliteStore(MessagingStore):
         self._ahead.close()
         if self._db is not None and self._aside_failure is None:
             # If that fails, nothing is lost: what is in the log is durable, and the next open brings it home.
-            with suppress(apsw.Error, StoreFailed):
+            with suppress(apsw.Error, StoreFailed, OSError):
+                if self._log is not None:
+                    self._log.close(self._meta.steps)
                 empty_log(self._db)
         self._abandon("the store is not open")
 
     def _read(self, db: apsw.Connection) -> StoreContents:
         if check_format(db, self._path, must_exist=self._must_exist):
             use_log(db, self._options)
+            self._demand_own(db)
             db.execute(schema.CREATE_HISTORIES)
             table_rows.bring_forward(db, self._path)
         else:
@@ -387,8 +430,7 @@ class SqliteStore(MessagingStore):
             self._create(db)
         empty_log(db)
         self._meta = meta = table_rows.read_meta(db, self._path)
-        if meta.store_id != self._store_id:
-            raise StoreFailed(f"{self._path}: this is store {meta.store_id}, not {self._store_id}; files were mixed up")
+        self._belonging = table_rows.read_belonging(db, self._path)
         self._fragments = {row.fragment_key: row for row in table_rows.read_fragments(db, self._path)}
         self._sources = {row.source_key: row for row in table_rows.read_sources(db, self._path)}
         self._homes = bodies.homes_of(self._sources)
@@ -403,7 +445,16 @@ class SqliteStore(MessagingStore):
             [copy_of_source(row) for row in self._sources.values()],
             table_rows.read_tombstones(db, self._path),
             dict(self._shared),
+            self._belonging,
         )
+
+    def _demand_own(self, db: apsw.Connection) -> None:
+        """Refuse what is another's, or older than what was committed, before its log gets into the file."""
+        meta = table_rows.read_meta(db, self._path, int(db.pragma("user_version")))
+        if meta.store_id != self._store_id:
+            raise StoreFailed(f"{self._path}: this is store {meta.store_id}, not {self._store_id}; files were mixed up")
+        if self._log is not None:
+            self._log.demand_steps(meta.steps)
 
     def _create(self, db: apsw.Connection) -> None:
         # One transaction: a crash leaves an empty file or a whole store.
@@ -418,7 +469,8 @@ class SqliteStore(MessagingStore):
         if self._folded.where and (source_key is None or source_key in self._homes):
             copies = bodies.Changes(self._homes, self._shared, self._folded)
             with self._transaction("unfold copies") as db:
-                self._advance(db, rows=self._meta.rows + bodies.unfold_all(db, copies))
+                rows = self._meta.rows + bodies.unfold_all(db, copies)
+                self._advance(db, rows=rows, probes=self._meta.probes + 1)
 
     def _advance(
         self,
@@ -471,15 +523,29 @@ class SqliteStore(MessagingStore):
             raise
 
     @contextmanager
-    def _transaction(self, doing: str) -> Iterator[apsw.Connection]:
-        """Run a transaction that ends with ``_advance``; on its end all is durable, in the file at our path."""
+    def _transaction(self, doing: str, *, is_telling: bool = False) -> Iterator[apsw.Connection]:
+        """Run a transaction that ends with ``_advance``; on its end all is durable, in the file at our path.
+
+        ``is_telling``: it takes along what the store is to keep of the catalog.
+        """
         with self._operation(doing) as db:
-            db.execute("BEGIN IMMEDIATE")
-            yield db
-            self._file.check_identity()
-            db.execute("COMMIT")
+            mark = self.mark if is_telling else None
+            told = mark.told(self._belonging, is_prepared=self.is_prepared) if mark is not None else None
+            with lent(mark, self._store_id) as records:
+                db.execute("BEGIN IMMEDIATE")
+                if told is not None:
+                    table_rows.write_belonging(db, told)
+                if records and mark is not None:
+                    table_rows.write_records(db, mark.revision, records)
+                yield db
+                if self._log is not None:
+                    self._log.check(self._meta.steps)
+                db.execute("COMMIT")
+            self._belonging = told or self._belonging
             self._meta = self._next_meta
             self.commits += 1
+            if self._log is not None:
+                self._log.committed(self._meta.steps)
 
     def _abandon(self, failure: str) -> None:
         """Close both connections without writing anything, and remember why."""
@@ -491,4 +557,6 @@ class SqliteStore(MessagingStore):
         self._ahead.close()
         close(self._db)
         self._db = None
+        if self._log is not None:
+            self._log.end()
         self._file.release()

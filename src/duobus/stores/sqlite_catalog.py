@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import apsw
 import msgspec
 
 from duobus.errors import StoreFailed, StoreTooNew
-from duobus.model.description import AccessRule
+from duobus.model.description import SUBSCRIPTION, AccessRule
+from duobus.stores.belonging import CatalogMark
 from duobus.stores.catalog import (
     DELETING,
     INTENT,
@@ -26,13 +28,29 @@ from duobus.stores.catalog import (
     exists_already,
     unknown_entity,
 )
+from duobus.stores.catalog_copy import (
+    ENTITY,
+    Record,
+    entity_record,
+    key_of,
+    move_record,
+    namespace_record,
+    store_record,
+    topic_key,
+)
+from duobus.stores.catalog_log import CatalogConnection
 from duobus.stores.catalog_rows import checked, row_sum, summed
+from duobus.stores.log_watch import read_mark
+from duobus.syncing import SQLITE_SETTINGS
 
 #: Highest format this version reads and writes; a newer one is refused (I65). 2: stores that were given up, which a
 #: version that does not know of them would take for new ones.
 FORMAT_VERSION = 2
 #: Name of ``CatalogContents.fragment_gap`` in the table meta.
 FRAGMENT_GAP: Final = "fragment_gap"
+#: Names of two more numbers there: see ``CatalogContents``. A version that does not know them leaves them as they are.
+IDENTITY: Final = "identity"
+_REVISION: Final = "revision"
 #: The format of a catalog in which no store was ever given up.
 _FORMAT_VERSION_FIRST = 1
 
@@ -61,6 +79,11 @@ CREATE TABLE IF NOT EXISTS moves (
     sum INTEGER NOT NULL, PRIMARY KEY (entity_id, fragment_no)) WITHOUT ROWID
 """
 
+#: Made when a server first runs. A version that does not know of it leaves behind what is not too late.
+_SEEN = """
+CREATE TABLE IF NOT EXISTS seen (store_id INTEGER PRIMARY KEY, generation INTEGER NOT NULL, sum INTEGER NOT NULL)
+"""
+
 _LOST_STORES = """
 CREATE TABLE IF NOT EXISTS lost_stores (store_id INTEGER PRIMARY KEY, path TEXT NOT NULL, sum INTEGER NOT NULL)
 """
@@ -73,10 +96,12 @@ def _guarded(
 
     def guarded(self: SqliteCatalog, /, *args: _Params.args, **kwargs: _Params.kwargs) -> _Result:
         try:
-            return method(self, *args, **kwargs)
+            result = method(self, *args, **kwargs)
         except (apsw.Error, OSError) as error:
             self.close()
             raise StoreFailed(f"The catalog {self.path.name} failed: {error}") from error
+        self._settle()
+        return result
 
     guarded.__doc__ = method.__doc__
     return guarded
@@ -91,8 +116,85 @@ class SqliteCatalog(Catalog):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._connection: apsw.Connection | None = None
+        self._connection: CatalogConnection | None = None
         self._has_existed = False
+        self.mark = CatalogMark()
+        #: Revision and highest id of the transaction under way.
+        self._pending = (0, 0)
+        #: What it has changed, and whether stores should not wait with that.
+        self._touched: list[Record | int] = []
+        self._is_urgent = False
+
+    @_guarded
+    def identify(self, drawn: int) -> int:
+        """Return the identity, which goes into the file before any store is told; see Catalog."""
+        connection = self._open()
+        with connection:
+            connection.execute("INSERT OR IGNORE INTO meta (name, value) VALUES (?, ?)", (IDENTITY, drawn))
+            identity = self._number(IDENTITY)
+        self.mark.identity = identity
+        return identity
+
+    def _number(self, name: str) -> int:
+        row = self._open().execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def _changes(self, *touched: Record | int, last_id: int = 0, is_urgent: bool = False) -> None:
+        """Raise the revision, within the transaction that changes something.
+
+        ``touched``: ids of entities, and records of other rows; ``is_urgent``: no commit of a store goes with it.
+        """
+        if self.mark.copies is not None:
+            self._touched += touched
+            self._is_urgent = self._is_urgent or is_urgent
+        row = self._open().execute(
+            "INSERT INTO meta (name, value) VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET value = value + 1"
+            " RETURNING value",
+            (_REVISION,),
+        )
+        self._pending = (int(row.get), max(last_id, self._pending[1]))
+
+    def _settle(self) -> None:
+        """Say what is durable, when it is."""
+        if self._connection is None or self._connection.in_transaction:
+            return
+        self.mark.raise_to(*self._pending)
+        touched, self._touched = self._touched, []
+        urgent, self._is_urgent = self._is_urgent, False
+        copies = self.mark.copies
+        if copies is None:
+            return
+        try:
+            for one in dict.fromkeys(touched):
+                copies.note(one if isinstance(one, Record) else self._record(one), is_urgent=urgent)
+        except (apsw.Error, OSError):
+            # The change is durable, and nobody is to hear otherwise. Stores are compared anew.
+            self.close()
+            copies.forget()
+
+    def _record(self, entity_id: int) -> Record:
+        """The record of an entity as it is now."""
+        rows = self._open().execute
+        key = key_of(ENTITY, entity_id)
+        row = rows(
+            "SELECT namespace, kind, path, description, state, partition_count FROM entities WHERE entity_id = ?",
+            (entity_id,),
+        ).fetchone()
+        if row is None:
+            return Record(key, None)
+        namespace, kind, path, text, state, count = row
+        slots = self._slots(entity_id)
+        entity = EntityRow(entity_id, namespace, kind, path, text.encode(), state, count, slots)
+        if kind == SUBSCRIPTION:
+            topic = rows("SELECT entity_id FROM entities WHERE namespace = ? AND key = ?", topic_key(entity)).fetchone()
+            slots = () if topic is None else self._slots(topic[0])
+        return Record(key, entity_record(entity), frozenset(slot.store_id for slot in slots))
+
+    def _slots(self, entity_id: int) -> tuple[SlotRow, ...]:
+        found = self._open().execute(
+            "SELECT slot, fragment_no, store_id FROM slots WHERE entity_id = ? ORDER BY slot", (entity_id,)
+        )
+        return tuple(SlotRow(*row) for row in found)
 
     @_guarded
     def read(self) -> CatalogContents:
@@ -122,7 +224,38 @@ class SqliteCatalog(Catalog):
             for store_id, path in checked("stores", rows("SELECT store_id, path, sum FROM stores ORDER BY store_id"))
         )
         (gap,) = rows("SELECT coalesce(max(value), 0) FROM meta WHERE name = ?", (FRAGMENT_GAP,)).fetchone() or (0,)
-        return CatalogContents(namespaces, entities, stores, tuple(self._lost_stores()), gap, tuple(self._moves()))
+        found = rows("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'entities'")
+        contents = CatalogContents(
+            namespaces,
+            entities,
+            stores,
+            tuple(self._lost_stores()),
+            gap,
+            tuple(self._moves()),
+            self._number(IDENTITY),
+            self._number(_REVISION),
+            max(int(found.get), max((row.entity_id for row in entities), default=0)),
+            tuple(self._seen()),
+        )
+        self.mark.see(contents)
+        return contents
+
+    def _seen(self) -> Iterator[tuple[int, int]]:
+        connection = self._open()
+        if connection.table_exists(None, "seen"):
+            for row in checked("seen", connection.execute("SELECT store_id, generation, sum FROM seen ORDER BY 1")):
+                yield row[0], row[1]
+
+    @_guarded
+    def note_generations(self, generations: Mapping[int, int]) -> None:
+        """Record how far stores have come, which is no change of what exists; see Catalog."""
+        connection = self._open()
+        with connection:
+            connection.execute(_SEEN)
+            connection.executemany(
+                "INSERT OR REPLACE INTO seen (store_id, generation, sum) VALUES (?, ?, ?)",
+                [summed(*row) for row in generations.items()],
+            )
 
     def _moves(self) -> Iterator[MoveRow]:
         connection = self._open()
@@ -162,6 +295,7 @@ class SqliteCatalog(Catalog):
                 "INSERT INTO slots (entity_id, slot, fragment_no, store_id, sum) VALUES (?, ?, ?, ?, ?)",
                 [summed(entity_id, row.slot, row.fragment_no, row.store_id) for row in slots],
             )
+            self._changes(entity_id, last_id=entity_id)
         return entity_id
 
     @contextmanager
@@ -173,6 +307,11 @@ class SqliteCatalog(Catalog):
         except (apsw.Error, OSError) as error:
             self.close()
             raise StoreFailed(f"The catalog {self.path.name} failed: {error}") from error
+        except BaseException:
+            # Undone, so there is nothing to be told.
+            self._forget_changes()
+            raise
+        self._settle()
 
     @_guarded
     def mark_live(self, entity_id: int) -> None:
@@ -185,12 +324,18 @@ class SqliteCatalog(Catalog):
         self._change(entity_id, state=DELETING)
 
     @_guarded
+    def withdraw(self, entity_id: int, path: str) -> None:
+        """Begin the deletion of what could not be created; see Catalog."""
+        self._change(entity_id, state=DELETING, path=path)
+
+    @_guarded
     def finish_delete(self, entity_id: int) -> None:
         """Forget an entity; see Catalog."""
         connection = self._open()
         with connection:
             connection.execute("DELETE FROM slots WHERE entity_id = ?", (entity_id,))
             connection.execute("DELETE FROM entities WHERE entity_id = ?", (entity_id,))
+            self._changes(entity_id)
 
     @_guarded
     def update_description(self, entity_id: int, description: bytes) -> None:
@@ -200,9 +345,12 @@ class SqliteCatalog(Catalog):
     @_guarded
     def add_store(self, store_id: int, path: str) -> None:
         """Register a store; see Catalog."""
-        self._open().execute(
-            "INSERT OR REPLACE INTO stores (store_id, path, sum) VALUES (?, ?, ?)", summed(store_id, path)
-        )
+        connection = self._open()
+        with connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO stores (store_id, path, sum) VALUES (?, ?, ?)", summed(store_id, path)
+            )
+            self._changes(store_record(StoreRow(store_id, path)), is_urgent=True)
 
     @_guarded
     def replace_store(self, lost_id: int, store: StoreRow, slots: Sequence[tuple[int, SlotRow]]) -> None:
@@ -221,6 +369,7 @@ class SqliteCatalog(Catalog):
                 "INSERT OR REPLACE INTO slots (entity_id, slot, fragment_no, store_id, sum) VALUES (?, ?, ?, ?, ?)",
                 [summed(entity_id, row.slot, row.fragment_no, row.store_id) for entity_id, row in slots],
             )
+            self._changes()
 
     @_guarded
     def begin_move(self, move: MoveRow) -> None:
@@ -233,6 +382,8 @@ class SqliteCatalog(Catalog):
                 " VALUES (?, ?, ?, ?, ?)",
                 summed(move.entity_id, move.fragment_no, move.from_store, move.to_store),
             )
+            # The fragment is made next, and nothing of it matters before.
+            self._changes(move_record(move))
 
     @_guarded
     def switch_move(self, move: MoveRow) -> None:
@@ -248,23 +399,29 @@ class SqliteCatalog(Catalog):
                 "INSERT OR REPLACE INTO slots (entity_id, slot, fragment_no, store_id, sum) VALUES (?, ?, ?, ?, ?)",
                 summed(move.entity_id, found[0], move.fragment_no, move.to_store),
             )
+            self._changes(move.entity_id, is_urgent=True)
 
     @_guarded
     def end_move(self, move: MoveRow) -> None:
         """Forget a move; see Catalog."""
         connection = self._open()
         if connection.table_exists(None, "moves"):
-            connection.execute(
-                "DELETE FROM moves WHERE entity_id = ? AND fragment_no = ?", (move.entity_id, move.fragment_no)
-            )
+            with connection:
+                connection.execute(
+                    "DELETE FROM moves WHERE entity_id = ? AND fragment_no = ?", (move.entity_id, move.fragment_no)
+                )
+                self._changes(Record(move_record(move).key, None))
 
     @_guarded
     def put_namespace(self, namespace: NamespaceRow) -> None:
         """Add or replace a namespace; see Catalog."""
         rules = msgspec.json.encode(namespace.rules).decode()
-        self._open().execute(
-            "INSERT OR REPLACE INTO namespaces (name, rules, sum) VALUES (?, ?, ?)", summed(namespace.name, rules)
-        )
+        connection = self._open()
+        with connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO namespaces (name, rules, sum) VALUES (?, ?, ?)", summed(namespace.name, rules)
+            )
+            self._changes(namespace_record(namespace), is_urgent=True)
 
     @_guarded
     def serialized(self) -> bytes:
@@ -274,30 +431,84 @@ class SqliteCatalog(Catalog):
     def close(self) -> None:
         """Close the file; the next call opens it again."""
         connection, self._connection = self._connection, None
+        self._forget_changes()
         if connection is not None:
             # Without force the driver raises when a statement is still open, and close never raises.
             connection.close(force=True)
 
-    def _open(self) -> apsw.Connection:
+    def _forget_changes(self) -> None:
+        self._pending = (0, 0)
+        self._touched = []
+        self._is_urgent = False
+
+    def rebuild(self, contents: CatalogContents) -> None:
+        """Make an empty catalog what was found in its stores, in one transaction.
+
+        Raises:
+            StoreFailed: The file cannot be written, or holds something.
+        """
+        self._rebuild(contents)
+
+    @_guarded
+    def _rebuild(self, contents: CatalogContents) -> None:
+        db = self._open()
+        if db.execute("SELECT 1 FROM entities UNION ALL SELECT 1 FROM stores LIMIT 1").fetchone() is not None:
+            raise StoreFailed(f"The catalog {self.path.name} is not empty.")
+        with db:
+            if contents.lost:
+                db.execute(_LOST_STORES)
+                db.execute("UPDATE meta SET value = ? WHERE name = 'format_version'", (FORMAT_VERSION,))
+            db.execute(_MOVES)
+            for table, rows in _tables(contents):
+                for row in rows:
+                    db.execute(f"INSERT INTO {table} VALUES ({','.join('?' * (len(row) + 1))})", summed(*row))
+            for entity in contents.entities:
+                values = (entity.namespace, entity.kind, entity.path)
+                rest = (entity.description.decode(), entity.state, entity.partition_count)
+                db.execute(
+                    "INSERT INTO entities VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (
+                        entity.entity_id,
+                        *values,
+                        entity.path.lower(),
+                        *rest,
+                        row_sum((entity.entity_id, *values, *rest)),
+                    ),
+                )
+            db.execute("DELETE FROM sqlite_sequence WHERE name = 'entities'")
+            db.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('entities', ?)", (contents.last_id,))
+            numbers = {FRAGMENT_GAP: contents.fragment_gap, IDENTITY: contents.identity, _REVISION: contents.revision}
+            for name, value in numbers.items():
+                db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (name, value))
+
+    def _open(self) -> CatalogConnection:
         if self._connection is not None:
-            return self._connection
+            if not self._connection.has_lost_log or self._connection.in_transaction:
+                return self._connection
+            self.close()
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Beside a file without a page SQLite deletes the log, and with it whatever is in it alone.
         log = Path(f"{self.path}-wal")
         is_empty = not self.path.exists() or not self.path.stat().st_size
-        if is_empty and (self._has_existed or (log.exists() and log.stat().st_size)):
+        # A log is empty once its changes are home; the mark beside the file says that there were some.
+        is_known = read_mark(os.path.realpath(self.path)) is not None
+        if is_empty and (self._has_existed or is_known or (log.exists() and log.stat().st_size)):
             raise FileNotFoundError("its file is missing or empty; put it back, it is never created anew by itself")
         # Made before the driver sees it, so that it is never readable by others, not for a moment; SQLite gives
         # its companion files the same mode.
         if is_empty:
             self.path.touch(mode=0o600)
-        connection = apsw.Connection(str(self.path), apsw.SQLITE_OPEN_READWRITE)
+        connection = CatalogConnection(self.path)
         try:
             # Exclusive first: write-ahead mode then needs no shared memory and a second process is refused.
             connection.pragma("locking_mode", "exclusive")
             connection.pragma("journal_mode", "wal")
             connection.pragma("synchronous", "full")
+            for setting in SQLITE_SETTINGS:
+                connection.execute(f"PRAGMA {setting}")
+            connection.demand_own()
             _prepare(connection)
+            connection.settle()
         except BaseException:
             connection.close(force=True)
             raise
@@ -305,7 +516,9 @@ class SqliteCatalog(Catalog):
         self._has_existed = True
         return connection
 
-    def _change(self, entity_id: int, *, state: str | None = None, description: str | None = None) -> None:
+    def _change(
+        self, entity_id: int, *, state: str | None = None, description: str | None = None, path: str | None = None
+    ) -> None:
         connection = self._open()
         with connection:
             row = connection.execute(
@@ -314,12 +527,39 @@ class SqliteCatalog(Catalog):
             ).fetchone()
             if row is None:
                 raise unknown_entity(entity_id)
-            namespace, kind, path, old_description, old_state, count = row
-            values = (namespace, kind, path, description or old_description, state or old_state, count)
-            connection.execute(
-                "UPDATE entities SET description = ?, state = ?, sum = ? WHERE entity_id = ?",
-                (values[3], values[4], row_sum((entity_id, *values)), entity_id),
+            namespace, kind, old_path, old_description, old_state, count = row
+            values = (
+                namespace,
+                kind,
+                path or old_path,
+                description or old_description,
+                state or old_state,
+                count,
             )
+            connection.execute(
+                "UPDATE entities SET path = ?, key = ?, description = ?, state = ?, sum = ? WHERE entity_id = ?",
+                (values[2], values[2].lower(), values[3], values[4], row_sum((entity_id, *values)), entity_id),
+            )
+            # A new state is told with the fragments that come or go for it.
+            self._changes(entity_id, is_urgent=description is not None)
+
+
+def _tables(contents: CatalogContents) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
+    """The rows of every table but that of the entities, without their checksums."""
+    rules = [(row.name, msgspec.json.encode(row.rules).decode()) for row in contents.namespaces]
+    yield "namespaces", rules
+    yield "stores", [(row.store_id, row.path) for row in contents.stores]
+    if contents.lost:
+        yield "lost_stores", [(row.store_id, row.path) for row in contents.lost]
+    yield "moves", [(row.entity_id, row.fragment_no, row.from_store, row.to_store) for row in contents.moves]
+    yield (
+        "slots",
+        [
+            (entity.entity_id, slot.slot, slot.fragment_no, slot.store_id)
+            for entity in contents.entities
+            for slot in entity.slots
+        ],
+    )
 
 
 def _prepare(connection: apsw.Connection) -> None:

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Final
 import msgspec
 
 from duobus.errors import ServerBusy
+from duobus.syncing import sync_file, sync_folder
 
 #: A file that has grown to this size is followed by the next one: some 15,000 changes.
 FILE_BYTES_MAX: Final = 10 * 1024 * 1024
@@ -138,7 +139,7 @@ class AuditLog(AuditTrail):
         file.write(msgspec.json.encode(line) + b"\n")
         file.flush()
         if is_synced:
-            os.fsync(file.fileno())
+            sync_file(file.fileno())
 
     def _next(self) -> BinaryIO:
         """Open the file to write to: the last one, or the one after it when that is full."""
@@ -153,12 +154,8 @@ class AuditLog(AuditTrail):
         path = self._folder / f"audit-{number:08d}.jsonl"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         self._file = file = os.fdopen(descriptor, "ab")
-        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            # The name, too, is to be there after a power cut.
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        # The name, too, is to be there after a power cut.
+        sync_folder(self._folder)
         size = file.tell()
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
             # A line torn by a crash must not swallow the next one.

@@ -29,9 +29,12 @@ _SECRET_MEMBERS = re.compile(
     r"(?i)((?:shared_?access_?key|(?:primary|secondary)_?key|password|sig)[\"']?\s*[=:]\s*[\"']?)([^;&\s\"',}]+)"
 )
 _SIGNATURES = re.compile(r"(?i)(shared_?access_?signature[ =]+)([^\s\"';,]+)")
+# Whatever its scheme: what stands behind the header's name, or behind the name of a scheme that carries a secret.
+_AUTHORIZATIONS = re.compile(r"(?i)((?:proxy-|servicebus|servicebussupplementary)?authorization[\"']?\s*[:=]\s*).*")
+_SCHEMES = re.compile(r"\b((?i:Bearer|Basic|Negotiate|Digest|NTLM)\s+)([^\s\"',;]{8,})")
 _JSON_WEB_TOKENS = re.compile(r"\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*")
 #: Whatever one of these patterns finds has one of these words in it, its case folded.
-_SECRET_WORDS = ("key", "password", "sig", "eyj")
+_SECRET_WORDS = ("key", "password", "sig", "eyj", "authorization", "bearer", "basic", "negotiate", "digest", "ntlm")
 
 
 class Log:
@@ -149,8 +152,9 @@ def mask_connection_string(text: str) -> str:
 
 
 def mask_token(text: str) -> str:
-    """Return a text with every shared access signature and JSON web token replaced by MASK."""
-    return _JSON_WEB_TOKENS.sub(MASK, _SIGNATURES.sub(rf"\1{MASK}", text))
+    """Return a text with every shared access signature, JSON web token and header Authorization replaced by MASK."""
+    plain = _AUTHORIZATIONS.sub(rf"\1{MASK}", _JSON_WEB_TOKENS.sub(MASK, _SIGNATURES.sub(rf"\1{MASK}", text)))
+    return _SCHEMES.sub(rf"\1{MASK}", plain)
 
 
 def escape_controls(text: str) -> str:

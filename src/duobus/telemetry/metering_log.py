@@ -19,6 +19,7 @@ import msgspec
 
 from duobus.errors import InternalError
 from duobus.model.metering import MeteringRecord
+from duobus.syncing import sync_file
 from duobus.telemetry.metering_journal import MeteringJournal
 
 #: A file that has grown to this size is followed by the next one: about 50,000 records.
@@ -135,12 +136,14 @@ class MeteringLog:
             for _, path in files[: max(0, len(files) + 1 - self._files_max)]:
                 path.unlink()
         path = self._folder / f"metering-{number:08d}.jsonl"
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "ab") as file:
-            # A line torn by a crash must not swallow the next record.
-            file.write(content if file.tell() == 0 else b"\n" + content)
+            size = file.tell()
+            # A line torn by a crash must not swallow the next record. Any other ends where it should.
+            is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+            file.write(b"\n" + content if is_torn else content)
             file.flush()
-            os.fsync(file.fileno())
+            sync_file(file.fileno())
 
     def _files(self) -> list[tuple[int, Path]]:
         if not self._folder.is_dir():

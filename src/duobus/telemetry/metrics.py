@@ -96,6 +96,9 @@ METRICS: tuple[MetricKind, ...] = (
     MetricKind("duobus_cluster_beats_missed", COUNTER, (), "Times that the table of leases was not reached."),
     MetricKind("duobus_cluster_passed_links", COUNTER, (), "Links passed on to other servers."),
     MetricKind("duobus_cluster_passed_messages", COUNTER, (), "Messages passed on, in both directions."),
+    MetricKind(
+        "duobus_clock_ahead_seconds", GAUGE, (), "How far the wall clock is ahead of broker time; below 0 behind it."
+    ),
     MetricKind("duobus_start_time_seconds", GAUGE, (), "When the server was ready, seconds since 1970."),
 )
 

@@ -23,10 +23,13 @@ from duobus.testing import (
     planted_life,
     planted_servers,
     planted_topics,
+    sim_catalogs,
+    sim_clocks,
     sim_cluster,
     sim_fair,
     sim_idle,
     sim_life,
+    sim_logs,
     sim_moves,
     sim_servers,
     sim_sick_disk,
@@ -80,6 +83,7 @@ WORLDS: Final[Mapping[str, World]] = {
         lambda seed: _words(sim_wire_topics.run(seed)),
         {
             **planted_topics.BUGS,
+            **planted_topics.WIRE_BUGS,
             # Of forwarding, those that a subscription meets that forwards to one queue.
             **{
                 name: planted_forwarding.FORWARDING_BUGS[name]
@@ -91,7 +95,16 @@ WORLDS: Final[Mapping[str, World]] = {
         "status, quota and deletion under traffic", lambda seed: _words(sim_life.run(seed)), planted_life.BUGS
     ),
     "idle": World("queues that delete themselves", lambda seed: _words(sim_idle.run(seed)), planted_idle.BUGS),
+    "clocks": World("starts with a wrong clock", lambda seed: _words(sim_clocks.run(seed)), sim_clocks.BUGS),
     "moves": World("fragments that move between stores", lambda seed: _words(sim_moves.run(seed)[0]), sim_moves.BUGS),
+    "catalogs": World(
+        "catalogs and stores that are lost, older or another's",
+        lambda seed: _words(sim_catalogs.run(seed)),
+        sim_catalogs.BUGS,
+    ),
+    "logs": World(
+        "logs that are lost, cut, older or another's", lambda seed: _words(sim_logs.run(seed)), sim_logs.BUGS
+    ),
     "sick-disk": World("stores that are late", lambda seed: _words(sim_sick_disk.run(seed)[0]), sim_sick_disk.BUGS),
     "fair": World("neighbours in one store", lambda seed: _words(sim_fair.run(seed).wrong), sim_fair.BUGS),
     "servers": World("servers over one catalog", _servers(sim_servers.run), planted_servers.BUGS),

@@ -25,6 +25,8 @@ class SimulatedClock(Clock):
     def __init__(self, loop: SimulationLoop, wall_start_ms: int = WALL_START_MS) -> None:
         self._loop = loop
         self._wall_ms = wall_start_ms
+        #: Which start of the simulated machine this is.
+        self.boot_name = "simulated"
 
     def now_ms(self) -> int:
         """Return wall clock time; moved by ``jump``."""
@@ -33,6 +35,10 @@ class SimulatedClock(Clock):
     def monotonic_ms(self) -> int:
         """Return virtual milliseconds since the simulation began; deaf to ``jump``."""
         return self._loop.time_ms()
+
+    def boot(self) -> tuple[str, int] | None:
+        """Return which start of the simulated machine this is, and virtual milliseconds."""
+        return self.boot_name, self._loop.time_ms()
 
     def jump(self, ms: int) -> None:
         """Move the wall clock by ``ms``, backwards when negative (fault class C)."""

@@ -11,6 +11,8 @@ import random
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from duobus.stores.belonging import NOBODYS
+
 if TYPE_CHECKING:
     from duobus.stores.interface import CommitBatch
 
@@ -76,6 +78,7 @@ class DiskState:
         self.messages: dict[int, dict[int, _Row]] = {}  # source_key -> count -> row
         self.histories: dict[int, dict[int, tuple[int, bytes]]] = {}  # source_key -> first count -> time, ids
         self.tombstones: list[tuple[int, int, int, int, int, int]] = []
+        self.belonging = NOBODYS
 
 
 class Disk:

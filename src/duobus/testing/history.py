@@ -34,6 +34,7 @@ DEFER = "defer"
 
 LOST_LINK = "link"
 TIMED_OUT = "timeout"
+UNKNOWN = "unknown"
 
 
 class Event:
@@ -252,7 +253,7 @@ class Fail(Event):
 
 
 class Info(Event):
-    """An operation got no answer; ``reason`` is LOST_LINK or TIMED_OUT."""
+    """An operation got no answer, or one that nobody knows; ``reason`` is LOST_LINK, TIMED_OUT or UNKNOWN."""
 
     __slots__ = ("op", "reason")
 
@@ -427,17 +428,42 @@ class LockEnded(Event):
         self.broker_ms = broker_ms
 
 
+class AskedFor(Event):
+    """A client is about to ask for the deferred message with this sequence number."""
+
+    __slots__ = ("entity", "seq")
+
+    def __init__(self, entity: str, seq: int) -> None:
+        self.entity = entity
+        self.seq = seq
+
+
 class Expired(Event):
-    """The broker expired a message; ``dead_lettered`` tells whether it moved or was removed."""
+    """The broker expired a message.
 
-    __slots__ = ("broker_ms", "dead_lettered", "entity", "seq", "uid")
+    Attributes:
+        dead_lettered: Whether it moved to the dead-letter queue or was removed.
+        was_deferred: Whether it was deferred, so that somebody has to have asked for it.
+    """
 
-    def __init__(self, entity: str, seq: int, uid: str, broker_ms: int, *, dead_lettered: bool = False) -> None:
+    __slots__ = ("broker_ms", "dead_lettered", "entity", "seq", "uid", "was_deferred")
+
+    def __init__(
+        self,
+        entity: str,
+        seq: int,
+        uid: str,
+        broker_ms: int,
+        *,
+        dead_lettered: bool = False,
+        was_deferred: bool = False,
+    ) -> None:
         self.entity = entity
         self.seq = seq
         self.uid = uid
         self.broker_ms = broker_ms
         self.dead_lettered = dead_lettered
+        self.was_deferred = was_deferred
 
 
 class WaitedInVain(Event):

@@ -121,7 +121,7 @@ class FoundMessage:
         is_locked: Whether a receiver holds it now.
         delivery_count: Earlier deliveries that counted.
         body: The bytes of the body; of a body that is a value or a sequence, its text.
-        message_id: Its id as text, or None.
+        message_id: Its id as text; None of what an earlier version stored without one.
         subject: Or None.
         application_properties: By name; values that JSON does not know are text.
         dead_letter_reason: Or None.

@@ -22,6 +22,7 @@ from duobus.broker.scale_unit import ScaleUnit
 from duobus.gateway.amqp import mapping
 from duobus.gateway.amqp.mapping import Incoming
 from duobus.model.columns import DeliveryBatch
+from duobus.model.message_ids import MessageIds
 from duobus.stores.interface import CommitBatch, SourceRow
 from duobus.testing.disk import Disk
 from duobus.testing.planted_forwarding import FORWARDING_BUGS
@@ -110,8 +111,8 @@ def ping_delivered() -> Iterator[None]:
     """A ping is a message like any other."""
     original = mapping.take_apart
 
-    def take_apart(payload: bytes) -> Incoming:
-        return original(payload)._replace(is_ping=False)
+    def take_apart(payload: bytes, ids: MessageIds | None = None) -> Incoming:
+        return original(payload, ids)._replace(is_ping=False)
 
     with mock.patch("duobus.gateway.amqp.incoming_link.take_apart", take_apart):
         yield

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, Final
 from unittest import mock
 
 from duobus.broker.fragment import fanout
 from duobus.broker.fragment.commands import Copies
+from duobus.model.message_ids import MessageIds
 from duobus.rules import Match, RuleSet
 from duobus.stores.interface import CommitBatch
 
@@ -70,9 +71,27 @@ def action_without_its_copy() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def ids_of_an_earlier_life() -> Iterator[None]:
+    """Each life of a server gives the message ids again that the one before has given."""
+    original = MessageIds.next
+
+    def next_id(self: MessageIds) -> bytes:
+        return b"0" * _PREFIX + original(self)[_PREFIX:]
+
+    with mock.patch.object(MessageIds, "next", next_id):
+        yield
+
+
+#: Digits of an id that are random.
+_PREFIX: Final = 20
+
 BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "copy-left-out": copy_left_out,
     "tombstone-for-one-copy": tombstone_for_one_copy,
     "subscription-passed-over": subscription_passed_over,
     "action-without-its-copy": action_without_its_copy,
 }
+
+#: Of what only doors do.
+WIRE_BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {"ids-of-an-earlier-life": ids_of_an_earlier_life}

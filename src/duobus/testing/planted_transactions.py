@@ -64,8 +64,8 @@ def settled_before_discharge() -> Iterator[None]:
     """A settlement in a transaction is done at once."""
     original = Transactions.add_settlements
 
-    def add(self: Transactions, name: bytes, queue: Queue, commands: list[SettleBatch]) -> None:
-        original(self, name, queue, commands)
+    def add(self: Transactions, name: bytes, queue: Queue, commands: list[SettleBatch], sub_queue: int) -> None:
+        original(self, name, queue, commands, sub_queue)
         for command in commands:
             ranges = command.ranges
             again = SettleBatch(

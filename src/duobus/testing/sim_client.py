@@ -126,6 +126,9 @@ class SimulatedClient(SimulatedConnection):
         for op in ops:
             if isinstance(state, Rejected):
                 error = state.error or Error("amqp:internal-error", "")
+                if error.condition == "com.microsoft:timeout":
+                    history.append(h.Info(op, h.UNKNOWN))
+                    continue
                 busy = error.condition in ("com.microsoft:server-busy", "amqp:internal-error")
                 history.append(h.Fail(op, error.condition, error.description or "", transient=busy))
             else:
@@ -302,7 +305,7 @@ class SimulatedClient(SimulatedConnection):
         except (ConnectionError, TimeoutError) as error:
             self.world.history.append(h.Info(op, h.TIMED_OUT if isinstance(error, TimeoutError) else h.LOST_LINK))
             return None
-        if status >= 500:
+        if status >= 500 or status == 408:
             self.world.history.append(h.Info(op))
             return None
         if status >= 300:
@@ -358,6 +361,7 @@ class SimulatedClient(SimulatedConnection):
 
     async def receive_deferred(self, entity: str, seq: int) -> Received | None:
         """Fetch a deferred message by number, locked; None when the broker refuses."""
+        self.world.history.append(h.AskedFor(entity, seq))
         body = {"sequence-numbers": Array(int, [seq]), "receiver-settle-mode": UInt(1)}
         status, _, answer = await self.request(entity, "receive-by-sequence-number", body)
         if status != 200:

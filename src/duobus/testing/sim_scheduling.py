@@ -82,6 +82,9 @@ async def answers(transaction: SimulatedTransaction) -> None:
     for op, entity, uid, answer in requests:
         with contextlib.suppress(ConnectionError, TimeoutError):
             status, condition, body = await asyncio.wait_for(answer, ANSWER_S)
+            if status == 408:
+                # It may be reserved all the same, and then it is stored with the rest.
+                continue
             if status >= 300:
                 transaction.open.remove(op)
                 name, _, text = condition.partition(" ")

@@ -131,6 +131,7 @@ class SessionClient(SimulatedClient):
 
     async def fetch(self, entity: str, session: str, seq: int) -> Received | None:
         """A deferred message of a session that is held, locked; None when the broker refuses."""
+        self.world.history.append(h.AskedFor(entity, seq))
         body = {
             "sequence-numbers": Array(int, [seq]),
             "receiver-settle-mode": UInt(1),

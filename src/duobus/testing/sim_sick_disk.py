@@ -4,11 +4,14 @@ The simulation of ``simulation.py`` has faults of many kinds that strike all dis
 store 1 is told takes nearly as long as a store may take, again and again, so that it is not given up, or takes longer,
 so that it is. A message without a key has to be stored elsewhere soon, which ``sim_keyless.py`` watches, and
 who takes messages for good gets those of the other stores soon, which ``sim_waits.py`` watches.
+
+In every fifth seed all disks are lost for a while: then nothing is stored, and whoever sends is told so in time (I38).
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
@@ -17,11 +20,12 @@ from unittest import mock
 import msgspec
 
 from duobus.broker.fragment.commands import TakeAndRemove
-from duobus.broker.patience import LONG_S, PatientWriter
+from duobus.broker.patience import COMMIT_PATIENCES, LONG_S, REFUSAL_S, PatientWriter
+from duobus.broker.ports import LateRefusal
 from duobus.broker.residents import Residents
 from duobus.model.quotas import STORE_PATIENCE_S
 from duobus.testing.checkers import Violation, check
-from duobus.testing.disk import SLOW
+from duobus.testing.disk import AMBIGUOUS, REFUSED, SLOW
 from duobus.testing.late_history import FragmentsLate
 from duobus.testing.sim_keyless import watches
 from duobus.testing.sim_world import World
@@ -32,6 +36,10 @@ SLOW_S: Final = (0.7 * STORE_PATIENCE_S, 0.97 * STORE_PATIENCE_S)
 HANGING_S: Final = (0.7 * STORE_PATIENCE_S, 1.5 * STORE_PATIENCE_S)
 SICK: Final = 1
 SECONDS: Final = 40.0
+#: In every fifth seed all disks are lost for so long: later than a client waits for an answer.
+LOST_S: Final = 25.0
+#: How long a sender may wait: for a commit that its message just missed, for its own, and for the refusal.
+ANSWER_MS: Final = round(2000 * COMMIT_PATIENCES * STORE_PATIENCE_S + 1000 * REFUSAL_S)
 
 
 class _SickDiskRun(SimulatedRun):
@@ -39,7 +47,21 @@ class _SickDiskRun(SimulatedRun):
         await asyncio.sleep(0.5)
         faults = self.world.disks[SICK].faults
         faults.chances, faults.slow_s = {SLOW: 1.0}, HANGING_S if self.world.seed % 2 else SLOW_S
+        if self.world.seed % 5 == 3:
+            await self._lose_all()
         await asyncio.sleep(max(0.0, self.stop_at - self.world.loop.time()))
+
+    async def _lose_all(self) -> None:
+        """Let every store fail or hang in the midst of it, perhaps with its last commit on disk."""
+        rng = random.Random(f"lost:{self.world.seed}")
+        await asyncio.sleep(rng.uniform(1.0, 5.0))
+        for disk in self.world.disks.values():
+            how = rng.choice((REFUSED, AMBIGUOUS, SLOW))
+            disk.faults.chances, disk.faults.slow_s = {how: 1.0}, (LOST_S, LOST_S)
+            disk.faults.open_refused = 1.0
+        await asyncio.sleep(LOST_S)
+        for disk in self.world.disks.values():
+            disk.faults.calm()
 
 
 def run(seed: int) -> tuple[list[Violation], int]:
@@ -57,7 +79,9 @@ def run(seed: int) -> tuple[list[Violation], int]:
             world.loop.run(_SickDiskRun(world, scenario).play(), time_limit_s=RUN_LIMIT_S)
         finally:
             world.loop.close()
-    wrong = check(world.history, scenario.setup(frozenset(world.removed_uids)))
+    setup = scenario.setup(frozenset(world.removed_uids))
+    setup.answer_ms = ANSWER_MS
+    wrong = check(world.history, setup)
     return wrong, sum(isinstance(event, FragmentsLate) for event in world.history)
 
 
@@ -103,10 +127,18 @@ def credit_stays_with_late_store() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def all_lost_unanswered() -> Iterator[None]:
+    """What was under way when all stores were lost waits until one of them is back."""
+    with mock.patch.object(LateRefusal, "give_up"):
+        yield
+
+
 BUGS: dict[str, Callable[[], Any]] = {
     "slow-store-waited-for": slow_store_waited_for,
     "what-waits-stays": what_waits_stays,
     "commit-waits-behind-reads": commit_waits_behind_reads,
     "late-store-chosen": late_store_chosen,
     "credit-stays-with-late-store": credit_stays_with_late_store,
+    "all-lost-unanswered": all_lost_unanswered,
 }

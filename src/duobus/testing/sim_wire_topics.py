@@ -11,14 +11,14 @@ import contextlib
 import random
 from typing import Any, Final
 
-from duobus.amqp import Link, Rejected, Transfers
+from duobus.amqp import DeliveryState, Link, Rejected, Transfers
 from duobus.broker import ScaleUnit
 from duobus.codec import Symbol, build_message, scan
 from duobus.codec.sections import application_properties
 from duobus.errors import ServiceBusError
 from duobus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
 from duobus.testing import history as h
-from duobus.testing.checkers.fanout import ACCEPTED, REFUSED, FanoutHistory, Published, check_fanout
+from duobus.testing.checkers.fanout import ACCEPTED, REFUSED, UNKNOWN, FanoutHistory, Published, check_fanout
 from duobus.testing.disk import AMBIGUOUS, SLOW
 from duobus.testing.disk import REFUSED as REFUSED_FAULT
 from duobus.testing.sim_life import LifeClient
@@ -44,6 +44,13 @@ def copies_of(number: int, *, has_rule: bool) -> frozenset[tuple[str, str]]:
     return expected(number, has_rule=has_rule) | {(ONWARD, "")}
 
 
+def _outcome_of(state: DeliveryState) -> str:
+    """What an answer says of a message; a timeout says that nobody knows."""
+    if not isinstance(state, Rejected):
+        return ACCEPTED
+    return UNKNOWN if state.error is not None and state.error.condition == "com.microsoft:timeout" else REFUSED
+
+
 class _Subscriber(LifeClient):
     """Notes numbers and rules of what arrives.
 
@@ -61,6 +68,7 @@ class _Subscriber(LifeClient):
             about = application_properties(payload[found.bare :])
             number = int(about["n"])
             self.run.history.seen.append((number, self.subscription, str(about.get("RuleName", ""))))
+            self.run.ids.setdefault(number, set()).add(str(found.message_id))
             if self.subscription == ONWARD:
                 seq = int((found.annotations or {})[Symbol("x-opt-sequence-number")])
                 self.run.forwarded.setdefault(number, set()).add(seq)
@@ -79,6 +87,8 @@ class _Run:
         self.history = FanoutHistory()
         self.history.versions = [False]
         self.forwarded: dict[int, set[int]] = {}
+        # What the broker has called each message, all of which come without an id.
+        self.ids: dict[int, set[str]] = {}
         self.is_over = False
         self._next = FIRST
         self._names = 0
@@ -160,7 +170,7 @@ class _Run:
         payload = build_message(None, {"n": number, "k": str(number % 3)}, data=b"%d" % number)
         state = await client.put(link, payload)
         if state is not None:
-            published.outcome = REFUSED if isinstance(state, Rejected) else ACCEPTED
+            published.outcome = _outcome_of(state)
             published.until = len(self.history.versions) - 1
 
     async def subscribe(self, name: str, *, drains: bool = False) -> None:
@@ -224,6 +234,13 @@ class _Run:
         for number, counts in self.forwarded.items():
             if len(counts) > 1:
                 found.append(f"message {number} was forwarded to '{OUT}' {len(counts)} times (I14)")
+        owners: dict[str, int] = {}
+        for number, ids in self.ids.items():
+            if len(ids) > 1:
+                found.append(f"message {number} has {len(ids)} message ids")
+            for one in ids:
+                if owners.setdefault(one, number) != number or one == str(None):
+                    found.append(f"message {number} has no message id of its own")
         return found
 
 

@@ -18,12 +18,12 @@ from duobus.broker.fragment import duplicates, sessions, settling
 from duobus.broker.fragment.commands import Housekeeping, Run, TakeAndRemove
 from duobus.broker.fragment.fragment import Fragment
 from duobus.broker.fragment.sessions import SessionLock
-from duobus.broker.fragment.slot import Slot
+from duobus.broker.fragment.slot import DEFERRED, Slot, kind_of
 from duobus.broker.fragment.source import Source
 from duobus.broker.handle import FragmentHandle
 from duobus.broker.placement import Placement
 from duobus.broker.residents import Residents
-from duobus.clock import BrokerTime
+from duobus.clock import BrokerTime, Witness
 from duobus.errors import ServiceBusError
 from duobus.gateway.amqp.door import AmqpDoor
 from duobus.model.description import ALL_RIGHTS, AccessRule, QueueDescription
@@ -82,6 +82,7 @@ class World:
         self.rule, self.key = "Root", "secret"
         self.catalog = MemoryCatalog()
         rule = AccessRule(name=self.rule, primary_key=self.key, secondary_key=self.key, rights=int(ALL_RIGHTS))
+        self.catalog.identify(1 + abs(seed))
         self.catalog.put_namespace(NamespaceRow(NAMESPACE, (rule,)))
         self.node = self.network.node(self.HOST)
         self.unit: ScaleUnit | None = None
@@ -90,6 +91,8 @@ class World:
         self.removed_uids: set[str] = set()
         self.on_event: Callable[[str], None] = _ignore
         self._time: BrokerTime | None = None
+        #: What the next life knows of time, beside what its stores recorded.
+        self.witness: Witness | None = None
         self._last_broker_ms = self.clock.now_ms()
         self._grants: dict[tuple[int, int, int], list[Grant]] = {}
         self._removed: dict[tuple[int, int], Grant] = {}
@@ -108,7 +111,7 @@ class World:
 
     async def _serve(self, life: int) -> None:
         entropy = SeededEntropy(f"{self.seed}:{life}")
-        self._time = time = BrokerTime(self.clock, 0)
+        self._time = time = BrokerTime(self.clock, 0, witness=self.witness)
         self.unit = unit = _WatchedUnit(self, self.catalog)
         contents = self.catalog.read()
         known = {row.store_id for row in contents.stores}
@@ -163,7 +166,7 @@ class World:
 
     def broker_ms(self) -> int:
         """Broker time; between two lives that of the last."""
-        if self._time is not None and self.node.alive:
+        if self._time is not None and self._time.is_begun and self.node.alive:
             self._last_broker_ms = max(self._last_broker_ms, self._time.now_ms())
         return self._last_broker_ms
 
@@ -263,8 +266,9 @@ class World:
         keeping: Any,
         counted: bool,
     ) -> Any:
-        accepted_ms = self._accepted.pop(lock, None)
-        if accepted_ms is not None:
+        # One that is renewed in its grace ends once more.
+        accepted_ms = self._accepted.get(lock)
+        if accepted_ms is not None and not lock.is_over:
             cause = "expired" if counted else "closed"
             for number in sorted(lock.unsettled(source.locks)):
                 token = fragment.prefix + number.to_bytes(8, "big")
@@ -285,12 +289,14 @@ class World:
     def _kept_house(
         self, original: Any, source: Source, command: Housekeeping, now_ms: int, commit: CommitBatch, number: int
     ) -> None:
+        deferred = {slot.count for slot in command.expired if kind_of(slot.state) == DEFERRED}
         original(source, command, now_ms, commit, number)
         entity = self.path_of(command.handle)
         moved = source.settings.dead_letter_on_expiration
         for slot in command.expired:
             uid = _uid_of(slot.payload)
-            event = h.Expired(entity, number << 48 | slot.count, uid, now_ms, dead_lettered=moved)
+            seq, was_deferred = number << 48 | slot.count, slot.count in deferred
+            event = h.Expired(entity, seq, uid, now_ms, dead_lettered=moved, was_deferred=was_deferred)
             self.history.append(event)
 
     def _deciding(self, original: Any, source: Source, run: Run, now_ms: int, commit: CommitBatch) -> Any:

@@ -116,6 +116,7 @@ class CrashingStore(MessagingStore):
             [SourceRow(key, *row) for key, row in sorted(state.sources.items())],
             [Tombstone(*row) for row in state.tombstones],
             shared_bytes(state),
+            state.belonging,
         )
 
     def begin_generation(self, deletions: Iterable[Tombstone], counters: Mapping[int, bytes] | None = None) -> int:
@@ -125,7 +126,10 @@ class CrashingStore(MessagingStore):
             raise ContractBroken("begin_generation is called once per open")
         runs = [(stone.source_key, stone.first_count, stone.last_count) for stone in deletions]
 
+        tell = self._telling()
+
         def operation(state: DiskState) -> None:
+            tell(state)
             state.generation += 1
             for key, (entity_id, fragment_no, epoch) in state.fragments.items():
                 state.fragments[key] = (entity_id, fragment_no, epoch + 1)
@@ -143,8 +147,10 @@ class CrashingStore(MessagingStore):
     ) -> tuple[FragmentRow, list[SourceRow]]:
         """Create what does not exist yet and return all of it."""
         wanted = list(source_nos)
+        tell = self._telling()
 
         def operation(state: DiskState) -> None:
+            tell(state)
             key = find_fragment(state, entity_id, fragment_no)
             if key is None:
                 key = state.next_fragment_key
@@ -163,6 +169,15 @@ class CrashingStore(MessagingStore):
         assert key is not None
         sources = [SourceRow(s, *row) for s, row in sorted(state.sources.items()) if row[0] == key]
         return FragmentRow(key, *state.fragments[key]), sources
+
+    def _telling(self) -> Callable[[DiskState], None]:
+        """What an operation writes down of the catalog, as it is now."""
+        told = None if self.mark is None else self.mark.told(self._state.belonging)
+
+        def tell(state: DiskState) -> None:
+            state.belonging = told or state.belonging
+
+        return tell
 
     def drop_entity(self, entity_id: int) -> None:
         """Delete all that belongs to an entity."""

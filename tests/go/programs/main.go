@@ -13,6 +13,7 @@ type found map[string]any
 
 var programs = map[string]func(context.Context) found{
 	"anonymous":   anonymous,
+	"away":        away,
 	"expiry":      expiry,
 	"handed":      handed,
 	"held":        held,

@@ -25,6 +25,23 @@ func sending(ctx context.Context) found {
 	return found{"bodies": takeAll(ctx, receiver(client, given.Queue), 101)}
 }
 
+// away: what the error of a queue whose messaging store is away says, and that a client that may retry gets through.
+func away(ctx context.Context) found {
+	hasty := connect(given.Connection, once)
+	defer hasty.Close(ctx)
+	refused := failure(func() error {
+		return sender(hasty, given.Queue).SendMessage(ctx, message("refused"), nil)
+	})
+	patient := connect(given.Connection, azservicebus.RetryOptions{
+		MaxRetries: 20, RetryDelay: 250 * time.Millisecond, MaxRetryDelay: 250 * time.Millisecond,
+	})
+	defer patient.Close(ctx)
+	began := time.Now()
+	sendAll(ctx, sender(patient, given.Queue), message("waits"))
+	took := time.Since(began).Seconds()
+	return found{"refused": refused, "took": took, "bodies": takeAll(ctx, receiver(patient, given.Queue), 1)}
+}
+
 // sizes: the announced limit fills a batch, more than it is refused, and a megabyte arrives as it was.
 func sizes(ctx context.Context) found {
 	client := connect(given.Connection, once)

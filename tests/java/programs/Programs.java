@@ -1,9 +1,10 @@
+import com.azure.core.amqp.AmqpRetryOptions;
 import com.azure.core.amqp.AmqpTransportType;
+import com.azure.core.amqp.exception.AmqpException;
 import com.azure.core.credential.AccessToken;
 import com.azure.core.credential.AzureSasCredential;
 import com.azure.core.exception.HttpResponseException;
 import com.azure.core.exception.ResourceNotFoundException;
-import com.azure.core.http.policy.HttpPipelinePolicy;
 import com.azure.core.util.BinaryData;
 import com.azure.messaging.servicebus.ServiceBusClientBuilder;
 import com.azure.messaging.servicebus.ServiceBusException;
@@ -24,9 +25,7 @@ import com.azure.messaging.servicebus.administration.models.QueueProperties;
 import com.azure.messaging.servicebus.administration.models.SharedAccessAuthorizationRule;
 import com.azure.messaging.servicebus.models.DeadLetterOptions;
 import com.azure.messaging.servicebus.models.SubQueue;
-import java.net.MalformedURLException;
 import java.net.URI;
-import java.net.URL;
 import java.time.Duration;
 import java.time.OffsetDateTime;
 import java.util.ArrayList;
@@ -76,6 +75,7 @@ public final class Programs {
       case "processing" -> program.processing();
       case "topics" -> program.topics();
       case "refusals" -> program.refusals();
+      case "away" -> program.away();
       case "administering" -> program.administering();
       case "f1" -> program.told.put("found", program.item(((Number) program.given.get("item")).intValue()));
       default -> throw new IllegalArgumentException(words[0]);
@@ -307,21 +307,33 @@ public final class Programs {
     }
   }
 
-  /** What an administration client is built from; it drops the port of its address, and a policy puts it back. */
+  /** What the error of a queue whose messaging store is away says, and that a client that may retry gets through. */
+  private void away() {
+    AmqpRetryOptions once = new AmqpRetryOptions().setMaxRetries(0);
+    ServiceBusClientBuilder hasty = new ServiceBusClientBuilder().connectionString(text("connection")).retryOptions(once);
+    try (ServiceBusSenderClient sender = hasty.sender().queueName(text("queue")).buildClient()) {
+      sender.sendMessage(new ServiceBusMessage("refused"));
+      told.put("reason", "none");
+    } catch (ServiceBusException error) {
+      // The SDK says that its tries are used up, and what was answered is the cause of that.
+      for (Throwable cause = error; cause != null; cause = cause.getCause()) {
+        if (cause instanceof AmqpException answer && answer.getErrorCondition() != null) {
+          told.put("reason", answer.getErrorCondition().toString());
+          told.put("text", answer.getMessage());
+          told.put("transient", answer.isTransient());
+        }
+      }
+    }
+    long began = System.nanoTime();
+    try (ServiceBusSenderClient sender = sender(); ServiceBusReceiverClient receiver = receiver()) {
+      sender.sendMessage(new ServiceBusMessage("waits"));
+      told.put("took", (System.nanoTime() - began) / 1e9);
+      told.put("bodies", bodies(received(receiver, 1)));
+    }
+  }
+
   private ServiceBusAdministrationClientBuilder administration() {
-    URI door = URI.create(text("admin"));
-    HttpPipelinePolicy there =
-        (context, next) -> {
-          URL url = context.getHttpRequest().getUrl();
-          try {
-            URL moved = new URL(door.getScheme(), door.getHost(), door.getPort(), url.getFile());
-            context.getHttpRequest().setUrl(moved);
-          } catch (MalformedURLException error) {
-            throw new IllegalStateException(error);
-          }
-          return next.process();
-        };
-    return new ServiceBusAdministrationClientBuilder().addPolicy(there);
+    return Place.administration(text("admin"));
   }
 
   /** A queue is made, changed and deleted, and counted. */

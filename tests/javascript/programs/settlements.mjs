@@ -1,10 +1,10 @@
 // Check 10: each of the four settlements is confirmed and has its effect.
 
-import { connect, given, seconds, tell } from "./common.mjs";
+import { connect, given, message, seconds, tell } from "./common.mjs";
 
 const client = connect();
 const names = ["complete", "defer", "dead", "abandon"];
-await client.createSender(given.queue).sendMessages(names.map((name) => ({ body: name, messageId: name })));
+await client.createSender(given.queue).sendMessages(names.map(message));
 
 const receiver = client.createReceiver(given.queue);
 const [complete, defer, dead, abandon] = await receiver.receiveMessages(4, { maxWaitTimeInMs: 2000 });
@@ -17,8 +17,8 @@ const took = {
 };
 
 const left = await receiver.receiveMessages(4, { maxWaitTimeInMs: 500 });
-const again = left.map((m) => [m.messageId, m.deliveryCount, m.applicationProperties.tries]);
-for (const message of left) await receiver.completeMessage(message);
+const again = left.map((m) => [m.body, m.deliveryCount, m.applicationProperties.tries]);
+for (const found of left) await receiver.completeMessage(found);
 const [deferred] = await receiver.receiveDeferredMessages([defer.sequenceNumber]);
 const back = [deferred.body, deferred.applicationProperties.colour];
 await receiver.completeMessage(deferred);

@@ -13,6 +13,8 @@ from duobus.broker.fragment.moving import Enter
 from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, Slot
 from duobus.broker.fragment.transfer import Depart
 from duobus.broker.queue import COUNT_BITS, COUNT_MASK, Queue
+from duobus.model.ping import TEXT as PING_TEXT
+from duobus.model.ping import is_ping
 from duobus.model.special import Special
 
 if TYPE_CHECKING:
@@ -60,6 +62,9 @@ async def bury(queue: Queue, burials: Sequence[Burial]) -> Moved:
     result = Moved()
     groups: dict[object, list[tuple[int, Burial, FragmentHandle, FragmentHandle | None, Slot | None]]] = {}
     for index, burial in enumerate(burials):
+        if is_ping(burial.payload):
+            result.skipped[index] = PING_TEXT
+            continue
         home = _grave(queue, burial)
         where, slot = await _found_again(burial)
         if burial.where is not None and slot is None:

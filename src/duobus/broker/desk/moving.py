@@ -29,6 +29,8 @@ from duobus.broker.topic import COPIES_AT_ONCE
 from duobus.errors import ArgumentInvalid, EntityDisabled, NotAllowed, StoreUnavailable
 from duobus.model.columns import SendBatch
 from duobus.model.description import ACTIVE, RECEIVE_DISABLED
+from duobus.model.ping import TEXT as PING_TEXT
+from duobus.model.ping import is_ping
 from duobus.model.repair import Repair, revived
 from duobus.model.special import Special
 
@@ -154,6 +156,10 @@ class Desk:
             number = number_of(handle, slot)
             try:
                 payload, special = revived(slot.payload, slot.special, repair, keeps_reason=keeps_reason)
+                # Only what an earlier version has stored, and what a repair has made of nothing, has none.
+                payload = self._unit.message_ids.named(payload)
+                if is_ping(payload):
+                    raise ArgumentInvalid(PING_TEXT)
                 special.enqueued_sequence_number = _first_number(handle, slot)
                 why = ends.fault(entity, payload, special)
                 if why is not None:

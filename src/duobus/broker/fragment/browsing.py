@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from duobus.broker.fragment.cold_tail import slot_of_row
-from duobus.broker.fragment.slot import RESERVED, SCHEDULED, Slot, slot_like, sub_queue_of
+from duobus.broker.fragment.slot import DEFERRED, RESERVED, Slot, kind_of, slot_like, sub_queue_of
 from duobus.stores.interface import StoredMessage
 
 if TYPE_CHECKING:
@@ -112,5 +112,8 @@ def _copy(slot: Slot) -> Slot:
 
 
 def _shows(fragment: Fragment, source: Source, slot: Slot, now_ms: int) -> bool:
-    """Whether a message has life left; that of a scheduled one begins with its time (contract 13.1)."""
-    return slot.state == SCHEDULED or not fragment.lapsed(source, slot, now_ms)
+    """Whether a message is to be seen: it has life left, or is deferred, or its life has not begun (contract 13.1)."""
+    if kind_of(slot.state) == DEFERRED and (slot.expires_ms or slot.lock == RESERVED):
+        # It was asked for, and is about to be disposed of if it has run out of life.
+        return not fragment.has_run_out(source, slot, now_ms)
+    return not fragment.lapsed(source, slot, now_ms)

@@ -18,6 +18,7 @@ from duobus.stores.interface import Put, Tombstone
 if TYPE_CHECKING:
     from duobus.broker.fragment.sessions import Session, SessionLock
     from duobus.broker.fragment.source import Source
+    from duobus.rules import Match
 
 COMPLETE: Final = 0
 ABANDON: Final = 1
@@ -79,6 +80,8 @@ class Run(Command):
         beside: Bytes that its group stores before it: they are no part yet of what its entity holds.
         copies: Of a run to a topic, between apply and release: what each subscription gets of it; ``slots`` are those
             that stay at the topic until their time.
+        effort: What the rules of a topic did for it, in messages: what takes as long makes a commit as long.
+        matches: Of a run to a topic, between check and apply: what its messages give, where that had to be tried.
     """
 
     __slots__ = (
@@ -86,8 +89,10 @@ class Run(Command):
         "beside",
         "copies",
         "dropped",
+        "effort",
         "first_count",
         "indices",
+        "matches",
         "placement",
         "share",
         "size",
@@ -113,6 +118,8 @@ class Run(Command):
         self.dropped: list[int] | None = None
         self.tombstones: list[Tombstone] = []
         self.copies: list[Copies] = []
+        self.effort = 0
+        self.matches: dict[int, Match] | None = None
 
     def counts(self) -> list[int]:
         """After apply: the count of each message, in order. A duplicate uses one up that names nothing."""
@@ -123,6 +130,21 @@ class Run(Command):
         order = [index for index in indices if index not in dropped] + self.dropped
         count_of = {index: self.first_count + offset for offset, index in enumerate(order)}
         return [count_of[index] for index in indices]
+
+
+class Rerun(Run):
+    """A run that another store could not store, or perhaps did.
+
+    Attributes:
+        since_s: When it was first sent on, in the time of the loop.
+    """
+
+    __slots__ = ("since_s",)
+
+    def __init__(self, run: Run, handle: Any, tombstones: list[Tombstone], since_s: float) -> None:
+        super().__init__(handle, run.source_no, run.batch, run.indices, run.placement)
+        self.tombstones = tombstones
+        self.since_s = since_s
 
 
 class SettleBatch(Command):
@@ -288,9 +310,10 @@ class Housekeeping(Command):
         due: Scheduled messages whose time has come.
         at_topic: They are messages of a topic, for its subscriptions.
         copies: After apply, at a topic: what each subscription gets of those.
+        effort: As of a Run.
     """
 
-    __slots__ = ("at_topic", "copies", "due", "due_slots", "exhausted", "expired")
+    __slots__ = ("at_topic", "copies", "due", "due_slots", "effort", "exhausted", "expired")
 
     def __init__(self, handle: Any, source_no: int) -> None:
         super().__init__(handle, source_no, None)
@@ -300,6 +323,7 @@ class Housekeeping(Command):
         self.due_slots: list[Slot] = []
         self.at_topic = False
         self.copies: list[Copies] = []
+        self.effort = 0
 
 
 class Group(Command):

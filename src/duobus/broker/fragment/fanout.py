@@ -23,9 +23,10 @@ from duobus.broker.fragment.slot import (
     state_of,
     stored_state,
 )
-from duobus.errors import NoMatchingSubscription, ServiceBusError
+from duobus.errors import NoMatchingSubscription, QuotaExceeded, ServiceBusError
+from duobus.model.ping import CONTENT_TYPE, CONTENT_TYPE_FIELD, is_ping
 from duobus.model.special import Special
-from duobus.rules import Match, RuleSet
+from duobus.rules import EFFORT_MAX, EFFORT_OF_A_MESSAGE, AlteredCopy, Match, RuleSet
 from duobus.stores.interface import CommitBatch, Put
 
 if TYPE_CHECKING:
@@ -38,6 +39,11 @@ SESSION_ELSEWHERE: Final = "SessionIdOfAnotherPartition"
 _ELSEWHERE_TEXT: Final = (
     "An action gave the message a session id by which it was not placed. On a partitioned topic a session lives in one "
     "fragment, so the copy cannot join it. Let the action use the message's own session id or partition key."
+)
+EFFORT_TEXT: Final = (
+    f"The rules of the topic would do more with the properties of this message, or batch, than they may at once "
+    f"({EFFORT_MAX} comparisons of one character). Make long properties shorter, send fewer such messages in a batch, "
+    "or have fewer rules look into them."
 )
 _SESSION_TEXT: Final = "The subscription requires sessions, and the message has no session id."
 _DEAD: Final = state_of(DEAD_LETTER, ACTIVE)
@@ -118,12 +124,12 @@ class _Spread:
         trivial = self._rules.trivial
         self._trivial = None if trivial is None else Match(trivial)
 
-    def add(self, count: int, payload: bytes, special: Special | None) -> None:
-        """Give every subscription that takes a message its copies."""
-        if special is None:
+    def add(self, count: int, payload: bytes, special: Special | None, match: Match | None = None) -> None:
+        """Give every subscription that takes a message its copies; ``match``: what it gives, if that is known."""
+        if special is None and match is None:
             self.add_plain(count, (payload,), len(payload))
             return
-        match = self._trivial
+        match = match or self._trivial
         if match is None:
             number = self._fragment.number << 48 | count
             match = self._rules.match_payload(payload, special, self._now_ms, number)
@@ -193,7 +199,8 @@ class _Spread:
     def _add_rare(self, count: int, payload: bytes, special: Special | None, match: Match) -> None:
         keeping = self._state.shared.keeping_errors
         failed = [number for number in match.errors or () if number in keeping]
-        copies = len(failed) + len(match.sources) + len(match.altered)
+        altered = [copy for copy in match.altered if not _is_made_ping(copy, payload)] if match.altered else ()
+        copies = len(failed) + len(match.sources) + len(altered)
         if not copies:
             return
         self._state.pending += len(payload)
@@ -203,7 +210,7 @@ class _Spread:
             # No two copies share what may change later.
             own = None if encoded is None else Special.decode(encoded)
             self._put(number, payload, origin, own, encoded)
-        for copy in match.altered:
+        for copy in altered:
             changed = copy.overlay.special(special)
             own = Special() if changed is None else Special.decode(changed.encode())
             own.changes = copy.overlay.encode()
@@ -301,6 +308,12 @@ def _bury(part: _Part, payload: bytes, origin: int, encoded: bytes | None, reaso
     part.size += len(payload)
 
 
+def _is_made_ping(copy: AlteredCopy, payload: bytes) -> bool:
+    """Whether an action makes a ping of a copy, which nobody is ever given."""
+    overlay = copy.overlay
+    return overlay.properties.get(CONTENT_TYPE_FIELD) == CONTENT_TYPE and is_ping(overlay.apply_to(payload))
+
+
 def _match(shared: TopicRules, payload: bytes, special: Special | None, now_ms: int, number: int) -> Match:
     trivial = shared.rules.trivial
     if trivial is not None:
@@ -311,21 +324,59 @@ def _match(shared: TopicRules, payload: bytes, special: Special | None, now_ms: 
 def check(fragment: Fragment, state: TopicState, run: Run, now_ms: int) -> ServiceBusError | None:
     """Say why a topic cannot take a run, or None."""
     source = fragment.sources[run.source_no]
+    run.effort, run.matches = 0, None
     error = admission.check(source, run, now_ms, state.bytes)
-    if error is not None or not state.shared.refuses_unmatched or run.batch.ping:
+    if error is not None or run.batch.ping:
+        return error
+    if state.shared.rules.strain:
+        error = _try_out(fragment, state, run, now_ms)
+    if error is not None or not state.shared.refuses_unmatched:
         return error
     batch = run.batch
+    tried: dict[int, Match] = run.matches or {}
     for index in range(batch.n) if run.indices is None else run.indices:
         special = None if batch.extra is None else batch.extra.get(index)
         if _is_scheduled(special, now_ms):
             continue
-        match = _match(state.shared, batch.payloads[index], special, now_ms, fragment.number << 48)
+        match = tried.get(index)
+        if match is None:
+            match = _match(state.shared, batch.payloads[index], special, now_ms, fragment.number << 48)
         if not match.sources and not match.altered:
             return NoMatchingSubscription(
                 "No subscription of the topic takes this message, and the topic refuses such messages "
                 "(FilteringMessagesBeforePublishing). Add a rule that takes it, or change the topic."
             )
     return None
+
+
+def _try_out(fragment: Fragment, state: TopicState, run: Run, now_ms: int) -> ServiceBusError | None:
+    """Match the messages of a run before it is taken, if they might be too much work; say so where they are (I62).
+
+    What they give is kept, so that nothing is done twice. Scheduled messages are tried, too: their sender hears of it.
+    """
+    rules, batch = state.shared.rules, run.batch
+    payloads = batch.payloads if run.indices is None else [batch.payloads[index] for index in run.indices]
+    size = batch.bytes_total if run.indices is None else sum(map(len, payloads))
+    if not rules.may_exceed(payloads, size):
+        return None
+    meter = rules.meter
+    meter.spent, meter.was_exceeded = 0, False
+    matches: dict[int, Match] = {}
+    number = fragment.number << 48 | fragment.sources[run.source_no].next_count
+    for offset, index in enumerate(range(batch.n) if run.indices is None else run.indices):
+        special = None if batch.extra is None else batch.extra.get(index)
+        matches[index] = rules.match_payload(payloads[offset], special, now_ms, number + offset)
+        run.effort = meter.spent // EFFORT_OF_A_MESSAGE
+        if meter.was_exceeded or meter.spent > EFFORT_MAX:
+            return QuotaExceeded(EFFORT_TEXT)
+    if rules.is_steady:
+        run.matches = matches
+    return None
+
+
+def strain_of(state: TopicState, payload: bytes) -> int:
+    """What the rules of a topic might do for a message, in messages."""
+    return state.shared.rules.strain_of(payload) // EFFORT_OF_A_MESSAGE
 
 
 def _is_scheduled(special: Special | None, now_ms: int) -> bool:
@@ -354,17 +405,20 @@ def publish(fragment: Fragment, state: TopicState, run: Run, now_ms: int, commit
             run.copies = _copy_plain(fragment, targets, count, payloads, run.size, now_ms, commit)
             return
     spread = _Spread(fragment, state, now_ms)
-    if batch.extra is None:
+    meter = state.shared.rules.meter
+    meter.spent = 0
+    if batch.extra is None and run.matches is None:
         spread.add_plain(count, payloads, run.size)
-        run.copies = spread.write(commit)
-        return
-    extra = batch.extra
-    for offset, index in enumerate(range(batch.n) if indices is None else indices):
-        special = extra.get(index)
-        if special is not None and _is_scheduled(special, now_ms):
-            _wait(source, run, count + offset, payloads[offset], special, now_ms, commit)
-        else:
-            spread.add(count + offset, payloads[offset], special)
+    else:
+        extra, tried = batch.extra or {}, run.matches or {}
+        for offset, index in enumerate(range(batch.n) if indices is None else indices):
+            special = extra.get(index)
+            if special is not None and _is_scheduled(special, now_ms):
+                _wait(source, run, count + offset, payloads[offset], special, now_ms, commit)
+            else:
+                spread.add(count + offset, payloads[offset], special, tried.get(index))
+        run.matches = None
+    run.effort += meter.spent // EFFORT_OF_A_MESSAGE
     run.copies = spread.write(commit)
 
 
@@ -410,11 +464,14 @@ def activate(fragment: Fragment, state: TopicState, command: Housekeeping, now_m
     """The time of scheduled messages has come: they get a new number, and their copies are made now."""
     source = fragment.sources[command.source_no]
     spread = _Spread(fragment, state, now_ms)
+    meter = state.shared.rules.meter
+    meter.spent = 0
     for old in command.due:
         special = Special.decode(old.special.encode()) if old.special is not None else Special()
         special.enqueued_sequence_number = fragment.number << 48 | old.count
         spread.add(source.next_count, old.payload, special)
         source.next_count += 1
+    command.effort = meter.spent // EFFORT_OF_A_MESSAGE
     source.uncount(command.due)
     settling.removals(source, command.due, commit)
     command.copies = spread.write(commit)
@@ -462,8 +519,8 @@ def committed(fragment: Fragment, commit: CommitBatch) -> None:
 def weight_of(run: Run) -> int:
     """How many messages a run makes a commit longer by."""
     if run.copies:
-        return sum([len(part.put.payloads) for part in run.copies])
-    return run.batch.n if run.indices is None else len(run.indices)
+        return sum([len(part.put.payloads) for part in run.copies]) + run.effort
+    return (run.batch.n if run.indices is None else len(run.indices)) + run.effort
 
 
 def ranges_of(fragment: Fragment, run: Run) -> list[tuple[int, int, int]]:

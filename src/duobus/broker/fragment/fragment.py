@@ -112,8 +112,8 @@ class Fragment:
         self.number = number
         self.epoch = epoch
         self.prefix = number.to_bytes(2, "big") + (epoch & 0xFFFFFFFF).to_bytes(4, "big") + salt[:2]
-        # 62 bits: the counter starts anywhere and still has room for ever.
-        self.next_lock = int.from_bytes(salt[2:10], "big") >> 2
+        # 54 bits: the counter starts anywhere and still has room for ever in the 56 bits of a delivery tag.
+        self.next_lock = int.from_bytes(salt[2:10], "big") >> 10
         self.sources: dict[int, Source] = {}
         self.topic: fanout.TopicState | None = None
         self.dirty: set[int] = set()
@@ -145,8 +145,8 @@ class Fragment:
                 continue
             slot = slot_of_row(row)
             # Locks do not survive, and a first delivery leaves no record of its own: what may have been
-            # delivered counts as delivered once (I6).
-            if slot.count <= source.highest_delivered and slot.deliveries == 0 and kind_of(slot.state) == ACTIVE:
+            # delivered counts as delivered once (I6). What is dead counts no deliveries.
+            if slot.count <= source.highest_delivered and slot.deliveries == 0 and slot.state == ACTIVE:
                 slot.deliveries = 1
             source.keep(slot)
             # What was put off or deferred had deliveries left: one that has none was locked as a deferred message.
@@ -204,13 +204,15 @@ class Fragment:
         scheduled = source.scheduled
         if source.is_activating:
             return
+        number = 0
         while scheduled and scheduled[0][0] <= now_ms:
             _, count = heappop(scheduled)
             slot = source.by_count.get(count)
             if slot is not None and slot.state == SCHEDULED and not slot.lock:
                 slot.lock = RESERVED
                 keeping.due.append(slot)
-                if len(keeping.due) >= DUE_AT_ONCE:
+                number += 1 if self.topic is None else 1 + fanout.strain_of(self.topic, slot.payload)
+                if number >= DUE_AT_ONCE:
                     break
         if keeping.due:
             # The next ones wait for this commit: a million that are due at once are no single commit.
@@ -232,7 +234,7 @@ class Fragment:
     # -- check and apply ----------------------------------------------------------------------------------------
 
     def check(self, command: Command, now_ms: int) -> ServiceBusError | None:
-        """Say why a command cannot be done, or None; changes nothing."""
+        """Say why a command cannot be done, or None; changes nothing, but see ``find_fault``."""
         if command.source_no not in self.sources:
             return MessageNotFound("The subscription is gone, and its messages with it.")
         if isinstance(command, Run):
@@ -256,12 +258,22 @@ class Fragment:
     def find_fault(
         self, source: Source, counts: Sequence[int], state: int, word: str, now_ms: int
     ) -> ServiceBusError | None:
-        """None when the messages with these numbers are all in ``state`` and free, else the error."""
+        """None when the messages with these numbers are all in ``state`` and free, else the error.
+
+        A deferred message does not expire by itself. One that has run out of life when it is asked for is refused, and
+        stands in the expiry index from now on: the next ``tick``, which is due at once, disposes of it.
+        """
+        missing: int | None = None
         for count in counts:
             slot = source.by_count.get(count)
-            if slot is None or slot.state != state or slot.lock or 0 < slot.expires_ms <= now_ms:
-                return MessageNotFound(f"No {word} message has the sequence number {self.number << 48 | count}.")
-        return None
+            if slot is None or slot.state != state or slot.lock:
+                missing = count if missing is None else missing
+            elif self.has_run_out(source, slot, now_ms):
+                missing = count if missing is None else missing
+                self.index_expiry(source, slot, always=True)
+        if missing is None:
+            return None
+        return MessageNotFound(f"No {word} message has the sequence number {self.number << 48 | missing}.")
 
     def apply(self, command: Command, now_ms: int, commit: CommitBatch) -> None:
         """Do a checked command: decide, and write down what the store must keep. Cannot fail."""
@@ -440,8 +452,9 @@ class Fragment:
             if kind == ACTIVE and slot.special is not None and slot.special.redeliver_at_ms is not None:
                 redelivery.park(self, source, slot)
                 return
-            is_apart = not in_order or kind == DEFERRED or slot.deliveries > 0 or source.sessions is not None
-            self.index_expiry(source, slot, always=is_apart)
+            if kind != DEFERRED:
+                is_apart = not in_order or slot.deliveries > 0 or source.sessions is not None
+                self.index_expiry(source, slot, always=is_apart)
         if kind == ACTIVE:
             if sub == MAIN and source.sessions is not None:
                 sessions.place(self, source, slot)
@@ -566,7 +579,8 @@ class Fragment:
     def give_back(self, source: Source, slot: Slot, now_ms: int, *, counted: bool, keeping: Housekeeping) -> None:
         """A lock ended without settlement: back to the front, unless the message has run out of life or attempts."""
         slot.lock = 0
-        if counted:
+        if counted and sub_queue_of(slot.state) == MAIN:
+            # In a dead-letter queue the count stays what it was (contract chapter E, 8.4).
             slot.deliveries += 1
         if slot.deliveries or source.sessions is not None:
             source.touched[slot.count] = slot
@@ -584,10 +598,15 @@ class Fragment:
         """Whether an active message has used up its deliveries; dead letters never do (contract 13.3)."""
         return sub_queue_of(slot.state) == MAIN and slot.deliveries >= source.settings.max_delivery_count
 
+    @classmethod
+    def lapsed(cls, source: Source, slot: Slot, now_ms: int) -> bool:
+        """Whether a message has to go because it has run out of life; a deferred one stays until it is asked for."""
+        return kind_of(slot.state) != DEFERRED and cls.has_run_out(source, slot, now_ms)
+
     @staticmethod
-    def lapsed(source: Source, slot: Slot, now_ms: int) -> bool:
-        """Whether a message in the main sub-queue has run out of life."""
-        if sub_queue_of(slot.state) != MAIN:
+    def has_run_out(source: Source, slot: Slot, now_ms: int) -> bool:
+        """Whether a message in the main sub-queue has run out of life; one that is scheduled has not begun it."""
+        if sub_queue_of(slot.state) != MAIN or slot.state == SCHEDULED:
             return False
         own = slot.special.ttl_ms if slot.special is not None else None
         life = effective_ttl(own, source.settings.default_ttl_ms)
@@ -607,7 +626,8 @@ class Fragment:
             slot = touched.pop(count)
             # Only what still exists and was not written by this commit's own commands.
             if source.by_count.get(count) is slot and slot.state != GONE:
-                settling.write(source, slot, commit, deliveries=slot.deliveries + (1 if slot.lock > 0 else 0))
+                is_counted = slot.lock > 0 and sub_queue_of(slot.state) == MAIN
+                settling.write(source, slot, commit, deliveries=slot.deliveries + (1 if is_counted else 0))
         if source.history is not None:
             source.history.write_outdated(source.source_key, commit)
         commit.sources.append((source.source_key, source.next_count, source.highest_delivered, source.counters()))

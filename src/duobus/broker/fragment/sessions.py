@@ -9,7 +9,8 @@ Locks of sessions live in memory and end with the fragment's life; states are ro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 #: Heaps with more outdated entries than this are made anew.
 COMPACT_FROM: Final = 1024
+#: How long a holder without unsettled messages keeps its link after the end of its lock, unless somebody else accepts
+#: the session (contract chapter E, 11.5). Clients that wait for messages with a limit of their own, 5 s in the
+#: service's own tests, come to an end within it; a client that has forgotten its link loses it soon.
+GRACE_MS: Final = 10_000
 _STATE: Final = attrgetter("state")
 
 
@@ -36,17 +41,20 @@ class Sessions:
     Attributes:
         by_id: Those that have messages or a holder.
         locks: Those locks that hold.
+        lingering: Session id to (lock, end of its grace) of those that ran out while they protected nothing, ascending.
+            The session is free; its former holder keeps its link, and may renew the lock as long as nobody else has it.
         states: Session id to (count of the row, bytes, when it was set) of each durable state.
         state_bytes: Of all of them.
         decided: The same for states whose commit is under way; None: cleared.
         was_held: Somebody has accepted a session since whoever asks last set this to whether one is held.
     """
 
-    __slots__ = ("_ends", "_free", "by_id", "decided", "locks", "state_bytes", "states", "was_held")
+    __slots__ = ("_ends", "_free", "by_id", "decided", "lingering", "locks", "state_bytes", "states", "was_held")
 
     def __init__(self) -> None:
         self.by_id: dict[str, Session] = {}
         self.locks: dict[int, SessionLock] = {}
+        self.lingering: OrderedDict[str, tuple[SessionLock, int]] = OrderedDict()
         self.states: dict[str, tuple[int, int, int]] = {}
         self.state_bytes = 0
         self.decided: dict[str, tuple[int, int, int] | None] = {}
@@ -159,22 +167,71 @@ class Sessions:
             heappush(ends, (lock.until_ms, number))
         return None
 
+    def linger(self, lock: SessionLock, now_ms: int) -> None:
+        """A lock has run out that protected nothing: its holder keeps its link for a while."""
+        self.lingering[lock.session_id] = lock, now_ms + GRACE_MS
+
+    def let_go(self, session_id: str, lock: SessionLock | None = None) -> SessionLock | None:
+        """End the grace of a session's former holder and return its lock; ``lock``: only if it is this one."""
+        found = self.lingering.get(session_id)
+        if found is None or (lock is not None and found[0] is not lock):
+            return None
+        del self.lingering[session_id]
+        return found[0]
+
+    def next_gone(self, now_ms: int) -> SessionLock | None:
+        """Take a lock whose grace is over; None when there is none."""
+        for session_id, (_, end_ms) in self.lingering.items():
+            return self.let_go(session_id) if end_ms <= now_ms else None
+        return None
+
     @property
     def earliest_end(self) -> int | None:
-        """When the next lock may run out."""
-        return self._ends[0][0] if self._ends else None
+        """When the next lock may run out, or the next grace is over."""
+        ends = [self._ends[0][0]] if self._ends else []
+        if self.lingering:
+            ends.append(next(iter(self.lingering.values()))[1])
+        return min(ends, default=None)
+
+    @property
+    def has_holders(self) -> bool:
+        """Whether anybody holds a session, or has a link that did until a short while ago."""
+        return bool(self.locks) or bool(self.lingering)
+
+    def forget_holders(self) -> list[Owner]:
+        """All sessions are lost at once; returns who is to be told."""
+        locks = [*self.locks.values(), *[lock for lock, _ in self.lingering.values()]]
+        self.locks = {}
+        self.lingering.clear()
+        for lock in locks:
+            lock.is_over = True
+        return [lock.owner for lock in locks]
 
     # -- looking ------------------------------------------------------------------------------------------------
 
-    def with_messages(self, locks: dict[int, Slot]) -> Iterable[str]:
-        """Ids of the sessions that have active messages, locked ones included; ``locks``: of the source."""
-        return (
-            s.session_id for s in self.by_id.values() if s.available or (s.lock is not None and s.lock.unsettled(locks))
-        )
+    def with_anything(self, locks: dict[int, Slot], number: int) -> Iterator[list[str]]:
+        """Ids of the sessions that have active messages, locked ones included, or a state; ``locks``: of the source.
 
-    def set_since(self, instant_ms: int) -> Iterable[str]:
-        """Ids of the sessions whose state was set after an instant."""
-        return (session_id for session_id, (_, _, set_ms) in self.states.items() if set_ms > instant_ms)
+        In lists for which ``number`` sessions were looked at: others may have a turn in between. Who comes meanwhile is
+        not among them.
+        """
+        every, stated = list(self.by_id.values()), list(self.states)
+        told: set[str] = set()
+        for start in range(0, len(every), number):
+            part = every[start : start + number]
+            found = [s.session_id for s in part if s.available or (s.lock is not None and s.lock.unsettled(locks))]
+            if stated:
+                told.update(found)
+            yield found
+        for start in range(0, len(stated), number):
+            yield [session_id for session_id in stated[start : start + number] if session_id not in told]
+
+    def set_since(self, instant_ms: int, number: int) -> Iterator[list[str]]:
+        """Ids of the sessions whose state was set after an instant, in lists as above."""
+        every = list(self.states.items())
+        for start in range(0, len(every), number):
+            part = every[start : start + number]
+            yield [session_id for session_id, (_, _, set_ms) in part if set_ms > instant_ms]
 
 
 def id_of(slot: Slot) -> str:
@@ -281,6 +338,9 @@ def accept(fragment: Fragment, source: Source, session_id: str, owner: Owner, no
         session = sessions.by_id[session_id] = Session(session_id)
     elif session.lock is not None:
         return None
+    former = sessions.let_go(session_id)
+    if former is not None:
+        fragment.ended.append(former)
     until_ms = now_ms + source.settings.lock_duration_ms
     number = fragment.next_lock
     fragment.next_lock = number + 1
@@ -291,11 +351,28 @@ def accept(fragment: Fragment, source: Source, session_id: str, owner: Owner, no
     return lock
 
 
-def renew(source: Source, lock: SessionLock, now_ms: int) -> int | None:
-    """Renew a session's lock: its new end, which its messages share; None when it is over."""
-    if lock.is_over:
+def renew(fragment: Fragment, source: Source, lock: SessionLock, now_ms: int) -> int | None:
+    """Renew a session's lock: its new end, which its messages share; None when it is over.
+
+    One that ran out a short while ago is held again, where it protected nothing and nobody else has the session.
+    """
+    sessions = sessions_of(source)
+    if lock.is_over and sessions.let_go(lock.session_id, lock) is None:
         return None
     lock.until_ms = now_ms + source.settings.lock_duration_ms
+    if lock.is_over:
+        session_id = lock.session_id
+        session = sessions.by_id.get(session_id)
+        if session is None:
+            session = sessions.by_id[session_id] = Session(session_id)
+        lock.is_over = False
+        lock.session = session
+        session.lock = sessions.locks[lock.number] = lock
+        sessions.was_held = True
+        sessions.note_end(lock)
+        fragment.due_at(lock.until_ms)
+        if session.available:
+            tell_of(fragment, source, session)
     return lock.until_ms
 
 
@@ -311,10 +388,16 @@ def release(fragment: Fragment, lock: SessionLock, now_ms: int, *, counted: bool
 
 
 def end_locks(fragment: Fragment, source: Source, now_ms: int, keeping: Housekeeping) -> None:
-    """End the locks of sessions that ran out (I37)."""
+    """End the locks of sessions that ran out (I37), and the links of those who had nothing for long enough."""
     sessions = sessions_of(source)
     while (lock := sessions.next_end(now_ms)) is not None:
+        is_empty = not lock.unsettled(source.locks)
         end(fragment, source, lock, now_ms, keeping, True)
+        if is_empty:
+            sessions.linger(lock, now_ms)
+        else:
+            fragment.ended.append(lock)
+    while (lock := sessions.next_gone(now_ms)) is not None:
         fragment.ended.append(lock)
     if sessions.earliest_end is not None:
         fragment.due_at(sessions.earliest_end)
@@ -425,11 +508,8 @@ def settle_fault(source: Source, command: SettleBatch) -> ServiceBusError | None
 
 def forget_locks(fragment: Fragment) -> list[Owner]:
     """The fragment's memory is thrown away: end every lock of a session and return their owners."""
-    owners = []
+    owners: list[Owner] = []
     for source in fragment.sources.values():
         if source.sessions is not None:
-            for lock in source.sessions.locks.values():
-                lock.is_over = True
-                owners.append(lock.owner)
-            source.sessions.locks = {}
+            owners += source.sessions.forget_holders()
     return owners

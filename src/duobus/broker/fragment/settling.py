@@ -50,11 +50,11 @@ MAX_DELIVERY_COUNT_EXCEEDED: Final = "MaxDeliveryCountExceeded"
 TTL_EXPIRED: Final = "TTLExpiredException"
 
 
-def lock_lost(number: int = 1) -> MessageLockLost:
+def lock_lost() -> MessageLockLost:
     """The error of a settlement or renewal whose lock is gone."""
     return MessageLockLost(
-        f"The lock supplied is invalid ({number} of this request). Either the lock expired, or the message has "
-        "already been removed from the queue. Receive the message again."
+        "The lock supplied is invalid. Either the lock expired, or the message has already been removed from the "
+        "queue. Receive the message again."
     )
 
 
@@ -129,7 +129,9 @@ def _apply_other(
         properties = redelivery.without_delay(source.settings, detail.properties) if is_abandon else detail.properties
         overlay(slot, properties)
     if command.outcome == ABANDON:
-        slot.deliveries += 1
+        if sub_queue_of(slot.state) == MAIN:
+            # In a dead-letter queue the count stays what it was (contract chapter E, 8.4).
+            slot.deliveries += 1
         if fragment.worn_out(source, slot):
             dead_letter(source, slot, MAX_DELIVERY_COUNT_EXCEEDED, worn_out_text(source))
         elif fragment.lapsed(source, slot, now_ms) and source.settings.dead_letter_on_expiration:
@@ -140,6 +142,8 @@ def _apply_other(
         source.counted(slot.state, -1)
         slot.state = state_of(sub_queue_of(slot.state), DEFERRED)
         source.counted(slot.state, 1)
+        # It expires only when it is asked for: see ``Fragment.find_fault``.
+        slot.expires_ms = 0
         if slot.count < source.inherited:
             slot.special = own(slot.special)
             slot.special.deferred_in = fragment.epoch & 0xFFFFFFFF

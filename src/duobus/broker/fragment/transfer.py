@@ -18,6 +18,7 @@ from duobus.broker.fragment.slot import (
     ACTIVE,
     DEAD_LETTER,
     FORWARDING,
+    MAIN,
     RESERVED,
     TRANSFER,
     TRANSFER_DEAD_LETTER,
@@ -34,6 +35,7 @@ from duobus.model.special import Special, Way
 
 if TYPE_CHECKING:
     from duobus.broker.fragment.fragment import Fragment
+    from duobus.broker.fragment.sessions import Sessions
     from duobus.broker.fragment.source import Source
     from duobus.model.columns import Mailbox
     from duobus.stores.interface import CommitBatch
@@ -134,6 +136,8 @@ class Divert(Departure):
 
 def take(source: Source, sub_queue: int, limit: int, size: int) -> list[Slot]:
     """Take available messages of a sub-queue off, in order: at most ``limit``, until they have ``size`` bytes."""
+    if sub_queue == MAIN and source.sessions is not None:
+        return _take_of_sessions(source, source.sessions, limit, size)
     shelf = source.sub_queues[sub_queue]
     slots = shelf.take(limit)
     number = 0
@@ -146,6 +150,29 @@ def take(source: Source, sub_queue: int, limit: int, size: int) -> list[Slot]:
     for slot in slots[number:]:
         shelf.give_back(slot)
     return slots[:number]
+
+
+def has_available(source: Source, sub_queue: int) -> bool:
+    """Whether ``take`` would find a message in memory."""
+    if sub_queue == MAIN and source.sessions is not None:
+        return source.sessions.next_free(source) is not None
+    return source.sub_queues[sub_queue].available() > 0
+
+
+def _take_of_sessions(source: Source, sessions: Sessions, limit: int, size: int) -> list[Slot]:
+    """The same of messages of sessions: the oldest first, whatever its session, and none that somebody holds."""
+    slots: list[Slot] = []
+    while len(slots) < limit and size > 0:
+        found = sessions.next_free(source)
+        if found is None:
+            break
+        session, slot = found
+        sessions.take(source, session, 1)
+        sessions.drop_if_idle(session)
+        slot.lock = FORWARDING
+        slots.append(slot)
+        size -= len(slot.payload)
+    return slots
 
 
 def take_transfers(source: Source, destination: str, limit: int, size: int) -> list[Slot]:
@@ -226,7 +253,7 @@ def release(fragment: Fragment, source: Source, command: Departure) -> None:
 def onward(slot: Slot, fragment_number: int, path: str, default_ttl_ms: int | None) -> Special:
     """What is rare about a message when it has been forwarded; its bytes are those of ``onward_payload``.
 
-    Kept are keys, session, priority, annotations, overlay, and the number that it was first given (contract 8.3). Its
+    Kept are keys, session, header, annotations, overlay, and the number that it was first given (contract 8.3). Its
     delivery count begins anew, and so does its life, which the entity may have cut. A dead letter does not expire, so
     it goes on with the reason why it was dead-lettered and without a life of its own (contract 13.3 and 13.4).
 
@@ -253,6 +280,9 @@ def onward(slot: Slot, fragment_number: int, path: str, default_ttl_ms: int | No
         enqueued_sequence_number=old.enqueued_sequence_number or fragment_number << 48 | first,
         dead_letter_source=old.dead_letter_source,
         way=Way(way.hops + 1),
+        durable=old.durable,
+        delivery_annotations=old.delivery_annotations,
+        has_expiry=old.has_expiry,
     )
     if slot.state == TRANSFER:
         # It was never a message of this entity, whose time to live is none of its business.

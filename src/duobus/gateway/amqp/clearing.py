@@ -36,14 +36,15 @@ async def batch_delete(node: ManagementNode, body: dict[Any, Any]) -> tuple[int,
         if not isinstance(session_id, str):
             raise ArgumentInvalid("'session-id' must be a string.")
     removed = await node.queue.batch_delete(node.address.sub_queue, int(limit), int(before), session_id)
-    node.peer.meter(node.queue, SETTLE, removed, 0, removed)
+    node.peer.meter(node.queue, SETTLE, removed, 0, removed, node.address.sub_queue)
     return (200, {"message-count": Int(removed)}) if removed else (204, None)
 
 
 async def purge(node: ManagementNode, body: dict[Any, Any]) -> tuple[int, Any]:
     """Remove everything that nobody holds: an extension, for the service has none.
 
-    At an entity's own node its dead letters go too; at a sub-queue's node only what is there.
+    Listen is enough, as for a batch delete and over HTTP: who may receive and remove one message after the other may do
+    so at once. At an entity's own node its dead letters go too; at a sub-queue's node only what is there.
     """
     if body.get("session-id") is not None:
         # Taking no notice of it would delete the messages of other sessions.
@@ -53,7 +54,7 @@ async def purge(node: ManagementNode, body: dict[Any, Any]) -> tuple[int, Any]:
     clock = node.peer.door.clock
     end_ms = clock.monotonic_ms() + PURGE_MS
     cleared = await node.queue.purge(sub_queues, lambda: clock.monotonic_ms() >= end_ms)
-    node.peer.meter(node.queue, SETTLE, cleared.removed, 0, cleared.removed)
+    node.peer.meter(node.queue, SETTLE, cleared.removed, 0, cleared.removed, sub_queue)
     return 200, {
         "message-count": int(cleared.removed),
         "locked-count": int(cleared.locked),

@@ -99,6 +99,7 @@ class CrossingNode(RequestNode):
         self.challenge = challenge
         self._desk = desk
         self._is_used = False
+        self._proof = b""
         self._last = 0
         self._visits: dict[int, Visit] = {}
 
@@ -107,10 +108,17 @@ class CrossingNode(RequestNode):
         if self._is_used or not isinstance(proof, bytes):
             return False
         self._is_used = True
+        self._proof = proof
+        return self.is_proved()
+
+    def is_proved(self) -> bool:
+        """Whether the challenge was answered with a key that is still good, or was not answered yet."""
+        if not self._is_used:
+            return True
         is_good = False
         for rule in self._desk.rules(self.peer.namespace or ""):
             for key in (rule.primary_key, rule.secondary_key):
-                is_right = hmac.compare_digest(proof_of(key, self.challenge), proof)
+                is_right = hmac.compare_digest(proof_of(key, self.challenge), self._proof)
                 is_good |= is_right and bool(rule.rights & Right.MANAGE)
         return is_good
 

@@ -6,7 +6,7 @@ import asyncio
 
 from duobus.amqp import ConnectionSettings
 from duobus.amqp import Error as AmqpError
-from duobus.auth.authorizer import Authorizer
+from duobus.auth.authorizer import Authorizer, Grant
 from duobus.broker import Queue, ScaleUnit
 from duobus.clock import Clock, Entropy
 from duobus.codec import Symbol
@@ -16,8 +16,10 @@ from duobus.gateway.amqp.crossing import CrossingDesk
 from duobus.gateway.amqp.entity_life import entity_changed
 from duobus.gateway.amqp.passing import Whereabouts
 from duobus.gateway.amqp.peer import Peer
-from duobus.gateway.amqp.slices import WORK_MAX
+from duobus.gateway.amqp.revoking import revoking
+from duobus.gateway.amqp.slices import WORK_MAX, work_off
 from duobus.telemetry.audit_log import AuditTrail
+from duobus.telemetry.bounded_log import BoundedLog
 from duobus.telemetry.logs import Log, new_tracking_id, tracking_suffix
 from duobus.telemetry.metering_log import MeteringCounts
 
@@ -65,6 +67,7 @@ class AmqpDoor:
         self.clock = clock
         self.entropy = entropy
         self.log = log
+        self.refusals = BoundedLog(log, clock.monotonic_ms)
         self.metering = metering
         self.errors: dict[str, int] = {}
         self.totals: dict[tuple[str, str, str], list[int]] = {}
@@ -81,6 +84,8 @@ class AmqpDoor:
         self.whereabouts: Whereabouts | None = None
         # What they forward to entities of this one; likewise.
         self.crossing: CrossingDesk | None = None
+        # Entities, by namespace and lower-case segments, to the connections with grants by their own access rules.
+        self._holders: dict[tuple[str, tuple[str, ...]], dict[Peer, None]] = {}
         self.is_closing = False
         self.loop = asyncio.get_running_loop()
         self._server_id = str(entropy.uuid())
@@ -92,6 +97,11 @@ class AmqpDoor:
         """A connection is lost."""
         self.peers.pop(peer, None)
         self._strangers.pop(peer, None)
+        for path in peer.grants.entities:
+            holders = self._holders.get((peer.namespace or "", path), {})
+            holders.pop(peer, None)
+            if not holders:
+                self._holders.pop((peer.namespace or "", path), None)
         if peer.counted_in is not None:
             self._connections[peer.counted_in] -= 1
         if not self.peers and self._empty is not None and not self._empty.done():
@@ -147,10 +157,12 @@ class AmqpDoor:
         """The wire form of an error, with a tracking id that is also in the log (contract chapter 14)."""
         tracking_id = new_tracking_id(self.entropy)
         about.update(tracking_id=tracking_id, condition=error.condition, path=path, reason=str(error))
-        self.log.info("refused", **about)
+        self.refusals.info("refused", **about)
         self.errors[error.condition] = self.errors.get(error.condition, 0) + 1
         suffix = tracking_suffix(tracking_id, "G0", "duobus", path, self.clock.now_ms())
-        return AmqpError(error.condition, f"{error}{suffix}", {Symbol("com.microsoft:tracking-id"): tracking_id})
+        return AmqpError(
+            error.condition, f"{error}{error.mark(path)}{suffix}", {Symbol("com.microsoft:tracking-id"): tracking_id}
+        )
 
     def meter(
         self, namespace: str, entity: str, kind: str, messages: int, size: int, operations: int, key: str = ""
@@ -171,6 +183,25 @@ class AmqpDoor:
     def _entity_changed(self, queue: Queue) -> None:
         for peer in list(self.peers):
             entity_changed(peer, queue)
+        if not queue.is_leaving and not queue.has_moved:
+            path = tuple(queue.path.lower().split("/"))
+            holders = self._holders.get((queue.namespace.lower(), path))
+            if holders:
+                work_off(self.loop, revoking(list(holders), path))
+
+    def note_signer(self, peer: Peer, grant: Grant) -> None:
+        """A connection has a grant: it is looked at again when the access rules that it comes from change."""
+        if grant.signer is not None and grant.signer.path:
+            self._holders.setdefault((peer.namespace or "", grant.signer.path), {})[peer] = None
+
+    def rules_changed(self, namespace: str) -> None:
+        """A namespace has other access rules."""
+        peers = [peer for peer in self.peers if peer.namespace == namespace.lower()]
+        work_off(self.loop, revoking(peers, ()))
+
+    def keys_changed(self) -> None:
+        """An issuer of bearer tokens has other keys."""
+        work_off(self.loop, revoking(list(self.peers), None))
 
     async def _answer_everything(self) -> None:
         """Let what is under way end: a send without an outcome is sent again, after a client's whole timeout (I63)."""

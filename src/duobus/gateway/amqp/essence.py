@@ -5,6 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from duobus.amqp import Attach, Source, Target
+from duobus.codec import Int
+from duobus.model.description import QUEUE, SUBSCRIPTION, TOPIC
+
+#: Tells clients what they have attached to; the numbers are those of the .NET and Java SDKs.
+ENTITY_TYPE: Final = "com.microsoft:entity-type"
+_ENTITY_TYPES: Final = {QUEUE: Int(0), TOPIC: Int(1), SUBSCRIPTION: Int(2)}
 
 #: Characters of either address of a link: both are kept as long as it lives.
 ADDRESS_MAX: Final = 1024
@@ -23,6 +29,11 @@ def essence(remote: Attach) -> Attach:
         source=Source(address=source),
         target=Target(address=target),
     )
+
+
+def about_entity(kind: str) -> dict[str, Int]:
+    """Properties of the answer to an attach: which kind of entity it is to; a sub-queue is of its entity's kind."""
+    return {ENTITY_TYPE: _ENTITY_TYPES[kind]}
 
 
 def is_short(address: object) -> bool:

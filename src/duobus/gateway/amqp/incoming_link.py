@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from duobus.amqp import ACCEPTED, Link, Rejected, TransactionalState, TransferRefused, Transfers
 from duobus.broker import Queue, Throttle, address
-from duobus.codec import BATCH_FORMAT, DecodeError, split_batch
+from duobus.codec import BATCH_FORMAT, DecodeError, sent_size, split_batch
 from duobus.errors import MessageTooLarge, NotImplementedYet, ServerBusy, ServiceBusError, Undecodable
 from duobus.gateway.amqp.coordinator import via_entity
 from duobus.gateway.amqp.entity_life import demand_sending
 from duobus.gateway.amqp.mapping import (
     Incoming,
     envelope_key,
+    plain_bare,
     plain_offset,
     plain_session_batch,
     take_apart,
@@ -24,6 +25,7 @@ from duobus.model.metering import OPERATION_BYTES, PING, SEND, operations_of
 
 if TYPE_CHECKING:
     from duobus.gateway.amqp.peer import Peer
+    from duobus.model.message_ids import MessageIds
 
 #: Credit of a sending client: above what one client keeps in flight in the reference workloads (1,000), so that
 #: credit is not what it waits for.
@@ -38,6 +40,7 @@ class IncomingLink(Mailbox):
 
     __slots__ = (
         "_credit",
+        "_ids",
         "_is_held",
         "_is_stopping",
         "_link",
@@ -59,6 +62,7 @@ class IncomingLink(Mailbox):
         # Messages whose outcome is owed: credit is given again as they are answered.
         self._owed = 0
         self._is_stopping = False
+        self._ids = peer.door.unit.message_ids
         self._throttle = peer.throttle
         # No more than can be admitted in a second: what is refused has cost its reading, and a line in the log.
         self._credit = CREDIT if self._throttle is None else min(CREDIT, self._throttle.rate)
@@ -138,10 +142,13 @@ class IncomingLink(Mailbox):
             # The engine had no room for it beside the connection's other unfinished deliveries.
             error = ServerBusy("Too many large messages are under way on this connection. Please wait 2 seconds.")
         else:
-            error = MessageTooLarge(f"The message has more than the {limit} bytes that '{self.queue.path}' allows.")
+            error = self._too_large(limit)
         if isinstance(event.state, TransactionalState):
             self._peer.transactions.doom(event.state.txn_id, error)
         self._reject(event.delivery_id, 1, event.settled, error)
+
+    def _too_large(self, limit: int) -> MessageTooLarge:
+        return MessageTooLarge(f"The message has more than the {limit} bytes that '{self.queue.path}' allows.")
 
     def _in_state(self, event: Transfers) -> None:
         """One delivery with a state: part of a transaction, which keeps it until its discharge (contract 12.3)."""
@@ -191,14 +198,22 @@ class IncomingLink(Mailbox):
         for payload in event.payloads:
             offset = plain_offset(payload, looks_for_keys)
             if offset < 0:
-                self._rare_singles(event)
-                return
+                if offset == -1:
+                    self._rare_singles(event)
+                    return
+                bare.append(plain_bare(payload, offset, self._ids))
+                continue
             bare.append(payload[offset:] if offset else payload)
         self._send(SendBatch(event.first_delivery_id, bare, not event.settled, self))
 
     def _of_sessions(self, event: Transfers) -> None:
         batch = plain_session_batch(
-            event.first_delivery_id, event.payloads, not event.settled, self, with_keys=self.queue.is_partitioned
+            event.first_delivery_id,
+            event.payloads,
+            not event.settled,
+            self,
+            with_keys=self.queue.is_partitioned,
+            ids=self._ids,
         )
         if batch is None:
             self._rare_singles(event)
@@ -213,7 +228,7 @@ class IncomingLink(Mailbox):
         for index, payload in enumerate(event.payloads):
             delivery_id = event.first_delivery_id + index
             try:
-                incoming = take(payload)
+                incoming = take(payload, self._ids)
                 self._demand_session(incoming)
             except ServiceBusError as error:
                 self._send_parts(first, run, not event.settled)
@@ -225,6 +240,10 @@ class IncomingLink(Mailbox):
                 self._send_parts(first, run, not event.settled)
                 ping = SendBatch(delivery_id, [incoming.bare], not event.settled, self)
                 ping.ping = True
+                special = incoming.special
+                if self.queue.is_partitioned and special is not None and special.partition_key is not None:
+                    # It asks for the fragment of that key. Its session id is a made-up one, so that it is taken at all.
+                    ping.keys = [incoming.key]
                 self._send(ping)
             run, first = [], delivery_id + 1
         self._send_parts(first, run, not event.settled)
@@ -271,8 +290,13 @@ class IncomingLink(Mailbox):
             ServiceBusError: A message of it cannot be taken.
         """
         take = take_session_apart if self.queue.description.requires_session else take_apart
-        parts = parts_of(payload, take) if is_batch else [take(payload)]
+        parts = parts_of(payload, take, self._ids) if is_batch else [take(payload, self._ids)]
+        limit = self.queue.description.max_message_size_bytes
+        is_large = len(payload) > limit
         for part in parts:
+            if is_large and sent_size(part.bare) > limit:
+                # The envelope may pass the limit, a message within may not.
+                raise self._too_large(limit)
             self._demand_session(part)
         parts = [part for part in parts if not part.is_ping]
         if not parts:
@@ -357,13 +381,15 @@ class IncomingLink(Mailbox):
         self._is_stopping = True
 
 
-def parts_of(payload: bytes, take: Callable[[bytes], Incoming]) -> list[Incoming]:
-    """The messages of a batch transfer, each taken apart."""
+def parts_of(
+    payload: bytes, take: Callable[[bytes, MessageIds | None], Incoming], ids: MessageIds | None = None
+) -> list[Incoming]:
+    """The messages of a batch transfer, each taken apart, and with an id if there are ``ids``."""
     try:
         envelope, messages = split_batch(payload)
     except DecodeError as error:
         raise Undecodable(f"The batch cannot be decoded: {error}") from error
-    parts = [take(message) for message in messages]
+    parts = [take(message, ids) for message in messages]
     if not any(part.key is not None for part in parts):
         # An envelope speaks for messages that say nothing themselves.
         key = envelope_key(envelope)

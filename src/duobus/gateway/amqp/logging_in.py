@@ -25,7 +25,7 @@ def log_in(peer: Peer, event: SaslInit) -> tuple[bool, NamespaceRules | None]:
         name, key = parts[1].decode(), parts[2].decode()
         peer.grants.set_login(authorizer.authorize_plain(name, key, rules))
     except (Unauthorized, UnicodeDecodeError) as error:
-        peer.door.log.info("login refused", mechanism="PLAIN", reason=type(error).__name__)
+        peer.door.refusals.info("login refused", mechanism="PLAIN", reason=type(error).__name__)
         return False, None
     peer.passing.logged_in(name, key)
     return True, rules

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import struct
 import uuid
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from duobus.broker import COUNT_BITS, DEFERRED, MAIN, CopySlot, Slot, kind_of, string_key, sub_queue_of
@@ -21,21 +23,32 @@ from duobus.codec import (
     annotations_section,
     decode,
     delivery_annotations_section,
+    digit_runs,
     encode,
+    has_made_id,
     header_section,
+    in_guid_order,
     plain_group_id,
+    plain_start,
     scan,
     scan_plain,
+    timed_front,
+    trailing_annotations,
     with_application_properties,
+    with_made_id,
+    with_own_id,
+    with_symbols_in_footer,
     without_trailing_annotations,
 )
 from duobus.codec import Int as AmqpInt
-from duobus.errors import ArgumentInvalid, ArgumentOutOfRange, Undecodable
+from duobus.errors import ArgumentInvalid, ArgumentOutOfRange, NotAllowed, Undecodable
+from duobus.model import ping
 from duobus.model.columns import Mailbox, SendBatch
+from duobus.model.message_ids import MessageIds
 from duobus.model.overlay import Overlay
 from duobus.model.special import SessionOnly, Special, is_ordinary
 
-PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
+PING_CONTENT_TYPE: Final = ping.CONTENT_TYPE
 #: Contract chapter 15.
 ID_LENGTH_MAX: Final = 128
 
@@ -83,25 +96,33 @@ class Incoming(NamedTuple):
     is_ping: bool
 
 
-#: ``plain_offset(payload, is_partitioned)``: offset of the bare message when there is nothing else to know of it,
-#: else -1: then ``take_apart``. The codec's own function, without a call in between on the hot path.
+#: ``plain_offset(payload, is_partitioned)``: offset of the bare message when there is nothing else to know of it;
+#: ``-2 - offset`` when it has no message-id besides; else -1: then ``take_apart``. The codec's own function, without a
+#: call in between on the hot path.
 plain_offset = scan_plain
 
 
-def take_session_apart(payload: bytes) -> Incoming:
+def plain_bare(payload: bytes, quick: int, ids: MessageIds | None) -> bytes:
+    """The bare message of one of which ``plain_offset`` said ``quick``, not -1; with one of ``ids`` if it has none."""
+    if quick >= 0:
+        return payload[quick:] if quick else payload
+    return payload[-2 - quick :] if ids is None else with_made_id(payload, -2 - quick, ids.next())
+
+
+def take_session_apart(payload: bytes, ids: MessageIds | None = None) -> Incoming:
     """``take_apart`` for a queue with sessions, where an ordinary message has a session id and nothing else.
 
     Raises:
         Undecodable, ArgumentInvalid: See ``take_apart``.
     """
-    bare = scan_plain(payload, False)
-    if bare >= 0:
-        session_id = plain_group_id(payload, bare)
+    quick = scan_plain(payload, False)
+    if quick != -1:
+        session_id = plain_group_id(payload, plain_start(quick))
         if session_id is not None:
             found = _SESSIONS.get(session_id) or _of_session(session_id)
             if found is not None:
-                return Incoming(payload[bare:] if bare else payload, found[0], found[1], False)
-    return take_apart(payload)
+                return Incoming(plain_bare(payload, quick, ids), found[0], found[1], False)
+    return take_apart(payload, ids)
 
 
 #: Session ids of late, with what goes with each: most messages belong to a session that others belong to, too.
@@ -122,9 +143,18 @@ def _of_session(raw: bytes) -> tuple[SessionOnly, bytes] | None:
 
 
 def plain_session_batch(
-    first_delivery_id: int, payloads: list[bytes], unsettled: bool, reply: Mailbox, *, with_keys: bool
+    first_delivery_id: int,
+    payloads: list[bytes],
+    unsettled: bool,
+    reply: Mailbox,
+    *,
+    with_keys: bool,
+    ids: MessageIds | None = None,
 ) -> SendBatch | None:
-    """Messages of one read that have a session id and nothing else that is rare; None when one of them is different."""
+    """Messages of one read that have a session id and nothing else that is rare; None when one of them is different.
+
+    Those without an id get one of ``ids``.
+    """
     offset = scan_plain(payloads[0], False)
     # What one client sends in one go is mostly alike.
     shape = GroupShape(payloads[0], offset)
@@ -138,10 +168,10 @@ def plain_session_batch(
             offset = shape.bare
             if raw is None:
                 offset = scan_plain(payload, False)
-                raw = plain_group_id(payload, offset) if offset >= 0 else None
+                raw = plain_group_id(payload, plain_start(offset)) if offset != -1 else None
                 if raw is None:
                     return None
-            bare.append(payload[offset:] if offset else payload)
+            bare.append(plain_bare(payload, offset, ids))
             raws.append(raw)
     found = list(map(_SESSIONS.get, raws))
     known = [pair for pair in found if pair is not None]
@@ -157,17 +187,26 @@ def plain_session_batch(
     return batch
 
 
-def take_apart(payload: bytes) -> Incoming:
-    """Look properly at a message that is not plain.
+def take_apart(payload: bytes, ids: MessageIds | None = None) -> Incoming:
+    """Look properly at a message that is not plain; without an id it gets one of ``ids``, if there are any.
 
     Raises:
         Undecodable: It is not AMQP.
-        ArgumentInvalid: A key is too long, properties are too large, or session id and partition key differ (PE11).
+        ArgumentInvalid: A key is too long, or properties are too large, the id that it gets included.
+        NotAllowed: Session id and partition key differ (PE11).
         ArgumentOutOfRange: It is scheduled for an instant that never comes.
     """
     payload, found = _scanned(payload)
-    bare = payload[found.bare :] if found.bare else payload
     is_ping = found.content_type == PING_CONTENT_TYPE and found.body_bytes_empty
+    if found.message_id is None and ids is not None and not is_ping:
+        bare = ids.name(payload, found.bare)
+    else:
+        bare = payload[found.bare :] if found.bare else payload
+        if has_made_id(bare):
+            # A client writes it so: then it is the client's, and what clients write in short means the same.
+            bare = with_own_id(bare)
+    if found.has_footer:
+        bare = with_symbols_in_footer(bare)
     special = _special_of(found)
     _check_lengths(found, special)
     key = None
@@ -187,7 +226,14 @@ def _scanned(payload: bytes) -> tuple[bytes, Scan]:
         shorter = without_trailing_annotations(payload)
         if shorter is payload:
             raise Undecodable(f"The message cannot be decoded: {error}") from error
-    return _scanned(shorter)
+    shorter, found = _scanned(shorter)
+    try:
+        found.delivery_annotations = trailing_annotations(payload, len(shorter)) or found.delivery_annotations
+    except TooLargeError as error:
+        raise ArgumentInvalid(f"The message is not taken: {error}.") from error
+    except DecodeError as error:
+        raise Undecodable(f"The message cannot be decoded: {error}") from error
+    return shorter, found
 
 
 _ORDINARY: Final = Special()
@@ -203,8 +249,13 @@ def _special_of(found: Scan) -> Special:
     # int() and str(): the codec's own types stay out of what is stored, which knows plain ones only.
     special = Special(session_id=None if found.group_id is None else str(found.group_id))
     special.ttl_ms = _time_to_live(found)
-    if found.priority != 4:
-        special.priority = int(found.priority)
+    special.priority = None if found.priority is None else int(found.priority)
+    special.durable = found.durable
+    special.has_expiry = found.absolute_expiry_ms is not None
+    if found.delivery_annotations:
+        # A message that was received brings along the lock token that it had.
+        pairs = [(key, value) for key, value in found.delivery_annotations.items() if key != LOCK_TOKEN]
+        special.delivery_annotations = _pairs(pairs) if pairs else None
     if found.annotations:
         special.partition_key = _text(found.annotations, PARTITION_KEY)
         special.via_partition_key = _text(found.annotations, VIA_PARTITION_KEY)
@@ -217,9 +268,13 @@ def _special_of(found: Scan) -> Special:
             special.scheduled_ms = int(scheduled)
         pairs = [(key, value) for key, value in found.annotations.items() if key not in _OWN]
         if pairs:
-            special.annotations = b"".join(encode(key) + encode(value) for key, value in pairs)
+            special.annotations = _pairs(pairs)
             special.annotations_count = 2 * len(pairs)
     return special
+
+
+def _pairs(pairs: list[tuple[Any, Any]]) -> bytes:
+    return b"".join(encode(key) + encode(value) for key, value in pairs)
 
 
 def _time_to_live(found: Scan) -> int | None:
@@ -232,6 +287,12 @@ def _time_to_live(found: Scan) -> int | None:
 
 def _text(annotations: dict[Any, Any], key: Symbol) -> str | None:
     value = annotations.get(key)
+    if isinstance(value, bytes):
+        # The SDK for Python sends again as binary what it received as a string.
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            raise ArgumentInvalid(f"{key} is binary, and no UTF-8. Give a string.") from None
     if value is not None and not isinstance(value, str):
         raise ArgumentInvalid(f"{key} is a string, not a {type(value).__name__}.")
     return None if value is None else str(value)
@@ -246,13 +307,10 @@ def _check_lengths(found: Scan, special: Special) -> None:
         if isinstance(value, (str, bytes)) and len(value) > ID_LENGTH_MAX:
             raise ArgumentInvalid(f"The {name} has {len(value)} characters; at most {ID_LENGTH_MAX} are allowed.")
     if found.group_id is not None and special.partition_key not in (None, found.group_id):
-        raise ArgumentInvalid("The session id and the partition key of a message must be equal when both are given.")
+        raise NotAllowed("The session id and the partition key of a message must be equal when both are given.")
 
 
 # -- out --------------------------------------------------------------------------------------------------------
-
-#: Header with durable, no priority, no ttl, first-acquirer, delivery-count 0: what an ordinary first delivery has.
-_FIRST_HEADER: Final = header_section(durable=True, first_acquirer=True, delivery_count=0)
 
 
 def _map_start(pairs: int, size: int) -> bytes:
@@ -267,177 +325,249 @@ _ENQUEUED: Final = _symbol(ENQUEUED_TIME) + b"\x83"
 _SEQUENCE: Final = _symbol(SEQUENCE_NUMBER) + b"\x81"
 _ORIGIN: Final = _symbol(ENQUEUE_SEQUENCE_NUMBER) + b"\x81"
 _LOCKED: Final = _symbol(LOCKED_UNTIL) + b"\x83"
+#: Delivery annotations with a lock token, up to its 16 bytes.
+_TOKEN: Final = delivery_annotations_section({LOCK_TOKEN: uuid.UUID(int=0)})[:-16]
+#: What stands there under receive-and-delete.
+_NO_TOKEN: Final = delivery_annotations_section({})
 
+#: The rest of a message up to this size is copied where the front of it changes; of a larger one it is looked at where
+#: it lies, so that a delivery of 100 MB takes no more memory than the message.
+WHOLE_BYTES_MAX: Final = 1 << 20
 
 #: Headers that a link keeps, by delivery count.
-_HEADERS_MAX = 64
+_HEADERS_MAX: Final = 64
+
+_PAYLOAD: Final = attrgetter("payload")
+_SPECIAL: Final = attrgetter("special")
+_DELIVERIES: Final = attrgetter("deliveries")
+#: What ``Slot.special`` is of messages that have nothing rare but, perhaps, a session.
+_ORDINARY_TYPES: Final = frozenset({type(None), SessionOnly})
 
 
 class HeadMaker:
     """Makes what stands in front of the bare message, for one link.
 
-    An ordinary message's head is one fixed template with a few numbers in it.
+    An ordinary message's head is one fixed template with a few numbers in it:
+
+        header | delivery annotations with the lock token | locked-until, enqueued time and sequence number
+
+    Where a message brings its own time to live or expiry, the broker's ``creation-time`` and ``absolute-expiry-time``
+    are put into its properties. Of others the header tells how long they live, and their bytes stay as they came.
     """
 
-    __slots__ = ("_again", "_default_ttl_ms", "_locks", "_ordinary", "_pack", "_pack_map", "_start")
+    __slots__ = (
+        "_again",
+        "_default_ttl_ms",
+        "_header",
+        "_lead",
+        "_locks",
+        "_marks",
+        "_origins",
+        "_pack",
+        "_pack_again",
+        "_prefix",
+        "_start",
+    )
 
-    def __init__(self, default_ttl_ms: int | None, *, locks: bool) -> None:
+    def __init__(self, default_ttl_ms: int | None, *, locks: bool, origins: bool = False) -> None:
+        """Make one.
+
+        Args:
+            default_ttl_ms: Time to live of the entity's messages, and upper bound for those that bring one.
+            locks: What is handed out is locked; otherwise it is removed.
+            origins: Each message has the number that a topic gave it beside its own.
+        """
         self._default_ttl_ms = default_ttl_ms
         self._locks = locks
-        header = _FIRST_HEADER
-        if default_ttl_ms is not None:
-            header = header_section(True, None, _wire_ttl(default_ttl_ms), True, 0)
-        size = len(_ENQUEUED) + 8 + len(_SEQUENCE) + 8 + len(_ORIGIN) + 8
+        self._origins = origins
+        self._header = self._header_of(0)
+        numbers = [_LOCKED, _ENQUEUED, _SEQUENCE] if locks else [_ENQUEUED, _SEQUENCE]
+        if origins:
+            numbers.append(_ORIGIN)
+        marks = _map_start(len(numbers), sum(len(name) + 8 for name in numbers)) + numbers[0]
+        rest = "".join(f"{len(name)}sq" for name in numbers[1:])
         if locks:
-            size += len(_LOCKED) + 8
-        first = header + _map_start(4 if locks else 3, size) + _ENQUEUED
-        rest = f"sq{len(_SEQUENCE)}sq{len(_ORIGIN)}sq" + (f"{len(_LOCKED)}sq" if locks else "")
-        self._pack = struct.Struct(f">{len(first)}{rest}").pack
-        self._ordinary = first
-        # The same without its header, which differs by delivery count for what was delivered before.
-        self._start = first[len(header) :]
-        self._pack_map = struct.Struct(f">{len(self._start)}{rest}").pack
+            form, start = f"Q{len(marks)}sq{rest}", _TOKEN + bytes(8)
+        else:
+            form, start, marks = f"q{rest}", _NO_TOKEN + marks, b""
+        #: What the first of the numbers follows.
+        self._marks = marks
+        # With a header, and without one where it is put in front.
+        self._pack = struct.Struct(f">{len(self._header) + len(start)}s{form}").pack
+        self._pack_again = struct.Struct(f">{len(start)}s{form}").pack
+        self._prefix = b""
+        self._start = start
+        self._lead = self._header + start
         self._again: dict[int, bytes] = {}
 
-    def heads(self, slots: list[Slot], fragment_number: int, locked_until_ms: int) -> tuple[list[bytes], list[bytes]]:
-        """Heads and bare messages of these slots, for one peek-locked or removed batch."""
+    def _header_of(self, deliveries: int) -> bytes:
+        return header_section(None, None, _wire_ttl(self._default_ttl_ms), None, deliveries)
+
+    def heads(
+        self, slots: list[Slot], fragment_number: int, prefix: bytes, first_lock: int, locked_until_ms: int
+    ) -> tuple[list[bytes], list[bytes]]:
+        """Heads and bare messages of these slots, for one peek-locked or removed batch.
+
+        Args:
+            slots: The messages.
+            fragment_number: Of their fragment.
+            prefix: First 8 bytes of their lock tokens; nothing, where they are removed.
+            first_lock: Lock counter of the first; the others follow by one.
+            locked_until_ms: End of the locks.
+        """
+        return self.heads_until(slots, fragment_number, prefix, first_lock, [locked_until_ms] * len(slots))
+
+    def heads_until(
+        self, slots: list[Slot], fragment_number: int, prefix: bytes, first_lock: int, untils: list[int]
+    ) -> tuple[list[bytes], list[bytes]]:
+        """``heads`` of peek-locked messages of several sessions: the locks of each end at a time of their own."""
+        if self._locks and prefix != self._prefix:
+            self._prefix = prefix
+            self._start = _TOKEN + in_guid_order(prefix)
+            self._lead = self._header + self._start
+        counters = digit_runs(first_lock, len(slots))
+        # All are of one sub-queue.
+        is_dead = slots[0].state != 0
+        if is_dead or any(map(_DELIVERIES, slots)) or not _ORDINARY_TYPES.issuperset(map(type, map(_SPECIAL, slots))):
+            return self._mixed(slots, fragment_number, counters, untils)
+        return self._firsts(slots, fragment_number << COUNT_BITS, counters, untils), list(map(_PAYLOAD, slots))
+
+    def _firsts(self, slots: list[Slot], base: int, counters: Sequence[int], untils: list[int]) -> list[bytes]:
+        """Heads of ordinary messages that were never delivered before."""
+        pack, lead = self._pack, self._lead
+        if self._locks:
+            marks = self._marks
+            return [
+                pack(lead, counter, marks, until_ms, _ENQUEUED, slot.enqueued_ms, _SEQUENCE, base | slot.count)
+                for slot, counter, until_ms in zip(slots, counters, untils, strict=True)
+            ]
+        return [pack(lead, slot.enqueued_ms, _SEQUENCE, base | slot.count) for slot in slots]
+
+    def _mixed(
+        self, slots: list[Slot], fragment_number: int, counters: Sequence[int], untils: list[int]
+    ) -> tuple[list[bytes], list[bytes]]:
+        """Heads and bare messages of any slots: session, repeated delivery, and whatever is rare."""
         base = fragment_number << COUNT_BITS
-        pack, first, locks = self._pack, self._ordinary, self._locks
         heads: list[bytes] = []
         payloads: list[bytes] = []
-        for slot in slots:
-            payload = slot.payload
+        for slot, counter, until_ms in zip(slots, counters, untils, strict=True):
             special = slot.special
-            if slot.deliveries and special is None and not slot.state:
-                number = base | slot.count
-                head = self._repeated(slot, number, number, locked_until_ms)
-            elif slot.deliveries or not is_ordinary(special):
-                head, payload = self.rare(slot, fragment_number, locked_until_ms)
-            elif locks:
-                number = base | slot.count
-                head = pack(first, slot.enqueued_ms, _SEQUENCE, number, _ORIGIN, number, _LOCKED, locked_until_ms)
+            if slot.state or (special is not None and type(special) is not SessionOnly and not is_ordinary(special)):
+                token = uuid.UUID(bytes=self._start[-8:] + counter.to_bytes(8, "big")) if self._locks else None
+                head, payload = self.rare(slot, fragment_number, until_ms, token)
             else:
+                payload = slot.payload
+                if slot.deliveries:
+                    pack, lead = self._pack_again, self._start
+                else:
+                    pack, lead = self._pack, self._lead
                 number = base | slot.count
-                head = pack(first, slot.enqueued_ms, _SEQUENCE, number, _ORIGIN, number)
+                if not self._locks:
+                    numbers: tuple[Any, ...] = (slot.enqueued_ms, _SEQUENCE, number)
+                else:
+                    numbers = (counter, self._marks, until_ms, _ENQUEUED, slot.enqueued_ms, _SEQUENCE, number)
+                if self._origins:
+                    numbers += (_ORIGIN, base | _origin_of(slot))
+                head = pack(lead, *numbers)
+                if slot.deliveries:
+                    head = self._header_again(slot.deliveries) + head
             heads.append(head)
             payloads.append(payload)
         return heads, payloads
 
-    def heads_until(
-        self, slots: list[Slot], fragment_number: int, untils: list[int]
-    ) -> tuple[list[bytes], list[bytes]]:
-        """``heads`` of peek-locked messages of several sessions: the locks of each end at a time of their own."""
-        base = fragment_number << COUNT_BITS
-        pack, first = self._pack, self._ordinary
-        heads: list[bytes] = []
-        payloads: list[bytes] = []
-        for slot, until_ms in zip(slots, untils, strict=True):
-            if slot.deliveries or (type(slot.special) is not SessionOnly and not is_ordinary(slot.special)):
-                head, payload = self.rare(slot, fragment_number, until_ms)
-                heads.append(head)
-                payloads.append(payload)
-                continue
-            number = base | slot.count
-            heads.append(pack(first, slot.enqueued_ms, _SEQUENCE, number, _ORIGIN, number, _LOCKED, until_ms))
-            payloads.append(slot.payload)
-        return heads, payloads
-
-    def _repeated(self, slot: Slot, number: int, origin: int, locked_until_ms: int) -> bytes:
-        """Head of an ordinary message that was delivered before."""
-        header = self._again.get(slot.deliveries)
+    def _header_again(self, deliveries: int) -> bytes:
+        """Header of an ordinary message that was delivered before."""
+        header = self._again.get(deliveries)
         if header is None:
             if len(self._again) >= _HEADERS_MAX:
                 self._again.clear()
-            header = header_section(True, None, _wire_ttl(self._default_ttl_ms), False, slot.deliveries)
-            self._again[slot.deliveries] = header
-        if self._locks:
-            return header + self._pack_map(
-                self._start, slot.enqueued_ms, _SEQUENCE, number, _ORIGIN, origin, _LOCKED, locked_until_ms
-            )
-        return header + self._pack_map(self._start, slot.enqueued_ms, _SEQUENCE, number, _ORIGIN, origin)
+            header = self._again[deliveries] = self._header_of(deliveries)
+        return header
 
     def rare(
         self, slot: Slot, fragment_number: int, locked_until_ms: int, lock_token: uuid.UUID | None = None
     ) -> tuple[bytes, bytes]:
         """Head and bare message of any slot; an overlay is merged into the application properties.
 
-        ``lock_token`` is for messages that come without a delivery tag, through ``$management`` (contract 8.3): the Go
-        SDK knows no other.
+        Without ``lock_token``, where messages are locked, it is one that is looked at: it has no delivery annotations
+        but its sender's.
         """
         special = slot.special or _ORDINARY
         ttl = self._default_ttl_ms
         if special.ttl_ms is not None:
             ttl = special.ttl_ms if ttl is None else min(ttl, special.ttl_ms)
-        header = header_section(
-            durable=True,
-            priority=special.priority,
-            ttl_ms=_wire_ttl(ttl),
-            first_acquirer=slot.deliveries == 0,
-            delivery_count=slot.deliveries,
-        )
-        number = fragment_number << COUNT_BITS | slot.count
-        annotations: dict[Any, Any] = {ENQUEUED_TIME: Timestamp(slot.enqueued_ms), SEQUENCE_NUMBER: number}
-        origin = fragment_number << COUNT_BITS | (slot.origin if isinstance(slot, CopySlot) else slot.count)
-        annotations[ENQUEUE_SEQUENCE_NUMBER] = special.enqueued_sequence_number or origin
-        if locked_until_ms:
-            annotations[LOCKED_UNTIL] = Timestamp(locked_until_ms)
-        if kind_of(slot.state):
-            annotations[MESSAGE_STATE] = AmqpInt(kind_of(slot.state))
-            if kind_of(slot.state) == DEFERRED and special.deferred_in is not None:
-                annotations[DEFERRED_IN] = special.deferred_in
-        for key, value in (
-            (PARTITION_KEY, special.partition_key),
-            (VIA_PARTITION_KEY, special.via_partition_key),
-            (DEAD_LETTER_SOURCE, special.dead_letter_source),
-        ):
-            if value is not None:
-                annotations[key] = value
-        if special.scheduled_ms is not None:
-            annotations[SCHEDULED_TIME] = Timestamp(special.scheduled_ms)
-        token = b"" if lock_token is None else delivery_annotations_section({LOCK_TOKEN: lock_token})
-        head = header + token + _with_pairs(annotations, special)
-        return head, _with_overlay(slot, special)
+        header = header_section(special.durable, special.priority, _wire_ttl(ttl), None, slot.deliveries)
+        annotations = _annotations_of(slot, special, fragment_number, locked_until_ms)
+        about: dict[Any, Any] = {} if lock_token is None else {LOCK_TOKEN: lock_token}
+        _add_pairs(about, special.delivery_annotations)
+        delivery = delivery_annotations_section(about) if about or not self._locks else b""
+        head, payload = header + delivery + annotations_section(annotations), _with_overlay(slot, special)
+        if special.ttl_ms is not None or special.has_expiry:
+            return _timed(head, payload, slot.enqueued_ms, ttl)
+        return head, payload
 
 
 class CopyHeadMaker(HeadMaker):
     """The same for copies of a topic's messages, which have the number that the topic gave them beside their own."""
 
-    def heads(self, slots: list[Slot], fragment_number: int, locked_until_ms: int) -> tuple[list[bytes], list[bytes]]:
-        """See HeadMaker."""
-        base = fragment_number << COUNT_BITS
-        heads: list[bytes] = []
-        payloads: list[bytes] = []
-        for slot in slots:
-            payload = slot.payload
-            special = slot.special
-            if slot.state or not is_ordinary(special):
-                head, payload = self.rare(slot, fragment_number, locked_until_ms)
-            else:
-                number = base | slot.count
-                origin = base | slot.origin if isinstance(slot, CopySlot) else number
-                if slot.deliveries:
-                    head = self._repeated(slot, number, origin, locked_until_ms)
-                elif self._locks:
-                    head = self._pack(
-                        self._ordinary, slot.enqueued_ms, _SEQUENCE, number, _ORIGIN, origin, _LOCKED, locked_until_ms
-                    )
-                else:
-                    head = self._pack(self._ordinary, slot.enqueued_ms, _SEQUENCE, number, _ORIGIN, origin)
-            heads.append(head)
-            payloads.append(payload)
-        return heads, payloads
+    def __init__(self, default_ttl_ms: int | None, *, locks: bool) -> None:
+        super().__init__(default_ttl_ms, locks=locks, origins=True)
 
-    def heads_until(
-        self, slots: list[Slot], fragment_number: int, untils: list[int]
-    ) -> tuple[list[bytes], list[bytes]]:
-        """See HeadMaker."""
-        heads: list[bytes] = []
-        payloads: list[bytes] = []
-        for slot, until_ms in zip(slots, untils, strict=True):
-            (head,), (payload,) = self.heads([slot], fragment_number, until_ms)
-            heads.append(head)
-            payloads.append(payload)
-        return heads, payloads
+    def _firsts(self, slots: list[Slot], base: int, counters: Sequence[int], untils: list[int]) -> list[bytes]:
+        pack, lead, marks = self._pack, self._lead, self._marks
+        # Of a copy that is no CopySlot both numbers are the same.
+        numbers = [base | slot.count for slot in slots]
+        origins = [base | slot.origin if isinstance(slot, CopySlot) else base | slot.count for slot in slots]
+        if self._locks:
+            return [
+                pack(lead, counter, marks, until_ms, _ENQUEUED, slot.enqueued_ms, _SEQUENCE, own, _ORIGIN, origin)
+                for slot, counter, until_ms, own, origin in zip(slots, counters, untils, numbers, origins, strict=True)
+            ]
+        return [
+            pack(lead, slot.enqueued_ms, _SEQUENCE, own, _ORIGIN, origin)
+            for slot, own, origin in zip(slots, numbers, origins, strict=True)
+        ]
+
+
+def _annotations_of(slot: Slot, special: Special, fragment_number: int, locked_until_ms: int) -> dict[Any, Any]:
+    """Message annotations of any slot."""
+    number = fragment_number << COUNT_BITS | slot.count
+    annotations: dict[Any, Any] = {ENQUEUED_TIME: Timestamp(slot.enqueued_ms), SEQUENCE_NUMBER: number}
+    if special.enqueued_sequence_number is not None:
+        annotations[ENQUEUE_SEQUENCE_NUMBER] = special.enqueued_sequence_number
+    elif isinstance(slot, CopySlot) or sub_queue_of(slot.state) != MAIN:
+        # The topic has handed it on, or it was dead-lettered (contract chapter 8.3).
+        annotations[ENQUEUE_SEQUENCE_NUMBER] = fragment_number << COUNT_BITS | _origin_of(slot)
+    if locked_until_ms:
+        annotations[LOCKED_UNTIL] = Timestamp(locked_until_ms)
+    if kind_of(slot.state):
+        annotations[MESSAGE_STATE] = AmqpInt(kind_of(slot.state))
+        if kind_of(slot.state) == DEFERRED and special.deferred_in is not None:
+            annotations[DEFERRED_IN] = special.deferred_in
+    for key, value in (
+        (PARTITION_KEY, special.partition_key),
+        (VIA_PARTITION_KEY, special.via_partition_key),
+        (DEAD_LETTER_SOURCE, special.dead_letter_source),
+    ):
+        if value is not None:
+            annotations[key] = value
+    if special.scheduled_ms is not None:
+        annotations[SCHEDULED_TIME] = Timestamp(special.scheduled_ms)
+    _add_pairs(annotations, special.annotations)
+    return annotations
+
+
+def _timed(head: bytes, payload: bytes, enqueued_ms: int, ttl: int | None) -> tuple[bytes, bytes]:
+    """Put the properties, in which creation and expiry are the broker's, behind the head."""
+    front, end = timed_front(payload, enqueued_ms, None if ttl is None else enqueued_ms + ttl)
+    if len(payload) <= WHOLE_BYTES_MAX:
+        return head + front, payload[end:]
+    rest: Any = memoryview(payload)[end:]
+    return head + front, rest
+
+
+def _origin_of(slot: Slot) -> int:
+    return slot.origin if isinstance(slot, CopySlot) else slot.count
 
 
 def _wire_ttl(ttl_ms: int | None) -> int | None:
@@ -445,13 +575,11 @@ def _wire_ttl(ttl_ms: int | None) -> int | None:
     return ttl_ms if ttl_ms is not None and ttl_ms < 1 << 32 else None
 
 
-def _with_pairs(annotations: dict[Any, Any], special: Special) -> bytes:
-    if special.annotations:
-        pos = 0
-        while pos < len(special.annotations):
-            key, pos = decode(special.annotations, pos)
-            annotations[key], pos = decode(special.annotations, pos)
-    return annotations_section(annotations)
+def _add_pairs(annotations: dict[Any, Any], pairs: bytes | None) -> None:
+    pos = 0
+    while pairs is not None and pos < len(pairs):
+        key, pos = decode(pairs, pos)
+        annotations[key], pos = decode(pairs, pos)
 
 
 def _with_overlay(slot: Slot, special: Special) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from duobus.broker.shares import whole_of
+from duobus.model.address import MAIN, SUB_QUEUE_SEGMENTS
 from duobus.model.description import Right
 from duobus.model.metering import PING, SEND
 
@@ -26,22 +27,27 @@ class Meter:
     def __init__(self, door: AmqpDoor, grants: Grants) -> None:
         self._door = door
         self._grants = grants
-        # By entity and kind: the path and the key that are counted.
-        self._keys: dict[tuple[Queue, str], tuple[str, str]] = {}
+        # By entity, kind and, for dead letters, sub-queue: the path and the key that are counted.
+        self._keys: dict[tuple[Queue, str] | tuple[Queue, str, int], tuple[str, str]] = {}
         self._seen = grants.changes
 
-    def count(self, queue: Queue, kind: str, messages: int, size: int, operations: int) -> None:
-        """Count operations of one batch."""
+    def count(self, queue: Queue, kind: str, messages: int, size: int, operations: int, sub_queue: int = MAIN) -> None:
+        """Count operations of one batch.
+
+        ``sub_queue``: what they were done on. It is counted at its entity, and a token may have been put for it alone.
+        """
         if self._seen != self._grants.changes or len(self._keys) > KEYS_MAX:
             self._keys.clear()
             self._seen = self._grants.changes
-        key = self._keys.get((queue, kind))
+        place = (queue, kind, sub_queue) if sub_queue else (queue, kind)
+        key = self._keys.get(place)
         if key is None:
             # What is done in a share of a queue is done in the queue.
             path = queue.path if whole_of(queue.path) is None else queue.path.rsplit("/", 2)[0]
-            key = self._keys[queue, kind] = path, self._key(queue, kind)
+            key = self._keys[place] = path, self._key(queue, kind, sub_queue)
         self._door.meter(queue.namespace, key[0], kind, messages, size, operations, key[1])
 
-    def _key(self, queue: Queue, kind: str) -> str:
+    def _key(self, queue: Queue, kind: str, sub_queue: int) -> str:
         right = Right.SEND if kind in (SEND, PING) else Right.LISTEN
-        return self._grants.who(queue.path.lower().split("/"), right, self._door.clock.now_ms())
+        segments = (*queue.path.lower().split("/"), *SUB_QUEUE_SEGMENTS[sub_queue])
+        return self._grants.who(segments, right, self._door.clock.now_ms())

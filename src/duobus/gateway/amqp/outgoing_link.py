@@ -120,6 +120,11 @@ class OutgoingLink(Mailbox):
         """Raise the error of a queue that does not allow this link any more."""
         demand_receiving(self.queue, self._sub_queue)
 
+    @property
+    def sub_queue(self) -> int:
+        """Where it receives from: the entity itself, or its dead letters."""
+        return self._sub_queue
+
     def entity_changed(self) -> None:
         """Take from the queue's properties what deliveries are made with."""
         about = self.queue.description
@@ -230,7 +235,7 @@ class OutgoingLink(Mailbox):
         if self._draining and nothing_waits and not self._receiver.lent and not self.owes:
             self._draining = False
             if self._is_asked and not self._sent_since_drain:
-                self._peer.meter(self.queue, EMPTY_RECEIVE, 1, 0, 1)
+                self._peer.meter(self.queue, EMPTY_RECEIVE, 1, 0, 1, self._sub_queue)
             self._sent_since_drain = 0
             self._receiver.request(0)
             self.link.drained()
@@ -296,7 +301,7 @@ class OutgoingLink(Mailbox):
 
     def _write(self, batch: DeliveryBatch, slots: list[Slot], first_lock: int) -> None:
         handle: FragmentHandle = batch.fragment
-        heads, payloads = self._heads.heads(slots, handle.number, batch.locked_until_ms)
+        heads, payloads = self._heads.heads(slots, handle.number, batch.prefix, first_lock, batch.locked_until_ms)
         first_id = self.link.send_run(batch.prefix, first_lock, heads, payloads, self.is_removing)
         if not self.is_removing:
             self._deliveries.add(self, handle, batch.prefix, first_id, first_lock, len(slots))
@@ -306,7 +311,7 @@ class OutgoingLink(Mailbox):
         operations = len(payloads)
         if size > OPERATION_BYTES and max(map(len, payloads)) > OPERATION_BYTES:
             operations = sum(operations_of(len(payload)) for payload in payloads)
-        self._peer.meter(self.queue, RECEIVE, len(payloads), size, operations)
+        self._peer.meter(self.queue, RECEIVE, len(payloads), size, operations, self._sub_queue)
 
     # -- settlement ---------------------------------------------------------------------------------------------
 
@@ -330,7 +335,7 @@ class OutgoingLink(Mailbox):
         for command in commands:
             self.queue.settle(command)
         number = sum(entry[3] for entry in found)
-        self._peer.meter(self.queue, SETTLE, number, 0, number)
+        self._peer.meter(self.queue, SETTLE, number, 0, number, self._sub_queue)
 
     def _commands(
         self,
@@ -441,7 +446,7 @@ class OutgoingLink(Mailbox):
         Outcomes that are still owed are told all the same; a client that detached hears our answer after them.
         """
         if self.link.state in (HELD, DETACHED) and self._receiver.wanted and not self._sent_since_drain:
-            self._peer.meter(self.queue, EMPTY_RECEIVE, 1, 0, 1)
+            self._peer.meter(self.queue, EMPTY_RECEIVE, 1, 0, 1, self._sub_queue)
         self.ask_no_more()
         self._answer_settlements(self._take_ready())
         while self._unsent:

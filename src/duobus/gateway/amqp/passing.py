@@ -101,6 +101,7 @@ class NotPassing:
     """What a connection has at other servers where there are none: nothing. See Passing for the methods."""
 
     is_passed = False
+    has_others = False
 
     def coordinate(self, start: Callable[[], None]) -> None:  # noqa: D102
         start()
@@ -121,6 +122,12 @@ class NotPassing:
         return
 
     def token_put(self, audience: str, token: str) -> None:  # noqa: D102
+        return
+
+    def knows(self, address: Address) -> bool:  # noqa: D102
+        return False
+
+    async def learn(self) -> None:  # noqa: D102
         return
 
     def concerns(self, link: Link, address: Address, again: Callable[[], None], *, is_last: bool) -> bool:  # noqa: D102
@@ -150,11 +157,13 @@ class Passing(NotPassing):
 
     Attributes:
         is_passed: It is itself one that another server has made.
+        has_others: Other servers may have created entities that this one has not heard of yet.
         tokens: Audience to token, as the client has put them.
     """
 
     def __init__(self, peer: Peer, whereabouts: Whereabouts) -> None:
         self.is_passed = False
+        self.has_others = True
         self.tokens: dict[str, str] = {}
         self._peer = peer
         self._whereabouts = whereabouts
@@ -177,6 +186,7 @@ class Passing(NotPassing):
         """The client has opened its connection."""
         self._hostname = event.hostname
         self.is_passed = any(str(key) == PASSED for key in event.properties)
+        self.has_others = not self.is_passed
         if self.is_passed:
             self._peer.engine.settings.idle_time_out_ms = IDLE_MS
 
@@ -194,6 +204,23 @@ class Passing(NotPassing):
             upstream.put_token(audience, token)
 
     # -- links --------------------------------------------------------------------------------------------------
+
+    def knows(self, address: Address) -> bool:
+        """Whether another server has the entity of an address, as far as this one knows.
+
+        The server that the client is connected to has looked already when this one was asked by it. Subscriptions are
+        known to the server that has their topic.
+        """
+        namespace = self._peer.namespace or ""
+        return (
+            self.is_passed
+            or self._whereabouts.spread_of(namespace, address.key) is not None
+            or self._whereabouts.where(namespace, address.key) not in (HERE, UNKNOWN)
+        )
+
+    async def learn(self) -> None:
+        """Look for entities that others have created meanwhile."""
+        await self._whereabouts.look_again()
 
     def concerns(self, link: Link, address: Address, again: Callable[[], None], *, is_last: bool) -> bool:
         """Whether a link is answered by somebody else, or later by ``again``; ``is_last``: it is not asked again.

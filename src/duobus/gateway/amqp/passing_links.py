@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from duobus.amqp import RELEASED, Link, Rejected, Session, TransactionalState, TransferRefused, Transfers
 from duobus.amqp import Error as AmqpError
-from duobus.codec import BATCH_FORMAT
+from duobus.codec import BATCH_FORMAT, COUNTERS, tag_counter, tag_of
 from duobus.errors import DetachForced, MessageTooLarge, NotImplementedYet, ServerBusy, ServiceBusError
 from duobus.gateway.amqp.essence import essence
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from duobus.gateway.amqp.upstream import Upstream
 
 _MASK: Final = 0xFFFFFFFF
-_COUNTER_MASK: Final = (1 << 64) - 1
 
 
 class Answered(Protocol):
@@ -275,8 +274,8 @@ class PassedLink:
         self._write()
 
     def _tag(self, number: int) -> bytes:
-        tag = self._prefix + self._counter.to_bytes(8, "big")
-        self._counter = (self._counter + number) & _COUNTER_MASK
+        tag = tag_of(self._prefix, self._counter)
+        self._counter = (self._counter + number) % COUNTERS
         return tag
 
     def _in_state(self, event: Transfers) -> None:
@@ -348,10 +347,10 @@ class PassedLink:
         number = len(event.payloads)
         tags, uplink.tags = uplink.tags[:number], uplink.tags[number:]
         self._whereabouts.passed_messages += number
-        if not self._held and self.link.credit >= number and _is_run(tags) and not event.message_format:
-            first = self.link.send_run(
-                tags[0][:8], int.from_bytes(tags[0][8:], "big"), [b""] * number, event.payloads, event.settled
-            )
+        first_counter = 0 if event.settled else _run_from(tags)
+        if not self._held and self.link.credit >= number and first_counter >= 0 and not event.message_format:
+            prefix, heads = tags[0][:8], [b""] * number
+            first = self.link.send_run(prefix, first_counter, heads, event.payloads, event.settled)
             if not event.settled and self.session is not None:
                 self.session.note_given(event.first_delivery_id, first, number)
             return
@@ -363,7 +362,7 @@ class PassedLink:
     def _give_held(self) -> None:
         while self._held and self.link.credit > 0 and self.link.is_attached:
             owner_id, tag, payload, message_format, settled = self._held.popleft()
-            client_id = self.link.send_one(tag or b"\0", payload, settled, message_format)
+            client_id = self.link.send_one(tag if settled else tag or b"\0", payload, settled, message_format)
             if not settled and self.session is not None:
                 self.session.note_given(owner_id, client_id, 1)
 
@@ -407,13 +406,13 @@ class PassedLink:
             self._upstream.write_soon()
 
 
-def _is_run(tags: list[bytes]) -> bool:
-    """Whether tags are 16 bytes each and count up by one."""
-    first = tags[0]
-    if len(first) != 16:
-        return False
-    prefix, start = first[:8], int.from_bytes(first[8:], "big")
-    return all(tag == prefix + ((start + index) & _COUNTER_MASK).to_bytes(8, "big") for index, tag in enumerate(tags))
+def _run_from(tags: list[bytes]) -> int:
+    """The lock counter of the first of tags that have one prefix and count up by one; -1 if they do not."""
+    start = tag_counter(tags[0])
+    if start < 0:
+        return -1
+    prefix = tags[0][:8]
+    return start if all(tag == tag_of(prefix, start + index) for index, tag in enumerate(tags)) else -1
 
 
 def _within(known: dict[int, Any], first: int, last: int) -> list[int]:

@@ -30,7 +30,7 @@ from duobus.amqp import (
     WorkDropped,
 )
 from duobus.amqp import Error as AmqpError
-from duobus.auth.authorizer import Grants, NamespaceRules
+from duobus.auth.authorizer import Grants, NamespaceRules, narrowed
 from duobus.broker import Queue, Throttle
 from duobus.errors import (
     ConnectionForced,
@@ -40,6 +40,7 @@ from duobus.errors import (
     Unauthorized,
 )
 from duobus.gateway.amqp import attaching
+from duobus.gateway.amqp.cbs_node import demand_entity
 from duobus.gateway.amqp.coordinator import CoordinatorLink
 from duobus.gateway.amqp.deliveries import Deliveries
 from duobus.gateway.amqp.incoming_link import IncomingLink
@@ -49,6 +50,7 @@ from duobus.gateway.amqp.outgoing_link import OutgoingLink
 from duobus.gateway.amqp.passing import NotPassing, Passing
 from duobus.gateway.amqp.passing_links import PassedLink
 from duobus.gateway.amqp.request_node import ReplyLink, RequestLink
+from duobus.gateway.amqp.revoking import detach_unauthorized
 from duobus.gateway.amqp.session_link import PendingSession, SessionLink
 from duobus.gateway.amqp.session_outlet import SessionOutlet
 from duobus.gateway.amqp.slices import REST_S, ending, widen, work_off
@@ -63,6 +65,8 @@ CARRIED_BYTES_MAX = 4 << 20
 OUTPUT_BYTES_MAX = 1 << 19
 #: ... while it has not shown yet that it reads: what is made for a peer that never does is made in vain.
 OUTPUT_BYTES_FIRST = 1 << 14
+#: Characters of a condition that a log tells of: a peer may name any.
+CONDITION_MAX = 64
 #: How long a connection that was closed from this side may take over its goodbye.
 CLOSE_MS = 5_000
 #: Whoever has the turn in a full byte budget has to bring the whole message in this time: 100 MB at 1.7 MB/s.
@@ -268,7 +272,7 @@ class Peer(asyncio.Protocol):
         elif not self._had_token and age_ms > attaching.TOKEN_MS:
             self._close(Unauthorized("No token was put within 20 seconds. Connect again and put one."))
         elif self.grants.drop_expired(now_ms):
-            attaching.detach_unauthorized(self, now_ms)
+            detach_unauthorized(self, now_ms)
         if self.engine.output_size:
             self.write_soon()
 
@@ -318,6 +322,10 @@ class Peer(asyncio.Protocol):
         self._is_closing = True
         self.engine.close(described.condition, described.description, described.info)
         self.write_soon()
+
+    def end_login(self) -> None:
+        """The key of its login was taken away, and it has nothing else."""
+        self._close(Unauthorized("The key of the login was taken away. Connect again with one that is good."))
 
     def abort(self) -> None:
         """Drop the connection without ceremony."""
@@ -398,12 +406,16 @@ class Peer(asyncio.Protocol):
 
         Raises:
             Unauthorized: It is wrong, expired, or not for this audience.
+            EntityNotFound: It is good, but there is no such entity; then nothing is kept.
         """
         assert self._rules is not None
         grant = self.door.authorizer.authorize_token(token, self._rules, self.door.clock.now_ms())
-        self.grants.add(audience, grant)
-        self.passing.token_put(audience, token)
+        # Whoever has shown no good token for it is not told whether there is such an entity.
+        _, grant = narrowed(audience, grant)
         self.now_known()
+        demand_entity(audience, self.door.unit.namespace(self._rules.name), self.passing)
+        self.door.note_signer(self, self.grants.add(audience, grant))
+        self.passing.token_put(audience, token)
 
     def now_known(self) -> None:
         """Somebody's token or login was good: give it what a stranger has not."""
@@ -427,6 +439,10 @@ class Peer(asyncio.Protocol):
     def endpoints(self) -> list[tuple[Link, Endpoint]]:
         """All accepted links with their other sides."""
         return list(self._endpoints.items())
+
+    def has_endpoint(self, link: Link) -> bool:
+        """Whether a link that was accepted, or waits for a session, is still there."""
+        return link in self._endpoints
 
     def drop_endpoint(self, link: Link) -> None:
         """Forget the other side of a link that is refused after all."""
@@ -525,7 +541,8 @@ class Peer(asyncio.Protocol):
 
     def _on_closed(self, event: Closed) -> None:
         if event.error is not None:
-            self.log_debug("connection closed", condition=str(event.error.condition), reason=event.error.description)
+            # Its text is the peer's, or quotes it.
+            self.log_debug("connection closed", condition=str(event.error.condition)[:CONDITION_MAX])
 
     def _on_nothing(self, event: object) -> None:
         """Events that need no answer from this side."""

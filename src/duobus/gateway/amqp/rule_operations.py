@@ -142,7 +142,9 @@ def _name(body: Mapping[Any, Any]) -> str:
 def _rule_of(name: str, description: Mapping[Any, Any]) -> RuleDescription:
     sql, correlation = description.get("sql-filter"), description.get("correlation-filter")
     action = description.get("sql-rule-action")
-    sql_action = None if action is None else _expression(action, "sql-rule-action")
+    # Clients without an action send null, an empty map, or a map without an expression.
+    has_action = action is not None and action != {} and action != {"expression": None}
+    sql_action = _expression(action, "sql-rule-action") if has_action else None
     if (sql is None) == (correlation is None):
         raise ArgumentInvalid("A rule has a 'sql-filter' or a 'correlation-filter', and not both.")
     if sql is not None:
@@ -172,7 +174,10 @@ def _correlation_of(value: object) -> dict[str, Any]:
         found[member] = str(text)
     properties = value.get("properties")
     if isinstance(properties, dict) and properties:
-        found["Properties"] = {str(key): _stored(one) for key, one in properties.items()}
+        # Null is no value to compare with: it counts as left out, as over HTTP.
+        stored = {str(key): _stored(one) for key, one in properties.items() if one is not None}
+        if stored:
+            found["Properties"] = stored
     return found
 
 

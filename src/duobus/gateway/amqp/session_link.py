@@ -10,6 +10,7 @@ from duobus.broker import Holder, Queue, SessionReceiver, SettleBatch, session_l
 from duobus.codec import Described, Symbol, ULong
 from duobus.errors import ArgumentInvalid, OperationTimeout, ServiceBusError
 from duobus.gateway.amqp.entity_life import demand_receiving
+from duobus.gateway.amqp.essence import about_entity
 from duobus.gateway.amqp.mapping import ID_LENGTH_MAX
 from duobus.gateway.amqp.outgoing_link import COUNTED_FROM, OutgoingLink
 from duobus.gateway.amqp.session_outlet import leave, outlet_of
@@ -148,7 +149,7 @@ class PendingSession:
             source=self._source,
             target=self._target,
             max_message_size=self.queue.description.max_message_size_bytes,
-            properties={LOCKED_UNTIL: ticks},
+            properties={LOCKED_UNTIL: ticks, **about_entity(self.queue.kind)},
         )
         if is_there:
             deliveries = peer.deliveries_of(link.session)

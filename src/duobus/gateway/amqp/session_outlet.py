@@ -62,7 +62,7 @@ class _Letter:
             return
         slots = batch.slots if many == len(batch.slots) else batch.slots[start:end]
         untils = self.untils if not self.number else self.untils[self.number :]
-        heads, payloads = maker.heads_until(slots, batch.handle.number, untils)
+        heads, payloads = maker.heads_until(slots, batch.handle.number, batch.prefix, batch.first_lock + start, untils)
         self.heads += heads
         self.payloads += payloads
         self.runs.append((batch, batch.first_lock + start, many))

@@ -17,10 +17,11 @@ from duobus.amqp import Error as AmqpError
 from duobus.broker.shares import Spread
 from duobus.errors import DetachForced, NotAllowed, NotImplementedYet, ServerBusy, ServiceBusError
 from duobus.gateway.amqp.branch_link import TELLS
-from duobus.gateway.amqp.essence import essence
+from duobus.gateway.amqp.essence import about_entity, essence
 from duobus.gateway.amqp.passing_links import PassedLink, PassedSession
 from duobus.gateway.amqp.session_link import wanted_session
 from duobus.model.address import Address, not_found
+from duobus.model.description import QUEUE
 
 if TYPE_CHECKING:
     from duobus.gateway.amqp.passing import Whereabouts
@@ -268,7 +269,9 @@ class SpreadLink(PassedLink):
             if isinstance(remote.source, Source):
                 # What is not honoured is left out of the echo (contract chapter 17).
                 remote.source.filter = None
-            properties = None if self.link.is_sender else {"com.microsoft:max-message-batch-size": size_max}
+            properties: dict[str, Any] = {**about_entity(QUEUE)}
+            if not self.link.is_sender:
+                properties["com.microsoft:max-message-batch-size"] = size_max
             self._is_accepted = self.link.accept(
                 source=remote.source, target=remote.target, max_message_size=size_max, properties=properties
             )

@@ -25,7 +25,7 @@ from duobus.errors import (
     ServiceBusError,
     StoreUnavailable,
 )
-from duobus.gateway.amqp.essence import essence
+from duobus.gateway.amqp.essence import about_entity, essence
 from duobus.gateway.amqp.management_node import (
     PEEK_BYTES_MAX,
     PEEK_MESSAGES_MAX,
@@ -40,6 +40,7 @@ from duobus.gateway.amqp.request_node import REQUEST_BYTES_MAX, ReplyLink, Reque
 from duobus.gateway.amqp.scheduling import numbers_of
 from duobus.gateway.amqp.share_node import NodeEnd, Reply, ShareNode
 from duobus.model.address import Address, not_found
+from duobus.model.description import QUEUE
 
 if TYPE_CHECKING:
     from duobus.gateway.amqp.passing import Whereabouts
@@ -72,11 +73,11 @@ class SpreadNode(RequestNode):
         remote = link.remote
         assert remote is not None
         if link.is_sender:
-            link.accept()
+            link.accept(properties=about_entity(QUEUE))
             self.peer.add_endpoint(link, ReplyLink(self.peer, link, self, segments))
         else:
             requests = RequestLink(self.peer, link, self, segments)
-            link.accept(max_message_size=REQUEST_BYTES_MAX)
+            link.accept(max_message_size=REQUEST_BYTES_MAX, properties=about_entity(QUEUE))
             self.peer.add_endpoint(link, requests)
             requests.start()
         link.remote = essence(remote)

@@ -80,7 +80,7 @@ class SpreadSender(SpreadLink):
         self.top_up()
 
     def _place_of(self, payload: bytes) -> int:
-        if plain_offset(payload, True) >= 0:
+        if plain_offset(payload, True) != -1:
             return _ANY
         try:
             key = take_apart(payload).key
@@ -111,7 +111,8 @@ class SpreadSender(SpreadLink):
                 f"No part of '{self.path}' has a server now. Try again in a few seconds."
                 if share == _ANY
                 else f"The part of '{self.path}' where messages with this key belong has no server now. Try again in a "
-                "few seconds, or send without a key."
+                "few seconds, or send without a key.",
+                None if share == _ANY else self.spread.slots_of(share),
             )
             self._reject(what.ids, what.settled, error)
             return

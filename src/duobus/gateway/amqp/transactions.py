@@ -22,6 +22,7 @@ from duobus.errors import (
 )
 from duobus.gateway.amqp.deliveries import split
 from duobus.gateway.amqp.far_coordinator import lost_with_its_owner, one_entity
+from duobus.model.address import MAIN
 from duobus.model.metering import OPERATION_BYTES, SEND, SETTLE, operations_of
 
 if TYPE_CHECKING:
@@ -51,17 +52,19 @@ class Open:
         coordinator: The link that declared it, and ends it.
         size: Bytes that it holds.
         named: Deliveries that it settles: they are settled on their session when it is committed, and not before.
+        dead_letters: Settlements of it that are of dead letters, each with its sub-queue.
         far: What another server does of it, which is all of it then; None as long as it works on nothing there.
         far_path: The entity there; None when only deliveries of it are known.
     """
 
-    __slots__ = ("coordinator", "far", "far_path", "named", "size", "transaction")
+    __slots__ = ("coordinator", "dead_letters", "far", "far_path", "named", "size", "transaction")
 
     def __init__(self, transaction: Transaction, coordinator: CoordinatorLink) -> None:
         self.transaction = transaction
         self.coordinator = coordinator
         self.size = 0
         self.named: list[tuple[Deliveries, int, int]] = []
+        self.dead_letters: dict[SettleBatch, int] = {}
         self.far: FarTransaction | None = None
         self.far_path: str | None = None
 
@@ -241,12 +244,12 @@ class Transactions:
         entry = self.find(state.txn_id)
         with _Dooming(self, entry):
             commands, answer = link.settlements(stretches, state.outcome)
-        self.add_settlements(state.txn_id, link.queue, commands)
+        self.add_settlements(state.txn_id, link.queue, commands, link.sub_queue)
         entry.named += [(deliveries, first, first + number - 1) for _, first, _, number in stretches]
         return answer
 
-    def add_settlements(self, name: bytes, queue: Queue, commands: list[SettleBatch]) -> None:
-        """Add settlements to a transaction; the locks must be held, and stay so until its discharge.
+    def add_settlements(self, name: bytes, queue: Queue, commands: list[SettleBatch], sub_queue: int) -> None:
+        """Add settlements in a sub-queue to a transaction; the locks must be held, and stay so until its discharge.
 
         Raises:
             ServiceBusError: They cannot be part of it; it can only be rolled back now.
@@ -259,6 +262,8 @@ class Transactions:
                     raise lock_lost()
                 self._keep(entry, WORK_BYTES * (1 + len(command.ranges)))
             entry.transaction.settle(queue, commands)
+            if sub_queue:
+                entry.dead_letters.update(dict.fromkeys(commands, sub_queue))
 
     def doom(self, name: bytes | None, error: ServiceBusError) -> None:
         """Work of a transaction, if it was part of one, could not be done: that can only be rolled back now."""
@@ -339,7 +344,7 @@ class Transactions:
                 self._peer.meter(queue, SEND, batch.n, batch.bytes_total, operations)
             elif isinstance(command, SettleBatch):
                 number = sum(number for _, number in command.ranges)
-                self._peer.meter(queue, SETTLE, number, 0, number)
+                self._peer.meter(queue, SETTLE, number, 0, number, entry.dead_letters.get(command, MAIN))
 
 
 class _Dooming:

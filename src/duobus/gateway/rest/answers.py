@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from aiohttp import web
@@ -28,7 +29,9 @@ from duobus.errors import (
     Undecodable,
 )
 from duobus.gateway.rest.atom.documents import ERROR_TYPE, error_body
+from duobus.gateway.rest.guard import RightLacking
 from duobus.gateway.rest.target import MethodUnknown
+from duobus.telemetry.bounded_log import BoundedLog, places
 from duobus.telemetry.logs import Log, new_tracking_id, tracking_suffix
 
 #: Seconds after which a client that was told to come again should.
@@ -58,6 +61,8 @@ _STATUS: Final[dict[type[ServiceBusError], tuple[int, int]]] = {
 #: What stands behind the SubCode, as the cloud has it.
 _WORDS: Final = {400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 409: "Conflict"}
 _WORDS_MORE: Final = {405: "Method Not Allowed", 410: "Gone", 500: "Internal Error", 503: "Server Busy"}
+#: Where the entity ends in the path of a request for messages; an entity may itself be called so.
+_MESSAGES: Final = re.compile(r"/messages(?=(?:/(?!messages(?:/|$))[^/]*)*$)", re.IGNORECASE)
 
 
 def status_of(error: ServiceBusError) -> tuple[int, int]:
@@ -80,7 +85,7 @@ class Answers:
         self._counts = counts
         self._clock = clock
         self._entropy = entropy
-        self._log = log
+        self._log = BoundedLog(log, clock.monotonic_ms)
 
     def refusal(
         self, error: ServiceBusError, namespace: str, path: str, status: int = 0, sub_code: int = 0
@@ -94,7 +99,12 @@ class Answers:
         write("refused", tracking_id=tracking_id, status=status, sub_code=sub_code, path=path, reason=str(error))
         word = _WORDS.get(status) or _WORDS_MORE.get(status, "Failed")
         suffix = tracking_suffix(tracking_id, "G0", namespace, path, self._clock.now_ms())
-        response = web.Response(status=status, text=error_body(status, f"SubCode={sub_code}. {word}. {error}{suffix}"))
+        # Of a request about messages the path goes on behind the entity.
+        mark = error.mark(_MESSAGES.split(path)[0])
+        lacking = error.lacking if isinstance(error, RightLacking) else None
+        before = "" if lacking and lacking.is_alone else f"SubCode={sub_code}. {word}. "
+        body = error_body(status, f"{before}{error}{mark}{suffix}")
+        response = web.Response(status=status, reason=lacking and lacking.reason, text=body)
         response.headers["Content-Type"] = ERROR_TYPE
         if status == 503:
             response.headers["Retry-After"] = str(RETRY_AFTER_S)
@@ -109,7 +119,8 @@ class Answers:
 
     def fault(self, error: BaseException, namespace: str, path: str) -> web.Response:
         """Return the answer to a request that met a fault of ours: what it was is in the log alone."""
-        self._log.error("fault", exception=error, path=path)
+        # Its text may quote what the request has brought.
+        self._log.error("fault", kind=type(error).__name__, places=places(error), path=path)
         return self.refusal(
             InternalError("The request met an internal error. The server's log has it under this id."), namespace, path
         )

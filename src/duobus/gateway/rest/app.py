@@ -1,4 +1,4 @@
-"""The HTTP door: ``GET /health``, ``GET /metrics``, the upgrade to AMQP over WebSocket, and the two APIs."""
+"""The HTTP door: health (``health.py``), ``GET /metrics``, the upgrade to AMQP over WebSocket, and the two APIs."""
 
 from __future__ import annotations
 
@@ -9,22 +9,28 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from duobus.broker import ScaleUnit
+from duobus.clock import Clock
 from duobus.gateway.rest.api import HttpApi, expect_nothing
 from duobus.gateway.rest.crowd import bounded
 from duobus.gateway.rest.express import ExpressLane
+from duobus.gateway.rest.head_limit import LimitedHeads
+from duobus.gateway.rest.health import Health
 from duobus.gateway.rest.passing import HttpPassing
 from duobus.gateway.websocket import PATHS, WebSocketDoor
+from duobus.telemetry.bounded_log import BoundedLog, ServerLog
+from duobus.telemetry.logs import Log
 from duobus.telemetry.metrics import CONTENT_TYPE, Metrics
 
 if TYPE_CHECKING:
+    from duobus.broker.probing import StoreProbes
     from duobus.gateway.rest.token_endpoint import TokenEndpoint
 
-HEALTHY = "Service is healthy."
-UNHEALTHY = "Service not available. Please try after some time."
+METRICS_REFUSED = "The metrics need a token: Authorization: Bearer and what stands in the file of --metrics-token-file."
 
 #: Connections that are left when the server stops get this long; AMQP has taken its leave before.
 _SHUTDOWN_S = 1.0
-#: Longest request line and longest header, in bytes: BrokerProperties and properties travel in headers.
+#: Longest request line and longest header, in bytes: BrokerProperties and properties travel in headers. What they may
+#: have together, and how long they may take: ``head_limit``.
 LINE_BYTES_MAX = 16_384
 HEADER_BYTES_MAX = 32_768
 #: Headers of a request: custom properties are headers.
@@ -37,6 +43,7 @@ class RestDoor:
     """The HTTP door of one server.
 
     Attributes:
+        health: Answers what supervisors ask.
         lane: Where its connections begin, once it is open and has an API.
     """
 
@@ -49,20 +56,27 @@ class RestDoor:
         websocket: WebSocketDoor | None = None,
         api: HttpApi | None = None,
         tokens: TokenEndpoint | None = None,
+        is_draining: Callable[[], bool] = lambda: False,
+        probes: StoreProbes | None = None,
+        may_read_metrics: Callable[[str], bool] = lambda authorization: True,
     ) -> None:
-        self._unit = unit
+        """``may_read_metrics``: whether the metrics are for who sends this text in the header Authorization."""
+        self.health = Health(unit, is_ready, is_draining, probes)
         self._metrics = metrics
-        self._is_ready = is_ready
         self._websocket = websocket
         self._api = api
         self._tokens = tokens
+        self._may_read_metrics = may_read_metrics
+        self._log = ServerLog(BoundedLog(Log("http"), Clock().monotonic_ms if api is None else api.clock.monotonic_ms))
         self._runner: web.AppRunner | None = None
+        self._heads: LimitedHeads | None = None
         self._passing: HttpPassing | None = None
         self.lane: ExpressLane | None = None
 
     def pass_on(self, passing: HttpPassing) -> None:
         """Send requests about entities of other servers on to them."""
         self._passing = passing
+        self.health.is_joined = lambda: passing.is_joined
         if self.lane is not None:
             # Whose a request is has to be found out first, for each.
             self.lane.is_open = False
@@ -70,8 +84,7 @@ class RestDoor:
     async def open(self) -> Callable[[], asyncio.Protocol]:
         """Get ready and return the factory of protocols."""
         app = web.Application()
-        app.router.add_get("/health", self._health)
-        app.router.add_get("/healthz", self._health)
+        self.health.add_to(app.router)
         app.router.add_get("/metrics", self._metrics_page)
         if self._websocket is not None:
             for path in PATHS:
@@ -84,6 +97,7 @@ class RestDoor:
         self._runner = web.AppRunner(
             app,
             access_log=None,
+            logger=self._log,
             handle_signals=False,
             shutdown_timeout=_SHUTDOWN_S,
             keepalive_timeout=KEEP_ALIVE_S,
@@ -96,8 +110,8 @@ class RestDoor:
             handler_cancellation=True,
         )
         await self._runner.setup()
-        server = self._runner.server
-        assert server is not None
+        assert self._runner.server is not None
+        server = self._heads = LimitedHeads(self._runner.server)
         if self._api is None:
             return bounded(server)
         lane = self.lane = ExpressLane(server, self._api.sends, self._api.clock, KEEP_ALIVE_S)
@@ -111,6 +125,8 @@ class RestDoor:
             await self.lane.close(_SHUTDOWN_S)
         if self._api is not None:
             await self._api.close()
+        if self._heads is not None:
+            self._heads.close()
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -119,17 +135,7 @@ class RestDoor:
         answer = None if self._passing is None else await self._passing.answer(request)
         return answer or await self._api.serve(request)
 
-    async def _health(self, request: web.Request) -> web.Response:
-        """200 while any store accepts, with the state of each (design 6); the emulator's form where it has one."""
-        stores = {str(store_id): broker.state for store_id, broker in self._unit.brokers.items()}
-        is_open = [state == "open" for state in stores.values()]
-        if self._passing is not None:
-            # Others have the other stores; this one may have none, and serve.
-            is_open.append(self._passing.is_joined)
-        if not self._is_ready() or not any(is_open):
-            return web.json_response({"status": "unhealthy", "message": UNHEALTHY, "stores": stores}, status=503)
-        status = "healthy" if all(is_open) else "degraded"
-        return web.json_response({"status": status, "message": HEALTHY, "stores": stores})
-
     async def _metrics_page(self, request: web.Request) -> web.Response:
+        if not self._may_read_metrics(request.headers.get("Authorization", "")):
+            return web.Response(status=401, text=METRICS_REFUSED, headers={"WWW-Authenticate": "Bearer"})
         return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE})

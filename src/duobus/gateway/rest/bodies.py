@@ -77,7 +77,10 @@ async def read_body(request: web.Request, limit: int, room: BodyRoom) -> bytes:
         raise OperationTimeout(f"The body did not arrive within {BODY_TIMEOUT_S:g} s.") from None
     except (web.HTTPException, OSError, ValueError) as error:
         room.give(size)
-        raise ArgumentInvalid(f"The body cannot be read: {error}") from None
+        # The error's own text quotes what was sent.
+        raise ArgumentInvalid(
+            f"The body cannot be read ({type(error).__name__}). Compare its length, or its chunks, with the head."
+        ) from None
     except BaseException:
         room.give(size)
         raise

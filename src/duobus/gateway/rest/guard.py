@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiohttp import web
 
@@ -18,6 +18,25 @@ MISSING = 40102
 #: Where a token may stand, in order.
 _HEADERS = ("Authorization", "ServiceBusAuthorization")
 _MANAGE: Final = int(Right.MANAGE)
+
+
+class Lacking(NamedTuple):
+    """What a good token without the right is told, in the service's words."""
+
+    text: str
+    #: Whether nothing stands before the text, no SubCode either.
+    is_alone: bool = False
+    #: What the first line of the answer has behind the status, if not what belongs to 401.
+    reason: str | None = None
+
+
+class RightLacking(Unauthorized):
+    """The token is good for the resource, but does not give the right that the request needs."""
+
+    def __init__(self, lacking: Lacking) -> None:
+        """``lacking``: what is told."""
+        super().__init__(lacking.text)
+        self.lacking = lacking
 
 
 class Guard:
@@ -35,8 +54,17 @@ class Guard:
         """Whether a host name is one of the namespace's own."""
         return self._authorizer.knows(host, namespace)
 
-    def demand(self, request: web.Request, target: Target, namespace: NamespaceRules, right: Right | None) -> str:
+    def demand(
+        self,
+        request: web.Request,
+        target: Target,
+        namespace: NamespaceRules,
+        right: Right | None,
+        lacking: Lacking | None = None,
+    ) -> str:
         """Raise Unauthorized unless the request's token gives ``right`` (None: it has to be good, no more).
+
+        ``lacking``: what a good token without the right is told, in place of the general words.
 
         Returns:
             Whom it speaks for.
@@ -47,7 +75,7 @@ class Guard:
         text = next((request.headers[name] for name in _HEADERS if name in request.headers), "")
         if not text:
             raise Unauthorized("The request has no token. Send one in the header Authorization.", MISSING)
-        return self._demand(text, target.lower, target.raw, namespace, right)
+        return self._demand(text, target.lower, target.raw, namespace, right, lacking)
 
     def demand_text(self, text: str, target: Target, namespace: NamespaceRules, right: Right) -> str:
         """The same for the text of a request's token."""
@@ -64,6 +92,7 @@ class Guard:
         raw: Sequence[str],
         namespace: NamespaceRules,
         right: Right | None,
+        lacking: Lacking | None = None,
     ) -> str:
         now_ms = self._clock.now_ms()
         grant = self._authorizer.authorize_token(text, namespace, now_ms, HTTP_GRACE_MS, segments)
@@ -73,8 +102,11 @@ class Guard:
             raise Unauthorized("The token was made for another resource. Make one for this address.", INVALID_AUDIENCE)
         # As numbers: flags of an enum are put together a hundred times slower, and this runs for each request.
         if not grant.rights & (int(right) | _MANAGE):
-            raise Unauthorized(
-                f"Unauthorized access. '{(right.name or '').title()}' claim(s) are required to perform this operation. "
-                f"Resource: '/{'/'.join(segments)}'. Use a token of a rule that has it."
+            raise RightLacking(
+                lacking
+                or Lacking(
+                    f"Unauthorized access. '{(right.name or '').title()}' claim(s) are required to perform this "
+                    f"operation. Resource: '/{'/'.join(segments)}'. Use a token of a rule that has it."
+                )
             )
         return grant.who

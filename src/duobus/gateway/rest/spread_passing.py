@@ -88,7 +88,7 @@ class SpreadPassing:
         key = None if properties is None else properties.session_id or properties.partition_key
         if key is not None:
             index = spread.of_key(string_key(key))
-            return _found(await send(index, _messages_of(spread, index, call)))
+            return _found(await send(index, _messages_of(spread, index, call)), spread.slots_of(index))
         for index in self._order(spread):
             # A body can be sent on once: what an owner has begun to read it has answered, or nobody knows.
             answer = await send(index, _messages_of(spread, index, call))
@@ -136,7 +136,7 @@ def _query(query: Mapping[str, str]) -> str:
     return f"?{text}" if text else ""
 
 
-def _found(answer: web.StreamResponse | None) -> web.StreamResponse:
+def _found(answer: web.StreamResponse | None, fragments: tuple[int, int, int] | None = None) -> web.StreamResponse:
     if answer is None:
-        raise StoreUnavailable("That part of the queue has no server now. Try again in a few seconds.")
+        raise StoreUnavailable("That part of the queue has no server now. Try again in a few seconds.", fragments)
     return answer

@@ -26,6 +26,9 @@ FIELDS_MAX: Final = 32
 #: Header that proves the identity of a machine: ``client_id:client_secret``, which its clients hand on as it is.
 IDENTITY_HEADER: Final = "X-IDENTITY-HEADER"
 
+#: Where the identity library for Java looks when the authority's path is ``/adfs``: an AD FS, which has no tenants.
+AD_FS: Final = "/adfs/oauth2/token"
+
 _NO_STORE: Final = {"Cache-Control": "no-store", "Pragma": "no-cache"}
 
 
@@ -47,6 +50,7 @@ class TokenEndpoint:
         """Register the addresses; an entity whose path is one of them cannot be reached over HTTP."""
         tenant = f"/{self._issuer.options.tenant}"
         router.add_post(f"{tenant}/oauth2/v2.0/token", self._token)
+        router.add_post(AD_FS, self._token)
         for path in ("/v2.0/.well-known/openid-configuration", "/.well-known/openid-configuration"):
             router.add_get(tenant + path, self._configuration)
         router.add_get(f"{tenant}/discovery/v2.0/keys", self._keys)

@@ -8,6 +8,7 @@ from duobus.ha.aio.paired_sender import PairedSender
 from duobus.ha.aio.pairing import PairedNamespace, pair_namespace
 from duobus.ha.aio.replication import ActiveReplicationSender, PassiveReplicationSender, ReplicatedReceiver
 from duobus.ha.aio.syphon import Syphon
+from duobus.ha.options import SendAvailabilityPairedNamespaceOptions
 
 __all__ = [
     "ActiveReplicationSender",
@@ -19,6 +20,7 @@ __all__ = [
     "PairedSender",
     "PassiveReplicationSender",
     "ReplicatedReceiver",
+    "SendAvailabilityPairedNamespaceOptions",
     "Sending",
     "Syphon",
     "pair_namespace",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from azure.core.exceptions import AzureError
-from azure.servicebus.exceptions import MessageAlreadySettled, MessageLockLostError, SessionLockLostError
+from azure.servicebus.exceptions import MessageLockLostError, SessionLockLostError
 
 from duobus.ha.aio.replication import MESSAGE_ID, identifier_of
 from duobus.ha.closing import prompt
@@ -153,13 +152,12 @@ class IdempotentReceiver:
         except _LOCK_LOST as error:
             self.reporter.tell(LockLost(self._entity, name, str(error)))
             return False
-        except (AzureError, OSError, MessageAlreadySettled) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it was, the work is done, and what it came to is kept
             self.reporter.tell(NotCompleted(self._entity, name, str(error) or type(error).__name__))
         return True
 
     async def _give_back(self, message: ServiceBusReceivedMessage, name: str) -> None:
         try:
             await self._receiver.abandon_message(message)
-        except (AzureError, OSError, MessageAlreadySettled) as error:
-            # Its lock ends by itself.
+        except Exception as error:  # noqa: BLE001 - its lock ends by itself
             self.reporter.tell(LockLost(self._entity, name, str(error)))

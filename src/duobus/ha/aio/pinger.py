@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from azure.core.exceptions import AzureError
-
 from duobus.ha.aio import tasks
+from duobus.ha.away import KeyGroup
 from duobus.ha.bounds import PINGS_WAITING_MAX
 from duobus.ha.events import PingSent, Reporter
+from duobus.ha.failover import Place
 from duobus.ha.transfer import ping
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class Pinger:
         entropy: Randomness, for the session of a ping.
         is_wanted: Tells whether an entity is failed over still.
         on_accepted: Called when the primary took a ping of an entity.
+        key_of: Gives a key of a group, beginning with a text; None if there is none any more.
     """
 
     def __init__(
@@ -54,8 +55,9 @@ class Pinger:
         clock: Clock,
         entropy: Entropy,
         *,
-        is_wanted: Callable[[str], bool],
-        on_accepted: Callable[[str], None],
+        is_wanted: Callable[[Place], bool],
+        on_accepted: Callable[[Place], None],
+        key_of: Callable[[KeyGroup, str], str | None],
     ) -> None:
         self._primary = primary
         self._limit_s = max(PING_LIMIT_S, interval_ms / 1000)
@@ -64,46 +66,49 @@ class Pinger:
         self._entropy = entropy
         self._is_wanted = is_wanted
         self._on_accepted = on_accepted
-        self._waiting: Counter[str] = Counter()
+        self._key_of = key_of
+        self._waiting: Counter[Place] = Counter()
         self._lock = tasks.lock()
         #: Ask for a ping so long before it is due.
         self.ahead_ms = min(AHEAD_MS, interval_ms)
 
-    async def ping(self, path: str, due_ms: int) -> None:
-        """Send one ping when it is due; nothing if the entity is healthy by then."""
+    async def ping(self, place: Place, due_ms: int) -> None:
+        """Send one ping when it is due; nothing if the entity, or the group of its keys, is healthy by then."""
+        path, fragment = place if isinstance(place, KeyGroup) else (place, "")
         with self._lock:
-            if self._waiting[path] >= PINGS_WAITING_MAX:
+            if self._waiting[place] >= PINGS_WAITING_MAX:
                 return
-            self._waiting[path] += 1
+            self._waiting[place] += 1
         senders: list[ServiceBusSender] = []
         said: str | None
         try:
             try:
                 async with tasks.limit(self._limit_s + self.ahead_ms / 1000):
-                    said = await self._try(path, due_ms, senders)
+                    said = await self._try(place, due_ms, senders)
             except Exception as error:  # noqa: BLE001 - it is told, and the next ping comes
                 said = str(error) or type(error).__name__
             finally:
                 with self._lock:
-                    self._waiting[path] -= 1
-                    if not self._waiting[path]:
-                        del self._waiting[path]
+                    self._waiting[place] -= 1
+                    if not self._waiting[place]:
+                        del self._waiting[place]
             if said is not None:
-                self._reporter.tell(PingSent(path, said))
+                self._reporter.tell(PingSent(path, said, fragment))
                 if not said:
-                    self._on_accepted(path)
+                    self._on_accepted(place)
         finally:
             for sender in senders:
                 await _leave(sender)
 
-    async def _try(self, path: str, due_ms: int, senders: list[ServiceBusSender]) -> str | None:
+    async def _try(self, place: Place, due_ms: int, senders: list[ServiceBusSender]) -> str | None:
         """Open a link and send; return an empty text, or None if that was no longer wanted.
 
         Args:
-            path: The entity.
+            place: The entity, or the group of its keys.
             due_ms: When.
             senders: The link is added, for the caller to close.
         """
+        path = place.entity if isinstance(place, KeyGroup) else place
         while True:
             sender = self._primary.get_queue_sender(path)
             senders.append(sender)
@@ -115,20 +120,23 @@ class Pinger:
                 if left_ms <= 0:
                     raise
                 await tasks.sleep(min(PAUSE_MS, left_ms) / 1000)
-                if not self._is_wanted(path):
+                if not self._is_wanted(place):
                     return None
             else:
                 break
         left_ms = due_ms - self._clock.monotonic_ms()
         if left_ms > 0:
             await tasks.sleep(left_ms / 1000)
-        if not self._is_wanted(path):
+        if not self._is_wanted(place):
             return None
-        await sender.send_messages(ping(str(self._entropy.uuid())), timeout=self._limit_s)
+        fresh = str(self._entropy.uuid())
+        # Only the fragment itself can say that it is back: the others have been there all the time.
+        key = self._key_of(place, fresh) if isinstance(place, KeyGroup) else None
+        await sender.send_messages(ping(key or fresh, is_key=key is not None), timeout=self._limit_s)
         return ""
 
 
 async def _leave(sender: ServiceBusSender) -> None:
     # It is given up, whatever it says.
-    with contextlib.suppress(AzureError, OSError):
+    with contextlib.suppress(Exception):
         await sender.close()

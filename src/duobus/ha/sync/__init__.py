@@ -1,5 +1,6 @@
 """Client-side availability for programs without asyncio, over ``azure.servicebus``: the twin of ``duobus.ha.aio``."""
 
+from duobus.ha.options import SendAvailabilityPairedNamespaceOptions
 from duobus.ha.sync.credentials import LastingCredential
 from duobus.ha.sync.idempotent import IdempotentReceiver
 from duobus.ha.sync.outbox_sender import OutboxSender
@@ -19,6 +20,7 @@ __all__ = [
     "PairedSender",
     "PassiveReplicationSender",
     "ReplicatedReceiver",
+    "SendAvailabilityPairedNamespaceOptions",
     "Sending",
     "Syphon",
     "pair_namespace",

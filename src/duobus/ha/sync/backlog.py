@@ -4,27 +4,36 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ResourceExistsError
+from azure.core.exceptions import ClientAuthenticationError, HttpResponseError, ResourceExistsError
 from azure.core.exceptions import ResourceNotFoundError as NotFound
 from azure.servicebus.exceptions import (
-    MessagingEntityNotFoundError,
     ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
 )
 
 from duobus.ha.bounds import BACKLOG_DIGITS_MAX
+from duobus.ha.classify import token_refusal
 from duobus.ha.errors import BacklogUnavailable
-from duobus.ha.events import BacklogCreateFailed, BacklogDepth, BacklogMissing, BacklogRestored, Reporter
+from duobus.ha.events import (
+    BacklogCreateFailed,
+    BacklogDepth,
+    BacklogLockShort,
+    BacklogMissing,
+    BacklogRestored,
+    Reporter,
+)
+from duobus.ha.sdk_errors import Meaning, meaning
 from duobus.ha.sync import tasks
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient
-    from azure.servicebus.management import QueueRuntimeProperties, ServiceBusAdministrationClient
+    from azure.servicebus.management import QueueProperties, QueueRuntimeProperties, ServiceBusAdministrationClient
 
     from duobus.clock import Clock, Entropy
 
@@ -40,11 +49,15 @@ LOOK_LIMIT_S: Final = 60.0
 #: What no other queue would answer otherwise; without any of them the pair does.
 _NO_RIGHTS: Final = (ClientAuthenticationError, ServiceBusAuthenticationError, ServiceBusAuthorizationError)
 
+#: The lock of a backlog queue in the documents: the time in which a syphon has to deliver what it received.
+LOCK: Final = timedelta(minutes=1)
 #: What the service writes for a duration without end.
 _FOREVER: Final = "P10675199DT2H48M5.4775807S"
 _DELIVERIES: Final = 2_147_483_647
 #: The most that Azure takes today; the documents ask for more.
 _DELIVERIES_OF_AZURE: Final = 2_000
+
+_log = logging.getLogger("duobus.ha")
 
 
 def paths(primary_name: str, count: int) -> list[str]:
@@ -118,7 +131,8 @@ def provide(
     there.
 
     Raises:
-        BacklogUnavailable: There is none at all.
+        BacklogUnavailable: There is none at all; or, without ``administration``, no token for any was taken, of which
+            the SDK does not say why.
         ClientAuthenticationError, ServiceBusAuthenticationError, ServiceBusAuthorizationError: The credentials may not.
     """
     answers: dict[str, Exception | None] = {}
@@ -132,7 +146,7 @@ def provide(
         ]
         answers |= zip(part, tasks.together(*looks), strict=True)
         for answer in answers.values():
-            if isinstance(answer, _NO_RIGHTS):
+            if answer is not None and _forbids(answer):
                 raise answer
     for queue, answer in answers.items():
         if answer is not None:
@@ -140,9 +154,21 @@ def provide(
     found = [queue for queue, answer in answers.items() if answer is None]
     if not found:
         how = "Pass administration=, so that they can be made." if administration is None else "See the cause."
+        cause = answers[wanted[0]]
+        if cause is not None and token_refusal(cause) is not None:
+            how += " If they are there, its key is wrong: it took no token for them."
         text = f"The secondary has none of {len(wanted)} backlog queues ({wanted[0]} ...). {how}"
-        raise BacklogUnavailable(text) from answers[wanted[0]]
+        raise BacklogUnavailable(text) from cause
     return found
+
+
+def _forbids(error: Exception) -> bool:
+    """Whether an error says that the credentials may not, and not that a queue may be missing."""
+    refusal = token_refusal(error)
+    if refusal is None:
+        return isinstance(error, _NO_RIGHTS)
+    # The SDK tells the status of few answers; without it a queue that is missing looks as one that may not be used.
+    return refusal.status not in (None, 404)
 
 
 def _look(client: ServiceBusClient, queue: str) -> None:
@@ -155,18 +181,59 @@ def _provide_one(administration: ServiceBusAdministrationClient, queue: str, rep
     for left in reversed(range(TRIES)):
         try:
             try:
-                administration.get_queue(queue)
+                found = _find(administration, queue)
             except NotFound:
                 _create(administration, queue)
-        except (ClientAuthenticationError, MessagingEntityNotFoundError):
+            else:
+                # It is taken as it is (PN7), and its owner hears what that means.
+                short = short_lock(getattr(found, "lock_duration", None))
+                if short is not None:
+                    reporter.tell(BacklogLockShort(queue, round(short.total_seconds() * 1000)))
+                    _log.warning("%s", short_lock_text(queue, short))
+        except BacklogUnavailable:
             raise
         except Exception as error:
-            if not left:
+            # What its owner has to mend is the same after a pause.
+            if not left or meaning(error) in (Meaning.OWNER, Meaning.MISSING):
                 raise
             reporter.tell(BacklogCreateFailed(queue, str(error) or type(error).__name__, left))
             tasks.sleep(TRY_AGAIN_S)
         else:
             return
+
+
+def _find(administration: ServiceBusAdministrationClient, queue: str) -> QueueProperties:
+    """A backlog queue that is there; raises BacklogUnavailable where its path is a topic's."""
+    try:
+        return administration.get_queue(queue)
+    except AttributeError:
+        # The SDK has no other words for an entity of another kind.
+        if not _is_topic(administration, queue):
+            raise
+        text = f"{queue!r} is a topic in the secondary, and a backlog queue is needed. Delete the topic."
+        raise BacklogUnavailable(text) from None
+
+
+def _is_topic(administration: ServiceBusAdministrationClient, path: str) -> bool:
+    try:
+        administration.get_topic(path)
+    except Exception:  # noqa: BLE001 - whatever it says, it is not known to be one
+        return False
+    return True
+
+
+def short_lock(lock: object) -> timedelta | None:
+    """The lock of a backlog queue when it is shorter than that of the documents; None when it is long enough."""
+    return lock if isinstance(lock, timedelta) and lock < LOCK else None
+
+
+def short_lock_text(queue: str, lock: timedelta) -> str:
+    """What a lock that is too short means, and what to do."""
+    return (
+        f"The lock of the backlog queue {queue!r} lasts {lock.total_seconds():g} seconds instead of "
+        f"{LOCK.total_seconds():g}: what a syphon holds longer comes again, and is delivered twice. Set its lock "
+        "duration to a minute."
+    )
 
 
 def _create(administration: ServiceBusAdministrationClient, queue: str) -> None:
@@ -179,7 +246,7 @@ def _create(administration: ServiceBusAdministrationClient, queue: str) -> None:
                 max_delivery_count=deliveries,
                 default_message_time_to_live=_FOREVER,
                 auto_delete_on_idle=_FOREVER,
-                lock_duration=timedelta(minutes=1),
+                lock_duration=LOCK,
                 dead_lettering_on_message_expiration=True,
                 enable_batched_operations=True,
             )
@@ -236,7 +303,7 @@ def watch_depths(
     while True:
         for queue in queues:
             # The secondary may be away, too; then the last numbers stand until it is back.
-            with contextlib.suppress(AzureError, OSError):
+            with contextlib.suppress(Exception):
                 properties = administration.get_queue_runtime_properties(queue)
                 waiting, dead = properties.active_message_count or 0, properties.dead_letter_message_count or 0
                 reporter.tell(BacklogDepth(queue, waiting, dead))

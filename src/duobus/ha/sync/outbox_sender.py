@@ -4,24 +4,22 @@
 from __future__ import annotations
 
 import contextlib
-import struct
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from azure.core.exceptions import AzureError
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpMessageProperties
-from azure.servicebus.exceptions import MessageSizeExceededError
 
 from duobus.clock import Entropy
 from duobus.ha.bounds import LIST_MAX
-from duobus.ha.classify import condition
 from duobus.ha.closing import prompt
 from duobus.ha.errors import OutboxFailed, TooLargeToDivert
 from duobus.ha.events import Event, Reporter
 from duobus.ha.listing import listed
 from duobus.ha.outbox_events import OutboxBroken, OutboxOverflowed, OutboxSent, OutboxSetAside, OutboxWaits
 from duobus.ha.outbox_message import Packed, pack, unpack
+from duobus.ha.sdk_errors import Meaning, explained, is_message_fault, meaning
 from duobus.ha.sync import tasks
 
 if TYPE_CHECKING:
@@ -38,34 +36,19 @@ if TYPE_CHECKING:
 LOOK_S: Final = 1.0
 #: Bits of the share of a pause that is left to chance.
 _CHANCE_BITS: Final = 16
-#: What a broker answers to a message that it would refuse again.
-_REFUSED_CONDITIONS: Final = frozenset(
-    {
-        "amqp:decode-error",
-        "amqp:invalid-field",
-        "amqp:link:message-size-exceeded",
-        "amqp:not-allowed",
-        "amqp:not-implemented",
-        "com.microsoft:argument-error",
-        "com.microsoft:argument-out-of-range",
-        "com.microsoft:no-matching-subscription",
-    }
-)
+#: What does not pass until somebody mends it, or what nobody knows: the log tells, as not all listen to events.
+_WORTH_A_LINE: Final = frozenset({Meaning.OWNER, Meaning.MISSING, Meaning.UNKNOWN})
+_log = logging.getLogger("duobus.ha")
 
 
 def is_refused(error: Exception) -> bool:
     """Tell whether the message is at fault, and would be refused again.
 
-    An entity that is away, missing, disabled or full, and credentials that are not taken, are no fault of the message:
-    it waits until somebody has mended that.
+    An entity that is away, missing, disabled or full, credentials that are not taken, and a client that its owner
+    closed, are no fault of the message: it waits until somebody has mended that. So it does after an error that nobody
+    knows.
     """
-    if isinstance(error, TooLargeToDivert):
-        return False  # The primary takes it, when it is back.
-    if isinstance(error, (MessageSizeExceededError, TypeError, struct.error, OverflowError)):
-        return True
-    if isinstance(error, AzureError):
-        return condition(error) in _REFUSED_CONDITIONS
-    return isinstance(error, ValueError)
+    return is_message_fault(error)
 
 
 class OutboxSender:
@@ -107,6 +90,8 @@ class OutboxSender:
         self._wakes = [tasks.Event() for _ in range(outbox.in_flight)]
         self._empty = tasks.Event()
         self._entity = ""
+        #: What the last error meant, so that the log says it once.
+        self._said: Meaning | None = None
         self.reporter = Reporter(on_event)
 
     def __enter__(self) -> OutboxSender:
@@ -251,11 +236,15 @@ class OutboxSender:
 
     def _put_off(self, parcel: Parcel, error: Exception) -> None:
         """Try a parcel again after a pause."""
-        text = str(error) or type(error).__name__
+        text, means = explained(error), meaning(error)
         chance = self._entropy.number(_CHANCE_BITS) / (1 << _CHANCE_BITS)
         pause_ms = self._outbox.on_away(parcel, 0.5 + chance / 2)
         left = self._outbox.depth
-        self.reporter.tell(OutboxWaits(self._entity, text, pause_ms, left.messages, left.size))
+        self.reporter.tell(OutboxWaits(self._entity, text, pause_ms, left.messages, left.size, means.value))
+        if means is not self._said:
+            self._said = means
+            if means in _WORTH_A_LINE:
+                _log.warning("%d messages for %r wait in the outbox: %s", left.messages, self._entity, text)
         self._wake()
 
     def _send(self, sender: Any, parcel: Parcel, messages: list[Any]) -> bool:
@@ -273,6 +262,7 @@ class OutboxSender:
                 reporter.tell(OutboxSetAside(self._entity, number, text))
         else:
             outbox.on_sent(parcel)
+            self._said = None
             left = outbox.depth
             reporter.tell(OutboxSent(self._entity, len(messages), left.messages, left.size))
         self._after()

@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from azure.core.exceptions import AzureError
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusQuotaExceededError
 
+from duobus.ha.classify import condition
 from duobus.ha.errors import BacklogUnavailable, NotDiverted, TooLargeToDivert
 from duobus.ha.events import BacklogFailed, Diverted
 from duobus.ha.listing import listed
+from duobus.ha.sdk_errors import is_message_fault
 from duobus.ha.sync import tasks
 from duobus.ha.tracing import diverting
 from duobus.ha.transfer import to_backlog
@@ -134,14 +135,14 @@ class PairedSender:
         pair.check()
         if not isinstance(message, (ServiceBusMessage, AmqpAnnotatedMessage, ServiceBusMessageBatch, Mapping, list)):
             message = list(message)  # The first try would use it up.
-        if not pair.is_diverted(path):
+        if not pair.is_diverted(path, message):
             try:
                 self._at_primary("send_messages", message, timeout=timeout, **kwargs)
             except Exception as error:
-                if not pair.on_send_failed(path, error) and not self._is_full(error):
+                if not pair.on_send_failed(path, error, message) and not self._is_full(error):
                     raise
             else:
-                pair.on_send_succeeded(path)
+                pair.on_send_succeeded(path, message)
                 return
         self._divert(listed(message), timeout)
 
@@ -162,7 +163,10 @@ class PairedSender:
             NotDiverted: The entity has failed over.
             ServiceBusError: What the primary answered.
         """
-        return list(self._direct("schedule_messages", messages, schedule_time_utc, timeout=timeout, **kwargs))
+        if not isinstance(messages, (ServiceBusMessage, AmqpAnnotatedMessage, Mapping)):
+            messages = list(messages)  # It is looked at for keys, which would use it up.
+        call = partial(self._direct, "schedule_messages", messages, schedule_time_utc, timeout=timeout, **kwargs)
+        return list(call(about=messages))
 
     def cancel_scheduled_messages(
         self,
@@ -199,11 +203,11 @@ class PairedSender:
         make = partial((self._choose()).create_message_batch, max_size_in_bytes)
         return tasks.within(OPEN_LIMIT_S, make)
 
-    def _direct(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call the primary's sender for what has no other way."""
+    def _direct(self, name: str, *args: Any, about: Any = None, **kwargs: Any) -> Any:
+        """Call the primary's sender for what has no other way; ``about``: messages that it is about."""
         pair, path = self._pair, self._path
         pair.check()
-        if pair.is_diverted(path):
+        if pair.is_diverted(path, about):
             raise NotDiverted(
                 f"{path} has failed over, and {name} cannot be diverted. Wait for the primary, or send messages with "
                 "scheduled_enqueue_time_utc set."
@@ -211,9 +215,9 @@ class PairedSender:
         try:
             answer = self._at_primary(name, *args, **kwargs)
         except Exception as error:
-            pair.on_send_failed(path, error)
+            pair.on_send_failed(path, error, about)
             raise
-        pair.on_send_succeeded(path)
+        pair.on_send_succeeded(path, about)
         return answer
 
     def _direct_link(self) -> ServiceBusSender:
@@ -283,7 +287,9 @@ class PairedSender:
             except MessageSizeExceededError as error:
                 # It is so for every backlog queue.
                 raise TooLargeToDivert(f"{self._path} has failed over, and {error}", len(left)) from error
-            except Exception as error:  # noqa: BLE001 - whatever it was, another queue may take the message
+            except Exception as error:
+                if is_message_fault(error) and not condition(error):
+                    raise  # It cannot be encoded: no backlog queue is to leave the rotation for that.
                 last = error
                 pair.rotation.drop(queue)
                 pair.reporter.tell(BacklogFailed(queue, str(error)))
@@ -314,7 +320,7 @@ class PairedSender:
         self._is_open = False
         if sender is not None:
             # It is given up, whatever it says.
-            with contextlib.suppress(AzureError, OSError):
+            with contextlib.suppress(Exception):
                 sender.close()
 
 

@@ -11,13 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakKeyDictionary
 
-from azure.core.exceptions import AzureError
-
+from duobus.ha.away import KeyGroup, KeyGroups, keys_of, store_away
 from duobus.ha.classify import Verdict
 from duobus.ha.closing import prompt_client
 from duobus.ha.errors import PairFaulted, PairingRefused
 from duobus.ha.events import FailoverEngaged, Faulted, PrimaryHealthy, Reporter, SendFailed
-from duobus.ha.failover import Change, Failover, State
+from duobus.ha.failover import Change, Failover, Place, State
 from duobus.ha.metrics import metrics_of
 from duobus.ha.options import SendAvailabilityPairedNamespaceOptions
 from duobus.ha.sync import backlog, tasks
@@ -104,6 +103,8 @@ class PairedNamespace:
         self.reporter = Reporter(options.on_event, self._metrics)
         self.rotation = backlog.Rotation((), options.clock, options.entropy)
         self._failover = Failover(_ms(options.failover_interval), _ms(options.ping_primary_interval))
+        #: What of entities is away, while the rest of them is there.
+        self._groups = KeyGroups()
         self._pinger = Pinger(
             primary,
             _ms(options.ping_primary_interval),
@@ -112,6 +113,7 @@ class PairedNamespace:
             options.entropy,
             is_wanted=self._failover.is_diverted,
             on_accepted=self._on_ping_accepted,
+            key_of=self._key_of,
         )
         #: For the engine, and for what is written down of tasks and of clients; never held while something is told.
         self._lock = tasks.lock()
@@ -176,11 +178,21 @@ class PairedNamespace:
         self._advance()
         return self._failover.state(path)
 
+    def fragment_states(self, path: str) -> dict[str, State]:
+        """The state of what of an entity is away by itself, now: ``13/16`` are the keys of fragment 13 of 16."""
+        self._advance()
+        with self._lock:
+            groups = self._groups.of_entity(path)
+        return {group.fragment: self._failover.state(group) for group in groups}
+
     def mark_path_healthy(self, path: str) -> None:
         """End the failover of one entity by hand: sends go to the primary at once."""
         with self._lock:
-            change = self._failover.mark_healthy(path, self._now_ms())
-        self._note(change)
+            places: list[Place] = [path, *self._groups.of_entity(path)]
+            changes = [self._failover.mark_healthy(place, self._now_ms()) for place in places]
+            self._forget(places)
+        for change in changes:
+            self._note(change)
 
     def get_queue_sender(self, queue_name: str, **kwargs: Any) -> PairedSender:
         """Return a sender for a queue of the primary. Arguments are the SDK's."""
@@ -232,31 +244,64 @@ class PairedNamespace:
         if self._fault is not None:
             raise PairFaulted(self._fault)
 
-    def is_diverted(self, path: str) -> bool:
-        """Tell whether sends to an entity go to backlog queues, now."""
-        if self._failover.state(path) is State.HEALTHY:
-            return False  # The healthy way reads no clock.
+    def is_diverted(self, path: str, message: Any = None) -> bool:
+        """Tell whether a message goes to a backlog queue, now; without one, whether all messages of the entity do."""
+        if self._is_calm(path):
+            return False  # The healthy way reads no clock, and looks at no message.
         self._advance()
-        return self._failover.is_diverted(path)
+        return any(map(self._failover.is_diverted, self._places(path, message)))
 
-    def on_send_succeeded(self, path: str) -> None:
+    def on_send_succeeded(self, path: str, message: Any = None) -> None:
         """The primary took a message."""
-        if self._failover.state(path) is not State.HEALTHY:
-            with self._lock:
-                change = self._failover.on_send_succeeded(path, self._now_ms())
+        if self._is_calm(path):
+            return
+        places = self._places(path, message)
+        with self._lock:
+            changes = [self._failover.on_send_succeeded(place, self._now_ms()) for place in places]
+            self._forget(places)
+        for change in changes:
             self._note(change)
 
-    def on_send_failed(self, path: str, error: Exception) -> bool:
+    def on_send_failed(self, path: str, error: Exception, message: Any = None) -> bool:
         """The primary did not take a message; tell whether it is to be diverted."""
-        if self.options.classify(error) is not Verdict.OUTAGE:
+        verdict = self.options.classify(error)
+        if verdict is Verdict.REFUSED:
             return False
         self._advance()
+        away = store_away(error)
+        keys = set() if away is None or message is None else keys_of(message)
         with self._lock:
-            change = self._failover.on_send_failed(path, self._now_ms())
-        if change is not None:
-            self.reporter.tell(SendFailed(path, str(error)))
+            place: Place | None = path if away is None else self._groups.note(path, away, keys)
+            if place is None:
+                return False
+            failover = self._failover
+            failed = failover.on_send_failed if verdict is Verdict.OUTAGE else failover.on_busy
+            change = failed(place, self._now_ms())
+        if change is not None and verdict is Verdict.OUTAGE:
+            self.reporter.tell(SendFailed(path, str(error), _fragment(place)))
         self._note(change)
-        return self._failover.is_diverted(path)
+        return failover.is_diverted(place) or failover.is_diverted(path)
+
+    def _is_calm(self, path: str) -> bool:
+        return self._failover.is_calm(path) and not self._groups.has(path)
+
+    def _places(self, path: str, message: Any) -> list[Place]:
+        """The entity, and the groups of its keys that a message has some of."""
+        if message is None or not self._groups.has(path):
+            return [path]
+        keys = keys_of(message)
+        with self._lock:
+            return [path, *self._groups.of_keys(path, keys)]
+
+    def _forget(self, places: list[Place]) -> None:
+        """Forget the groups among these that are healthy; under the lock."""
+        for place in places:
+            if isinstance(place, KeyGroup) and self._failover.is_calm(place):
+                self._groups.forget(place)
+
+    def _key_of(self, group: KeyGroup, fresh: str) -> str | None:
+        with self._lock:
+            return self._groups.any_key(group, fresh)
 
     def returns(self, path: str) -> int:
         """How often an entity came back from a failover; a link that is older than the last time is stale."""
@@ -279,15 +324,16 @@ class PairedNamespace:
         """Report a change of state, and let the keeper look when it is needed next."""
         if change is None:
             return
-        after_ms = change.at_ms - change.since_ms
+        place, after_ms = change.entity, change.at_ms - change.since_ms
+        path, fragment = (place, "") if isinstance(place, str) else place
         if change.state is State.FAILED_OVER:
-            self.reporter.tell(FailoverEngaged(change.entity, after_ms))
+            self.reporter.tell(FailoverEngaged(path, after_ms, fragment))
         elif change.state is State.HEALTHY:
             was_diverted = change.was is State.FAILED_OVER
-            if was_diverted:
+            if was_diverted and isinstance(place, str):
                 with self._lock:
-                    self._returns[change.entity] += 1
-            self.reporter.tell(PrimaryHealthy(change.entity, change.reason, after_ms, was_diverted))
+                    self._returns[path] += 1
+            self.reporter.tell(PrimaryHealthy(path, change.reason, after_ms, was_diverted, fragment))
         self._wake.set()
 
     def _keep(self) -> None:
@@ -298,16 +344,17 @@ class PairedNamespace:
             ahead_ms = self._pinger.ahead_ms
             with self._lock:
                 due_ms = self._now_ms() + ahead_ms
-                paths = self._failover.pings_due(due_ms)
-            for path in paths:
-                self._spawn(self._pinger.ping, path, due_ms)
+                places = self._failover.pings_due(due_ms)
+            for place in places:
+                self._spawn(self._pinger.ping, place, due_ms)
             with self._lock:
                 next_ms = self._failover.next_ms(ahead_ms)
             self._wake.wait(None if next_ms is None else max(0, next_ms - self._now_ms()) / 1000)
 
-    def _on_ping_accepted(self, path: str) -> None:
+    def _on_ping_accepted(self, place: Place) -> None:
         with self._lock:
-            change = self._failover.on_ping_succeeded(path, self._now_ms())
+            change = self._failover.on_ping_succeeded(place, self._now_ms())
+            self._forget([place])
         self._note(change)
 
     def _spawn(self, function: Callable[..., None], *args: Any) -> tasks.Task:
@@ -367,8 +414,12 @@ class PairedNamespace:
 
 def _leave(sender: ServiceBusSender) -> None:
     # It is given up, whatever it says.
-    with contextlib.suppress(AzureError, OSError):
+    with contextlib.suppress(Exception):
         sender.close()
+
+
+def _fragment(place: Place) -> str:
+    return place.fragment if isinstance(place, KeyGroup) else ""
 
 
 def _host(client: ServiceBusClient) -> str:

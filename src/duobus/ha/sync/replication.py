@@ -7,11 +7,11 @@ Requirements IN8 to IN10. Both copies of a message carry one identifier; the rec
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from azure.core.exceptions import AzureError
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 MESSAGE_ID, SUBJECT = "message_id", "subject"
 #: Pause after a namespace gave no messages because of an error, in seconds; doubled up to the second one.
 RETRY_FIRST_S, RETRY_LAST_S = 0.5, 30.0
+#: Longest that the renewal of a message waits for that of its copy, whose namespace may be away.
+COPY_RENEWAL_S: Final = 5.0
 _TWO: Final = 2
+_UNKNOWN: Final = "The message was not received here, or is settled."
 
 
 def identifier_of(message: ServiceBusMessage | AmqpAnnotatedMessage, identifier: str = MESSAGE_ID) -> str | None:
@@ -85,7 +88,7 @@ class _ReplicationSender:
     def close(self) -> None:
         """Close both senders."""
         for sender in self._senders:
-            with contextlib.suppress(AzureError, OSError):
+            with contextlib.suppress(Exception):
                 prompt(sender).close()
 
     def _prepared(self, message: Any) -> Any:
@@ -217,9 +220,9 @@ class ReplicatedReceiver:
     """Receives from the same entity of two namespaces, and hands out each identifier once (IN8, IN10, I51).
 
     A copy of a message that is done is completed without being handed out. While the first copy is at work a second one
-    waits: it is completed with the first, or handed out when the first was abandoned. What is done is remembered in
-    ``seen``, over restarts; messages without an identifier are handed out as they come. When one namespace is away the
-    other goes on.
+    waits: it is completed when the first is completed or dead-lettered, and handed out when the first was abandoned or
+    deferred. What is done is remembered in ``seen``, over restarts; messages without an identifier are handed out as
+    they come. When one namespace is away the other goes on.
 
     Args:
         receivers: Two peek-lock receivers of the SDK.
@@ -305,16 +308,120 @@ class ReplicatedReceiver:
 
     def abandon_message(self, message: ServiceBusReceivedMessage) -> None:
         """Give a message back; it, or its copy, comes again."""
+        self._release(message)
+        self._side_of(message).receiver.abandon_message(message)
+
+    def dead_letter_message(
+        self, message: ServiceBusReceivedMessage, reason: str | None = None, error_description: str | None = None
+    ) -> None:
+        """Put a message into the dead-letter queue of the namespace that it came from, and be done with it.
+
+        Then it is remembered as done, and its copy in the other namespace is completed: there is one dead letter. A
+        process that dies between the two has the copy handed out, which is dead-lettered, too: two rather than none.
+
+        Args:
+            message: Received here.
+            reason: At most 4,096 characters; a property of the dead letter.
+            error_description: The same.
+
+        Raises:
+            ServiceBusError: It was not dead-lettered, or the answer was lost; nothing is remembered, and the message or
+                its copy comes again.
+            ValueError: It was not received here, or is settled.
+        """
+        side = self._side_of(message)
+        try:
+            side.receiver.dead_letter_message(message, reason=reason, error_description=error_description)
+            # Not before: a copy of what is remembered is completed, and then there would be no dead letter.
+            identifier = identifier_of(message, self._identifier)
+            if identifier is not None:
+                self._seen.record(identifier)
+                for other, copy in self._at_work.pop(identifier, (None, []))[1]:
+                    other.later.append((other.receiver.complete_message, copy))
+        finally:
+            self._release(message)
+
+    def defer_message(self, message: ServiceBusReceivedMessage) -> None:
+        """Put a message aside in the namespace that it came from, until it is asked for by its sequence number.
+
+        A deferred message is not done. Its copy is handed out in its turn, as after ``abandon_message``: it may be
+        worked on while the namespace of the first one is away, or be deferred, too. When one of the two is done, the
+        other one is completed by ``receive_deferred_messages`` and not handed out. Sequence numbers are those of one
+        namespace, so keep ``position_of(message)`` beside the number, of both copies: deferred messages do not expire
+        by themselves.
+
+        Raises:
+            ServiceBusError: It was not deferred, or the answer was lost; the message or its copy comes again, unless it
+                is deferred now.
+            ValueError: It was not received here, or is settled.
+        """
+        side = self._side_of(message)
+        self._release(message)
+        side.receiver.defer_message(message)
+
+    def receive_deferred_messages(
+        self, sequence_numbers: int | list[int], position: int
+    ) -> list[ServiceBusReceivedMessage]:
+        """Return deferred messages of one namespace that are not done yet; those that are done are completed.
+
+        A message whose copy is at work is not among them either: it is given back, and stays deferred.
+
+        Args:
+            sequence_numbers: One or several, as that namespace gave them.
+            position: Which of the two receivers brought them; see ``position_of``.
+
+        Raises:
+            ServiceBusError: That namespace is away, or has no such message.
+            ValueError: There is no such position.
+        """
+        if position not in range(_TWO):
+            raise ValueError(f"position has to be 0 or 1, not {position!r}")
+        side = self._sides[position]
+        messages = side.receiver.receive_deferred_messages(sequence_numbers)
+        return self._sift(side, messages, are_deferred=True)
+
+    def position_of(self, message: ServiceBusReceivedMessage) -> int:
+        """Return which of the two receivers brought a message that is not settled: 0 or 1.
+
+        Raises:
+            ValueError: It was not received here, or is settled.
+        """
+        side = self._sides_of.get(id(message))
+        if side is None:
+            raise ValueError(_UNKNOWN)
+        return self._sides.index(side)
+
+    def renew_message_lock(self, message: ServiceBusReceivedMessage) -> datetime.datetime:
+        """Renew the lock of a message, and return until when it is locked now.
+
+        The lock of a copy that waits in the other namespace is renewed with it where that is possible. Where it is not,
+        as the namespace is away or its receiver is receiving, nothing is raised: when that lock ends, the copy comes
+        again and waits again. Its delivery count is one more then.
+
+        Raises:
+            MessageLockLostError: It is not locked any more, and comes again.
+            ServiceBusError: It was not renewed; try again before the lock ends.
+            ValueError: It was not received here, or is settled.
+        """
+        side = self._sides[self.position_of(message)]
+        until: datetime.datetime = side.receiver.renew_message_lock(message)
+        identifier = identifier_of(message, self._identifier)
+        if identifier is not None:
+            for other, copy in self._at_work.get(identifier, (None, []))[1]:
+                other.renew(copy)
+        return until
+
+    def _release(self, message: ServiceBusReceivedMessage) -> None:
+        """Nobody works on a message any more: give back the copies that wait for it."""
         identifier = identifier_of(message, self._identifier)
         if identifier is not None:
             for side, copy in self._at_work.pop(identifier, (None, []))[1]:
                 side.later.append((side.receiver.abandon_message, copy))
-        self._side_of(message).receiver.abandon_message(message)
 
     def _side_of(self, message: ServiceBusReceivedMessage) -> _Side:
         side = self._sides_of.pop(id(message), None)
         if side is None:
-            raise ValueError("The message was not received here, or is settled.")
+            raise ValueError(_UNKNOWN)
         return side
 
     def _new(self, side: _Side) -> list[ServiceBusReceivedMessage]:
@@ -326,16 +433,29 @@ class ReplicatedReceiver:
             receiver = side.receiver
             self.reporter.tell(ReplicaFailed(receiver.entity_path, receiver.fully_qualified_namespace, text))
             return []
+        return self._sift(side, messages)
+
+    def _sift(
+        self, side: _Side, messages: Iterable[ServiceBusReceivedMessage], *, are_deferred: bool = False
+    ) -> list[ServiceBusReceivedMessage]:
+        """Return messages of a side without what is done and what is at work."""
         found = []
         for message in messages:
             identifier = identifier_of(message, self._identifier)
             if identifier is not None and identifier in self._seen:
-                with contextlib.suppress(AzureError, OSError):
+                with contextlib.suppress(Exception):
                     side.receiver.complete_message(message)
                 continue
             if identifier is not None and identifier in self._at_work:
                 first, copies = self._at_work[identifier]
+                if first is not side and are_deferred:
+                    # It is asked for by its number, so it need not wait here.
+                    with contextlib.suppress(Exception):
+                        side.receiver.abandon_message(message)
+                    continue
                 if first is not side:
+                    # One whose lock has ended in the meantime takes its own place again.
+                    copies[:] = [one for one in copies if one[1].sequence_number != message.sequence_number]
                     copies.append((side, message))
                     continue
                 # The lock of the copy at work is gone: the same copy comes again.
@@ -374,13 +494,19 @@ class _Side:
         self._pause_s = 0.0
         return answer
 
+    def renew(self, message: ServiceBusReceivedMessage) -> None:
+        """Renew the lock of a copy that waits, if nothing is in the way of that."""
+        if self._task is None:
+            with contextlib.suppress(Exception):
+                self.receiver.renew_message_lock(message, timeout=COPY_RENEWAL_S)
+
     def close(self) -> None:
         """End what is under way, and the receiver."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             task.ended()
-        with contextlib.suppress(AzureError, OSError):
+        with contextlib.suppress(Exception):
             self._settle_later()
             prompt(self.receiver).close()
 
@@ -399,5 +525,5 @@ class _Side:
         later, self.later = self.later, []
         for settle, message in later:
             # A lock that is gone is no loss: the copy comes again, and is recognised.
-            with contextlib.suppress(AzureError, OSError):
+            with contextlib.suppress(Exception):
                 settle(message)

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusQuotaExceededError
+from azure.servicebus.exceptions import ServiceBusConnectionError
 
 from duobus.clock import Clock
+from duobus.ha.away import store_away
 from duobus.ha.bounds import SYPHON_HELD_MAX, SYPHON_SENDERS_MAX
 from duobus.ha.classify import Classifier, Verdict, outage
 from duobus.ha.events import (
@@ -24,6 +26,7 @@ from duobus.ha.events import (
     SyphonStopped,
 )
 from duobus.ha.options import POLL_DEFAULT
+from duobus.ha.sdk_errors import Meaning, explained, meaning
 from duobus.ha.sync import tasks
 from duobus.ha.tracing import syphoning
 from duobus.ha.transfer import Undeliverable, from_backlog
@@ -51,6 +54,9 @@ CANNOT_BE_DELIVERED: Final = "The message cannot be delivered to the destination
 EXPIRED: Final = "TTLExpiredException"
 _DESCRIPTION_MAX: Final = 4_000
 _PARTITION_KEY: Final = "x-opt-partition-key"
+#: What does not pass until somebody mends it, or what nobody knows: the log tells, as not all listen to events.
+_WORTH_A_LINE: Final = frozenset({Meaning.OWNER, Meaning.MISSING, Meaning.UNKNOWN})
+_log = logging.getLogger("duobus.ha")
 
 
 class _Parcel(NamedTuple):
@@ -63,14 +69,16 @@ class Syphon:
 
     Any number may run side by side, in any processes. A message is completed in its backlog queue after its destination
     accepted it, so that one which is killed in between brings it twice; duplicate detection at the destination
-    suppresses that. A destination that is away holds up nobody: its messages stay. What can never be delivered goes to
-    the backlog queue's dead letters with a reason.
+    suppresses that. A destination that is away, or takes nothing until somebody mends something (a key that was
+    changed, an entity that is disabled, a client that was closed), holds up nobody: its messages stay. What can never
+    be delivered, as the message is at fault or its destination is gone, goes to the backlog queue's dead letters with a
+    reason.
 
     Args:
         primary: Client of the namespace to deliver to.
         secondary: Client of the namespace that has the backlog queues.
         queues: Their paths.
-        classifier: Which errors mean that a destination is away.
+        classifier: Whether a destination that is gone will be back: its messages stay unless it says ``REFUSED``.
         ttl_mode: ``restart`` or ``remaining``.
         poll: How long a receive waits for messages.
         retry: How long a destination that did not answer is left alone.
@@ -131,6 +139,8 @@ class _Pump:
         self._skipped: dict[str, int] = {}
         #: Path to messages of it that are locked.
         self._held: dict[str, list[ServiceBusReceivedMessage]] = {}
+        #: Path to what its last error meant, so that the log says it once.
+        self._said: dict[str, Meaning] = {}
         #: When the poll that is under way is over; None between two.
         self._poll_ends_ms: int | None = None
         #: When the link was attached, or last brought something.
@@ -230,11 +240,20 @@ class _Pump:
     def _deliver(self, receiver: ServiceBusReceiver, path: str, parcels: list[_Parcel]) -> None:
         """Bring messages of one destination there, one batch for each session or partition key."""
         batches = _batches(parcels)
+        held: list[_Parcel] = []
+        last: Exception | None = None
         while batches:
             left, error = self._deliver_batch(receiver, path, batches.pop(0))
-            if error is not None:
-                self._skip(path, [*left, *(parcel for batch in batches for parcel in batch)], error)
-                return
+            if error is None:
+                continue
+            held, last = held + left, error
+            away = store_away(error)
+            if away is None or not away.slots:
+                held += [parcel for batch in batches for parcel in batch]
+                break
+            # Only keys of a fragment are away. They hold up no others of their entity.
+        if last is not None:
+            self._skip(path, held, last)
 
     def _deliver_batch(
         self, receiver: ServiceBusReceiver, path: str, parcels: list[_Parcel]
@@ -251,35 +270,45 @@ class _Pump:
             try:
                 with syphoning(path, self._queue, [parcel.message for parcel in parcels]):
                     _send(sender, [parcel.message for parcel in parcels])
-            except Exception as error:  # noqa: BLE001 - the classifier says what it means
-                if self._is_away(error):
+            except Exception as error:  # noqa: BLE001 - the table says what it means
+                if not self._is_hopeless(error):
                     return parcels, error
             else:
+                self._said.pop(path, None)
                 self._complete(receiver, path, parcels)
                 return [], None
         for index, parcel in enumerate(parcels):
             try:
                 with syphoning(path, self._queue, [parcel.message]):
                     _send(sender, parcel.message)
-            except Exception as error:  # noqa: BLE001 - the classifier says what it means
-                if self._is_away(error):
+            except Exception as error:  # noqa: BLE001 - the table says what it means
+                if not self._is_hopeless(error):
                     return parcels[index:], error
                 text = f"{path}: {type(error).__name__}: {error}"
                 self._bury(receiver, parcel.received, path, CANNOT_BE_DELIVERED, text)
             else:
+                self._said.pop(path, None)
                 self._complete(receiver, path, [parcel])
         return [], None
 
-    def _is_away(self, error: Exception) -> bool:
-        """Tell whether the message is to stay in the backlog: the destination is away, busy, or full."""
-        return isinstance(error, ServiceBusQuotaExceededError) or self._syphon._classifier(error) is not Verdict.REFUSED
+    def _is_hopeless(self, error: Exception) -> bool:
+        """Tell whether the destination will never take the message; anything else stays in the backlog."""
+        means = meaning(error)
+        if means is Meaning.MISSING:
+            return self._syphon._classifier(error) is Verdict.REFUSED
+        return means is Meaning.MESSAGE
 
     def _skip(self, path: str, parcels: list[_Parcel], error: Exception) -> None:
         """Leave a destination alone for a while, so that it holds up nobody (I49)."""
         self._skipped[path] = self._syphon._clock.monotonic_ms() + self._syphon._retry_ms
         self._hold(path, parcels)
-        text = str(error) or type(error).__name__
-        self._syphon._reporter.tell(SyphonSkipped(path, self._queue, len(parcels), text))
+        text, means = explained(error), meaning(error)
+        self._syphon._reporter.tell(SyphonSkipped(path, self._queue, len(parcels), text, means.value))
+        if means in _WORTH_A_LINE and self._said.get(path) is not means:
+            if len(self._said) >= SYPHON_SENDERS_MAX:
+                self._said.clear()
+            self._said[path] = means
+            _log.warning("messages for %r wait in the backlog queue %r: %s", path, self._queue, text)
         self._close_senders([path])
 
     def _hold(self, path: str, parcels: list[_Parcel]) -> None:

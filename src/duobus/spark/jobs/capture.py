@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from duobus.spark.jobs.cfg import needed
 from duobus.spark.jobs.failing import cause_of, spark_errors
-from duobus.spark.jobs.summary import JobError, Settings, Summary, Tell, connection_of, followed, given_of, settings_of
+from duobus.spark.jobs.staging import clear_staging
+from duobus.spark.jobs.summary import (
+    JobError,
+    Settings,
+    Summary,
+    Tell,
+    connection_of,
+    followed,
+    given_of,
+    settings_of,
+    settle_stopped,
+)
 from duobus.spark.options import CHOICE, DURATION, SOURCE_OPTIONS, TEXT, Option
 
 if TYPE_CHECKING:
@@ -34,6 +45,10 @@ MESSAGES_PER_TRIGGER: Final = "50000"
 #: them, though they are hardly ever of more than two hours; beyond so many it sorts the rest.
 FOLDERS_AT_A_TIME: Final = 4
 _FOLDERS_SETTING: Final = "spark.sql.maxConcurrentOutputFileWriters"
+#: How times are written. Spark's own default has neither statistics, by which readers skip, nor a zone.
+TIMES: Final = "TIMESTAMP_MICROS"
+_TIMES_SETTING: Final = "spark.sql.parquet.outputTimestampType"
+_TIMES_DEFAULT: Final = "INT96"
 
 #: Of the source, what a capture hands on.
 _READ: Final = (
@@ -111,7 +126,10 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = lambda _: None
         query = started(spark, settings, path, checkpoint)
     except spark_errors() as error:
         raise JobError(cause_of(error)) from error
-    return summary.done(spark, settings, **followed(query, tell), path=path, checkpoint=checkpoint)
+    counts = followed(query, tell)
+    if settings["readMode"] == "claim":
+        settle_stopped(settings, checkpoint)
+    return summary.done(spark, settings, **counts, path=path, checkpoint=checkpoint)
 
 
 def started(spark: SparkSession, settings: Settings, path: str, checkpoint: str) -> StreamingQuery:
@@ -142,6 +160,8 @@ class _Writer:
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         if self._query is None:
             self._query = query_of(frame.sparkSession, self._checkpoint)
+            # What was killed in the middle of a batch is followed by the same batch, so it is cleared here.
+            clear_staging(self._path, self._query)
         write_batch(frame, self._path, f"{self._query}-{batch_id:08d}", self._compression)
 
 
@@ -168,6 +188,8 @@ def write_batch(frame: DataFrame, path: str, batch: str, compression: str) -> No
     # Of the session of the query, a copy of the user's. Who has set it has a reason.
     if int(frame.sparkSession.conf.get(_FOLDERS_SETTING, "0") or 0) == 0:
         frame.sparkSession.conf.set(_FOLDERS_SETTING, str(FOLDERS_AT_A_TIME))
+    if frame.sparkSession.conf.get(_TIMES_SETTING, _TIMES_DEFAULT) == _TIMES_DEFAULT:
+        frame.sparkSession.conf.set(_TIMES_SETTING, TIMES)
     # In UTC, whatever the time zone of the session.
     days = F.unix_seconds("enqueued_time")
     named = frame.withColumns(

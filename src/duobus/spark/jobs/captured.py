@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.spark.jobs.failing import cause_of, spark_errors
@@ -47,26 +48,43 @@ def captured(spark: SparkSession, path: str) -> DataFrame:
         raise JobError(f"The folder {path!r} cannot be read: {cause_of(error)}") from None
     if not files:
         raise JobError(f"The folder {path!r} holds no captured messages. Has capture run, with this path?")
-    tasks = max(1, len(files) // _FILES_PER_TASK)
-    names = spark.createDataFrame([(file,) for file in files], "file string").repartition(tasks)
-    faults = names.mapInArrow(_faults, "fault string").limit(TOLD_MAX).collect()
+    faults = faults_in(spark, files, tuple(TYPES))
     if faults:
-        raise JobError(
-            f"{' '.join(row.fault for row in faults)} Nothing was sent. Move such files away, or capture them again."
-        )
+        raise JobError(f"{' '.join(faults)} Nothing was sent. Move such files away, or capture them again.")
     return frame
 
 
-def _faults(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def faults_in(spark: SparkSession, files: list[str], needed: tuple[str, ...]) -> list[str]:
+    """What is wrong with some files of captured messages, of the first few that have a fault.
+
+    Args:
+        spark: The session.
+        files: Their addresses.
+        needed: Columns that each has to have.
+    """
+    if not files:
+        return []
+    tasks = max(1, len(files) // _FILES_PER_TASK)
+    names = spark.createDataFrame([(file,) for file in files], "file string").repartition(tasks)
+    found = names.mapInArrow(partial(_faults, needed=needed), "fault string").limit(TOLD_MAX).collect()
+    return [row.fault for row in found]
+
+
+def _faults(batches: Iterator[pa.RecordBatch], needed: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     for batch in batches:
-        told = [fault for file in batch.column(0).to_pylist() if (fault := fault_of(file)) is not None]
+        told = [fault for file in batch.column(0).to_pylist() if (fault := fault_of(file, needed)) is not None]
         yield pa.RecordBatch.from_pydict({"fault": pa.array(told, pa.string())})
 
 
-def fault_of(file: str) -> str | None:
-    """What is wrong with a file of captured messages; None if nothing is, or it is where only Spark can read."""
+def fault_of(file: str, needed: tuple[str, ...] = tuple(TYPES)) -> str | None:
+    """What is wrong with a file of captured messages; None if nothing is, or it is where only Spark can read.
+
+    Args:
+        file: Its address.
+        needed: Columns that it has to have.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
     from pyarrow import fs
@@ -76,17 +94,29 @@ def fault_of(file: str) -> str | None:
     except (pa.ArrowInvalid, OSError):
         return None
     try:
-        schema = pq.read_schema(inner, filesystem=system)
+        metadata = pq.read_metadata(inner, filesystem=system)
+        schema = metadata.schema.to_arrow_schema()
     except (pa.ArrowException, OSError) as error:
         return f"The file {file} is no Parquet file that can be read: {str(error).splitlines()[0]}"
     for name, kind in TYPES.items():
         index = schema.get_field_index(name)
         if index < 0:
-            if name not in IN_PATHS:
+            if name not in IN_PATHS and name in needed:
                 return f"The file {file} has no column {name!r}."
         elif not _fits(kind, schema.field(index).type):
             return f"The file {file} has the column {name!r} as {schema.field(index).type}, not as {kind}."
+        elif kind == "timestamp" and _is_in_nanoseconds(metadata.schema, name):
+            return f"The file {file} has the column {name!r} in nanoseconds, and Spark reads microseconds."
     return None
+
+
+def _is_in_nanoseconds(schema: Any, name: str) -> bool:
+    """Whether a column is of a type that Spark does not read; pandas writes it, and Spark's own old one looks alike."""
+    columns = (schema.column(index) for index in range(len(schema)))
+    return any(
+        column.path == name and column.physical_type == "INT64" and "nano" in str(column.logical_type).lower()
+        for column in columns
+    )
 
 
 def _fits(kind: str, found: pa.DataType) -> bool:

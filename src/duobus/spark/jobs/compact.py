@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from duobus.spark.errors import OptionError
 from duobus.spark.jobs.cfg import needed, settings
 from duobus.spark.jobs.failing import cause_of, spark_errors
+from duobus.spark.jobs.summary import RUNS_PATH, Summary
 from duobus.spark.jobs.tables import COMPACTED_DDL, DAY_SQL, RECORD, RECORD_DDL, read_table
 from duobus.spark.options import NAMES, TEXT, Option
 
@@ -60,9 +61,10 @@ EXAMPLE: Final = "duobus spark compact --metering /var/lib/duobus --compacted /l
 
 def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """Compact by settings as ``OPTIONS`` tells them; see ``compact``."""
-    parsed = settings(cfg, OPTIONS)
+    parsed, summary = settings(cfg, (*OPTIONS, RUNS_PATH)), Summary("compact")
     tell("reading metering files")
-    return compact(spark, CompactConfig(parsed["metering"], needed(parsed, "compacted"), parsed["damaged"]))
+    found = compact(spark, CompactConfig(parsed["metering"], needed(parsed, "compacted"), parsed["damaged"]))
+    return summary.kept(spark, parsed, found)
 
 
 def compact(spark: SparkSession, config: CompactConfig) -> dict[str, Any]:

@@ -152,7 +152,7 @@ class _Work:
                 continue
             try:
                 self._receiver.complete_message(message)
-            except sdk.ServiceBusError as error:
+            except (sdk.ServiceBusError, sdk.MessageAlreadySettled) as error:
                 # Sent, and still there: it is tried again when it comes again, with the same id.
                 self._said = self._said or f"{number}: {error}"
                 self._tries[number] += 1

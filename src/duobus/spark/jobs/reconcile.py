@@ -16,8 +16,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.spark.errors import OptionError
+from duobus.spark.jobs.captured import faults_in
 from duobus.spark.jobs.cfg import needed, settings
 from duobus.spark.jobs.failing import cause_of, spark_errors
+from duobus.spark.jobs.summary import RUNS_PATH, JobError, Summary
 from duobus.spark.jobs.tables import demand_columns, is_missing
 from duobus.spark.options import DURATION, NAMES, SWITCH, TEXT, Option
 from duobus.spark.schema import COLUMNS
@@ -99,7 +101,7 @@ EXAMPLE: Final = "duobus spark reconcile --a /lake/east --b /lake/west --out /la
 
 def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """Reconcile by settings as ``OPTIONS`` tells them; see ``reconcile`` and ``follow``."""
-    parsed = settings(cfg, OPTIONS)
+    parsed, summary = settings(cfg, (*OPTIONS, RUNS_PATH)), Summary("reconcile")
     names = parsed["names"]
     if len(names) != 2:
         raise OptionError(f"'names' has {len(names)} names; the sides are two.")
@@ -116,9 +118,14 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Callable[[str], None]
         (names[0], names[1]),
     )
     tell("comparing captures")
-    if parsed["checkpointPath"] is None:
-        return reconcile(spark, config)
-    return follow(spark, config, parsed["checkpointPath"])
+    try:
+        if parsed["checkpointPath"] is None:
+            found = reconcile(spark, config)
+        else:
+            found = follow(spark, config, parsed["checkpointPath"])
+        return summary.kept(spark, parsed, found)
+    except spark_errors() as error:
+        raise JobError(f"The captures could not be compared: {cause_of(error)}") from error
 
 
 def follow(spark: SparkSession, config: ReconcileConfig, checkpoint: str) -> dict[str, Any]:
@@ -292,19 +299,32 @@ def _types(spark: SparkSession, folder: str) -> list[str]:
     """The columns of a message that a capture has.
 
     Raises:
-        OptionError: It is no capture, or there is none.
+        OptionError: It is no capture, or there is none, or a file in it cannot be read.
     """
+    reader = spark.read.schema(_ddl(["body"]))
     try:
         # With all files' schemas, so that one of another kind is refused here and not in the middle.
         types = dict(spark.read.option("mergeSchema", "true").parquet(folder).dtypes)
     except spark_errors() as error:
-        missing = "does not exist" if is_missing(error) else f"cannot be read: {cause_of(error)}"
-        raise OptionError(f"The capture '{folder}' {missing}.") from error
+        if is_missing(error):
+            raise OptionError(f"The capture '{folder}' does not exist.") from error
+        # What the files' own footers say names the file; Spark names a type of Parquet alone.
+        told = _faults(spark, reader.parquet(folder)) or cause_of(error)
+        raise OptionError(f"The capture '{folder}' cannot be read: {told}") from error
     # Of folders such as entity=7 Spark makes numbers.
     types |= {column: "string" for column in ("namespace", "entity") if column in types}
     present = [column for column in COLUMN_NAMES if column in types]
     demand_columns(types, ", ".join(f"{column} {_TYPES[column]}" for column in (*NEEDED, *present)), folder)
+    # Not all that has a schema can be read: Spark would fail in the middle, with a trace of each task.
+    if told := _faults(spark, reader.parquet(folder)):
+        raise OptionError(f"The capture '{folder}' cannot be read: {told}")
     return present
+
+
+def _faults(spark: SparkSession, frame: DataFrame) -> str:
+    """What is wrong with the files of a capture, in a sentence each; empty if nothing is."""
+    faults = faults_in(spark, frame.inputFiles(), NEEDED)
+    return f"{' '.join(faults)} Nothing was written. Write such files with Spark, or move them away." if faults else ""
 
 
 def _ddl(columns: list[str]) -> str:

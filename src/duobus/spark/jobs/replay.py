@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from duobus.spark.connection import place_of
+from duobus.spark.connection import demand_reachable, place_of
 from duobus.spark.destinations import advice_on
 from duobus.spark.errors import OptionError
 from duobus.spark.identity import check_write_id
@@ -99,6 +99,7 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = lambda _: None
     summary = Summary(NAME)
     prefix = _prefix(settings)
     warnings = []
+    demand_reachable(place_of(settings))
     destination = settings["queue"] or settings["topic"]
     if destination is not None and (advice := advice_on(place_of(settings), destination)) is not None:
         warnings.append(advice)

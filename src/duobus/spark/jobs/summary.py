@@ -8,8 +8,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.clock import Clock
+from duobus.spark.connection import place_of
+from duobus.spark.ending import settle_committed
 from duobus.spark.jobs.cfg import settings, text_of
 from duobus.spark.jobs.failing import cause_of, spark_errors
+from duobus.spark.jobs.stopping import WAS_STOPPED
 from duobus.spark.options import CONNECTION_OPTIONS, DURATION, TEXT, Option, Parsed
 
 if TYPE_CHECKING:
@@ -90,11 +93,27 @@ class Summary:
         """Return the summary, and put it into the table of runs if one is kept."""
         seconds = (self._clock.monotonic_ms() - self._began_ms) / 1000
         summary: dict[str, Any] = {"job": self._job, "seconds": round(seconds, 3), **members}
+        return self.kept(spark, cfg, summary)
+
+    def kept(self, spark: SparkSession, cfg: Parsed, summary: dict[str, Any]) -> dict[str, Any]:
+        """Return a summary as it is, and put it into the table of runs if one is kept."""
         if cfg["runsPath"] is not None:
+            seconds = (self._clock.monotonic_ms() - self._began_ms) / 1000
             started = datetime.fromtimestamp(self._started_ms / 1000, UTC)
             row = (self._job, started, seconds, True, json.dumps(summary, default=str))
             spark.createDataFrame([row], _RUNS_DDL).coalesce(1).write.mode("append").parquet(cfg["runsPath"])
         return summary
+
+
+def settle_stopped(settings: Settings, checkpoint: str) -> None:
+    """Remove the last batch of a query that was stopped, if it is committed; one that ended by itself has done so.
+
+    Args:
+        settings: With the connection.
+        checkpoint: Of the query.
+    """
+    if settings["every"] is not None or WAS_STOPPED.is_set():
+        settle_committed(place_of(settings), checkpoint)
 
 
 def followed(query: StreamingQuery, tell: Tell) -> dict[str, Any]:

@@ -17,7 +17,17 @@ from duobus.spark.connection import Place, client, namespace_of, place_of
 from duobus.spark.errors import OptionError
 from duobus.spark.jobs.cfg import needed
 from duobus.spark.jobs.failing import cause_of, spark_errors
-from duobus.spark.jobs.summary import JobError, Settings, Summary, Tell, connection_of, followed, given_of, settings_of
+from duobus.spark.jobs.summary import (
+    JobError,
+    Settings,
+    Summary,
+    Tell,
+    connection_of,
+    followed,
+    given_of,
+    settings_of,
+    settle_stopped,
+)
 from duobus.spark.options import CHOICE, CONNECTION_OPTIONS, DURATION, SOURCE_OPTIONS, TEXT, Option, parse
 
 if TYPE_CHECKING:
@@ -96,6 +106,7 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = lambda _: None
     except spark_errors() as error:
         raise JobError(cause_of(error)) from error
     found = followed(query, tell)
+    settle_stopped(settings, needed(settings, "checkpoint"))
     by_outcome: dict[str, dict[str, int]] = {}
     for (outcome, path), number in counts.most_common(PATHS_TOLD_MAX):
         by_outcome.setdefault(outcome, {})[path] = number

@@ -17,6 +17,7 @@ from duobus.model.metering import KINDS
 from duobus.spark.errors import OptionError
 from duobus.spark.jobs import compact
 from duobus.spark.jobs.cfg import needed, settings
+from duobus.spark.jobs.summary import RUNS_PATH, Summary
 from duobus.spark.jobs.tables import COMPACTED_DDL, DAY_OF_HOUR_SQL, HOUR_NO_SQL, HOUR_SQL, USAGE_DDL, read_table
 from duobus.spark.options import SWITCH, TEXT, Option
 from duobus.spark.prices import PER_GIB, PER_MILLION, PLACES, Prices, plain, read_prices
@@ -71,7 +72,7 @@ EXAMPLE: Final = (
 
 def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """Compute usage by settings as ``OPTIONS`` tells them; see ``usage``."""
-    parsed = settings(cfg, OPTIONS)
+    parsed, summary = settings(cfg, (*OPTIONS, RUNS_PATH)), Summary("usage")
     config = UsageConfig(
         needed(parsed, "compacted"),
         needed(parsed, "out"),
@@ -80,7 +81,7 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Callable[[str], None]
         parsed["damaged"],
         parsed["check"],
     )
-    return usage(spark, config, tell)
+    return summary.kept(spark, parsed, usage(spark, config, tell))
 
 
 def usage(spark: SparkSession, config: UsageConfig, tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:

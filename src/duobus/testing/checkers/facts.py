@@ -15,6 +15,7 @@ from duobus.testing.history import (
     DEFER,
     RELEASE,
     Admitted,
+    AskedFor,
     CancelBegin,
     Crash,
     Delivery,
@@ -121,11 +122,13 @@ class Setup:
         lateness_ms: How late a scheduled message may come; set it only when receivers idled (I15).
         expiry_slack_ms: How late the broker may act on the end of a lock (I19).
         reroute_ms: How long a keyless send may take when fragments are down (I27).
+        answer_ms: How long any send may wait for its outcome (I38); None leaves it unchecked.
         concurrent_senders: Senders at work at the same time (I26).
         closed_loop: Whether senders waited for outcomes, so that shares of fragments must be even (I26).
     """
 
     __slots__ = (
+        "answer_ms",
         "closed_loop",
         "concurrent_senders",
         "entities",
@@ -149,6 +152,7 @@ class Setup:
         lateness_ms: int | None = None,
         expiry_slack_ms: int = 1000,
         reroute_ms: int = 15_000,
+        answer_ms: int | None = None,
         concurrent_senders: int = 1,
         closed_loop: bool = False,
     ) -> None:
@@ -160,6 +164,7 @@ class Setup:
         self.lateness_ms = lateness_ms
         self.expiry_slack_ms = expiry_slack_ms
         self.reroute_ms = reroute_ms
+        self.answer_ms = answer_ms
         self.concurrent_senders = concurrent_senders
         self.closed_loop = closed_loop
 
@@ -241,7 +246,9 @@ class Facts:
         by_token: First delivery with each token.
         operations: Every operation by number.
         sends: Every send in order; ``sends_of`` by uid, ``settles_of`` and ``renewals_of`` by token.
-        sessions: What happened to sessions, in order; ``session_freed`` by entity, session and time of the grant.
+        sessions: What happened to sessions, in order; ``session_freed``: the last time, by entity, session and time of
+            the grant.
+        asked_for: The first request for a deferred message, by entity and number.
     """
 
     def __init__(self, history: History, setup: Setup) -> None:
@@ -269,6 +276,7 @@ class Facts:
         self.waits: list[WaitedInVain] = []
         self.numbers_told: list[NumberTold] = []
         self.expiries: list[Expired] = []
+        self.asked_for: dict[tuple[str, int], AskedFor] = {}
         self.quarantined: list[Quarantined] = []
         self.placements: list[Turn | FragmentsDown | FragmentsUp | FragmentsLate] = []
         self.keyless_late: list[KeylessLate] = []
@@ -365,7 +373,9 @@ class Facts:
         elif isinstance(event, Admitted):
             self.admitted[event.entity, event.uid, event.key].append(event)
         elif isinstance(event, SessionFreed):
-            self.session_freed.setdefault((event.entity, event.session, event.accepted_ms), event)
+            self.session_freed[event.entity, event.session, event.accepted_ms] = event
+        elif isinstance(event, AskedFor):
+            self.asked_for.setdefault((event.entity, event.seq), event)
         else:
             raise TypeError(f"no checker knows {event!r}")
 

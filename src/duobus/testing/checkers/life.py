@@ -19,7 +19,13 @@ NOT_FOUND: Final = "amqp:not-found"
 ENTITY_DISABLED: Final = "com.microsoft:entity-disabled"
 QUOTA_EXCEEDED: Final = "amqp:resource-limit-exceeded"
 #: A store is away, or the broker is on its way down: to be tried again.
-TRANSIENT: Final = ("com.microsoft:server-busy", "amqp:internal-error", "amqp:connection:forced", "amqp:link:stolen")
+TRANSIENT: Final = (
+    "com.microsoft:server-busy",
+    "com.microsoft:timeout",
+    "amqp:internal-error",
+    "amqp:connection:forced",
+    "amqp:link:stolen",
+)
 GONE: Final = "gone"
 
 #: What travels when a change is made has arrived after this long.

@@ -229,7 +229,10 @@ def too_many_copies(invariant: int, facts: Facts, uid: str, deliveries: list[Del
 
 
 def time_to_live(facts: Facts) -> Iterator[Violation]:
-    """I22: nothing is delivered after its expiry; what expired is removed or dead-lettered as the entity says."""
+    """I22: nothing is delivered after its expiry; what expired is removed or dead-lettered as the entity says.
+
+    What is deferred expires only after somebody has asked for it.
+    """
     for delivery in facts.deliveries:
         begins = facts.sends_of.get(delivery.uid)
         rules = facts.setup.rules(delivery.entity)
@@ -239,6 +242,9 @@ def time_to_live(facts: Facts) -> Iterator[Violation]:
         if ttl is not None and delivery.broker_ms > delivery.enqueued_ms + ttl:
             yield Violation(22, f"{delivery.uid} was delivered after its expiry", begins[0], delivery)
     for notice in facts.expiries:
+        asked = facts.asked_for.get((notice.entity, notice.seq))
+        if notice.was_deferred and (asked is None or asked.index > notice.index):
+            yield Violation(22, f"{notice.uid} was deferred and expired though nobody asked for it", notice)
         if notice.dead_lettered != facts.setup.rules(notice.entity).dead_letter_on_expiry:
             yield Violation(22, f"{notice.uid} expired against the rule of {notice.entity}", notice)
         for again in facts.by_message.get((notice.entity, MAIN, notice.seq), ()):

@@ -25,7 +25,7 @@ _Wait = tuple[int, int, Delivery, Delivery]
 
 
 def delivery_count(facts: Facts) -> Iterator[Violation]:
-    """I6: counts are 1, 2, 3 ... and end at the maximum; the dead-letter queue gets a message once.
+    """I6: counts are 1, 2, 3 ... and end at the maximum; the dead-letter queue gets a message once, and counts nothing.
 
     A crash may forget deliveries since the fragment's last commit and nothing else (design 3.9). Deliveries that
     no client saw, because a connection or process died, leave gaps; an outcome ``released`` does not count, and
@@ -40,7 +40,10 @@ def delivery_count(facts: Facts) -> Iterator[Violation]:
                 if delivery.delivery_count > limit:
                     yield Violation(6, f"{delivery.uid} was delivered more than {limit} times", delivery)
         for earlier, later in pairwise(row):
-            yield from _count_step(facts, row, earlier, later)
+            if subqueue == MAIN:
+                yield from _count_step(facts, row, earlier, later)
+            elif later.delivery_count != earlier.delivery_count:
+                yield Violation(6, f"the count of {later.uid} changed in the {subqueue} queue", earlier, later)
     yield from _dead_letter_once(facts)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from duobus.testing.checkers.facts import Facts, Operation, Violation, accepted_by
 from duobus.testing.checkers.messages import too_many_copies
-from duobus.testing.history import TIMED_OUT, Delivery, FragmentsDown, Peeked, SendBegin, Turn
+from duobus.testing.history import TIMED_OUT, UNKNOWN, Delivery, Event, FragmentsDown, Peeked, SendBegin, Turn
 from duobus.testing.late_history import FragmentsLate
 
 # What an operation faced while it lasted.
@@ -23,7 +23,7 @@ def fragment_isolation(facts: Facts) -> Iterator[Violation]:
         last = operation.ends[-1]
         if situation == _LIVE:
             fail, info = operation.fail, operation.info
-            if (fail is not None and fail.transient) or (info is not None and info.reason == TIMED_OUT):
+            if (fail is not None and fail.transient) or (info is not None and info.reason in (TIMED_OUT, UNKNOWN)):
                 yield Violation(9, f"{begin.uid} failed though a live fragment could take it", begin, last)
         elif situation in (_DEAD, _ALL_DEAD) and operation.steady and operation.ok is not None:
             yield Violation(9, f"{begin.uid} was acknowledged while its fragment was down", begin, last)
@@ -155,6 +155,8 @@ def send_outcome(facts: Facts) -> Iterator[Violation]:
         waits = not begin.settled and not ends and facts.drained is not None
         if waits and begin.connection not in facts.link_lost:
             yield Violation(38, f"the send of {begin.uid} was never answered", begin)
+        if ends and _is_late(facts, begin, ends[0]):
+            yield Violation(38, f"the send of {begin.uid} was answered late, or never", begin, ends[0])
         fail = facts.end(begin).fail
         if fail is not None and not (fail.condition and "TrackingId:" in fail.text):
             yield Violation(38, f"the refusal of {begin.uid} lacks a condition or a tracking id", begin, fail)
@@ -166,6 +168,18 @@ def send_outcome(facts: Facts) -> Iterator[Violation]:
         begins = facts.sends_of.get(uid)
         if begins and not any(facts.end(begin).possible for begin in begins):
             yield Violation(38, f"{uid} was refused and is there", *begins, event)
+
+
+def _is_late(facts: Facts, begin: SendBegin, end: Event) -> bool:
+    """Whether an answer took longer than it may where stores are lost.
+
+    What is sent in a transaction is answered with the discharge, which may wait for its store far longer than a send;
+    and what is scheduled by a request may wait for as long as the request says.
+    """
+    limit_ms = facts.setup.answer_ms
+    if limit_ms is None or begin.transaction is not None or begin.scheduled_ms is not None:
+        return False
+    return end.at_ms - begin.at_ms > limit_ms
 
 
 def presettled_send(facts: Facts) -> Iterator[Violation]:

@@ -121,8 +121,11 @@ class Entities:
         else:
             await self._queues.delete(home, thing.path)
 
-    def entry(self, thing: Thing, place: Place) -> str:
-        """The Atom entry of something. Keywords in its address have capitals (rule 0.8)."""
+    def entry(self, thing: Thing, place: Place, *, is_answer: bool = False) -> str:
+        """The Atom entry of something. Keywords in its address have capitals (rule 0.8).
+
+        ``is_answer``: to a request that has created or changed it.
+        """
         if isinstance(thing, tuple):
             subscription, rule = thing
             url, kind, inside = f"{subscription.path}/Rules/{rule.name}", documents.RULE, write_rule(rule)
@@ -130,11 +133,14 @@ class Entities:
         else:
             url, created_ms, updated_ms = thing.path, thing.description.created_at_ms, thing.description.updated_at_ms
             if isinstance(thing, Subscription):
-                kind, inside = documents.SUBSCRIPTION, self._topics.subscription_inside(thing, place)
+                kind, inside = (
+                    documents.SUBSCRIPTION,
+                    self._topics.subscription_inside(thing, place, is_answer=is_answer),
+                )
             elif isinstance(thing, Topic):
-                kind, inside = documents.TOPIC, self._topics.inside(thing)
+                kind, inside = documents.TOPIC, self._topics.inside(thing, is_answer=is_answer)
             else:
-                kind, inside = documents.QUEUE, self._queues.inside(thing, place)
+                kind, inside = documents.QUEUE, self._queues.inside(thing, place, is_answer=is_answer)
         return documents.entry(
             kind,
             inside,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from duobus.errors import ArgumentInvalid
@@ -12,6 +13,8 @@ from duobus.model.durations import parse_duration
 #: Longest part of a wrong value that an error quotes, in characters.
 _SHOWN: Final = 64
 _NUMBER: Final = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+_FRACTION: Final = re.compile(r"(\.\d{6})\d+", re.ASCII)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -65,6 +68,23 @@ class Fields:
         if value is None:
             raise ArgumentInvalid(f"{name} cannot be infinite.")
         return value
+
+    def instant(self, name: str) -> int:
+        """A time in ms since the epoch; 0 when it is left out, or before that, which is how clients write none."""
+        text = (self.node.text_of(name) or "").strip()
+        if not text:
+            return 0
+        try:
+            # Clients write up to seven digits of a second; six are understood.
+            moment = datetime.fromisoformat(_FRACTION.sub(r"\1", text))
+        except ValueError:
+            raise _wrong(name, text, "a time like 2026-11-21T00:20:27Z") from None
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        try:
+            return max(0, (moment - _EPOCH) // timedelta(milliseconds=1))
+        except OverflowError:
+            return 0
 
     def text(self, name: str) -> str | None:
         """A text; an empty one reads as none, which is how some clients clear it (rule 0.27)."""

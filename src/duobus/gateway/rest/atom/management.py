@@ -20,10 +20,9 @@ from duobus.gateway.rest.atom.place import Place
 from duobus.gateway.rest.atom.queues import demand_target
 from duobus.gateway.rest.atom.resources import Resource, resource_of
 from duobus.gateway.rest.bodies import BodyRoom, read_body
-from duobus.gateway.rest.guard import Guard
+from duobus.gateway.rest.guard import Guard, Lacking, RightLacking
 from duobus.gateway.rest.repeats import Done, Repeats
 from duobus.gateway.rest.target import MethodUnknown, Target
-from duobus.model.address import not_found
 from duobus.model.description import Right, TopicDescription
 from duobus.model.http_options import HttpOptions
 from duobus.telemetry.audit_log import AuditTrail
@@ -38,6 +37,13 @@ _FORWARDS: Final = (
     ("forward_to", "ServiceBusSupplementaryAuthorization"),
     ("forward_dead_lettered_messages_to", "ServiceBusDlqSupplementaryAuthorization"),
 )
+#: Kind of resource to what it is called in refusals, and whether it is a list.
+_PARTS: Final = {
+    resources.SUBSCRIPTION: ("Subscription", False),
+    resources.SUBSCRIPTIONS: ("Subscription", True),
+    resources.RULE: ("Rule", False),
+    resources.RULES: ("Rule", True),
+}
 _LISTED: Final = (resources.QUEUES, resources.TOPICS, resources.SUBSCRIPTIONS, resources.RULES)
 
 
@@ -92,9 +98,15 @@ class Management:
         resource = resource_of(target)
         # The namespace's name and kind are for everybody with a good token (A.5.8).
         right = None if resource.kind == resources.NAMESPACE else Right.MANAGE
-        who = self._guard.demand(request, target, namespace, right)
         home = self._unit.namespace(namespace.name)
-        if request.method in {"GET", "HEAD"}:
+        is_read = request.method in {"GET", "HEAD"}
+        try:
+            who = self._guard.demand(request, target, namespace, right, lacking(resource, request.method))
+        except RightLacking:
+            if is_read and resource.kind == resources.ENTITY and not self._is_there(resource, target, home):
+                return self._nothing(place)
+            raise
+        if is_read:
             return self._read(resource, target, place, home)
         if request.method not in {"PUT", "DELETE"} or resource.kind in (*_LISTED, resources.NAMESPACE):
             raise MethodUnknown(
@@ -115,18 +127,31 @@ class Management:
             return self._namespace_info(place, home)
         if resource.kind in _LISTED:
             return self._list(resource.kind.title(), self._listed(resource, home), target, place)
+        if resource.kind == resources.ENTITY and not self._is_there(resource, target, home):
+            return self._nothing(place)
         try:
-            if target.lower[-1:] == ("$deadletterqueue",):
-                # There is one, but no description of it (A.2).
-                raise not_found(place.url("/".join(target.segments)))
             thing = self._entities.find(home, resource)
         except EntityNotFound:
-            if not self._options.missing_as_feed:
-                raise
-            empty = documents.feed(_NOT_LISTED, (), url=place.url(""), following=None, updated_at_ms=self._now_ms())
-            return _response(Done(200, empty, documents.FEED_TYPE))
+            path = "|".join(name for name in (resource.entity, resource.subscription, resource.rule) if name)
+            raise EntityNotFound(f"Entity '{home.name}:Topic:{path}' was not found.") from None
         self._options.demand_version(target.query, is_partitioned(thing))
         return _response(Done(200, self._entities.entry(thing, place), documents.ENTRY_TYPE))
+
+    def _is_there(self, resource: Resource, target: Target, home: Namespace) -> bool:
+        """Whether there is a queue or topic to describe."""
+        if target.lower[-1:] == ("$deadletterqueue",):
+            # There is one, but no description of it (A.2).
+            return False
+        try:
+            self._entities.find(home, resource)
+        except EntityNotFound:
+            return False
+        return True
+
+    def _nothing(self, place: Place) -> web.Response:
+        """The answer to a GET of a queue or topic that does not exist: a feed without entries, and 200 (A.8)."""
+        empty = documents.feed(_NOT_LISTED, (), url=place.url(""), following=None, updated_at_ms=self._now_ms())
+        return _response(Done(200, empty, documents.FEED_TYPE))
 
     def _listed(self, resource: Resource, home: Namespace) -> Sequence[Thing]:
         try:
@@ -218,7 +243,7 @@ class Management:
             self._demand_forward(request, wanted)
 
         thing = await self._entities.put(home, resource, node, place, is_update=is_update, check=check)
-        return Done(200 if is_update else 201, self._entities.entry(thing, place), documents.ENTRY_TYPE)
+        return Done(200 if is_update else 201, self._entities.entry(thing, place, is_answer=True), documents.ENTRY_TYPE)
 
     def _demand_forward(self, request: web.Request, wanted: Forwarding) -> None:
         """Whoever has messages forwarded needs the right to send to where they go (HTTP contract A.7)."""
@@ -231,6 +256,24 @@ class Management:
 
     def _now_ms(self) -> int:
         return self._clock.now_ms()
+
+
+def lacking(resource: Resource, method: str) -> Lacking:
+    """What a request is told whose token has not the right Manage, in the service's words and places (A.8).
+
+    Programs look for these words, the second SubCode within those for parts of topics among them. The SDK for Go shows
+    the first line of an answer, where the service has them too.
+    """
+    if resource.kind in _PARTS:
+        single, is_list = _PARTS[resource.kind]
+        verbs = {"PUT": f"CreateOrUpdate{single}", "DELETE": f"Delete{single}"}
+        verb = verbs.get(method) or (f"Enumerate{single}s" if is_list else f"Get{single}")
+        reason = f"SubCode=40100: Unauthorized : Unauthorized access for '{verb}' operation"
+        return Lacking(f"{reason}. The right Manage is needed.", reason=reason)
+    action = {"PUT": "EntityWrite", "DELETE": "EntityDelete"}.get(method)
+    if action is None:
+        return Lacking("Manage,EntityRead claims required for this operation.", is_alone=True)
+    return Lacking(f"Authorization failed for specified action: Manage,{action}.")
 
 
 def _response(done: Done) -> web.Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from duobus.errors import ArgumentInvalid
 from duobus.model.address import check_entity_name, decode_percent
@@ -34,9 +34,15 @@ class Place:
         """Return the absolute URL of a path. Not percent-encoded: the JavaScript SDK shows it as it is (A.4)."""
         return f"{self.scheme}://{self.host}/{path}"
 
-    def forward_url(self, target: str) -> str:
-        """Return how a forwarding target is told: absolute, always (HTTP contract A.7)."""
-        return f"sb://{self.host}/{target}"
+    def told(self, target: str | None, sent: str | None) -> str | None:
+        """Return how a forwarding target is told (HTTP contract A.7): as a client sent it, or as an address.
+
+        An address it is for what came from a configuration file, or was changed since by other means.
+        """
+        if target is None:
+            return None
+        is_same = sent is not None and f"/{unquote(sent)}".rstrip("/").lower().endswith(f"/{target.lower()}")
+        return sent if is_same else f"sb://{self.host}/{target}"
 
     def target(self, name: str, text: str) -> str:
         """Return the entity that a ``ForwardTo`` means: a bare name, or an absolute address of this namespace.

@@ -22,23 +22,28 @@ def read_queue(
     new_key: KeyMaker,
     now_ms: int,
     tier: Tier = ALL,
+    partitions: int | None = None,
 ) -> QueueDescription:
     """Return the queue that a request describes; nothing of it is checked against limits yet.
 
     What is left out has its default, on an update too (A.2), except what cannot change: that stays as it is (A.8.1),
-    and so do properties that have no element. ``kept`` is the queue so far, None for one that is to be created.
+    and so do properties that have no element. ``kept`` is the queue so far, None for one that is to be created, and
+    ``partitions`` are its fragments, unless they are those of the tier.
 
     Raises:
         ArgumentInvalid: An element's text is wrong.
     """
     fields = Fields(node)
     base = QueueDescription(name=name, created_at_ms=now_ms, updated_at_ms=now_ms) if kept is None else kept
-    partitioned = fields.flag("EnablePartitioning", tier.is_partitioned if kept is None else base.enable_partitioning)
+    partitioned = fields.flag(
+        "EnablePartitioning", tier.partitions_by_default if kept is None else base.enable_partitioning
+    )
+    count = (partitions or tier.partitions) if partitioned else 1
     forward, dead = fields.text("ForwardTo"), fields.text("ForwardDeadLetteredMessagesTo")
     return QueueDescription(
         name=base.name,
         lock_duration_ms=fields.finite("LockDuration", tier.profile.lock_duration_ms_default),
-        max_size_in_megabytes=read_size(fields, partitioned, base.max_size_in_megabytes if kept else None),
+        max_size_in_megabytes=read_size(fields, count, base.max_size_in_megabytes if kept else None),
         requires_duplicate_detection=fields.flag("RequiresDuplicateDetection", base.requires_duplicate_detection),
         requires_session=fields.flag("RequiresSession", base.requires_session),
         default_message_time_to_live_ms=fields.duration(
@@ -51,7 +56,7 @@ def read_queue(
         max_delivery_count=fields.number("MaxDeliveryCount", tier.profile.delivery_count_default),
         enable_batched_operations=fields.flag("EnableBatchedOperations", True),
         is_anonymous_accessible=base.is_anonymous_accessible,
-        authorization_rules=read_access_rules(node, base.authorization_rules, new_key, now_ms),
+        authorization_rules=read_access_rules(node, base.authorization_rules, new_key),
         status=fields.word("Status", "Active"),
         forward_to=None if forward is None else place.target("ForwardTo", forward),
         user_metadata=fields.text("UserMetadata"),
@@ -67,19 +72,32 @@ def read_queue(
         redelivery_delay_ms=base.redelivery_delay_ms,
         redelivery_delay_maximum_ms=base.redelivery_delay_maximum_ms,
         delayed_abandon=base.delayed_abandon,
+        forward_to_sent=forward,
+        forward_dead_lettered_messages_to_sent=dead,
     )
 
 
-def write_queue(queue: QueueDescription, numbers: Numbers, place: Place) -> str:
-    """Return the elements of a queue, in the cloud's order."""
+def write_queue(
+    queue: QueueDescription,
+    numbers: Numbers,
+    place: Place,
+    partitions: int = ALL.partitions,
+    *,
+    is_answer: bool = False,
+) -> str:
+    """Return the elements of a queue, in the cloud's order.
+
+    ``is_answer``: to a request that has created or changed it, which tells neither use nor counts (A.5.3).
+    """
     is_ordered = not queue.enable_partitioning if queue.support_ordering is None else queue.support_ordering
-    forward, dead = queue.forward_to, queue.forward_dead_lettered_messages_to
-    # A queue that forwards is never idle: it has a receiver, the broker (A.7).
-    idle_ms = None if forward is not None else queue.auto_delete_on_idle_ms
+    dead = place.told(queue.forward_dead_lettered_messages_to, queue.forward_dead_lettered_messages_to_sent)
     return "".join(
         (
             xml.element("LockDuration", format_duration(queue.lock_duration_ms)),
-            xml.number("MaxSizeInMegabytes", written_size(queue.max_size_in_megabytes, queue.enable_partitioning)),
+            xml.number(
+                "MaxSizeInMegabytes",
+                written_size(queue.max_size_in_megabytes, partitions if queue.enable_partitioning else 1),
+            ),
             xml.flag("RequiresDuplicateDetection", queue.requires_duplicate_detection),
             xml.flag("RequiresSession", queue.requires_session),
             xml.element("DefaultMessageTimeToLive", format_duration(queue.default_message_time_to_live_ms)),
@@ -93,18 +111,19 @@ def write_queue(queue: QueueDescription, numbers: Numbers, place: Place) -> str:
             xml.number("SizeInBytes", numbers.size_bytes),
             xml.number("MessageCount", numbers.total),
             xml.flag("IsAnonymousAccessible", queue.is_anonymous_accessible),
-            write_access_rules(queue.authorization_rules, queue.created_at_ms),
+            write_access_rules(queue.authorization_rules),
             xml.element("Status", queue.status),
-            xml.optional("ForwardTo", None if forward is None else place.forward_url(forward)),
+            xml.optional("ForwardTo", place.told(queue.forward_to, queue.forward_to_sent)),
             xml.optional("UserMetadata", queue.user_metadata),
             xml.instant("CreatedAt", queue.created_at_ms),
             xml.instant("UpdatedAt", queue.updated_at_ms),
-            xml.instant("AccessedAt", max(queue.accessed_at_ms, numbers.accessed_ms)),
+            "" if is_answer else xml.instant("AccessedAt", max(queue.accessed_at_ms, numbers.accessed_ms)),
             xml.flag("SupportOrdering", is_ordered),
-            numbers.details(),
-            xml.element("AutoDeleteOnIdle", format_duration(idle_ms)),
+            "" if is_answer else numbers.details(),
+            # A queue that forwards is never idle, as it has a receiver, the broker; what was set is told all the same.
+            xml.element("AutoDeleteOnIdle", format_duration(queue.auto_delete_on_idle_ms)),
             xml.flag("EnablePartitioning", queue.enable_partitioning),
-            xml.optional("ForwardDeadLetteredMessagesTo", None if dead is None else place.forward_url(dead)),
+            xml.optional("ForwardDeadLetteredMessagesTo", dead),
             xml.element("EntityAvailabilityStatus", numbers.availability),
             xml.flag("EnableExpress", queue.enable_express),
             xml.number("MaxMessageSizeInKilobytes", queue.max_message_size_bytes // 1024),

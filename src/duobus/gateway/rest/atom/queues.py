@@ -57,7 +57,8 @@ class Queues:
         """
         old = None if kept is None else kept.description
         now_ms = self._clock.now_ms()
-        queue = read_queue(node, check_entity_name(name), old, place, self._new_key, now_ms, self._tier)
+        count = None if kept is None else kept.partitions
+        queue = read_queue(node, check_entity_name(name), old, place, self._new_key, now_ms, self._tier, count)
         check_queue(queue, self._tier.profile)
         check_tier(queue, self._tier)
         if kept is None:
@@ -96,9 +97,9 @@ class Queues:
         except StoreFailed as error:
             raise StoreUnavailable(f"The queue '{name}' is gone, but not all of its messages yet: {error}") from error
 
-    def inside(self, queue: Queue, place: Place) -> str:
-        """The elements of a queue."""
-        return write_queue(queue.description, self._numbers.of(queue), place)
+    def inside(self, queue: Queue, place: Place, *, is_answer: bool) -> str:
+        """The elements of a queue; ``is_answer``: to a request that has created or changed it."""
+        return write_queue(queue.description, self._numbers.of(queue), place, queue.partitions, is_answer=is_answer)
 
 
 def demand_target(home: Namespace, name: str, wanted: QueueDescription | SubscriptionDescription) -> None:

@@ -47,6 +47,8 @@ def read_subscription(
         created_at_ms=base.created_at_ms,
         updated_at_ms=now_ms,
         accessed_at_ms=base.accessed_at_ms,
+        forward_to_sent=forward,
+        forward_dead_lettered_messages_to_sent=dead,
     )
 
 
@@ -55,10 +57,14 @@ def default_rule_of(node: Element) -> Element | None:
     return node.find("DefaultRuleDescription")
 
 
-def write_subscription(subscription: SubscriptionDescription, numbers: Numbers, place: Place) -> str:
-    """Return the elements of a subscription, in the cloud's order."""
-    forward, dead = subscription.forward_to, subscription.forward_dead_lettered_messages_to
-    idle_ms = None if forward is not None else subscription.auto_delete_on_idle_ms
+def write_subscription(
+    subscription: SubscriptionDescription, numbers: Numbers, place: Place, *, is_answer: bool = False
+) -> str:
+    """Return the elements of a subscription, in the cloud's order; see ``write_queue``.
+
+    One that was not used yet was accessed when it was created, unlike a queue (A.5.3).
+    """
+    accessed_ms = max(subscription.accessed_at_ms, numbers.accessed_ms) or subscription.created_at_ms
     return "".join(
         (
             xml.element("LockDuration", format_duration(subscription.lock_duration_ms)),
@@ -73,13 +79,18 @@ def write_subscription(subscription: SubscriptionDescription, numbers: Numbers, 
             xml.number("MaxDeliveryCount", subscription.max_delivery_count),
             xml.flag("EnableBatchedOperations", subscription.enable_batched_operations),
             xml.element("Status", subscription.status),
-            xml.optional("ForwardTo", None if forward is None else place.forward_url(forward)),
+            xml.optional("ForwardTo", place.told(subscription.forward_to, subscription.forward_to_sent)),
             xml.instant("CreatedAt", subscription.created_at_ms),
             xml.instant("UpdatedAt", subscription.updated_at_ms),
-            xml.instant("AccessedAt", max(subscription.accessed_at_ms, numbers.accessed_ms)),
-            numbers.details(),
-            xml.optional("ForwardDeadLetteredMessagesTo", None if dead is None else place.forward_url(dead)),
-            xml.element("AutoDeleteOnIdle", format_duration(idle_ms)),
+            "" if is_answer else xml.instant("AccessedAt", accessed_ms),
+            "" if is_answer else numbers.details(),
+            xml.optional(
+                "ForwardDeadLetteredMessagesTo",
+                place.told(
+                    subscription.forward_dead_lettered_messages_to, subscription.forward_dead_lettered_messages_to_sent
+                ),
+            ),
+            xml.element("AutoDeleteOnIdle", format_duration(subscription.auto_delete_on_idle_ms)),
             xml.element("EntityAvailabilityStatus", numbers.availability),
             xml.optional("UserMetadata", subscription.user_metadata),
         )

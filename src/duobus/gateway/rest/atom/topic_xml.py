@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from duobus.gateway.rest.atom import xml_writer as xml
 from duobus.gateway.rest.atom.access_rules import KeyMaker, read_access_rules, write_access_rules
 from duobus.gateway.rest.atom.fields import Fields
@@ -20,17 +22,21 @@ def read_topic(
     new_key: KeyMaker,
     now_ms: int,
     tier: Tier = ALL,
+    partitions: int | None = None,
 ) -> TopicDescription:
     """Return the topic that a request describes, with the subscriptions of ``kept``; see ``read_queue``."""
     fields = Fields(node)
     base = TopicDescription(name=name, created_at_ms=now_ms, updated_at_ms=now_ms) if kept is None else kept
-    partitioned = fields.flag("EnablePartitioning", tier.is_partitioned if kept is None else base.enable_partitioning)
+    partitioned = fields.flag(
+        "EnablePartitioning", tier.partitions_by_default if kept is None else base.enable_partitioning
+    )
+    count = (partitions or tier.partitions) if partitioned else 1
     return TopicDescription(
         name=base.name,
         default_message_time_to_live_ms=fields.duration(
             "DefaultMessageTimeToLive", tier.profile.time_to_live_ms_default
         ),
-        max_size_in_megabytes=read_size(fields, partitioned, base.max_size_in_megabytes if kept else None),
+        max_size_in_megabytes=read_size(fields, count, base.max_size_in_megabytes if kept else None),
         requires_duplicate_detection=fields.flag("RequiresDuplicateDetection", base.requires_duplicate_detection),
         duplicate_detection_history_time_window_ms=fields.finite(
             "DuplicateDetectionHistoryTimeWindow", tier.profile.duplicate_window_ms_default
@@ -38,7 +44,7 @@ def read_topic(
         enable_batched_operations=fields.flag("EnableBatchedOperations", True),
         filtering_messages_before_publishing=fields.flag("FilteringMessagesBeforePublishing", False),
         is_anonymous_accessible=base.is_anonymous_accessible,
-        authorization_rules=read_access_rules(node, base.authorization_rules, new_key, now_ms),
+        authorization_rules=read_access_rules(node, base.authorization_rules, new_key),
         status=fields.word("Status", "Active"),
         user_metadata=fields.text("UserMetadata"),
         support_ordering=fields.flag("SupportOrdering", True) if fields.has("SupportOrdering") else None,
@@ -56,14 +62,41 @@ def read_topic(
     )
 
 
-def write_topic(topic: TopicDescription, numbers: Numbers, subscription_count: int) -> str:
-    """Return the elements of a topic, in the cloud's order. Only scheduled messages wait at a topic (A.5.2)."""
+class Filters(NamedTuple):
+    """What a topic tells of its subscriptions.
+
+    Attributes:
+        subscriptions: How many there are.
+        sql: Rules of them with an SQL filter, or a true or false one, which count as such.
+        correlations: Rules of them with a correlation filter.
+    """
+
+    subscriptions: int
+    sql: int
+    correlations: int
+
+
+def write_topic(
+    topic: TopicDescription,
+    numbers: Numbers,
+    filters: Filters,
+    partitions: int = ALL.partitions,
+    *,
+    is_answer: bool = False,
+) -> str:
+    """Return the elements of a topic, in the cloud's order; see ``write_queue``.
+
+    Only scheduled messages wait at a topic (A.5.2).
+    """
     is_ordered = not topic.enable_partitioning if topic.support_ordering is None else topic.support_ordering
     told = Numbers(scheduled=numbers.scheduled)
     return "".join(
         (
             xml.element("DefaultMessageTimeToLive", format_duration(topic.default_message_time_to_live_ms)),
-            xml.number("MaxSizeInMegabytes", written_size(topic.max_size_in_megabytes, topic.enable_partitioning)),
+            xml.number(
+                "MaxSizeInMegabytes",
+                written_size(topic.max_size_in_megabytes, partitions if topic.enable_partitioning else 1),
+            ),
             xml.flag("RequiresDuplicateDetection", topic.requires_duplicate_detection),
             xml.element(
                 "DuplicateDetectionHistoryTimeWindow",
@@ -73,15 +106,17 @@ def write_topic(topic: TopicDescription, numbers: Numbers, subscription_count: i
             xml.number("SizeInBytes", numbers.size_bytes),
             xml.flag("FilteringMessagesBeforePublishing", topic.filtering_messages_before_publishing),
             xml.flag("IsAnonymousAccessible", topic.is_anonymous_accessible),
-            write_access_rules(topic.authorization_rules, topic.created_at_ms),
+            write_access_rules(topic.authorization_rules),
             xml.element("Status", topic.status),
             xml.optional("UserMetadata", topic.user_metadata),
             xml.instant("CreatedAt", topic.created_at_ms),
             xml.instant("UpdatedAt", topic.updated_at_ms),
-            xml.instant("AccessedAt", max(topic.accessed_at_ms, numbers.accessed_ms)),
+            "" if is_answer else xml.instant("AccessedAt", max(topic.accessed_at_ms, numbers.accessed_ms)),
             xml.flag("SupportOrdering", is_ordered),
-            told.details(),
-            xml.number("SubscriptionCount", subscription_count),
+            "" if is_answer else told.details(),
+            xml.number("SubscriptionCount", filters.subscriptions),
+            xml.number("SqlFilterCount", filters.sql),
+            xml.number("CorrelationFilterCount", filters.correlations),
             xml.element("AutoDeleteOnIdle", format_duration(topic.auto_delete_on_idle_ms)),
             xml.flag("EnablePartitioning", topic.enable_partitioning),
             xml.element("EntityAvailabilityStatus", numbers.availability),

@@ -8,13 +8,14 @@ import msgspec
 
 from duobus.broker import Queue, ScaleUnit, Subscription, Topic
 from duobus.broker.namespace import Namespace
+from duobus.broker.topic import count_filters
 from duobus.clock import Clock
-from duobus.errors import ArgumentInvalid, ServerBusy, StoreFailed, StoreUnavailable
+from duobus.errors import ServerBusy, StoreFailed, StoreUnavailable
 from duobus.gateway.rest.atom.last_numbers import LastNumbers
 from duobus.gateway.rest.atom.place import Place
 from duobus.gateway.rest.atom.rule_xml import read_rule
 from duobus.gateway.rest.atom.subscription_xml import default_rule_of, read_subscription, write_subscription
-from duobus.gateway.rest.atom.topic_xml import read_topic, write_topic
+from duobus.gateway.rest.atom.topic_xml import Filters, read_topic, write_topic
 from duobus.gateway.rest.atom.xml_reader import Element
 from duobus.model.address import check_entity_name, check_subscription_name, not_found
 from duobus.model.description import (
@@ -48,7 +49,8 @@ class Topics:
     def wanted(self, node: Element, name: str, kept: Topic | None) -> TopicDescription:
         """The topic that a request describes, checked; nothing is done."""
         old = None if kept is None else kept.about
-        topic = read_topic(node, check_entity_name(name), old, self._new_key, self._clock.now_ms(), self._tier)
+        count = None if kept is None else kept.partitions
+        topic = read_topic(node, check_entity_name(name), old, self._new_key, self._clock.now_ms(), self._tier, count)
         check_topic(topic, self._tier.profile)
         check_tier(topic, self._tier)
         if kept is None:
@@ -73,9 +75,11 @@ class Topics:
         except StoreFailed as error:
             raise StoreUnavailable(f"The topic is gone, but not all of its messages yet: {error}") from error
 
-    def inside(self, topic: Topic) -> str:
-        """The elements of a topic."""
-        return write_topic(topic.about, self._numbers.of(topic), len(topic.subscriptions))
+    def inside(self, topic: Topic, *, is_answer: bool) -> str:
+        """The elements of a topic; ``is_answer``: to a request that has created or changed it."""
+        return write_topic(
+            topic.about, self._numbers.of(topic), _filters_of(topic), topic.partitions, is_answer=is_answer
+        )
 
     # -- subscriptions ------------------------------------------------------------------------------------------
 
@@ -97,8 +101,6 @@ class Topics:
             wanted = msgspec.structs.replace(wanted, rules=rules)
         check_subscription(wanted, self._tier.profile)
         check_tier(wanted, self._tier)
-        if wanted.requires_session and wanted.forward_to is not None:
-            raise ArgumentInvalid("RequiresSession and ForwardTo exclude each other; leave one of them out.")
         return wanted
 
     async def put_subscription(
@@ -121,9 +123,9 @@ class Topics:
         except StoreFailed as error:
             raise StoreUnavailable(f"The subscription is gone, but not all of its messages yet: {error}") from error
 
-    def subscription_inside(self, subscription: Subscription, place: Place) -> str:
-        """The elements of a subscription."""
-        return write_subscription(subscription.about, self._numbers.of(subscription), place)
+    def subscription_inside(self, subscription: Subscription, place: Place, *, is_answer: bool) -> str:
+        """The elements of a subscription; ``is_answer``: to a request that has created or changed it."""
+        return write_subscription(subscription.about, self._numbers.of(subscription), place, is_answer=is_answer)
 
     # -- rules --------------------------------------------------------------------------------------------------
 
@@ -153,8 +155,13 @@ class Topics:
         self._unit.topics.remove_rule(subscription, self.rule(subscription, name).name)
 
 
+def _filters_of(topic: Topic) -> Filters:
+    """How many subscriptions a topic has, and how many rules of them with either kind of filter."""
+    return Filters(len(topic.subscriptions), *count_filters(topic.subscriptions.values()))
+
+
 def demand_all(entity: Queue) -> None:
     """Raise StoreUnavailable while a fragment is away: all of them must take part in a change (A.5.5)."""
     for handle in entity.fragments:
         if not handle.online:
-            raise handle.broker.unavailable()
+            raise handle.unavailable()

@@ -38,6 +38,7 @@ from duobus.model.address import Address, parse_address
 from duobus.model.columns import SendBatch
 from duobus.model.description import ACTIVE, RECEIVE_DISABLED, Right
 from duobus.model.message_form import form_of
+from duobus.model.ping import is_ping
 from duobus.model.repair import revived
 from duobus.model.special import Special
 from duobus.model.typed_json import time_text
@@ -176,7 +177,7 @@ class DeskDoor:
             raise ArgumentInvalid("Messages are buried in a dead-letter queue. Name it in the address.")
         burials = [
             Burial(
-                grave.payload,
+                self._unit.message_ids.named(grave.payload),
                 _lasting(grave.special),
                 number=grave.number,
                 where=None if grave.where is None else home.resolve(grave.where),
@@ -215,11 +216,13 @@ class DeskDoor:
         batches: dict[int, int] = {}
         refused: dict[int, str] = {}
         for index, item in enumerate(order.items):
-            why = self._fault(queue, item)
-            if why is not None:
-                refused[index] = why
+            try:
+                payload = self._payload(queue, item)
+            except (ArgumentInvalid, NotAllowed) as error:
+                refused[index] = str(error)
                 continue
-            batch = SendBatch(index, [item.payload], True, waiting)
+            batch = SendBatch(index, [payload], True, waiting)
+            batch.ping = is_ping(item.payload)
             batch.extra = None if item.special == Special() else {0: item.special}
             key = item.special.session_id or item.special.partition_key
             if queue.is_partitioned and key is not None:
@@ -234,16 +237,18 @@ class DeskDoor:
         answer["refused"] = [{"index": index, "reason": reason} for index, reason in sorted(refused.items())]
         return answer
 
-    @staticmethod
-    def _fault(queue: Queue, item: Item) -> str | None:
+    def _payload(self, queue: Queue, item: Item) -> bytes:
+        """What is sent of one message, which gets an id if it has none.
+
+        Raises:
+            ArgumentInvalid: It is too large.
+            NotAllowed: It belongs to no session, where every message must.
+        """
         limit = queue.description.max_message_size_bytes
         if len(item.payload) > limit:
-            return f"It has {len(item.payload)} bytes; '{queue.path}' takes {limit} at most."
-        try:
-            queue.demand_session(item.special, is_ping=False)
-        except NotAllowed as error:
-            return str(error)
-        return None
+            raise ArgumentInvalid(f"It has {len(item.payload)} bytes; '{queue.path}' takes {limit} at most.")
+        queue.demand_session(item.special, is_ping=is_ping(item.payload))
+        return self._unit.message_ids.named(item.payload)
 
 
 def _spelled(path: str | None, home: Namespace) -> str | None:

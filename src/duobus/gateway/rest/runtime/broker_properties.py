@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from duobus.errors import ArgumentInvalid
+from duobus.errors import ArgumentInvalid, NotAllowed
 from duobus.gateway.rest.runtime.header_values import read_date
 
 #: AMQP contract, chapter 15, in characters.
@@ -77,6 +77,7 @@ def read_members(members: Mapping[str, Any]) -> BrokerProperties:
 
     Raises:
         ArgumentInvalid: A value cannot be.
+        NotAllowed: Session id and partition key differ (PE11).
     """
     found = BrokerProperties()
     for name, value in members.items():
@@ -94,7 +95,7 @@ def read_members(members: Mapping[str, Any]) -> BrokerProperties:
             if found.scheduled_ms is None:
                 raise ArgumentInvalid(f"{name} is no time; write it like 'Wed, 02 Jul 2014 01:32:27 GMT'.")
     if found.session_id is not None and found.partition_key not in (None, found.session_id):
-        raise ArgumentInvalid("SessionId and PartitionKey of a message must be equal when both are given.")
+        raise NotAllowed("SessionId and PartitionKey of a message must be equal when both are given.")
     return found
 
 

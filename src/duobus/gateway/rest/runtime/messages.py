@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from urllib.parse import quote
 
 from aiohttp import web
@@ -13,7 +13,7 @@ from duobus.auth.authorizer import NamespaceRules
 from duobus.broker import ABANDON, MAIN, Queue, ScaleUnit, SettleBatch, lock_lost
 from duobus.broker import COMPLETE as COMPLETED
 from duobus.broker.namespace import Namespace
-from duobus.codec import scan
+from duobus.codec import scan, tag_of
 from duobus.errors import (
     ArgumentInvalid,
     EntityNotFound,
@@ -91,7 +91,11 @@ class Messages:
         if call.kind == routes.SEND:
             return await self._send(request, queue, address, home, key)
         if call.kind in (routes.PEEK_LOCK, routes.RECEIVE):
-            return await self._receive(call, request, target, place, queue, address, home, key)
+
+            def check() -> None:
+                self._guard.demand(request, target, namespace, right)
+
+            return await self._receive(call, request, target, place, queue, address, home, key, check)
         return await self._locked(call, queue, key)
 
     # -- sending ------------------------------------------------------------------------------------------------
@@ -127,6 +131,7 @@ class Messages:
         address: Address,
         home: Namespace,
         key: str,
+        check: Callable[[], None],
     ) -> web.Response:
         demand_status(queue, (ACTIVE, SEND_DISABLED))
         if queue.description.requires_session and address.sub_queue == MAIN:
@@ -144,6 +149,7 @@ class Messages:
             removing=removing,
             receivers_max=self._unit.quotas.receivers,
             throttle=home.throttle,
+            check=check,
         )
         if batch is None:
             self._meter(queue.namespace, queue.path, EMPTY_RECEIVE, 1, 0, 1, key)
@@ -211,7 +217,7 @@ def _shown(batch: DeliveryBatch, queue: Queue, address: Address, place: Place, *
     slot, handle = batch.slots[0], batch.fragment
     token = None
     if not removing:
-        token = uuid.UUID(bytes_le=batch.prefix + batch.first_lock.to_bytes(8, "big"))
+        token = uuid.UUID(bytes_le=tag_of(batch.prefix, batch.first_lock))
     # What is dead lives as long as it takes.
     default_ttl_ms = None if address.sub_queue else queue.description.default_message_time_to_live_ms
     received = show(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from duobus.broker import Queue, Receiver, Throttle
@@ -17,18 +18,30 @@ TIMEOUT_MAX_S: Final = 60.0
 LAST_CHANCE_S: Final = 5.0
 #: The same when it has been taken out of the store already: as long as a commit may take.
 REMOVAL_S: Final = 60.0
+#: How often a request that waits is asked whether its token is still good (T14 allows 5 s).
+CHECK_S: Final = 2.0
 
 
 async def take_one(
-    queue: Queue, sub_queue: int, limit_s: float, *, removing: bool, receivers_max: int, throttle: Throttle | None
+    queue: Queue,
+    sub_queue: int,
+    limit_s: float,
+    *,
+    removing: bool,
+    receivers_max: int,
+    throttle: Throttle | None,
+    check: Callable[[], object],
 ) -> DeliveryBatch | None:
     """Wait for one message; None when there is none in time.
+
+    ``check``: raises when the caller may not receive any more; called every CHECK_S seconds.
 
     When the caller goes away it gets nothing: a message that was locked for it meanwhile goes back uncounted, one that
     is being removed is waited for and is lost, as receive-and-delete is.
 
     Raises:
         QuotaExceeded: The entity has as many receivers as it may.
+        Exception: Whatever ``check`` raises.
     """
     if sum(len(lender.receivers) for lender in queue.lenders.values()) >= receivers_max:
         raise QuotaExceeded(
@@ -41,11 +54,18 @@ async def take_one(
     taken: DeliveryBatch | None = None
     try:
         receiver.request(1)
-        try:
-            async with asyncio.timeout(limit_s):
-                await _arrival(waiting)
-        except TimeoutError:
-            await _last_chance(queue, sub_queue, receiver, waiting)
+        left_s = limit_s
+        while True:
+            try:
+                async with asyncio.timeout(min(left_s, CHECK_S)):
+                    await _arrival(waiting)
+                break
+            except TimeoutError:
+                left_s -= CHECK_S
+            if left_s <= 0:
+                await _last_chance(queue, sub_queue, receiver, waiting)
+                break
+            check()
         taken = _arrived(waiting)
     finally:
         receiver.close()

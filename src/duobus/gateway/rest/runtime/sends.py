@@ -26,7 +26,7 @@ from duobus.model.address import Address
 from duobus.model.columns import Mailbox, SendBatch
 from duobus.model.description import ACTIVE, RECEIVE_DISABLED, Right
 from duobus.model.http_options import HttpOptions
-from duobus.model.metering import SEND, operations_of
+from duobus.model.metering import PING, SEND, operations_of
 
 #: The most that one request sends, in bytes (HTTP contract A.6.2), whatever the entity would take over AMQP.
 SEND_BYTES_MAX: Final = 1 << 20
@@ -131,12 +131,21 @@ class Sends:
         else:
             about = BrokerProperties() if properties is None else read_header(properties)
             messages = [make_message(body, about, read_properties(others), content_type, self._entropy)]
+        pings = 0
         for message in messages:
             if len(message.bare) > limit:
                 raise MessageTooLarge(f"A message has {len(message.bare)} bytes; '{queue.path}' allows {limit} here.")
-            queue.demand_session(message.special, is_ping=False)
+            queue.demand_session(message.special, is_ping=message.is_ping)
+            pings += message.is_ping
         if home.throttle is not None and not home.throttle.admit_whole(len(messages)):
             raise home.throttle.refusal()
+        if pings == len(messages):
+            # They prove that the entity can store, and are not kept.
+            proof = SendBatch(0, [message.bare for message in messages], True, reply)
+            proof.ping = proof.atomic = True
+            return proof
+        if pings:
+            messages = [message for message in messages if not message.is_ping]
         batch = SendBatch(0, [message.bare for message in messages], True, reply)
         batch.atomic = is_batch
         batch.extra = {
@@ -149,7 +158,8 @@ class Sends:
     def count(self, queue: Queue, batch: SendBatch, key: str) -> None:
         """Meter messages that are durable."""
         operations = sum(map(operations_of, map(len, batch.payloads)))
-        self._meter(queue.namespace, queue.path, SEND, batch.n, batch.bytes_total, operations, key)
+        kind = PING if batch.ping else SEND
+        self._meter(queue.namespace, queue.path, kind, batch.n, batch.bytes_total, operations, key)
 
     # -- for the express lane -----------------------------------------------------------------------------------
 

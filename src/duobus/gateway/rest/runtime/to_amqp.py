@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from duobus.broker import string_key
 from duobus.clock import Entropy
-from duobus.codec import EncodeError, Symbol, build_message, data_section, encode
+from duobus.codec import EncodeError, Symbol, build_message, data_section, encode, with_made_id
 from duobus.errors import ArgumentInvalid, MessageTooLarge
 from duobus.gateway.rest.runtime.broker_properties import BrokerProperties, read_members
+from duobus.model.ping import CONTENT_TYPE
 from duobus.model.special import Special
 
 #: Messages of one batch: what 1 MiB holds of small ones.
@@ -24,7 +25,7 @@ PROPERTY_BYTES_MAX: Final = 32_768
 
 _NOTHING: Final = BrokerProperties()
 #: As long as any.
-_ANY_ID: Final = "0" * 32
+_ANY_ID: Final = b"0" * 32
 #: Content types that came last are kept, encoded, unless they are longer.
 _KEPT_FRAMES: Final = 256
 _KEPT_LENGTH: Final = 128
@@ -36,12 +37,13 @@ _BASE64_FLAGS: Final = ("isbodybase64", "isbodybase64encoded")
 class Outgoing:
     """One message on its way to the broker."""
 
-    __slots__ = ("bare", "key", "special")
+    __slots__ = ("bare", "is_ping", "key", "special")
 
-    def __init__(self, bare: bytes, special: Special | None, key: bytes | None) -> None:
+    def __init__(self, bare: bytes, special: Special | None, key: bytes | None, *, is_ping: bool) -> None:
         self.bare = bare
         self.special = special
         self.key = key
+        self.is_ping = is_ping
 
 
 def make_message(
@@ -53,12 +55,14 @@ def make_message(
         ArgumentInvalid: A property has no form in AMQP.
         MessageTooLarge: The properties are too large.
     """
+    is_ping = not body and content_type == CONTENT_TYPE
     if not properties and about == _NOTHING and (content_type is None or len(content_type) <= _KEPT_LENGTH):
         # What a script sends: an id of ours, its content type, and the body.
         before, behind = _frame(content_type)
-        return Outgoing(b"".join((before, entropy.uuid_text().encode(), behind, data_section(body))), None, None)
+        whole = b"".join((before, entropy.uuid_text().encode(), behind, data_section(body)))
+        return Outgoing(whole, None, None, is_ping=is_ping)
     fields = [
-        about.message_id or entropy.uuid_text(),
+        about.message_id or None,
         None,
         about.to,
         about.label,
@@ -72,26 +76,28 @@ def make_message(
         None,
         about.reply_to_session_id,
     ]
-    while fields[-1] is None:
+    while fields and fields[-1] is None:
         fields.pop()
     try:
         bare = build_message(fields, properties or None, data=body)
+        if not about.message_id:
+            bare = with_made_id(bare, 0, entropy.uuid_text().encode())
         _check_size(properties)
     except (EncodeError, UnicodeEncodeError) as error:
         raise ArgumentInvalid(f"The message cannot be encoded: {error}") from None
     rare = (about.ttl_ms, about.scheduled_ms, about.partition_key, about.via_partition_key, about.session_id)
     if rare == _NOTHING_RARE:
-        return Outgoing(bare, None, None)
+        return Outgoing(bare, None, None, is_ping=is_ping)
     key = about.session_id or about.partition_key
-    return Outgoing(bare, Special(*rare), None if key is None else string_key(key))
+    return Outgoing(bare, Special(*rare), None if key is None else string_key(key), is_ping=is_ping)
 
 
 @lru_cache(_KEPT_FRAMES)
 def _frame(content_type: str | None) -> tuple[bytes, bytes]:
     """What stands around the id in the properties of a message that has a content type besides, at most."""
-    fields = [_ANY_ID, *[None] * 5, Symbol(content_type)] if content_type is not None else [_ANY_ID]
+    fields = [None] if content_type is None else [*[None] * 6, Symbol(content_type)]
     try:
-        before, _, behind = build_message(fields).partition(_ANY_ID.encode())
+        before, _, behind = with_made_id(build_message(fields), 0, _ANY_ID).partition(_ANY_ID)
     except (EncodeError, UnicodeEncodeError) as error:
         raise ArgumentInvalid(f"The message cannot be encoded: {error}") from None
     return before, behind

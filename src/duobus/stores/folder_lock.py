@@ -1,0 +1,66 @@
+"""One data folder has one server: a lock that ends with the process, and says who has it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from time import gmtime, strftime
+from typing import Final
+
+from duobus.clock import Clock
+from duobus.errors import ConfigurationError
+
+NAME: Final = "duobus.lock"
+#: Bytes of it that are read, for whoever finds it locked; a host name has up to 255.
+_READ_BYTES: Final = 500
+
+
+class FolderLock:
+    """Keeps other processes out of a data folder.
+
+    The system ends the lock with the process, however that ends. The file stays: whoever locks a file that another
+    process removes locks nothing.
+    """
+
+    def __init__(self, data: Path) -> None:
+        self._path = data / NAME
+        self._fd: int | None = None
+        self._text = ""
+
+    def take(self, who: str, clock: Clock) -> None:
+        """Take the lock; ``who``: what has it, for those who find it taken.
+
+        Raises:
+            ConfigurationError: Somebody has it.
+        """
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(fd, _READ_BYTES, 0).decode(errors="replace").strip()
+            os.close(fd)
+            raise ConfigurationError(
+                f"The data folder {self._path.parent} is in use by {holder or 'another process'}. Each server needs a "
+                "data folder of its own, joined ones too: stop that process, or give another --data."
+            ) from None
+        since = strftime("%Y-%m-%d %H:%M:%S", gmtime(clock.now_ms() // 1000))
+        self._fd = fd
+        self._text = f"{who} with process id {os.getpid()}, since {since} UTC"
+        self._write(self._text)
+
+    def tell_address(self, address: str) -> None:
+        """Say also where whoever has the lock is reached, now that this is known."""
+        self._write(f"{self._text}, at {address}")
+
+    def _write(self, text: str) -> None:
+        if self._fd is not None:
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{text}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let others have the folder; harmless when nothing is held."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None

@@ -1,0 +1,71 @@
+"""Bringing files to the disk, in the one way that does it on each system.
+
+On macOS ``fsync`` hands the data to the drive, which may keep it in a cache that a power cut empties; ``F_FULLFSYNC``
+has the drive write it. SQLite does that when it is told to (``SQLITE_SETTINGS``), our own files by ``sync_file``.
+Elsewhere ``fsync`` and ``fdatasync`` do it. Where a file system knows no ``F_FULLFSYNC``, as some of networks, they are
+the best there is; SQLite does the same.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Final
+
+try:
+    import fcntl
+except ImportError:  # Windows, where only the client side runs
+    fcntl = None  # type: ignore[assignment]
+
+#: The request for ``fcntl``; None where there is none.
+FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
+_UNKNOWN_ERRORS: Final = (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY)
+#: For every connection to SQLite, after ``PRAGMA``; without effect where there is no F_FULLFSYNC.
+SQLITE_SETTINGS: Final = ("fullfsync=ON", "checkpoint_fullfsync=ON")
+
+
+def sync_file(fd: int) -> None:
+    """Make the contents of an open file, or the names in an open folder, durable.
+
+    Raises:
+        OSError: The disk refused; what was written since the last sync may be lost, and trying again shows nothing.
+    """
+    if not _full_sync(fd):
+        os.fsync(fd)
+
+
+def sync_data(fd: int) -> None:
+    """Make the contents of an open file durable, and of what is known about it what it takes to read them.
+
+    Raises:
+        OSError: As of ``sync_file``.
+    """
+    if not _full_sync(fd):
+        # macOS and others have none.
+        getattr(os, "fdatasync", os.fsync)(fd)
+
+
+def sync_folder(folder: Path | str) -> None:
+    """Make the names in a folder durable; without it a power cut may forget that a file exists.
+
+    Raises:
+        OSError: As of ``sync_file``.
+    """
+    fd = os.open(folder, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    try:
+        sync_file(fd)
+    finally:
+        os.close(fd)
+
+
+def _full_sync(fd: int) -> bool:
+    if FULL_SYNC is None:
+        return False
+    try:
+        fcntl.fcntl(fd, FULL_SYNC)
+    except OSError as error:
+        if error.errno in _UNKNOWN_ERRORS:
+            return False
+        raise
+    return True

@@ -1,0 +1,50 @@
+"""Delivery tags: the counting part has seven bits in each byte (contract chapter 8.2)."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duobus.codec import COUNTERS, digit_runs, in_guid_order, tag_counter, tag_of
+from duobus.codec.tags import counter_of, digits
+
+PREFIX = bytes.fromhex("80ff8100c3a9f09f")
+COUNTER = st.integers(0, COUNTERS - 1)
+
+
+@pytest.mark.parametrize("first", [0, 127, 2**20 + 77, COUNTERS - 50_000])
+def test_a_hundred_thousand_tags_of_a_link_differ_after_a_lossy_decoding(first: int) -> None:
+    tags = [PREFIX + found.to_bytes(8, "big") for found in digit_runs(first, 100_000)]
+    assert len({tag.decode("utf-8", "replace") for tag in tags}) == 100_000
+
+
+@given(COUNTER)
+def test_the_way_back_from_a_tag_leads_to_its_lock(counter: int) -> None:
+    tag = tag_of(PREFIX, counter)
+    assert (len(tag), tag[:8], tag_counter(tag)) == (16, PREFIX, counter)
+    assert max(tag[8:]) < 0x80
+
+
+@given(COUNTER, st.integers(0, 700))
+def test_a_run_of_tags_is_what_each_lock_has_by_itself(first: int, number: int) -> None:
+    assert list(digit_runs(first, number)) == [digits(first + index) for index in range(number)]
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_bytes_that_are_no_digits_are_no_lock(found: int) -> None:
+    counter = counter_of(found)
+    assert counter == -1 if any(byte > 0x7F for byte in found.to_bytes(8, "big")) else digits(counter) == found
+
+
+@pytest.mark.parametrize("tag", [b"", PREFIX, bytes(15), bytes(17), PREFIX + b"\x80" + bytes(7)])
+def test_what_is_no_tag_of_ours_has_no_lock(tag: bytes) -> None:
+    assert tag_counter(tag) == -1
+
+
+@given(COUNTER)
+def test_a_tag_and_its_uuid_are_one_lock_token(counter: int) -> None:
+    tag = tag_of(PREFIX, counter)
+    assert in_guid_order(PREFIX) + tag[8:] == uuid.UUID(bytes_le=tag).bytes

@@ -1,0 +1,88 @@
+"""Where a connection string is told: a public one everywhere, a new one to a terminal or in a file of its own."""
+
+from __future__ import annotations
+
+import io
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from duobus.errors import ConfigurationError
+from duobus.server.connection_string import FILE_NAME, tell
+
+TEXT = "Endpoint=sb://localhost:5672;SharedAccessKeyName=root;SharedAccessKey=CANARY;"
+
+
+class Stream(io.StringIO):
+    def __init__(self, *, is_terminal: bool) -> None:
+        super().__init__()
+        self._is_terminal = is_terminal
+
+    def isatty(self) -> bool:
+        return self._is_terminal
+
+
+def told(
+    data: Path | None, *, is_public: bool, log_format: str = "text", is_terminal: bool = False
+) -> tuple[str, str, Path | None]:
+    """(standard output, standard error, the file)."""
+    output, errors = Stream(is_terminal=is_terminal), Stream(is_terminal=is_terminal)
+    path = tell(TEXT, is_public=is_public, log_format=log_format, data=data, output=output, errors=errors)
+    return output.getvalue(), errors.getvalue(), path
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_that_of_the_emulator_is_printed_and_in_the_form_of_the_logs(tmp_path: Path, is_terminal: bool) -> None:
+    assert told(tmp_path, is_public=True, is_terminal=is_terminal) == (f"Connection string: {TEXT}\n", "", None)
+    output, errors, _ = told(tmp_path, is_public=True, log_format="json", is_terminal=is_terminal)
+    assert (output, json.loads(errors)["connection_string"]) == ("", TEXT)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_new_one_is_shown_at_a_terminal(tmp_path: Path, log_format: str) -> None:
+    found = told(tmp_path, is_public=False, log_format=log_format, is_terminal=True)
+    assert found == (f"Connection string (shown once): {TEXT}\n", "", None)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_without_a_terminal_it_goes_into_a_file_that_only_its_owner_reads(tmp_path: Path, log_format: str) -> None:
+    output, errors, path = told(tmp_path, is_public=False, log_format=log_format)
+    assert path == tmp_path.resolve() / FILE_NAME
+    assert path.read_text() == TEXT + "\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert "CANARY" not in output + errors
+    assert str(path) in (output if log_format == "text" else json.loads(errors)["file"])
+    assert [found.name for found in tmp_path.iterdir()] == [FILE_NAME]
+
+
+def test_a_link_in_its_place_is_replaced_and_not_written_through(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("kept")
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / FILE_NAME).symlink_to(other)
+    told(data, is_public=False)
+    assert other.read_text() == "kept"
+    assert not (data / FILE_NAME).is_symlink()
+    assert (data / FILE_NAME).read_text() == TEXT + "\n"
+
+
+def test_without_a_data_folder_it_goes_into_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    _, _, path = told(None, is_public=False)
+    assert path is not None
+    assert path.parent.parent == tmp_path.resolve()
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_a_folder_that_takes_no_file_is_named_and_nothing_is_left(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME / "inside").mkdir(parents=True)
+    with pytest.raises(ConfigurationError, match="cannot be written into"):
+        told(tmp_path, is_public=False)
+    assert [found.name for found in tmp_path.iterdir()] == [FILE_NAME]

@@ -1,0 +1,60 @@
+"""A data folder has one server: a second one is told who has it; and nobody has it after a SIGKILL."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from duobus.clock import Clock, Entropy
+from duobus.demo.errors import DemoFailed
+from duobus.demo.server_process import ServerProcess
+from duobus.errors import ConfigurationError
+from duobus.server.config import Settings
+from duobus.stores.folder_lock import FolderLock
+
+OPTIONS = ("--emulator", "--stores", "1")
+
+
+def test_a_second_server_is_refused_by_name_until_the_first_is_killed(tmp_path: Path) -> None:
+    first = ServerProcess(tmp_path / "1", data=tmp_path / "data", arguments=OPTIONS)
+    second = ServerProcess(tmp_path / "2", data=tmp_path / "data", arguments=OPTIONS)
+    with first:
+        with pytest.raises(DemoFailed) as refusal:
+            second.start()
+        text = str(refusal.value)
+        assert f"is in use by a server with process id {first.pid}, since 20" in text
+        assert f" UTC, at 127.0.0.1:{first.ready['amqp_port']}. Each server" in text
+        assert "Traceback" not in text
+        first.kill()
+        second.start()
+        second.kill()
+
+
+def test_joined_servers_need_folders_of_their_own(tmp_path: Path) -> None:
+    """Before anything of the shared catalog is looked at, so that no database is needed to see it."""
+    pytest.importorskip("psycopg")
+    from duobus.server.joined import JoinedServer
+    from duobus.stores.postgres_place import catalog_place
+
+    lock = FolderLock(tmp_path)
+    lock.take("a server", Clock())
+
+    async def start() -> None:
+        place = catalog_place("postgresql://nobody@127.0.0.1:1/nothing")
+        server = JoinedServer(Settings(data=tmp_path, emulator=True, join=place), Clock(), Entropy())
+        try:
+            await server.start()
+        finally:
+            await server.stop()
+
+    with pytest.raises(ConfigurationError, match="Each server needs a data folder of its own, joined ones too"):
+        asyncio.run(start())
+    # Who was refused has not taken the lock away from who has it.
+    with pytest.raises(ConfigurationError, match="is in use"):
+        FolderLock(tmp_path).take("another", Clock())
+    lock.release()
+    again = FolderLock(tmp_path)
+    again.take("another", Clock())
+    again.release()

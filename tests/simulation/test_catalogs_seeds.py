@@ -1,0 +1,13 @@
+"""Catalogs that are lost or older, another's, and stores that are older than they were, in virtual time."""
+
+from __future__ import annotations
+
+import pytest
+
+from duobus.testing.sim_catalogs import run
+
+
+@pytest.mark.parametrize("first", [1, 21])
+def test_no_message_comes_out_of_another_queue_whatever_becomes_of_the_catalog(first: int) -> None:
+    for seed in range(first, first + 20):
+        assert run(seed) == [], f"seed {seed}"

@@ -1,0 +1,13 @@
+"""Starts with a wrong clock in virtual time: no seed breaks I15, I22 or I58, and planted bugs are caught."""
+
+from __future__ import annotations
+
+import pytest
+
+from duobus.testing.sim_clocks import run
+
+
+@pytest.mark.parametrize("first", range(1, 41, 10))
+def test_no_seed_expires_anything_early_or_moves_time(first: int) -> None:
+    for seed in range(first, first + 10):
+        assert run(seed) == [], f"seed {seed}"

@@ -93,6 +93,14 @@ class PastClock(Clock):
         """Return monotonic time, moved as far."""
         return super().monotonic_ms() + self.moved_ms
 
+    def boot(self) -> tuple[str, int] | None:
+        """Return a start of the machine that is this test's own.
+
+        A folder that was written since this machine's last start would otherwise tell how long ago that really was,
+        and everything in it would have expired.
+        """
+        return "of this test", self.monotonic_ms()
+
 
 class Running:
     """A server in this process, in a thread and a loop of its own."""

@@ -22,13 +22,13 @@ from duobus.amqp import (
     Source,
     Target,
 )
-from duobus.broker.fragment.commands import COMPLETE, Run, SettleBatch
-from duobus.broker.fragment.fragment import Fragment
-from duobus.broker.fragment.source import SourceSettings
 from duobus.codec import Timestamp, annotations_section, build_message, decode, encode, header_section, scan, scan_plain
+from duobus.fragment.commands import COMPLETE, Run, SettleBatch
+from duobus.fragment.fragment import Fragment
+from duobus.fragment.source import SourceSettings
 from duobus.gateway.amqp.mapping import HeadMaker
-from duobus.model.columns import Mailbox, SendBatch
-from duobus.stores.interface import CommitBatch, SourceRow
+from duobus.model.batches import Mailbox, SendBatch
+from duobus.storage.interface import CommitBatch, SourceRow
 
 ROUNDS = 30
 RUN = 200

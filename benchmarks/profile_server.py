@@ -37,10 +37,10 @@ from benchmarks.load.link import Target
 from benchmarks.load.wire import LoadError
 from benchmarks.peers import EMULATOR_KEY, EMULATOR_RULE, queue_config
 from duobus.clock import Clock, Entropy
-from duobus.server.build import Server
-from duobus.server.config import Settings, load_settings
-from duobus.server.run import GC_THRESHOLD
-from duobus.stores.turns import take_turns
+from duobus.server.composition import Server
+from duobus.server.process import GC_THRESHOLD
+from duobus.server.settings import Settings, load_settings
+from duobus.storage.switch_interval import take_turns
 
 QUEUE = "profiled"
 WARM_UP_SECONDS = 0.5

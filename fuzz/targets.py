@@ -19,7 +19,7 @@ from duobus.amqp.frames import AMQP_HEADER, SASL_HEADER, TYPE_SASL, frame
 from duobus.amqp.performatives import Attach, Begin, Flow, Open, Source, Target, Transfer
 from duobus.amqp.performatives import SaslInit as SaslInitFrame
 from duobus.auth.authorizer import Authorizer, Grants, NamespaceRules
-from duobus.broker.clearing import Cleared
+from duobus.broker.entities.purge import Cleared
 from duobus.codec import (
     DecodeError,
     Described,
@@ -35,12 +35,12 @@ from duobus.codec import (
 )
 from duobus.codec.sections import find_section
 from duobus.errors import MessageLockLost, MessageNotFound, ServiceBusError
-from duobus.gateway.amqp.coordinator import request_of
-from duobus.gateway.amqp.management_node import _OPERATIONS, ManagementNode
+from duobus.gateway.amqp.management.node import _OPERATIONS, ManagementNode
+from duobus.gateway.amqp.management.request_node import Request
 from duobus.gateway.amqp.mapping import take_apart
-from duobus.gateway.amqp.request_node import Request
+from duobus.gateway.amqp.transactions.coordinator import request_of
 from duobus.model.address import parse_address
-from duobus.model.description import ALL_RIGHTS, AccessRule
+from duobus.model.descriptions import ALL_RIGHTS, AccessRule
 from fuzz.bearer import bearer
 from fuzz.heads import heads
 from fuzz.rule_texts import rules

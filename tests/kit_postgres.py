@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from duobus.demo.postgres_server import PostgresError, PostgresServer, programs
-from duobus.stores.postgres_place import Place, parse
+from duobus.storage.postgres.address import Place, parse
+from duobus.testing.postgres_server import PostgresError, PostgresServer, programs
 
 _NUMBERS = itertools.count(1)
 

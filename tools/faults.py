@@ -35,14 +35,14 @@ from typing import Any, Final
 from killloop import BACKLOG_MAX, DRAIN_LIMIT_S, POLL_S, QUEUE, QUEUE_PROPERTIES, is_clean, messages
 
 from duobus.clock import Clock
-from duobus.demo.clients import doors_of, silence_sdk_logs
-from duobus.demo.dispositions import Dispositions
-from duobus.demo.errors import DemoFailed
-from duobus.demo.feed import Feed
-from duobus.demo.run_state import RunState
-from duobus.demo.server_process import ServerProcess, queues_config
-from duobus.demo.store_loss_part import TimedLedger
-from duobus.demo.traffic import Crew, Traffic
+from duobus.testing.errors import DemoFailed
+from duobus.testing.server import ServerProcess, queues_config
+from duobus_demo.clients import doors_of, silence_sdk_logs
+from duobus_demo.dispositions import Dispositions
+from duobus_demo.feed import Feed
+from duobus_demo.run_state import RunState
+from duobus_demo.scenarios.store_loss import TimedLedger
+from duobus_demo.workers.traffic import Crew, Traffic
 
 #: A fault lasts, and traffic flows before the next one, so long, seconds.
 FAULT_S: Final = (0.2, 2.0)

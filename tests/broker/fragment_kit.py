@@ -7,19 +7,20 @@ from collections.abc import Callable
 from typing import Any
 
 from duobus.broker import recovery
-from duobus.broker.fragment import browsing, cold_tail
-from duobus.broker.fragment.browsing import Sought
-from duobus.broker.fragment.commands import Command, Run, SettleBatch, SettleDetail
-from duobus.broker.fragment.fragment import Fragment
-from duobus.broker.fragment.slot import NEVER, Slot, state_in_memory
-from duobus.broker.fragment.source import Source, SourceSettings
 from duobus.broker.message_broker import Plan
 from duobus.errors import ServiceBusError
-from duobus.model.columns import Mailbox, SendBatch
-from duobus.model.special import SessionOnly, Special
-from duobus.stores.interface import CommitBatch
-from duobus.stores.memory import MemoryStore
-from duobus.testing.clock import SeededEntropy
+from duobus.fragment import paged_tail as cold_tail
+from duobus.fragment import peek as browsing
+from duobus.fragment.commands import Command, Run, SettleBatch, SettleDetail
+from duobus.fragment.fragment import Fragment
+from duobus.fragment.message import NEVER, Slot, state_in_memory
+from duobus.fragment.peek import Sought
+from duobus.fragment.source import Source, SourceSettings
+from duobus.model.batches import Mailbox, SendBatch
+from duobus.model.metadata import SessionOnly, Special
+from duobus.storage.interface import CommitBatch
+from duobus.storage.memory import MemoryStore
+from simulation.world.clock import SeededEntropy
 
 START_MS = 1_700_000_000_000
 NUMBER = 3

@@ -5,11 +5,11 @@ from __future__ import annotations
 from broker_kit import Hall, HeldWriter
 
 from duobus.broker import MessageBroker, Queue
-from duobus.broker.directory import Directory
-from duobus.broker.owning import LeasedTime, OwningUnit
 from duobus.clock import BrokerTime
+from duobus.cluster.directory import Directory
+from duobus.cluster.scale_unit import LeasedTime, OwningUnit
 from duobus.model.quotas import Quotas
-from duobus.testing.clock import SeededEntropy
+from simulation.world.clock import SeededEntropy
 
 
 class Owner:

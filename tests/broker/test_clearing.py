@@ -10,12 +10,12 @@ from broker_kit import Hall, answers, batch, payloads, receiver, sets_constants,
 from fragment_kit import START_MS, Box, Driver
 
 from duobus.broker import ABANDON, COMPLETE, DEAD_LETTER_OUTCOME, DEFER, Queue, message_broker
-from duobus.broker.fragment import clearing as slices
-from duobus.broker.fragment import fragment as fragment_module
-from duobus.broker.fragment import source as source_module
-from duobus.broker.fragment.clearing import ClearAvailable, ClearCounts
-from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, NEVER, TRANSFER_DEAD_LETTER, Slot
 from duobus.errors import ServerBusy, StoreUnavailable
+from duobus.fragment import fragment as fragment_module
+from duobus.fragment import purge as slices
+from duobus.fragment import source as source_module
+from duobus.fragment.message import DEAD_LETTER, MAIN, NEVER, TRANSFER_DEAD_LETTER, Slot
+from duobus.fragment.purge import ClearAvailable, ClearCounts
 
 ALL = (MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER)
 

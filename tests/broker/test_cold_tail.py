@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from fragment_kit import NUMBER, START_MS, Driver
 
-from duobus.broker.fragment import cold_tail
-from duobus.broker.fragment.commands import ABANDON, DEAD_LETTER_OUTCOME, Housekeeping
-from duobus.broker.fragment.fragment import Fragment
-from duobus.broker.fragment.slot import MAIN, RESERVED
-from duobus.broker.fragment.source import Source, SourceSettings
-from duobus.model.special import Special
-from duobus.stores.interface import SourceRow, StoredMessage
+from duobus.fragment import paged_tail as cold_tail
+from duobus.fragment.commands import ABANDON, DEAD_LETTER_OUTCOME, Housekeeping
+from duobus.fragment.fragment import Fragment
+from duobus.fragment.message import MAIN, RESERVED
+from duobus.fragment.source import Source, SourceSettings
+from duobus.model.metadata import Special
+from duobus.storage.interface import SourceRow, StoredMessage
 
 LIFE_MS = 1_000
 

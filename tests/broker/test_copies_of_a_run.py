@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import uuid
 
-from duobus.broker.fragment.commands import Run
-from duobus.broker.fragment.fanout import TopicRules, TopicState, ranges_of, weight_of
-from duobus.broker.fragment.fragment import Fragment
-from duobus.broker.fragment.slot import ACTIVE, DEAD_LETTER, MAIN, SCHEDULED, state_of, stored_state
-from duobus.broker.fragment.source import Source, SourceSettings
 from duobus.codec import build_message
-from duobus.model.columns import Mailbox, SendBatch
-from duobus.model.description import RuleDescription
-from duobus.model.special import Special
+from duobus.fragment.commands import Run
+from duobus.fragment.fragment import Fragment
+from duobus.fragment.message import ACTIVE, DEAD_LETTER, MAIN, SCHEDULED, state_of, stored_state
+from duobus.fragment.source import Source, SourceSettings
+from duobus.fragment.topics.fanout import TopicRules, TopicState, ranges_of, weight_of
+from duobus.model.batches import Mailbox, SendBatch
+from duobus.model.descriptions import RuleDescription
+from duobus.model.metadata import Special
 from duobus.rules import RuleSet, compile_rule
-from duobus.stores.interface import CommitBatch, SourceRow
+from duobus.storage.interface import CommitBatch, SourceRow
 
 
 class Box(Mailbox):

@@ -12,7 +12,8 @@ from broker_kit import Hall, batch, simulated_over
 from owning_kit import Owner
 
 from duobus.broker import TRANSFER_DEAD_LETTER, address
-from duobus.broker.crossing import (
+from duobus.cluster.directory import HERE, MOVING, UNKNOWN, Directory
+from duobus.cluster.forwarding.protocol import (
     Freight,
     Inquiry,
     Landing,
@@ -24,11 +25,10 @@ from duobus.broker.crossing import (
     encode,
     refusal,
 )
-from duobus.broker.directory import HERE, MOVING, UNKNOWN, Directory
-from duobus.broker.intake import Visit
+from duobus.cluster.forwarding.receiver import Visit
 from duobus.errors import ArgumentInvalid, NotAllowed, ServiceBusError, StoreFailed, StoreUnavailable, Undecodable
-from duobus.model.description import DISABLED, QueueDescription
-from duobus.model.special import Special
+from duobus.model.descriptions import DISABLED, QueueDescription
+from duobus.model.metadata import Special
 
 
 class Line:

@@ -15,12 +15,12 @@ from msgspec.structs import replace
 from test_crossing import Side, Town, _there
 
 from duobus.broker import DEAD_LETTER, TRANSFER_DEAD_LETTER
-from duobus.broker.crossing import Query
-from duobus.broker.fragment.slot import MAIN, sub_queue_of
-from duobus.broker.parcels import origin_of
+from duobus.broker.forwarding.batches import origin_of
+from duobus.cluster.forwarding.protocol import Query
 from duobus.errors import StoreUnavailable
-from duobus.model.description import DISABLED, RECEIVE_DISABLED, QueueDescription
-from duobus.model.special import Special
+from duobus.fragment.message import MAIN, sub_queue_of
+from duobus.model.descriptions import DISABLED, RECEIVE_DISABLED, QueueDescription
+from duobus.model.metadata import Special
 
 TTL_MS = 10_000
 
@@ -131,7 +131,10 @@ async def test_what_comes_after_a_change_of_owner_expires_in_its_time_while_nobo
 
 @simulated_over(2, 3600)
 async def test_the_answer_comes_in_parts_when_it_is_long(hall: Hall) -> None:
-    with mock.patch("duobus.broker.intake.ASKED_MAX", 2), mock.patch("duobus.broker.courier.ASKED_MAX", 2):
+    with (
+        mock.patch("duobus.cluster.forwarding.receiver.ASKED_MAX", 2),
+        mock.patch("duobus.cluster.forwarding.sender.ASKED_MAX", 2),
+    ):
         town, source, _ = await _town(hall)
         line = await town.a.wire("b", "n")
         town.a.owner.queue(source).send(batch(b"0"))

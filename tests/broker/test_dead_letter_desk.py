@@ -10,18 +10,18 @@ from broker_kit import Hall, answers, batch
 from fragment_kit import Box
 
 from duobus.broker import DEAD_LETTER, MAIN, Queue, Slot
-from duobus.broker.desk import Burial, Desk, Moved, Query, Selection, bury, look, number_of
-from duobus.broker.fragment.commands import DEAD_LETTER_OUTCOME, SettleBatch, SettleDetail
-from duobus.broker.handle import FragmentHandle
+from duobus.broker.dead_letters import Burial, Desk, Moved, Query, Selection, bury, look, number_of
+from duobus.broker.fragment_handle import FragmentHandle
 from duobus.codec import build_message
 from duobus.codec.sections import application_properties
 from duobus.errors import EntityDisabled, EntityNotFound, NotAllowed, QuotaExceeded, ServiceBusError
+from duobus.fragment.commands import DEAD_LETTER_OUTCOME, SettleBatch, SettleDetail
 from duobus.model.address import parse_address
-from duobus.model.description import SubscriptionDescription, TopicDescription
-from duobus.model.message_form import form_of
-from duobus.model.repair import parse_repair
-from duobus.model.special import Special
-from duobus.testing.loop import SimulationLoop
+from duobus.model.descriptions import SubscriptionDescription, TopicDescription
+from duobus.model.json.messages import form_of
+from duobus.model.json.repair import parse_repair
+from duobus.model.metadata import Special
+from simulation.world.loop import SimulationLoop
 
 NOTHING = parse_repair(None)
 

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from duobus.broker import slot_of
-from duobus.broker.fragment.commands import COMPLETE, Run
-from duobus.broker.fragment.duplicates import OUTDATED_BLOCKS, History, IdRoom, pack, unpack
-from duobus.broker.identity import identify, message_id
+from duobus.broker.entities.message_ids import identify, message_id
 from duobus.codec import build_message, with_made_id
 from duobus.codec.values import ULong
 from duobus.errors import ArgumentInvalid, ServerBusy, StoreUnavailable
-from duobus.model.columns import SendBatch
-from duobus.stores.interface import IdBlock
+from duobus.fragment.commands import COMPLETE, Run
+from duobus.fragment.duplicate_detection import OUTDATED_BLOCKS, History, IdRoom, pack, unpack
+from duobus.model.batches import SendBatch
+from duobus.storage.interface import IdBlock
 
 WINDOW_MS = 20_000
 EVERY_KIND = pytest.mark.parametrize(

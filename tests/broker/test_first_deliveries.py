@@ -6,11 +6,12 @@ import pytest
 from broker_kit import sets_constants
 from fragment_kit import Driver
 
-from duobus.broker.fragment import first_deliveries, sessions
-from duobus.broker.fragment.owner import Owner
-from duobus.broker.fragment.session_turns import take_turn
-from duobus.broker.fragment.sessions import SessionLock
-from duobus.stores.interface import CommitBatch
+from duobus.fragment.sessions import delivery_counts as first_deliveries
+from duobus.fragment.sessions import sessions
+from duobus.fragment.sessions.delivery_batches import take_turn
+from duobus.fragment.sessions.lock_owner import Owner
+from duobus.fragment.sessions.sessions import SessionLock
+from duobus.storage.interface import CommitBatch
 
 
 class Nobody(Owner):

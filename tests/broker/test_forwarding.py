@@ -10,19 +10,19 @@ from broker_kit import Hall, answers, batch
 from fragment_kit import Box
 
 from duobus.broker import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Queue, Slot
-from duobus.broker.destination import FULL, MESSAGE_TOO_LARGE, NOT_FOUND, SESSION_MISSING
-from duobus.broker.forwarding import transfer_message_count
-from duobus.broker.fragment.commands import DEAD_LETTER_OUTCOME, SettleBatch, SettleDetail
-from duobus.broker.fragment.transfer import HOPS_EXCEEDED, HOPS_MAX
-from duobus.broker.lane import LANE_MESSAGES_MAX, PATIENCE_MS, RETRY_MAX_S
-from duobus.broker.patience import LATE_S
-from duobus.broker.placement import slot_of, string_key
+from duobus.broker.entities.destination import FULL, MESSAGE_TOO_LARGE, NOT_FOUND, SESSION_MISSING
+from duobus.broker.entities.placement import slot_of, string_key
+from duobus.broker.forwarding.forwarder import LANE_MESSAGES_MAX, PATIENCE_MS, RETRY_MAX_S
+from duobus.broker.forwarding.service import transfer_message_count
 from duobus.codec import decode
 from duobus.errors import ArgumentInvalid
-from duobus.model.columns import SendBatch
-from duobus.model.description import DISABLED, SEND_DISABLED
-from duobus.model.special import Way
-from duobus.testing.loop import SimulationLoop
+from duobus.fragment.commands import DEAD_LETTER_OUTCOME, SettleBatch, SettleDetail
+from duobus.fragment.transfer import HOPS_EXCEEDED, HOPS_MAX
+from duobus.model.batches import SendBatch
+from duobus.model.descriptions import DISABLED, SEND_DISABLED
+from duobus.model.metadata import Way
+from duobus.storage.patience import LATE_S
+from simulation.world.loop import SimulationLoop
 
 MINUTE_S = 60.0
 MIB = 1 << 20

@@ -11,12 +11,12 @@ from broker_kit import Hall, batch
 from fragment_kit import Box
 
 from duobus.broker import COUNT_BITS, DEAD_LETTER, MAIN, Queue, Slot, Topic
-from duobus.broker.fragment.commands import DEAD_LETTER_OUTCOME, SettleBatch, SettleDetail
 from duobus.codec import build_message
 from duobus.codec.sections import application_properties
 from duobus.errors import ArgumentInvalid
-from duobus.model.description import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
-from duobus.testing.loop import SimulationLoop
+from duobus.fragment.commands import DEAD_LETTER_OUTCOME, SettleBatch, SettleDetail
+from duobus.model.descriptions import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
+from simulation.world.loop import SimulationLoop
 
 Story = Callable[[Hall], Coroutine[Any, Any, None]]
 

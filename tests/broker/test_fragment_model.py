@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from duobus.broker.fragment.clearing import ClearAvailable, ClearCounts
-from duobus.broker.fragment.commands import (
+from duobus.errors import MessageNotFound
+from duobus.fragment.commands import (
     ABANDON,
     COMPLETE,
     DEAD_LETTER_OUTCOME,
@@ -16,8 +16,8 @@ from duobus.broker.fragment.commands import (
     CancelScheduled,
     TakeDeferred,
 )
-from duobus.broker.fragment.slot import NEVER
-from duobus.errors import MessageNotFound
+from duobus.fragment.message import NEVER
+from duobus.fragment.purge import ClearAvailable, ClearCounts
 
 LOCK_MS, DEFAULT_TTL_MS, DELIVERIES_MAX = 1000, 5000, 3
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from fragment_kit import START_MS, Box, Driver
 
-from duobus.broker.fragment import session_states, sessions
-from duobus.broker.fragment.commands import (
+from duobus.errors import MessageNotFound, QuotaExceeded, SessionLockLost
+from duobus.fragment.commands import (
     ABANDON,
     COMPLETE,
     DEAD_LETTER_OUTCOME,
@@ -18,10 +18,11 @@ from duobus.broker.fragment.commands import (
     TakeAndRemove,
     TakeDeferred,
 )
-from duobus.broker.fragment.owner import Owner
-from duobus.broker.fragment.sessions import SessionLock
-from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, Slot
-from duobus.errors import MessageNotFound, QuotaExceeded, SessionLockLost
+from duobus.fragment.message import DEAD_LETTER, MAIN, Slot
+from duobus.fragment.sessions import sessions
+from duobus.fragment.sessions import states as session_states
+from duobus.fragment.sessions.lock_owner import Owner
+from duobus.fragment.sessions.sessions import SessionLock
 
 LOCK_MS = 30_000
 

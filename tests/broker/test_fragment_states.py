@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from fragment_kit import NUMBER, START_MS, Box, Driver
 
-from duobus.broker.fragment import browsing
-from duobus.broker.fragment.browsing import ENVELOPE_BYTES, Sought
-from duobus.broker.fragment.commands import (
+from duobus.codec import decode
+from duobus.errors import MessageLockLost, MessageNotFound, NotAllowed, QuotaExceeded
+from duobus.fragment import peek as browsing
+from duobus.fragment.commands import (
     ABANDON,
     COMPLETE,
     DEAD_LETTER_OUTCOME,
@@ -19,12 +20,11 @@ from duobus.broker.fragment.commands import (
     TakeAndRemove,
     TakeDeferred,
 )
-from duobus.broker.fragment.moving import Enter
-from duobus.broker.fragment.settling import TTL_EXPIRED
-from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, NEVER, kind_of, sub_queue_of
-from duobus.codec import decode
-from duobus.errors import MessageLockLost, MessageNotFound, NotAllowed, QuotaExceeded
-from duobus.model.special import Special
+from duobus.fragment.message import DEAD_LETTER, MAIN, NEVER, kind_of, sub_queue_of
+from duobus.fragment.moving import Enter
+from duobus.fragment.peek import ENVELOPE_BYTES, Sought
+from duobus.fragment.settlement import TTL_EXPIRED
+from duobus.model.metadata import Special
 
 MINUTE = 60_000
 

@@ -6,15 +6,15 @@ from typing import Any
 
 from fragment_kit import NUMBER, START_MS, Box, Driver
 
-from duobus.broker.fragment import doubts, transfer
-from duobus.broker.fragment.commands import DEAD_LETTER_OUTCOME, DEFER, Run
-from duobus.broker.fragment.ledger import Forget, Record
-from duobus.broker.fragment.slot import DEAD_LETTER, FORWARDING, MAIN, TRANSFER, TRANSFER_DEAD_LETTER, Slot
-from duobus.broker.fragment.transfer import Depart, Divert
 from duobus.codec import decode
 from duobus.errors import InternalError
-from duobus.model.columns import SendBatch
-from duobus.model.special import Special, Way
+from duobus.fragment import doubts, transfer
+from duobus.fragment.commands import DEAD_LETTER_OUTCOME, DEFER, Run
+from duobus.fragment.forward_dedup import Forget, Record
+from duobus.fragment.message import DEAD_LETTER, FORWARDING, MAIN, TRANSFER, TRANSFER_DEAD_LETTER, Slot
+from duobus.fragment.transfer import Depart, Divert
+from duobus.model.batches import SendBatch
+from duobus.model.metadata import Special, Way
 
 ORIGIN = (77, 5, 0)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from fragment_kit import Box
 
-from duobus.broker.handle import FragmentHandle
-from duobus.broker.lending import QUANTUM, Lender, Receiver
-from duobus.model.columns import DeliveryBatch
+from duobus.broker.delivery.credit_scheduler import QUANTUM, Lender, Receiver
+from duobus.broker.fragment_handle import FragmentHandle
+from duobus.model.batches import DeliveryBatch
 
 
 class Shelf:

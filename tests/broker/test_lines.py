@@ -7,9 +7,9 @@ from typing import Any
 
 from broker_kit import batch
 
-from duobus.broker.fragment.commands import Run
-from duobus.broker.handle import FragmentHandle
-from duobus.broker.lines import AHEAD_BYTES, Lines
+from duobus.broker.fair_queue import AHEAD_BYTES, Lines
+from duobus.broker.fragment_handle import FragmentHandle
+from duobus.fragment.commands import Run
 
 
 def run_of(entity: int, name: bytes, size: int = AHEAD_BYTES) -> Run:

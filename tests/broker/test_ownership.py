@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from duobus.broker.ownership import BEAT_MS, LEASE_MS, MARGIN_MS, Ownership, plan
-from duobus.stores.leases import Exchange, LeaseEntry, MemoryLeases, NodeEntry, Table
+from duobus.cluster.leases import BEAT_MS, LEASE_MS, MARGIN_MS, Ownership, plan
+from duobus.storage.catalog.leases import Exchange, LeaseEntry, MemoryLeases, NodeEntry, Table
 
 END = LEASE_MS - MARGIN_MS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duobus.broker.topic import parts_of
+from duobus.broker.entities.topic import parts_of
 
 
 @pytest.mark.parametrize(

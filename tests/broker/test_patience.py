@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from broker_kit import Hall, answers, batch, payloads, receiver, simulated, simulated_over, turns
 
-from duobus.broker.fragment.slot import MAIN
-from duobus.broker.patience import COMMIT_PATIENCES, ENDLESS_S, LATE_S, LONG_S, PatientWriter
-from duobus.broker.placement import slot_of, string_key
+from duobus.broker.entities.placement import slot_of, string_key
 from duobus.errors import StoreFailed, StoreUnavailable
+from duobus.fragment.message import MAIN
 from duobus.model.quotas import STORE_PATIENCE_S as PATIENCE_S
-from duobus.testing.loop import SimulationLoop
+from duobus.storage.patience import COMMIT_PATIENCES, ENDLESS_S, LATE_S, LONG_S, PatientWriter
+from simulation.world.loop import SimulationLoop
 
 
 class Slow:

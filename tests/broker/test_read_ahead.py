@@ -11,16 +11,16 @@ from test_clearing import ALL, payloads, receiver, sent
 from test_message_broker import simulated, turns
 
 from duobus.broker import Queue, read_ahead
-from duobus.broker.fragment import cold_tail
-from duobus.broker.fragment import fragment as fragment_module
-from duobus.broker.fragment import source as source_module
-from duobus.broker.fragment.cold_tail import Part
-from duobus.broker.fragment.slot import Slot
-from duobus.broker.fragment.source import Source, SourceSettings
-from duobus.broker.paging import Pager
+from duobus.broker.pager import Pager
 from duobus.errors import StoreFailed
-from duobus.stores.held import columns_of
-from duobus.stores.interface import Plain
+from duobus.fragment import fragment as fragment_module
+from duobus.fragment import paged_tail as cold_tail
+from duobus.fragment import source as source_module
+from duobus.fragment.message import Slot
+from duobus.fragment.paged_tail import Part
+from duobus.fragment.source import Source, SourceSettings
+from duobus.storage.held import columns_of
+from duobus.storage.interface import Plain
 
 pytestmark = sets_constants
 

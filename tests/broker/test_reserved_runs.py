@@ -6,11 +6,11 @@ from typing import Any
 
 from fragment_kit import START_MS, Box, Driver
 
-from duobus.broker.fragment.reserving import Reserve, ReservedRun
-from duobus.broker.fragment.slot import SCHEDULED, SUB_QUEUES
 from duobus.errors import QuotaExceeded, TransactionRolledBack
-from duobus.model.columns import SendBatch
-from duobus.model.special import Special
+from duobus.fragment.message import SCHEDULED, SUB_QUEUES
+from duobus.fragment.reserving import Reserve, ReservedRun
+from duobus.model.batches import SendBatch
+from duobus.model.metadata import Special
 
 LATER_MS = START_MS + 60_000
 

@@ -9,11 +9,11 @@ from broker_kit import Hall, answers, batch, simulated_over, turns
 from fragment_kit import Box
 
 from duobus.broker import DEAD_LETTER, MAIN, SOURCE, Group
-from duobus.broker.fragment.commands import Run
 from duobus.codec import build_message
 from duobus.errors import QuotaExceeded
-from duobus.model.description import RuleDescription, SubscriptionDescription, TopicDescription
-from duobus.model.special import Special
+from duobus.fragment.commands import Run
+from duobus.model.descriptions import RuleDescription, SubscriptionDescription, TopicDescription
+from duobus.model.metadata import Special
 
 simulated = simulated_over(1)
 

@@ -7,14 +7,14 @@ from fragment_kit import Driver
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duobus.broker.fragment import sessions
-from duobus.broker.fragment.commands import COMPLETE, DEAD_LETTER_OUTCOME, Run, SettleBatch
-from duobus.broker.fragment.session import HELD_MIN
-from duobus.broker.fragment.session_turns import take_turn
-from duobus.broker.fragment.sessions import Owner, SessionLock
-from duobus.broker.fragment.slot import Slot
-from duobus.model.columns import SendBatch
-from duobus.model.special import SessionOnly, Special
+from duobus.fragment.commands import COMPLETE, DEAD_LETTER_OUTCOME, Run, SettleBatch
+from duobus.fragment.message import Slot
+from duobus.fragment.sessions import sessions
+from duobus.fragment.sessions.delivery_batches import take_turn
+from duobus.fragment.sessions.session import HELD_MIN
+from duobus.fragment.sessions.sessions import Owner, SessionLock
+from duobus.model.batches import SendBatch
+from duobus.model.metadata import SessionOnly, Special
 
 NAMES = ("a", "b", "c")
 

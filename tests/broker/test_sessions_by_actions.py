@@ -7,10 +7,10 @@ import asyncio
 from broker_kit import Hall, batch, simulated_over
 
 from duobus.broker import DEAD_LETTER, MAIN, Subscription
-from duobus.broker.fragment.fanout import SESSION_ELSEWHERE
 from duobus.codec import build_message
-from duobus.model.description import RuleDescription, SubscriptionDescription, TopicDescription
-from duobus.model.special import Special
+from duobus.fragment.topics.fanout import SESSION_ELSEWHERE
+from duobus.model.descriptions import RuleDescription, SubscriptionDescription, TopicDescription
+from duobus.model.metadata import Special
 
 simulated = simulated_over(2)
 

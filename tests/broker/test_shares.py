@@ -10,16 +10,16 @@ from broker_kit import Hall, answers, batch, payloads, receiver, simulated_over,
 from test_owning import Owner
 
 from duobus.auth.authorizer import Authorizer, Grants, NamespaceRules
-from duobus.auth.sas import sign_token
-from duobus.broker.directory import Directory
-from duobus.broker.queue import COUNT_BITS
-from duobus.broker.shares import divide, share_path, whole_of
-from duobus.broker.spreading import SpreadQueue
+from duobus.auth.sas_tokens import sign_token
+from duobus.broker.entities.queue import COUNT_BITS
+from duobus.cluster.directory import Directory
+from duobus.cluster.sharding.entities import SpreadQueue
+from duobus.cluster.shards import divide, share_path, whole_of
 from duobus.errors import EntityAlreadyExists, NotAllowed, NotImplementedYet, StoreUnavailable
 from duobus.model.address import check_entity_name, parse_address
-from duobus.model.columns import Refusal
-from duobus.model.description import AccessRule, QueueDescription, Right
-from duobus.stores.catalog import DELETING, INTENT, LIVE
+from duobus.model.batches import Refusal
+from duobus.model.descriptions import AccessRule, QueueDescription, Right
+from duobus.storage.catalog_rows import DELETING, INTENT, LIVE
 
 
 async def _spread(hall: Hall, **properties: Any) -> tuple[Owner, Owner]:

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 from duobus.cli.main import main
 from duobus.cli.remote import LOCAL, Remote, clean, duration
-from duobus.demo.server_process import ServerProcess
+from duobus.testing.server import ServerProcess
 
 KEY = "SAS_KEY_VALUE"
 

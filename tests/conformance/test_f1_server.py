@@ -18,13 +18,13 @@ from kit_f1 import ask
 from kit_sdk import Sdk, within_the_limit
 
 from duobus.codec import build_message
-from duobus.demo.server_process import ServerProcess
 from duobus.errors import ConfigurationError
-from duobus.gateway.rest.app import RestDoor
-from duobus.model.description import RuleDescription
+from duobus.gateway.rest.server import RestDoor
+from duobus.model.descriptions import RuleDescription
 from duobus.rules import RuleSet, compile_rule
 from duobus.server.config_file import parse_config
 from duobus.telemetry.metrics import Metrics
+from duobus.testing.server import ServerProcess
 
 sys.path.append(str(Path(__file__).parents[1] / "rules"))
 

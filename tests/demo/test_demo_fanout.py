@@ -8,12 +8,21 @@ from typing import Any
 import pytest
 from test_demo_command import rows_of, run_demo
 
-from duobus.demo.corpus import Outgoing
-from duobus.demo.fanout_book import Delivery, FanoutBook
-from duobus.demo.fanout_part import failures_of
-from duobus.demo.fanout_plan import END, RULE_NAME, Copy, Look, chosen, expected_of, fanout_config, looks_of
-from duobus.demo.table import table_of
 from duobus.server.config_file import parse_config
+from duobus_demo.corpus import Outgoing
+from duobus_demo.expectations.fanout import Delivery, FanoutBook
+from duobus_demo.expectations.fanout_plan import (
+    END,
+    RULE_NAME,
+    Copy,
+    Look,
+    chosen,
+    expected_of,
+    fanout_config,
+    looks_of,
+)
+from duobus_demo.result_table import table_of
+from duobus_demo.scenarios.fanout import failures_of
 
 LOOK = Look("digest", "odd", None, {"n": 1})
 CHANGED = Look("digest", "odd", None, {"n": 2, RULE_NAME: "r"})

@@ -8,8 +8,8 @@ import pytest
 from manual_clock import ManualClock
 
 from duobus.clock import Clock
-from duobus.demo.corpus import digest_of
-from duobus.demo.ledger import Ledger
+from duobus_demo.corpus import digest_of
+from duobus_demo.message_account import Ledger
 
 
 def new_ledger() -> Ledger:

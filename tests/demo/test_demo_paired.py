@@ -13,8 +13,9 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from manual_clock import ManualClock
 from test_demo_command import rows_of, run_demo
 
-from duobus.demo.corpus import Outgoing
-from duobus.demo.paired_book import (
+from duobus.ha.transfer import from_backlog, to_backlog
+from duobus_demo.corpus import Outgoing
+from duobus_demo.expectations.pairs import (
     CARTS,
     ORDERS,
     VISITS,
@@ -26,8 +27,7 @@ from duobus.demo.paired_book import (
     message_of,
     queue_of,
 )
-from duobus.demo.paired_part import failures_of
-from duobus.ha.transfer import from_backlog, to_backlog
+from duobus_demo.scenarios.paired import failures_of
 
 OUTGOING = [Outgoing(f"pack/{index}.py", body=b"x = %d" % index) for index in range(200)]
 divide(OUTGOING[100:], with_carts=True)

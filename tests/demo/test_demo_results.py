@@ -9,16 +9,17 @@ from manual_clock import ManualClock
 from rich.console import Console
 
 from duobus.clock import Clock
-from duobus.demo import clients, parts
-from duobus.demo.clients import Door, sync_doors
-from duobus.demo.dispositions import Dispositions
-from duobus.demo.errors import DemoFailed
-from duobus.demo.feed import Feed
-from duobus.demo.ledger import Ledger
-from duobus.demo.parts import PARTS, Part, load_part
-from duobus.demo.queue_part import failures_of
-from duobus.demo.run_state import RunState
-from duobus.demo.table import table_of
+from duobus.testing.errors import DemoFailed
+from duobus_demo import clients
+from duobus_demo import registry as parts
+from duobus_demo.clients import Door, sync_doors
+from duobus_demo.dispositions import Dispositions
+from duobus_demo.feed import Feed
+from duobus_demo.message_account import Ledger
+from duobus_demo.registry import PARTS, Part, load_part
+from duobus_demo.result_table import table_of
+from duobus_demo.run_state import RunState
+from duobus_demo.scenarios.queue import failures_of
 
 
 def result(**changes: Any) -> dict[str, Any]:

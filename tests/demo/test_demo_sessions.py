@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from test_demo_command import rows_of, run_demo
 
-from duobus.demo.corpus import Outgoing
-from duobus.demo.session_book import Applied, SessionBook, decode_state
-from duobus.demo.sessions_part import SESSION_MESSAGES_MAX, failures_of, sessions_of
+from duobus_demo.corpus import Outgoing
+from duobus_demo.expectations.sessions import Applied, SessionBook, decode_state
+from duobus_demo.scenarios.sessions import SESSION_MESSAGES_MAX, failures_of, sessions_of
 
 BODIES = (b"a", b"b", b"c")
 

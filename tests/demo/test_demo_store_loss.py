@@ -9,7 +9,7 @@ import pytest
 from manual_clock import ManualClock
 from test_demo_command import rows_of, run_demo
 
-from duobus.demo.store_loss_part import TimedLedger, failures_of
+from duobus_demo.scenarios.store_loss import TimedLedger, failures_of
 
 
 def result(**changes: Any) -> dict[str, Any]:

@@ -13,16 +13,16 @@ import pytest
 from kit_formats import age_file, version_of
 
 from duobus.clock import Clock
-from duobus.demo.clients import doors_of, silence_sdk_logs
-from duobus.demo.corpus import Outgoing
-from duobus.demo.dispositions import Dispositions
-from duobus.demo.errors import DemoFailed
-from duobus.demo.feed import Feed
-from duobus.demo.ledger import Ledger
-from duobus.demo.run_state import RunState
-from duobus.demo.server_process import ServerProcess, queues_config
-from duobus.demo.traffic import Crew, Traffic
-from duobus.stores.interface import FORMAT_VERSION
+from duobus.storage.interface import FORMAT_VERSION
+from duobus.testing.errors import DemoFailed
+from duobus.testing.server import ServerProcess, queues_config
+from duobus_demo.clients import doors_of, silence_sdk_logs
+from duobus_demo.corpus import Outgoing
+from duobus_demo.dispositions import Dispositions
+from duobus_demo.feed import Feed
+from duobus_demo.message_account import Ledger
+from duobus_demo.run_state import RunState
+from duobus_demo.workers.traffic import Crew, Traffic
 
 QUEUE = "upgraded"
 PROPERTIES = {"EnablePartitioning": True, "LockDuration": "PT5S", "MaxDeliveryCount": 1_000_000}

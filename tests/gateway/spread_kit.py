@@ -10,11 +10,11 @@ from typing import Any
 from gateway_kit import Client, TcpStream, serving
 
 from duobus.broker import Queue
-from duobus.broker.shares import SPREAD, Spread, divide, share_path
-from duobus.gateway.amqp.passing import HERE, MOVING, UNKNOWN
-from duobus.model.description import QueueDescription, to_json
-from duobus.server.build import Server
-from duobus.stores.catalog import LIVE, EntityRow
+from duobus.cluster.router import HERE, MOVING, UNKNOWN
+from duobus.cluster.shards import SPREAD, Spread, divide, share_path
+from duobus.model.descriptions import QueueDescription, to_json
+from duobus.server.composition import Server
+from duobus.storage.catalog_rows import LIVE, EntityRow
 
 FRAGMENTS = 16
 

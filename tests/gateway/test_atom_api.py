@@ -10,7 +10,7 @@ import pytest
 from gateway_kit import in_loop, serving, settled
 from http_kit import Http, entry, token
 
-from duobus.model.description import AccessRule, QueueDescription
+from duobus.model.descriptions import AccessRule, QueueDescription
 from duobus.model.http_options import HttpOptions
 from duobus.model.tiers import BASIC
 

@@ -8,15 +8,10 @@ import msgspec
 import pytest
 
 from duobus.errors import ArgumentInvalid, ServiceBusError
-from duobus.gateway.rest.atom import documents
-from duobus.gateway.rest.atom.place import Place
-from duobus.gateway.rest.atom.queue_xml import read_queue, write_queue
-from duobus.gateway.rest.atom.rule_xml import read_rule, write_rule
-from duobus.gateway.rest.atom.runtime_numbers import Numbers
-from duobus.gateway.rest.atom.subscription_xml import default_rule_of, read_subscription, write_subscription
-from duobus.gateway.rest.atom.topic_xml import Filters, read_topic, write_topic
-from duobus.gateway.rest.atom.typed_values import READERS, VALUES_MAX
-from duobus.gateway.rest.atom.xml_reader import (
+from duobus.gateway.rest.atom.request_origin import Place
+from duobus.gateway.rest.atom.xml import documents
+from duobus.gateway.rest.atom.xml.queue import read_queue, write_queue
+from duobus.gateway.rest.atom.xml.reader import (
     ATTRIBUTES_MAX,
     DEPTH_MAX,
     ELEMENTS_MAX,
@@ -25,7 +20,12 @@ from duobus.gateway.rest.atom.xml_reader import (
     Element,
     read_xml,
 )
-from duobus.model.description import (
+from duobus.gateway.rest.atom.xml.rule import read_rule, write_rule
+from duobus.gateway.rest.atom.xml.runtime_info import Numbers
+from duobus.gateway.rest.atom.xml.subscription import default_rule_of, read_subscription, write_subscription
+from duobus.gateway.rest.atom.xml.topic import Filters, read_topic, write_topic
+from duobus.gateway.rest.atom.xml.typed_values import READERS, VALUES_MAX
+from duobus.model.descriptions import (
     AccessRule,
     QueueDescription,
     RuleDescription,

@@ -11,7 +11,7 @@ import pytest
 from gateway_kit import Client, TcpStream, in_loop, message, serving
 
 from duobus.amqp import ACCEPTED, Closed, Dispositions, LinkDetached, LinkFlow
-from duobus.stores.crew import CrewWriter
+from duobus.storage.writer_pool import CrewWriter
 
 #: How long a slow store takes for everything.
 DELAY_S = 0.3

@@ -10,16 +10,16 @@ import pytest
 from gateway_kit import Client, TcpStream, in_loop, serving, settled
 
 from duobus.amqp import LinkAttached, LinkDetached, Source, Target
-from duobus.broker.crossing import Freight, Inquiry, Landing
-from duobus.broker.destination import Unfit
-from duobus.broker.fragment.ledger import Origin
+from duobus.broker.entities.destination import Unfit
 from duobus.clock import Clock
+from duobus.cluster.forwarding.connections import AmqpFerry
+from duobus.cluster.forwarding.endpoint import CHALLENGE, CROSSING, PROOF, CrossingDesk, proof_of
+from duobus.cluster.forwarding.protocol import Freight, Inquiry, Landing
 from duobus.errors import ServiceBusError, StoreUnavailable
-from duobus.gateway.amqp.crossing import CHALLENGE, CROSSING, PROOF, CrossingDesk, proof_of
-from duobus.gateway.amqp.ferry import AmqpFerry
-from duobus.model.description import AccessRule, Right
-from duobus.model.special import Special
-from duobus.server.build import Server
+from duobus.fragment.forward_dedup import Origin
+from duobus.model.descriptions import AccessRule, Right
+from duobus.model.metadata import Special
+from duobus.server.composition import Server
 
 ORIGIN = (7, 1, 0)
 RULE = AccessRule(name="root", primary_key="secret", secondary_key="other", rights=int(Right.MANAGE))

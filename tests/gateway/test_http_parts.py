@@ -15,8 +15,9 @@ from duobus.codec.sections import split_batch
 from duobus.errors import ArgumentInvalid, MessageTooLarge, NotAllowed, ServerBusy, ServiceBusError
 from duobus.gateway.rest.atom.paging import Page, cut, next_url, page_of
 from duobus.gateway.rest.atom.resources import Resource, resource_of
-from duobus.gateway.rest.bodies import BodyRoom
-from duobus.gateway.rest.repeats import REMEMBERED_MAX, REMEMBERED_MS, Done, Repeats
+from duobus.gateway.rest.repeatable_requests import REMEMBERED_MAX, REMEMBERED_MS, Done, Repeats
+from duobus.gateway.rest.request_bodies import BodyRoom
+from duobus.gateway.rest.request_target import PARAMETERS_MAX, TARGET_LENGTH_MAX, MethodUnknown, parse_target
 from duobus.gateway.rest.runtime.broker_properties import BrokerProperties, read_header, write_header
 from duobus.gateway.rest.runtime.header_values import (
     is_property,
@@ -26,14 +27,13 @@ from duobus.gateway.rest.runtime.header_values import (
     write_date,
     write_properties,
 )
+from duobus.gateway.rest.runtime.requests import BATCH_MESSAGES_MAX, make_message, read_batch
 from duobus.gateway.rest.runtime.routes import Call, call_of
-from duobus.gateway.rest.runtime.to_amqp import BATCH_MESSAGES_MAX, make_message, read_batch
-from duobus.gateway.rest.target import PARAMETERS_MAX, TARGET_LENGTH_MAX, MethodUnknown, parse_target
-from duobus.model.description import QueueDescription, TopicDescription
+from duobus.model.descriptions import QueueDescription, TopicDescription
 from duobus.model.http_options import HttpOptions
-from duobus.model.special import Special
+from duobus.model.metadata import Special
 from duobus.model.tiers import ALL, BASIC, PREMIUM, STANDARD, TIERS, check_tier
-from duobus.testing.clock import SeededEntropy
+from simulation.world.clock import SeededEntropy
 
 # -- targets ----------------------------------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ from gateway_kit import Client, TcpStream, WebSocketStream, closed_by_server, in
 
 from duobus.amqp import ACCEPTED
 from duobus.clock import Clock, Entropy
-from duobus.gateway import switch
-from duobus.gateway.switch import AMQP, HEAD_BYTES_MAX, HTTP, UNDECIDED, Switch, protocol_of
+from duobus.gateway import protocol_switch as switch
+from duobus.gateway.protocol_switch import AMQP, HEAD_BYTES_MAX, HTTP, UNDECIDED, Switch, protocol_of
 from duobus.gateway.tls import SelfSigned, TlsFiles
 
 PORTS = ("amqp", "tls", "http", "https")

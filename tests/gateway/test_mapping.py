@@ -9,7 +9,6 @@ import pytest
 from azure.servicebus._pyamqp._decode import decode_payload
 
 from duobus.broker import COUNT_BITS, DEAD_LETTER, CopySlot, Slot, string_key
-from duobus.broker.fragment.slot import DEFERRED, SCHEDULED, state_of
 from duobus.codec import (
     Symbol,
     Timestamp,
@@ -23,9 +22,10 @@ from duobus.codec import (
 )
 from duobus.codec.sections import DATA, find_section
 from duobus.errors import ArgumentInvalid, NotAllowed, ServiceBusError
+from duobus.fragment.message import DEFERRED, SCHEDULED, state_of
 from duobus.gateway.amqp.mapping import CopyHeadMaker, HeadMaker, envelope_key, plain_offset, take_apart
-from duobus.model.message_ids import MessageIds
-from duobus.model.special import Special
+from duobus.model.assigned_ids import MessageIds
+from duobus.model.metadata import Special
 
 FRAGMENT, LOCKED_MS, ENQUEUED_MS = 5, 1_700_000_060_000, 1_700_000_000_000
 PREFIX, LOCK = bytes.fromhex("0005000000098cff"), 2**40 + 200

@@ -14,10 +14,10 @@ from duobus.broker import ABANDON, COMPLETE, DEAD_LETTER, DEAD_LETTER_OUTCOME, D
 from duobus.codec import Symbol
 from duobus.errors import NotAllowed, QuotaExceeded, ServiceBusError
 from duobus.gateway.amqp.deliveries import Deliveries
+from duobus.gateway.amqp.links.outgoing_link import UNSENT_BYTES_MAX, WRITTEN_BYTES, OutgoingLink
 from duobus.gateway.amqp.mapping import HeadMaker
-from duobus.gateway.amqp.outgoing_link import UNSENT_BYTES_MAX, WRITTEN_BYTES, OutgoingLink
-from duobus.gateway.amqp.slices import ASKED_FIRST, ASKED_MAX, REST_S
-from duobus.model.columns import DeliveryBatch
+from duobus.gateway.amqp.pacing import ASKED_FIRST, ASKED_MAX, REST_S
+from duobus.model.batches import DeliveryBatch
 from duobus.model.metering import EMPTY_RECEIVE, OPERATION_BYTES, RECEIVE, SETTLE
 
 PREFIX = b"\0\x01lifesa"

@@ -10,10 +10,10 @@ from gateway_kit import Client, in_loop, settled
 from test_passing import passing
 
 from duobus.amqp import ACCEPTED, LinkDetached
-from duobus.broker.directory import Directory
-from duobus.server.build import Server
-from duobus.server.joined import JoinedServer
-from duobus.stores.catalog import CatalogContents, NamespaceRow
+from duobus.cluster.directory import Directory
+from duobus.server.cluster_server import JoinedServer
+from duobus.server.composition import Server
+from duobus.storage.catalog_rows import CatalogContents, NamespaceRow
 
 UNAUTHORIZED = "amqp:unauthorized-access"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duobus.gateway.rest.atom import documents
+from duobus.cluster.http.lists import Listed, ListPage, Part, query_of
 from duobus.gateway.rest.atom.paging import Page, cut
-from duobus.gateway.rest.passing_lists import Listed, ListPage, Part, query_of
+from duobus.gateway.rest.atom.xml import documents
 
 URL = "http://bus/$Resources/queues"
 DOORS = ("one:80", "two:80", "three:80")

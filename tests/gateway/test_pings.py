@@ -15,12 +15,12 @@ from http_kit import Http
 
 from duobus.broker import MAIN
 from duobus.codec import Symbol, build_message
-from duobus.gateway.waiting import Waiting
-from duobus.ha.closing import prompt_client
+from duobus.gateway.result_waiter import Waiting
+from duobus.ha.sdk import prompt_client
 from duobus.model import ping
-from duobus.model.columns import SendBatch
-from duobus.model.description import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
-from duobus.server.build import Server
+from duobus.model.batches import SendBatch
+from duobus.model.descriptions import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
+from duobus.server.composition import Server
 
 PING = {"Content-Type": ping.CONTENT_TYPE}
 BATCH = {"Content-Type": "application/vnd.microsoft.servicebus.json"}

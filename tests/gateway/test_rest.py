@@ -13,8 +13,8 @@ import pytest
 
 from duobus.errors import ConfigurationError
 from duobus.gateway.rest import health
-from duobus.gateway.rest.app import RestDoor
-from duobus.server.metrics_token import MetricsToken
+from duobus.gateway.rest.server import RestDoor
+from duobus.server.access.metrics_token import MetricsToken
 from duobus.telemetry.metrics import Metrics, Sample
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from duobus.amqp import ACCEPTED, Modified, Rejected
 from duobus.broker import Slot
-from duobus.broker.outlets import TurnBatch
+from duobus.broker.delivery.session_groups import TurnBatch
 from duobus.errors import QuotaExceeded, ServiceBusError
-from duobus.gateway.amqp import session_outlet
 from duobus.gateway.amqp.deliveries import Deliveries
-from duobus.gateway.amqp.outgoing_link import WRITTEN_BYTES
-from duobus.gateway.amqp.session_outlet import SessionOutlet, leave, outlet_of
+from duobus.gateway.amqp.links import session_writer as session_outlet
+from duobus.gateway.amqp.links.outgoing_link import WRITTEN_BYTES
+from duobus.gateway.amqp.links.session_writer import SessionOutlet, leave, outlet_of
 from duobus.model.metering import SETTLE
 
 PREFIX = b"\0\x01lifesa"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from duobus.gateway.amqp.slices import ASKED_FIRST, ASKED_MAX, Pace
+from duobus.gateway.amqp.pacing import ASKED_FIRST, ASKED_MAX, Pace
 
 
 def proved(pace: Pace, times: int) -> None:

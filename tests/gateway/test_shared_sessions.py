@@ -23,10 +23,10 @@ from duobus.amqp import (
     Transfers,
 )
 from duobus.codec import Symbol
+from duobus.gateway.amqp.links.session_writer import SessionOutlet
 from duobus.gateway.amqp.peer import Peer
-from duobus.gateway.amqp.session_outlet import SessionOutlet
-from duobus.model.description import QueueDescription
-from duobus.server.build import Server
+from duobus.model.descriptions import QueueDescription
+from duobus.server.composition import Server
 
 PLAIN = QueueDescription(name="q", requires_session=True)
 PARTED = QueueDescription(name="q", requires_session=True, enable_partitioning=True)

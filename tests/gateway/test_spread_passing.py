@@ -10,12 +10,12 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from gateway_kit import in_loop
 
-from duobus.broker.shares import SPREAD, Spread, divide, share_path
+from duobus.cluster.http.shards import SpreadPassing, summed
+from duobus.cluster.shards import SPREAD, Spread, divide, share_path
 from duobus.errors import MessageLockLost, NotImplementedYet, StoreUnavailable
+from duobus.gateway.rest.request_target import parse_target
 from duobus.gateway.rest.runtime.routes import call_of
-from duobus.gateway.rest.spread_passing import SpreadPassing, summed
-from duobus.gateway.rest.target import parse_target
-from duobus.stores.catalog import LIVE, EntityRow
+from duobus.storage.catalog_rows import LIVE, EntityRow
 
 SPREAD_QUEUE = Spread(
     EntityRow(1, "ns", SPREAD, "a/q", b"", LIVE, 1, ()),

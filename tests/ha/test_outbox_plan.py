@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duobus.ha.outbox_plan import PARCEL_BYTES_MAX, PARCEL_MESSAGES_MAX, SINGLY_MAX, Parcel, Plan
+from duobus.ha.outbox.plan import PARCEL_BYTES_MAX, PARCEL_MESSAGES_MAX, SINGLY_MAX, Parcel, Plan
 
 
 def taken(plan: Plan, now_ms: int = 0) -> Parcel:

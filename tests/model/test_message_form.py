@@ -32,11 +32,11 @@ from duobus.codec import (
     encode,
 )
 from duobus.errors import ArgumentInvalid
-from duobus.model.json_patch import parse_patch, patched
-from duobus.model.message_form import form_of, message_of
-from duobus.model.repair import parse_repair, revived
-from duobus.model.special import Special
-from duobus.model.typed_json import from_json, to_json
+from duobus.model.json.messages import form_of, message_of
+from duobus.model.json.patch import parse_patch, patched
+from duobus.model.json.repair import parse_repair, revived
+from duobus.model.json.values import from_json, to_json
+from duobus.model.metadata import Special
 
 VALUES = [
     *(kind(5) for kind in (UByte, UShort, UInt, ULong, Byte, Short, Int, int)),

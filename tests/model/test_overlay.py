@@ -15,8 +15,8 @@ from duobus.codec import (
     with_made_id,
 )
 from duobus.errors import InternalError
+from duobus.model.metadata import Special
 from duobus.model.overlay import Overlay
-from duobus.model.special import Special
 
 OVERLAY = Overlay(
     {3: "new", 0: None, 6: Symbol("a/b")},

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duobus.errors import InternalError
-from duobus.model import special
+from duobus.model import metadata as special
+from duobus.model.metadata import SessionOnly, Special, encoded, is_ordinary, own
 from duobus.model.metering import KINDS, operations_of
-from duobus.model.special import SessionOnly, Special, encoded, is_ordinary, own
 
 _SPECIALS = st.builds(
     Special,

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from duobus.codec import Int, Timestamp, application_properties, build_message
-from duobus.model.description import RuleDescription, TypedValue
-from duobus.model.special import Special
+from duobus.model.descriptions import RuleDescription, TypedValue
+from duobus.model.metadata import Special
 from duobus.rules import Match, MessageView, Overlay, Rule, RuleSet, compile_rule
 from duobus.rules.values import EvaluationError
 

@@ -20,8 +20,8 @@ from duobus.codec import (
     scan,
 )
 from duobus.errors import ArgumentInvalid
-from duobus.model.description import TypedValue
-from duobus.model.special import Special
+from duobus.model.descriptions import TypedValue
+from duobus.model.metadata import Special
 from duobus.rules.values import EvaluationError
 
 

@@ -12,10 +12,10 @@ from kit_counting import counting
 from rules_kit import VECTOR_MESSAGE, remembered, rule, rule_set
 
 from duobus.codec import Int, Timestamp, UInt, build_message, with_made_id
-from duobus.model.special import Special
+from duobus.model.metadata import Special
 from duobus.rules import Match, MessageView, Rule, RuleSet
-from duobus.rules import memo as memo_module
-from duobus.rules.named_memo import NAMES_MAX
+from duobus.rules.matching import result_cache as memo_module
+from duobus.rules.matching.property_cache import NAMES_MAX
 
 
 def give(found: RuleSet, payload: bytes, special: Special | None = None, number: int = 1) -> tuple[int, ...]:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from duobus.codec import build_message, encode
 from duobus.errors import ArgumentInvalid, ServiceBusError
-from duobus.model.special import Special
-from duobus.rules.json_path import JsonCondition
+from duobus.model.metadata import Special
+from duobus.rules.language.json_path import JsonCondition
 from duobus.rules.selection import Selection
 
 BODY = (

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duobus.errors import ConfigurationError
-from duobus.model.description import QueueDescription, RuleDescription
+from duobus.model.descriptions import QueueDescription, RuleDescription
 from duobus.server.config_file import FILE_BYTES_MAX, parse_config, read_config_file
 from duobus.server.json_comments import parse_json_with_comments
 

@@ -10,9 +10,9 @@ import pytest
 
 from duobus.clock import Clock, Entropy
 from duobus.errors import ConfigurationError
-from duobus.server.config import Settings, load_settings
-from duobus.server.joined import JoinedServer
-from duobus.stores.postgres_place import catalog_place
+from duobus.server.cluster_server import JoinedServer
+from duobus.server.settings import Settings, load_settings
+from duobus.storage.postgres.address import catalog_place
 
 URL = "postgresql://duobus@127.0.0.1/duobus"
 

@@ -20,12 +20,12 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 from click.testing import CliRunner
 
-from duobus.auth.sas import sign_token
+from duobus.auth.sas_tokens import sign_token
 from duobus.cli.main import main
-from duobus.demo.clients import doors_of
-from duobus.demo.server_process import ServerProcess, queues_config
-from duobus.ha.away import Away, keys_of, slot_of, store_away
+from duobus.ha.outage_scope import Away, keys_of, slot_of, store_away
 from duobus.ha.transfer import ping
+from duobus.testing.server import ServerProcess, queues_config
+from duobus_demo.clients import doors_of
 
 SLOTS = 16
 QUEUES: dict[str, dict[str, Any]] = {

@@ -11,8 +11,8 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from duobus.spark.claimer import Claimer
-from duobus.spark.claims import ClaimEngine, Seen
+from duobus.spark.claims.engine import ClaimEngine, Seen
+from duobus.spark.claims.runner import Claimer
 from duobus.spark.offsets import Claim, Key, mark_of
 
 QUEUE = Key("orders")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from claim_standin import LOCK_MS, QUEUE, StandIn, StandInAccess, Steps
 
-from duobus.spark.claimer import PAUSES_MAX, Claimer
-from duobus.spark.claims import ClaimEngine
+from duobus.spark.claims.engine import ClaimEngine
+from duobus.spark.claims.runner import PAUSES_MAX, Claimer
 from duobus.spark.offsets import ClaimOffset
 
 

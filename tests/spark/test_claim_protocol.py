@@ -12,12 +12,12 @@ from uuid import UUID
 import pytest
 from claim_standin import LOCK_MS, QUEUE, Killed, Logs, StandIn, StandInAccess, Steps, run
 
-from duobus.spark.claimer import Claimer
-from duobus.spark.claims import REMEMBERED, ClaimEngine, Due, Seen
+from duobus.spark.claims.engine import REMEMBERED, ClaimEngine, Due, Seen
+from duobus.spark.claims.lock_handles import Ticket, is_active, seen_of
+from duobus.spark.claims.runner import Claimer
 from duobus.spark.errors import CheckpointError
 from duobus.spark.offsets import ClaimOffset, Key, mark_of
-from duobus.spark.peeked import DEFERRED_IN, Peeked
-from duobus.spark.tickets import Ticket, is_active, seen_of
+from duobus.spark.peek_decoder import DEFERRED_IN, Peeked
 
 
 def knowing() -> ClaimEngine:

@@ -10,13 +10,13 @@ import pytest
 from claim_standin import LOCK_MS, QUEUE, StandIn, StandInAccess, Steps
 from kit_hand_time import HandTime
 
-from duobus.spark import tasks
-from duobus.spark.access import SdkAccess
-from duobus.spark.claimer import Claimer
-from duobus.spark.claims import ClaimEngine
+from duobus.spark.claims.engine import ClaimEngine
+from duobus.spark.claims.lock_handles import Ticket
+from duobus.spark.claims.runner import Claimer
+from duobus.spark.claims.sdk_access import SdkAccess
 from duobus.spark.connection import Place
 from duobus.spark.offsets import Claim, ClaimOffset, Key
-from duobus.spark.tickets import Ticket
+from duobus.spark.source import partition_reader as tasks
 
 
 class Interrupted(StandInAccess):

@@ -11,7 +11,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from duobus.spark.jobs.failing import cause_of
 from duobus.spark.pace import Pace
-from duobus.spark.sending import HEADROOM_BYTES, OpenBatch, Post, Refused, SendFailed
+from duobus.spark.sink.sender import HEADROOM_BYTES, OpenBatch, Post, Refused, SendFailed
 
 
 def message(name: str, size: int = 1) -> AmqpAnnotatedMessage:
@@ -141,7 +141,7 @@ def test_the_cause_of_an_error_of_spark_is_what_python_raised() -> None:
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
   File "/x/sink.py", line 218, in write
     return write_rows(batches)
-duobus.spark.sending.SendFailed: 2 messages could not be sent to 'q': MessagingEntityNotFoundError: gone
+duobus.spark.sink.sender.SendFailed: 2 messages could not be sent to 'q': MessagingEntityNotFoundError: gone
  SQLSTATE: XXKST
 	at org.apache.spark.sql.execution.StreamExecution.run(StreamExecution.scala:1)
 """

@@ -14,8 +14,8 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from duobus.spark.jobs.syphon_work import BURIED, DELIVERED, HELD, Carrier, rows_of
-from duobus.spark.sending import Post, SendFailed
+from duobus.spark.jobs.work.syphon import BURIED, DELIVERED, HELD, Carrier, rows_of
+from duobus.spark.sink.sender import Post, SendFailed
 
 NOW_MS = 1_800_000_000_000
 QUEUE = "main/x-servicebus-transfer/0"

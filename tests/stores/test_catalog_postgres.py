@@ -6,12 +6,12 @@ import psycopg
 import pytest
 
 from duobus.errors import ConfigurationError, EntityAlreadyExists, StoreFailed, StoreTooNew
-from duobus.stores.catalog import SlotRow
-from duobus.stores.catalog_postgres import PostgresCatalog, connect
-from duobus.stores.leases import Exchange, LeaseEntry, NodeEntry, Table
-from duobus.stores.leases_postgres import PostgresLeases
-from duobus.stores.postgres_opening import open_session
-from duobus.stores.postgres_place import SERVER_SIDE, Place, catalog_place
+from duobus.storage.catalog.leases import Exchange, LeaseEntry, NodeEntry, Table
+from duobus.storage.catalog.postgres import PostgresCatalog, connect
+from duobus.storage.catalog.postgres_leases import PostgresLeases
+from duobus.storage.catalog_rows import SlotRow
+from duobus.storage.postgres.address import SERVER_SIDE, Place, catalog_place
+from duobus.storage.postgres.setup import open_session
 
 LEASE_MS = 60_000
 

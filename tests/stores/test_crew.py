@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from duobus.errors import StoreFailed
-from duobus.stores.crew import Crew, CrewWriter
+from duobus.storage.writer_pool import Crew, CrewWriter
 
 WAIT_S = 10
 

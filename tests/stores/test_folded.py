@@ -10,11 +10,12 @@ import pytest
 from store_builders import Broker, as_tuples, sqlite_store
 
 from duobus.errors import StoreFailed
-from duobus.stores import bodies, schema
-from duobus.stores.folded import COPIES_MAX, COPIES_OF_A_BODY_MAX, Fold, Folded, read
-from duobus.stores.interface import COUNT_BITS, SourceRow, Tombstone
-from duobus.stores.memory import MemoryStore
-from duobus.stores.sqlite import SqliteStore
+from duobus.storage.interface import COUNT_BITS, SourceRow, Tombstone
+from duobus.storage.memory import MemoryStore
+from duobus.storage.sqlite import schema
+from duobus.storage.sqlite import shared_bodies as bodies
+from duobus.storage.sqlite.packed_refs import COPIES_MAX, COPIES_OF_A_BODY_MAX, Fold, Folded, read
+from duobus.storage.sqlite.store import SqliteStore
 
 BODY = b"b" * 1024
 NOW_MS = 1_700_000_000_000

@@ -13,16 +13,16 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from duobus.broker.owning import OwningUnit
 from duobus.cli.main import main
 from duobus.clock import Clock, Entropy
+from duobus.cluster.scale_unit import OwningUnit
 from duobus.errors import ConfigurationError
-from duobus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
-from duobus.server.config import Settings, load_settings
-from duobus.server.joined import JoinedServer
-from duobus.stores.catalog import CatalogContents
-from duobus.stores.catalog_postgres import PostgresCatalog
-from duobus.stores.postgres_place import Place, catalog_place, parse
+from duobus.model.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
+from duobus.server.cluster_server import JoinedServer
+from duobus.server.settings import Settings, load_settings
+from duobus.storage.catalog.postgres import PostgresCatalog
+from duobus.storage.catalog_rows import CatalogContents
+from duobus.storage.postgres.address import Place, catalog_place, parse
 
 SPACE = "sbemulatorns"
 T = TypeVar("T")

@@ -13,14 +13,15 @@ from kit_postgres import place_of
 from store_builders import Broker, payloads_of
 from test_bodies import publish, topic
 
-from duobus.demo.postgres_server import PostgresServer
 from duobus.errors import StoreFailed, StoreStale, StoreTooNew
-from duobus.stores import postgres as module
-from duobus.stores import postgres_link, postgres_schema
-from duobus.stores.interface import COUNT_BITS, IdBlock
-from duobus.stores.postgres import PostgresStore
-from duobus.stores.postgres_link import Link, Spare
-from duobus.stores.postgres_place import Place, parse
+from duobus.storage.interface import COUNT_BITS, IdBlock
+from duobus.storage.postgres import schema as postgres_schema
+from duobus.storage.postgres import session as postgres_link
+from duobus.storage.postgres import store as module
+from duobus.storage.postgres.address import Place, parse
+from duobus.storage.postgres.session import Link, Spare
+from duobus.storage.postgres.store import PostgresStore
+from duobus.testing.postgres_server import PostgresServer
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def test_without_its_lock_an_owner_of_before_is_refused_by_the_database(
     first = Broker(make())
     (source,) = first.add()
     # As after the promotion of a standby: locks of sessions are not replicated.
-    monkeypatch.setattr("duobus.stores.postgres_opening._take_lock", lambda *_args, **_options: None)
+    monkeypatch.setattr("duobus.storage.postgres.setup._take_lock", lambda *_args, **_options: None)
     second = Broker(make(must_exist=True))
     for write in (lambda: first.send(source, [b"too late"]), first.store.probe, lambda: first.add(2)):
         with pytest.raises(StoreFailed):

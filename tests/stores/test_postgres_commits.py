@@ -10,13 +10,15 @@ import pytest
 from kit_postgres import place_of
 from store_builders import Broker, payloads_of
 
-from duobus.demo.postgres_server import PostgresServer
 from duobus.errors import StoreStale
-from duobus.stores import postgres_call, postgres_opening, postgres_schema
-from duobus.stores.interface import CommitBatch, IdBlock, Put, SourceRow, Tombstone
-from duobus.stores.postgres import PostgresStore
-from duobus.stores.postgres_link import Link
-from duobus.stores.postgres_states import States
+from duobus.storage.interface import CommitBatch, IdBlock, Put, SourceRow, Tombstone
+from duobus.storage.postgres import commit_call as postgres_call
+from duobus.storage.postgres import schema as postgres_schema
+from duobus.storage.postgres import setup as postgres_opening
+from duobus.storage.postgres.postgres_states import States
+from duobus.storage.postgres.session import Link
+from duobus.storage.postgres.store import PostgresStore
+from duobus.testing.postgres_server import PostgresServer
 
 LARGE = 100_000
 

@@ -10,9 +10,9 @@ import pytest
 from store_builders import Broker
 
 from duobus.errors import StoreFailed
-from duobus.stores import sqlite
-from duobus.stores.interface import CommitBatch
-from duobus.stores.turns import PIECES_MIN, SHORT_TURN_S, TURN_S, take_turns
+from duobus.storage.interface import CommitBatch
+from duobus.storage.sqlite import store as sqlite
+from duobus.storage.switch_interval import PIECES_MIN, SHORT_TURN_S, TURN_S, take_turns
 
 pytestmark = pytest.mark.parametrize("store", ["sqlite"], indirect=True)
 

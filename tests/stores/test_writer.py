@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from duobus.errors import StoreFailed
-from duobus.stores.crew import Crew
-from duobus.stores.writer import InlineWriter, StoreWriter, Writer
+from duobus.storage.writer_pool import Crew
+from duobus.storage.writers import InlineWriter, StoreWriter, Writer
 
 
 class Announced:

@@ -8,9 +8,9 @@ import time
 import pytest
 from story import REFUSED_TEXT, Story
 
-from duobus.testing.checkers import EntityRules, Setup, check
-from duobus.testing.history import FragmentsDown, FragmentsUp, StrayOutcome, Turn, WaitedInVain
-from duobus.testing.late_history import FragmentsLate, KeylessLate
+from simulation.checkers import EntityRules, Setup, check
+from simulation.history.events import FragmentsDown, FragmentsUp, StrayOutcome, Turn, WaitedInVain
+from simulation.history.late_history import FragmentsLate, KeylessLate
 
 BUSY = "com.microsoft:server-busy"
 TWO = Setup({"q": EntityRules(fragments=(0, 1)), "single": EntityRules(fragments=(0,))})

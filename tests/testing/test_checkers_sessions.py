@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from story import LOCK_MS, Story
 
-from duobus.testing.history import LockEnded
-from duobus.testing.session_history import (
+from simulation.history.events import LockEnded
+from simulation.history.session_events import (
     SessionAccepted,
     SessionFreed,
     SessionRenewBegin,

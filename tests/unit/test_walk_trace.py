@@ -30,11 +30,11 @@ from kit_wire import WireClient
 
 import duobus
 from duobus.clock import Clock, Entropy
+from duobus.compiled import compiled_rooms
 from duobus.gateway.amqp.peer import Peer
-from duobus.model.description import QueueDescription
-from duobus.server.build import Server
-from duobus.server.config import NamespaceConfig, Settings, load_settings
-from duobus.twin import compiled_rooms
+from duobus.model.descriptions import QueueDescription
+from duobus.server.composition import Server
+from duobus.server.settings import NamespaceConfig, Settings, load_settings
 
 PACKAGE: Final = Path(duobus.__file__).parent
 #: Where these stand, whatever the folders are called.

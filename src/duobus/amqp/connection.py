@@ -16,9 +16,10 @@ import struct
 from collections.abc import Mapping
 from typing import Any, Final
 
-from duobus.amqp import conditions
-from duobus.amqp.conditions import EngineMisuse, Error, ProtocolViolation
+from duobus.amqp import errors as conditions
+from duobus.amqp.delivery_states import TransactionalState, state_from
 from duobus.amqp.dropping import note_dropped, take_transfer
+from duobus.amqp.errors import EngineMisuse, Error, ProtocolViolation
 from duobus.amqp.events import Closed, Event, OpenReceived
 from duobus.amqp.fields import Performative
 from duobus.amqp.frames import (
@@ -49,7 +50,6 @@ from duobus.amqp.performatives import (
 )
 from duobus.amqp.session import ENDING, Session
 from duobus.amqp.settings import ConnectionSettings
-from duobus.amqp.states import TransactionalState, state_from
 from duobus.codec import DecodeError
 
 #: How much may pile up while an answer of the owner is awaited; the answer comes within the same turn.

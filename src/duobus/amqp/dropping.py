@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from duobus.amqp.attachment import DETACHING
-from duobus.amqp.conditions import ProtocolViolation
+from duobus.amqp.delivery_states import DeliveryState, TransactionalState, state_from
+from duobus.amqp.errors import ProtocolViolation
 from duobus.amqp.events import WorkDropped
 from duobus.amqp.performatives import Disposition, Transfer
-from duobus.amqp.states import DeliveryState, TransactionalState, state_from
 
 if TYPE_CHECKING:
     from duobus.amqp.events import Event
     from duobus.amqp.fields import Performative
-    from duobus.amqp.receive import Inbound
+    from duobus.amqp.frame_reader import Inbound
     from duobus.amqp.session import Session
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from duobus.amqp.conditions import Error
+    from duobus.amqp.delivery_states import DeliveryState, TransactionalState
+    from duobus.amqp.errors import Error
     from duobus.amqp.link import Link
     from duobus.amqp.session import Session
-    from duobus.amqp.states import DeliveryState, TransactionalState
 
 
 class Event:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
-from duobus.amqp import conditions, sasl
-from duobus.amqp.conditions import EngineMisuse, Error, ProtocolViolation
+from duobus.amqp import errors as conditions
+from duobus.amqp import sasl
+from duobus.amqp.errors import EngineMisuse, Error, ProtocolViolation
 from duobus.amqp.events import Event, SaslInit
+from duobus.amqp.frame_reader import Inbound
 from duobus.amqp.frames import AMQP_HEADER, EARLY_FRAME_MAX, SASL_HEADER, TYPE_SASL, frame
 from duobus.amqp.performatives import SaslInit as SaslInitFrame
 from duobus.amqp.performatives import SaslMechanisms, SaslOutcome
-from duobus.amqp.receive import Inbound
 from duobus.amqp.settings import ConnectionSettings
 from duobus.codec import DecodeError, Described, decode_outline
 

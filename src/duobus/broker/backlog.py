@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from duobus.broker.throttle import busy
+from duobus.broker.admission import busy
 from duobus.errors import ServerBusy
 
 if TYPE_CHECKING:
-    from duobus.broker.fragment.commands import Run
-    from duobus.broker.handle import FragmentHandle
+    from duobus.broker.fragment_handle import FragmentHandle
+    from duobus.fragment.commands import Run
 
 #: Messages, and their bytes, that may wait for one fragment: one to two seconds of work at the rates of
 #: reference/performance.md. For less than that it is better to let a sender wait. The run that passes the bound is

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from duobus.stores.interface import CommitBatch
+    from duobus.storage.interface import CommitBatch
 
 #: Puts rows into a commit.
 Fill = Callable[["CommitBatch"], None]

@@ -16,34 +16,35 @@ from contextlib import suppress
 from typing import TypeVar
 
 from duobus.broker import backlog, recovery
-from duobus.broker.alarm import Alarm
+from duobus.broker.admission import busy
 from duobus.broker.counts import CountsTimer
-from duobus.broker.fragment import fanout, sessions
-from duobus.broker.fragment.commands import (
+from duobus.broker.deadline_timer import Alarm
+from duobus.broker.delivery.credit_scheduler import Receiver
+from duobus.broker.delivery.session_service import SessionDesk, tell
+from duobus.broker.fair_queue import Lines, effort_of, weigh
+from duobus.broker.fragment_handle import FragmentHandle
+from duobus.broker.fragment_host import Residents
+from duobus.broker.freight import Freight
+from duobus.broker.pager import Pager, set_windows
+from duobus.broker.protocols import LateRefusal, Plan, Watcher, Writer
+from duobus.broker.undecided import AWAITED, Undecided
+from duobus.clock import BrokerTime, Entropy
+from duobus.errors import InternalError, MessageNotFound, QuotaExceeded, ServiceBusError, StoreFailed, StoreUnavailable
+from duobus.fragment.commands import (
     Command,
     Group,
     Run,
     TakeAndRemove,
 )
-from duobus.broker.fragment.duplicates import IdRoom
-from duobus.broker.fragment.fragment import Fragment
-from duobus.broker.fragment.slot import NEVER, Slot
-from duobus.broker.freight import Freight
-from duobus.broker.handle import FragmentHandle
-from duobus.broker.lending import Receiver
-from duobus.broker.lines import Lines, effort_of, weigh
-from duobus.broker.paging import Pager, set_windows
-from duobus.broker.patience import CLOSE_S, ENDLESS_S, PatientWriter
-from duobus.broker.ports import LateRefusal, Plan, Watcher, Writer
-from duobus.broker.residents import Residents
-from duobus.broker.session_desk import SessionDesk, tell
-from duobus.broker.throttle import busy
-from duobus.broker.undecided import AWAITED, Undecided
-from duobus.clock import BrokerTime, Entropy
-from duobus.errors import InternalError, MessageNotFound, QuotaExceeded, ServiceBusError, StoreFailed, StoreUnavailable
-from duobus.model.columns import DeliveryBatch, Mailbox
+from duobus.fragment.duplicate_detection import IdRoom
+from duobus.fragment.fragment import Fragment
+from duobus.fragment.message import NEVER, Slot
+from duobus.fragment.sessions import sessions
+from duobus.fragment.topics import fanout
+from duobus.model.batches import DeliveryBatch, Mailbox
 from duobus.model.quotas import STORE_PATIENCE_S
-from duobus.stores.interface import CommitBatch, MessagingStore, StoreContents, Tombstone
+from duobus.storage.interface import CommitBatch, MessagingStore, StoreContents, Tombstone
+from duobus.storage.patience import CLOSE_S, ENDLESS_S, PatientWriter
 
 T = TypeVar("T")
 

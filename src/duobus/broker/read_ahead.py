@@ -21,16 +21,16 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from duobus.broker.fragment import cold_tail
-from duobus.broker.fragment.cold_tail import Part
-from duobus.broker.fragment.fragment import Fragment
-from duobus.broker.fragment.slot import MAIN
-from duobus.broker.fragment.source import Source
-from duobus.stores.interface import MessagingStore
+from duobus.fragment import paged_tail as cold_tail
+from duobus.fragment.fragment import Fragment
+from duobus.fragment.message import MAIN
+from duobus.fragment.paged_tail import Part
+from duobus.fragment.source import Source
+from duobus.storage.interface import MessagingStore
 
 if TYPE_CHECKING:
     from duobus.broker.message_broker import MessageBroker
-    from duobus.broker.ports import Writer
+    from duobus.broker.protocols import Writer
 
 #: Messages of a part.
 PART: Final = 256

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from duobus.broker.fragment import cold_tail, session_states
-from duobus.broker.fragment.fanout import TopicState
-from duobus.broker.fragment.fragment import Fragment
-from duobus.broker.fragment.slot import (
+from duobus.clock import Entropy
+from duobus.fragment import paged_tail as cold_tail
+from duobus.fragment.fragment import Fragment
+from duobus.fragment.message import (
     ACTIVE,
     DEFERRED,
     SCHEDULED,
@@ -21,13 +21,14 @@ from duobus.broker.fragment.slot import (
     state_in_memory,
     state_of,
 )
-from duobus.broker.fragment.source import Source, SourceSettings
-from duobus.clock import Entropy
-from duobus.stores.interface import FragmentRow, SourceRow, StoreContents, StoredMessage, Tombstone, is_end
+from duobus.fragment.sessions import states as session_states
+from duobus.fragment.source import Source, SourceSettings
+from duobus.fragment.topics.fanout import TopicState
+from duobus.storage.interface import FragmentRow, SourceRow, StoreContents, StoredMessage, Tombstone, is_end
 
 if TYPE_CHECKING:
     from duobus.broker.message_broker import MessageBroker
-    from duobus.broker.ports import Plan
+    from duobus.broker.protocols import Plan
 
 #: Rows read in one call of the store: a few milliseconds, so that other work of the process goes on between.
 ROWS_AT_ONCE = 2000

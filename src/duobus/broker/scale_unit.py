@@ -13,10 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from duobus.broker.destination import check_targets
-from duobus.broker.differences import differences
-from duobus.broker.forwarding import Forwarding
-from duobus.broker.founding import (
+from duobus.broker.entities.bulk_creation import (
     NotCreated,
     create_fragments,
     create_somewhere,
@@ -24,21 +21,21 @@ from duobus.broker.founding import (
     plans_of,
     withdrawn_path,
 )
-from duobus.broker.fragment.commands import Rerun, Run
-from duobus.broker.fragment.fragment import Fragment
-from duobus.broker.handle import FragmentHandle
-from duobus.broker.idle import IdleWatch
+from duobus.broker.entities.catalog_records import RecordKeeping
+from duobus.broker.entities.destination import check_targets
+from duobus.broker.entities.differences import differences
+from duobus.broker.entities.idle_tracking import IdleWatch
+from duobus.broker.entities.namespace import Namespace
+from duobus.broker.entities.queue import COUNT_BITS, Queue
+from duobus.broker.entities.topic import Subscription, Topic
+from duobus.broker.entities.topic_management import TopicLife
+from duobus.broker.forwarding.service import Forwarding
+from duobus.broker.fragment_handle import FragmentHandle
+from duobus.broker.fragment_moves.coordinator import Moves
 from duobus.broker.message_broker import MessageBroker
-from duobus.broker.moves import Moves
-from duobus.broker.namespace import Namespace
-from duobus.broker.patience import REFUSAL_S, RERUN_S
-from duobus.broker.ports import LateRefusal
-from duobus.broker.queue import COUNT_BITS, Queue
-from duobus.broker.record_keeping import RecordKeeping
-from duobus.broker.shares import whole_of
-from duobus.broker.topic import Subscription, Topic
-from duobus.broker.topic_life import TopicLife
+from duobus.broker.protocols import LateRefusal
 from duobus.clock import Entropy
+from duobus.cluster.shards import whole_of
 from duobus.errors import (
     EntityAlreadyExists,
     QuotaExceeded,
@@ -49,8 +46,11 @@ from duobus.errors import (
     StoreForeign,
     StoreUnavailable,
 )
+from duobus.fragment.commands import Rerun, Run
+from duobus.fragment.fragment import Fragment
 from duobus.model.address import not_found
-from duobus.model.description import (
+from duobus.model.assigned_ids import MessageIds
+from duobus.model.descriptions import (
     CLOUD,
     QUEUE,
     SUBSCRIPTION,
@@ -61,15 +61,15 @@ from duobus.model.description import (
     from_json,
     to_json,
 )
-from duobus.model.message_ids import MessageIds
 from duobus.model.quotas import Quotas
-from duobus.stores import belonging
-from duobus.stores.catalog import LIVE, CatalogContents, EntityRow, SlotRow
-from duobus.stores.interface import StoreContents, Tombstone
-from duobus.stores.postgres_place import is_postgres
+from duobus.storage import catalog_identity as belonging
+from duobus.storage.catalog_rows import LIVE, CatalogContents, EntityRow, SlotRow
+from duobus.storage.interface import StoreContents, Tombstone
+from duobus.storage.patience import REFUSAL_S, RERUN_S
+from duobus.storage.postgres.address import is_postgres
 
 if TYPE_CHECKING:
-    from duobus.stores.catalog import Catalog
+    from duobus.storage.catalog.interface import Catalog
 
 #: Fragments of a partitioned entity in the Standard profile (PE8).
 FRAGMENTS_STANDARD = 16

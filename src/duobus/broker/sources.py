@@ -7,15 +7,15 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from duobus.errors import RowsInTheWay
-from duobus.stores.belonging import ADVICE
-from duobus.stores.interface import COUNTS_LEFT_OUT
+from duobus.storage.catalog_identity import ADVICE
+from duobus.storage.interface import COUNTS_LEFT_OUT
 
 if TYPE_CHECKING:
-    from duobus.broker.fragment.fragment import Fragment
-    from duobus.broker.fragment.source import SourceSettings
-    from duobus.broker.handle import FragmentHandle
+    from duobus.broker.fragment_handle import FragmentHandle
     from duobus.broker.message_broker import MessageBroker
-    from duobus.stores.interface import SourceRow
+    from duobus.fragment.fragment import Fragment
+    from duobus.fragment.source import SourceSettings
+    from duobus.storage.interface import SourceRow
 
 #: Copies that one transaction deletes: some 30 ms, so that others are not kept from their commits.
 DROP_SLICE = 5_000

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from duobus.broker.fragment.commands import Command, Group
-from duobus.broker.fragment.reserving import Reserve
 from duobus.errors import ServiceBusError
+from duobus.fragment.commands import Command, Group
+from duobus.fragment.reserving import Reserve
 
 #: What is answered when the truth is known.
 AWAITED: Final = (Group, Reserve)

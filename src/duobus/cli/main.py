@@ -16,26 +16,32 @@ import click
 #: Sub-command to module, whose ``command`` is the click command, and to its line in ``duobus --help``, which is here
 #: so that printing it imports none of them.
 _COMMANDS = {
-    "audit": ("duobus.cli.audit", "Read who changed which entity or rule."),
-    "backup": ("duobus.cli.backup", "Copy everything that a server keeps, while it runs or not."),
+    "audit": ("duobus.cli.commands.audit", "Read who changed which entity or rule."),
+    "backup": ("duobus.cli.commands.backup", "Copy everything that a server keeps, while it runs or not."),
     "completion": ("duobus.cli.completion", "Print what makes a shell complete this command."),
-    "demo": ("duobus.cli.demo", "Send, kill the broker, go on, and count: nothing may be lost."),
-    "dlq": ("duobus.cli.dlq", "Look through dead letters, try them again, move, export and remove them."),
-    "fragment": ("duobus.cli.fragment", "Tell which fragment is on which messaging store; move one."),
-    "message": ("duobus.cli.message", "Send, peek and receive messages."),
-    "namespace": ("duobus.cli.namespace", "Show the namespace."),
-    "pair": ("duobus.cli.pair", "Tell what a pair of namespaces has in its backlog queues, and what it costs."),
-    "queue": ("duobus.cli.queue", "Create, show, list, update and delete queues."),
-    "restore": ("duobus.cli.restore", "Make a data folder from a backup."),
-    "rule": ("duobus.cli.rule", "Create, show, list, update and delete rules."),
-    "subscription": ("duobus.cli.subscription", "Create, show, list, update and delete subscriptions."),
-    "syphon": ("duobus.cli.syphon", "Carry messages from backlog queues to where they were meant for."),
-    "serve": ("duobus.cli.serve", "Run the broker until SIGTERM or Ctrl-C."),
-    "spark": ("duobus.cli.spark", "Jobs over entities on Spark: capture, replay, dead letters, large backlogs."),
-    "store": ("duobus.cli.store", "List messaging stores; fail, stall and heal them in a drill."),
-    "topic": ("duobus.cli.topic", "Create, show, list, update and delete topics."),
-    "topology": ("duobus.cli.topology", "Export and import all entities of a namespace."),
-    "trust": ("duobus.cli.trust", "Tell what makes each language trust the server's own authority."),
+    "demo": ("duobus_demo.command", "Send, kill the broker, go on, and count: nothing may be lost."),
+    "dlq": ("duobus.cli.commands.dlq", "Look through dead letters, try them again, move, export and remove them."),
+    "fragment": ("duobus.cli.commands.fragment", "Tell which fragment is on which messaging store; move one."),
+    "message": ("duobus.cli.commands.message", "Send, peek and receive messages."),
+    "namespace": ("duobus.cli.commands.namespace", "Show the namespace."),
+    "pair": (
+        "duobus.cli.commands.pair",
+        "Tell what a pair of namespaces has in its backlog queues, and what it costs.",
+    ),
+    "queue": ("duobus.cli.commands.entities", "Create, show, list, update and delete queues."),
+    "restore": ("duobus.cli.commands.restore", "Make a data folder from a backup."),
+    "rule": ("duobus.cli.commands.rule", "Create, show, list, update and delete rules."),
+    "subscription": ("duobus.cli.commands.subscription", "Create, show, list, update and delete subscriptions."),
+    "syphon": ("duobus.cli.commands.syphon", "Carry messages from backlog queues to where they were meant for."),
+    "serve": ("duobus.cli.commands.serve", "Run the broker until SIGTERM or Ctrl-C."),
+    "spark": (
+        "duobus.cli.commands.spark",
+        "Jobs over entities on Spark: capture, replay, dead letters, large backlogs.",
+    ),
+    "store": ("duobus.cli.commands.store", "List messaging stores; fail, stall and heal them in a drill."),
+    "topic": ("duobus.cli.commands.topic", "Create, show, list, update and delete topics."),
+    "topology": ("duobus.cli.commands.topology", "Export and import all entities of a namespace."),
+    "trust": ("duobus.cli.commands.trust", "Tell what makes each language trust the server's own authority."),
 }
 
 
@@ -60,7 +66,7 @@ class _LazyGroup(click.Group):
 def _print_version(context: click.Context, _option: click.Parameter, is_wanted: bool) -> None:
     # click's own option would look the version up whether it is wanted or not.
     if is_wanted and not context.resilient_parsing:
-        from duobus.twin import compiled_rooms
+        from duobus.compiled import compiled_rooms
 
         rooms = compiled_rooms()
         click.echo(f"duobus {version('duobus')}" + (f" (compiled: {', '.join(rooms)})" if rooms else ""))

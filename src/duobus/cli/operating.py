@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from duobus.auth.sas import sign_token
+from duobus.auth.sas_tokens import sign_token
 from duobus.cli.remote import NotFound, Remote, said
 from duobus.clock import Clock
 

@@ -161,7 +161,7 @@ class Remote:
         with self._told(self._members["endpoint"][1], what):
             from azure.servicebus import ServiceBusClient
 
-            from duobus.ha.closing import prompt_client
+            from duobus.ha.sdk import prompt_client
 
             options: dict[str, Any] = {"retry_total": 1}
             if self._custom is not None:
@@ -178,7 +178,7 @@ class Remote:
             from azure.core.exceptions import AzureError, ResourceNotFoundError, ServiceRequestError
             from azure.servicebus.exceptions import MessagingEntityNotFoundError, ServiceBusConnectionError
 
-            from duobus.ha.classify import token_refusal
+            from duobus.ha.outage import token_refusal
         except ImportError as error:
             raise click.ClickException("This command needs the SDK: pip install 'duobus[ha]'") from error
         # The SDK tells its retries in the log, which nobody asked for.

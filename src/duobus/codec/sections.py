@@ -14,8 +14,8 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
-from duobus.codec.decode import decode, skip
-from duobus.codec.groups import ID_SIZE_PLAIN_MAX, is_group_alone
+from duobus.codec.decoder import decode, skip
+from duobus.codec.group_ids import ID_SIZE_PLAIN_MAX, is_group_alone
 from duobus.codec.values import DecodeError, Symbol, Timestamp, TooLargeError, UByte, UInt, ULong
 
 HEADER: Final = 0x70

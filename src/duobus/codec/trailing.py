@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from duobus.codec.decode import decode, skip
+from duobus.codec.decoder import decode, skip
 from duobus.codec.sections import DATA, DELIVERY_ANNOTATIONS, FOOTER, FRONT_SIZE_MAX, check_annotations
 from duobus.codec.values import DecodeError, TooLargeError
 

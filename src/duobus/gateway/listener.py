@@ -12,7 +12,7 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from duobus.gateway.switch import ProtocolFactory, Switch
+from duobus.gateway.protocol_switch import ProtocolFactory, Switch
 from duobus.telemetry.logs import Log
 
 #: First byte of a TLS record that carries a handshake.

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.clock import Clock, Entropy
-from duobus.ha.classify import CLASSIFIERS, Classifier
+from duobus.ha.outage import CLASSIFIERS, Classifier
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient, aio

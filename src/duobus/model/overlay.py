@@ -16,7 +16,7 @@ from duobus.codec import (
 )
 from duobus.codec.sections import APPLICATION_PROPERTIES, PROPERTIES, application_properties, find_section
 from duobus.errors import InternalError
-from duobus.model.special import Special
+from duobus.model.metadata import Special
 
 #: Members of Special that an action can change, in the order of the stored form; never reorder them.
 ENVELOPE_MEMBERS: Final = ("ttl_ms", "scheduled_ms", "partition_key", "via_partition_key", "session_id")

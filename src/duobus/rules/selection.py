@@ -11,15 +11,15 @@ from typing import Final
 
 from duobus.codec import DecodeError, decode, split_batch
 from duobus.codec.sections import DATA, VALUE, find_section
-from duobus.model.description import RuleDescription
-from duobus.model.message_form import DESCRIPTION, REASON, merged
+from duobus.model.descriptions import RuleDescription
+from duobus.model.json.messages import DESCRIPTION, REASON, merged
+from duobus.model.metadata import Special
 from duobus.model.overlay import Overlay
-from duobus.model.special import Special
 from duobus.rules.effort import EffortExceeded
-from duobus.rules.json_path import JsonCondition
-from duobus.rules.message import MessageView
+from duobus.rules.language.json_path import JsonCondition
+from duobus.rules.message_view import MessageView
 from duobus.rules.rule import SQL, Rule, compile_rule
-from duobus.rules.system import DELIVERY_COUNT, ENVELOPE
+from duobus.rules.system_properties import DELIVERY_COUNT, ENVELOPE
 from duobus.rules.values import EvaluationError
 
 _NAME: Final = "selection"

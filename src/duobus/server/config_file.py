@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from duobus.errors import ArgumentInvalid, ArgumentOutOfRange, ConfigurationError
-from duobus.model.description import (
+from duobus.model.descriptions import (
     DEFAULT_RULE,
     EMULATOR,
     AccessRule,

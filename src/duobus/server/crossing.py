@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from duobus.broker.owning import OwningUnit
 from duobus.clock import Clock
-from duobus.gateway.amqp.crossing import CrossingDesk
-from duobus.gateway.amqp.door import AmqpDoor
-from duobus.gateway.amqp.ferry import AmqpFerry
-from duobus.model.description import AccessRule
-from duobus.server.node import ClusterNode
+from duobus.cluster.forwarding.connections import AmqpFerry
+from duobus.cluster.forwarding.endpoint import CrossingDesk
+from duobus.cluster.node import ClusterNode
+from duobus.cluster.scale_unit import OwningUnit
+from duobus.gateway.amqp.server import AmqpDoor
+from duobus.model.descriptions import AccessRule
 
 
 def open_crossing(door: AmqpDoor, unit: OwningUnit, node: ClusterNode, clock: Clock) -> None:

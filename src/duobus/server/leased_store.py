@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from duobus.errors import StoreFailed
-from duobus.stores.interface import CommitBatch, StoreContents, Tombstone
-from duobus.stores.postgres import PostgresStore
-from duobus.stores.postgres_place import Place
+from duobus.storage.interface import CommitBatch, StoreContents, Tombstone
+from duobus.storage.postgres.address import Place
+from duobus.storage.postgres.store import PostgresStore
 
 
 class LeasedStore(PostgresStore):

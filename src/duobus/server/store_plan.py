@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from duobus.clock import Entropy
 from duobus.errors import ConfigurationError
-from duobus.stores.catalog import CatalogContents, StoreRow, store_path
-from duobus.stores.postgres_place import Place, is_postgres, parse
+from duobus.storage.catalog_rows import CatalogContents, StoreRow, store_path
+from duobus.storage.postgres.address import Place, is_postgres, parse
 
 if TYPE_CHECKING:
-    from duobus.stores.postgres import PostgresStore
+    from duobus.storage.postgres.store import PostgresStore
 
 
 class PlannedStore(NamedTuple):
@@ -134,7 +134,7 @@ def postgres_store(planned: PlannedStore, place: Place) -> PostgresStore:
         ConfigurationError: What is needed for it is not installed.
     """
     try:
-        from duobus.stores.postgres import PostgresStore
+        from duobus.storage.postgres.store import PostgresStore
     except ImportError as error:
         raise ConfigurationError(
             f"Stores in PostgreSQL need more than is installed ({error}): pip install 'duobus[postgres]'"

@@ -166,7 +166,7 @@ def told(entity: str) -> Iterator[None]:
     from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
     from azure.servicebus import exceptions
 
-    from duobus.ha.classify import token_refusal
+    from duobus.ha.outage import token_refusal
 
     try:
         try:

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.clock import Clock
-from duobus.spark.claims import ClaimEngine, Seen
+from duobus.spark.claims.engine import ClaimEngine, Seen
+from duobus.spark.claims.lock_handles import is_deferred, seen_of
 from duobus.spark.connection import Place, counts_deferrals, demand_reachable, namespace_of, new_client, place_of
 from duobus.spark.entities import PEEK, look, open_receiver, open_sender, peek, split_name, told
 from duobus.spark.errors import CheckpointError, EntityError, OptionError
 from duobus.spark.offsets import Claim, ClaimOffset, Key, by_fragment
 from duobus.spark.options import CONNECTION_OPTIONS, parse
-from duobus.spark.patience import retried
-from duobus.spark.reactivation import Reactivation
-from duobus.spark.tickets import is_deferred, seen_of
+from duobus.spark.retry import retried
+from duobus.spark.sink.reactivation import Reactivation
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient

@@ -8,11 +8,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
+from duobus.spark.body_encoder import sequence_sections, value_section
 from duobus.spark.errors import OptionError
 from duobus.spark.offsets import COUNT_BITS
-from duobus.spark.peeked import Peeked
+from duobus.spark.peek_decoder import Peeked
 from duobus.spark.schema import NAMES, TYPES
-from duobus.spark.section_writer import sequence_sections, value_section
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -16,18 +16,18 @@ from typing import Any
 import msgspec
 
 from duobus.auth.authorizer import Authorizer, NamespaceRules
-from duobus.broker.fragment.slot import ACTIVE, DEAD_LETTER, DEFERRED, MAIN, Slot, kind_of, sub_queue_of
-from duobus.broker.queue import COUNT_BITS, Queue
+from duobus.broker.entities.queue import COUNT_BITS, Queue
 from duobus.clock import Clock, Entropy
 from duobus.codec import application_properties, decode, scan
 from duobus.codec.sections import DATA, SEQUENCE, VALUE, find_section
 from duobus.errors import EntityNotFound
-from duobus.gateway.amqp.door import AmqpDoor
+from duobus.fragment.message import ACTIVE, DEAD_LETTER, DEFERRED, MAIN, Slot, kind_of, sub_queue_of
+from duobus.gateway.amqp.server import AmqpDoor
 from duobus.gateway.listener import Listener
-from duobus.model.description import QueueDescription, SubscriptionDescription, TopicDescription, from_json
-from duobus.server.build import Server
-from duobus.server.config import Settings, load_settings
-from duobus.stores.catalog import new_namespace
+from duobus.model.descriptions import QueueDescription, SubscriptionDescription, TopicDescription, from_json
+from duobus.server.composition import Server
+from duobus.server.settings import Settings, load_settings
+from duobus.storage.catalog.interface import new_namespace
 from duobus.telemetry.logs import Log
 
 #: How long connections that a test left open are given to close when its namespace goes.

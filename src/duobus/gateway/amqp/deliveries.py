@@ -10,8 +10,8 @@ from duobus.broker import FragmentHandle
 
 if TYPE_CHECKING:
     from duobus.broker import Queue
-    from duobus.gateway.amqp.outgoing_link import OutgoingLink
-    from duobus.gateway.amqp.session_outlet import SessionOutlet
+    from duobus.gateway.amqp.links.outgoing_link import OutgoingLink
+    from duobus.gateway.amqp.links.session_writer import SessionOutlet
 
 _IDS = 1 << 32
 _MASK = _IDS - 1

@@ -43,10 +43,10 @@ from duobus.codec import (
 from duobus.codec import Int as AmqpInt
 from duobus.errors import ArgumentInvalid, ArgumentOutOfRange, NotAllowed, Undecodable
 from duobus.model import ping
-from duobus.model.columns import Mailbox, SendBatch
-from duobus.model.message_ids import MessageIds
+from duobus.model.assigned_ids import MessageIds
+from duobus.model.batches import Mailbox, SendBatch
+from duobus.model.metadata import SessionOnly, Special, is_ordinary
 from duobus.model.overlay import Overlay
-from duobus.model.special import SessionOnly, Special, is_ordinary
 
 PING_CONTENT_TYPE: Final = ping.CONTENT_TYPE
 #: Contract chapter 15.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from duobus.broker.shares import whole_of
+from duobus.cluster.shards import whole_of
 from duobus.model.address import MAIN, SUB_QUEUE_SEGMENTS
-from duobus.model.description import Right
+from duobus.model.descriptions import Right
 from duobus.model.metering import PING, SEND
 
 if TYPE_CHECKING:
     from duobus.auth.authorizer import Grants
     from duobus.broker import Queue
-    from duobus.gateway.amqp.door import AmqpDoor
+    from duobus.gateway.amqp.server import AmqpDoor
 
 #: Entities and kinds whose key one connection remembers; past them it begins again, so that entities that come and go
 #: are not kept alive by it.

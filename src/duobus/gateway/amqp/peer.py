@@ -32,6 +32,8 @@ from duobus.amqp import (
 from duobus.amqp import Error as AmqpError
 from duobus.auth.authorizer import Grants, NamespaceRules, narrowed
 from duobus.broker import Queue, Throttle
+from duobus.cluster.proxy.link import PassedLink
+from duobus.cluster.router import NotPassing, Passing
 from duobus.errors import (
     ConnectionForced,
     DetachForced,
@@ -39,25 +41,23 @@ from duobus.errors import (
     ServiceBusError,
     Unauthorized,
 )
-from duobus.gateway.amqp import attaching
-from duobus.gateway.amqp.cbs_node import demand_entity
-from duobus.gateway.amqp.coordinator import CoordinatorLink
+from duobus.gateway.amqp import attach as attaching
 from duobus.gateway.amqp.deliveries import Deliveries
-from duobus.gateway.amqp.incoming_link import IncomingLink
+from duobus.gateway.amqp.links.incoming_link import IncomingLink
+from duobus.gateway.amqp.links.outgoing_link import OutgoingLink
+from duobus.gateway.amqp.links.session_link import PendingSession, SessionLink
+from duobus.gateway.amqp.links.session_writer import SessionOutlet
 from duobus.gateway.amqp.logging_in import log_in
+from duobus.gateway.amqp.management.cbs_node import demand_entity
+from duobus.gateway.amqp.management.request_node import ReplyLink, RequestLink
 from duobus.gateway.amqp.meter import Meter
-from duobus.gateway.amqp.outgoing_link import OutgoingLink
-from duobus.gateway.amqp.passing import NotPassing, Passing
-from duobus.gateway.amqp.passing_links import PassedLink
-from duobus.gateway.amqp.request_node import ReplyLink, RequestLink
-from duobus.gateway.amqp.revoking import detach_unauthorized
-from duobus.gateway.amqp.session_link import PendingSession, SessionLink
-from duobus.gateway.amqp.session_outlet import SessionOutlet
-from duobus.gateway.amqp.slices import REST_S, ending, widen, work_off
-from duobus.gateway.amqp.transactions import Transactions
+from duobus.gateway.amqp.pacing import REST_S, ending, widen, work_off
+from duobus.gateway.amqp.revocation import detach_unauthorized
+from duobus.gateway.amqp.transactions.coordinator import CoordinatorLink
+from duobus.gateway.amqp.transactions.transactions import Transactions
 
 if TYPE_CHECKING:
-    from duobus.gateway.amqp.door import AmqpDoor
+    from duobus.gateway.amqp.server import AmqpDoor
 
 #: Messages of this connection that are on their way to a store: beyond it nothing more is read from the socket.
 CARRIED_BYTES_MAX = 4 << 20

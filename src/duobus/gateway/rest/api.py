@@ -8,18 +8,18 @@ from duobus.auth.authorizer import Authorizer
 from duobus.broker import ScaleUnit
 from duobus.clock import Clock, Entropy
 from duobus.errors import ArgumentInvalid, ServiceBusError
-from duobus.gateway.rest import operating
-from duobus.gateway.rest.answers import Answers
+from duobus.gateway.rest import operations as operating
 from duobus.gateway.rest.atom.management import Management
-from duobus.gateway.rest.atom.place import Place
-from duobus.gateway.rest.bodies import BodyRoom
-from duobus.gateway.rest.desk.door import DeskDoor, is_for_desk
-from duobus.gateway.rest.guard import Guard
-from duobus.gateway.rest.operating import Drill
+from duobus.gateway.rest.atom.request_origin import Place
+from duobus.gateway.rest.authorization import Guard
+from duobus.gateway.rest.dead_letters.endpoint import DeskDoor, is_for_desk
+from duobus.gateway.rest.error_responses import Answers
+from duobus.gateway.rest.operations import Drill
+from duobus.gateway.rest.request_bodies import BodyRoom
+from duobus.gateway.rest.request_target import HOST, parse_target
 from duobus.gateway.rest.runtime.messages import Messages
 from duobus.gateway.rest.runtime.routes import call_of
 from duobus.gateway.rest.runtime.sends import Meter, Sends
-from duobus.gateway.rest.target import HOST, parse_target
 from duobus.model.http_options import HttpOptions
 from duobus.telemetry.audit_log import AuditTrail
 from duobus.telemetry.logs import Log

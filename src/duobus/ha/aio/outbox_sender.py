@@ -11,14 +11,14 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpMessageProperties
 
 from duobus.clock import Entropy
-from duobus.ha.aio import tasks
+from duobus.ha.aio import concurrency as tasks
 from duobus.ha.bounds import LIST_MAX
-from duobus.ha.closing import prompt
 from duobus.ha.errors import OutboxFailed, TooLargeToDivert
 from duobus.ha.events import Event, Reporter
 from duobus.ha.listing import listed
+from duobus.ha.outbox.message import Packed, pack, unpack
 from duobus.ha.outbox_events import OutboxBroken, OutboxOverflowed, OutboxSent, OutboxSetAside, OutboxWaits
-from duobus.ha.outbox_message import Packed, pack, unpack
+from duobus.ha.sdk import prompt
 from duobus.ha.sdk_errors import Meaning, explained, is_message_fault, meaning
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from azure.servicebus import ServiceBusMessageBatch
     from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-    from duobus.ha.outbox import Outbox
-    from duobus.ha.outbox_plan import Parcel
+    from duobus.ha.outbox.plan import Parcel
+    from duobus.ha.outbox.queue import Outbox
 
 #: Between two looks of ``flush``, should it not be woken.
 LOOK_S: Final = 1.0

@@ -15,10 +15,10 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
 from duobus.clock import Entropy
-from duobus.ha.aio import tasks
-from duobus.ha.classify import Classifier, Verdict, outage
-from duobus.ha.closing import prompt
+from duobus.ha.aio import concurrency as tasks
 from duobus.ha.events import Event, ReplicaFailed, Reporter, RolesSwapped
+from duobus.ha.outage import Classifier, Verdict, outage
+from duobus.ha.sdk import prompt
 
 if TYPE_CHECKING:
     from types import TracebackType

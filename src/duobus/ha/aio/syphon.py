@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from azure.servicebus.exceptions import ServiceBusConnectionError
 
 from duobus.clock import Clock
-from duobus.ha.aio import tasks
-from duobus.ha.away import store_away
+from duobus.ha.aio import concurrency as tasks
 from duobus.ha.bounds import SYPHON_HELD_MAX, SYPHON_SENDERS_MAX
-from duobus.ha.classify import Classifier, Verdict, outage
 from duobus.ha.events import (
     Reporter,
     SyphonDeadLettered,
@@ -26,6 +24,8 @@ from duobus.ha.events import (
     SyphonStopped,
 )
 from duobus.ha.options import POLL_DEFAULT
+from duobus.ha.outage import Classifier, Verdict, outage
+from duobus.ha.outage_scope import store_away
 from duobus.ha.sdk_errors import Meaning, explained, meaning
 from duobus.ha.tracing import syphoning
 from duobus.ha.transfer import Undeliverable, from_backlog

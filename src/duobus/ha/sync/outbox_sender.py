@@ -13,14 +13,14 @@ from azure.servicebus.amqp import AmqpMessageProperties
 
 from duobus.clock import Entropy
 from duobus.ha.bounds import LIST_MAX
-from duobus.ha.closing import prompt
 from duobus.ha.errors import OutboxFailed, TooLargeToDivert
 from duobus.ha.events import Event, Reporter
 from duobus.ha.listing import listed
+from duobus.ha.outbox.message import Packed, pack, unpack
 from duobus.ha.outbox_events import OutboxBroken, OutboxOverflowed, OutboxSent, OutboxSetAside, OutboxWaits
-from duobus.ha.outbox_message import Packed, pack, unpack
+from duobus.ha.sdk import prompt
 from duobus.ha.sdk_errors import Meaning, explained, is_message_fault, meaning
-from duobus.ha.sync import tasks
+from duobus.ha.sync import concurrency as tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from azure.servicebus import ServiceBusMessageBatch
     from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-    from duobus.ha.outbox import Outbox
-    from duobus.ha.outbox_plan import Parcel
+    from duobus.ha.outbox.plan import Parcel
+    from duobus.ha.outbox.queue import Outbox
 
 #: Between two looks of ``flush``, should it not be woken.
 LOOK_S: Final = 1.0

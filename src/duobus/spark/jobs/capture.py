@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from duobus.spark.jobs.cfg import needed
 from duobus.spark.jobs.failing import cause_of, spark_errors
-from duobus.spark.jobs.staging import clear_staging
-from duobus.spark.jobs.summary import (
+from duobus.spark.jobs.job import (
     JobError,
     Settings,
     Summary,
@@ -24,6 +23,7 @@ from duobus.spark.jobs.summary import (
     settings_of,
     settle_stopped,
 )
+from duobus.spark.jobs.staging_files import clear_staging
 from duobus.spark.options import CHOICE, DURATION, SOURCE_OPTIONS, TEXT, Option
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from duobus.spark.connection import Place, client, namespace_of, place_of
 from duobus.spark.errors import OptionError
 from duobus.spark.jobs.cfg import needed
 from duobus.spark.jobs.failing import cause_of, spark_errors
-from duobus.spark.jobs.summary import (
+from duobus.spark.jobs.job import (
     JobError,
     Settings,
     Summary,
@@ -158,10 +158,10 @@ def _carried(
     """Carry the messages of a task, and tell what became of each."""
     import pyarrow as pa
 
-    from duobus.spark.jobs.syphon_work import BURIED, Carrier, Outcome, rows_of
+    from duobus.spark.jobs.work.syphon import BURIED, Carrier, Outcome, rows_of
     from duobus.spark.offsets import Key
     from duobus.spark.recovery import dead_letter_numbers
-    from duobus.spark.senders import post_to
+    from duobus.spark.sink.senders import post_to
     from duobus.spark.values import columns_of
 
     carrier = Carrier(post_to(there), post_to(back), Clock().now_ms(), counts_time=counts_time, hold_ms=hold_ms)

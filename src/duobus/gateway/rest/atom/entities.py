@@ -7,19 +7,20 @@ from functools import partial
 
 from duobus.auth import new_key
 from duobus.broker import Queue, ScaleUnit, Subscription, Topic
-from duobus.broker.namespace import Namespace
+from duobus.broker.entities.namespace import Namespace
 from duobus.clock import Clock, Entropy
 from duobus.errors import ArgumentInvalid
-from duobus.gateway.rest.atom import documents, resources
-from duobus.gateway.rest.atom.last_numbers import LastNumbers
-from duobus.gateway.rest.atom.place import Place
+from duobus.gateway.rest.atom import resources
+from duobus.gateway.rest.atom.last_known_counts import LastNumbers
 from duobus.gateway.rest.atom.queues import Queues
+from duobus.gateway.rest.atom.request_origin import Place
 from duobus.gateway.rest.atom.resources import Resource
-from duobus.gateway.rest.atom.rule_xml import write_rule
 from duobus.gateway.rest.atom.topics import Topics
-from duobus.gateway.rest.atom.xml_reader import Element
+from duobus.gateway.rest.atom.xml import documents
+from duobus.gateway.rest.atom.xml.reader import Element
+from duobus.gateway.rest.atom.xml.rule import write_rule
 from duobus.model.address import SHARE
-from duobus.model.description import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
+from duobus.model.descriptions import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
 from duobus.model.tiers import Tier
 
 #: A rule stands beside its subscription.

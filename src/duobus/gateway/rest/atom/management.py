@@ -9,21 +9,22 @@ from aiohttp import web
 
 from duobus.auth.authorizer import NamespaceRules
 from duobus.broker import ScaleUnit
-from duobus.broker.namespace import Namespace
+from duobus.broker.entities.namespace import Namespace
 from duobus.clock import Clock, Entropy
 from duobus.errors import EntityNotFound, ServerBusy
-from duobus.gateway.rest.atom import documents, resources
+from duobus.gateway.rest.atom import resources
 from duobus.gateway.rest.atom.auditing import Auditing
 from duobus.gateway.rest.atom.entities import Entities, Forwarding, Thing, is_partitioned, title_of
 from duobus.gateway.rest.atom.paging import cut, next_url, page_of
-from duobus.gateway.rest.atom.place import Place
 from duobus.gateway.rest.atom.queues import demand_target
+from duobus.gateway.rest.atom.request_origin import Place
 from duobus.gateway.rest.atom.resources import Resource, resource_of
-from duobus.gateway.rest.bodies import BodyRoom, read_body
-from duobus.gateway.rest.guard import Guard, Lacking, RightLacking
-from duobus.gateway.rest.repeats import Done, Repeats
-from duobus.gateway.rest.target import MethodUnknown, Target
-from duobus.model.description import Right, TopicDescription
+from duobus.gateway.rest.atom.xml import documents
+from duobus.gateway.rest.authorization import Guard, Lacking, RightLacking
+from duobus.gateway.rest.repeatable_requests import Done, Repeats
+from duobus.gateway.rest.request_bodies import BodyRoom, read_body
+from duobus.gateway.rest.request_target import MethodUnknown, Target
+from duobus.model.descriptions import Right, TopicDescription
 from duobus.model.http_options import HttpOptions
 from duobus.telemetry.audit_log import AuditTrail
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from duobus.broker import ScaleUnit
-from duobus.broker.namespace import Namespace
-from duobus.broker.queue import Queue
+from duobus.broker.entities.namespace import Namespace
+from duobus.broker.entities.queue import Queue
 from duobus.clock import Clock
 from duobus.errors import ArgumentInvalid, NotImplementedYet, ServerBusy, StoreFailed, StoreUnavailable
-from duobus.gateway.rest.atom.last_numbers import LastNumbers
-from duobus.gateway.rest.atom.place import Place
-from duobus.gateway.rest.atom.queue_xml import read_queue, write_queue
+from duobus.gateway.rest.atom.last_known_counts import LastNumbers
+from duobus.gateway.rest.atom.request_origin import Place
 from duobus.gateway.rest.atom.topics import demand_all
-from duobus.gateway.rest.atom.xml_reader import Element
+from duobus.gateway.rest.atom.xml.queue import read_queue, write_queue
+from duobus.gateway.rest.atom.xml.reader import Element
 from duobus.model.address import check_entity_name, not_found, without_share
-from duobus.model.description import QueueDescription, SubscriptionDescription, check_queue
+from duobus.model.descriptions import QueueDescription, SubscriptionDescription, check_queue
 from duobus.model.tiers import Tier, check_new, check_tier
 
 

@@ -7,18 +7,18 @@ from collections.abc import Callable
 import msgspec
 
 from duobus.broker import Queue, ScaleUnit, Subscription, Topic
-from duobus.broker.namespace import Namespace
-from duobus.broker.topic import count_filters
+from duobus.broker.entities.namespace import Namespace
+from duobus.broker.entities.topic import count_filters
 from duobus.clock import Clock
 from duobus.errors import ServerBusy, StoreFailed, StoreUnavailable
-from duobus.gateway.rest.atom.last_numbers import LastNumbers
-from duobus.gateway.rest.atom.place import Place
-from duobus.gateway.rest.atom.rule_xml import read_rule
-from duobus.gateway.rest.atom.subscription_xml import default_rule_of, read_subscription, write_subscription
-from duobus.gateway.rest.atom.topic_xml import Filters, read_topic, write_topic
-from duobus.gateway.rest.atom.xml_reader import Element
+from duobus.gateway.rest.atom.last_known_counts import LastNumbers
+from duobus.gateway.rest.atom.request_origin import Place
+from duobus.gateway.rest.atom.xml.reader import Element
+from duobus.gateway.rest.atom.xml.rule import read_rule
+from duobus.gateway.rest.atom.xml.subscription import default_rule_of, read_subscription, write_subscription
+from duobus.gateway.rest.atom.xml.topic import Filters, read_topic, write_topic
 from duobus.model.address import check_entity_name, check_subscription_name, not_found
-from duobus.model.description import (
+from duobus.model.descriptions import (
     RuleDescription,
     SubscriptionDescription,
     TopicDescription,

@@ -12,27 +12,27 @@ from aiohttp import web
 from duobus.auth.authorizer import NamespaceRules
 from duobus.broker import ABANDON, MAIN, Queue, ScaleUnit, SettleBatch, lock_lost
 from duobus.broker import COMPLETE as COMPLETED
-from duobus.broker.namespace import Namespace
+from duobus.broker.entities.namespace import Namespace
 from duobus.codec import scan, tag_of
 from duobus.errors import (
     ArgumentInvalid,
     EntityNotFound,
     NotAllowed,
 )
-from duobus.gateway.rest.answers import Answers
-from duobus.gateway.rest.atom.place import Place
-from duobus.gateway.rest.bodies import BodyRoom, read_body
-from duobus.gateway.rest.guard import Guard
+from duobus.gateway.rest.atom.request_origin import Place
+from duobus.gateway.rest.authorization import Guard
+from duobus.gateway.rest.error_responses import Answers
+from duobus.gateway.rest.request_bodies import BodyRoom, read_body
+from duobus.gateway.rest.request_target import Target
 from duobus.gateway.rest.runtime import routes
-from duobus.gateway.rest.runtime.from_amqp import altered, message_id_text, sequence_number, show
-from duobus.gateway.rest.runtime.receiving import TIMEOUT_DEFAULT_S, TIMEOUT_MAX_S, give_back, take_one
+from duobus.gateway.rest.runtime.receive import TIMEOUT_DEFAULT_S, TIMEOUT_MAX_S, give_back, take_one
+from duobus.gateway.rest.runtime.responses import altered, message_id_text, sequence_number, show
 from duobus.gateway.rest.runtime.routes import Call
 from duobus.gateway.rest.runtime.sends import SEND_BYTES_MAX, Meter, Sends, demand_status, is_batch_type
-from duobus.gateway.rest.target import Target
-from duobus.gateway.waiting import Waiting
+from duobus.gateway.result_waiter import Waiting
 from duobus.model.address import Address, parse_address
-from duobus.model.columns import DeliveryBatch
-from duobus.model.description import ACTIVE, SEND_DISABLED, TOPIC, Right
+from duobus.model.batches import DeliveryBatch
+from duobus.model.descriptions import ACTIVE, SEND_DISABLED, TOPIC, Right
 from duobus.model.http_options import HttpOptions
 from duobus.model.metering import EMPTY_RECEIVE, RECEIVE, RENEW, SETTLE, operations_of
 

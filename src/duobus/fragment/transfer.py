@@ -1,0 +1,334 @@
+"""Forwarding inside a fragment: messages are taken from their list, leave, or go to the transfer dead-letter queue.
+
+What is taken stands in no list and has no lock that time could end; its own life does not end either until it is given
+back. Nothing of it is written before it leaves, so a crash simply finds it where it was.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any, Final
+
+from duobus.codec.decoder import decode as decode_value
+from duobus.codec.encoder import encode
+from duobus.errors import InternalError, ServiceBusError
+from duobus.fragment import doubts
+from duobus.fragment.commands import Command, Housekeeping
+from duobus.fragment.forward_dedup import Forget, Record, forget, record
+from duobus.fragment.message import (
+    ACTIVE,
+    DEAD_LETTER,
+    FORWARDING,
+    MAIN,
+    RESERVED,
+    TRANSFER,
+    TRANSFER_DEAD_LETTER,
+    CopySlot,
+    Slot,
+    state_of,
+    sub_queue_of,
+)
+from duobus.fragment.paged_tail import effective_ttl
+from duobus.fragment.settlement import change, removals
+from duobus.model.metadata import Special, Way
+from duobus.model.overlay import Overlay
+
+if TYPE_CHECKING:
+    from duobus.fragment.fragment import Fragment
+    from duobus.fragment.sessions.sessions import Sessions
+    from duobus.fragment.source import Source
+    from duobus.model.batches import Mailbox
+    from duobus.storage.interface import CommitBatch
+
+#: Hops of one message (HTTP contract A.6.2); with the next it goes to the transfer dead-letter queue (I41).
+HOPS_MAX: Final = 4
+HOPS_EXCEEDED: Final = "MaxTransferHopCountExceeded"
+HOPS_TEXT: Final = f"The message was forwarded {HOPS_MAX} times already, which is the most that is allowed."
+
+#: Texts that go into the transfer dead-letter queue with a message are cut (contract chapter 15).
+_TEXT_MAX: Final = 4096
+_TRANSFER_DEAD: Final = state_of(TRANSFER_DEAD_LETTER, ACTIVE)
+
+
+class Departure(Command):
+    """Parent of what becomes of messages that were taken.
+
+    Attributes:
+        slots: The messages.
+    """
+
+    __slots__ = ("slots",)
+
+    def __init__(self, handle: Any, source_no: int, reply: Mailbox | None, slots: list[Slot]) -> None:
+        super().__init__(handle, source_no, reply)
+        self.slots = slots
+
+    def fault(self, source: Source) -> ServiceBusError | None:
+        """Why it cannot be done: only what was taken, in this life of the fragment, can leave."""
+        by_count = source.by_count
+        for slot in self.slots:
+            if by_count.get(slot.count) is not slot or slot.lock != FORWARDING:
+                return InternalError("A message is to be forwarded that was not taken for that.")
+        return None
+
+    def apply(self, source: Source, now_ms: int, commit: CommitBatch) -> None:
+        """Write down what becomes of them."""
+        raise NotImplementedError
+
+    def release(self, fragment: Fragment, source: Source) -> None:
+        """It is durable."""
+        raise NotImplementedError
+
+
+class Depart(Departure):
+    """Remove messages: their destination has them, or takes them in the same commit."""
+
+    __slots__ = ()
+
+    def apply(self, source: Source, now_ms: int, commit: CommitBatch) -> None:
+        """See Departure."""
+        for slot in self.slots:
+            slot.lock = RESERVED
+        source.uncount(self.slots)
+        removals(source, self.slots, commit)
+
+    def release(self, fragment: Fragment, source: Source) -> None:
+        """See Departure."""
+        for slot in self.slots:
+            source.forget(slot)
+        if source.elsewhere:
+            source.elsewhere.difference_update([slot.count for slot in self.slots])
+
+
+class Divert(Departure):
+    """Move messages that cannot be forwarded to the transfer dead-letter queue.
+
+    Attributes:
+        reason: DeadLetterReason.
+        description: DeadLetterErrorDescription.
+    """
+
+    __slots__ = ("description", "reason")
+
+    def __init__(
+        self, handle: Any, source_no: int, reply: Mailbox | None, slots: list[Slot], *, reason: str, description: str
+    ) -> None:
+        super().__init__(handle, source_no, reply, slots)
+        self.reason = reason[:_TEXT_MAX]
+        self.description = description[:_TEXT_MAX]
+
+    def apply(self, source: Source, now_ms: int, commit: CommitBatch) -> None:
+        """See Departure."""
+        for slot in self.slots:
+            slot.lock = RESERVED
+            _divert(source, slot, self)
+            change(source, slot, commit, deliveries=slot.deliveries)
+
+    def release(self, fragment: Fragment, source: Source) -> None:
+        """See Departure."""
+        for slot in self.slots:
+            slot.lock = 0
+            fragment.place(source, slot, in_order=False)
+
+
+# -- taking and giving back -------------------------------------------------------------------------------------
+
+
+def take(source: Source, sub_queue: int, limit: int, size: int) -> list[Slot]:
+    """Take available messages of a sub-queue off, in order: at most ``limit``, until they have ``size`` bytes."""
+    if sub_queue == MAIN and source.sessions is not None:
+        return _take_of_sessions(source, source.sessions, limit, size)
+    shelf = source.sub_queues[sub_queue]
+    slots = shelf.take(limit)
+    number = 0
+    for slot in slots:
+        if size <= 0:
+            break
+        slot.lock = FORWARDING
+        size -= len(slot.payload)
+        number += 1
+    for slot in slots[number:]:
+        shelf.give_back(slot)
+    return slots[:number]
+
+
+def has_available(source: Source, sub_queue: int) -> bool:
+    """Whether ``take`` would find a message in memory."""
+    if sub_queue == MAIN and source.sessions is not None:
+        return source.sessions.next_free(source) is not None
+    return source.sub_queues[sub_queue].available() > 0
+
+
+def _take_of_sessions(source: Source, sessions: Sessions, limit: int, size: int) -> list[Slot]:
+    """The same of messages of sessions: the oldest first, whatever its session, and none that somebody holds."""
+    slots: list[Slot] = []
+    while len(slots) < limit and size > 0:
+        found = sessions.next_free(source)
+        if found is None:
+            break
+        session, slot = found
+        sessions.take(source, session, 1)
+        sessions.drop_if_idle(session)
+        slot.lock = FORWARDING
+        slots.append(slot)
+        size -= len(slot.payload)
+    return slots
+
+
+def take_transfers(source: Source, destination: str, limit: int, size: int) -> list[Slot]:
+    """The same of what was sent via this entity to ``destination``, a path in lower case."""
+    waiting = source.transfers.get(destination)
+    slots: list[Slot] = []
+    while waiting and len(slots) < limit and size > 0:
+        slot = heappop(waiting)[1]
+        slot.lock = FORWARDING
+        slots.append(slot)
+        size -= len(slot.payload)
+    if waiting is not None and not waiting:
+        del source.transfers[destination]
+    return slots
+
+
+def place_transfer(fragment: Fragment, source: Source, slot: Slot) -> None:
+    """Put a message into the transfer queue of its destination."""
+    path = _way_of(slot.special).to
+    assert path is not None
+    heappush(source.transfers.setdefault(path.lower(), []), (slot.count, slot))
+    fragment.fresh.add((source.source_no, TRANSFER))
+
+
+def give_back(fragment: Fragment, source: Source, slots: list[Slot], now_ms: int) -> list[Command]:
+    """Put messages back where they were; those that ran out of life meanwhile expire. Returns what needs a commit."""
+    keeping = Housekeeping(fragment.handle, source.source_no)
+    for slot in slots:
+        if fragment.lapsed(source, slot, now_ms) and not doubts.holds(source, slot.count):
+            slot.lock = RESERVED
+            keeping.expired.append(slot)
+        else:
+            slot.lock = 0
+            fragment.place(source, slot, in_order=False)
+    return [keeping] if keeping.expired else []
+
+
+# -- commands ---------------------------------------------------------------------------------------------------
+
+
+def check(source: Source, command: Departure) -> ServiceBusError | None:
+    """Say why a departure cannot be done, or None."""
+    return command.fault(source)
+
+
+def apply(source: Source, command: Command, now_ms: int, commit: CommitBatch) -> None:
+    """Write down what becomes of the messages."""
+    if isinstance(command, Departure):
+        command.apply(source, now_ms, commit)
+    elif isinstance(command, Record):
+        record(source, command, now_ms, commit)
+    else:
+        assert isinstance(command, Forget)
+        forget(source, command, commit)
+
+
+def _divert(source: Source, slot: Slot, command: Divert) -> None:
+    source.counted(slot.state, -1)
+    special = slot.special = slot.special or Special()
+    if sub_queue_of(slot.state) == DEAD_LETTER:
+        # Why it was dead-lettered stays with it as properties of its own, under the reason why it stays here.
+        _keep_reason(special)
+    slot.state = _TRANSFER_DEAD
+    source.counted(slot.state, 1)
+    slot.expires_ms = 0
+    special.reason = command.reason
+    special.description = command.description
+
+
+def release(fragment: Fragment, source: Source, command: Departure) -> None:
+    """It is durable."""
+    command.release(fragment, source)
+
+
+# -- what a message is at its destination -----------------------------------------------------------------------
+
+
+def onward(slot: Slot, fragment_number: int, path: str, default_ttl_ms: int | None) -> Special:
+    """What is rare about a message when it has been forwarded; its bytes are those of ``onward_payload``.
+
+    Kept are keys, session, header, annotations, overlay, and the number that it was first given (contract 8.3). Its
+    delivery count begins anew, and so does its life, which the entity may have cut. A dead letter does not expire, so
+    it goes on with the reason why it was dead-lettered and without a life of its own (contract 13.3 and 13.4).
+
+    Args:
+        slot: The message.
+        fragment_number: Of the fragment where it is.
+        path: Of the entity where it is.
+        default_ttl_ms: That entity's.
+    """
+    old = slot.special or _ORDINARY
+    way = _way_of(slot.special)
+    # A copy was first given its number by the topic.
+    first = slot.origin if isinstance(slot, CopySlot) else slot.count
+    new = Special(
+        ttl_ms=effective_ttl(old.ttl_ms, default_ttl_ms),
+        scheduled_ms=old.scheduled_ms,
+        partition_key=old.partition_key,
+        via_partition_key=old.via_partition_key,
+        session_id=old.session_id,
+        priority=old.priority,
+        annotations=old.annotations,
+        annotations_count=old.annotations_count,
+        overlay=old.overlay,
+        enqueued_sequence_number=old.enqueued_sequence_number or fragment_number << 48 | first,
+        dead_letter_source=old.dead_letter_source,
+        way=Way(way.hops + 1),
+        durable=old.durable,
+        delivery_annotations=old.delivery_annotations,
+        has_expiry=old.has_expiry,
+    )
+    if slot.state == TRANSFER:
+        # It was never a message of this entity, whose time to live is none of its business.
+        new.ttl_ms = old.ttl_ms
+        new.scheduled_ms = way.scheduled_ms
+    elif sub_queue_of(slot.state) == DEAD_LETTER:
+        new.ttl_ms = None
+        new.reason, new.description = old.reason, old.description
+        new.dead_letter_source = path
+        _keep_reason(new)
+    return new
+
+
+def onward_payload(slot: Slot) -> bytes:
+    """The bytes of a message when it is forwarded: those that came, with what a rule's action changed on this copy.
+
+    The change is put in here and not handed on beside them, because a destination knows the message as it is now: its
+    own rules look at it, and its limits hold for it.
+    """
+    special = slot.special
+    if special is None or special.changes is None:
+        return slot.payload
+    return Overlay.decode(special.changes).apply_to(slot.payload)
+
+
+def hops_of(special: Special) -> int:
+    """How often a message has been forwarded."""
+    return _way_of(special).hops
+
+
+def _way_of(special: Special | None) -> Way:
+    return _NO_WAY if special is None or special.way is None else special.way
+
+
+def _keep_reason(special: Special) -> None:
+    """Turn the reason of a dead letter into properties that the message keeps."""
+    properties: dict[str, Any] = {}
+    if special.overlay is not None:
+        properties.update(decode_value(special.overlay)[0])
+    if special.reason is not None:
+        properties["DeadLetterReason"] = special.reason
+    if special.description is not None:
+        properties["DeadLetterErrorDescription"] = special.description
+    special.overlay = encode(properties) if properties else None
+    special.reason = special.description = None
+
+
+_ORDINARY: Final = Special()
+_NO_WAY: Final = Way()

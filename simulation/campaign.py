@@ -23,19 +23,21 @@ from simulation.mutants import idle as planted_idle
 from simulation.mutants import queues as planted
 from simulation.mutants import servers as planted_servers
 from simulation.mutants import topics as planted_topics
-from simulation.scenarios import catalogs as sim_catalogs
-from simulation.scenarios import clocks as sim_clocks
-from simulation.scenarios import entity_life as sim_life
-from simulation.scenarios import fairness as sim_fair
-from simulation.scenarios import fragment_moves as sim_moves
-from simulation.scenarios import idle as sim_idle
-from simulation.scenarios import leases as sim_cluster
-from simulation.scenarios import logs as sim_logs
-from simulation.scenarios import servers as sim_servers
-from simulation.scenarios import sharding as sim_spread
-from simulation.scenarios import sim_wire_topics
-from simulation.scenarios import slow_disk as sim_sick_disk
-from simulation.scenarios import topics as sim_topics
+from simulation.scenarios import (
+    catalogs,
+    clocks,
+    entity_life,
+    fairness,
+    fragment_moves,
+    idle,
+    leases,
+    logs,
+    servers,
+    sharding,
+    slow_disk,
+    topics,
+    wire_topics,
+)
 
 #: Of so many seeds one is run twice, where a run has a digest.
 TWICE_EVERY: Final = 50
@@ -65,7 +67,7 @@ def _queues(seed: int) -> Found:
     return _words(result.violations, result.digest)
 
 
-def _servers(run: Callable[[int], sim_servers.Outcome]) -> Callable[[int], Found]:
+def _servers(run: Callable[[int], servers.Outcome]) -> Callable[[int], Found]:
     def one(seed: int) -> Found:
         outcome = run(seed)
         return _words(outcome.wrong, outcome.digest)
@@ -75,10 +77,10 @@ def _servers(run: Callable[[int], sim_servers.Outcome]) -> Callable[[int], Found
 
 WORLDS: Final[Mapping[str, World]] = {
     "queues": World("queues over the wire, kills, power cuts, sick disks", _queues, planted.BUGS),
-    "topics": World("fan-out, without the wire", lambda seed: _words(sim_topics.run(seed)), planted_topics.BUGS),
+    "topics": World("fan-out, without the wire", lambda seed: _words(topics.run(seed)), planted_topics.BUGS),
     "wire-topics": World(
         "topics over the wire, with a subscription that forwards",
-        lambda seed: _words(sim_wire_topics.run(seed)),
+        lambda seed: _words(wire_topics.run(seed)),
         {
             **planted_topics.BUGS,
             **planted_topics.WIRE_BUGS,
@@ -90,26 +92,24 @@ WORLDS: Final[Mapping[str, World]] = {
         },
     ),
     "life": World(
-        "status, quota and deletion under traffic", lambda seed: _words(sim_life.run(seed)), planted_life.BUGS
+        "status, quota and deletion under traffic", lambda seed: _words(entity_life.run(seed)), planted_life.BUGS
     ),
-    "idle": World("queues that delete themselves", lambda seed: _words(sim_idle.run(seed)), planted_idle.BUGS),
-    "clocks": World("starts with a wrong clock", lambda seed: _words(sim_clocks.run(seed)), sim_clocks.BUGS),
-    "moves": World("fragments that move between stores", lambda seed: _words(sim_moves.run(seed)[0]), sim_moves.BUGS),
+    "idle": World("queues that delete themselves", lambda seed: _words(idle.run(seed)), planted_idle.BUGS),
+    "clocks": World("starts with a wrong clock", lambda seed: _words(clocks.run(seed)), clocks.BUGS),
+    "moves": World(
+        "fragments that move between stores", lambda seed: _words(fragment_moves.run(seed)[0]), fragment_moves.BUGS
+    ),
     "catalogs": World(
         "catalogs and stores that are lost, older or another's",
-        lambda seed: _words(sim_catalogs.run(seed)),
-        sim_catalogs.BUGS,
+        lambda seed: _words(catalogs.run(seed)),
+        catalogs.BUGS,
     ),
-    "logs": World(
-        "logs that are lost, cut, older or another's", lambda seed: _words(sim_logs.run(seed)), sim_logs.BUGS
-    ),
-    "sick-disk": World("stores that are late", lambda seed: _words(sim_sick_disk.run(seed)[0]), sim_sick_disk.BUGS),
-    "fair": World("neighbours in one store", lambda seed: _words(sim_fair.run(seed).wrong), sim_fair.BUGS),
-    "servers": World("servers over one catalog", _servers(sim_servers.run), planted_servers.BUGS),
-    "spread": World("a queue over the stores of several servers", _servers(sim_spread.run), {}),
-    "owners": World(
-        "the leases of stores alone", lambda seed: _words(sim_cluster.run(seed).violations), sim_cluster.BUGS
-    ),
+    "logs": World("logs that are lost, cut, older or another's", lambda seed: _words(logs.run(seed)), logs.BUGS),
+    "sick-disk": World("stores that are late", lambda seed: _words(slow_disk.run(seed)[0]), slow_disk.BUGS),
+    "fair": World("neighbours in one store", lambda seed: _words(fairness.run(seed).wrong), fairness.BUGS),
+    "servers": World("servers over one catalog", _servers(servers.run), planted_servers.BUGS),
+    "spread": World("a queue over the stores of several servers", _servers(sharding.run), {}),
+    "owners": World("the leases of stores alone", lambda seed: _words(leases.run(seed).violations), leases.BUGS),
 }
 #: All of them, one after the other.
 ALL: Final = "all"

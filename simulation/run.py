@@ -18,8 +18,8 @@ from simulation.checkers import EntityRules, Setup, Violation, check
 from simulation.history import events as h
 from simulation.mutants.queues import BUGS
 from simulation.parts.forwarding import ForwardingPart, forwarding_queues, sub_queues_of, teach
+from simulation.parts.keyless_sends import watches
 from simulation.parts.sessions import SessionPart
-from simulation.parts.sim_keyless import watches
 from simulation.parts.survey import survey
 from simulation.parts.transactions import transact
 from simulation.world.client import SimulatedClient

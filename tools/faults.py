@@ -35,8 +35,7 @@ from typing import Any, Final
 from killloop import BACKLOG_MAX, DRAIN_LIMIT_S, POLL_S, QUEUE, QUEUE_PROPERTIES, is_clean, messages
 
 from duobus.clock import Clock
-from duobus.testing.errors import DemoFailed
-from duobus.testing.server import ServerProcess, queues_config
+from duobus.testing.server import DemoFailed, ServerProcess, queues_config
 from duobus_demo.clients import doors_of, silence_sdk_logs
 from duobus_demo.dispositions import Dispositions
 from duobus_demo.feed import Feed

@@ -39,8 +39,7 @@ from typing import Any
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from duobus.clock import Clock
-from duobus.testing.errors import DemoFailed
-from duobus.testing.server import ServerProcess, queues_config
+from duobus.testing.server import DemoFailed, ServerProcess, queues_config
 from duobus_demo.clients import doors_of, silence_sdk_logs
 from duobus_demo.corpus import Outgoing
 from duobus_demo.dispositions import Dispositions

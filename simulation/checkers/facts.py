@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from simulation.history.entity_history import NumberTold
 from simulation.history.events import (
     ABANDON,
     COMPLETE,
@@ -25,11 +24,14 @@ from simulation.history.events import (
     Expired,
     Fail,
     FragmentsDown,
+    FragmentsLate,
     FragmentsUp,
     History,
     Info,
+    KeylessLate,
     LinkLost,
     LockEnded,
+    NumberTold,
     Ok,
     Peeked,
     Quarantined,
@@ -40,7 +42,6 @@ from simulation.history.events import (
     Turn,
     WaitedInVain,
 )
-from simulation.history.late_history import FragmentsLate, KeylessLate
 from simulation.history.session_events import SessionAccepted, SessionFreed, SessionRenewBegin, StateBegin, StateRead
 from simulation.history.survey_events import Surveyed
 

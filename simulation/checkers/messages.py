@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulation.checkers.facts import FINAL, EntityRules, Facts, Violation, accepted_by
-from simulation.history.entity_history import NumberTold
 from simulation.history.events import (
     ACTIVE,
     DEAD_LETTER,
@@ -13,6 +12,7 @@ from simulation.history.events import (
     RECEIVE_AND_DELETE,
     Delivery,
     Drained,
+    NumberTold,
     Peeked,
     SendBegin,
 )

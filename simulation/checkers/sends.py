@@ -7,8 +7,17 @@ from collections.abc import Iterator
 
 from simulation.checkers.facts import Facts, Operation, Violation, accepted_by
 from simulation.checkers.messages import too_many_copies
-from simulation.history.events import TIMED_OUT, UNKNOWN, Delivery, Event, FragmentsDown, Peeked, SendBegin, Turn
-from simulation.history.late_history import FragmentsLate
+from simulation.history.events import (
+    TIMED_OUT,
+    UNKNOWN,
+    Delivery,
+    Event,
+    FragmentsDown,
+    FragmentsLate,
+    Peeked,
+    SendBegin,
+    Turn,
+)
 
 # What an operation faced while it lasted.
 _HEALTHY, _LIVE, _DEAD, _ALL_DEAD = range(4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simulation.history import events as h
 from simulation.history.events import Event
 
 
@@ -62,3 +63,13 @@ class Surveyed(Event):
     def rows(self) -> list[Shown]:
         """What the first time showed."""
         return [row for page in self.pages for row in page]
+
+
+# Addresses of the sub-queues that histories name.
+
+_SUFFIXES = {h.MAIN: "", h.DEAD_LETTER: "/$DeadLetterQueue", h.TRANSFER_DEAD_LETTER: "/$Transfer/$DeadLetterQueue"}
+
+
+def path_of(entity: str, subqueue: str) -> str:
+    """The address of a sub-queue of an entity."""
+    return entity + _SUFFIXES[subqueue]

@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 from duobus.broker import Queue
-from duobus.fragment import expiry
+from duobus.fragment import housekeeping
 from duobus.fragment import peek as browsing
 from duobus.fragment import settlement as settling
 from duobus.fragment.commands import Housekeeping
@@ -37,7 +37,7 @@ def scheduled_too_early() -> Iterator[None]:
 @contextmanager
 def expired_stays() -> Iterator[None]:
     """Only what comes back from a lock is looked at for its time to live, and not what waits."""
-    with mock.patch.object(expiry, "expire"):
+    with mock.patch.object(housekeeping, "expire"):
         yield
 
 

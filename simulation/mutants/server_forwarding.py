@@ -9,7 +9,7 @@ from unittest import mock
 
 from duobus.cluster.forwarding.receiver import Unloading
 from duobus.cluster.forwarding.sender import Courier
-from duobus.fragment import doubts
+from duobus.fragment import forward_dedup
 from duobus.fragment.forward_dedup import Ledger
 from simulation.mutants.forwarding import forwarded_without_record
 
@@ -47,7 +47,7 @@ def ledger_not_recovered() -> Iterator[None]:
 @contextmanager
 def expired_while_in_doubt() -> Iterator[None]:
     """A new life of an origin lets expire what it found, and asks nobody whether that was forwarded already."""
-    with mock.patch.object(doubts, "begin", return_value=None):
+    with mock.patch.object(forward_dedup, "begin", return_value=None):
         yield
 
 

@@ -12,7 +12,7 @@ from duobus.broker.message_broker import MessageBroker
 from duobus.broker.transaction import Transaction
 from duobus.broker.undecided import Undecided
 from duobus.errors import ServiceBusError
-from duobus.fragment import reserving
+from duobus.fragment import send
 from duobus.fragment.commands import CancelScheduled, Command, Group, SettleBatch
 from duobus.fragment.source import Source
 from duobus.gateway.amqp.transactions.transactions import Transactions
@@ -140,16 +140,16 @@ def refused_piece_left_out() -> Iterator[None]:
 def number_told_and_not_kept() -> Iterator[None]:
     """The numbers of a transaction's scheduled messages are told, and used up only when it is discharged."""
 
-    def reserve(source: Source, command: reserving.Reserve) -> None:
+    def reserve(source: Source, command: send.Reserve) -> None:
         command.first_count = source.next_count
 
-    original = reserving.apply
+    original = send.apply_reserved
 
-    def apply(source: Source, run: reserving.ReservedRun, now_ms: int, commit: CommitBatch) -> None:
+    def apply_reserved(source: Source, run: send.ReservedRun, now_ms: int, commit: CommitBatch) -> None:
         source.next_count = max(source.next_count, run.reserve.first_count + run.reserve.number)
         original(source, run, now_ms, commit)
 
-    with mock.patch.object(reserving, "reserve", reserve), mock.patch.object(reserving, "apply", apply):
+    with mock.patch.object(send, "reserve", reserve), mock.patch.object(send, "apply_reserved", apply_reserved):
         yield
 
 
@@ -158,7 +158,7 @@ def scheduled_before_discharge() -> Iterator[None]:
     """A message that a transaction schedules is stored when its number is told."""
     original = Transactions.schedule
 
-    def schedule(self: Transactions, name: bytes, queue: Queue, batch: SendBatch) -> reserving.Reserve:
+    def schedule(self: Transactions, name: bytes, queue: Queue, batch: SendBatch) -> send.Reserve:
         reserve = original(self, name, queue, batch)
         run = self.find(name).transaction.work.pop()
         run.reply = None

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from duobus.codec import Scan, Symbol, scan
 from simulation.history import events as h
-from simulation.history.sub_queues import path_of
-from simulation.history.survey_events import Shown, Surveyed
+from simulation.history.survey_events import Shown, Surveyed, path_of
 from simulation.world.client import SimulatedClient
 from simulation.world.message import Message, delivery_count
 

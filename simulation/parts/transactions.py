@@ -27,8 +27,8 @@ from duobus.amqp import (
 )
 from duobus.codec import Described, ULong, build_message
 from simulation.history import events as h
-from simulation.parts import sim_scheduling
-from simulation.parts.sim_scheduling import Scheduling
+from simulation.parts import scheduling
+from simulation.parts.scheduling import Scheduling
 from simulation.world.client import SimulatedClient
 from simulation.world.connection import ANSWER_S
 from simulation.world.message import Message, Received
@@ -142,11 +142,11 @@ class SimulatedTransaction:
 
     def schedule(self, entity: str, message: Message) -> None:
         """Schedule a message in it, through the management node of the entity."""
-        sim_scheduling.schedule(self, entity, message)
+        scheduling.schedule(self, entity, message)
 
     def cancel(self, entity: str, seq: int) -> None:
         """Cancel a scheduled message in it."""
-        sim_scheduling.cancel(self, entity, seq)
+        scheduling.cancel(self, entity, seq)
 
     def _do(self, op: int, work: Callable[[], _Answer]) -> None:
         self.open.append(op)
@@ -158,7 +158,7 @@ class SimulatedTransaction:
 
     async def answers(self) -> None:
         """Wait for the provisional outcomes; a refused piece of work ends at once."""
-        await sim_scheduling.answers(self)
+        await scheduling.answers(self)
         answers, self._answers = self._answers, []
         for op, answer in answers:
             with contextlib.suppress(ConnectionError, TimeoutError):

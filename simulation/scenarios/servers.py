@@ -34,7 +34,7 @@ from duobus.fragment.message import Slot
 from duobus.gateway.amqp.server import AmqpDoor
 from duobus.model.descriptions import QueueDescription
 from duobus.model.quotas import Quotas
-from duobus.server.crossing import open_crossing
+from duobus.server.cluster_server import open_crossing
 from duobus.storage.catalog.leases import MemoryLeases, NodeEntry
 from duobus.storage.catalog_rows import StoreRow
 from duobus.storage.interface import StoreContents
@@ -42,7 +42,7 @@ from duobus.telemetry.logs import Log
 from duobus.telemetry.metering_log import MeteringCounts
 from simulation.checkers import CHECKERS, Violation, check
 from simulation.history import events as h
-from simulation.history.late_history import FragmentsLate
+from simulation.history.events import FragmentsLate
 from simulation.parts.forwarding import ForwardingPart
 from simulation.run import RUN_LIMIT_S, Scenario, SimulatedRun
 from simulation.world.clock import SeededEntropy, SimulatedClock

@@ -2,8 +2,8 @@
 
 The simulation of ``simulation.py`` has faults of many kinds that strike all disks now and then. Here everything that
 store 1 is told takes nearly as long as a store may take, again and again, so that it is not given up, or takes longer,
-so that it is. A message without a key has to be stored elsewhere soon, which ``sim_keyless.py`` watches, and
-who takes messages for good gets those of the other stores soon, which ``sim_waits.py`` watches.
+so that it is. A message without a key has to be stored elsewhere soon, which ``keyless_sends.py`` watches, and
+who takes messages for good gets those of the other stores soon, which ``waiting.py`` watches.
 
 In every fifth seed all disks are lost for a while: then nothing is stored, and whoever sends is told so in time (I38).
 """
@@ -23,10 +23,10 @@ from duobus.broker.fragment_host import Residents
 from duobus.broker.protocols import LateRefusal
 from duobus.fragment.commands import TakeAndRemove
 from duobus.model.quotas import STORE_PATIENCE_S
-from duobus.storage.patience import COMMIT_PATIENCES, LONG_S, REFUSAL_S, PatientWriter
+from duobus.storage.writer_pool import COMMIT_PATIENCES, LONG_S, REFUSAL_S, PatientWriter
 from simulation.checkers import Violation, check
-from simulation.history.late_history import FragmentsLate
-from simulation.parts.sim_keyless import watches
+from simulation.history.events import FragmentsLate
+from simulation.parts.keyless_sends import watches
 from simulation.run import RUN_LIMIT_S, Scenario, SimulatedRun
 from simulation.world.disk import AMBIGUOUS, REFUSED, SLOW
 from simulation.world.world import World

@@ -36,7 +36,7 @@ from duobus.codec import (
 )
 from duobus.codec.sections import VALUE, find_section
 from simulation.history import events as h
-from simulation.history.sub_queues import path_of
+from simulation.history.survey_events import path_of
 from simulation.world.connection import ANSWER_S, SimulatedConnection
 from simulation.world.message import PING, Message, Received, body_of, delivery_count, digest, key_of
 

@@ -23,7 +23,7 @@ from duobus.amqp import (
     plain_response,
 )
 from simulation.history import events as h
-from simulation.history.sub_queues import path_of
+from simulation.history.survey_events import path_of
 from simulation.world.message import Received
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from duobus.errors import StoreFailed, StoreStale
 from duobus.storage.interface import CommitBatch, StoreContents, Tombstone
-from duobus.storage.writers import Writer
+from duobus.storage.writers import StoppableWriter
 from simulation.world.disk import Disk, DiskFaults, DiskState
 from simulation.world.stores import CrashingStore, result_of
 
@@ -123,7 +123,7 @@ class SharedStore(CrashingStore):
             self._revision = self._disk.revision
 
 
-class DatabaseLink(Writer):
+class DatabaseLink(StoppableWriter):
     """The thread of a server that speaks with the database.
 
     Args:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from duobus.errors import StoreFailed, StoreStale
-from duobus.storage.held import columns_of
 from duobus.storage.interface import (
     CommitBatch,
     FragmentRow,
@@ -25,6 +24,7 @@ from duobus.storage.interface import (
     StoredMessage,
     StoreUsage,
     Tombstone,
+    columns_of,
 )
 from simulation.world.disk import (
     AMBIGUOUS,

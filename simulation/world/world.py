@@ -36,7 +36,7 @@ from duobus.storage.interface import CommitBatch, StoreContents
 from duobus.telemetry.logs import Log
 from duobus.telemetry.metering_log import MeteringCounts
 from simulation.history import events as h
-from simulation.history.late_history import FragmentsLate
+from simulation.history.events import FragmentsLate
 from simulation.history.session_events import SessionFreed
 from simulation.world.clock import SeededEntropy, SimulatedClock
 from simulation.world.disk import Disk, DiskFaults

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import click
 
-from duobus.testing.errors import DemoFailed
+from duobus.testing.server import DemoFailed
 from duobus_demo.registry import EXTRA_PARTS, PARTS, load_part
 
 _EXAMPLE = """

@@ -8,8 +8,7 @@ import subprocess
 import sys
 from typing import Any, Final
 
-from duobus.testing.errors import DemoFailed
-from duobus.testing.server import ServerProcess
+from duobus.testing.server import DemoFailed, ServerProcess
 
 _COMMAND_TIMEOUT_S: Final = 30.0
 

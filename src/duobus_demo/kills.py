@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from duobus.clock import Clock
-from duobus.testing.errors import DemoFailed
-from duobus.testing.server import DEFAULT_OPTIONS, ServerProcess
+from duobus.testing.server import DEFAULT_OPTIONS, DemoFailed, ServerProcess
 from duobus_demo.clients import silence_sdk_logs
 from duobus_demo.run_state import RunState
 

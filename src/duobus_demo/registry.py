@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from duobus.testing.errors import DemoFailed
+from duobus.testing.server import DemoFailed
 
 if TYPE_CHECKING:
     from duobus.clock import Clock

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable
 
 from duobus.clock import Clock
-from duobus.testing.errors import DemoFailed
+from duobus.testing.server import DemoFailed
 from duobus_demo.corpus import Outgoing
 from duobus_demo.dispositions import DeferredNumbers, Dispositions
 from duobus_demo.feed import Feed

@@ -15,7 +15,7 @@ from duobus.errors import OperationTimeout, StoreFailed, StoreUnavailable
 from duobus.fragment.message import MAIN
 from duobus.model.batches import SendBatch
 from duobus.model.descriptions import SubscriptionDescription, TopicDescription
-from duobus.storage.patience import RERUN_S
+from duobus.storage.writer_pool import RERUN_S
 
 #: What later senders are told at once, a send under way is told within this (PE4).
 BOUND_S = 5.0

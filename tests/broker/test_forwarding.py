@@ -21,7 +21,7 @@ from duobus.fragment.transfer import HOPS_EXCEEDED, HOPS_MAX
 from duobus.model.batches import SendBatch
 from duobus.model.descriptions import DISABLED, SEND_DISABLED
 from duobus.model.metadata import Way
-from duobus.storage.patience import LATE_S
+from duobus.storage.writer_pool import LATE_S
 from simulation.world.loop import SimulationLoop
 
 MINUTE_S = 60.0

@@ -21,9 +21,9 @@ from duobus.fragment.commands import (
     TakeDeferred,
 )
 from duobus.fragment.message import DEAD_LETTER, MAIN, NEVER, kind_of, sub_queue_of
-from duobus.fragment.moving import Enter
 from duobus.fragment.peek import ENVELOPE_BYTES, Sought
 from duobus.fragment.settlement import TTL_EXPIRED
+from duobus.fragment.transfer import Enter
 from duobus.model.metadata import Special
 
 MINUTE = 60_000

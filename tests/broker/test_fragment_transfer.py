@@ -8,7 +8,7 @@ from fragment_kit import NUMBER, START_MS, Box, Driver
 
 from duobus.codec import decode
 from duobus.errors import InternalError
-from duobus.fragment import doubts, transfer
+from duobus.fragment import forward_dedup, transfer
 from duobus.fragment.commands import DEAD_LETTER_OUTCOME, DEFER, Run
 from duobus.fragment.forward_dedup import Forget, Record
 from duobus.fragment.message import DEAD_LETTER, FORWARDING, MAIN, TRANSFER, TRANSFER_DEAD_LETTER, Slot
@@ -222,7 +222,7 @@ def test_what_is_not_at_its_destination_expires_when_that_is_known() -> None:
     driver.pass_time(5_000)
     assert driver.picture().keys() == {1, 2, 3, 4, 5}
     taken = take(driver, 1)
-    doubts.settle(driver.fragment, driver.source, [2, 5, 9])
+    forward_dedup.settle(driver.fragment, driver.source, [2, 5, 9])
     assert (driver.source.doubt_below, driver.source.elsewhere) == (0, {2})
     driver.pass_time(0)
     # The first is on its way, the second is there.
@@ -235,7 +235,7 @@ def test_what_is_not_at_its_destination_expires_when_that_is_known() -> None:
 
 def test_what_has_no_end_of_its_own_leaves_in_its_order_after_a_doubt() -> None:
     driver = in_doubt()
-    doubts.settle(driver.fragment, driver.source, [])
+    forward_dedup.settle(driver.fragment, driver.source, [])
     driver.pass_time(999)
     assert driver.waiting() == 4
     driver.pass_time(1)
@@ -248,7 +248,7 @@ def test_a_dead_letter_does_not_expire_whatever_was_in_doubt() -> None:
     ((lock, _),) = driver.lock(1)
     driver.settle(DEAD_LETTER_OUTCOME, lock)
     driver = driver.recovered()
-    doubts.settle(driver.fragment, driver.source, [])
+    forward_dedup.settle(driver.fragment, driver.source, [])
     driver.pass_time(5_000)
     assert [slot.payload for _, slot in driver.lock(9, DEAD_LETTER)] == [b"a"]
     assert driver.picture().keys() == {1}

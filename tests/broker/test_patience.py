@@ -13,7 +13,7 @@ from duobus.broker.entities.placement import slot_of, string_key
 from duobus.errors import StoreFailed, StoreUnavailable
 from duobus.fragment.message import MAIN
 from duobus.model.quotas import STORE_PATIENCE_S as PATIENCE_S
-from duobus.storage.patience import COMMIT_PATIENCES, ENDLESS_S, LATE_S, LONG_S, PatientWriter
+from duobus.storage.writer_pool import COMMIT_PATIENCES, ENDLESS_S, LATE_S, LONG_S, PatientWriter
 from simulation.world.loop import SimulationLoop
 
 

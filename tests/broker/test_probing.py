@@ -11,7 +11,7 @@ from broker_kit import Hall, batch, simulated, turns
 from duobus.broker.store_probes import ANSWER_S, FRESH_S, PROBE_S, StoreProbes
 from duobus.gateway.rest.health import state_of
 from duobus.model.quotas import STORE_PATIENCE_S as PATIENCE_S
-from duobus.storage.patience import LATE_S
+from duobus.storage.writer_pool import LATE_S
 
 
 @contextmanager

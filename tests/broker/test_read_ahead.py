@@ -10,7 +10,7 @@ from broker_kit import Hall, HeldWriter, batch, sets_constants
 from test_clearing import ALL, payloads, receiver, sent
 from test_message_broker import simulated, turns
 
-from duobus.broker import Queue, read_ahead
+from duobus.broker import Queue, pager
 from duobus.broker.pager import Pager
 from duobus.errors import StoreFailed
 from duobus.fragment import fragment as fragment_module
@@ -19,8 +19,7 @@ from duobus.fragment import source as source_module
 from duobus.fragment.message import Slot
 from duobus.fragment.paged_tail import Part
 from duobus.fragment.source import Source, SourceSettings
-from duobus.storage.held import columns_of
-from duobus.storage.interface import Plain
+from duobus.storage.interface import Plain, columns_of
 
 pytestmark = sets_constants
 
@@ -32,8 +31,8 @@ def _small_windows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module in (fragment_module, source_module):
         monkeypatch.setattr(module, "WINDOW_COUNT", WINDOW)
     monkeypatch.setattr(source_module, "PAGE_COUNT", 8)
-    monkeypatch.setattr(read_ahead, "PART", 2)
-    monkeypatch.setattr(read_ahead, "AT_ONCE", 3)
+    monkeypatch.setattr(pager, "PART", 2)
+    monkeypatch.setattr(pager, "AT_ONCE", 3)
     return
 
 

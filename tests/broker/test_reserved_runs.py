@@ -8,7 +8,7 @@ from fragment_kit import START_MS, Box, Driver
 
 from duobus.errors import QuotaExceeded, TransactionRolledBack
 from duobus.fragment.message import SCHEDULED, SUB_QUEUES
-from duobus.fragment.reserving import Reserve, ReservedRun
+from duobus.fragment.send import Reserve, ReservedRun
 from duobus.model.batches import SendBatch
 from duobus.model.metadata import Special
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from duobus.cli.commands import spark as cli
 from duobus.cli.main import main
-from duobus.cli.spark_options import kebab
+from duobus.cli.options import kebab
 from duobus.spark.jobs.interruption import WAS_STOPPED
 from duobus.spark.jobs.job import JobError
 

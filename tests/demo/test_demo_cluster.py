@@ -5,8 +5,8 @@ import gc
 import pytest
 
 from duobus.clock import Clock
-from duobus.testing.errors import DemoFailed
 from duobus.testing.postgres_server import PostgresError, programs
+from duobus.testing.server import DemoFailed
 from duobus_demo.progress import Watcher
 from duobus_demo.result_table import table_of
 from duobus_demo.scenarios.cluster import PART, QUEUES, Book, play_cluster

@@ -9,7 +9,7 @@ from manual_clock import ManualClock
 from rich.console import Console
 
 from duobus.clock import Clock
-from duobus.testing.errors import DemoFailed
+from duobus.testing.server import DemoFailed
 from duobus_demo import clients
 from duobus_demo import registry as parts
 from duobus_demo.clients import Door, sync_doors

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from duobus.clock import Clock
-from duobus.testing.errors import DemoFailed
+from duobus.testing.server import DemoFailed
 from duobus_demo.progress import Watcher
 from duobus_demo.result_table import table_of
 from duobus_demo.scenarios.spark import PART, RECONCILED, demand_java, play_spark

@@ -11,8 +11,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from duobus.cli.remote import Remote
 from duobus.clock import Clock
 from duobus.storage.offline.catalog_rebuild import adopt
-from duobus.testing.errors import DemoFailed
-from duobus.testing.server import ServerProcess
+from duobus.testing.server import DemoFailed, ServerProcess
 
 
 def administration(server: ServerProcess) -> ServiceBusAdministrationClient:

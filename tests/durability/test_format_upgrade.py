@@ -17,8 +17,7 @@ from duobus.errors import StoreFailed
 from duobus.storage.interface import FORMAT_VERSION, CommitBatch, Put
 from duobus.storage.sqlite.file import StoreOptions
 from duobus.storage.sqlite.store import SqliteStore
-from duobus.testing.errors import DemoFailed
-from duobus.testing.server import ServerProcess, queues_config
+from duobus.testing.server import DemoFailed, ServerProcess, queues_config
 
 PATH = "/virtual/f0.db"
 PAYLOADS = [b"%d" % number * 300 for number in range(20)]

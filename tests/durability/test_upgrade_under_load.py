@@ -14,8 +14,7 @@ from kit_formats import age_file, version_of
 
 from duobus.clock import Clock
 from duobus.storage.interface import FORMAT_VERSION
-from duobus.testing.errors import DemoFailed
-from duobus.testing.server import ServerProcess, queues_config
+from duobus.testing.server import DemoFailed, ServerProcess, queues_config
 from duobus_demo.clients import doors_of, silence_sdk_logs
 from duobus_demo.corpus import Outgoing
 from duobus_demo.dispositions import Dispositions

@@ -11,7 +11,7 @@ from gateway_kit import in_loop, serving, settled
 from http_kit import Http, entry, token
 
 from duobus.model.descriptions import AccessRule, QueueDescription
-from duobus.model.http_options import HttpOptions
+from duobus.model.options import HttpOptions
 from duobus.model.tiers import BASIC
 
 KEY = "a key of the tests"

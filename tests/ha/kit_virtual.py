@@ -24,8 +24,8 @@ from duobus.errors import StoreUnavailable
 from duobus.ha.aio import PairedNamespace, pair_namespace
 from duobus.ha.aio.backlog_queues import paths
 from duobus.ha.events import Event
-from duobus.ha.listing import listed
 from duobus.ha.options import SendAvailabilityPairedNamespaceOptions
+from duobus.ha.sdk import listed
 from duobus.ha.transfer import PING_CONTENT_TYPE
 from simulation.world.clock import SeededEntropy, SimulatedClock
 from simulation.world.loop import SimulationLoop

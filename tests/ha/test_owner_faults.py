@@ -18,9 +18,8 @@ from kit_pair import Bus, Events, body, bounded, client, drain
 
 from duobus.cli.remote import Remote
 from duobus.ha.aio import OutboxSender, Syphon
-from duobus.ha.events import Reporter, SyphonDeadLettered, Syphoned, SyphonSkipped
+from duobus.ha.events import OutboxSetAside, OutboxWaits, Reporter, SyphonDeadLettered, Syphoned, SyphonSkipped
 from duobus.ha.outbox.queue import Outbox
-from duobus.ha.outbox_events import OutboxSetAside, OutboxWaits
 from duobus.ha.sdk import prompt_client
 
 pytestmark = pytest.mark.slow

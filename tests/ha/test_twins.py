@@ -17,10 +17,8 @@ from kit_pair import Bus, body
 
 from duobus.ha.deduplication import SeenMessages
 from duobus.ha.errors import SendsFailed
-from duobus.ha.events import Event, RolesSwapped
+from duobus.ha.events import Event, OutboxWaits, Recognised, RolesSwapped
 from duobus.ha.outbox.queue import Outbox
-from duobus.ha.outbox_events import OutboxWaits
-from duobus.ha.receive_events import Recognised
 from duobus.ha.sdk import prompt_client
 from duobus.ha.sync import (
     ActiveReplicationSender,

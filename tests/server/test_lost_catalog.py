@@ -23,8 +23,8 @@ from duobus.storage.backup.restore import restore
 from duobus.storage.catalog.interface import Catalog
 from duobus.storage.catalog.sqlite import SqliteCatalog
 from duobus.storage.catalog_rows import store_path
-from duobus.storage.giving_up import give_up
 from duobus.storage.interface import CommitBatch, Put
+from duobus.storage.replacement import give_up
 from duobus.storage.sqlite.log_watch import remove_mark
 from duobus.storage.sqlite.store import SqliteStore
 

@@ -11,8 +11,7 @@ from duobus.clock import Clock, Entropy
 from duobus.errors import ConfigurationError
 from duobus.server.settings import Settings
 from duobus.storage.folder_lock import FolderLock
-from duobus.testing.errors import DemoFailed
-from duobus.testing.server import ServerProcess
+from duobus.testing.server import DemoFailed, ServerProcess
 
 OPTIONS = ("--emulator", "--stores", "1")
 

@@ -9,8 +9,8 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus import exceptions as sdk
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-from duobus.spark.jobs.failing import cause_of
-from duobus.spark.pace import Pace
+from duobus.spark.jobs.job import cause_of
+from duobus.spark.retry import Pace
 from duobus.spark.sink.sender import HEADROOM_BYTES, OpenBatch, Post, Refused, SendFailed
 
 

@@ -15,7 +15,7 @@ from duobus.storage.interface import CommitBatch, IdBlock, Put, SourceRow, Tombs
 from duobus.storage.postgres import commit_call as postgres_call
 from duobus.storage.postgres import schema as postgres_schema
 from duobus.storage.postgres import setup as postgres_opening
-from duobus.storage.postgres.postgres_states import States
+from duobus.storage.postgres.reader import States
 from duobus.storage.postgres.session import Link
 from duobus.storage.postgres.store import PostgresStore
 from duobus.testing.postgres_server import PostgresServer

@@ -9,8 +9,15 @@ import pytest
 from story import REFUSED_TEXT, Story
 
 from simulation.checkers import EntityRules, Setup, check
-from simulation.history.events import FragmentsDown, FragmentsUp, StrayOutcome, Turn, WaitedInVain
-from simulation.history.late_history import FragmentsLate, KeylessLate
+from simulation.history.events import (
+    FragmentsDown,
+    FragmentsLate,
+    FragmentsUp,
+    KeylessLate,
+    StrayOutcome,
+    Turn,
+    WaitedInVain,
+)
 
 BUSY = "com.microsoft:server-busy"
 TWO = Setup({"q": EntityRules(fragments=(0, 1)), "single": EntityRules(fragments=(0,))})

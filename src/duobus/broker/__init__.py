@@ -5,12 +5,12 @@ from duobus.broker.delivery.credit_scheduler import Receiver
 from duobus.broker.delivery.session_acceptor import Holder, SessionReceiver
 from duobus.broker.delivery.session_groups import Outlet, TurnBatch
 from duobus.broker.entities.bulk_creation import create_queues
+from duobus.broker.entities.destination import address
 from duobus.broker.entities.idle_tracking import last_access_ms
 from duobus.broker.entities.namespace import Namespace
 from duobus.broker.entities.placement import slot_of, string_key
 from duobus.broker.entities.queue import COUNT_BITS, COUNT_MASK, SOURCE, Queue
 from duobus.broker.entities.topic import Subscription, Topic, subscription_path, without_subscriptions
-from duobus.broker.entities.via import address
 from duobus.broker.forwarding.service import transfer_message_count
 from duobus.broker.fragment_handle import FragmentHandle
 from duobus.broker.message_broker import COMMIT_BOUNDS_S, MessageBroker
@@ -38,7 +38,7 @@ from duobus.fragment.message import (
     kind_of,
     sub_queue_of,
 )
-from duobus.fragment.reserving import Reserve
+from duobus.fragment.send import Reserve
 from duobus.fragment.sessions.sessions import SessionLock, session_lock_lost
 from duobus.fragment.settlement import lock_lost
 

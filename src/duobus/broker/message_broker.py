@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from duobus.broker import backlog, recovery
+from duobus.broker import admission, recovery
 from duobus.broker.admission import busy
 from duobus.broker.counts import CountsTimer
 from duobus.broker.deadline_timer import Alarm
@@ -26,7 +26,7 @@ from duobus.broker.fragment_handle import FragmentHandle
 from duobus.broker.fragment_host import Residents
 from duobus.broker.freight import Freight
 from duobus.broker.pager import Pager, set_windows
-from duobus.broker.protocols import LateRefusal, Plan, Watcher, Writer
+from duobus.broker.protocols import LateRefusal, Plan, Watcher
 from duobus.broker.undecided import AWAITED, Undecided
 from duobus.clock import BrokerTime, Entropy
 from duobus.errors import InternalError, MessageNotFound, QuotaExceeded, ServiceBusError, StoreFailed, StoreUnavailable
@@ -44,7 +44,8 @@ from duobus.fragment.topics import fanout
 from duobus.model.batches import DeliveryBatch, Mailbox
 from duobus.model.quotas import STORE_PATIENCE_S
 from duobus.storage.interface import CommitBatch, MessagingStore, StoreContents, Tombstone
-from duobus.storage.patience import CLOSE_S, ENDLESS_S, PatientWriter
+from duobus.storage.writer_pool import CLOSE_S, ENDLESS_S, PatientWriter
+from duobus.storage.writers import Writer
 
 T = TypeVar("T")
 
@@ -270,9 +271,9 @@ class MessageBroker(Residents):
             self._refuse(command, self.unavailable(), [])
             return
         if isinstance(command, Run):
-            refusal = backlog.admit(command)
+            refusal = admission.admit(command)
             if refusal is None and len(self._pending) + len(self._lines) >= PENDING_MAX:
-                backlog.left(command)
+                admission.left(command)
                 refusal = busy("too many operations wait for this messaging store")
             if refusal is not None:
                 self._answer(command, refusal)
@@ -439,7 +440,7 @@ class MessageBroker(Residents):
                 lines.move_up(pending)
             command = pending.popleft()
             if isinstance(command, Run):
-                backlog.left(command)
+                admission.left(command)
                 lines.left(command)
             try:
                 decided = self._decide(command, now_ms, commit, self._committing)
@@ -656,7 +657,7 @@ class MessageBroker(Residents):
                 self._refuse(command, unavailable, self._stones(command, commit_no, old))
         for command in pending:
             if isinstance(command, Run):
-                backlog.left(command)
+                admission.left(command)
             self._refuse(command, unavailable, [])
         unkept, self._tombstones, self._carried = self._carried + self._tombstones, [], []
         self._watcher.stones_unkept(unkept)

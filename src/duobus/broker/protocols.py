@@ -1,9 +1,8 @@
-"""What a message broker needs of others: a writer, someone who watches, and plans of its fragments."""
+"""What a message broker needs of others: someone who watches it, and plans of its fragments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from duobus.errors import OperationTimeout, ServiceBusError
 from duobus.fragment.source import SourceSettings
@@ -16,15 +15,6 @@ if TYPE_CHECKING:
     from duobus.fragment.commands import Run
     from duobus.fragment.fragment import Fragment
     from duobus.fragment.topics.fanout import TopicRules
-
-T = TypeVar("T")
-
-
-class Writer(Protocol):
-    """Runs a store's blocking calls in order; ``done`` gets (result, None) or (None, error), on the loop."""
-
-    def submit(self, call: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
-        """Run ``call`` behind those submitted before."""
 
 
 class LateRefusal:

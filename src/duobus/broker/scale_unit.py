@@ -17,13 +17,13 @@ from duobus.broker.entities.bulk_creation import (
     NotCreated,
     create_fragments,
     create_somewhere,
+    differences,
     drop_from_stores,
     plans_of,
     withdrawn_path,
 )
 from duobus.broker.entities.catalog_records import RecordKeeping
 from duobus.broker.entities.destination import check_targets
-from duobus.broker.entities.differences import differences
 from duobus.broker.entities.idle_tracking import IdleWatch
 from duobus.broker.entities.namespace import Namespace
 from duobus.broker.entities.queue import COUNT_BITS, Queue
@@ -65,8 +65,8 @@ from duobus.model.quotas import Quotas
 from duobus.storage import catalog_identity as belonging
 from duobus.storage.catalog_rows import LIVE, CatalogContents, EntityRow, SlotRow
 from duobus.storage.interface import StoreContents, Tombstone
-from duobus.storage.patience import REFUSAL_S, RERUN_S
 from duobus.storage.postgres.address import is_postgres
+from duobus.storage.writer_pool import REFUSAL_S, RERUN_S
 
 if TYPE_CHECKING:
     from duobus.storage.catalog.interface import Catalog

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from duobus.broker.entities.queue import Queue
 from duobus.errors import NotAllowed, QuotaExceeded, ServiceBusError, TransactionRolledBack
 from duobus.fragment.commands import CancelScheduled, Command, Run, SettleBatch
-from duobus.fragment.reserving import Reserve, ReservedRun
+from duobus.fragment.send import Reserve, ReservedRun
 
 if TYPE_CHECKING:
     from duobus.broker.fragment_handle import FragmentHandle

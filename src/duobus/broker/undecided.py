@@ -11,7 +11,7 @@ from typing import Final
 
 from duobus.errors import ServiceBusError
 from duobus.fragment.commands import Command, Group
-from duobus.fragment.reserving import Reserve
+from duobus.fragment.send import Reserve
 
 #: What is answered when the truth is known.
 AWAITED: Final = (Group, Reserve)

@@ -6,16 +6,106 @@ command that tells of one, over the list of all records of the others.
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
+import yaml
 
-from duobus.cli.querying import chosen_query, searched
 from duobus.cli.remote import clean
-from duobus.cli.yaml_text import json_of, yaml_of
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+
+# JSON and YAML as commands print them: UTF-8, and without what moves the cursor or recolours a terminal.
+
+#: Signs that a terminal may act on instead of showing them; those below U+0020 are escaped by both writers.
+_UNPRINTABLE: Final = re.compile("[\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+#: Words that other readers of YAML take for true and false.
+_BOOLEANS: Final = ("y", "Y", "n", "N")
+
+
+def json_of(value: Any, indent: int | None = None) -> str:
+    """Return a value as JSON, in which letters of all languages stand for themselves."""
+    return _escaped(json.dumps(value, indent=indent, ensure_ascii=False))
+
+
+def yaml_of(value: Any) -> str:
+    """Return a value as YAML in the block form, without a line end behind it."""
+    text: str = yaml.dump(
+        value, Dumper=_Dumper, allow_unicode=True, sort_keys=False, default_flow_style=False, width=1 << 30
+    )
+    return _escaped(text.removesuffix("...\n").removesuffix("\n"))
+
+
+def _escaped(text: str) -> str:
+    return _UNPRINTABLE.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Indents lists below their name, and quotes what ``_escaped`` may have to escape."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        del indentless
+        super().increase_indent(flow, False)
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    style = '"' if _UNPRINTABLE.search(value) or "\n" in value else "'" if value in _BOOLEANS else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+# ``--query``: a JMESPath expression over what a command prints, as in ``az``.
+#
+# The option leaves what it was given in the context of the command, where the printer finds it: no command hands it on.
+
+_KEY: Final = "duobus.cli.query"
+
+
+def _read(context: click.Context, _option: click.Parameter, text: str | None) -> None:
+    if text is None or context.resilient_parsing:
+        return
+    import jmespath
+    from jmespath.exceptions import JMESPathError
+
+    try:
+        context.meta[_KEY] = jmespath.compile(text)
+    except JMESPathError as error:
+        raise click.BadParameter(f"{text!r} is no JMESPath expression: {str(error).splitlines()[0]}") from None
+
+
+query_option: Final = click.option(
+    "--query",
+    metavar="JMESPATH",
+    expose_value=False,
+    callback=_read,
+    help="Print what this expression finds in it, as in [].name or [?status=='Active'].",
+)
+
+
+def chosen_query() -> Any:
+    """The compiled expression of the command that runs, or None."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(_KEY)
+
+
+def searched(query: Any, data: Any) -> Any:
+    """What an expression finds; a function in it that does not fit the data is an error of the one who wrote it."""
+    from jmespath.exceptions import JMESPathError
+
+    try:
+        return query.search(data)
+    except JMESPathError as error:
+        raise click.UsageError(f"--query does not fit what was found: {error}") from None
+
 
 Record = Mapping[str, Any]
 
@@ -120,3 +210,37 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return clean(value if isinstance(value, str) else json_of(value) if isinstance(value, dict | list) else str(value))
+
+
+# How far a long command is, on a terminal; nothing where standard error is none.
+
+
+class Meter:
+    """A bar on standard error while it is entered."""
+
+    def __init__(self) -> None:
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
+
+            self._bar = Progress(
+                BarColumn(), DownloadColumn(), TransferSpeedColumn(), console=Console(stderr=True), transient=True
+            )
+            self._task = self._bar.add_task("")
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, done: int, total: int) -> None:
+        """Say how many bytes of how many are done."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=done, total=total)

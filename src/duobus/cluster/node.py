@@ -24,7 +24,7 @@ from duobus.model.descriptions import QUEUE
 from duobus.storage.catalog.interface import Catalog
 from duobus.storage.catalog.leases import LeaseTable, NodeEntry
 from duobus.storage.catalog_rows import LIVE, StoreRow
-from duobus.storage.writers import StoreWriter, Writer
+from duobus.storage.writers import StoppableWriter, StoreWriter, Writer
 from duobus.telemetry.logs import Log
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ class ClusterNode:
         created: Callable[[int], Awaitable[None]],
         clock: Clock,
         context: SSLContext | None,
-        thread: Callable[[asyncio.AbstractEventLoop, str], Writer] = StoreWriter,
+        thread: Callable[[asyncio.AbstractEventLoop, str], StoppableWriter] = StoreWriter,
     ) -> None:
         self.node_id = me.node_id
         self.ownership = Ownership(me)

@@ -35,8 +35,9 @@ from duobus.codec.sections import (
     scan,
     scan_plain,
     split_batch,
+    trailing_annotations,
+    without_trailing_annotations,
 )
-from duobus.codec.trailing import trailing_annotations, without_trailing_annotations
 from duobus.codec.values import (
     Array,
     Byte,

@@ -15,11 +15,9 @@ from heapq import heappop, heappush
 from typing import Final
 
 from duobus.errors import MessageNotFound, ServiceBusError
-from duobus.fragment import admission, doubts, expiry, reserving, transfer
 from duobus.fragment import duplicate_detection as duplicates
-from duobus.fragment import housekeeping as redelivery
+from duobus.fragment import forward_dedup, housekeeping, send, transfer
 from duobus.fragment import purge as clearing
-from duobus.fragment import send as entering
 from duobus.fragment import settlement as settling
 from duobus.fragment.commands import (
     CancelScheduled,
@@ -53,7 +51,7 @@ from duobus.fragment.purge import Clearing
 from duobus.fragment.sessions import sessions
 from duobus.fragment.sessions import states as session_states
 from duobus.fragment.sessions.delivery_counts import changed_counts
-from duobus.fragment.source import WINDOW_COUNT, Source, SourceSettings
+from duobus.fragment.source import WINDOW_COUNT, Source, SourceSettings, has_room
 from duobus.fragment.topics import fanout
 from duobus.storage.interface import CommitBatch, Put, SourceRow, StoredMessage
 
@@ -127,7 +125,7 @@ class Fragment:
         source.highest_delivered = row.highest_delivered
         source.set_counters(row.counters)
         source.inherited = row.next_count
-        doubts.begin(source)
+        forward_dedup.begin(source)
         self.sources[row.source_no] = source
         return source
 
@@ -155,7 +153,7 @@ class Fragment:
         """Replace an entity's settings; held locks keep their end (design 3.11)."""
         source = self.sources[source_no]
         source.settings = settings
-        doubts.settings_changed(self, source)
+        forward_dedup.settings_changed(self, source)
         self.deadline = 0
 
     # -- time ---------------------------------------------------------------------------------------------------
@@ -170,10 +168,10 @@ class Fragment:
             self._end_locks(source, now_ms, keeping)
             if source.sessions is not None:
                 sessions.end_locks(self, source, now_ms, keeping)
-            expiry.expire(self, source, now_ms, keeping)
+            housekeeping.expire(self, source, now_ms, keeping)
             self._wake_scheduled(source, now_ms, keeping)
             if source.delayed:
-                redelivery.wake(self, source, now_ms, keeping)
+                housekeeping.wake(self, source, now_ms, keeping)
             source.compact()
             self.note_history(source, now_ms)
             if keeping.expired or keeping.exhausted or keeping.due:
@@ -232,7 +230,7 @@ class Fragment:
         if command.source_no not in self.sources:
             return MessageNotFound("The subscription is gone, and its messages with it.")
         if isinstance(command, Run):
-            return entering.check(self, self.sources[command.source_no], command, now_ms)
+            return send.check(self, self.sources[command.source_no], command, now_ms)
         if isinstance(command, SettleBatch):
             return settling.check(self, command)
         if isinstance(command, transfer.Departure):
@@ -274,7 +272,7 @@ class Fragment:
         source = self.sources[command.source_no]
         self.dirty.add(command.source_no)
         if isinstance(command, Run):
-            entering.take_in(self, source, command, now_ms, commit)
+            send.take_in(self, source, command, now_ms, commit)
         elif isinstance(command, SettleBatch):
             settling.apply(self, source, command, now_ms, commit)
         elif isinstance(command, TakeAndRemove):
@@ -285,8 +283,8 @@ class Fragment:
             self._remove(source, command, [source.by_count[count] for count in command.counts], commit)
         elif isinstance(command, Clearing):
             clearing.apply(source, command, commit)
-        elif isinstance(command, reserving.Reserve):
-            reserving.reserve(source, command)
+        elif isinstance(command, send.Reserve):
+            send.reserve(source, command)
         elif isinstance(command, (transfer.Departure, Record, Forget)):
             transfer.apply(source, command, now_ms, commit)
         else:
@@ -307,7 +305,7 @@ class Fragment:
 
     def has_room(self, size: int) -> bool:
         """Whether its entity would take so many bytes more now."""
-        return admission.has_room(self.sources[0], size, 0 if self.topic is None else self.topic.bytes)
+        return has_room(self.sources[0], size, 0 if self.topic is None else self.topic.bytes)
 
     def apply_run(self, source: Source, run: Run, now_ms: int, commit: CommitBatch) -> None:
         """Enqueue an ordinary run of a queue."""
@@ -333,7 +331,7 @@ class Fragment:
         if batch.extra is None and batch.sessions is None:
             source.numbers[MAIN] += len(slots)
         else:
-            entering.with_specials(source, run, indices, now_ms, put)
+            send.with_specials(source, run, indices, now_ms, put)
         commit.puts.append(put)
 
     @staticmethod
@@ -388,7 +386,7 @@ class Fragment:
             return
         run.slots = []
         if run.batch.sessions is not None and source.sessions is not None:
-            entering.into_sessions(self, source, slots, run.size)
+            send.into_sessions(self, source, slots, run.size)
             return
         if run.batch.extra is not None or source.sessions is not None:
             self.release_rare(source, slots)
@@ -444,7 +442,7 @@ class Fragment:
             return
         if sub == MAIN:
             if kind == ACTIVE and slot.special is not None and slot.special.redeliver_at_ms is not None:
-                redelivery.park(self, source, slot)
+                housekeeping.park(self, source, slot)
                 return
             if kind != DEFERRED:
                 is_apart = not in_order or slot.deliveries > 0 or source.sessions is not None

@@ -10,8 +10,10 @@ import struct
 from collections import deque
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from duobus.errors import QuotaExceeded, ServiceBusError
+from duobus.fragment import duplicate_detection as duplicates
 from duobus.fragment.duplicate_detection import History
 from duobus.fragment.forward_dedup import Ledger
 from duobus.fragment.message import (
@@ -28,6 +30,9 @@ from duobus.fragment.message import (
 )
 from duobus.fragment.sessions.delivery_counts import FirstDeliveries
 from duobus.fragment.sessions.sessions import Sessions
+
+if TYPE_CHECKING:
+    from duobus.fragment.commands import Run
 
 #: Indexes shorter than this are not worth compacting.
 COMPACT_FROM: Final = 1024
@@ -402,3 +407,38 @@ class Source:
         slot.state = GONE
         slot.expires_ms = 0
         return successor
+
+
+# Whether a source has room for a run of messages: its size quota and its duplicate history, when a commit starts.
+
+
+def check_room(source: Source, run: Run, now_ms: int, elsewhere: int = 0) -> ServiceBusError | None:
+    """Say why a run cannot be taken in, or None; it is taken as a whole or not at all (I33, I40).
+
+    ``elsewhere``: bytes that count beside those of the source.
+    """
+    settings = source.settings
+    batch = run.batch
+    used = source.bytes + elsewhere + run.beside
+    if settings.max_bytes is not None and used + batch.bytes_total > settings.max_bytes:
+        # A duplicate takes no room: whoever repeats what was stored is told so, however full the entity is.
+        size = 0 if batch.ping else duplicates.stored_size(source, run)
+        if size and used + size > settings.max_bytes:
+            return over_quota(used, settings.max_bytes)
+    if source.history is not None and settings.duplicate_window_ms is not None and batch.ids is not None:
+        return duplicates.check(source.history, run, settings.duplicate_window_ms, now_ms)
+    return None
+
+
+def has_room(source: Source, size: int, elsewhere: int) -> bool:
+    """Whether so many bytes more would fit now; ``elsewhere``: bytes that count beside those of the source."""
+    max_bytes = source.settings.max_bytes
+    return max_bytes is None or source.bytes + elsewhere + size <= max_bytes
+
+
+def over_quota(size: int, limit: int) -> QuotaExceeded:
+    """The error of a send to an entity that is full; receiving still works."""
+    return QuotaExceeded(
+        f"The maximum entity size has been reached or exceeded: the entity, or the fragment of it where the message "
+        f"belongs, has {size} bytes of at most {limit}. Receive messages, or raise MaxSizeInMegabytes."
+    )

@@ -9,16 +9,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 
-from duobus.ha.bounds import AWAY_GROUPS_MAX, AWAY_KEYS_MAX
-from duobus.ha.listing import listed
+from duobus.ha.sdk import listed
 
+if TYPE_CHECKING:
+    pass
+
+#: Groups of keys that a pair knows to be away. An entity has 16 fragments, of which one store has 4; each group is
+#: pinged by itself. Sends of a group beyond them are raised to their callers.
+AWAY_GROUPS_MAX: Final = 256
+#: Keys that are kept because nothing but their refusal tells to which group they belong; the oldest is forgotten, and
+#: refused once more.
+AWAY_KEYS_MAX: Final = 10_000
 #: As ``duobus.errors.StoreUnavailable`` writes it.
 _MARK: Final = re.compile(
     r"\bStoreUnavailable:([\w.~/$-]{1,512})(?:, Fragment:(\d{1,5})(?:-(\d{1,5}))?/([1-9]\d{0,4}))?(?!\S)", re.ASCII

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Final, TypeVar
 from weakref import ref
+
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 Link = TypeVar("Link")
 Client = TypeVar("Client")
@@ -82,3 +85,18 @@ def _handing_out(client: object, name: str) -> Callable[..., Any]:
         return prompt(whole(there(), *given, **named))
 
     return make
+
+
+# The messages of whatever ``send_messages`` takes.
+
+
+def listed(message: Any) -> list[ServiceBusMessage | AmqpAnnotatedMessage]:
+    """Return them as a list: of a message, a mapping, a batch, or an iterable of these."""
+    if isinstance(message, (ServiceBusMessage, AmqpAnnotatedMessage)):
+        return [message]
+    if isinstance(message, Mapping):
+        return [ServiceBusMessage(**message)]
+    if isinstance(message, ServiceBusMessageBatch):
+        # The SDK has no public way to look into a batch; a test holds this one.
+        return list(message._messages)
+    return [listed(one)[0] for one in message]

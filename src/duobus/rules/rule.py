@@ -12,7 +12,7 @@ from duobus.rules.correlation import CorrelationTest, key_of, parse_correlation
 from duobus.rules.language.compiler import Run, compile_filter
 from duobus.rules.language.literals import parse_parameters
 from duobus.rules.language.parser import parse_filter
-from duobus.rules.matching.equalities import Equalities, equalities_of
+from duobus.rules.matching.index import Equalities, equalities_of
 from duobus.rules.message_view import fold
 from duobus.rules.system_properties import DRAWS_ID, ENVELOPE, MESSAGE_ID, READS_ANY, READS_ID
 

@@ -4,37 +4,90 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
 from duobus.auth.authorizer import Authorizer
 from duobus.broker import MessageBroker, Namespace, ScaleUnit
+from duobus.clock import Clock
 from duobus.cluster.directory import Directory
+from duobus.cluster.forwarding.connections import AmqpFerry
+from duobus.cluster.forwarding.endpoint import CrossingDesk
 from duobus.cluster.http.proxy import HttpPassing
 from duobus.cluster.leases import NODES_MAX
 from duobus.cluster.node import ClusterNode, OpenStore
 from duobus.cluster.scale_unit import LeasedTime, OwningUnit
 from duobus.errors import ConfigurationError, ServiceBusError, StoreFailed, StoreTooNew
+from duobus.gateway.amqp.server import AmqpDoor
 from duobus.gateway.tls import client_context
-from duobus.model.descriptions import QueueDescription
+from duobus.model.descriptions import AccessRule, QueueDescription
 from duobus.server.composition import Server
 from duobus.server.config_file import NamespaceConfig
-from duobus.server.crossing import open_crossing
-from duobus.server.leased_store import LeasedStore
 from duobus.storage.catalog.interface import Catalog
 from duobus.storage.catalog.leases import NodeEntry
 from duobus.storage.catalog.postgres import PostgresCatalog
 from duobus.storage.catalog.postgres_leases import PostgresLeases
 from duobus.storage.catalog_identity import IDENTITY_BITS, demand_own
 from duobus.storage.catalog_rows import CatalogContents, NamespaceRow, StoreRow
+from duobus.storage.interface import CommitBatch, StoreContents, Tombstone
 from duobus.storage.offline.postgres_probe import held_or_unknown
 from duobus.storage.offline.postgres_search import Finder
 from duobus.storage.postgres.address import Place, parse
 from duobus.storage.postgres.store import PostgresStore
 from duobus.storage.sqlite.checkpoint import CheckpointThread
 from duobus.storage.writers import StoreWriter
+
+# A store in PostgreSQL that is used only while its lease lasts (I55).
+
+
+class LeasedStore(PostgresStore):
+    """Refuses to begin what could end behind the lease; the generation in the database refuses the rest.
+
+    Args:
+        place, store_id, must_exist: As of PostgresStore.
+        is_mine: Whether this server may act for the store now; asked in the store's thread.
+    """
+
+    def __init__(self, place: Place, store_id: int, *, must_exist: bool, is_mine: Callable[[], bool]) -> None:
+        # Whoever had it before has lost its lease, though its session may last: it is ended.
+        super().__init__(place, store_id, must_exist=must_exist, take_over=True)
+        self._is_mine = is_mine
+
+    def _demand(self) -> None:
+        if not self._is_mine():
+            raise StoreFailed("the lease of this store has ended; another server has it")
+
+    def open(self) -> StoreContents:
+        """See MessagingStore."""
+        self._demand()
+        return super().open()
+
+    def begin_generation(self, deletions: Iterable[Tombstone], counters: Mapping[int, bytes] | None = None) -> int:
+        """See MessagingStore."""
+        self._demand()
+        return super().begin_generation(deletions, counters)
+
+    def commit(self, batch: CommitBatch) -> None:
+        """See MessagingStore."""
+        self._demand()
+        super().commit(batch)
+
+
+# Forwarding between the servers of one catalog: the parts of it, put together.
+
+
+def open_crossing(door: AmqpDoor, unit: OwningUnit, node: ClusterNode, clock: Clock) -> None:
+    """From now on messages are forwarded to entities of other servers, and taken in from these."""
+
+    def rules(namespace: str) -> Iterable[AccessRule]:
+        rows = unit.directory.contents.namespaces
+        return next((row.rules for row in rows if row.name.lower() == namespace.lower()), ())
+
+    unit.courier.connect(node, AmqpFerry(node.node_id, node.context, clock, rules))
+    door.crossing = CrossingDesk(unit.intake, rules)
+
 
 #: How long a start waits for another server that prepares the same catalog, in tries and seconds between them.
 _TRIES: Final = 100

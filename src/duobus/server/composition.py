@@ -40,7 +40,7 @@ from duobus.storage.offline.store_search import finder
 from duobus.storage.postgres.address import Place
 from duobus.storage.sqlite.checkpoint import CheckpointThread
 from duobus.storage.writer_pool import Crew
-from duobus.storage.writers import StoreWriter, Writer
+from duobus.storage.writers import StoppableWriter, StoreWriter
 from duobus.telemetry.audit_log import DELETE, DONE, AuditLog, AuditTrail, Change
 from duobus.telemetry.logs import Log
 from duobus.telemetry.metering_log import MeteringCounts
@@ -106,7 +106,7 @@ class Server:
         path = settings.metrics_token_file
         self._metrics_token = None if path is None else MetricsToken(path)
         self._catalog: Catalog = self._make_catalog()
-        self._writers: list[Writer] = []
+        self._writers: list[StoppableWriter] = []
         #: Disk to the threads of the stores on it.
         self._crews: dict[int, Crew] = {}
         self._checkpoints: list[CheckpointThread] = []
@@ -364,7 +364,7 @@ class Server:
         except (StoreFailed, StoreTooNew) as error:
             raise ConfigurationError(f"Messaging store {broker.store_id} cannot be created: {error}") from error
 
-    def _make_store(self, planned: PlannedStore) -> tuple[MessagingStore, Writer]:
+    def _make_store(self, planned: PlannedStore) -> tuple[MessagingStore, StoppableWriter]:
         loop = asyncio.get_running_loop()
         if self.settings.ephemeral:
             from duobus.storage.memory import MemoryStore
@@ -372,7 +372,7 @@ class Server:
             return MemoryStore(planned.store_id), self._make_writer(planned)
         store: SqliteStore | PostgresStore
         if planned.place is not None:
-            writer: Writer = StoreWriter(loop, f"store-{planned.store_id}")
+            writer: StoppableWriter = StoreWriter(loop, f"store-{planned.store_id}")
             store = postgres_store(planned, planned.place)
         else:
             from duobus.storage.sqlite.store import SqliteStore
@@ -385,7 +385,7 @@ class Server:
         self._checkpoints.append(CheckpointThread(store, writer, loop))
         return store, writer
 
-    def _make_writer(self, planned: PlannedStore) -> Writer:
+    def _make_writer(self, planned: PlannedStore) -> StoppableWriter:
         """What calls a store that shares its disk, and this interpreter, with those of the same crew."""
         disk = self._disk_of(planned)
         crew = self._crews.get(disk)

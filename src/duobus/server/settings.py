@@ -13,8 +13,7 @@ from pathlib import Path
 import msgspec
 
 from duobus.errors import ConfigurationError
-from duobus.model.http_options import HttpOptions
-from duobus.model.options import TokenOptions
+from duobus.model.options import HttpOptions, TokenOptions
 from duobus.model.quotas import STORE_PATIENCE_S, Quotas
 from duobus.server.access.token_file import read_token_file
 from duobus.server.config_file import NamespaceConfig, read_config_file

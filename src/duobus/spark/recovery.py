@@ -20,7 +20,7 @@ from duobus.spark.errors import CheckpointError, EntityError, OptionError
 from duobus.spark.offsets import Claim, ClaimOffset, Key, by_fragment
 from duobus.spark.options import CONNECTION_OPTIONS, parse
 from duobus.spark.retry import retried
-from duobus.spark.sink.reactivation import Reactivation
+from duobus.spark.sink.resend import Reactivation
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient

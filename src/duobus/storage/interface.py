@@ -465,3 +465,17 @@ class MessagingStore(ABC):
 def is_end(messages: Sequence[StoredMessage], limit: int) -> bool:
     """Whether what ``load`` or ``scan`` returned goes to the end, and was not cut by number or bytes."""
     return len(messages) < limit and sum(len(message.payload) for message in messages) < READ_BYTES_MAX
+
+
+# Columns of messages that are in memory and verified: what ``load_columns`` returns where rows were read singly.
+
+
+def columns_of(first_count: int, messages: Iterable[StoredMessage]) -> list[Plain]:
+    """Return as many of these messages as are ordinary and follow each other from ``first_count`` on."""
+    found: list[StoredMessage] = []
+    for message in messages:
+        is_plain = not message.state and not message.deliveries and message.special is None and not message.origin
+        if not is_plain or message.count != first_count + len(found):
+            break
+        found.append(message)
+    return [Plain(first_count, [m.enqueued_ms for m in found], [m.payload for m in found])] if found else []

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from duobus.errors import StoreFailed
 from duobus.storage.commit_checks import check_batch, check_run_owner
-from duobus.storage.held import columns_of
 from duobus.storage.interface import (
     READ_BYTES_MAX,
     SOURCE_KEY_MAX,
@@ -26,6 +25,7 @@ from duobus.storage.interface import (
     StoredMessage,
     StoreUsage,
     Tombstone,
+    columns_of,
 )
 
 

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from duobus.errors import StoreFailed
 
@@ -25,7 +25,14 @@ Outcome = tuple[Any, BaseException | None]
 STOP_TIMEOUT_S = 10.0
 
 
-class Writer(ABC):
+class Writer(Protocol):
+    """Runs a store's blocking calls in order; ``done`` gets (result, None) or (None, error), on the loop."""
+
+    def submit(self, call: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        """Run ``call`` behind those submitted before."""
+
+
+class StoppableWriter(ABC):
     """Runs blocking calls one after the other, in the order in which they were submitted."""
 
     @abstractmethod
@@ -41,7 +48,7 @@ class Writer(ABC):
         """Let what was submitted finish, take nothing more; return whether all of it has finished."""
 
 
-class StoreWriter(Writer):
+class StoreWriter(StoppableWriter):
     """One thread that owns one store.
 
     Args:
@@ -58,7 +65,7 @@ class StoreWriter(Writer):
         self._is_stopped = False
 
     def submit(self, call: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
-        """See ``Writer.submit``; the first call starts the thread."""
+        """See ``StoppableWriter.submit``; the first call starts the thread."""
         if self._is_stopped:
             self._loop.call_soon(done, None, StoreFailed("the store's writer has been stopped"))
             return
@@ -68,7 +75,7 @@ class StoreWriter(Writer):
         self._jobs.put((call, done))
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-        """See ``Writer.stop``; blocks for at most ``timeout_s`` seconds."""
+        """See ``StoppableWriter.stop``; blocks for at most ``timeout_s`` seconds."""
         if not self._is_stopped:
             self._is_stopped = True
             self._jobs.put(None)
@@ -92,7 +99,7 @@ class StoreWriter(Writer):
                 del job, call, done, result, error
 
 
-class InlineWriter(Writer):
+class InlineWriter(StoppableWriter):
     """The twin for simulation: runs each call in the loop, ``delay`` seconds of (virtual) time after the one before.
 
     Args:
@@ -107,7 +114,7 @@ class InlineWriter(Writer):
         self._is_stopped = False
 
     def submit(self, call: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
-        """See ``Writer.submit``."""
+        """See ``StoppableWriter.submit``."""
         if self._is_stopped:
             self._loop.call_soon(done, None, StoreFailed("the store's writer has been stopped"))
             return
@@ -116,7 +123,7 @@ class InlineWriter(Writer):
             self._loop.call_later(self._delay, self._run_first)
 
     def stop(self) -> bool:
-        """See ``Writer.stop``; what waits is run by the loop."""
+        """See ``StoppableWriter.stop``; what waits is run by the loop."""
         self._is_stopped = True
         return not self._jobs
 

@@ -18,8 +18,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from duobus.clock import Clock
-from duobus.testing.errors import DemoFailed
 from duobus.testing.ports import HeldPort
+
+# What can end a demonstration before it has a result.
+
+
+class DemoFailed(Exception):
+    """The demonstration could not be finished. The text says what was waited for, and what to do where one can."""
+
 
 #: Bound on a start, recovery of a full data folder on a busy machine included.
 START_TIMEOUT_S = 30.0

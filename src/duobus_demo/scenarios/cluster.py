@@ -17,9 +17,8 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
 from duobus.clock import Clock
-from duobus.testing.errors import DemoFailed
 from duobus.testing.postgres_server import PostgresError, PostgresServer, programs
-from duobus.testing.server import ServerProcess, queues_config
+from duobus.testing.server import DemoFailed, ServerProcess, queues_config
 from duobus_demo.clients import UNKNOWN_OUTCOME, doors_of, silence_sdk_logs
 from duobus_demo.progress import Watcher
 from duobus_demo.registry import Part

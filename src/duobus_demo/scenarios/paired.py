@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from duobus.clock import Clock
-from duobus.testing.errors import DemoFailed
-from duobus.testing.server import DEFAULT_OPTIONS, ServerProcess, queues_config
+from duobus.testing.server import DEFAULT_OPTIONS, DemoFailed, ServerProcess, queues_config
 from duobus_demo.clients import UNKNOWN_OUTCOME, doors_of, silence_sdk_logs
 from duobus_demo.corpus import Outgoing, standard_library
 from duobus_demo.dispositions import Dispositions

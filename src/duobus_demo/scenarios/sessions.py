@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from duobus.clock import Clock
-from duobus.testing.errors import DemoFailed
-from duobus.testing.server import ServerProcess, queues_config
+from duobus.testing.server import DemoFailed, ServerProcess, queues_config
 from duobus_demo.clients import UNKNOWN_OUTCOME, doors_of, sync_doors
 from duobus_demo.corpus import Outgoing, standard_library
 from duobus_demo.dispositions import Dispositions

@@ -25,8 +25,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from duobus.clock import Clock
-from duobus.testing.errors import DemoFailed
-from duobus.testing.server import ServerProcess
+from duobus.testing.server import DemoFailed, ServerProcess
 from duobus_demo.clients import UNKNOWN_OUTCOME, doors_of, silence_sdk_logs
 from duobus_demo.expectations.spark_plan import EAST, QUEUE, SUBSCRIPTION, TOPIC, WEST, Order, compare, orders, replicas
 from duobus_demo.progress import Watcher

@@ -113,10 +113,10 @@ async def _is_settled(
     """Settle a message and enter it into the ledger; False when the outcome is unknown."""
     try:
         if action is Action.COMPLETE:
+            # The SDK tells the end of a lock only until the message is settled.
+            until_ms = locked_until_ms(message)
             await receiver.complete_message(message)
-            run.ledger.completed(
-                message_id_of(message), number_of(message), door.name, locked_until_ms=locked_until_ms(message)
-            )
+            run.ledger.completed(message_id_of(message), number_of(message), door.name, locked_until_ms=until_ms)
         elif action is Action.ABANDON:
             await receiver.abandon_message(message)
             run.ledger.count("abandoned")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
-from duobus.testing.errors import DemoFailed
+from duobus.testing.server import DemoFailed
 from duobus_demo.run_state import RunState
 
 #: Workers end within a receive call of being told to; a connection that hangs may cost the SDK its own time-out.

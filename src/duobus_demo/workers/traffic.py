@@ -9,7 +9,7 @@ from typing import NamedTuple, Self
 
 from azure.servicebus import ServiceBusMessageState, ServiceBusSubQueue
 
-from duobus.testing.errors import DemoFailed
+from duobus.testing.server import DemoFailed
 from duobus_demo.clients import UNKNOWN_OUTCOME, Door, number_of, sync_doors
 from duobus_demo.run_state import RunState
 from duobus_demo.workers.asyncio_workers import run_async_receiver, run_async_sender

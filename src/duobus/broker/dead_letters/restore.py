@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Final
 from duobus.broker.dead_letters.results import Answer, Moved, give_back
 from duobus.broker.entities import destination as ends
 from duobus.broker.entities.queue import COUNT_BITS, COUNT_MASK, Queue
-from duobus.fragment import moving
+from duobus.fragment import transfer
 from duobus.fragment.commands import Command, Group
 from duobus.fragment.message import DEAD_LETTER, MAIN, Slot
-from duobus.fragment.moving import Enter
-from duobus.fragment.transfer import Depart
+from duobus.fragment.transfer import Depart, Enter
 from duobus.model.metadata import Special
 from duobus.model.ping import TEXT as PING_TEXT
 from duobus.model.ping import is_ping
@@ -118,7 +117,7 @@ async def _found_again(burial: Burial) -> tuple[FragmentHandle | None, Slot | No
             break
     fragment, _now = handle.broker.present(handle)
     source = fragment.sources.get(queue.source_no)
-    slots = [] if source is None else moving.take(source, MAIN, [count])
+    slots = [] if source is None else transfer.take_counts(source, MAIN, [count])
     return (handle, slots[0]) if slots else (None, None)
 
 

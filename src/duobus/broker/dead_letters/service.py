@@ -21,12 +21,11 @@ from duobus.broker.entities.queue import COUNT_BITS, SOURCE, Queue
 from duobus.broker.entities.topic import COPIES_AT_ONCE
 from duobus.broker.forwarding.batches import NOBODY, origin_of
 from duobus.errors import ArgumentInvalid, EntityDisabled, NotAllowed, StoreUnavailable
-from duobus.fragment import moving
+from duobus.fragment import transfer
 from duobus.fragment.commands import Command, Group, Run
 from duobus.fragment.forward_dedup import Record
 from duobus.fragment.message import DEAD_LETTER, FORWARDING, MAIN, TRANSFER_DEAD_LETTER, CopySlot, Slot
-from duobus.fragment.moving import Enter
-from duobus.fragment.transfer import Depart
+from duobus.fragment.transfer import Depart, Enter
 from duobus.model.batches import SendBatch
 from duobus.model.descriptions import ACTIVE, RECEIVE_DISABLED
 from duobus.model.json.repair import Repair, revived
@@ -131,7 +130,7 @@ class Desk:
         source = fragment.sources.get(queue.source_no)
         if source is None:
             raise StoreUnavailable(f"'{queue.path}' is being deleted.")
-        slots = moving.take(source, sub_queue, [slot.count for _, slot in found])
+        slots = transfer.take_counts(source, sub_queue, [slot.count for _, slot in found])
         taken = {slot.count for slot in slots}
         for _, slot in found:
             if slot.count not in taken:

@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
+import msgspec
+
 from duobus.broker.protocols import Plan
 from duobus.errors import EntityAlreadyExists, RowsInTheWay, ServiceBusError, StoreFailed, StoreUnavailable
 from duobus.model.descriptions import QUEUE, QueueDescription, to_json
@@ -183,3 +185,13 @@ async def _create_singly(
     except ServiceBusError as error:
         refused(about, error)
     return False
+
+
+# In what the description of an entity that exists differs from what a configuration asks for (design 6).
+
+
+def differences(kept: msgspec.Struct, asked: msgspec.Struct) -> list[str]:
+    """Names of the properties in which two descriptions differ, times of change excepted."""
+    ignored = {"name", "created_at_ms", "updated_at_ms", "accessed_at_ms"}
+    names: Iterable[str] = kept.__struct_fields__
+    return [name for name in names if name not in ignored and getattr(kept, name) != getattr(asked, name)]

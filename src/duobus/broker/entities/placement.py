@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import chain, zip_longest
 from zlib import crc32
 
-from duobus.broker.backlog import is_full
+from duobus.broker.admission import is_full
 from duobus.broker.fragment_handle import FragmentHandle
 from duobus.errors import ArgumentInvalid, ServiceBusError, StoreUnavailable
 from duobus.model.batches import SendBatch

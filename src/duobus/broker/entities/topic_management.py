@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from duobus.broker import sources
+from duobus.broker import fragment_host
 from duobus.broker.entities.bulk_creation import (
     NotCreated,
     create_fragments,
@@ -142,7 +142,7 @@ class TopicLife:
             # It has gone with its topic, or goes with it at the next start.
             return
         if row.state == DELETING:
-            await sources.drop_source(topic.fragments, topic.entity_id, row.entity_id)
+            await fragment_host.drop_source(topic.fragments, topic.entity_id, row.entity_id)
             self._unit.catalog.finish_delete(row.entity_id)
             return
         subscription = Subscription(topic, row.entity_id, from_json(row.description, SubscriptionDescription))
@@ -364,7 +364,7 @@ class TopicLife:
             unit.forwarding.end(entity, entity.source_no)
             unit.tell(entity)
             for part in entity.fragments:
-                sources.forget_source(part, entity.source_no)
+                fragment_host.forget_source(part, entity.source_no)
             return
         unit.catalog.begin_delete(entity.entity_id)
         del unit.namespace(entity.namespace).topics[entity.path.lower()]
@@ -386,7 +386,7 @@ class TopicLife:
             entity.topic.sources.pop(entity.source_no, None)
             for handle, part in zip(entity.topic.fragments, entity.fragments, strict=True):
                 part.fragment = handle.fragment
-                sources.forget_source(part, entity.source_no)
+                fragment_host.forget_source(part, entity.source_no)
             return
         path = withdrawn_path(entity.path, entity.entity_id)
         with catalog.together():
@@ -398,7 +398,7 @@ class TopicLife:
         """Delete what the stores hold of an entity that was taken away."""
         unit = self._unit
         if isinstance(entity, Subscription):
-            await sources.drop_source(entity.topic.fragments, entity.topic.entity_id, entity.source_no)
+            await fragment_host.drop_source(entity.topic.fragments, entity.topic.entity_id, entity.source_no)
             unit.catalog.finish_delete(entity.source_no)
             return
         await drop_from_stores(entity)
@@ -431,7 +431,7 @@ class TopicLife:
         settings = subscription.own_settings()
         subscription.topic.sources[subscription.source_no] = settings
         outcomes = await asyncio.gather(
-            *(sources.add_source(one, subscription.source_no, settings) for one in subscription.topic.fragments),
+            *(fragment_host.add_source(one, subscription.source_no, settings) for one in subscription.topic.fragments),
             return_exceptions=True,
         )
         # Only when all have come to their end: who is told of a failure takes all of it back.

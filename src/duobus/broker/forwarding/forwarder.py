@@ -18,7 +18,7 @@ from duobus.broker.entities import destination as ends
 from duobus.broker.entities.queue import SOURCE
 from duobus.broker.forwarding.batches import NOBODY, Flight, Outlet, Parcel, Question, origin_of, parcel_of, time_of
 from duobus.errors import EntityDisabled, EntityNotFound, QuotaExceeded, ServerBusy, ServiceBusError, StoreUnavailable
-from duobus.fragment import doubts, transfer
+from duobus.fragment import forward_dedup, transfer
 from duobus.fragment.commands import Group, Run
 from duobus.fragment.forward_dedup import Ask, Record
 from duobus.fragment.message import MAIN, TRANSFER, Slot
@@ -272,7 +272,7 @@ class Lane:
     def _settle(self, fragment: Fragment, taken: Iterable[int]) -> None:
         now_ms = time_of(self.handle.broker)
         if now_ms is not None:
-            doubts.settle(fragment, fragment.sources[self.source_no], taken, now_ms)
+            forward_dedup.settle(fragment, fragment.sources[self.source_no], taken, now_ms)
             self.handle.broker.note_deadline(fragment)
 
     def _sorted_out(self, fragment: Fragment, source: Source, slots: list[Slot]) -> list[Slot]:
@@ -285,7 +285,7 @@ class Lane:
         for slot in slots:
             if slot.count in source.elsewhere:
                 there.append(slot)
-            elif now_ms is None or doubts.withheld(fragment, source, slot, now_ms):
+            elif now_ms is None or forward_dedup.withheld(fragment, source, slot, now_ms):
                 self._aside.append(slot)
             else:
                 rest.append(slot)
@@ -495,10 +495,10 @@ class Lane:
         """Messages that cannot go on are to be found in the transfer dead-letter queue."""
         source = None if self._life is None else self._life.sources.get(self.source_no)
         if source is not None and self.channel == MAIN and (source.doubt_below or source.elsewhere):
-            doubtful = [slot for slot in slots if doubts.holds(source, slot.count)]
+            doubtful = [slot for slot in slots if forward_dedup.holds(source, slot.count)]
             if doubtful:
                 # They may be at the destination, or are; they are taken again when that is known.
-                slots = [slot for slot in slots if not doubts.holds(source, slot.count)]
+                slots = [slot for slot in slots if not forward_dedup.holds(source, slot.count)]
                 self._aside += doubtful
                 self._later(is_pause=True)
         if slots:

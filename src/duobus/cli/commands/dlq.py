@@ -19,9 +19,8 @@ from duobus.cli.dead_letters.runner import Runner
 from duobus.cli.dead_letters.undo_file import UndoFile, read_undo
 from duobus.cli.dead_letters.work import Totals, Work
 from duobus.cli.options import pair
-from duobus.cli.output import Printer
+from duobus.cli.output import Printer, json_of
 from duobus.cli.remote import Remote, remote_command
-from duobus.cli.yaml_text import json_of
 
 _COLUMNS: Final = ("sequenceNumber", "messageId", "enqueuedTime", "deliveryCount", "reason", "description")
 #: Messages of one chunk, unless --chunk says otherwise.

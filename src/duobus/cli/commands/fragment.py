@@ -7,9 +7,8 @@ from typing import Any, Final
 
 import click
 
-from duobus.cli.operating import operate
 from duobus.cli.output import Printer
-from duobus.cli.remote import Remote, remote_command
+from duobus.cli.remote import Remote, operate, remote_command
 
 _COLUMNS = ("entity", "kind", "fragment", "store", "available", "messages", "bytes")
 

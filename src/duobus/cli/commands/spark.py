@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import click
 
-from duobus.cli.spark_options import click_options
+from duobus.cli.options import click_options
 
 #: Job to module, whose ``OPTIONS``, ``HELP``, ``EXAMPLE`` and ``run`` make the command, and its line in the help.
 _JOBS: Final = {
@@ -123,8 +123,8 @@ def _check(job: Any, settings: Mapping[str, Any]) -> None:
     """Refuse what is wrong before Spark is started, which takes longer than all that is checked here."""
     from duobus.spark.connection import demand_reachable, place_of
     from duobus.spark.errors import AddressError, OptionError
-    from duobus.spark.jobs.cfg import settings as checked
     from duobus.spark.jobs.job import RUNS_PATH
+    from duobus.spark.jobs.job import settings as checked
     from duobus.spark.options import CONNECTION_OPTIONS
 
     connects = getattr(job, "CONNECTS", False)
@@ -182,8 +182,7 @@ def _ended(spark: Any) -> None:
 
 def _called(job: Any, spark: Any, settings: Mapping[str, Any], progress: _Progress) -> dict[str, Any]:
     from duobus.spark.errors import AddressError, CheckpointError, DataLoss, EntityError, OptionError
-    from duobus.spark.jobs.failing import cause_of, spark_errors
-    from duobus.spark.jobs.job import JobError
+    from duobus.spark.jobs.job import JobError, cause_of, spark_errors
 
     try:
         summary: dict[str, Any] = job.run(spark, settings, progress.tell)
@@ -229,7 +228,7 @@ def _ready(*, needs_spark: bool) -> None:
 def _session(master: str | None, conf: tuple[str, ...]) -> Any:
     from pyspark.sql import SparkSession
 
-    from duobus.spark.jobs.failing import spark_errors
+    from duobus.spark.jobs.job import spark_errors
 
     builder: Any = SparkSession.builder
     builder = builder.appName("duobus").master(master or os.environ.get("SPARK_MASTER") or "local[*]")

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from duobus.cli.operating import operate
 from duobus.cli.output import Printer
-from duobus.cli.remote import OUTPUTS, Remote, remote_command
+from duobus.cli.remote import OUTPUTS, Remote, operate, remote_command
 
 _COLUMNS = ("store", "state", "drill", "fragments", "commits", "failures", "quarantined", "place", "reason")
 
@@ -83,7 +82,7 @@ def replace(number: int, data: Path, although_readable: bool, is_sure: bool, is_
     An outage needs nothing of this: a store that comes back brings everything with it.
     """
     from duobus.errors import ConfigurationError, StoreFailed, StoreTooNew
-    from duobus.storage.giving_up import give_up
+    from duobus.storage.replacement import give_up
 
     if not is_sure:
         click.confirm(f"Give up messaging store {number} of {data} with every message in it, for good?", abort=True)

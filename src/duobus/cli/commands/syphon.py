@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from duobus.cli.yaml_text import json_of
+from duobus.cli.output import json_of
 
 if TYPE_CHECKING:
     from azure.servicebus.aio import ServiceBusClient

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from duobus.cli.output import Printer
+from duobus.cli.output import Printer, json_of
 from duobus.cli.remote import Remote, remote_command
 from duobus.cli.topology.changes import Plan
 from duobus.cli.topology.document import (
@@ -21,7 +21,6 @@ from duobus.cli.topology.document import (
     to_config,
     with_parameters,
 )
-from duobus.cli.yaml_text import json_of
 
 _COLUMNS: Final = ("operation", "kind", "path", "changes")
 #: Bytes of a file that is imported: 10,000 entities with all their properties are some 5 MiB.

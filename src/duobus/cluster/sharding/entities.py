@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from duobus.broker.delivery.credit_scheduler import Receiver
+from duobus.broker.entities.bulk_creation import differences
 from duobus.broker.entities.destination import check_targets
-from duobus.broker.entities.differences import differences
 from duobus.broker.entities.queue import Queue
 from duobus.broker.fragment_handle import FragmentHandle
 from duobus.cluster.shards import SPREAD, SPREAD_NAME_MAX, divide, share_path, whole_of

@@ -12,7 +12,6 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 from duobus.errors import NoMatchingSubscription, QuotaExceeded, ServiceBusError
-from duobus.fragment import admission
 from duobus.fragment import duplicate_detection as duplicates
 from duobus.fragment import settlement as settling
 from duobus.fragment.commands import Copies, Housekeeping, Run
@@ -26,6 +25,7 @@ from duobus.fragment.message import (
     state_of,
     stored_state,
 )
+from duobus.fragment.source import check_room
 from duobus.model.metadata import Special
 from duobus.model.ping import CONTENT_TYPE, CONTENT_TYPE_FIELD, is_ping
 from duobus.rules import EFFORT_MAX, EFFORT_OF_A_MESSAGE, AlteredCopy, Match, RuleSet
@@ -327,7 +327,7 @@ def check(fragment: Fragment, state: TopicState, run: Run, now_ms: int) -> Servi
     """Say why a topic cannot take a run, or None."""
     source = fragment.sources[run.source_no]
     run.effort, run.matches = 0, None
-    error = admission.check(source, run, now_ms, state.bytes)
+    error = check_room(source, run, now_ms, state.bytes)
     if error is not None or run.batch.ping:
         return error
     if state.shared.rules.strain:

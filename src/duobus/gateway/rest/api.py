@@ -20,7 +20,7 @@ from duobus.gateway.rest.request_target import HOST, parse_target
 from duobus.gateway.rest.runtime.messages import Messages
 from duobus.gateway.rest.runtime.routes import call_of
 from duobus.gateway.rest.runtime.sends import Meter, Sends
-from duobus.model.http_options import HttpOptions
+from duobus.model.options import HttpOptions
 from duobus.telemetry.audit_log import AuditTrail
 from duobus.telemetry.logs import Log
 

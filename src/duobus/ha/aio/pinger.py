@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from duobus.ha.aio import concurrency as tasks
-from duobus.ha.bounds import PINGS_WAITING_MAX
 from duobus.ha.events import PingSent, Reporter
 from duobus.ha.failover import Place
+from duobus.ha.options import PINGS_WAITING_MAX
 from duobus.ha.outage_scope import KeyGroup
 from duobus.ha.transfer import ping
 

@@ -12,7 +12,6 @@ from azure.servicebus.exceptions import ServiceBusConnectionError
 
 from duobus.clock import Clock
 from duobus.ha.aio import concurrency as tasks
-from duobus.ha.bounds import SYPHON_HELD_MAX, SYPHON_SENDERS_MAX
 from duobus.ha.events import (
     Reporter,
     SyphonDeadLettered,
@@ -23,7 +22,7 @@ from duobus.ha.events import (
     SyphonStarted,
     SyphonStopped,
 )
-from duobus.ha.options import POLL_DEFAULT
+from duobus.ha.options import POLL_DEFAULT, SYPHON_HELD_MAX, SYPHON_SENDERS_MAX
 from duobus.ha.outage import Classifier, Verdict, outage
 from duobus.ha.outage_scope import store_away
 from duobus.ha.sdk_errors import Meaning, explained, meaning

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType, AmqpMessageHeader, AmqpMessageProperties
 
-from duobus.ha import bodies
+from duobus.ha import transfer
 
 #: A message of an outbox; Service Bus takes none that is larger.
 MESSAGE_BYTES_MAX: Final = 104_857_600
@@ -51,7 +51,7 @@ def pack(message: ServiceBusMessage | AmqpAnnotatedMessage) -> Packed:
         properties.pop("absolute_expiry_time", None)
     annotations = raw.annotations or {}
     sections = list(raw.body) if raw.body_type is AmqpMessageBodyType.DATA else []
-    head = bodies.dumps(
+    head = transfer.dumps(
         {
             "header": header,
             "properties": properties,
@@ -77,7 +77,7 @@ def unpack(head: bytes, data: bytes) -> AmqpAnnotatedMessage:
         ValueError: These are not the bytes of one.
     """
     try:
-        parts = bodies.loads(head)
+        parts = transfer.loads(head)
         kind = AmqpMessageBodyType(parts["body_type"])
         body: Any = parts["body"]
         if kind is AmqpMessageBodyType.DATA:

@@ -17,7 +17,6 @@ from azure.servicebus.exceptions import (
     ServiceBusAuthorizationError,
 )
 
-from duobus.ha.bounds import BACKLOG_DIGITS_MAX
 from duobus.ha.errors import BacklogUnavailable
 from duobus.ha.events import (
     BacklogCreateFailed,
@@ -27,6 +26,7 @@ from duobus.ha.events import (
     BacklogRestored,
     Reporter,
 )
+from duobus.ha.options import BACKLOG_DIGITS_MAX
 from duobus.ha.outage import token_refusal
 from duobus.ha.sdk_errors import Meaning, meaning
 from duobus.ha.sync import concurrency as tasks

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, TypeVar
 
 from duobus.clock import Clock
-from duobus.ha.bounds import LEFT_MAX
+from duobus.ha.options import LEFT_MAX
 
 T = TypeVar("T")
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from azure.servicebus.exceptions import MessageLockLostError, SessionLockLostError
 
-from duobus.ha.events import Event, Reporter
-from duobus.ha.receive_events import LockLost, NotCompleted, Recognised, ResultDiscarded, WorkFailed
+from duobus.ha.events import Event, LockLost, NotCompleted, Recognised, Reporter, ResultDiscarded, WorkFailed
 from duobus.ha.sdk import prompt
 from duobus.ha.sync.replication import MESSAGE_ID, identifier_of
 
@@ -49,7 +48,7 @@ class IdempotentReceiver:
         identifier: ``message_id``, ``subject``, or an application property, set by the sender to tell its messages
             apart. A message without one is worked on whenever it comes.
         keeper: Renews locks in a thread of its own while the work goes on.
-        on_event: Called with every event of ``duobus.ha.receive_events``.
+        on_event: Called with every event of ``duobus.ha.events``.
     """
 
     def __init__(

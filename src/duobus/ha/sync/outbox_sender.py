@@ -12,13 +12,11 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpMessageProperties
 
 from duobus.clock import Entropy
-from duobus.ha.bounds import LIST_MAX
 from duobus.ha.errors import OutboxFailed, TooLargeToDivert
-from duobus.ha.events import Event, Reporter
-from duobus.ha.listing import listed
+from duobus.ha.events import Event, OutboxBroken, OutboxOverflowed, OutboxSent, OutboxSetAside, OutboxWaits, Reporter
+from duobus.ha.options import LIST_MAX
 from duobus.ha.outbox.message import Packed, pack, unpack
-from duobus.ha.outbox_events import OutboxBroken, OutboxOverflowed, OutboxSent, OutboxSetAside, OutboxWaits
-from duobus.ha.sdk import prompt
+from duobus.ha.sdk import listed, prompt
 from duobus.ha.sdk_errors import Meaning, explained, is_message_fault, meaning
 from duobus.ha.sync import concurrency as tasks
 
@@ -67,7 +65,7 @@ class OutboxSender:
         overflow_only: Send at once, and store only what is too large to be diverted while the primary is away. All else
             is as with the sender itself.
         is_refused: Tells of an error whether the message is at fault and is to be set aside.
-        on_event: Called with every event of ``duobus.ha.outbox_events``.
+        on_event: Called with every event of ``duobus.ha.events``.
         entropy: Randomness.
     """
 

@@ -14,8 +14,8 @@ from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusQuot
 
 from duobus.ha.errors import BacklogUnavailable, NotDiverted, TooLargeToDivert
 from duobus.ha.events import BacklogFailed, Diverted
-from duobus.ha.listing import listed
 from duobus.ha.outage import condition
+from duobus.ha.sdk import listed
 from duobus.ha.sdk_errors import is_message_fault
 from duobus.ha.sync import concurrency as tasks
 from duobus.ha.tracing import diverting

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from duobus.spark.jobs.failing import cause_of, spark_errors
-from duobus.spark.jobs.job import JobError
+from duobus.spark.jobs.job import JobError, cause_of, spark_errors
 from duobus.spark.schema import COLUMNS, TYPES
 
 if TYPE_CHECKING:

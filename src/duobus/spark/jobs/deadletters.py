@@ -13,9 +13,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from duobus.spark.connection import Place, client, namespace_of, place_of
 from duobus.spark.errors import OptionError
-from duobus.spark.jobs.cfg import needed
-from duobus.spark.jobs.failing import cause_of, spark_errors
-from duobus.spark.jobs.job import JobError, Settings, Summary, Tell, connection_of, given_of, settings_of
+from duobus.spark.jobs.job import (
+    JobError,
+    Settings,
+    Summary,
+    Tell,
+    cause_of,
+    connection_of,
+    given_of,
+    needed,
+    settings_of,
+    spark_errors,
+)
 from duobus.spark.jobs.work.fingerprints import alike, shape_of
 from duobus.spark.options import CHOICE, SOURCE_OPTIONS, TEXT, Option
 
@@ -251,7 +260,7 @@ def _done(
     place: Place, entity: str, sub_queue: str, to: str | None, actions: Mapping[int, str], *, keeps_id: bool
 ) -> Done:
     from duobus.spark.jobs.work.dead_letters import new_id, worked
-    from duobus.spark.sink.senders import post_to
+    from duobus.spark.sink.sender import post_to
 
     namespace = namespace_of(place)
 

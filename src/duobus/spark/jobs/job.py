@@ -3,21 +3,89 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.clock import Clock
 from duobus.spark.connection import place_of
-from duobus.spark.jobs.cfg import settings, text_of
-from duobus.spark.jobs.failing import cause_of, spark_errors
+from duobus.spark.errors import OptionError
 from duobus.spark.jobs.interruption import WAS_STOPPED
-from duobus.spark.options import CONNECTION_OPTIONS, DURATION, TEXT, Option, Parsed
+from duobus.spark.options import CONNECTION_OPTIONS, DURATION, TEXT, Option, Parsed, parse
 from duobus.spark.source.query_end import settle_committed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
+
+
+# What Spark raises for work that failed, and what to tell of it.
+
+#: An exception of Python, as the last line of a traceback has it.
+_RAISED: Final = re.compile(r"(?!org\.|java|scala|py4j\.)(?:\w+\.)*(?:(?<=\.)[A-Z]\w*|\w+(?:Error|Exception)): (.+)")
+#: One of Java, below the line of Python that only tells which call failed, or as a cause.
+_THROWN: Final = re.compile(r"(?:: |Caused by: )(?!py4j\.|\S+PythonException)(?:[\w$]+\.)+[\w$]+: (.+)")
+#: Characters of a cause that are told: Spark may put a whole plan into its first line.
+_TOLD: Final = 500
+
+
+def spark_errors() -> tuple[type[Exception], ...]:
+    """What Spark raises for work that failed: not all of it is an error of PySpark's own."""
+    from pyspark.errors import PySparkException
+
+    try:
+        from py4j.protocol import Py4JError
+    except ImportError:
+        # The thin client of Spark Connect has no JVM to speak to.
+        return (PySparkException,)
+    # Also what PySpark raises when the JVM does not start, or dies.
+    return (PySparkException, Py4JError)
+
+
+def cause_of(error: BaseException) -> str:
+    """What an error of Spark says, without its plans and the stack of the JVM around it."""
+    java = getattr(error, "java_exception", None)
+    text = str(getattr(error, "desc", None) or (error if java is None else java.getMessage()))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # What Python raised stands last in the traceback that Spark hands on.
+    for line in reversed(lines):
+        if (raised := _RAISED.fullmatch(line)) is not None:
+            return raised[1]
+        if (thrown := _THROWN.fullmatch(line)) is not None:
+            return thrown[1][:_TOLD]
+    return lines[0][:_TOLD] if lines else type(error).__name__
+
+
+# Settings of jobs: named as in ``OPTIONS``, values as text or as in TOML.
+
+
+def settings(cfg: Mapping[str, Any], known: Iterable[Option]) -> Parsed:
+    """Check settings.
+
+    Raises:
+        OptionError: One is unknown or wrong.
+    """
+    return parse({name: text_of(value) for name, value in cfg.items() if value is not None}, known)
+
+
+def needed(parsed: Parsed, name: str) -> Any:
+    """A setting that a job cannot do without.
+
+    Raises:
+        OptionError: It is missing.
+    """
+    if parsed[name] is None:
+        raise OptionError(f"The option '{name}' is needed here.")
+    return parsed[name]
+
+
+def text_of(value: Any) -> str:
+    """A value as the options of the data source are written."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
 
 #: Seconds between two looks at a query that runs.
 LOOK_S: Final = 1.0

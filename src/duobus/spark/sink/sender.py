@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus import exceptions as sdk
 
 from duobus.ha.sdk_errors import explained, is_message_fault
+from duobus.spark.connection import KEPT, Place, client
 from duobus.spark.sink.batches import Lane
 from duobus.spark.sink.messages import RowError
 
@@ -212,3 +214,28 @@ def id_of_message(message: AmqpAnnotatedMessage) -> str:
     properties: Any = message.properties
     found = None if properties is None else properties.message_id
     return "without an id" if found is None else repr(found)
+
+
+# The senders of this process: they outlive the tasks, as attaching a link anew costs some round trips.
+
+
+def post_to(place: Place, pace: Callable[[int], None] | None = None) -> Post:
+    """What sends to the entities of a namespace.
+
+    Args:
+        place: The namespace.
+        pace: Is told how many messages were sent, and returns when more may be.
+    """
+    return Post(partial(_kept, place), partial(_drop, place), pace)
+
+
+def _kept(place: Place, entity: str) -> ServiceBusSender:
+    # Asked for each time: a client that looks idle would be closed under its senders.
+    here = client(place)
+    # Topics too: the SDK tells them apart by their argument's name only.
+    found: ServiceBusSender = KEPT.get(("sender", place, entity), lambda: here.get_queue_sender(entity))
+    return found
+
+
+def _drop(place: Place, entity: str) -> None:
+    KEPT.drop(("sender", place, entity))

@@ -22,7 +22,8 @@ from duobus.spark.connection import Place, demand_reachable, place_of
 from duobus.spark.errors import OptionError
 from duobus.spark.options import CHOICE, CONNECTION_OPTIONS, NUMBER, TEXT, Option, parse
 from duobus.spark.oversize import Aside, OnOversize, TooLarge, claim_check, opened
-from duobus.spark.pace import Pace
+from duobus.spark.retry import Pace
+from duobus.spark.rows import columns_of
 from duobus.spark.sink.batches import Batches
 from duobus.spark.sink.destinations import advice_on
 from duobus.spark.sink.message_ids import (
@@ -34,9 +35,7 @@ from duobus.spark.sink.message_ids import (
 )
 from duobus.spark.sink.message_ids import place_of as place_of_rows
 from duobus.spark.sink.messages import SENT, check_columns, messages_of
-from duobus.spark.sink.sender import OpenBatch, Post, id_of_message, size_of
-from duobus.spark.sink.senders import post_to
-from duobus.spark.values import columns_of
+from duobus.spark.sink.sender import OpenBatch, Post, id_of_message, post_to, size_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,8 +20,7 @@ from duobus.spark.claims.engine import ClaimEngine
 from duobus.spark.claims.runner import Claimer
 from duobus.spark.claims.sdk_access import SdkAccess
 from duobus.spark.connection import counts_deferrals, demand_reachable, namespace_of, new_client, place_of
-from duobus.spark.counting import waiting_messages
-from duobus.spark.entities import resolved
+from duobus.spark.entities import resolved, waiting_messages
 from duobus.spark.errors import OptionError
 from duobus.spark.offsets import Claim
 from duobus.spark.options import Parsed

@@ -13,7 +13,6 @@ import msgspec
 
 from duobus.errors import StoreFailed, StoreTooNew
 from duobus.model.descriptions import AccessRule
-from duobus.storage.catalog.catalog_rows import checked, row_sum, summed
 from duobus.storage.catalog.interface import Catalog, exists_already, unknown_entity
 from duobus.storage.catalog_identity import SHARED_ADVICE, CatalogMark
 from duobus.storage.catalog_rows import (
@@ -26,6 +25,9 @@ from duobus.storage.catalog_rows import (
     NamespaceRow,
     SlotRow,
     StoreRow,
+    checked,
+    row_sum,
+    summed,
 )
 from duobus.storage.postgres.address import SERVER_SIDE, Place
 

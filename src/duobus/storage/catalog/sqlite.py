@@ -14,7 +14,6 @@ import msgspec
 from duobus.errors import StoreFailed, StoreTooNew
 from duobus.file_sync import SQLITE_SETTINGS
 from duobus.model.descriptions import SUBSCRIPTION, AccessRule
-from duobus.storage.catalog.catalog_rows import checked, row_sum, summed
 from duobus.storage.catalog.interface import Catalog, exists_already, unknown_entity
 from duobus.storage.catalog.sqlite_connection import CatalogConnection
 from duobus.storage.catalog_identity import CatalogMark
@@ -38,6 +37,9 @@ from duobus.storage.catalog_rows import (
     NamespaceRow,
     SlotRow,
     StoreRow,
+    checked,
+    row_sum,
+    summed,
 )
 from duobus.storage.sqlite.log_watch import read_mark
 

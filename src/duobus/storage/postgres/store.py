@@ -19,7 +19,6 @@ from duobus.storage.catalog_records import Kept, lent
 from duobus.storage.checksums import numbers_sum
 from duobus.storage.commit_checks import check_batch, check_run_owner
 from duobus.storage.creation import Asked, Creation
-from duobus.storage.held import columns_of
 from duobus.storage.interface import (
     COUNT_BITS,
     COUNT_MAX,
@@ -33,6 +32,7 @@ from duobus.storage.interface import (
     StoredMessage,
     StoreUsage,
     Tombstone,
+    columns_of,
 )
 from duobus.storage.memory import copy_of_fragment, copy_of_source, find_fragment
 from duobus.storage.postgres import commit_call as postgres_call
@@ -40,8 +40,16 @@ from duobus.storage.postgres import rows as table_rows
 from duobus.storage.postgres import schema as postgres_schema
 from duobus.storage.postgres import verification as postgres_faults
 from duobus.storage.postgres.address import Place
-from duobus.storage.postgres.postgres_states import READ_STATES, States
-from duobus.storage.postgres.reader import belonging_of, meta_of, read, read_ids, records_in, verified
+from duobus.storage.postgres.reader import (
+    READ_STATES,
+    States,
+    belonging_of,
+    meta_of,
+    read,
+    read_ids,
+    records_in,
+    verified,
+)
 from duobus.storage.postgres.session import VACUUM_MS_MAX, Link, Spare, failure
 from duobus.storage.postgres.setup import open_session, prepare
 from duobus.storage.sqlite.shared_bodies import homes_of, parted, shelf_of

@@ -25,7 +25,7 @@ from duobus.gateway.rest.repeatable_requests import Done, Repeats
 from duobus.gateway.rest.request_bodies import BodyRoom, read_body
 from duobus.gateway.rest.request_target import MethodUnknown, Target
 from duobus.model.descriptions import Right, TopicDescription
-from duobus.model.http_options import HttpOptions
+from duobus.model.options import HttpOptions
 from duobus.telemetry.audit_log import AuditTrail
 
 #: Bytes of one description; one with twelve access rules and the longest metadata has some 10 KiB.

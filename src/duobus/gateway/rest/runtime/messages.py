@@ -33,8 +33,8 @@ from duobus.gateway.result_waiter import Waiting
 from duobus.model.address import Address, parse_address
 from duobus.model.batches import DeliveryBatch
 from duobus.model.descriptions import ACTIVE, SEND_DISABLED, TOPIC, Right
-from duobus.model.http_options import HttpOptions
 from duobus.model.metering import EMPTY_RECEIVE, RECEIVE, RENEW, SETTLE, operations_of
+from duobus.model.options import HttpOptions
 
 
 class Messages:

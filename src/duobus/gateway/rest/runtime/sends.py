@@ -25,8 +25,8 @@ from duobus.gateway.rest.runtime.send_head import Head
 from duobus.model.address import Address
 from duobus.model.batches import Mailbox, SendBatch
 from duobus.model.descriptions import ACTIVE, RECEIVE_DISABLED, Right
-from duobus.model.http_options import HttpOptions
 from duobus.model.metering import PING, SEND, operations_of
+from duobus.model.options import HttpOptions
 
 #: The most that one request sends, in bytes (HTTP contract A.6.2), whatever the entity would take over AMQP.
 SEND_BYTES_MAX: Final = 1 << 20

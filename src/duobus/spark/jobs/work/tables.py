@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.spark.errors import OptionError
-from duobus.spark.jobs.failing import cause_of, spark_errors
+from duobus.spark.jobs.job import cause_of, spark_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,10 +5,9 @@ from __future__ import annotations
 from duobus.gateway.rest.atom.request_origin import Place
 from duobus.gateway.rest.atom.xml import writer as xml
 from duobus.gateway.rest.atom.xml.access_rules import KeyMaker, read_access_rules, write_access_rules
-from duobus.gateway.rest.atom.xml.fields import Fields
+from duobus.gateway.rest.atom.xml.fields import Fields, message_bytes, read_size, written_size
 from duobus.gateway.rest.atom.xml.reader import Element
 from duobus.gateway.rest.atom.xml.runtime_info import Numbers
-from duobus.gateway.rest.atom.xml.sizes import message_bytes, read_size, written_size
 from duobus.model.descriptions import CLOUD, QueueDescription
 from duobus.model.durations import format_duration
 from duobus.model.tiers import ALL, Tier

@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 from duobus.gateway.rest.atom.xml import writer as xml
 from duobus.gateway.rest.atom.xml.access_rules import KeyMaker, read_access_rules, write_access_rules
-from duobus.gateway.rest.atom.xml.fields import Fields
+from duobus.gateway.rest.atom.xml.fields import Fields, message_bytes, read_size, written_size
 from duobus.gateway.rest.atom.xml.reader import Element
 from duobus.gateway.rest.atom.xml.runtime_info import Numbers
-from duobus.gateway.rest.atom.xml.sizes import message_bytes, read_size, written_size
 from duobus.model.descriptions import CLOUD, TopicDescription
 from duobus.model.durations import format_duration
 from duobus.model.tiers import ALL, Tier

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from duobus.amqp import TransactionalState
 from duobus.codec import Array
 from simulation.history import events as h
-from simulation.history.entity_history import NumberTold
+from simulation.history.events import NumberTold
 from simulation.world.connection import ANSWER_S
 from simulation.world.message import Message
 

@@ -1,4 +1,4 @@
-"""A topic under faults over the wire: ``sim_topics`` with AMQP clients that publish and subscribe.
+"""A topic under faults over the wire: ``topics`` with AMQP clients that publish and subscribe.
 
 One subscription more, ``onward``, forwards to the queue ``out``: what comes out there came once (I14). One seed is one
 run; ``check_fanout`` looks at its history (I24).

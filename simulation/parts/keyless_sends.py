@@ -1,4 +1,4 @@
-"""Messages without a key that wait for a sick store while another is well: PE4, watched as ``sim_waits`` does.
+"""Messages without a key that wait for a sick store while another is well: PE4, watched as ``waiting`` does.
 
 A client cannot tell which store its message waits for. So this looks into the message brokers before time moves on.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.fragment.commands import Run
-from simulation.history.late_history import KeylessLate
+from simulation.history.events import KeylessLate
 from simulation.parts.waiting import WaitWatch
 from simulation.world.store_health import StoreHealth
 

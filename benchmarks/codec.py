@@ -18,7 +18,7 @@ from duobus.amqp import (
     ConnectionSettings,
     Link,
     OpenReceived,
-    SaslInit,
+    SaslInitReceived,
     Source,
     Target,
 )
@@ -51,7 +51,7 @@ def carry(source: Connection, destination: Connection) -> None:
     events = destination.receive(source.take_output(), 0)
     while events:
         for event in events:
-            if isinstance(event, SaslInit):
+            if isinstance(event, SaslInitReceived):
                 destination.sasl_outcome(True)
             elif isinstance(event, OpenReceived) and destination.is_acceptor:
                 destination.open(0)

@@ -50,7 +50,7 @@ class Found(NamedTuple):
     digest: int
 
 
-class World(NamedTuple):
+class CampaignWorld(NamedTuple):
     """A simulation: what is in it, one run of it, and the bugs that it is to catch."""
 
     about: str
@@ -75,10 +75,10 @@ def _servers(run: Callable[[int], servers.Outcome]) -> Callable[[int], Found]:
     return one
 
 
-WORLDS: Final[Mapping[str, World]] = {
-    "queues": World("queues over the wire, kills, power cuts, sick disks", _queues, planted.BUGS),
-    "topics": World("fan-out, without the wire", lambda seed: _words(topics.run(seed)), planted_topics.BUGS),
-    "wire-topics": World(
+WORLDS: Final[Mapping[str, CampaignWorld]] = {
+    "queues": CampaignWorld("queues over the wire, kills, power cuts, sick disks", _queues, planted.MUTANTS),
+    "topics": CampaignWorld("fan-out, without the wire", lambda seed: _words(topics.run(seed)), planted_topics.BUGS),
+    "wire-topics": CampaignWorld(
         "topics over the wire, with a subscription that forwards",
         lambda seed: _words(wire_topics.run(seed)),
         {
@@ -91,25 +91,29 @@ WORLDS: Final[Mapping[str, World]] = {
             },
         },
     ),
-    "life": World(
+    "life": CampaignWorld(
         "status, quota and deletion under traffic", lambda seed: _words(entity_life.run(seed)), planted_life.BUGS
     ),
-    "idle": World("queues that delete themselves", lambda seed: _words(idle.run(seed)), planted_idle.BUGS),
-    "clocks": World("starts with a wrong clock", lambda seed: _words(clocks.run(seed)), clocks.BUGS),
-    "moves": World(
+    "idle": CampaignWorld("queues that delete themselves", lambda seed: _words(idle.run(seed)), planted_idle.BUGS),
+    "clocks": CampaignWorld("starts with a wrong clock", lambda seed: _words(clocks.run(seed)), clocks.BUGS),
+    "moves": CampaignWorld(
         "fragments that move between stores", lambda seed: _words(fragment_moves.run(seed)[0]), fragment_moves.BUGS
     ),
-    "catalogs": World(
+    "catalogs": CampaignWorld(
         "catalogs and stores that are lost, older or another's",
         lambda seed: _words(catalogs.run(seed)),
         catalogs.BUGS,
     ),
-    "logs": World("logs that are lost, cut, older or another's", lambda seed: _words(logs.run(seed)), logs.BUGS),
-    "sick-disk": World("stores that are late", lambda seed: _words(slow_disk.run(seed)[0]), slow_disk.BUGS),
-    "fair": World("neighbours in one store", lambda seed: _words(fairness.run(seed).wrong), fairness.BUGS),
-    "servers": World("servers over one catalog", _servers(servers.run), planted_servers.BUGS),
-    "spread": World("a queue over the stores of several servers", _servers(sharding.run), {}),
-    "owners": World("the leases of stores alone", lambda seed: _words(leases.run(seed).violations), leases.BUGS),
+    "logs": CampaignWorld(
+        "logs that are lost, cut, older or another's", lambda seed: _words(logs.run(seed)), logs.BUGS
+    ),
+    "sick-disk": CampaignWorld("stores that are late", lambda seed: _words(slow_disk.run(seed)[0]), slow_disk.BUGS),
+    "fair": CampaignWorld("neighbours in one store", lambda seed: _words(fairness.run(seed).wrong), fairness.BUGS),
+    "servers": CampaignWorld("servers over one catalog", _servers(servers.run), planted_servers.BUGS),
+    "spread": CampaignWorld("a queue over the stores of several servers", _servers(sharding.run), {}),
+    "owners": CampaignWorld(
+        "the leases of stores alone", lambda seed: _words(leases.run(seed).violations), leases.BUGS
+    ),
 }
 #: All of them, one after the other.
 ALL: Final = "all"

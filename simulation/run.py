@@ -16,10 +16,10 @@ from typing import Any
 from duobus.model.descriptions import QueueDescription
 from simulation.checkers import EntityRules, Setup, Violation, check
 from simulation.history import events as h
-from simulation.mutants.queues import BUGS
-from simulation.parts.forwarding import ForwardingPart, forwarding_queues, sub_queues_of, teach
+from simulation.mutants.queues import MUTANTS
+from simulation.parts.forwarding import ForwardingClients, forwarding_queues, sub_queues_of, teach
 from simulation.parts.keyless_sends import watches
-from simulation.parts.sessions import SessionPart
+from simulation.parts.sessions import SessionClients
 from simulation.parts.survey import survey
 from simulation.parts.transactions import transact
 from simulation.world.client import SimulatedClient
@@ -145,7 +145,7 @@ class Result:
 class SimulatedRun:
     """The clients and the nemesis of one run; ``sim_moves.py`` adds to it."""
 
-    forwarding_part = ForwardingPart
+    forwarding_part = ForwardingClients
 
     def __init__(self, world: World, scenario: Scenario) -> None:
         self.world = world
@@ -156,7 +156,7 @@ class SimulatedRun:
         self.scheduled: list[tuple[str, int]] = []
         self.sending = 0
         self._number = 0
-        self._sessions: SessionPart | None = None
+        self._sessions: SessionClients | None = None
 
     @property
     def in_phase(self) -> bool:
@@ -176,7 +176,7 @@ class SimulatedRun:
             entity = scenario.queues[number % len(scenario.queues)].name
             jobs.append(transact(world, entity, number, self._client, lambda: self.in_phase))
         if scenario.sessions is not None:
-            part = self._sessions = SessionPart(world, scenario.sessions, self.stop_at, scenario.messages)
+            part = self._sessions = SessionClients(world, scenario.sessions, self.stop_at, scenario.messages)
             jobs += [part.sender(number) for number in range(2)]
             jobs += [part.receiver(number) for number in range(scenario.session_receivers)]
         if has_releaser(world.seed):
@@ -382,7 +382,7 @@ def run(seed: int, bug: str | None = None) -> Result:
     scenario = Scenario(seed)
     with ExitStack() as stack:
         if bug is not None:
-            stack.enter_context(BUGS[bug]())
+            stack.enter_context(MUTANTS[bug]())
         world = World(seed, scenario.all_queues, scenario.stores)
         stack.enter_context(world.watched())
         world.loop.on_rest = watches(world)

@@ -42,7 +42,7 @@ CHECKERS: dict[int, Callable[[Facts], Iterator[Violation]]] = {
     22: messages.time_to_live,
     23: graves.dead_letter_closure,
     25: sends.key_to_fragment,
-    26: sends.keyless_spread,
+    26: sends.keyless_balance,
     27: sends.keyless_reroute,
     28: sends.keyed_to_dead_fragment,
     29: order.nothing_waits_in_vain,

@@ -169,16 +169,16 @@ def _quota(history: LifeHistory, limit: int) -> Iterator[str]:
     sends = [use for use in history.uses if use.what == "send"]
     for use in sends:
         if use.outcome == OK:
-            held = _held(history, sends, use, surely=True)
+            held = _counted(history, sends, use, surely=True)
             if held + use.size > limit:
                 yield f"{use.uid} of {use.size} bytes was accepted beside {held} of {limit} bytes (I33)"
         elif use.outcome == QUOTA_EXCEEDED:
-            held = _held(history, sends, use, surely=False)
+            held = _counted(history, sends, use, surely=False)
             if held + use.size <= limit:
                 yield f"{use.uid} of {use.size} bytes was refused beside {held} of {limit} bytes (I33)"
 
 
-def _held(history: LifeHistory, sends: Iterable[Use], use: Use, *, surely: bool) -> int:
+def _counted(history: LifeHistory, sends: Iterable[Use], use: Use, *, surely: bool) -> int:
     """Bytes that the entity held while a message was sent: at least, or at most."""
     held = 0
     for other in sends:

@@ -34,15 +34,15 @@ from simulation.history.events import (
     NumberTold,
     Ok,
     Peeked,
+    PlacementTurn,
     Quarantined,
     RenewBegin,
     SendBegin,
     SettleBegin,
     StrayOutcome,
-    Turn,
     WaitedInVain,
 )
-from simulation.history.session_events import SessionAccepted, SessionFreed, SessionRenewBegin, StateBegin, StateRead
+from simulation.history.session_events import SessionAccepted, SessionReleased, SessionRenewBegin, StateBegin, StateRead
 from simulation.history.survey_events import Surveyed
 
 Begin = SendBegin | SettleBegin | RenewBegin | CancelBegin | DischargeBegin | SessionRenewBegin | StateBegin
@@ -279,11 +279,11 @@ class Facts:
         self.expiries: list[Expired] = []
         self.asked_for: dict[tuple[str, int], AskedFor] = {}
         self.quarantined: list[Quarantined] = []
-        self.placements: list[Turn | FragmentsDown | FragmentsUp | FragmentsLate] = []
+        self.placements: list[PlacementTurn | FragmentsDown | FragmentsUp | FragmentsLate] = []
         self.keyless_late: list[KeylessLate] = []
         self.sessions: list[SessionAccepted | StateBegin | StateRead] = []
         self.session_renewals: list[SessionRenewBegin] = []
-        self.session_freed: dict[tuple[str, str, int], SessionFreed] = {}
+        self.session_freed: dict[tuple[str, str, int], SessionReleased] = {}
         self.surveys: list[Surveyed] = []
         self.drained: Drained | None = None
         # What is only kept, each kind in a row of its own.
@@ -360,7 +360,7 @@ class Facts:
                 self.lock_ended.setdefault(event.token, event)
             case Drained():
                 self.drained = event
-            case Turn():
+            case PlacementTurn():
                 self.placements.append(event)
             case Surveyed():
                 self.surveys.append(event)
@@ -373,7 +373,7 @@ class Facts:
             row.append(event)
         elif isinstance(event, Admitted):
             self.admitted[event.entity, event.uid, event.key].append(event)
-        elif isinstance(event, SessionFreed):
+        elif isinstance(event, SessionReleased):
             self.session_freed[event.entity, event.session, event.accepted_ms] = event
         elif isinstance(event, AskedFor):
             self.asked_for.setdefault((event.entity, event.seq), event)

@@ -15,8 +15,8 @@ from simulation.history.events import (
     FragmentsDown,
     FragmentsLate,
     Peeked,
+    PlacementTurn,
     SendBegin,
-    Turn,
 )
 
 # What an operation faced while it lasted.
@@ -84,25 +84,25 @@ def key_to_fragment(facts: Facts) -> Iterator[Violation]:
             yield Violation(25, f"key {begin.key!r} is in the wrong fragment", begin, delivery)
 
 
-def keyless_spread(facts: Facts) -> Iterator[Violation]:
+def keyless_balance(facts: Facts) -> Iterator[Violation]:
     """I26: while all fragments are up and none is late, placement goes round; closed-loop loads have even shares."""
-    turns: dict[str, list[Turn]] = defaultdict(list)
+    turns: dict[str, list[PlacementTurn]] = defaultdict(list)
     down: set[tuple[str, int]] = set()
     for event in facts.placements:
-        if isinstance(event, Turn):
+        if isinstance(event, PlacementTurn):
             # What is placed while fragments are down proves nothing; afterwards the count begins anew.
             if not any(entity == event.entity for entity, _ in down):
                 turns[event.entity].append(event)
             continue
         for entity in sorted({name for name, _ in event.fragments}):
-            yield from _spread(facts, entity, turns.pop(entity, []))
+            yield from _largest_share(facts, entity, turns.pop(entity, []))
         if not isinstance(event, FragmentsLate):
             down = down | event.fragments if isinstance(event, FragmentsDown) else down - event.fragments
     for entity, rest in turns.items():
-        yield from _spread(facts, entity, rest)
+        yield from _largest_share(facts, entity, rest)
 
 
-def _spread(facts: Facts, entity: str, turns: list[Turn]) -> Iterator[Violation]:
+def _largest_share(facts: Facts, entity: str, turns: list[PlacementTurn]) -> Iterator[Violation]:
     fragments = facts.setup.rules(entity).fragments
     if fragments is None or not turns:
         return

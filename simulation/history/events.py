@@ -489,7 +489,7 @@ class Quarantined(Event):
         self.uid = uid
 
 
-class Turn(Event):
+class PlacementTurn(Event):
     """Keyless placement chose a fragment for ``messages`` messages, as its commit started (I26)."""
 
     __slots__ = ("entity", "fragment", "messages")

@@ -30,7 +30,7 @@ class SessionAccepted(Event):
         self.broker_ms = broker_ms
 
 
-class SessionFreed(Event):
+class SessionReleased(Event):
     """The broker ended the lock of a session that it had granted at ``accepted_ms``."""
 
     __slots__ = ("accepted_ms", "broker_ms", "entity", "session")

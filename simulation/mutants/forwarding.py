@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from duobus.broker.forwarding.batches import Flight
-from duobus.broker.forwarding.forwarder import Lane
+from duobus.broker.forwarding.batches import InFlightBatch
+from duobus.broker.forwarding.forwarder import Forwarder
 from duobus.broker.message_broker import MessageBroker
 from duobus.fragment import transfer
 from duobus.fragment.commands import Command, Group, Run
-from duobus.fragment.forward_dedup import Ledger, Record
+from duobus.fragment.forward_dedup import ForwardDedup, RecordForwarded
 from duobus.fragment.message import TRANSFER
-from duobus.fragment.transfer import Depart
-from duobus.model.metadata import Special, Way
+from duobus.fragment.transfer import RemoveTransferred
+from duobus.model.metadata import MessageMetadata, TransferRoute
 from duobus.storage.interface import CommitBatch
 
 
@@ -23,7 +23,7 @@ from duobus.storage.interface import CommitBatch
 def forwarded_without_record() -> Iterator[None]:
     """The destination keeps no entry of what it takes over."""
 
-    def record(source: Any, command: Record, now_ms: int, commit: CommitBatch) -> None:
+    def record(source: Any, command: RecordForwarded, now_ms: int, commit: CommitBatch) -> None:
         """Nothing is written, and nothing left out."""
 
     with mock.patch.object(transfer, "record", record):
@@ -31,9 +31,9 @@ def forwarded_without_record() -> Iterator[None]:
 
 
 @contextmanager
-def ledger_lost_at_restart() -> Iterator[None]:
+def dedup_lost_at_restart() -> Iterator[None]:
     """Entries are in memory only."""
-    with mock.patch.object(Ledger, "recover", return_value=None):
+    with mock.patch.object(ForwardDedup, "recover", return_value=None):
         yield
 
 
@@ -44,15 +44,19 @@ def removed_before_accepted() -> Iterator[None]:
 
     def submit(self: MessageBroker, command: Command) -> None:
         flight = command.reply
-        if isinstance(command, Group) and isinstance(flight, Flight) and isinstance(command.members[0], Record):
+        if (
+            isinstance(command, Group)
+            and isinstance(flight, InFlightBatch)
+            and isinstance(command.members[0], RecordForwarded)
+        ):
             origin = flight._lane.handle
-            origin.broker.submit(Depart(origin, 0, None, flight.parcel.slots))
+            origin.broker.submit(RemoveTransferred(origin, 0, None, flight.parcel.slots))
         original(self, command)
 
-    def accepted(self: Lane, flight: Flight, *, is_here: bool) -> None:
+    def accepted(self: Forwarder, flight: InFlightBatch, *, is_here: bool) -> None:
         self._end(flight, is_gone=is_here)
 
-    with mock.patch.object(MessageBroker, "submit", submit), mock.patch.object(Lane, "_accepted", accepted):
+    with mock.patch.object(MessageBroker, "submit", submit), mock.patch.object(Forwarder, "_accepted", accepted):
         yield
 
 
@@ -63,7 +67,11 @@ def forward_in_two_commits() -> Iterator[None]:
 
     def submit(self: MessageBroker, command: Command) -> None:
         flight = command.reply
-        if isinstance(command, Group) and isinstance(flight, Flight) and isinstance(command.members[0], Depart):
+        if (
+            isinstance(command, Group)
+            and isinstance(flight, InFlightBatch)
+            and isinstance(command.members[0], RemoveTransferred)
+        ):
             depart, run = command.members
             assert isinstance(run, Run)
             original(self, Group([run], None))
@@ -79,10 +87,10 @@ def forward_in_two_commits() -> Iterator[None]:
 @contextmanager
 def forgotten_too_early() -> Iterator[None]:
     """A ledger forgets a message when it has been accepted, whether its origin still has it or not."""
-    from duobus.broker.forwarding.service import Forwarding
+    from duobus.broker.forwarding.service import ForwardingService
 
     with (
-        mock.patch.object(Forwarding, "gone", lambda self, origin, counts: counts),
+        mock.patch.object(ForwardingService, "gone", lambda self, origin, counts: counts),
         mock.patch("duobus.broker.forwarding.service.SWEEP_S", 0.001),
     ):
         yield
@@ -93,9 +101,9 @@ def hops_not_counted() -> Iterator[None]:
     """Every hop is the first."""
     original = transfer.onward
 
-    def onward(*arguments: Any) -> Special:
+    def onward(*arguments: Any) -> MessageMetadata:
         special = original(*arguments)
-        special.way = Way(1)
+        special.way = TransferRoute(1)
         return special
 
     with mock.patch.object(transfer, "onward", onward):
@@ -114,7 +122,7 @@ def via_not_durable() -> Iterator[None]:
 
 FORWARDING_BUGS: dict[str, Callable[[], Any]] = {
     "forwarded-without-record": forwarded_without_record,
-    "ledger-lost-at-restart": ledger_lost_at_restart,
+    "ledger-lost-at-restart": dedup_lost_at_restart,
     "removed-before-accepted": removed_before_accepted,
     "forward-in-two-commits": forward_in_two_commits,
     "forgotten-too-early": forgotten_too_early,

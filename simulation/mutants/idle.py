@@ -51,7 +51,7 @@ def receivers_not_seen() -> Iterator[None]:
 @contextmanager
 def idle_since_it_was_made() -> Iterator[None]:
     """A queue's time is counted from its beginning."""
-    with mock.patch.object(idle.IdleClock, "note"):
+    with mock.patch.object(idle.LastUse, "note"):
         yield
 
 
@@ -68,13 +68,13 @@ def rows_left_behind() -> Iterator[None]:
 @contextmanager
 def never_looked_again() -> Iterator[None]:
     """A queue that was in use when its time was up is not looked at any more."""
-    original = idle.IdleWatch.look
+    original = idle.IdleDeletion.look
 
-    def look(self: idle.IdleWatch) -> None:
+    def look(self: idle.IdleDeletion) -> None:
         original(self)
         self.stop()
 
-    with mock.patch.object(idle.IdleWatch, "look", look):
+    with mock.patch.object(idle.IdleDeletion, "look", look):
         yield
 
 

@@ -13,7 +13,7 @@ from duobus.fragment import peek as browsing
 from duobus.fragment import settlement as settling
 from duobus.fragment.commands import Housekeeping
 from duobus.fragment.fragment import Fragment
-from duobus.fragment.message import DEFERRED, Slot, kind_of
+from duobus.fragment.message import DEFERRED, QueuedMessage, kind_of
 from duobus.fragment.sessions import sessions
 from duobus.fragment.source import Source
 from duobus.gateway.amqp.links.session_link import SessionLink
@@ -64,7 +64,7 @@ def dead_letter_expires() -> Iterator[None]:
     """A dead letter keeps the time to live that it had as a message."""
     original = settling.dead_letter
 
-    def dead_letter(source: Source, slot: Slot, reason: str | None, description: str | None) -> None:
+    def dead_letter(source: Source, slot: QueuedMessage, reason: str | None, description: str | None) -> None:
         expires_ms = slot.expires_ms
         original(source, slot, reason, description)
         slot.expires_ms = expires_ms
@@ -78,7 +78,7 @@ def reason_lost() -> Iterator[None]:
     """Why a message is dead is written after the record that makes it so."""
     original = settling.dead_letter
 
-    def dead_letter(source: Source, slot: Slot, _reason: str | None, _description: str | None) -> None:
+    def dead_letter(source: Source, slot: QueuedMessage, _reason: str | None, _description: str | None) -> None:
         original(source, slot, None, None)
 
     with mock.patch.object(settling, "dead_letter", dead_letter):
@@ -90,7 +90,7 @@ def dead_letter_gone_with_its_record() -> Iterator[None]:
     """Dead-lettering removes the message from the queue in one record and adds it to the other in none."""
     original = settling.change
 
-    def change(source: Source, slot: Slot, commit: Any, *, deliveries: int) -> None:
+    def change(source: Source, slot: QueuedMessage, commit: Any, *, deliveries: int) -> None:
         if slot.special is not None and slot.special.reason == "poison":
             commit.removed.append((source.source_key, slot.count, slot.count))
             return
@@ -117,7 +117,7 @@ def peek_counts() -> Iterator[None]:
     """Whoever looks at a message raises its delivery count."""
     original = browsing._copy
 
-    def copy(slot: Slot) -> Slot:
+    def copy(slot: QueuedMessage) -> QueuedMessage:
         found = original(slot)
         slot.deliveries += 1
         return found

@@ -35,7 +35,7 @@ def outage_refuses_keyless() -> Iterator[None]:
 
 
 @contextmanager
-def outage_spreads() -> Iterator[None]:
+def outage_contagious() -> Iterator[None]:
     """A store that fails takes every key of its entities with it, and not only those of its own fragments."""
     original = Placement.keyed
 
@@ -82,7 +82,7 @@ def keyed_refused_for_good() -> Iterator[None]:
 
 OUTAGE_BUGS: dict[str, Callable[[], Any]] = {
     "outage-refuses-keyless": outage_refuses_keyless,
-    "outage-spreads": outage_spreads,
+    "outage-spreads": outage_contagious,
     "keyed-sent-elsewhere": keyed_sent_elsewhere,
     "keyed-refused-for-good": keyed_refused_for_good,
 }

@@ -19,7 +19,7 @@ from duobus.fragment import duplicate_detection as duplicates
 from duobus.fragment import settlement as settling
 from duobus.fragment.commands import DEFER, Command, Run, SettleBatch, TakeAndRemove
 from duobus.fragment.fragment import Fragment
-from duobus.fragment.message import ACTIVE, MAIN, Slot, kind_of
+from duobus.fragment.message import ACTIVE, MAIN, QueuedMessage, kind_of
 from duobus.fragment.sessions import delivery_batches as session_turns
 from duobus.fragment.sessions import sessions
 from duobus.fragment.sessions import states as session_states
@@ -197,7 +197,7 @@ def abandoned_to_the_tail() -> Iterator[None]:
     """What comes back goes behind what was never delivered."""
     original = Fragment.place
 
-    def place(self: Fragment, source: Source, slot: Slot, *, in_order: bool) -> None:
+    def place(self: Fragment, source: Source, slot: QueuedMessage, *, in_order: bool) -> None:
         if not in_order and kind_of(slot.state) == ACTIVE and slot.state == MAIN:
             source.sub_queues[MAIN].ready.append(slot)
             self.fresh.add((source.source_no, MAIN))
@@ -271,7 +271,9 @@ def lock_not_exclusive() -> Iterator[None]:
     """A locked message is handed out a second time."""
     original = Fragment.lock
 
-    def lock(self: Fragment, source_no: int, sub_queue: int, limit: int, now_ms: int) -> tuple[int, list[Slot], int]:
+    def lock(
+        self: Fragment, source_no: int, sub_queue: int, limit: int, now_ms: int
+    ) -> tuple[int, list[QueuedMessage], int]:
         found = original(self, source_no, sub_queue, limit, now_ms)
         if sub_queue == MAIN and found[1] and self.next_lock % 7 == 0:
             self.sources[source_no].sub_queues[sub_queue].give_back(found[1][0])
@@ -342,7 +344,7 @@ def window_begun_anew() -> Iterator[None]:
 def session_newest_first() -> Iterator[None]:
     """Messages of a session are handed out from the other end."""
 
-    def take(self: sessions.Sessions, source: Source, session: sessions.Session, limit: int) -> list[Slot]:
+    def take(self: sessions.Sessions, source: Source, session: sessions.Session, limit: int) -> list[QueuedMessage]:
         slots = original(self, source, session, session.available)
         for slot in slots[:-limit]:
             self.add(slot)
@@ -350,8 +352,8 @@ def session_newest_first() -> Iterator[None]:
 
     def turn(
         fragment: Fragment, source: Source, asked: Sequence[tuple[sessions.SessionLock, int, int]]
-    ) -> tuple[int, list[Slot]]:
-        older: list[list[Slot]] = []
+    ) -> tuple[int, list[QueuedMessage]]:
+        older: list[list[QueuedMessage]] = []
         for lock, left, _ in asked:
             slots = original(source.sessions, source, lock.session, lock.session.available)  # type: ignore[arg-type]
             older.append(slots[:-left])
@@ -362,12 +364,12 @@ def session_newest_first() -> Iterator[None]:
             sessions.sessions_of(source).add(slot)
         return found
 
-    original, of_turn = sessions.Sessions.take, session_turns.take_turn
-    with mock.patch.object(sessions.Sessions, "take", take), mock.patch.object(outlets, "take_turn", turn):
+    original, of_turn = sessions.Sessions.take, session_turns.take_for_sessions
+    with mock.patch.object(sessions.Sessions, "take", take), mock.patch.object(outlets, "take_for_sessions", turn):
         yield
 
 
-BUGS: dict[str, Callable[[], Any]] = {
+MUTANTS: dict[str, Callable[[], Any]] = {
     "acknowledge-before-commit": acknowledge_before_commit,
     "token-valid-after-restart": token_valid_after_restart,
     "expired-token-completes": expired_token_completes,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 from unittest import mock
 
-from duobus.cluster.leases import Ownership
+from duobus.cluster.leases import StoreLeases
 from duobus.storage.catalog.leases import Exchange, MemoryLeases
 from simulation.mutants.server_forwarding import CROSSING_BUGS
 from simulation.scenarios.servers import ServersWorld
@@ -18,19 +18,19 @@ from simulation.world.database import SharedDisk
 def stale_owner_writes() -> Iterator[None]:
     """A server that was stopped or cut off goes on as if its leases had not ended."""
 
-    def ends_ms(self: Ownership, store_id: int) -> int:
+    def ends_ms(self: StoreLeases, store_id: int) -> int:
         return 0 if self.term(store_id) is None else 1 << 62
 
-    def may_act(self: Ownership, store_id: int, _now_ms: int) -> bool:
+    def may_act(self: StoreLeases, store_id: int, _now_ms: int) -> bool:
         return self.term(store_id) is not None
 
-    def lapsed(_self: Ownership, _now_ms: int) -> list[int]:
+    def lapsed(_self: StoreLeases, _now_ms: int) -> list[int]:
         return []
 
     with (
-        mock.patch.object(Ownership, "may_act", may_act),
-        mock.patch.object(Ownership, "ends_ms", ends_ms),
-        mock.patch.object(Ownership, "lapsed", lapsed),
+        mock.patch.object(StoreLeases, "may_act", may_act),
+        mock.patch.object(StoreLeases, "ends_ms", ends_ms),
+        mock.patch.object(StoreLeases, "lapsed", lapsed),
     ):
         yield
 

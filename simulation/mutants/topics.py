@@ -17,7 +17,7 @@ from duobus.storage.interface import CommitBatch
 @contextmanager
 def copy_left_out() -> Iterator[None]:
     """The last copy of a run is shown and not written: one that a crash takes away while others stay."""
-    original = fanout._Spread.write
+    original = fanout._CopyBuilder.write
 
     def write(self: Any, commit: CommitBatch) -> list[Copies]:
         before = len(commit.puts)
@@ -26,7 +26,7 @@ def copy_left_out() -> Iterator[None]:
             commit.puts.pop()
         return copies
 
-    with mock.patch.object(fanout._Spread, "write", write):
+    with mock.patch.object(fanout._CopyBuilder, "write", write):
         yield
 
 

@@ -10,7 +10,7 @@ from unittest import mock
 from duobus.broker import Queue
 from duobus.broker.message_broker import MessageBroker
 from duobus.broker.transaction import Transaction
-from duobus.broker.undecided import Undecided
+from duobus.broker.undecided import InDoubtCommits
 from duobus.errors import ServiceBusError
 from duobus.fragment import send
 from duobus.fragment.commands import CancelScheduled, Command, Group, SettleBatch
@@ -116,12 +116,12 @@ def lost_lock_in_transaction() -> Iterator[None]:
 @contextmanager
 def ambiguous_discharge_guessed() -> Iterator[None]:
     """A discharge whose commit failed is said to be rolled back, whatever the store holds."""
-    original = Undecided.keep
+    original = InDoubtCommits.keep
 
-    def keep(self: Undecided, command: Command, commit_no: int, error: ServiceBusError) -> None:
+    def keep(self: InDoubtCommits, command: Command, commit_no: int, error: ServiceBusError) -> None:
         original(self, command, 1 << 62, error)
 
-    with mock.patch.object(Undecided, "keep", keep):
+    with mock.patch.object(InDoubtCommits, "keep", keep):
         yield
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from unittest import mock
 
-from duobus.broker.delivery.credit_scheduler import Lender
+from duobus.broker.delivery.credit_scheduler import CreditScheduler
 from duobus.gateway.amqp.links.outgoing_link import OutgoingLink
 
 
@@ -30,13 +30,13 @@ def credit_counted_twice() -> Iterator[None]:
 @contextmanager
 def offer_forgotten() -> Iterator[None]:
     """A fragment that offers messages while nobody waits is not asked when somebody comes."""
-    original = Lender.match
+    original = CreditScheduler.match
 
-    def match(self: Lender) -> None:
+    def match(self: CreditScheduler) -> None:
         original(self)
         self._offers.clear()
 
-    with mock.patch.object(Lender, "match", match):
+    with mock.patch.object(CreditScheduler, "match", match):
         yield
 
 

@@ -68,7 +68,7 @@ def sub_queues_of(queue: QueueDescription) -> tuple[str, ...]:
     return first, h.DEAD_LETTER
 
 
-class ForwardingPart:
+class ForwardingClients:
     """Senders, receivers and transactors of these queues."""
 
     def __init__(self, world: World, connect: Connect, in_phase: Callable[[], bool], messages: int) -> None:

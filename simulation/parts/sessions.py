@@ -148,7 +148,7 @@ class SessionClient(SimulatedClient):
         return Received(self.held[0], -1, delivery)
 
 
-class SessionPart:
+class SessionClients:
     """Senders and receivers of one queue with sessions."""
 
     def __init__(self, world: World, queue: QueueDescription, stop_at: float, messages: int) -> None:

@@ -19,7 +19,7 @@ from duobus import clock
 from duobus.clock import AHEAD_MAX_MS, BrokerTime
 from duobus.model.batches import SendBatch
 from duobus.model.descriptions import QueueDescription
-from duobus.model.metadata import Special
+from duobus.model.metadata import MessageMetadata
 from simulation.world.clock import WALL_START_MS
 from simulation.world.disk import AMBIGUOUS, REFUSED, SLOW
 from simulation.world.world import NAMESPACE, World
@@ -78,7 +78,7 @@ class _Part:
         batch = SendBatch(0, [b"m"], True, _Reply())  # type: ignore[arg-type]
         wait_ms = self.rng.choice((0, 20 * 60_000))
         if wait_ms:
-            batch.extra = {0: Special(scheduled_ms=self.world.broker_ms() + wait_ms)}
+            batch.extra = {0: MessageMetadata(scheduled_ms=self.world.broker_ms() + wait_ms)}
         # Both times are broker time's, which may be behind, and catch up with the clock.
         at_ms = self.world.broker_ms()
         due_ms = at_ms + wait_ms

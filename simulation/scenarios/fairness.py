@@ -16,7 +16,7 @@ from typing import Any, Final
 from unittest import mock
 
 from duobus.broker import MessageBroker
-from duobus.broker.fair_queue import Lines
+from duobus.broker.fair_queue import FairQueue
 from duobus.broker.fragment_handle import FragmentHandle
 from duobus.fragment.commands import Run
 from duobus.gateway.amqp import peer
@@ -193,7 +193,7 @@ def run(seed: int) -> FairWatch:
 @contextmanager
 def first_come_first_served() -> Iterator[None]:
     """Messages of all entities wait for a store in one line."""
-    with mock.patch.object(Lines, "is_short", return_value=True):
+    with mock.patch.object(FairQueue, "is_short", return_value=True):
         yield
 
 

@@ -13,11 +13,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final
 from unittest import mock
 
-from duobus.broker.fragment_host import Residents
-from duobus.broker.fragment_moves.copy_tracker import SourceMirror
-from duobus.broker.fragment_moves.move import Mover
+from duobus.broker.fragment_host import FragmentHost
+from duobus.broker.fragment_moves.copy_tracker import SourceCopyTracker
+from duobus.broker.fragment_moves.move import FragmentMove
 from duobus.broker.message_broker import MessageBroker
-from duobus.broker.protocols import Plan
+from duobus.broker.protocols import FragmentPlan
 from duobus.errors import ServiceBusError
 from duobus.fragment.commands import Run
 from duobus.storage.interface import CommitBatch
@@ -60,24 +60,27 @@ class _Watch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        take_out, take_in = Residents.take_out, Residents.take_in
+        take_out, take_in = FragmentHost.take_out, FragmentHost.take_in
 
-        def taken_out(broker: Residents, plan: Plan) -> list[Run]:
+        def taken_out(broker: FragmentHost, plan: FragmentPlan) -> list[Run]:
             held = self._named(plan)
             runs = take_out(broker, plan)
             self._world.history.append(h.Crash(self._world.broker_ms(), held))
             self._world.history.append(h.FragmentsDown(held))
             return runs
 
-        async def taken_in(broker: Residents, plan: Plan, *rest: Any) -> None:
+        async def taken_in(broker: FragmentHost, plan: FragmentPlan, *rest: Any) -> None:
             await take_in(broker, plan, *rest)
             if plan.handle.online:
                 self._world.history.append(h.FragmentsUp(self._named(plan)))
 
-        with mock.patch.object(Residents, "take_out", taken_out), mock.patch.object(Residents, "take_in", taken_in):
+        with (
+            mock.patch.object(FragmentHost, "take_out", taken_out),
+            mock.patch.object(FragmentHost, "take_in", taken_in),
+        ):
             yield
 
-    def _named(self, plan: Plan) -> frozenset[tuple[str, int]]:
+    def _named(self, plan: FragmentPlan) -> frozenset[tuple[str, int]]:
         return frozenset({(self._world.path_of(plan.handle), plan.handle.number)})
 
 
@@ -119,28 +122,28 @@ def _left_behind(world: World) -> Iterator[str]:
 @contextmanager
 def row_left_behind() -> Iterator[None]:
     """What came while the copy was made is not fetched when the fragment is held."""
-    original = Mover._finish
+    original = FragmentMove._finish
 
-    async def finish(self: Mover, fragment: Any) -> None:
-        with mock.patch.object(Mover, "_round", _nothing):
+    async def finish(self: FragmentMove, fragment: Any) -> None:
+        with mock.patch.object(FragmentMove, "_round", _nothing):
             await original(self, fragment)
 
-    with mock.patch.object(Mover, "_finish", finish):
+    with mock.patch.object(FragmentMove, "_finish", finish):
         yield
 
 
-async def _nothing(_mover: Mover) -> None:
+async def _nothing(_mover: FragmentMove) -> None:
     """Do nothing."""
 
 
 @contextmanager
 def changes_not_noted() -> Iterator[None]:
     """What commits change of rows that were copied is not brought up to date: what was removed comes back."""
-    with mock.patch.object(SourceMirror, "note_removal"), mock.patch.object(Mover, "_compare", _looked):
+    with mock.patch.object(SourceCopyTracker, "note_removal"), mock.patch.object(FragmentMove, "_compare", _looked):
         yield
 
 
-async def _looked(_mover: Mover, _source: SourceMirror) -> None:
+async def _looked(_mover: FragmentMove, _source: SourceCopyTracker) -> None:
     """Find nothing."""
 
 
@@ -148,7 +151,7 @@ async def _looked(_mover: Mover, _source: SourceMirror) -> None:
 def open_in_both() -> Iterator[None]:
     """The fragment is not taken out of the message broker that had it."""
 
-    def take_out(_broker: Residents, _plan: Plan) -> list[Run]:
+    def take_out(_broker: FragmentHost, _plan: FragmentPlan) -> list[Run]:
         return []
 
     def decide(self: MessageBroker, command: Any, now_ms: int, commit: CommitBatch, touched: dict[object, Any]) -> bool:
@@ -163,21 +166,21 @@ def open_in_both() -> Iterator[None]:
         return original(self, command, now_ms, commit, touched)
 
     original = MessageBroker._decide
-    with mock.patch.object(Residents, "take_out", take_out), mock.patch.object(MessageBroker, "_decide", decide):
+    with mock.patch.object(FragmentHost, "take_out", take_out), mock.patch.object(MessageBroker, "_decide", decide):
         yield
 
 
 @contextmanager
 def numbers_from_the_rows() -> Iterator[None]:
     """The next number is made from the highest message that came along."""
-    original = Mover._moved
+    original = FragmentMove._moved
 
-    def moved(self: Mover, one: SourceMirror, fragment: Any) -> Any:
+    def moved(self: FragmentMove, one: SourceCopyTracker, fragment: Any) -> Any:
         row = original(self, one, fragment)
         row.next_count = one.next_count
         return row
 
-    with mock.patch.object(Mover, "_moved", moved):
+    with mock.patch.object(FragmentMove, "_moved", moved):
         yield
 
 

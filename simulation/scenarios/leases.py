@@ -21,7 +21,7 @@ from functools import partial
 from typing import Final
 from unittest import mock
 
-from duobus.cluster.leases import BEAT_MS, LEASE_MS, Beat, Ownership
+from duobus.cluster.leases import BEAT_MS, LEASE_MS, Heartbeat, StoreLeases
 from duobus.storage.catalog.leases import Exchange, MemoryLeases, NodeEntry, Table
 
 STORES: Final = 4
@@ -66,7 +66,7 @@ class SimNode:
     def __init__(self, world: SimWorld, name: str) -> None:
         self.world = world
         self.name = name
-        self.ownership = Ownership(NodeEntry(name, name, name, is_leaving=False))
+        self.ownership = StoreLeases(NodeEntry(name, name, name, is_leaving=False))
         self.is_dead = False
         self.paused_until = 0
         self.cut_until = 0
@@ -102,14 +102,14 @@ class SimNode:
             self.paused_until = world.now_ms + world.random.choice((2_000, 4_000))
         world.at(BEAT_MS, self, self.send_beat)
 
-    def _at_the_table(self, beat: Beat) -> None:
+    def _at_the_table(self, beat: Heartbeat) -> None:
         if self.is_dead:
             return
         seen = self.world.table.exchange(beat.told)
         if self.world.now_ms >= self.cut_until:
             self.world.at(self.world.latency(), self, lambda: self._answered(beat, seen))
 
-    def _answered(self, beat: Beat, seen: Table) -> None:
+    def _answered(self, beat: Heartbeat, seen: Table) -> None:
         moves = self.ownership.seen(beat, seen, self.monotonic_ms())
         self.drop(moves.lost)
         for store_id in moves.gained:
@@ -328,7 +328,7 @@ def run(seed: int) -> SimWorld:
 @contextmanager
 def stale_owner_writes() -> Iterator[None]:
     """A server that was paused or cut off goes on as if its leases had not ended."""
-    with mock.patch.object(Ownership, "may_act", lambda self, store_id, _now_ms: self.term(store_id) is not None):
+    with mock.patch.object(StoreLeases, "may_act", lambda self, store_id, _now_ms: self.term(store_id) is not None):
         yield
 
 
@@ -368,13 +368,13 @@ def epoch_not_checked() -> Iterator[None]:
 @contextmanager
 def lease_counted_from_the_answer() -> Iterator[None]:
     """A holder counts its lease from when it heard of it, which may be long after the table began to count."""
-    original = Ownership.seen
+    original = StoreLeases.seen
 
-    def seen(self: Ownership, beat: Beat, table: Table, now_ms: int) -> object:
+    def seen(self: StoreLeases, beat: Heartbeat, table: Table, now_ms: int) -> object:
         beat.asked_ms = now_ms
         return original(self, beat, table, now_ms)
 
-    with mock.patch.object(Ownership, "seen", seen):
+    with mock.patch.object(StoreLeases, "seen", seen):
         yield
 
 

@@ -27,14 +27,14 @@ from duobus.clock import BrokerTime
 from duobus.cluster.directory import Directory
 from duobus.cluster.leases import BEAT_MS, LEASE_MS
 from duobus.cluster.node import ClusterNode, OpenStore
-from duobus.cluster.scale_unit import LeasedTime, OwningUnit
+from duobus.cluster.scale_unit import ClusteredScaleUnit, LeasedTime
 from duobus.errors import ServiceBusError, StoreUnavailable
 from duobus.fragment.fragment import Fragment
-from duobus.fragment.message import Slot
-from duobus.gateway.amqp.server import AmqpDoor
+from duobus.fragment.message import QueuedMessage
+from duobus.gateway.amqp.server import AmqpServer
 from duobus.model.descriptions import QueueDescription
 from duobus.model.quotas import Quotas
-from duobus.server.cluster_server import open_crossing
+from duobus.server.cluster_server import open_cluster_forwarding
 from duobus.storage.catalog.leases import MemoryLeases, NodeEntry
 from duobus.storage.catalog_rows import StoreRow
 from duobus.storage.interface import StoreContents
@@ -43,7 +43,7 @@ from duobus.telemetry.metering_log import MeteringCounts
 from simulation.checkers import CHECKERS, Violation, check
 from simulation.history import events as h
 from simulation.history.events import FragmentsLate
-from simulation.parts.forwarding import ForwardingPart
+from simulation.parts.forwarding import ForwardingClients
 from simulation.run import RUN_LIMIT_S, Scenario, SimulatedRun
 from simulation.world.clock import SeededEntropy, SimulatedClock
 from simulation.world.database import DATABASE, DatabaseLink, SharedDisk, SharedStore
@@ -84,7 +84,7 @@ class _Beating(ClusterNode):
             await asyncio.sleep(0.05)
 
 
-class _OwningWatched(OwningUnit):
+class _WatchedClusterUnit(ClusteredScaleUnit):
     """Tells the history when stores come and go."""
 
     world: ServersWorld
@@ -114,7 +114,7 @@ class SimulatedServerProcess:
         self.host = host
         self.machine = world.network.node(host)
         self.clock = SimulatedClock(world.loop)
-        self.unit: OwningUnit | None = None
+        self.unit: ClusteredScaleUnit | None = None
         self.cluster: ClusterNode | None = None
         self.time: BrokerTime | None = None
         self.is_draining = False
@@ -157,14 +157,14 @@ class SimulatedServerProcess:
         world = self.world
         entropy = SeededEntropy(f"{world.seed}:{self.host}:{self._life}")
         self.time = time = BrokerTime(self.clock, 0)
-        self.unit = unit = _OwningWatched(world.catalog, _ignored, Quotas(), entropy.uuid, time)
+        self.unit = unit = _WatchedClusterUnit(world.catalog, _ignored, Quotas(), entropy.uuid, time)
         unit.world = world
         unit.namespace(NAMESPACE)
         unit.spreading.is_wanted = world.is_spreading
         unit.directory = Directory(world.catalog.read())
         rules = NamespaceRules(NAMESPACE, world.catalog.read().namespaces[0].rules, [world.HOST])
         metering = MeteringCounts("sim")
-        door = AmqpDoor(
+        door = AmqpServer(
             unit, Authorizer([rules]), clock=self.clock, entropy=entropy, log=Log("simulation"), metering=metering
         )
         me = NodeEntry(str(entropy.uuid()), f"{self.host}:{world.PORT}", "", is_leaving=False)
@@ -180,7 +180,7 @@ class SimulatedServerProcess:
             thread=lambda _loop, name: self._link(name),
         )
         world.hosts[me.node_id] = self
-        open_crossing(door, unit, cluster, self.clock)
+        open_cluster_forwarding(door, unit, cluster, self.clock)
         self._listener = await world.loop.create_server(door, self.host, world.PORT)
         await cluster.start()
 
@@ -296,7 +296,9 @@ class ServersWorld(World):
             # Each owner begins anew with the turns of what it has (I26).
             self.history.append(FragmentsLate(fragments))
 
-    def _note_grants(self, fragment: Fragment, first: int, slots: list[Slot], now_ms: int, until_ms: int) -> None:
+    def _note_grants(
+        self, fragment: Fragment, first: int, slots: list[QueuedMessage], now_ms: int, until_ms: int
+    ) -> None:
         handle = fragment.handle
         assert isinstance(handle, FragmentHandle)
         # By the time of the server that grants.
@@ -368,7 +370,7 @@ class ServersScenario(Scenario):
             self.strikes += [(rng.uniform(QUIET_S, self.seconds), DEAFEN_AND_KILL) for _ in range(3)]
 
 
-class ServersForwarding(ForwardingPart):
+class ServersForwarding(ForwardingClients):
     """Senders and receivers of queues that forward, from server to server."""
 
     def jobs(self) -> list[Any]:

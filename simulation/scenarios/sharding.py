@@ -12,7 +12,7 @@ import msgspec
 
 from duobus.broker import MessageBroker, Queue
 from duobus.broker.entities.placement import slot_of, string_key
-from duobus.cluster.shards import find_spreads, whole_of
+from duobus.cluster.shards import find_sharded_queues, sharded_queue_of
 from duobus.model.descriptions import QueueDescription
 from duobus.storage.catalog.memory import MemoryCatalog
 from duobus.storage.catalog_rows import SlotRow
@@ -23,10 +23,10 @@ from simulation.world.world import NAMESPACE, Grant
 TURNS: Final = frozenset({26})
 
 
-class _ToldCatalog(MemoryCatalog):
+class _NotifyingCatalog(MemoryCatalog):
     """Raises the revision that servers see, as a shared catalog does with every change."""
 
-    def __init__(self, world: SpreadWorld) -> None:
+    def __init__(self, world: ShardedWorld) -> None:
         super().__init__()
         self._world = world
 
@@ -43,7 +43,7 @@ class _ToldCatalog(MemoryCatalog):
         super()._change(entity_id, **changes)
 
 
-class _Whole:
+class _ShardedQueueView:
     """All of a queue that is spread, for whoever counts what is in it."""
 
     def __init__(self, shares: list[Queue]) -> None:
@@ -58,7 +58,7 @@ class _Whole:
         )
 
 
-class SpreadWorld(ServersWorld):
+class ShardedWorld(ServersWorld):
     """Servers that spread."""
 
     is_spreading = True
@@ -66,14 +66,14 @@ class SpreadWorld(ServersWorld):
     def __init__(self, seed: int, queues: list[QueueDescription], stores: int) -> None:
         super().__init__(seed, queues, stores)
         kept = self.catalog.read()
-        self.catalog = _ToldCatalog(self)
+        self.catalog = _NotifyingCatalog(self)
         for namespace in kept.namespaces:
             self.catalog.put_namespace(namespace)
         for store in kept.stores:
             self.catalog.add_store(store.store_id, store.path)
 
     def _shares_of(self, entity: str) -> list[str]:
-        spread = find_spreads(self.catalog.read().entities).get((NAMESPACE, entity))
+        spread = find_sharded_queues(self.catalog.read().entities).get((NAMESPACE, entity))
         return [] if spread is None else [row.path.lower() for row in spread.shares]
 
     def queue(self, entity: str) -> Queue | None:
@@ -81,13 +81,13 @@ class SpreadWorld(ServersWorld):
         paths = self._shares_of(entity)
         if not paths:
             return super().queue(entity)
-        shares = [super(SpreadWorld, self).queue(path) for path in paths]
+        shares = [super(ShardedWorld, self).queue(path) for path in paths]
         found = [share for share in shares if share is not None]
-        return _Whole(found) if len(found) == len(paths) else None  # type: ignore[return-value]
+        return _ShardedQueueView(found) if len(found) == len(paths) else None  # type: ignore[return-value]
 
     def fragment_of(self, entity: str, key: str | None) -> int | None:
         """See World: the share has the slot of the key, and has a place for it among its own."""
-        spread = find_spreads(self.catalog.read().entities).get((NAMESPACE, entity))
+        spread = find_sharded_queues(self.catalog.read().entities).get((NAMESPACE, entity))
         if key is None or spread is None:
             return super().fragment_of(entity, key)
         slots: tuple[SlotRow, ...] = spread.shares[spread.of_key(string_key(key))].slots
@@ -96,7 +96,7 @@ class SpreadWorld(ServersWorld):
     def path_of(self, handle: object) -> str:
         """See World."""
         path = super().path_of(handle)
-        return whole_of(path) or path
+        return sharded_queue_of(path) or path
 
     def fragments_of(self, broker: MessageBroker) -> frozenset[tuple[str, int]]:
         """See World; what was created half and undone has no name any more."""
@@ -107,7 +107,7 @@ class SpreadWorld(ServersWorld):
     def grant(self, entity: str, seq: int, until_ms: int) -> Grant:
         """See World: by the share that has the fragment."""
         for row in self.catalog.read().entities:
-            if (whole_of(row.path) or row.path) != entity:
+            if (sharded_queue_of(row.path) or row.path) != entity:
                 continue
             if not until_ms and (row.entity_id, seq) in self._removed:
                 return self._removed[row.entity_id, seq]
@@ -118,7 +118,7 @@ class SpreadWorld(ServersWorld):
         return Grant(self.broker_ms(), 0, None)
 
 
-class SpreadScenario(ServersScenario):
+class ShardedScenario(ServersScenario):
     """What a seed has drawn."""
 
     def __init__(self, seed: int) -> None:
@@ -138,5 +138,5 @@ class SpreadScenario(ServersScenario):
 
 def run(seed: int) -> Outcome:
     """Run one seed."""
-    scenario = SpreadScenario(seed)
-    return play(scenario, SpreadWorld(seed, scenario.all_queues, scenario.stores), NOT_ASKED | TURNS)
+    scenario = ShardedScenario(seed)
+    return play(scenario, ShardedWorld(seed, scenario.all_queues, scenario.stores), NOT_ASKED | TURNS)

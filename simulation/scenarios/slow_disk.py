@@ -19,11 +19,11 @@ from unittest import mock
 
 import msgspec
 
-from duobus.broker.fragment_host import Residents
+from duobus.broker.fragment_host import FragmentHost
 from duobus.broker.protocols import LateRefusal
 from duobus.fragment.commands import TakeAndRemove
 from duobus.model.quotas import STORE_PATIENCE_S
-from duobus.storage.writer_pool import COMMIT_PATIENCES, LONG_S, REFUSAL_S, PatientWriter
+from duobus.storage.writer_pool import COMMIT_PATIENCES, LONG_S, REFUSAL_S, StoreWatchdog
 from simulation.checkers import Violation, check
 from simulation.history.events import FragmentsLate
 from simulation.parts.keyless_sends import watches
@@ -91,28 +91,28 @@ def run(seed: int) -> tuple[list[Violation], int]:
 @contextmanager
 def slow_store_waited_for() -> Iterator[None]:
     """A store that takes its time is waited for by everything that was sent to it, however long it takes."""
-    with mock.patch.object(PatientWriter, "_allowance_s", return_value=LONG_S):
+    with mock.patch.object(StoreWatchdog, "_allowance_s", return_value=LONG_S):
         yield
 
 
 @contextmanager
 def what_waits_stays() -> Iterator[None]:
     """A store that is late is passed over, and what waits for it already goes on waiting."""
-    with mock.patch.object(Residents, "see_late"):
+    with mock.patch.object(FragmentHost, "see_late"):
         yield
 
 
 @contextmanager
 def commit_waits_behind_reads() -> Iterator[None]:
     """A commit has all the patience that there is, however long it waited behind a read."""
-    with mock.patch.object(PatientWriter, "commit", PatientWriter.submit):
+    with mock.patch.object(StoreWatchdog, "commit", StoreWatchdog.submit):
         yield
 
 
 @contextmanager
 def late_store_chosen() -> Iterator[None]:
     """What waits for a store that is late is sent elsewhere, and what comes meanwhile is sent there."""
-    with mock.patch.object(Residents, "is_late", False):
+    with mock.patch.object(FragmentHost, "is_late", False):
         yield
 
 
@@ -120,10 +120,10 @@ def late_store_chosen() -> Iterator[None]:
 def credit_stays_with_late_store() -> Iterator[None]:
     """Who takes messages for good and has asked a store that is late is not served by the others meanwhile."""
 
-    def keep(self: Residents, takes: list[TakeAndRemove]) -> None:
+    def keep(self: FragmentHost, takes: list[TakeAndRemove]) -> None:
         self._pending.extend(takes)
 
-    with mock.patch.object(Residents, "_give_back", keep):
+    with mock.patch.object(FragmentHost, "_give_back", keep):
         yield
 
 

@@ -18,7 +18,7 @@ from duobus.storage.interface import (
     FragmentRow,
     IdBlock,
     MessagingStore,
-    Plain,
+    PlainColumns,
     SourceRow,
     StoreContents,
     StoredMessage,
@@ -250,7 +250,7 @@ class CrashingStore(MessagingStore):
         """Return messages of every state."""
         return self._read(source_key, first_count, limit, None)
 
-    def load_columns(self, source_key: int, first_count: int, limit: int) -> list[Plain]:
+    def load_columns(self, source_key: int, first_count: int, limit: int) -> list[PlainColumns]:
         """Return the ordinary messages with which ``load`` would begin; none of a store that is away."""
         if self._failed or not self._usable or self._disk.owner is not self:
             return []

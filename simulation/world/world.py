@@ -17,18 +17,18 @@ from duobus.broker import MessageBroker, Queue, ScaleUnit, slot_of, string_key
 from duobus.broker.delivery import session_groups as outlets
 from duobus.broker.entities.placement import Placement
 from duobus.broker.fragment_handle import FragmentHandle
-from duobus.broker.fragment_host import Residents
+from duobus.broker.fragment_host import FragmentHost
 from duobus.clock import BrokerTime, Witness
 from duobus.errors import ServiceBusError
 from duobus.fragment import duplicate_detection as duplicates
 from duobus.fragment import settlement as settling
 from duobus.fragment.commands import Housekeeping, Run, TakeAndRemove
 from duobus.fragment.fragment import Fragment
-from duobus.fragment.message import DEFERRED, Slot, kind_of
+from duobus.fragment.message import DEFERRED, QueuedMessage, kind_of
 from duobus.fragment.sessions import sessions
 from duobus.fragment.sessions.sessions import SessionLock
 from duobus.fragment.source import Source
-from duobus.gateway.amqp.server import AmqpDoor
+from duobus.gateway.amqp.server import AmqpServer
 from duobus.model.descriptions import ALL_RIGHTS, AccessRule, QueueDescription
 from duobus.storage.catalog.memory import MemoryCatalog
 from duobus.storage.catalog_rows import NamespaceRow
@@ -37,7 +37,7 @@ from duobus.telemetry.logs import Log
 from duobus.telemetry.metering_log import MeteringCounts
 from simulation.history import events as h
 from simulation.history.events import FragmentsLate
-from simulation.history.session_events import SessionFreed
+from simulation.history.session_events import SessionReleased
 from simulation.world.clock import SeededEntropy, SimulatedClock
 from simulation.world.disk import Disk, DiskFaults
 from simulation.world.loop import SimulationLoop
@@ -90,7 +90,7 @@ class World:
         self.catalog.put_namespace(NamespaceRow(NAMESPACE, (rule,)))
         self.node = self.network.node(self.HOST)
         self.unit: ScaleUnit | None = None
-        self.amqp_door: AmqpDoor | None = None
+        self.amqp_door: AmqpServer | None = None
         self.lives = 0
         self.removed_uids: set[str] = set()
         self.on_event: Callable[[str], None] = _ignore
@@ -133,7 +133,7 @@ class World:
                 except ServiceBusError:
                     await _pause(0.2)
         rules = NamespaceRules(NAMESPACE, self.catalog.read().namespaces[0].rules, [self.HOST])
-        self.amqp_door = door = AmqpDoor(
+        self.amqp_door = door = AmqpServer(
             unit,
             Authorizer([rules]),
             clock=self.clock,
@@ -214,22 +214,26 @@ class World:
             stack.enter_context(_wrapped(Fragment, "_lock_slots", self._locked))
             stack.enter_context(_wrapped(sessions, "accept", self._accepting))
             stack.enter_context(_wrapped(sessions, "lock_slots", self._locked_in_session))
-            stack.enter_context(_wrapped(outlets, "take_turn", self._took_turn))
+            stack.enter_context(_wrapped(outlets, "take_for_sessions", self._took_turn))
             stack.enter_context(_wrapped(sessions, "end", self._ending))
             stack.enter_context(_wrapped(settling, "apply_housekeeping", self._kept_house))
             stack.enter_context(_wrapped(Fragment, "_remove", self._removing))
             stack.enter_context(_wrapped(Placement, "commit_started", self._turned))
             stack.enter_context(_wrapped(duplicates, "admit", self._deciding))
             stack.enter_context(_wrapped(Fragment, "_release_run", self._releasing))
-            stack.enter_context(_wrapped(Residents, "see_late", self._seeing_late))
+            stack.enter_context(_wrapped(FragmentHost, "see_late", self._seeing_late))
             yield
 
-    def _locked(self, original: Any, fragment: Fragment, source: Source, slots: list[Slot], now_ms: int) -> Any:
+    def _locked(
+        self, original: Any, fragment: Fragment, source: Source, slots: list[QueuedMessage], now_ms: int
+    ) -> Any:
         first, until_ms = original(fragment, source, slots, now_ms)
         self._note_grants(fragment, first, slots, now_ms, until_ms)
         return first, until_ms
 
-    def _note_grants(self, fragment: Fragment, first: int, slots: list[Slot], now_ms: int, until_ms: int) -> None:
+    def _note_grants(
+        self, fragment: Fragment, first: int, slots: list[QueuedMessage], now_ms: int, until_ms: int
+    ) -> None:
         handle = fragment.handle
         assert isinstance(handle, FragmentHandle)
         for offset, slot in enumerate(slots):
@@ -246,7 +250,7 @@ class World:
         return lock
 
     def _locked_in_session(
-        self, original: Any, fragment: Fragment, source: Source, lock: SessionLock, slots: list[Slot]
+        self, original: Any, fragment: Fragment, source: Source, lock: SessionLock, slots: list[QueuedMessage]
     ) -> Any:
         first, _ = original(fragment, source, lock, slots)
         self._note_grants(fragment, first, slots, self.broker_ms(), lock.until_ms)
@@ -278,10 +282,12 @@ class World:
                 token = fragment.prefix + number.to_bytes(8, "big")
                 self.history.append(h.LockEnded(token, cause, now_ms))
             entity = self.path_of(fragment.handle)
-            self.history.append(SessionFreed(entity, lock.session_id, accepted_ms, now_ms))
+            self.history.append(SessionReleased(entity, lock.session_id, accepted_ms, now_ms))
         return original(fragment, source, lock, now_ms, keeping, counted)
 
-    def _removing(self, original: Any, source: Source, command: Any, slots: list[Slot], commit: CommitBatch) -> None:
+    def _removing(
+        self, original: Any, source: Source, command: Any, slots: list[QueuedMessage], commit: CommitBatch
+    ) -> None:
         original(source, command, slots, commit)
         handle = command.handle
         for slot in slots:
@@ -327,7 +333,7 @@ class World:
         is_turn = is_turn and not any(one.broker.is_late for one in placement.fragments)
         original(placement, handle)
         if is_turn:
-            self.history.append(h.Turn(self.path_of(handle), handle.number, 1))
+            self.history.append(h.PlacementTurn(self.path_of(handle), handle.number, 1))
 
     def _seeing_late(self, original: Any, broker: MessageBroker) -> None:
         self.history.append(FragmentsLate(self.fragments_of(broker)))

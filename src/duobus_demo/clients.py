@@ -14,7 +14,7 @@ from azure.servicebus import aio as azure_aio
 from duobus.ha.sdk import prompt_client
 from duobus.testing.server import ServerProcess
 from duobus_demo.corpus import DIGEST_PROPERTY, Outgoing
-from duobus_demo.message_account import Ledger
+from duobus_demo.message_account import MessageAccount
 
 #: What the SDK raises when a connection breaks or the broker is away, after its own retries. What was asked for may
 #: have been done or not.
@@ -24,7 +24,7 @@ UNKNOWN_OUTCOME = (AzureError, OSError)
 _RETRIES: dict[str, Any] = {"retry_total": 3, "retry_backoff_factor": 0.02, "try_timeout": 20.0}
 
 
-class Door(NamedTuple):
+class Endpoint(NamedTuple):
     """One way to reach the broker: a connection string, and what the SDK's client needs beside it.
 
     Attributes:
@@ -51,7 +51,7 @@ class Door(NamedTuple):
         return prompt_client(made)
 
 
-def doors_of(server: ServerProcess) -> list[Door]:
+def endpoints_of(server: ServerProcess) -> list[Endpoint]:
     """Return plain TCP, and TLS and WebSocket with the broker's certificate verified (AMQP contract 1.4, 1.5)."""
     tls = {
         "custom_endpoint_address": server.tls_endpoint,
@@ -65,13 +65,13 @@ def doors_of(server: ServerProcess) -> list[Door]:
         "connection_verify": server.ca,
     }
     return [
-        Door("tcp", server.connection_string, {}),
-        Door("tls", server.connection_string_tls, tls),
-        Door("websocket", server.connection_string_tls, websocket, sync_library="websocket"),
+        Endpoint("tcp", server.connection_string, {}),
+        Endpoint("tls", server.connection_string_tls, tls),
+        Endpoint("websocket", server.connection_string_tls, websocket, sync_library="websocket"),
     ]
 
 
-def sync_doors(doors: Sequence[Door]) -> list[Door]:
+def sync_endpoints(doors: Sequence[Endpoint]) -> list[Endpoint]:
     """Return those of ``doors`` that the synchronous client can use here."""
     return [door for door in doors if not door.sync_library or find_spec(door.sync_library) is not None]
 
@@ -91,7 +91,7 @@ def body_of(message: ServiceBusReceivedMessage) -> bytes:
     return b"".join(message.body)
 
 
-def record_received(ledger: Ledger, message: ServiceBusReceivedMessage) -> None:
+def record_received(ledger: MessageAccount, message: ServiceBusReceivedMessage) -> None:
     """Enter a received message into the ledger, with everything that must be as it was sent."""
     properties = message.application_properties or {}
     # The SDK hands application properties out with keys and values of bytes.

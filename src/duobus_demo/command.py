@@ -13,7 +13,7 @@ from typing import NoReturn
 import click
 
 from duobus.testing.server import DemoFailed
-from duobus_demo.registry import EXTRA_PARTS, PARTS, load_part
+from duobus_demo.registry import EXTRA_PARTS, PARTS, load_scenario
 
 _EXAMPLE = """
 \b
@@ -80,7 +80,7 @@ def _play(name: str, folder: Path, is_json: bool, seconds_limit: int) -> bool:
     from duobus.clock import Clock
     from duobus_demo.progress import ConsoleWatcher, Watcher
 
-    part = load_part(name)
+    part = load_scenario(name)
     with Watcher() if is_json else ConsoleWatcher(name) as watcher:
         result = part.play(folder, watcher, Clock(), seconds_limit)
     failures = part.failures(result)

@@ -23,7 +23,7 @@ class _Sent(NamedTuple):
     partition_key: str | None
 
 
-class Ledger:
+class MessageAccount:
     """Counts of one run; every method may be called from any thread.
 
     Args:

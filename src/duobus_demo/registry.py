@@ -32,7 +32,7 @@ EXTRA_PARTS = {
 }
 
 
-class Part(NamedTuple):
+class Scenario(NamedTuple):
     """One part.
 
     Attributes:
@@ -47,7 +47,7 @@ class Part(NamedTuple):
     failures: Callable[[dict[str, Any]], list[str]]
 
 
-def load_part(name: str) -> Part:
+def load_scenario(name: str) -> Scenario:
     """Return a part.
 
     Raises:
@@ -60,5 +60,5 @@ def load_part(name: str) -> Part:
             "Install it with: pip install 'duobus[ha]'"
         )
     part = import_module({**PARTS, **EXTRA_PARTS}[name]).PART
-    assert isinstance(part, Part)
+    assert isinstance(part, Scenario)
     return part

@@ -55,7 +55,7 @@ def table_of(title: str, result: dict[str, Any]) -> Table:
         table.add_row(f"Over {name}", f"{counts['sent']:,} sent, {counts['received']:,} received")
     outlets: dict[str, dict[str, int]] = result.get("outlets", {})
     for name, counts in outlets.items():
-        table.add_row(f"From {name}", _outlet(counts))
+        table.add_row(f"From {name}", _receive_path(counts))
     fragments: dict[str, int] = result.get("per_fragment", {})
     if fragments:
         table.add_row("Messages per fragment", _in_lines([f"{name}: {count}" for name, count in fragments.items()]))
@@ -100,7 +100,7 @@ def _value(member: str, value: int) -> str:
     return f"[red]{value:,}[/red] (must be 0)" if value else "[green]0[/green]"
 
 
-def _outlet(counts: dict[str, int]) -> str:
+def _receive_path(counts: dict[str, int]) -> str:
     faults = ", ".join(f"{counts[name]:,} {name}" for name in ("duplicates", "lost", "altered", "wrong"))
     return f"{counts['received']:,} of {counts['expected']:,} copies, {faults}"
 

@@ -11,7 +11,7 @@ from duobus.testing.server import DemoFailed
 from duobus_demo.corpus import Outgoing
 from duobus_demo.dispositions import DeferredNumbers, Dispositions
 from duobus_demo.feed import Feed
-from duobus_demo.message_account import Ledger
+from duobus_demo.message_account import MessageAccount
 
 #: How often a waiting worker looks again.
 POLL_S = 0.01
@@ -33,7 +33,7 @@ class RunState:
     """
 
     def __init__(
-        self, queue: str, feed: Feed, ledger: Ledger, dispositions: Dispositions, clock: Clock, limit_s: float
+        self, queue: str, feed: Feed, ledger: MessageAccount, dispositions: Dispositions, clock: Clock, limit_s: float
     ) -> None:
         self.queue = queue
         self.feed = feed

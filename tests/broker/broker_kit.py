@@ -17,7 +17,7 @@ from duobus.compiled import compiled_rooms
 from duobus.errors import StoreFailed
 from duobus.model.batches import SendBatch
 from duobus.model.descriptions import QueueDescription
-from duobus.model.metadata import Special
+from duobus.model.metadata import MessageMetadata
 from duobus.storage.catalog.memory import MemoryCatalog
 from duobus.storage.memory import MemoryStore
 from simulation.world.clock import SeededEntropy, SimulatedClock
@@ -192,7 +192,7 @@ def batch(*payloads: bytes, key: bytes | None = None, **special: Any) -> SendBat
     if key is not None:
         made.keys = [key] * len(payloads)
     if special:
-        made.extra = {index: Special(**special) for index in range(len(payloads))}
+        made.extra = {index: MessageMetadata(**special) for index in range(len(payloads))}
     return made
 
 

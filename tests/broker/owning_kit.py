@@ -7,7 +7,7 @@ from broker_kit import Hall, HeldWriter
 from duobus.broker import MessageBroker, Queue
 from duobus.clock import BrokerTime
 from duobus.cluster.directory import Directory
-from duobus.cluster.scale_unit import LeasedTime, OwningUnit
+from duobus.cluster.scale_unit import ClusteredScaleUnit, LeasedTime
 from duobus.model.quotas import Quotas
 from simulation.world.clock import SeededEntropy
 
@@ -23,7 +23,9 @@ class Owner:
         self.writers: dict[int, HeldWriter] = {}
         time = BrokerTime(hall.clock)
         entropy = SeededEntropy("owner")
-        self.unit = OwningUnit(hall.catalog, lambda *event: self.events.append(event), Quotas(), entropy.uuid, time)
+        self.unit = ClusteredScaleUnit(
+            hall.catalog, lambda *event: self.events.append(event), Quotas(), entropy.uuid, time
+        )
         self.unit.follow(lambda queue: self.told.append((queue, queue.is_leaving, queue.has_moved)))
 
     async def adopt(self, *stores: int) -> None:

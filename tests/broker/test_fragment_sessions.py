@@ -18,16 +18,16 @@ from duobus.fragment.commands import (
     TakeAndRemove,
     TakeDeferred,
 )
-from duobus.fragment.message import DEAD_LETTER, MAIN, Slot
+from duobus.fragment.message import DEAD_LETTER, MAIN, QueuedMessage
 from duobus.fragment.sessions import sessions
 from duobus.fragment.sessions import states as session_states
-from duobus.fragment.sessions.lock_owner import Owner
+from duobus.fragment.sessions.lock_owner import LockOwner
 from duobus.fragment.sessions.sessions import SessionLock
 
 LOCK_MS = 30_000
 
 
-class Holder(Owner):
+class Holder(LockOwner):
     """Counts what a session's holder is told."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Sessions:
         found = self.source.sessions.next_free(self.source)
         return None if found is None else found[0].session_id
 
-    def take(self, lock: SessionLock, limit: int = 1) -> list[Slot]:
+    def take(self, lock: SessionLock, limit: int = 1) -> list[QueuedMessage]:
         """Lock messages of a held session."""
         return sessions.take(self.driver.fragment, lock, limit)[1]
 
@@ -582,7 +582,7 @@ def test_accepting_the_next_of_many_sessions_looks_at_few(one: Sessions) -> None
     looked = 0
     found = one.source.by_count
 
-    class Counting(dict[int, Slot]):
+    class Counting(dict[int, QueuedMessage]):
         def get(self, key: int, default: Any = None) -> Any:
             nonlocal looked
             looked += 1

@@ -16,10 +16,10 @@ from duobus.errors import StoreFailed
 from duobus.fragment import fragment as fragment_module
 from duobus.fragment import paged_tail as cold_tail
 from duobus.fragment import source as source_module
-from duobus.fragment.message import Slot
-from duobus.fragment.paged_tail import Part
+from duobus.fragment.message import QueuedMessage
+from duobus.fragment.paged_tail import TailPage
 from duobus.fragment.source import Source, SourceSettings
-from duobus.storage.interface import Plain, columns_of
+from duobus.storage.interface import PlainColumns, columns_of
 
 pytestmark = sets_constants
 
@@ -108,7 +108,7 @@ async def test_nothing_is_asked_for_that_is_not_released_yet(hall: Hall) -> None
     store = hall.disks[1]
     load_columns = store.load_columns
 
-    def noted(source_key: int, first_count: int, limit: int) -> list[Plain]:
+    def noted(source_key: int, first_count: int, limit: int) -> list[PlainColumns]:
         asked.append(first_count + limit)
         return load_columns(source_key, first_count, limit)
 
@@ -144,7 +144,7 @@ async def damage_is_read_by_row(hall: Hall, good: int) -> None:
     store = hall.disks[1]
     first_damaged = source.cold_first + good
 
-    def damaged(source_key: int, first_count: int, limit: int) -> list[Plain]:
+    def damaged(source_key: int, first_count: int, limit: int) -> list[PlainColumns]:
         rows = store.load(source_key, first_count, limit)
         return columns_of(first_count, [row for row in rows if row.count < first_damaged])
 
@@ -212,14 +212,14 @@ async def test_a_purge_waits_for_what_is_read_beside_it(hall: Hall) -> None:
 
 def test_a_part_is_apart_from_memory_only_as_a_whole() -> None:
     source = Source(1, 0, SourceSettings())
-    source.keep(Slot(5, b"m", 0))
-    assert cold_tail.is_apart(source, part_of(1, 4))
-    assert not cold_tail.is_apart(source, part_of(5, 4))
-    assert cold_tail.is_apart(source, part_of(6, 3))
+    source.keep(QueuedMessage(5, b"m", 0))
+    assert cold_tail.is_kept_in_memory(source, part_of(1, 4))
+    assert not cold_tail.is_kept_in_memory(source, part_of(5, 4))
+    assert cold_tail.is_kept_in_memory(source, part_of(6, 3))
 
 
-def part_of(first_count: int, number: int) -> Part:
-    return Part(Plain(first_count, [0] * number, [b"m"] * number), 0, number)
+def part_of(first_count: int, number: int) -> TailPage:
+    return TailPage(PlainColumns(first_count, [0] * number, [b"m"] * number), 0, number)
 
 
 async def sent_from(queue: Queue, first: int, number: int) -> None:

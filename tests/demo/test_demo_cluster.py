@@ -9,7 +9,7 @@ from duobus.testing.postgres_server import PostgresError, programs
 from duobus.testing.server import DemoFailed
 from duobus_demo.progress import Watcher
 from duobus_demo.result_table import table_of
-from duobus_demo.scenarios.cluster import PART, QUEUES, Book, play_cluster
+from duobus_demo.scenarios.cluster import PART, QUEUES, ClusterExpectations, play_cluster
 
 GOOD = {"lost": 0, "missing": [], "server_kills": 3, "acknowledged": 10}
 
@@ -38,7 +38,7 @@ def test_each_thing_that_may_go_wrong_is_a_failure(change):
 
 
 def test_the_book_tells_what_is_missing_and_what_came_twice():
-    book = Book()
+    book = ClusterExpectations()
     book.acknowledged(QUEUES[0], ["a", "b", "c"])
     for text in ("a", "b", "b", "unanswered"):
         book.received(text)

@@ -19,7 +19,7 @@ from duobus_demo.expectations.pairs import (
     CARTS,
     ORDERS,
     VISITS,
-    PairedBook,
+    PairExpectations,
     differences,
     digest_in,
     divide,
@@ -83,7 +83,7 @@ def test_application_properties_that_differ_or_are_added_are_named() -> None:
 
 
 def test_the_book_tells_which_messages_were_diverted_and_came_back_whole() -> None:
-    book = PairedBook(ManualClock())
+    book = PairExpectations(ManualClock())
     whole, broken, direct = OUTGOING[:3]
     for outgoing in (whole, broken):
         book.diverting(outgoing.message_id)
@@ -99,7 +99,7 @@ def test_the_book_tells_which_messages_were_diverted_and_came_back_whole() -> No
 
 
 def test_the_timeline_has_the_first_of_its_kind_once() -> None:
-    book = PairedBook(ManualClock())
+    book = PairExpectations(ManualClock())
     book.note("paired")
     book.note_once("first message diverted")
     book.note_once("first message diverted")

@@ -15,7 +15,7 @@ from duobus.codec import Symbol, Timestamp, build_message
 from duobus_demo.corpus import digest_of
 from duobus_demo.dispositions import Action, Dispositions
 from duobus_demo.feed import Feed
-from duobus_demo.message_account import Ledger
+from duobus_demo.message_account import MessageAccount
 from duobus_demo.run_state import RunState
 from duobus_demo.workers.asyncio_workers import _is_settled
 from duobus_demo.workers.sync_workers import is_settled
@@ -54,7 +54,7 @@ def received(receiver: Receiver) -> ServiceBusReceivedMessage:
 def test_a_delivery_before_the_completion_is_overtaken_and_not_revived_though_the_sdk_forgets_the_lock(
     is_async: bool,
 ) -> None:
-    account = Ledger(Clock())
+    account = MessageAccount(Clock())
     run = RunState("queue", Feed(iter(()), limit=1), account, Dispositions(), Clock(), 10)
     door: Any = SimpleNamespace(name="tcp")
     receiver: Any = AsyncReceiver() if is_async else Receiver()

@@ -38,7 +38,7 @@ from duobus.clock import Clock, Entropy
 from duobus.ha.aio import OutboxSender
 from duobus.ha.deduplication import SeenMessages
 from duobus.ha.outbox.queue import Outbox
-from duobus.server.cluster_server import JoinedServer
+from duobus.server.cluster_server import ClusterServer
 from duobus.server.composition import Server
 from duobus.server.metering_writer import MeteringWriter
 from duobus.server.settings import Settings, load_settings
@@ -120,7 +120,7 @@ class Running:
             time.sleep(0.02)
 
     async def _make(self, settings: Settings, clock: PastClock) -> Server:
-        kind = Server if settings.join is None else JoinedServer
+        kind = Server if settings.join is None else ClusterServer
         # Tokens, connections and leases are of today.
         server = kind(settings, Clock(), Entropy(), broker_clock=clock)
         await server.start()

@@ -29,7 +29,7 @@ from transaction_kit import (
 from duobus.amqp import ACCEPTED, LinkDetached, Source, Target, TransactionalState
 from duobus.broker import transfer_message_count
 from duobus.clock import Clock
-from duobus.cluster.proxy.via_link import FarVia
+from duobus.cluster.proxy.via_link import RemoteViaLink
 from duobus.cluster.router import HERE, IDLE_MS, UNKNOWN
 from duobus.gateway.amqp.transactions.transactions import TRANSACTION_MS
 from duobus.model.descriptions import QueueDescription
@@ -417,7 +417,7 @@ async def test_across_entities_the_destination_has_to_exist_where_it_is_sent_fro
         assert event.error.condition == "amqp:not-found"
         (peer,) = room.first.door.peers
         peer.tick(room.first.door.clock.now_ms(), room.first.door.clock.monotonic_ms())
-        assert not any(isinstance(found, FarVia) for found in peer.passing.node_links())
+        assert not any(isinstance(found, RemoteViaLink) for found in peer.passing.node_links())
 
 
 # -- silence ----------------------------------------------------------------------------------------------------------

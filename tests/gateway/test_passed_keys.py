@@ -11,7 +11,7 @@ from test_passing import passing
 
 from duobus.amqp import ACCEPTED, LinkDetached
 from duobus.cluster.directory import Directory
-from duobus.server.cluster_server import JoinedServer
+from duobus.server.cluster_server import ClusterServer
 from duobus.server.composition import Server
 from duobus.storage.catalog_rows import CatalogContents, NamespaceRow
 
@@ -65,7 +65,7 @@ async def test_rules_that_another_server_has_written_count_here_as_soon_as_the_c
         def read(*namespaces: NamespaceRow) -> None:
             directory = Directory(CatalogContents(namespaces, (), ()))
             server: Any = SimpleNamespace(door=room.owner.door)
-            JoinedServer._see_rules(server, room.owner.door.authorizer, directory)
+            ClusterServer._see_rules(server, room.owner.door.authorizer, directory)
 
         read(NamespaceRow("ns", tuple(namespace.rules.values())), NamespaceRow("unknown", rules))
         assert await room.client.send(sender, b"x") is ACCEPTED

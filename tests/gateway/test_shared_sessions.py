@@ -23,7 +23,7 @@ from duobus.amqp import (
     Transfers,
 )
 from duobus.codec import Symbol
-from duobus.gateway.amqp.links.session_writer import SessionOutlet
+from duobus.gateway.amqp.links.session_writer import SessionWriter
 from duobus.gateway.amqp.peer import Peer
 from duobus.model.descriptions import QueueDescription
 from duobus.server.composition import Server
@@ -216,7 +216,7 @@ async def test_an_outlet_goes_with_its_last_link() -> None:
         assert deliveries.outlets == {}
 
 
-def outlet_of(server: Server) -> SessionOutlet:
+def outlet_of(server: Server) -> SessionWriter:
     """That of the client's links."""
     (outlet,) = (
         outlet

@@ -14,7 +14,7 @@ import pytest
 from duobus.ha.errors import OutboxFailed, OutboxFull
 from duobus.ha.outbox.file import OutboxFile
 from duobus.ha.outbox.message import Packed
-from duobus.ha.outbox.plan import Parcel
+from duobus.ha.outbox.plan import OutboxBatch
 from duobus.ha.outbox.queue import Depth, Outbox
 
 
@@ -26,7 +26,7 @@ def put(outbox: Outbox, *texts: str, key: str = "") -> None:
     outbox.store([packed(text, key) for text in texts]).result()
 
 
-def taken(outbox: Outbox) -> tuple[Parcel, list[str]]:
+def taken(outbox: Outbox) -> tuple[OutboxBatch, list[str]]:
     parcel = outbox.take()
     assert parcel is not None
     return parcel, [item[2].decode() for item in outbox.read(parcel).result() if not isinstance(item, int)]

@@ -11,7 +11,7 @@ from hostile_kit import ATTACH, TRANSFER, Bus, Wire, in_loop, message, until
 from duobus.amqp.frames import AMQP_HEADER, SASL_HEADER, TYPE_SASL, flow_frame, frame
 from duobus.amqp.performatives import Attach, Begin, Detach, Open, SaslInit, Source, Target
 from duobus.gateway.amqp import pacing as slices
-from duobus.gateway.amqp.pacing import ASKED_FIRST, ASKED_MAX, RELEASED_MAX, Pace
+from duobus.gateway.amqp.pacing import ASKED_FIRST, ASKED_MAX, RELEASED_MAX, SlowStart
 from duobus.gateway.amqp.peer import OUTPUT_BYTES_FIRST, Peer
 
 #: Long enough for a look at what stands between two slices.
@@ -117,7 +117,7 @@ async def test_a_receiver_is_given_little_until_it_has_shown_that_it_reads(bus: 
 
 
 def test_the_pace_doubles_with_what_is_heard_after_something_was_written() -> None:
-    pace = Pace()
+    pace = SlowStart()
     assert not pace.heard()
     assert pace.asked == ASKED_FIRST
     full = []

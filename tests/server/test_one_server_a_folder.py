@@ -34,7 +34,7 @@ def test_a_second_server_is_refused_by_name_until_the_first_is_killed(tmp_path: 
 def test_joined_servers_need_folders_of_their_own(tmp_path: Path) -> None:
     """Before anything of the shared catalog is looked at, so that no database is needed to see it."""
     pytest.importorskip("psycopg")
-    from duobus.server.cluster_server import JoinedServer
+    from duobus.server.cluster_server import ClusterServer
     from duobus.storage.postgres.address import catalog_place
 
     lock = FolderLock(tmp_path)
@@ -42,7 +42,7 @@ def test_joined_servers_need_folders_of_their_own(tmp_path: Path) -> None:
 
     async def start() -> None:
         place = catalog_place("postgresql://nobody@127.0.0.1:1/nothing")
-        server = JoinedServer(Settings(data=tmp_path, emulator=True, join=place), Clock(), Entropy())
+        server = ClusterServer(Settings(data=tmp_path, emulator=True, join=place), Clock(), Entropy())
         try:
             await server.start()
         finally:

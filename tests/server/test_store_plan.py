@@ -11,7 +11,7 @@ from duobus.clock import Entropy
 from duobus.errors import ConfigurationError
 from duobus.server.store_plan import PlannedStore, plan_stores, postgres_store
 from duobus.storage.catalog_rows import CatalogContents, StoreRow
-from duobus.storage.postgres.address import Place, parse
+from duobus.storage.postgres.address import PostgresAddress, parse
 
 ONE, TWO = "postgresql://me@one/bus", "postgresql://me@two/bus"
 
@@ -26,7 +26,7 @@ class Drawn(Entropy):
         return self._random.randbytes(size)
 
 
-def places(*addresses: str) -> list[Place]:
+def places(*addresses: str) -> list[PostgresAddress]:
     return [parse(address) for address in addresses]
 
 

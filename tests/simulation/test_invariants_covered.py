@@ -18,7 +18,7 @@ from simulation.checkers import CHECKERS
 from simulation.mutants import entity_life as planted_life
 from simulation.mutants import idle as planted_idle
 from simulation.mutants import topics as planted_topics
-from simulation.mutants.queues import BUGS
+from simulation.mutants.queues import MUTANTS
 from simulation.run import run
 from simulation.scenarios import fairness as sim_fair
 from simulation.scenarios import fragment_moves as sim_moves
@@ -190,7 +190,7 @@ def test_what_stands_for_an_invariant_exists(number: int) -> None:
     if number in CHECKERS:
         assert shown.checker == f"{CHECKERS[number].__module__.rpartition('.')[2]}.{CHECKERS[number].__name__}"
     planted = {
-        **BUGS,
+        **MUTANTS,
         **planted_idle.BUGS,
         **planted_life.BUGS,
         **planted_topics.BUGS,

@@ -10,7 +10,7 @@ from azure.servicebus import exceptions as sdk
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from duobus.spark.jobs.job import cause_of
-from duobus.spark.retry import Pace
+from duobus.spark.retry import RateLimit
 from duobus.spark.sink.sender import HEADROOM_BYTES, OpenBatch, Post, Refused, SendFailed
 
 
@@ -128,7 +128,7 @@ def test_a_rate_holds_up_who_sent_too_much_and_does_not_make_up_for_idle_times()
         monotonic_ms = now_ms
 
     clock, waited = Still(), []
-    pace = Pace(100, clock, waited.append)  # type: ignore[arg-type]
+    pace = RateLimit(100, clock, waited.append)  # type: ignore[arg-type]
     pace.sent(50)
     pace.sent(50)
     clock.now = 60_000

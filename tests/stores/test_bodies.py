@@ -22,7 +22,7 @@ from duobus.storage.interface import (
 from duobus.storage.postgres.store import PostgresStore
 from duobus.storage.sqlite import schema
 from duobus.storage.sqlite.schema import LARGE_BYTES
-from duobus.storage.sqlite.shared_bodies import shelf_of
+from duobus.storage.sqlite.shared_bodies import body_key_of
 from duobus.storage.sqlite.store import SqliteStore
 
 BODY = b"b" * 1024
@@ -221,7 +221,7 @@ def test_a_damaged_body_is_reported_for_every_copy_and_never_delivered(tmp_path:
         tmp_path,
         "UPDATE messages SET payload = ? WHERE id = ?",
         b"fliqped",
-        shelf_of(home.source_key) << COUNT_BITS | 2,
+        body_key_of(home.source_key) << COUNT_BITS | 2,
     )
     broker.open()
     for source in sources:

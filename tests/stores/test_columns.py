@@ -12,7 +12,7 @@ from store_builders import Broker, payloads_of, sqlite_store
 from test_bit_flips import flip, used_part
 
 from duobus.storage.checksums import body_sums
-from duobus.storage.interface import COUNT_MAX, MessagingStore, Plain, SourceRow
+from duobus.storage.interface import COUNT_MAX, MessagingStore, PlainColumns, SourceRow
 from duobus.storage.memory import MemoryStore
 from duobus.storage.sqlite import column_pages as columns
 from duobus.storage.sqlite import schema
@@ -51,7 +51,7 @@ def bodies(number: int, first: int = 0) -> list[bytes]:
     return [b"%d-" % i * (i % 3 + 1) for i in range(first, first + number)]
 
 
-def taken(stretches: Sequence[Plain]) -> list[Message]:
+def taken(stretches: Sequence[PlainColumns]) -> list[Message]:
     """Everything in order."""
     found: list[Message] = []
     for plain in stretches:

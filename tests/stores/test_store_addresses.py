@@ -15,7 +15,7 @@ from duobus.cli.main import main
 from duobus.clock import Clock, Entropy
 from duobus.errors import ConfigurationError
 from duobus.model.descriptions import QueueDescription
-from duobus.server.cluster_server import JoinedServer
+from duobus.server.cluster_server import ClusterServer
 from duobus.server.composition import Server
 from duobus.server.settings import Settings, load_settings
 from duobus.storage.catalog.postgres import PostgresCatalog
@@ -134,7 +134,7 @@ def test_a_server_that_joins_by_another_address_registers_no_further_stores(
             stores=2,
             join=catalog_place(f"{address}&schema=joined_by_two_names"),
         )
-        server = JoinedServer(load_settings(settings), Clock(), Entropy())
+        server = ClusterServer(load_settings(settings), Clock(), Entropy())
         try:
             await server.start()
         finally:

@@ -14,8 +14,8 @@ from simulation.history.events import (
     FragmentsLate,
     FragmentsUp,
     KeylessLate,
+    PlacementTurn,
     StrayOutcome,
-    Turn,
     WaitedInVain,
 )
 
@@ -104,7 +104,7 @@ def test_a_key_outside_the_fragment_of_its_slot_is_caught() -> None:
 
 def turns(story: Story, *fragments: int, messages: int = 1) -> None:
     for fragment in fragments:
-        story.history.append(Turn("q", fragment, messages))
+        story.history.append(PlacementTurn("q", fragment, messages))
 
 
 def test_turns_that_go_round_are_even_and_others_are_caught() -> None:

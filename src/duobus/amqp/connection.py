@@ -55,20 +55,20 @@ from duobus.codec import DecodeError
 if TYPE_CHECKING:
     from duobus.amqp.events import Event
     from duobus.amqp.fields import Performative
-    from duobus.amqp.frame_reader import Inbound
+    from duobus.amqp.frame_reader import FrameReader
     from duobus.amqp.session import Session
 
 
 # What is dropped because its link or session has ended: its transaction must not be committed without it (I34).
 
 
-def note_dropped(connection: Inbound, performative: Performative, events: list[Event]) -> None:
+def note_dropped(connection: FrameReader, performative: Performative, events: list[Event]) -> None:
     """A frame that came in is not looked at any more; say so if it is part of a transaction."""
     if isinstance(performative, (Transfer, Disposition)) and performative.state is not None:
         note_lost(connection, state_from(performative.state), events)
 
 
-def note_lost(connection: Inbound, state: DeliveryState | None, events: list[Event]) -> None:
+def note_lost(connection: FrameReader, state: DeliveryState | None, events: list[Event]) -> None:
     """What has this state is not done; say so if it is part of a transaction."""
     if isinstance(state, TransactionalState):
         # What comes after it in this read, such as the discharge of its transaction, is told after it.

@@ -28,7 +28,7 @@ class Event:
         return f"{type(self).__name__}({fields})"
 
 
-class SaslInit(Event):
+class SaslInitReceived(Event):
     """A client wants to authenticate. Answer with ``Connection.sasl_outcome``, then call ``receive(b"", now_ms)``.
 
     Attributes:

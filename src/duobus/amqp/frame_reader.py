@@ -56,7 +56,7 @@ class _Tail:
 _COMPLEX: Final = _Tail(-1, False, 0, None)
 
 
-class Inbound:
+class FrameReader:
     """The reading half of a connection.
 
     Attributes:

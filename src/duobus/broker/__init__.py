@@ -2,8 +2,8 @@
 
 from duobus.broker.admission import Throttle
 from duobus.broker.delivery.credit_scheduler import Receiver
-from duobus.broker.delivery.session_acceptor import Holder, SessionReceiver
-from duobus.broker.delivery.session_groups import Outlet, TurnBatch
+from duobus.broker.delivery.session_acceptor import SessionHolder, SessionReceiver
+from duobus.broker.delivery.session_groups import SessionDeliveryBatch, SessionGroup
 from duobus.broker.entities.bulk_creation import create_queues
 from duobus.broker.entities.destination import address
 from duobus.broker.entities.idle_tracking import last_access_ms
@@ -33,8 +33,8 @@ from duobus.fragment.message import (
     DEFERRED,
     MAIN,
     TRANSFER_DEAD_LETTER,
-    CopySlot,
-    Slot,
+    QueuedCopy,
+    QueuedMessage,
     kind_of,
     sub_queue_of,
 )
@@ -49,18 +49,18 @@ __all__ = [
     "COUNT_BITS",
     "COUNT_MASK",
     "CancelScheduled",
-    "CopySlot",
+    "QueuedCopy",
     "DEAD_LETTER",
     "DEFERRED",
     "DEAD_LETTER_OUTCOME",
     "DEFER",
     "FragmentHandle",
     "Group",
-    "Holder",
+    "SessionHolder",
     "MAIN",
     "MessageBroker",
     "Namespace",
-    "Outlet",
+    "SessionGroup",
     "Queue",
     "Receiver",
     "Reserve",
@@ -71,13 +71,13 @@ __all__ = [
     "SessionReceiver",
     "SettleBatch",
     "SettleDetail",
-    "Slot",
+    "QueuedMessage",
     "Subscription",
     "TRANSFER_DEAD_LETTER",
     "TakeDeferred",
     "Throttle",
     "Topic",
-    "TurnBatch",
+    "SessionDeliveryBatch",
     "Transaction",
     "address",
     "create_queues",

@@ -28,7 +28,7 @@ BUSY_CODE = 50009
 BUSY_WAIT_S = 2
 
 
-class Waiting(Protocol):
+class ThrottledWaiter(Protocol):
     """A receiver that was lent nothing."""
 
     def rate_allows(self) -> None:
@@ -60,7 +60,7 @@ class Throttle:
         # A second's worth may come at once.
         self._bucket = TokenBucket(rate, rate, clock.monotonic_ms())
         self._reserve = rate * RESERVED_PERCENT // 100
-        self._waiting: dict[Waiting, None] = {}
+        self._waiting: dict[ThrottledWaiter, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def admit(self, number: int) -> int:
@@ -85,7 +85,7 @@ class Throttle:
         """What is said to those who are not admitted."""
         return busy(f"the namespace '{self.namespace}' has used up its {self.rate} messages a second")
 
-    def lend(self, receiver: Waiting, number: int) -> int:
+    def lend(self, receiver: ThrottledWaiter, number: int) -> int:
         """How many of so many messages a receiver may have now; with 0 it is asked again by itself."""
         now_ms = self._clock.monotonic_ms()
         lent = min(number, self._bucket.room(now_ms))
@@ -138,7 +138,7 @@ def admit(run: Run) -> ServerBusy | None:
     return None
 
 
-def left(run: Run) -> None:
+def note_left(run: Run) -> None:
     """A run waits no longer."""
     handle: FragmentHandle = run.handle
     number, size = run.share

@@ -14,7 +14,7 @@ from duobus.fragment.message import NEVER
 TIMER_MAX_S = 3600.0
 
 
-class Alarm:
+class DeadlineTimer:
     """Knows which fragment wants to be looked at when.
 
     The heap's entries may be outdated: a fragment's own deadline decides.

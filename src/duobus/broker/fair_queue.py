@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from duobus.fragment.commands import Command, Group, Housekeeping, Run
-from duobus.fragment.purge import Clearing
+from duobus.fragment.purge import PurgeCommand
 from duobus.fragment.topics import fanout
 
 #: Messages and bytes of one entity that wait among those of others: a quarter of what a commit takes.
@@ -33,7 +33,7 @@ def weigh(command: Command) -> tuple[int, int]:
         return sum(map(fanout.weight_of, runs)), sum(run.size for run in runs)
     if isinstance(command, Housekeeping):
         return command.effort, 0
-    return (len(command.slots), 0) if isinstance(command, Clearing) else (0, 0)
+    return (len(command.slots), 0) if isinstance(command, PurgeCommand) else (0, 0)
 
 
 def effort_of(command: Command) -> int:
@@ -42,7 +42,7 @@ def effort_of(command: Command) -> int:
     return sum([member.effort for member in members if isinstance(member, Run)])
 
 
-class _Line:
+class _EntityQueue:
     """What waits for one entity: messages and bytes that are ahead, among those of others, and the runs behind."""
 
     __slots__ = ("ahead", "ahead_bytes", "runs")
@@ -53,14 +53,14 @@ class _Line:
         self.runs: deque[Run] = deque()
 
 
-class Lines:
+class FairQueue:
     """The lines of one message broker."""
 
     __slots__ = ("_behind", "_lines", "_number")
 
     def __init__(self) -> None:
         self._number = 0
-        self._lines: dict[int, _Line] = {}
+        self._lines: dict[int, _EntityQueue] = {}
         # Entities of which something is behind, in the order of their turns.
         self._behind: deque[int] = deque()
 
@@ -73,7 +73,7 @@ class Lines:
             yield from self._lines[entity].runs
 
     @staticmethod
-    def is_short(line: _Line) -> bool:
+    def is_short(line: _EntityQueue) -> bool:
         """Whether another run may go ahead; the one that passes the bound may."""
         return line.ahead < AHEAD_MESSAGES and line.ahead_bytes < AHEAD_BYTES
 
@@ -82,7 +82,7 @@ class Lines:
         entity = run.handle.entity_id
         line = self._lines.get(entity)
         if line is None:
-            line = self._lines[entity] = _Line()
+            line = self._lines[entity] = _EntityQueue()
         if not line.runs:
             if self.is_short(line):
                 number, size = run.share

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from duobus.fragment.fragment import Fragment
 
 
-class Taker(Protocol):
+class AvailabilityListener(Protocol):
     """Who wants to hear of available messages: a Lender, an Acceptor, or what forwards."""
 
     def offer(self, handle: FragmentHandle, /) -> None:
@@ -54,7 +54,7 @@ class FragmentHandle:
         self.fragment: Fragment | None = None if home is None else home.fragment
         self.home = home or self
         self.parts: dict[int, FragmentHandle] = {}
-        self.lenders: dict[tuple[int, int], Taker] = {}
+        self.lenders: dict[tuple[int, int], AvailabilityListener] = {}
         self.slot = 0
         self.slots = 1
         self.waiting = 0

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from duobus.broker import admission, recovery
-from duobus.broker.delivery.credit_scheduler import Lender
+from duobus.broker.delivery.credit_scheduler import CreditScheduler
 from duobus.broker.fragment_handle import FragmentHandle
 from duobus.errors import RowsInTheWay, ServiceBusError, StoreFailed, StoreUnavailable
 from duobus.fragment.commands import Command, Group, Run, TakeAndRemove
@@ -24,19 +24,19 @@ from duobus.storage.writer_pool import LONG_S
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from duobus.broker.deadline_timer import Alarm
+    from duobus.broker.deadline_timer import DeadlineTimer
     from duobus.broker.entities.placement import Placement
-    from duobus.broker.fair_queue import Lines
+    from duobus.broker.fair_queue import FairQueue
     from duobus.broker.fragment_handle import FragmentHandle
-    from duobus.broker.freight import Fill, Freight
+    from duobus.broker.freight import Fill, PiggybackWrites
     from duobus.broker.message_broker import MessageBroker
-    from duobus.broker.protocols import Plan, Watcher
+    from duobus.broker.protocols import FragmentPlan, StoreWatcher
     from duobus.clock import BrokerTime, Entropy
-    from duobus.fragment.duplicate_detection import IdRoom
+    from duobus.fragment.duplicate_detection import MessageIdBudget
     from duobus.fragment.fragment import Fragment
     from duobus.fragment.source import SourceSettings
     from duobus.storage.interface import CommitBatch, FragmentRow, MessagingStore, SourceRow, Tombstone
-    from duobus.storage.writer_pool import PatientWriter
+    from duobus.storage.writer_pool import StoreWatchdog
 
 
 # Sources of a topic's fragments that come and go while it is in use: one per subscription.
@@ -114,7 +114,7 @@ async def _drop(broker: MessageBroker, entity_id: int, source_no: int) -> None:
         pass
 
 
-class Residents:
+class FragmentHost:
     """What ``MessageBroker`` does for fragments that are created, deleted, or moved to or from it.
 
     Attributes:
@@ -124,24 +124,24 @@ class Residents:
     store_id: int
     store: MessagingStore
     state: str
-    plans: dict[tuple[int, int], Plan]
-    id_room: IdRoom
+    plans: dict[tuple[int, int], FragmentPlan]
+    id_room: MessageIdBudget
     generation: int
     quarantined: dict[tuple[int, int], str]
     watches: list[Callable[[CommitBatch], None]]
     _entropy: Entropy
-    _watcher: Watcher
+    _watcher: StoreWatcher
     _fragments: dict[int, Fragment]
     _changed: dict[int, Fragment]
     _pending: deque[Command]
-    _lines: Lines
+    _lines: FairQueue
     _work: list[Command] | None
-    _writer: PatientWriter
-    _freight: Freight
-    _alarm: Alarm
+    _writer: StoreWatchdog
+    _freight: PiggybackWrites
+    _alarm: DeadlineTimer
     _commit_no: int
     _life: int
-    _returned: list[Plan]
+    _returned: list[FragmentPlan]
     _loop: asyncio.AbstractEventLoop
     _started_s: float
     _time: BrokerTime
@@ -189,7 +189,7 @@ class Residents:
         taken_back: list[TakeAndRemove] = []
         for command in pending:
             if isinstance(command, Run) and command.placement in better:
-                admission.left(command)
+                admission.note_left(command)
                 self._watcher.run_lost(self, command, [])  # type: ignore[arg-type]  # a message broker
             elif isinstance(command, TakeAndRemove) and command.holder is None:
                 taken_back.append(command)
@@ -224,7 +224,7 @@ class Residents:
             assert isinstance(handle, FragmentHandle)
             for part in (handle, *handle.parts.values()):
                 for taker in list(part.lenders.values()):
-                    if isinstance(taker, Lender) and taker.passes_over:
+                    if isinstance(taker, CreditScheduler) and taker.passes_over:
                         taker.offer(part)
 
     def show_how_it_is(self) -> None:
@@ -269,7 +269,7 @@ class Residents:
         rows = [(homes.get(key), count, fresh[key, count]) for key, count in fresh]
         self._watcher.messages_quarantined(self, rows)  # type: ignore[arg-type]
 
-    async def create_fragments(self, plans: Sequence[Plan]) -> None:
+    async def create_fragments(self, plans: Sequence[FragmentPlan]) -> None:
         """Create (or find) fragments in the store, all at one go, and open them.
 
         Raises:
@@ -340,7 +340,7 @@ class Residents:
             self._freight.lost(self.unavailable())
         return future
 
-    def take_out(self, plan: Plan) -> list[Run]:
+    def take_out(self, plan: FragmentPlan) -> list[Run]:
         """A fragment is about to be somewhere else: nothing is decided in it here any more, not even after a recovery.
 
         Returns:
@@ -368,7 +368,7 @@ class Residents:
             if all(member.handle.home is not handle for member in members):
                 others.append(command)
             elif isinstance(command, Run):
-                admission.left(command)
+                admission.note_left(command)
                 runs.append(command)
             else:
                 refused.append(command)
@@ -381,7 +381,7 @@ class Residents:
         """Whether a fragment is used here; timers and reads may still come for one that was deleted or moved."""
         return self._fragments.get(fragment.fragment_key) is fragment
 
-    async def take_in(self, plan: Plan, row: FragmentRow, sources: list[SourceRow], shared: int) -> None:
+    async def take_in(self, plan: FragmentPlan, row: FragmentRow, sources: list[SourceRow], shared: int) -> None:
         """Open a fragment that the open store has, beside all others; what fails here, the next recovery does.
 
         ``shared``: bytes that the copies of its messages take up, of a topic.
@@ -403,7 +403,7 @@ class Residents:
             missing = sum(source.missing for source in fragment.sources.values())
             self.follow_up(fragment, [], missing=missing)
 
-    def put_back(self, plan: Plan) -> None:
+    def put_back(self, plan: FragmentPlan) -> None:
         """The next recovery of the store is to open the fragment again; begin one, or wait for that under way."""
         self.plans[plan.handle.entity_id, plan.handle.number] = plan
         self._returned.append(plan)

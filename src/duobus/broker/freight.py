@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Fill = Callable[["CommitBatch"], None]
 
 
-class Freight:
+class PiggybackWrites:
     """What waits for a commit, and what is in the one under way."""
 
     __slots__ = ("_aboard", "_waiting")

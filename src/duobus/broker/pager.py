@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 from duobus.fragment import paged_tail as cold_tail
 from duobus.fragment import peek as browsing
 from duobus.fragment.fragment import WINDOW_BYTES, Fragment
-from duobus.fragment.message import MAIN, NEVER, Slot
-from duobus.fragment.paged_tail import Part
-from duobus.fragment.peek import Sought
+from duobus.fragment.message import MAIN, NEVER, QueuedMessage
+from duobus.fragment.paged_tail import TailPage
+from duobus.fragment.peek import PeekProgress
 from duobus.fragment.source import Source
 from duobus.storage.interface import MessagingStore, StoredMessage, is_end
 
@@ -44,13 +44,13 @@ PART: Final = 256
 AT_ONCE: Final = 1024
 
 
-def read(store: MessagingStore, source_key: int, first_count: int, number: int) -> list[Part]:
+def read(store: MessagingStore, source_key: int, first_count: int, number: int) -> list[TailPage]:
     """Read a page and make its slots; touches nothing but the store, so that any thread may call it."""
     found = store.load_columns(source_key, first_count, number)
-    return [Part(plain, first, PART) for plain in found for first in range(0, len(plain.payloads), PART)]
+    return [TailPage(plain, first, PART) for plain in found for first in range(0, len(plain.payloads), PART)]
 
 
-class Road(Protocol):
+class PageSource(Protocol):
     """What a convoy needs of the pager.
 
     Attributes:
@@ -59,11 +59,11 @@ class Road(Protocol):
 
     reader: Writer
 
-    def arrived(self, convoy: Convoy) -> None:
+    def arrived(self, convoy: PageLoader) -> None:
         """Nothing of this convoy is on its way any more."""
 
 
-class Convoy:
+class PageLoader:
     """Pages of one source that follow each other without a pause.
 
     Args:
@@ -89,7 +89,7 @@ class Convoy:
         "source",
     )
 
-    def __init__(self, road: Road, broker: MessageBroker, fragment: Fragment, source: Source) -> None:
+    def __init__(self, road: PageSource, broker: MessageBroker, fragment: Fragment, source: Source) -> None:
         self.fragment = fragment
         self.source = source
         self.is_blocked = False
@@ -98,7 +98,7 @@ class Convoy:
         self._next_count = source.cold_first
         # Messages asked for and not here yet; what is here, and not taken in.
         self._asked = 0
-        self._read: deque[Part] = deque()
+        self._read: deque[TailPage] = deque()
         self._is_taking = False
         self._waiting: list[asyncio.Future[None]] = []
 
@@ -135,7 +135,7 @@ class Convoy:
         while self._read and self.is_current:
             self._take()
 
-    def _arrived(self, parts: Sequence[Part] | None, _error: BaseException | None) -> None:
+    def _arrived(self, parts: Sequence[TailPage] | None, _error: BaseException | None) -> None:
         self._asked = 0
         if not parts:
             # Also when the reader was stopped: what is wrong shows when rows are read.
@@ -150,10 +150,10 @@ class Convoy:
         if not self._is_taking:
             self._turn()
 
-    def _join(self, parts: Sequence[Part]) -> None:
+    def _join(self, parts: Sequence[TailPage]) -> None:
         for part in parts:
             # Told now: while they wait for their turn, none of them can come into memory or leave the store.
-            if not cold_tail.is_apart(self.source, part):
+            if not cold_tail.is_kept_in_memory(self.source, part):
                 self.is_blocked = True
                 return
             self._read.append(part)
@@ -209,7 +209,7 @@ class Pager:
         self._broker = broker
         self.reader = reader
         # What is on its way, by source key.
-        self._convoys: dict[int, Convoy] = {}
+        self._convoys: dict[int, PageLoader] = {}
 
     def warm(self, fragment: Fragment) -> None:
         """Read what is about to be wanted of a fragment's cold tails, and what has to be disposed of there."""
@@ -228,13 +228,13 @@ class Pager:
         if page is None:
             return
         source.is_paging = True
-        convoy = Convoy(self, self._broker, fragment, source)
+        convoy = PageLoader(self, self._broker, fragment, source)
         if not convoy.ask():
             self._read_rows(fragment, source)
         else:
             self._convoys[source.source_key] = convoy
 
-    def arrived(self, convoy: Convoy) -> None:
+    def arrived(self, convoy: PageLoader) -> None:
         """See ``read_ahead.Road``: go on with rows, or with the next convoy when there is room."""
         fragment, source = convoy.fragment, convoy.source
         if self._convoys.get(source.source_key) is convoy:
@@ -281,16 +281,16 @@ class Pager:
         limit: int,
         size: int,
         session_id: str | None,
-    ) -> list[Slot]:
+    ) -> list[QueuedMessage]:
         """See ``MessageBroker.peek``."""
         broker = self._broker
-        sought = Sought(sub_queue, first_count, limit, size, session_id)
+        sought = PeekProgress(sub_queue, first_count, limit, size, session_id)
         while not sought.is_full and handle.fragment is not None and handle.broker is broker:
             fragment = handle.fragment
             source = fragment.sources[source_no]
             end = source.cold_first if sub_queue == MAIN and source.cold_number else NEVER
             if sought.first < end:
-                if browsing.look(fragment, source_no, sought, end, broker.now_ms()) and end == NEVER:
+                if browsing.peek(fragment, source_no, sought, end, broker.now_ms()) and end == NEVER:
                     break
                 # Others have their turn before the next stretch.
                 await asyncio.sleep(0)
@@ -301,7 +301,7 @@ class Pager:
             if not rows:
                 break
             if handle.fragment is fragment:
-                browsing.look_at_rows(fragment, source_no, sought, rows, broker.now_ms())
+                browsing.peek_rows(fragment, source_no, sought, rows, broker.now_ms())
         if sought.is_early:
             # Durable before visible: calls of a store are done in order, so this comes after the commit under way.
             await broker.use(lambda: None)

@@ -57,7 +57,7 @@ class LateRefusal:
         self.give()
 
 
-class Watcher(Protocol):
+class StoreWatcher(Protocol):
     """Who hears of what happens to a store: the scale unit."""
 
     def demand_own(self, broker: MessageBroker, contents: StoreContents) -> None:
@@ -88,7 +88,7 @@ class Watcher(Protocol):
         """Tombstones of that store up to that generation have been acted upon."""
 
 
-class Plan:
+class FragmentPlan:
     """What a message broker must know of a fragment to recover it: handle, settings per source, rules of a topic."""
 
     __slots__ = ("handle", "settings", "topic")

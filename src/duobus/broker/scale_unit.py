@@ -24,18 +24,18 @@ from duobus.broker.entities.bulk_creation import (
 )
 from duobus.broker.entities.catalog_records import RecordKeeping
 from duobus.broker.entities.destination import check_targets
-from duobus.broker.entities.idle_tracking import IdleWatch
+from duobus.broker.entities.idle_tracking import IdleDeletion
 from duobus.broker.entities.namespace import Namespace
 from duobus.broker.entities.queue import COUNT_BITS, Queue
 from duobus.broker.entities.topic import Subscription, Topic
 from duobus.broker.entities.topic_management import TopicLife
-from duobus.broker.forwarding.service import Forwarding
+from duobus.broker.forwarding.service import ForwardingService
 from duobus.broker.fragment_handle import FragmentHandle
-from duobus.broker.fragment_moves.coordinator import Moves
+from duobus.broker.fragment_moves.coordinator import FragmentMoves
 from duobus.broker.message_broker import MessageBroker
 from duobus.broker.protocols import LateRefusal
 from duobus.clock import Entropy
-from duobus.cluster.shards import whole_of
+from duobus.cluster.shards import sharded_queue_of
 from duobus.errors import (
     EntityAlreadyExists,
     QuotaExceeded,
@@ -108,7 +108,7 @@ class ScaleUnit:
         self.store_events = log
         self.quotas = quotas or Quotas()
         self.partitions = FRAGMENTS_STANDARD
-        self.forwarding = Forwarding(self.namespace)
+        self.forwarding = ForwardingService(self.namespace)
         self.catalog = catalog
         self.strays: dict[int, set[tuple[int, int]]] = {}
         # Those of stores in files: a database that has failed over may have lost the last ones, and is gone on with.
@@ -117,8 +117,8 @@ class ScaleUnit:
         # Tombstones for which no store is there, with the refusals that wait for them.
         self._homeless: list[tuple[Tombstone, LateRefusal]] = []
         self._followers: list[Callable[[Queue], None]] = []
-        self.idle_watch = IdleWatch(self._queues, self.now_ms, self._delete_idle)
-        self.moves = Moves(self)
+        self.idle_watch = IdleDeletion(self._queues, self.now_ms, self._delete_idle)
+        self.moves = FragmentMoves(self)
         self.topics = TopicLife(self)
         self._records = RecordKeeping(self)
         self.new_id: Callable[[], uuid.UUID] = new_id or Entropy().uuid
@@ -392,7 +392,7 @@ class ScaleUnit:
         if kinds < (min(limit, self.quotas.partitioned_entities) if are_few else limit):
             # To look at each of thousands for each that is created would take longer than to create it.
             return
-        entities = [one for one in (*home.queues.values(), *home.topics.values()) if whole_of(one.path) is None]
+        entities = [one for one in (*home.queues.values(), *home.topics.values()) if sharded_queue_of(one.path) is None]
         number = len(entities) + len(home.unbuilt)
         # Where every entity is partitioned, they are counted as entities (HTTP contract A.6.1).
         if number < limit and are_few:

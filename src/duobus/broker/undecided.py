@@ -17,7 +17,7 @@ from duobus.fragment.send import Reserve
 AWAITED: Final = (Group, Reserve)
 
 
-class Undecided:
+class InDoubtCommits:
     """The commands of one message broker that wait for the truth."""
 
     __slots__ = ("_waiting",)

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import click
 import yaml
 
-from duobus.cli.remote import clean
-
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    pass
 
 
 # JSON and YAML as commands print them: UTF-8, and without what moves the cursor or recolours a terminal.
@@ -244,3 +246,10 @@ class Meter:
         """Say how many bytes of how many are done."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, total=total)
+
+
+def clean(text: str) -> str:
+    """A text without what moves the cursor or recolours a terminal: it comes from others."""
+    return "".join(
+        sign if sign.isprintable() else sign.encode("unicode_escape", "backslashreplace").decode() for sign in text
+    )

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 import click
 
 from duobus.auth.sas_tokens import sign_token
-from duobus.cli.output import query_option
+from duobus.cli.output import clean, query_option
 from duobus.clock import Clock
 from duobus.errors import ArgumentInvalid
 from duobus.model.durations import format_duration, parse_duration
@@ -250,13 +250,6 @@ def _body_of(error: BaseException) -> str:
     except (AttributeError, RuntimeError, ValueError):
         # Nothing was read, or what was read is no text.
         return ""
-
-
-def clean(text: str) -> str:
-    """A text without what moves the cursor or recolours a terminal: it comes from others."""
-    return "".join(
-        sign if sign.isprintable() else sign.encode("unicode_escape", "backslashreplace").decode() for sign in text
-    )
 
 
 def _plain_transport() -> RequestsTransport:

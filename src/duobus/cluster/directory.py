@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 from zlib import crc32
 
-from duobus.cluster.shards import Spread, find_spreads
+from duobus.cluster.shards import ShardedQueueMap, find_sharded_queues
 from duobus.model.descriptions import SUBSCRIPTION
 from duobus.storage.catalog_rows import DELETING, CatalogContents, EntityRow
 
@@ -37,7 +37,7 @@ class Directory:
             for row in contents.entities
             if row.slots and row.state != DELETING
         }
-        self.spreads: dict[tuple[str, str], Spread] = find_spreads(contents.entities)
+        self.spreads: dict[tuple[str, str], ShardedQueueMap] = find_sharded_queues(contents.entities)
         self._by_id = {row.entity_id: (row.slots[0].store_id, row.namespace) for row in contents.entities if row.slots}
 
     def store_of_id(self, entity_id: int) -> int | None:

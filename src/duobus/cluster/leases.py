@@ -32,7 +32,7 @@ MARGIN_MS: Final = 400
 NODES_MAX: Final = 64
 
 
-class Beat:
+class Heartbeat:
     """One exchange with the table.
 
     Attributes:
@@ -47,7 +47,7 @@ class Beat:
         self.asked_ms = asked_ms
 
 
-class Moves:
+class LeaseChanges:
     """What a server has to do after it has seen the table.
 
     Attributes:
@@ -64,7 +64,7 @@ class Moves:
         self.leave: list[int] = []
 
 
-class _Held:
+class _HeldLease:
     __slots__ = ("ends_ms", "is_closed", "is_leaving", "term")
 
     def __init__(self, term: int, ends_ms: int) -> None:
@@ -74,7 +74,7 @@ class _Held:
         self.is_closed = False
 
 
-class Ownership:
+class StoreLeases:
     """The leases of one server.
 
     Attributes:
@@ -94,31 +94,31 @@ class Ownership:
         self._lease_ms = lease_ms
         self._margin_ms = margin_ms
         self._leases: dict[int, LeaseEntry] = {}
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, _HeldLease] = {}
         self._claims: dict[int, int] = {}
 
     # -- asking the table ---------------------------------------------------------------------------------------
 
-    def beat(self, now_ms: int) -> Beat:
+    def beat(self, now_ms: int) -> Heartbeat:
         """What to tell the table now. ``now_ms`` is of the monotonic clock, here and everywhere."""
         self.wants_soon = False
         renew = {store: held.term for store, held in self._held.items() if not held.is_closed}
         give_back = {store: held.term for store, held in self._held.items() if held.is_closed}
         claim, self._claims = self._claims, {}
-        return Beat(Exchange(self.me, self._lease_ms, renew, claim, give_back), now_ms)
+        return Heartbeat(Exchange(self.me, self._lease_ms, renew, claim, give_back), now_ms)
 
-    def seen(self, beat: Beat, table: Table, now_ms: int) -> Moves:
+    def seen(self, beat: Heartbeat, table: Table, now_ms: int) -> LeaseChanges:
         """Take in how the table is after a beat."""
         self.table = table
         self.nodes = {node.node_id: node for node in table.nodes}
         self._leases = {lease.store_id: lease for lease in table.leases}
-        moves = Moves()
+        moves = LeaseChanges()
         for store_id in [*beat.told.renew, *beat.told.give_back]:
             self._prolong(store_id, beat, moves)
         for store_id in beat.told.claim:
             lease = self._leases.get(store_id)
             if lease is not None and lease.node_id == self.me.node_id and store_id not in self._held:
-                held = self._held[store_id] = _Held(lease.term, self._end_of(beat))
+                held = self._held[store_id] = _HeldLease(lease.term, self._end_of(beat))
                 if now_ms < held.ends_ms:
                     moves.gained.append(store_id)
                 else:
@@ -127,7 +127,7 @@ class Ownership:
         self._plan(moves)
         return moves
 
-    def _prolong(self, store_id: int, beat: Beat, moves: Moves) -> None:
+    def _prolong(self, store_id: int, beat: Heartbeat, moves: LeaseChanges) -> None:
         held = self._held.get(store_id)
         if held is None:
             # It lapsed while the table was asked.
@@ -142,10 +142,10 @@ class Ownership:
             del self._held[store_id]
             moves.lost.append(store_id)
 
-    def _end_of(self, beat: Beat) -> int:
+    def _end_of(self, beat: Heartbeat) -> int:
         return beat.asked_ms + self._lease_ms - self._margin_ms
 
-    def _plan(self, moves: Moves) -> None:
+    def _plan(self, moves: LeaseChanges) -> None:
         mine = self.me.node_id
         wanted = plan(self.table)
         for store_id, held in self._held.items():

@@ -15,10 +15,10 @@ from duobus.broker import MessageBroker
 from duobus.clock import Clock
 from duobus.cluster.directory import Directory
 from duobus.cluster.http.lists import Listed
-from duobus.cluster.leases import BEAT_MS, Ownership
+from duobus.cluster.leases import BEAT_MS, StoreLeases
 from duobus.cluster.router import HERE, MOVING, UNKNOWN
-from duobus.cluster.scale_unit import OwningUnit
-from duobus.cluster.shards import Spread, whole_of
+from duobus.cluster.scale_unit import ClusteredScaleUnit
+from duobus.cluster.shards import ShardedQueueMap, sharded_queue_of
 from duobus.errors import ServiceBusError, StoreFailed, StoreTooNew
 from duobus.model.descriptions import QUEUE
 from duobus.storage.catalog.interface import Catalog
@@ -69,7 +69,7 @@ class ClusterNode:
     def __init__(
         self,
         me: NodeEntry,
-        unit: OwningUnit,
+        unit: ClusteredScaleUnit,
         reader: Catalog,
         table: LeaseTable,
         *,
@@ -80,7 +80,7 @@ class ClusterNode:
         thread: Callable[[asyncio.AbstractEventLoop, str], StoppableWriter] = StoreWriter,
     ) -> None:
         self.node_id = me.node_id
-        self.ownership = Ownership(me)
+        self.ownership = StoreLeases(me)
         self.context = context
         self.passed_links = 0
         self.passed_messages = 0
@@ -271,7 +271,7 @@ class ClusterNode:
         store_id = self._unit.directory.store_of(namespace, key)
         return UNKNOWN if store_id is None else self.owner_of(store_id)
 
-    def spread_of(self, namespace: str, key: str) -> Spread | None:
+    def spread_of(self, namespace: str, key: str) -> ShardedQueueMap | None:
         """See passing.Whereabouts."""
         return self._unit.directory.spreads.get((namespace.lower(), key))
 
@@ -324,7 +324,7 @@ class ClusterNode:
             and row.slots
             and row.namespace.lower() == namespace.lower()
             # Shares are no entities to clients.
-            and whole_of(row.path) is None
+            and sharded_queue_of(row.path) is None
         ]
         doors = {store_id: self._http_door(store_id) for _, store_id in found}
         spread = [

@@ -33,14 +33,14 @@ from duobus.amqp import (
 )
 from duobus.broker import lock_lost
 from duobus.cluster import directory
-from duobus.cluster.proxy.link import PassedLink
-from duobus.cluster.proxy.upstream import Upstream
-from duobus.cluster.proxy.via_link import Borrowed, FarVia, demand_same, is_via_session
-from duobus.cluster.sharding.link import SpreadLink, demand_ordinary
-from duobus.cluster.sharding.management import SpreadNode
-from duobus.cluster.sharding.receiver import SpreadReceiver
-from duobus.cluster.sharding.sender import SpreadSender
-from duobus.cluster.shards import Spread
+from duobus.cluster.proxy.link import ProxiedLink
+from duobus.cluster.proxy.upstream import UpstreamConnection
+from duobus.cluster.proxy.via_link import BorrowedViaLink, RemoteViaLink, demand_same, is_via_session
+from duobus.cluster.sharding.link import ShardedLink, demand_ordinary
+from duobus.cluster.sharding.management import ShardedManagementNode
+from duobus.cluster.sharding.receiver import ShardedReceiver
+from duobus.cluster.sharding.sender import ShardedSender
+from duobus.cluster.shards import ShardedQueueMap
 from duobus.errors import DetachForced, Unauthorized
 from duobus.gateway.amqp.transactions.coordinator import first_of, via_entity
 from duobus.gateway.tls import untrusted
@@ -68,7 +68,7 @@ MOVING: Final = directory.MOVING
 UNKNOWN: Final = directory.UNKNOWN
 
 
-class Whereabouts(Protocol):
+class OwnerDirectory(Protocol):
     """Who has which entity.
 
     Attributes:
@@ -85,7 +85,7 @@ class Whereabouts(Protocol):
     def where(self, namespace: str, key: str) -> str:
         """HERE, MOVING, UNKNOWN, or the address ``host:port`` of the server that has the entity."""
 
-    def spread_of(self, namespace: str, key: str) -> Spread | None:
+    def spread_of(self, namespace: str, key: str) -> ShardedQueueMap | None:
         """A queue that is spread over several stores, or None."""
 
     def door_of(self, store_id: int) -> str:
@@ -98,7 +98,7 @@ class Whereabouts(Protocol):
         """Read the catalog anew; several that ask at a time are answered at once."""
 
 
-class NotPassing:
+class LocalRouter:
     """What a connection has at other servers where there are none: nothing. See Passing for the methods."""
 
     is_passed = False
@@ -110,7 +110,7 @@ class NotPassing:
     def coordinated(self) -> None:  # noqa: D102
         return
 
-    def send_via(self, link: Link, event: Transfers, passed: PassedLink | None = None) -> bool:  # noqa: D102
+    def send_via(self, link: Link, event: Transfers, passed: ProxiedLink | None = None) -> bool:  # noqa: D102
         return False
 
     def named(self, first: int, last: int) -> int:  # noqa: D102
@@ -146,14 +146,14 @@ class NotPassing:
     def tick(self, monotonic_ms: int) -> None:  # noqa: D102
         return
 
-    def node_links(self) -> list[PassedLink]:  # noqa: D102
+    def node_links(self) -> list[ProxiedLink]:  # noqa: D102
         return []
 
     def close(self) -> None:  # noqa: D102
         return
 
 
-class Passing(NotPassing):
+class ClusterRouter(LocalRouter):
     """What one connection of a client has at other servers.
 
     Attributes:
@@ -162,7 +162,7 @@ class Passing(NotPassing):
         tokens: Audience to token, as the client has put them.
     """
 
-    def __init__(self, peer: Peer, whereabouts: Whereabouts) -> None:
+    def __init__(self, peer: Peer, whereabouts: OwnerDirectory) -> None:
         self.is_passed = False
         self.has_others = True
         self.tokens: dict[str, str] = {}
@@ -170,12 +170,12 @@ class Passing(NotPassing):
         self._whereabouts = whereabouts
         self._hostname: str | None = None
         self._login: tuple[str, str] | None = None
-        self._upstreams: dict[str, Upstream] = {}
+        self._upstreams: dict[str, UpstreamConnection] = {}
         # A dict, for simulations must do the same every time.
-        self._spreads: dict[SpreadLink, None] = {}
-        self._nodes: dict[tuple[str, ...], SpreadNode] = {}
+        self._spreads: dict[ShardedLink, None] = {}
+        self._nodes: dict[tuple[str, ...], ShardedManagementNode] = {}
         # Links of the client, and those beside them on which its transactions send.
-        self._vias: dict[Link, FarVia] = {}
+        self._vias: dict[Link, RemoteViaLink] = {}
         # What a transaction settles of others' deliveries at this moment: the client's range, and their number.
         self._named: dict[tuple[int, int], int] = {}
         # What begins when every owner is ready to do transactions.
@@ -260,7 +260,7 @@ class Passing(NotPassing):
         upstream = self.upstream(where)
         if link.is_sender and not address.is_management:
             demand_same(peer, link.session, address.path, upstream)
-        passed = PassedLink(peer, link, address.segments(), self._whereabouts)
+        passed = ProxiedLink(peer, link, address.segments(), self._whereabouts)
         passed.is_entity = not address.is_management
         peer.add_endpoint(link, passed)
         upstream.attach(passed)
@@ -271,16 +271,16 @@ class Passing(NotPassing):
         if link.is_sender or address.is_management or self.is_passed or link in self._vias:
             return False
         first = first_of(self._peer, link.session)
-        if not isinstance(first, PassedLink) or where in (MOVING, UNKNOWN):
+        if not isinstance(first, ProxiedLink) or where in (MOVING, UNKNOWN):
             return False
         return where == HERE or not first.is_of(self.upstream(where))
 
     def _make_via(self, link: Link, address: Address, again: Callable[[], None]) -> None:
         first = first_of(self._peer, link.session)
-        via = self._vias[link] = FarVia(self._peer, link, address.path, self._whereabouts, again)
+        via = self._vias[link] = RemoteViaLink(self._peer, link, address.path, self._whereabouts, again)
         first.attach_beside(via)
 
-    def send_via(self, link: Link, event: Transfers, passed: PassedLink | None = None) -> bool:
+    def send_via(self, link: Link, event: Transfers, passed: ProxiedLink | None = None) -> bool:
         """Have a transaction send something by way of its session's first entity; False when that is the link's own.
 
         ``passed``: the link, if another server answers it.
@@ -292,20 +292,20 @@ class Passing(NotPassing):
         queue = None if passed is None else via_entity(self._peer, link.session)
         if queue is None or passed is None:
             return False
-        Borrowed(self._peer, link, queue, passed.segments, passed.path).take(event)
+        BorrowedViaLink(self._peer, link, queue, passed.segments, passed.path).take(event)
         return True
 
-    def _spread(self, link: Link, address: Address, spread: Spread) -> None:
+    def _spread(self, link: Link, address: Address, spread: ShardedQueueMap) -> None:
         """Answer a link on a queue that is spread, together with the owners of its shares."""
         if address.is_management:
             node = self._nodes.get(address.segments())
             if node is None:
-                node = SpreadNode(self._peer, address, spread, self._whereabouts, self.upstream)
+                node = ShardedManagementNode(self._peer, address, spread, self._whereabouts, self.upstream)
                 self._nodes[address.segments()] = node
             node.serve(link, address.segments())
             return
         demand_ordinary(link)
-        made: type[SpreadLink] = SpreadReceiver if link.is_sender else SpreadSender
+        made: type[ShardedLink] = ShardedReceiver if link.is_sender else ShardedSender
         whole = made(self._peer, link, address, spread, self._whereabouts, self.upstream)
         self._peer.add_endpoint(link, whole)
         self._spreads[whole] = None
@@ -317,11 +317,11 @@ class Passing(NotPassing):
             again()
             self._peer.write_soon()
 
-    def upstream(self, address: str) -> Upstream:
+    def upstream(self, address: str) -> UpstreamConnection:
         """The connection to a server, made when there is none."""
         upstream = self._upstreams.get(address)
         if upstream is None or upstream.is_gone:
-            upstream = self._upstreams[address] = Upstream(self._peer, self._settings(), self.tokens)
+            upstream = self._upstreams[address] = UpstreamConnection(self._peer, self._settings(), self.tokens)
             self._peer.spawn(self._connect(upstream, address), 0)
         return upstream
 
@@ -339,7 +339,7 @@ class Passing(NotPassing):
             properties={PASSED: self._whereabouts.node_id},
         )
 
-    async def _connect(self, upstream: Upstream, address: str) -> None:
+    async def _connect(self, upstream: UpstreamConnection, address: str) -> None:
         host, _, port = address.rpartition(":")
         context = self._whereabouts.context
         name = host if context else None
@@ -421,7 +421,7 @@ class Passing(NotPassing):
         for link in [link for link, via in self._vias.items() if via.is_over]:
             self._vias.pop(link).end()
 
-    def node_links(self) -> list[PassedLink]:
+    def node_links(self) -> list[ProxiedLink]:
         """Links with owners that are no endpoints: of management nodes of queues that are spread, and beside others."""
         return [link for node in self._nodes.values() for link in node.parts()] + list(self._vias.values())
 

@@ -16,9 +16,9 @@ from duobus.broker.protocols import LateRefusal
 from duobus.broker.scale_unit import ScaleUnit
 from duobus.clock import BrokerTime, Clock
 from duobus.cluster.directory import Directory
-from duobus.cluster.forwarding.receiver import Intake
-from duobus.cluster.forwarding.sender import Courier
-from duobus.cluster.sharding.entities import Spreading, SpreadQueue
+from duobus.cluster.forwarding.receiver import ForwardReceiver
+from duobus.cluster.forwarding.sender import RemoteForwarder
+from duobus.cluster.sharding.entities import ShardedQueue, ShardedQueues
 from duobus.errors import StoreFailed, StoreForeign, StoreUnavailable
 from duobus.model.descriptions import CLOUD, QUEUE, SUBSCRIPTION, TOPIC, Profile, QueueDescription
 from duobus.model.quotas import Quotas
@@ -77,7 +77,7 @@ class LeasedTime(BrokerTime):
         return self._inner.now_ms()
 
 
-class OwningUnit(ScaleUnit):
+class ClusteredScaleUnit(ScaleUnit):
     """The entities of those stores that this server owns now.
 
     Attributes:
@@ -100,10 +100,10 @@ class OwningUnit(ScaleUnit):
         # Called whenever the catalog was read anew, at once.
         self.seen: Callable[[Directory], None] = lambda directory: None
         self.adopted: set[int] = set()
-        self.intake = Intake(self)
-        self.courier = Courier(self)
+        self.intake = ForwardReceiver(self)
+        self.courier = RemoteForwarder(self)
         self.forwarding.abroad = self.courier
-        self.spreading = Spreading(self)
+        self.spreading = ShardedQueues(self)
         self._time = time
         self._adopting = asyncio.Lock()
 
@@ -256,14 +256,14 @@ class OwningUnit(ScaleUnit):
     async def update_queue(self, namespace: str, description: QueueDescription, *, profile: Profile = CLOUD) -> Queue:
         """See ScaleUnit."""
         queue = self.namespace(namespace).queues.get(description.name.lower())
-        if isinstance(queue, SpreadQueue):
+        if isinstance(queue, ShardedQueue):
             return self.spreading.update(queue, description, profile)
         return await super().update_queue(namespace, description, profile=profile)
 
     async def delete_queue(self, namespace: str, path: str) -> None:
         """See ScaleUnit."""
         home = self.namespace(namespace)
-        if isinstance(home.queues.get(path.lower()), SpreadQueue):
+        if isinstance(home.queues.get(path.lower()), ShardedQueue):
             await self.spreading.delete(home, path.lower())
         else:
             await super().delete_queue(namespace, path)

@@ -19,23 +19,23 @@ from duobus.model.descriptions import QUEUE
 from duobus.storage.catalog_rows import DELETING, LIVE, EntityRow, SlotRow
 
 #: Kind of a queue that consists of shares.
-SPREAD: Final = "spread"
+SHARDED: Final = "spread"
 #: Longest name of a queue that is spread: what its shares add to it has room.
 SPREAD_NAME_MAX: Final = PATH_LENGTH_MAX - len(f"/{SHARE}/") - 2
 
 
-def share_path(path: str, number: int) -> str:
+def shard_path(path: str, number: int) -> str:
     """The address of a share."""
     return f"{path}/{SHARE}/{number}"
 
 
-def whole_of(key: str) -> str | None:
+def sharded_queue_of(key: str) -> str | None:
     """The lower-case path of the queue of which this is the path of a share; None when it is none."""
     segments = key.split("/")
     return "/".join(segments[:-2]) if len(segments) > 2 and segments[-2] == SHARE else None
 
 
-def divide(fragments: int, stores: Sequence[int], offset: int = 0) -> list[tuple[SlotRow, ...]]:
+def assign_shards(fragments: int, stores: Sequence[int], offset: int = 0) -> list[tuple[SlotRow, ...]]:
     """The slots of each share, over as many stores as there are fragments for; the first is ``stores[offset]``."""
     count = min(fragments, len(stores))
     shares: list[tuple[SlotRow, ...]] = []
@@ -46,7 +46,7 @@ def divide(fragments: int, stores: Sequence[int], offset: int = 0) -> list[tuple
     return shares
 
 
-class Spread:
+class ShardedQueueMap:
     """A queue that is spread.
 
     Attributes:
@@ -90,16 +90,16 @@ class Spread:
         return self.shares[index].slots[0].store_id
 
 
-def find_spreads(rows: Iterable[EntityRow]) -> dict[tuple[str, str], Spread]:
+def find_sharded_queues(rows: Iterable[EntityRow]) -> dict[tuple[str, str], ShardedQueueMap]:
     """Namespace and lower-case path to each queue that is spread and may be used."""
     parents: dict[tuple[str, str], EntityRow] = {}
     shares: dict[tuple[str, str], list[EntityRow]] = {}
     for row in rows:
-        if row.kind == SPREAD and row.state == LIVE:
+        if row.kind == SHARDED and row.state == LIVE:
             parents[row.namespace.lower(), row.path.lower()] = row
         elif row.kind == QUEUE and row.slots and row.state != DELETING:
-            whole = whole_of(row.path.lower())
+            whole = sharded_queue_of(row.path.lower())
             if whole is not None:
                 shares.setdefault((row.namespace.lower(), whole), []).append(row)
-    found = {place: Spread(row, shares.get(place, ())) for place, row in parents.items()}
+    found = {place: ShardedQueueMap(row, shares.get(place, ())) for place, row in parents.items()}
     return {place: spread for place, spread in found.items() if spread.is_whole}

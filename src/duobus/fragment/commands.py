@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.errors import ServiceBusError
-from duobus.fragment.message import Slot
+from duobus.fragment.message import QueuedMessage
 from duobus.model.batches import Mailbox, SendBatch
 from duobus.storage.interface import Put, Tombstone
 
@@ -57,7 +57,7 @@ class Copies:
 
     __slots__ = ("put", "size", "slots", "source")
 
-    def __init__(self, source: Source, put: Put, size: int, slots: list[Slot] | None = None) -> None:
+    def __init__(self, source: Source, put: Put, size: int, slots: list[QueuedMessage] | None = None) -> None:
         self.source = source
         self.put = put
         self.size = size
@@ -114,7 +114,7 @@ class Run(Command):
         self.beside = 0
         self.first_count = 0
         self.size = 0
-        self.slots: list[Slot] = []
+        self.slots: list[QueuedMessage] = []
         self.dropped: list[int] | None = None
         self.tombstones: list[Tombstone] = []
         self.copies: list[Copies] = []
@@ -200,7 +200,7 @@ class SettleBatch(Command):
         self.is_claimed = False
         self.lost: list[int] = []
         self.expected: list[Session] = []
-        self.slots: list[Slot] = []
+        self.slots: list[QueuedMessage] = []
         self.size = 0
 
 
@@ -246,7 +246,7 @@ class TakeAndRemove(Command):
         self.credit = credit
         self.receiver = receiver
         self.holder = holder
-        self.slots: list[Slot] = []
+        self.slots: list[QueuedMessage] = []
 
 
 class TakeDeferred(Command):
@@ -271,7 +271,7 @@ class TakeDeferred(Command):
         self.holder = holder
         self.sub_queue = sub_queue
         self.counts = counts
-        self.slots: list[Slot] = []
+        self.slots: list[QueuedMessage] = []
 
 
 class CancelScheduled(Command):
@@ -282,7 +282,7 @@ class CancelScheduled(Command):
     def __init__(self, handle: Any, source_no: int, counts: Sequence[int], reply: Mailbox | None) -> None:
         super().__init__(handle, source_no, reply)
         self.counts = counts
-        self.slots: list[Slot] = []
+        self.slots: list[QueuedMessage] = []
 
 
 class SetSessionState(Command):
@@ -317,10 +317,10 @@ class Housekeeping(Command):
 
     def __init__(self, handle: Any, source_no: int) -> None:
         super().__init__(handle, source_no, None)
-        self.expired: list[Slot] = []
-        self.exhausted: list[Slot] = []
-        self.due: list[Slot] = []
-        self.due_slots: list[Slot] = []
+        self.expired: list[QueuedMessage] = []
+        self.exhausted: list[QueuedMessage] = []
+        self.due: list[QueuedMessage] = []
+        self.due_slots: list[QueuedMessage] = []
         self.at_topic = False
         self.copies: list[Copies] = []
         self.effort = 0

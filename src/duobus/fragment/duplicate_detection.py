@@ -31,7 +31,7 @@ _LATENESS = 16
 _LATENESS_MS_MIN = 1000
 
 
-class IdRoom:
+class MessageIdBudget:
     """How many ids the histories of one store hold together: 126 bytes each in runs of 50, 320 in runs of one.
 
     When there is no room, sends are refused as busy: forgetting an id early would let a duplicate through.
@@ -44,7 +44,7 @@ class IdRoom:
         self.used = 0
 
 
-class History:
+class DuplicateHistory:
     """The ids of one source.
 
     Attributes:
@@ -59,12 +59,12 @@ class History:
     def __init__(self) -> None:
         self.known: set[bytes] = set()
         self.blocks: deque[tuple[int, int, list[bytes]]] = deque()
-        self.room = IdRoom()
+        self.room = MessageIdBudget()
         self.is_overdue = False
         self._outdated = 0
         self._outdated_number = 0
 
-    def move_to(self, room: IdRoom) -> None:
+    def move_to(self, room: MessageIdBudget) -> None:
         """Count the ids in another room."""
         self.room.used -= len(self.known)
         self.room = room
@@ -137,7 +137,7 @@ class History:
             self._outdated_number = 0
 
 
-def check(history: History, run: Run, window_ms: int, now_ms: int) -> ServerBusy | None:
+def check(history: DuplicateHistory, run: Run, window_ms: int, now_ms: int) -> ServerBusy | None:
     """Refuse a run for whose ids there is no room."""
     room = history.room
     number = run.batch.n if run.indices is None else len(run.indices)

@@ -18,7 +18,7 @@ from duobus.storage.interface import CommitBatch, Put, StoredMessage
 
 if TYPE_CHECKING:
     from duobus.fragment.fragment import Fragment
-    from duobus.fragment.message import Slot
+    from duobus.fragment.message import QueuedMessage
     from duobus.fragment.source import Source
     from duobus.model.batches import Mailbox
 
@@ -29,7 +29,7 @@ _ORIGIN: Final = struct.Struct(">QHI")
 _COUNT: Final = struct.Struct(">Q")
 
 
-class Ledger:
+class ForwardDedup:
     """The entries of one source.
 
     Attributes:
@@ -63,7 +63,7 @@ class Ledger:
             self.add(origin, counts, row.count)
 
 
-class Record(Command):
+class RecordForwarded(Command):
     """Enter the messages of a run before it is taken in; those that were taken over already are left out of it.
 
     Attributes:
@@ -81,7 +81,7 @@ class Record(Command):
         self.run = run
 
 
-class Forget(Command):
+class ForgetForwarded(Command):
     """Drop entries of messages that their origin does not have any more."""
 
     __slots__ = ("counts", "origin")
@@ -94,7 +94,7 @@ class Forget(Command):
         self.counts = counts
 
 
-class Ask(Forget):
+class QueryForwarded(ForgetForwarded):
     """Which messages of an origin are here? Answered when all that it has asked for before is durable.
 
     Attributes:
@@ -108,7 +108,7 @@ class Ask(Forget):
         self.taken: list[int] = []
 
 
-def record(source: Source, command: Record, now_ms: int, commit: CommitBatch) -> None:
+def record(source: Source, command: RecordForwarded, now_ms: int, commit: CommitBatch) -> None:
     """Apply a Record."""
     ledger, counts = source.ledger, command.counts
     known = ledger.known.get(command.origin)
@@ -125,11 +125,11 @@ def record(source: Source, command: Record, now_ms: int, commit: CommitBatch) ->
     ledger.add(command.origin, counts, row)
 
 
-def forget(source: Source, command: Forget, commit: CommitBatch) -> None:
+def forget(source: Source, command: ForgetForwarded, commit: CommitBatch) -> None:
     """Apply a Forget."""
     ledger = source.ledger
     known = ledger.known.get(command.origin, {})
-    if isinstance(command, Ask):
+    if isinstance(command, QueryForwarded):
         command.taken = list(known)
     for count in command.counts:
         row = known.pop(count, None)
@@ -155,22 +155,22 @@ def forget(source: Source, command: Forget, commit: CommitBatch) -> None:
 LOOK_MS: Final = 1_000
 
 
-def begin(source: Source) -> None:
+def begin_in_doubt(source: Source) -> None:
     """A source has been found in a store."""
     source.doubt_below = source.next_count if source.settings.forwards else 0
 
 
-def holds(source: Source, count: int) -> bool:
+def is_in_doubt(source: Source, count: int) -> bool:
     """Whether a message may not expire, since it may be at its destination, or is."""
     return count < source.doubt_below or count in source.elsewhere
 
 
-def withheld(fragment: Fragment, source: Source, slot: Slot, now_ms: int) -> bool:
+def withheld(fragment: Fragment, source: Source, slot: QueuedMessage, now_ms: int) -> bool:
     """Whether a message would have expired if that could be; it is not sent on either until that is known."""
     return slot.count < source.doubt_below and fragment.lapsed(source, slot, now_ms)
 
 
-def settle(fragment: Fragment, source: Source, taken: Iterable[int], now_ms: int | None = None) -> None:
+def settle_in_doubt(fragment: Fragment, source: Source, taken: Iterable[int], now_ms: int | None = None) -> None:
     """The destination has these messages, and none of the others of an earlier life, nor will it get them from there.
 
     ``now_ms``: with it, only what has run out of life is looked at again.
@@ -192,4 +192,4 @@ def settings_changed(fragment: Fragment, source: Source) -> None:
     """A source that forwards no more holds nothing."""
     if (source.doubt_below or source.elsewhere) and not source.settings.forwards:
         source.doubt_below = source.next_count
-        settle(fragment, source, ())
+        settle_in_doubt(fragment, source, ())

@@ -29,7 +29,7 @@ from duobus.fragment.commands import (
     TakeAndRemove,
     TakeDeferred,
 )
-from duobus.fragment.forward_dedup import Forget, Record
+from duobus.fragment.forward_dedup import ForgetForwarded, RecordForwarded
 from duobus.fragment.message import (
     ACTIVE,
     DEFERRED,
@@ -41,13 +41,13 @@ from duobus.fragment.message import (
     SESSION_STATE,
     TAKEN,
     TRANSFER,
-    Slot,
+    QueuedMessage,
     kind_of,
     state_of,
     sub_queue_of,
 )
-from duobus.fragment.paged_tail import effective_ttl, note_cold_expiry, slot_of_row
-from duobus.fragment.purge import Clearing
+from duobus.fragment.paged_tail import effective_ttl, message_of_row, note_paged_expiry
+from duobus.fragment.purge import PurgeCommand
 from duobus.fragment.sessions import sessions
 from duobus.fragment.sessions import states as session_states
 from duobus.fragment.sessions.delivery_counts import changed_counts
@@ -125,7 +125,7 @@ class Fragment:
         source.highest_delivered = row.highest_delivered
         source.set_counters(row.counters)
         source.inherited = row.next_count
-        forward_dedup.begin(source)
+        forward_dedup.begin_in_doubt(source)
         self.sources[row.source_no] = source
         return source
 
@@ -135,7 +135,7 @@ class Fragment:
         for row in rows:
             if row.state in (SESSION_STATE, TAKEN):
                 continue
-            slot = slot_of_row(row)
+            slot = message_of_row(row)
             # Locks do not survive, and a first delivery leaves no record of its own: what may have been
             # delivered counts as delivered once (I6). What is dead counts no deliveries.
             if slot.count <= source.highest_delivered and slot.deliveries == 0 and slot.state == ACTIVE:
@@ -233,7 +233,7 @@ class Fragment:
             return send.check(self, self.sources[command.source_no], command, now_ms)
         if isinstance(command, SettleBatch):
             return settling.check(self, command)
-        if isinstance(command, transfer.Departure):
+        if isinstance(command, transfer.TransferCommand):
             return transfer.check(self.sources[command.source_no], command)
         if isinstance(command, SetSessionState):
             return session_states.state_fault(self.sources[command.source_no], command)
@@ -272,7 +272,7 @@ class Fragment:
         source = self.sources[command.source_no]
         self.dirty.add(command.source_no)
         if isinstance(command, Run):
-            send.take_in(self, source, command, now_ms, commit)
+            send.apply_run(self, source, command, now_ms, commit)
         elif isinstance(command, SettleBatch):
             settling.apply(self, source, command, now_ms, commit)
         elif isinstance(command, TakeAndRemove):
@@ -281,11 +281,11 @@ class Fragment:
             session_states.apply_state(source, command, now_ms, commit)
         elif isinstance(command, (TakeDeferred, CancelScheduled)):
             self._remove(source, command, [source.by_count[count] for count in command.counts], commit)
-        elif isinstance(command, Clearing):
+        elif isinstance(command, PurgeCommand):
             clearing.apply(source, command, commit)
         elif isinstance(command, send.Reserve):
             send.reserve(source, command)
-        elif isinstance(command, (transfer.Departure, Record, Forget)):
+        elif isinstance(command, (transfer.TransferCommand, RecordForwarded, ForgetForwarded)):
             transfer.apply(source, command, now_ms, commit)
         else:
             assert isinstance(command, Housekeeping)
@@ -321,7 +321,7 @@ class Fragment:
         count = run.first_count = source.next_count
         slots = run.slots
         for payload in payloads:
-            slots.append(Slot(count, payload, now_ms))
+            slots.append(QueuedMessage(count, payload, now_ms))
             count += 1
         source.next_count = count if run.dropped is None else count + len(run.dropped)
         if not slots:
@@ -331,14 +331,14 @@ class Fragment:
         if batch.extra is None and batch.sessions is None:
             source.numbers[MAIN] += len(slots)
         else:
-            send.with_specials(source, run, indices, now_ms, put)
+            send.attach_metadata(source, run, indices, now_ms, put)
         commit.puts.append(put)
 
     @staticmethod
     def _remove(
         source: Source,
         command: TakeAndRemove | TakeDeferred | CancelScheduled,
-        slots: list[Slot],
+        slots: list[QueuedMessage],
         commit: CommitBatch,
     ) -> None:
         command.slots = slots
@@ -373,9 +373,9 @@ class Fragment:
         if isinstance(command, (TakeAndRemove, TakeDeferred, CancelScheduled)):
             for slot in command.slots:
                 source.forget(slot)
-        elif isinstance(command, Clearing):
+        elif isinstance(command, PurgeCommand):
             clearing.release(source, command)
-        elif isinstance(command, transfer.Departure):
+        elif isinstance(command, transfer.TransferCommand):
             transfer.release(self, source, command)
         elif isinstance(command, SetSessionState):
             session_states.release_state(source, command)
@@ -393,7 +393,7 @@ class Fragment:
         else:
             self.release_plain(source, slots, run.size)
 
-    def release_plain(self, source: Source, slots: list[Slot], size: int) -> None:
+    def release_plain(self, source: Source, slots: list[QueuedMessage], size: int) -> None:
         """Make new messages available of which none has anything rare."""
         first = slots[0].count
         main = source.sub_queues[MAIN]
@@ -408,13 +408,13 @@ class Fragment:
         main.ready.extend(slots)
         self.fresh.add((source.source_no, MAIN))
 
-    def release_rare(self, source: Source, slots: list[Slot]) -> None:
+    def release_rare(self, source: Source, slots: list[QueuedMessage]) -> None:
         """Make new messages available of which at least one has something rare."""
         main = source.sub_queues[MAIN]
         for slot in slots:
             if slot.state == ACTIVE and (source.cold_number or self._is_window_full(source, len(main.ready))):
                 source.chill(slot.count, 1, len(slot.payload))
-                note_cold_expiry(self, source, slot.count, slot.enqueued_ms, slot.special)
+                note_paged_expiry(self, source, slot.count, slot.enqueued_ms, slot.special)
                 continue
             source.keep(slot)
             self.place(source, slot, in_order=True)
@@ -424,7 +424,7 @@ class Fragment:
         is_full = ready >= WINDOW_COUNT or source.resident_bytes >= self.window_bytes
         return is_full and source.sessions is None
 
-    def place(self, source: Source, slot: Slot, *, in_order: bool) -> None:
+    def place(self, source: Source, slot: QueuedMessage, *, in_order: bool) -> None:
         """Put a message into the list or index where its state belongs.
 
         ``in_order``: its count is above all that stand in the sub-queue's ready list, and it was never delivered.
@@ -468,7 +468,7 @@ class Fragment:
             self.due_at(source.sub_queues[MAIN].ready[0].enqueued_ms + default_ttl)
         self.fresh.add((source.source_no, MAIN))
 
-    def index_expiry(self, source: Source, slot: Slot, *, always: bool) -> None:
+    def index_expiry(self, source: Source, slot: QueuedMessage, *, always: bool) -> None:
         """Enter a message into the expiry index: one with its own time to live, or one out of the ready order."""
         if slot.expires_ms:
             return
@@ -488,7 +488,7 @@ class Fragment:
         shelf = self.sources[source_no].sub_queues[sub_queue]
         return shelf.available() - shelf.promised
 
-    def lock(self, source_no: int, sub_queue: int, limit: int, now_ms: int) -> tuple[int, list[Slot], int]:
+    def lock(self, source_no: int, sub_queue: int, limit: int, now_ms: int) -> tuple[int, list[QueuedMessage], int]:
         """Peek-lock up to ``limit`` messages: (first lock counter, messages, end of the locks). Needs no commit."""
         source = self.sources[source_no]
         slots = source.sub_queues[sub_queue].take(limit)
@@ -501,7 +501,7 @@ class Fragment:
 
     def lock_deferred(
         self, source_no: int, sub_queue: int, counts: Sequence[int], now_ms: int
-    ) -> tuple[int, list[Slot], int]:
+    ) -> tuple[int, list[QueuedMessage], int]:
         """Lock deferred messages by number; all of them, or MessageNotFound for the first that is not deferred."""
         source = self.sources[source_no]
         error = self.find_fault(source, counts, state_of(sub_queue, DEFERRED), "deferred", now_ms)
@@ -511,7 +511,7 @@ class Fragment:
         first, until_ms = self._lock_slots(source, slots, now_ms)
         return first, slots, until_ms
 
-    def _lock_slots(self, source: Source, slots: list[Slot], now_ms: int) -> tuple[int, int]:
+    def _lock_slots(self, source: Source, slots: list[QueuedMessage], now_ms: int) -> tuple[int, int]:
         duration = source.settings.lock_duration_ms
         until_ms = now_ms + duration
         first = lock = self.next_lock
@@ -568,7 +568,9 @@ class Fragment:
                     self.give_back(source, slot, now_ms, counted=counted, keeping=keeping)
         return [keeping] if keeping.expired or keeping.exhausted else []
 
-    def give_back(self, source: Source, slot: Slot, now_ms: int, *, counted: bool, keeping: Housekeeping) -> None:
+    def give_back(
+        self, source: Source, slot: QueuedMessage, now_ms: int, *, counted: bool, keeping: Housekeeping
+    ) -> None:
         """A lock ended without settlement: back to the front, unless the message has run out of life or attempts."""
         slot.lock = 0
         if counted and sub_queue_of(slot.state) == MAIN:
@@ -586,17 +588,17 @@ class Fragment:
             self.place(source, slot, in_order=False)
 
     @staticmethod
-    def worn_out(source: Source, slot: Slot) -> bool:
+    def worn_out(source: Source, slot: QueuedMessage) -> bool:
         """Whether an active message has used up its deliveries; dead letters never do (contract 13.3)."""
         return sub_queue_of(slot.state) == MAIN and slot.deliveries >= source.settings.max_delivery_count
 
     @classmethod
-    def lapsed(cls, source: Source, slot: Slot, now_ms: int) -> bool:
+    def lapsed(cls, source: Source, slot: QueuedMessage, now_ms: int) -> bool:
         """Whether a message has to go because it has run out of life; a deferred one stays until it is asked for."""
         return kind_of(slot.state) != DEFERRED and cls.has_run_out(source, slot, now_ms)
 
     @staticmethod
-    def has_run_out(source: Source, slot: Slot, now_ms: int) -> bool:
+    def has_run_out(source: Source, slot: QueuedMessage, now_ms: int) -> bool:
         """Whether a message in the main sub-queue has run out of life; one that is scheduled has not begun it."""
         if sub_queue_of(slot.state) != MAIN or slot.state == SCHEDULED:
             return False

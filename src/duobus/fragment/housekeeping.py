@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from duobus.errors import ArgumentInvalid, ArgumentOutOfRange, ServiceBusError
 from duobus.fragment import forward_dedup
-from duobus.fragment.message import ACTIVE, DELAYED, GONE, MAIN, RESERVED, Slot, kind_of, state_of
+from duobus.fragment.message import ACTIVE, DELAYED, GONE, MAIN, RESERVED, QueuedMessage, kind_of, state_of
 from duobus.fragment.paged_tail import effective_ttl
 from duobus.model.descriptions import REDELIVERY_DELAY_MS_MAX
 from duobus.model.metadata import own
@@ -55,7 +55,7 @@ def without_delay(settings: SourceSettings, properties: dict[str, Any]) -> dict[
     return properties
 
 
-def put_off(source: Source, slot: Slot, detail: SettleDetail | None, now_ms: int) -> None:
+def put_off(source: Source, slot: QueuedMessage, detail: SettleDetail | None, now_ms: int) -> None:
     """Note on an abandoned message until when it stays away; its delivery is counted already."""
     settings = source.settings
     if slot.state != _ACTIVE or not (settings.redelivery_delay_ms or settings.delayed_abandon):
@@ -71,7 +71,7 @@ def put_off(source: Source, slot: Slot, detail: SettleDetail | None, now_ms: int
         special.redeliver_at_ms = now_ms + delay
 
 
-def park(fragment: Fragment, source: Source, slot: Slot) -> None:
+def park(fragment: Fragment, source: Source, slot: QueuedMessage) -> None:
     """Keep a message away until its instant."""
     assert slot.special is not None
     at_ms = slot.special.redeliver_at_ms
@@ -113,7 +113,11 @@ def expire(fragment: Fragment, source: Source, now_ms: int, keeping: Housekeepin
     ready = source.sub_queues[MAIN].ready
     if default_ttl is not None:
         while ready and (ready[0].state == GONE or ready[0].enqueued_ms + default_ttl <= now_ms):
-            if source.settings.forwards and ready[0].state != GONE and forward_dedup.holds(source, ready[0].count):
+            if (
+                source.settings.forwards
+                and ready[0].state != GONE
+                and forward_dedup.is_in_doubt(source, ready[0].count)
+            ):
                 # Its lane takes it from here soon.
                 break
             slot = ready.popleft()
@@ -137,7 +141,7 @@ def _expire_own(fragment: Fragment, source: Source, now_ms: int, keeping: Housek
         found = source.by_count.get(count)
         # A locked message does not expire under its holder (I22); its return looks at the time again.
         if found is None:
-            if source.is_cold(count) and not (source.settings.forwards and forward_dedup.holds(source, count)):
+            if source.is_cold(count) and not (source.settings.forwards and forward_dedup.is_in_doubt(source, count)):
                 source.cold_due.append(count)
             continue
         if found.expires_ms != expires_ms:
@@ -146,7 +150,7 @@ def _expire_own(fragment: Fragment, source: Source, now_ms: int, keeping: Housek
         found.expires_ms = 0
         if found.lock:
             continue
-        if source.settings.forwards and kind_of(found.state) == ACTIVE and forward_dedup.holds(source, count):
+        if source.settings.forwards and kind_of(found.state) == ACTIVE and forward_dedup.is_in_doubt(source, count):
             continue
         # Only what stands in a list of the main sub-queue has to leave it.
         keeping.expired.append(source.withdraw(found) if kind_of(found.state) == ACTIVE else found)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from duobus.model.metadata import Special
+from duobus.model.metadata import MessageMetadata
 
 MAIN: Final = 0
 DEAD_LETTER: Final = 1
@@ -54,7 +54,7 @@ def kind_of(state: int) -> int:
     return state & 3
 
 
-def stored_state(state: int, special: Special | None) -> int:
+def stored_state(state: int, special: MessageMetadata | None) -> int:
     """The state under which a store keeps a message."""
     return TIMED if state == ACTIVE and special is not None and special.ttl_ms is not None else state
 
@@ -64,7 +64,7 @@ def state_in_memory(stored: int) -> int:
     return ACTIVE if stored == TIMED else stored
 
 
-class Slot:
+class QueuedMessage:
     """One message in memory.
 
     Attributes:
@@ -90,9 +90,9 @@ class Slot:
         self.deliveries = 0
         self.state = 0
         self.lock = 0
-        self.special: Special | None = None
+        self.special: MessageMetadata | None = None
 
-    def __lt__(self, other: Slot) -> bool:
+    def __lt__(self, other: QueuedMessage) -> bool:
         """Heaps ask when counts are equal: a message is back that left there, out of turn, one that is GONE."""
         return False
 
@@ -102,7 +102,7 @@ class Slot:
         return len(self.payload)
 
 
-class CopySlot(Slot):
+class QueuedCopy(QueuedMessage):
     """One message of a subscription.
 
     Attributes:
@@ -124,8 +124,8 @@ class CopySlot(Slot):
         self.origin = origin
 
 
-def slot_like(slot: Slot) -> Slot:
+def message_like(slot: QueuedMessage) -> QueuedMessage:
     """A slot for the same message, in the state of a new one."""
-    if isinstance(slot, CopySlot):
-        return CopySlot(slot.count, slot.payload, slot.enqueued_ms, slot.origin)
-    return Slot(slot.count, slot.payload, slot.enqueued_ms)
+    if isinstance(slot, QueuedCopy):
+        return QueuedCopy(slot.count, slot.payload, slot.enqueued_ms, slot.origin)
+    return QueuedMessage(slot.count, slot.payload, slot.enqueued_ms)

@@ -10,9 +10,9 @@ from heapq import heappush
 from typing import TYPE_CHECKING
 
 from duobus.fragment.commands import Command, Housekeeping
-from duobus.fragment.message import ACTIVE, MAIN, NEVER, RESERVED, CopySlot, Slot, state_in_memory
-from duobus.model.metadata import Special
-from duobus.storage.interface import Plain, StoredMessage
+from duobus.fragment.message import ACTIVE, MAIN, NEVER, RESERVED, QueuedCopy, QueuedMessage, state_in_memory
+from duobus.model.metadata import MessageMetadata
+from duobus.storage.interface import PlainColumns, StoredMessage
 
 if TYPE_CHECKING:
     from duobus.fragment.fragment import Fragment
@@ -46,11 +46,13 @@ def recovered(fragment: Fragment, source_no: int) -> None:
 
 def note_expiry(fragment: Fragment, source_no: int, row: StoredMessage) -> None:
     """Recovery met a message with a time to live of its own in the cold tail: only its end is kept."""
-    special = Special.decode(row.special) if row.special is not None else None
-    note_cold_expiry(fragment, fragment.sources[source_no], row.count, row.enqueued_ms, special)
+    special = MessageMetadata.decode(row.special) if row.special is not None else None
+    note_paged_expiry(fragment, fragment.sources[source_no], row.count, row.enqueued_ms, special)
 
 
-def note_cold_expiry(fragment: Fragment, source: Source, count: int, enqueued_ms: int, special: Special | None) -> None:
+def note_paged_expiry(
+    fragment: Fragment, source: Source, count: int, enqueued_ms: int, special: MessageMetadata | None
+) -> None:
     """Note when a cold message with a time to live of its own ends."""
     own = special.ttl_ms if special is not None else None
     life = effective_ttl(own, source.settings.default_ttl_ms)
@@ -78,12 +80,12 @@ def page_in(fragment: Fragment, source_no: int, rows: list[StoredMessage], *, is
             continue
         if row.state == ACTIVE and row.special is None and not row.deliveries and not row.origin:
             # ``place`` of an ordinary message comes to this.
-            slot = by_count[count] = Slot(count, row.payload, row.enqueued_ms)
+            slot = by_count[count] = QueuedMessage(count, row.payload, row.enqueued_ms)
             ready.append(slot)
             plain += 1
             plain_size += len(row.payload)
             continue
-        slot = slot_of_row(row)
+        slot = message_of_row(row)
         source.keep(slot)
         fragment.place(source, slot, in_order=True)
         number += 1
@@ -104,7 +106,7 @@ def page_in(fragment: Fragment, source_no: int, rows: list[StoredMessage], *, is
     return missing
 
 
-class Part:
+class TailPage:
     """Ordinary messages of a cold tail, their counts consecutive, ready to be taken in; any thread may make it.
 
     Attributes:
@@ -116,7 +118,7 @@ class Part:
 
     __slots__ = ("end_count", "first_count", "size", "slots")
 
-    def __init__(self, plain: Plain, first: int, limit: int) -> None:
+    def __init__(self, plain: PlainColumns, first: int, limit: int) -> None:
         """Up to ``limit`` messages of ``plain``, from the one with index ``first`` on."""
         payloads = plain.payloads[first : first + limit]
         self.first_count = plain.first_count + first
@@ -124,15 +126,15 @@ class Part:
         self.size = sum(map(len, payloads))
         # ``place`` of ordinary messages comes to this.
         counts = range(self.first_count, self.end_count)
-        self.slots = list(map(Slot, counts, payloads, plain.enqueued_ms[first : first + limit]))
+        self.slots = list(map(QueuedMessage, counts, payloads, plain.enqueued_ms[first : first + limit]))
 
 
-def is_apart(source: Source, part: Part) -> bool:
+def is_kept_in_memory(source: Source, part: TailPage) -> bool:
     """Whether none of these messages is in memory."""
     return source.by_count.keys().isdisjoint(range(part.first_count, part.end_count))
 
 
-def take_in(fragment: Fragment, source_no: int, part: Part) -> None:
+def take_in(fragment: Fragment, source_no: int, part: TailPage) -> None:
     """Take ordinary messages of the cold tail that are ``is_apart`` into the head window."""
     source = fragment.sources[source_no]
     slots = part.slots
@@ -153,7 +155,7 @@ def fetched(fragment: Fragment, source_no: int, rows: list[StoredMessage]) -> li
         if row.count not in due or not source.is_cold(row.count) or state_in_memory(row.state) != ACTIVE:
             continue
         due.discard(row.count)
-        slot = slot_of_row(row)
+        slot = message_of_row(row)
         source.keep(slot)
         slot.lock = RESERVED
         keeping.expired.append(slot)
@@ -165,15 +167,15 @@ def fetched(fragment: Fragment, source_no: int, rows: list[StoredMessage]) -> li
     return [keeping] if keeping.expired else []
 
 
-def slot_of_row(row: StoredMessage) -> Slot:
+def message_of_row(row: StoredMessage) -> QueuedMessage:
     """A message as the store gave it back."""
-    slot = Slot(row.count, row.payload, row.enqueued_ms)
+    slot = QueuedMessage(row.count, row.payload, row.enqueued_ms)
     if row.origin:
-        slot = CopySlot(row.count, row.payload, row.enqueued_ms, row.origin)
+        slot = QueuedCopy(row.count, row.payload, row.enqueued_ms, row.origin)
     slot.state = state_in_memory(row.state)
     slot.deliveries = row.deliveries
     if row.special is not None:
-        slot.special = Special.decode(row.special)
+        slot.special = MessageMetadata.decode(row.special)
     return slot
 
 

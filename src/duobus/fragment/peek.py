@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from duobus.fragment.message import DEFERRED, RESERVED, Slot, kind_of, slot_like, sub_queue_of
-from duobus.fragment.paged_tail import slot_of_row
+from duobus.fragment.message import DEFERRED, RESERVED, QueuedMessage, kind_of, message_like, sub_queue_of
+from duobus.fragment.paged_tail import message_of_row
 from duobus.storage.interface import StoredMessage
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ HOLE_LEAST: Final = 1 << 32
 ENVELOPE_BYTES = 200
 
 
-class Sought:
+class PeekProgress:
     """What somebody who peeks is still looking for.
 
     Attributes:
@@ -43,7 +43,7 @@ class Sought:
         self.limit = limit
         self.size = size
         self.session_id = session_id
-        self.found: list[Slot] = []
+        self.found: list[QueuedMessage] = []
         self.is_early = False
 
     @property
@@ -51,7 +51,7 @@ class Sought:
         """Whether nothing more is wanted."""
         return self.limit <= 0 or self.size <= 0
 
-    def offer(self, fragment: Fragment, source: Source, slot: Slot, now_ms: int) -> None:
+    def offer(self, fragment: Fragment, source: Source, slot: QueuedMessage, now_ms: int) -> None:
         """Take a message if it is one of those sought; those elsewhere and lapsed ones are not."""
         if self.session_id is not None and (slot.special is None or slot.special.session_id != self.session_id):
             return
@@ -62,7 +62,7 @@ class Sought:
             self.size -= slot.size + ENVELOPE_BYTES
 
 
-def look(fragment: Fragment, source_no: int, sought: Sought, end: int, now_ms: int) -> bool:
+def peek(fragment: Fragment, source_no: int, sought: PeekProgress, end: int, now_ms: int) -> bool:
     """Look at messages in memory with counts below ``end``, ascending; True when there are none left to look at."""
     source = fragment.sources[source_no]
     by_count = source.by_count
@@ -89,8 +89,8 @@ def look(fragment: Fragment, source_no: int, sought: Sought, end: int, now_ms: i
     return sought.first >= last
 
 
-def look_at_rows(
-    fragment: Fragment, source_no: int, sought: Sought, rows: Iterable[StoredMessage], now_ms: int
+def peek_rows(
+    fragment: Fragment, source_no: int, sought: PeekProgress, rows: Iterable[StoredMessage], now_ms: int
 ) -> None:
     """The same for rows that the store gave; memory knows better where it has them."""
     source = fragment.sources[source_no]
@@ -100,18 +100,18 @@ def look_at_rows(
         sought.first = row.count + 1
         slot = source.by_count.get(row.count)
         if slot is None and source.is_cold(row.count):
-            slot = slot_of_row(row)
+            slot = message_of_row(row)
         if slot is not None:
             sought.offer(fragment, source, slot, now_ms)
 
 
-def _copy(slot: Slot) -> Slot:
-    copy = slot_like(slot)
+def _copy(slot: QueuedMessage) -> QueuedMessage:
+    copy = message_like(slot)
     copy.state, copy.deliveries, copy.lock, copy.special = slot.state, slot.deliveries, slot.lock, slot.special
     return copy
 
 
-def _shows(fragment: Fragment, source: Source, slot: Slot, now_ms: int) -> bool:
+def _shows(fragment: Fragment, source: Source, slot: QueuedMessage, now_ms: int) -> bool:
     """Whether a message is to be seen: it has life left, or is deferred, or its life has not begun (contract 13.1)."""
     if kind_of(slot.state) == DEFERRED and (slot.expires_ms or slot.lock == RESERVED):
         # It was asked for, and is about to be disposed of if it has run out of life.

@@ -11,7 +11,7 @@ from heapq import heappop
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.fragment.commands import Command
-from duobus.fragment.message import ACTIVE, DELAYED, FORWARDING, GONE, MAIN, RESERVED, Slot, kind_of, state_of
+from duobus.fragment.message import ACTIVE, DELAYED, FORWARDING, GONE, MAIN, RESERVED, QueuedMessage, kind_of, state_of
 from duobus.fragment.settlement import removals
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ REMOVED_MAX = 200
 _AVAILABLE: Final = state_of(MAIN, ACTIVE)
 
 
-class Clearing(Command):
+class PurgeCommand(Command):
     """Parent of the commands that remove without delivering.
 
     Attributes:
@@ -38,11 +38,11 @@ class Clearing(Command):
 
     def __init__(self, handle: Any, source_no: int, reply: Mailbox | None) -> None:
         super().__init__(handle, source_no, reply)
-        self.slots: list[Slot] = []
+        self.slots: list[QueuedMessage] = []
         self.busy = 0
 
 
-class ClearAvailable(Clearing):
+class PurgeAvailable(PurgeCommand):
     """Remove messages that a receiver would get next, in that order.
 
     Attributes:
@@ -71,7 +71,7 @@ class ClearAvailable(Clearing):
         self.end = end
 
 
-class ClearCounts(Clearing):
+class PurgeCounts(PurgeCommand):
     """Remove whichever of these messages nobody holds.
 
     Attributes:
@@ -94,12 +94,12 @@ class ClearCounts(Clearing):
         self.before_ms = before_ms
 
 
-def apply(source: Source, command: Clearing, commit: CommitBatch) -> None:
+def apply(source: Source, command: PurgeCommand, commit: CommitBatch) -> None:
     """Take the messages out of everyone's reach and write down their removal."""
-    if isinstance(command, ClearAvailable):
+    if isinstance(command, PurgeAvailable):
         slots = _next_available(source.sub_queues[command.sub_queue], command)
     else:
-        assert isinstance(command, ClearCounts)
+        assert isinstance(command, PurgeCounts)
         slots = _free(source, command)
     command.slots = slots
     for slot in slots:
@@ -108,25 +108,25 @@ def apply(source: Source, command: Clearing, commit: CommitBatch) -> None:
     removals(source, slots, commit)
 
 
-def release(source: Source, command: Clearing) -> None:
+def release(source: Source, command: PurgeCommand) -> None:
     """The removal is durable: forget them."""
     for slot in command.slots:
         source.forget(slot)
 
 
-def is_held(source: Source, slot: Slot) -> bool:
+def is_held(source: Source, slot: QueuedMessage) -> bool:
     """Whether somebody has a message, or it is being forwarded; one that is being completed is not held any more."""
     return slot.lock == FORWARDING or (slot.lock > 0 and slot.lock in source.locks)
 
 
-def is_available(slot: Slot, before_ms: int) -> bool:
+def is_available(slot: QueuedMessage, before_ms: int) -> bool:
     """Whether a message of the main sub-queue could be handed out, and was enqueued before an instant."""
     return slot.state == _AVAILABLE and not slot.lock and slot.enqueued_ms < before_ms
 
 
-def _next_available(shelf: SubQueue, command: ClearAvailable) -> list[Slot]:
+def _next_available(shelf: SubQueue, command: PurgeAvailable) -> list[QueuedMessage]:
     """Counts and times of enqueueing ascend together, so the first that is too young ends it."""
-    slots: list[Slot] = []
+    slots: list[QueuedMessage] = []
     returned, ready = shelf.returned, shelf.ready
     while len(slots) < command.limit and (returned or ready):
         is_returned = bool(returned) and (not ready or returned[0][0] < ready[0].count)
@@ -145,8 +145,8 @@ def _next_available(shelf: SubQueue, command: ClearAvailable) -> list[Slot]:
     return slots
 
 
-def _free(source: Source, command: ClearCounts) -> list[Slot]:
-    slots: list[Slot] = []
+def _free(source: Source, command: PurgeCounts) -> list[QueuedMessage]:
+    slots: list[QueuedMessage] = []
     for count in command.counts:
         slot = source.by_count.get(count)
         if slot is None or is_held(source, slot):

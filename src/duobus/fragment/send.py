@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from duobus.errors import ServiceBusError, TransactionRolledBack
 from duobus.fragment import duplicate_detection as duplicates
 from duobus.fragment.commands import Command, Run
-from duobus.fragment.message import MAIN, SCHEDULED, TRANSFER, Slot, stored_state
+from duobus.fragment.message import MAIN, SCHEDULED, TRANSFER, QueuedMessage, stored_state
 from duobus.fragment.sessions.delivery_batches import place_new
 from duobus.fragment.source import check_room
 from duobus.fragment.topics import fanout
-from duobus.model.metadata import Special, encoded_all
+from duobus.model.metadata import MessageMetadata, encoded_all
 from duobus.storage.interface import CommitBatch, Put
 
 if TYPE_CHECKING:
@@ -98,8 +98,8 @@ def apply_reserved(source: Source, run: ReservedRun, now_ms: int, commit: Commit
     for index, payload in enumerate(batch.payloads):
         if index in dropped:
             continue
-        slot = Slot(run.first_count + index, payload, now_ms)
-        slot.special = special = extra.get(index) or Special()
+        slot = QueuedMessage(run.first_count + index, payload, now_ms)
+        slot.special = special = extra.get(index) or MessageMetadata()
         slot.state = SCHEDULED
         run.slots.append(slot)
         run.size += len(payload)
@@ -121,7 +121,7 @@ def check(fragment: Fragment, source: Source, run: Run, now_ms: int) -> ServiceB
     return check_room(source, run, now_ms)
 
 
-def take_in(fragment: Fragment, source: Source, run: Run, now_ms: int, commit: CommitBatch) -> None:
+def apply_run(fragment: Fragment, source: Source, run: Run, now_ms: int, commit: CommitBatch) -> None:
     """Take a checked run in."""
     if isinstance(run, ReservedRun):
         apply_reserved(source, run, now_ms, commit)
@@ -132,7 +132,7 @@ def take_in(fragment: Fragment, source: Source, run: Run, now_ms: int, commit: C
         fanout.publish(fragment, fragment.topic, run, now_ms, commit)
 
 
-def with_specials(source: Source, run: Run, indices: list[int] | None, now_ms: int, put: Put) -> None:
+def attach_metadata(source: Source, run: Run, indices: list[int] | None, now_ms: int, put: Put) -> None:
     """Attach the specials of a batch to the run's slots, count them, and give the store its form of them."""
     every = run.batch.sessions
     if every is not None:
@@ -148,7 +148,7 @@ def with_specials(source: Source, run: Run, indices: list[int] | None, now_ms: i
 
 
 def _mixed(
-    extra: dict[int, Special], run: Run, indices: list[int] | None, now_ms: int
+    extra: dict[int, MessageMetadata], run: Run, indices: list[int] | None, now_ms: int
 ) -> dict[int, tuple[int, int, bytes | None]]:
     """By position in the run."""
     specials: dict[int, tuple[int, int, bytes | None]] = {}
@@ -167,7 +167,7 @@ def _mixed(
     return specials
 
 
-def into_sessions(fragment: Fragment, source: Source, slots: list[Slot], size: int) -> None:
+def into_sessions(fragment: Fragment, source: Source, slots: list[QueuedMessage], size: int) -> None:
     """Make new messages available that have a session and nothing else: ``Fragment.place`` for all of them."""
     first = slots[0].count
     source.by_count.update(zip(range(first, first + len(slots)), slots, strict=True))

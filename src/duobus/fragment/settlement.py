@@ -27,13 +27,13 @@ from duobus.fragment.message import (
     DEFERRED,
     MAIN,
     RESERVED,
-    Slot,
+    QueuedMessage,
     state_of,
     stored_state,
     sub_queue_of,
 )
 from duobus.fragment.sessions import sessions
-from duobus.model.metadata import Special, encoded, own
+from duobus.model.metadata import MessageMetadata, encoded, own
 from duobus.storage.interface import CommitBatch, Put
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _find_locked(source: Source, command: SettleBatch) -> None:
 
 
 def _apply_other(
-    fragment: Fragment, source: Source, slot: Slot, command: SettleBatch, now_ms: int, commit: CommitBatch
+    fragment: Fragment, source: Source, slot: QueuedMessage, command: SettleBatch, now_ms: int, commit: CommitBatch
 ) -> None:
     detail = command.detail
     if detail is not None and detail.properties:
@@ -134,7 +134,7 @@ def _apply_other(
             # In a dead-letter queue the count stays what it was (contract chapter E, 8.4).
             slot.deliveries += 1
         if fragment.worn_out(source, slot):
-            dead_letter(source, slot, MAX_DELIVERY_COUNT_EXCEEDED, worn_out_text(source))
+            dead_letter(source, slot, MAX_DELIVERY_COUNT_EXCEEDED, exhausted_text(source))
         elif fragment.lapsed(source, slot, now_ms) and source.settings.dead_letter_on_expiration:
             dead_letter(source, slot, TTL_EXPIRED, TTL_TEXT)
         else:
@@ -168,7 +168,7 @@ def release(fragment: Fragment, source: Source, command: SettleBatch, now_ms: in
     command.slots = []
 
 
-def _uncount_all(source: Source, slots: list[Slot]) -> int:
+def _uncount_all(source: Source, slots: list[QueuedMessage]) -> int:
     """``Source.uncount`` for the hot end of every message's life; returns the bytes of all."""
     numbers = source.numbers
     for state in filter(None, map(_STATE, slots)):
@@ -180,7 +180,7 @@ def _uncount_all(source: Source, slots: list[Slot]) -> int:
     return size
 
 
-def _forget_all(source: Source, slots: list[Slot], size: int) -> None:
+def _forget_all(source: Source, slots: list[QueuedMessage], size: int) -> None:
     """``Source.forget`` for a list of so many bytes."""
     by_count = source.by_count
     for count in map(_COUNT, slots):
@@ -195,7 +195,7 @@ def apply_housekeeping(
 ) -> None:
     """Dead-letter, remove and activate what time has caught up with."""
     for slot in command.exhausted:
-        dead_letter(source, slot, MAX_DELIVERY_COUNT_EXCEEDED, worn_out_text(source))
+        dead_letter(source, slot, MAX_DELIVERY_COUNT_EXCEEDED, exhausted_text(source))
         change(source, slot, commit, deliveries=slot.deliveries)
     if source.settings.dead_letter_on_expiration:
         for slot in command.expired:
@@ -213,9 +213,9 @@ def _apply_due(source: Source, command: Housekeeping, now_ms: int, commit: Commi
     first = source.next_count
     specials: dict[int, tuple[int, int, bytes | None]] = {}
     for old in command.due:
-        slot = Slot(source.next_count, old.payload, now_ms)
+        slot = QueuedMessage(source.next_count, old.payload, now_ms)
         source.next_count += 1
-        special = Special.decode(old.special.encode()) if old.special is not None else Special()
+        special = MessageMetadata.decode(old.special.encode()) if old.special is not None else MessageMetadata()
         special.enqueued_sequence_number = fragment_number << 48 | old.count
         slot.special = special
         # The sender's annotation is shown as it was sent, but it no longer schedules anything.
@@ -245,7 +245,7 @@ def release_housekeeping(fragment: Fragment, source: Source, command: Housekeepi
     fragment.release_rare(source, command.due_slots)
 
 
-def dead_letter(source: Source, slot: Slot, reason: str | None, description: str | None) -> None:
+def dead_letter(source: Source, slot: QueuedMessage, reason: str | None, description: str | None) -> None:
     """Turn a message into a dead letter: one record, atomic by nature (I23)."""
     source.counted(slot.state, -1)
     slot.state = state_of(DEAD_LETTER, ACTIVE)
@@ -256,7 +256,7 @@ def dead_letter(source: Source, slot: Slot, reason: str | None, description: str
     special.description = description[:DEAD_LETTER_TEXT_MAX] if description is not None else None
 
 
-def overlay(slot: Slot, properties: dict[str, Any]) -> None:
+def overlay(slot: QueuedMessage, properties: dict[str, Any]) -> None:
     """Lay application properties over the message's own; the bytes that came stay as they are (design 3.12)."""
     special = slot.special = own(slot.special)
     merged: dict[str, Any] = {}
@@ -266,20 +266,20 @@ def overlay(slot: Slot, properties: dict[str, Any]) -> None:
     special.overlay = encode(merged)
 
 
-def change(source: Source, slot: Slot, commit: CommitBatch, *, deliveries: int) -> None:
+def change(source: Source, slot: QueuedMessage, commit: CommitBatch, *, deliveries: int) -> None:
     """Write a message's new state into a commit, its delivery count included."""
     write(source, slot, commit, deliveries=deliveries)
     source.touched.pop(slot.count, None)
 
 
-def write(source: Source, slot: Slot, commit: CommitBatch, *, deliveries: int) -> None:
+def write(source: Source, slot: QueuedMessage, commit: CommitBatch, *, deliveries: int) -> None:
     """Write a message's row into a commit."""
     special = encoded(slot.special) if slot.special is not None else None
     state = stored_state(slot.state, slot.special)
     commit.changes.append((source.source_key, slot.count, state, deliveries, special))
 
 
-def removals(source: Source, slots: list[Slot], commit: CommitBatch) -> None:
+def removals(source: Source, slots: list[QueuedMessage], commit: CommitBatch) -> None:
     """Write the removal of messages into a commit, neighbours as one range."""
     if not slots:
         return
@@ -299,7 +299,7 @@ def removals(source: Source, slots: list[Slot], commit: CommitBatch) -> None:
     removed.append((key, first, last))
 
 
-def worn_out_text(source: Source) -> str:
+def exhausted_text(source: Source) -> str:
     """The description under which a message leaves that was delivered too often."""
     return (
         "Message could not be consumed after "

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from duobus.errors import QuotaExceeded, ServiceBusError
 from duobus.fragment import duplicate_detection as duplicates
-from duobus.fragment.duplicate_detection import History
-from duobus.fragment.forward_dedup import Ledger
+from duobus.fragment.duplicate_detection import DuplicateHistory
+from duobus.fragment.forward_dedup import ForwardDedup
 from duobus.fragment.message import (
     DEFERRED,
     GONE,
@@ -23,9 +23,9 @@ from duobus.fragment.message import (
     SCHEDULED,
     SUB_QUEUES,
     TRANSFER,
-    Slot,
+    QueuedMessage,
     kind_of,
-    slot_like,
+    message_like,
     sub_queue_of,
 )
 from duobus.fragment.sessions.delivery_counts import FirstDeliveries
@@ -45,7 +45,7 @@ PAGE_COUNT: Final = 4_096
 _COUNTERS: Final = struct.Struct(">6q")
 
 
-def _stands(slot: Slot | None, expires_ms: int) -> bool:
+def _stands(slot: QueuedMessage | None, expires_ms: int) -> bool:
     """Whether an entry of the expiry index still speaks of a message."""
     return slot is not None and slot.expires_ms == expires_ms
 
@@ -121,8 +121,8 @@ class SubQueue:
     __slots__ = ("promised", "ready", "returned", "stale")
 
     def __init__(self) -> None:
-        self.ready: deque[Slot] = deque()
-        self.returned: list[tuple[int, Slot]] = []
+        self.ready: deque[QueuedMessage] = deque()
+        self.returned: list[tuple[int, QueuedMessage]] = []
         self.stale = 0
         self.promised = 0
 
@@ -130,7 +130,7 @@ class SubQueue:
         """Number of messages that a take would find."""
         return len(self.ready) + len(self.returned) - self.stale
 
-    def give_back(self, slot: Slot) -> None:
+    def give_back(self, slot: QueuedMessage) -> None:
         """Put a message back at its place in the order."""
         heappush(self.returned, (slot.count, slot))
 
@@ -141,7 +141,7 @@ class SubQueue:
         heapify(self.returned)
         self.stale = 0
 
-    def take(self, limit: int) -> list[Slot]:
+    def take(self, limit: int) -> list[QueuedMessage]:
         """Take up to ``limit`` messages off, lowest count first."""
         ready = self.ready
         if not self.returned and not self.stale:
@@ -248,17 +248,17 @@ class Source:
         self.settings = settings
         self.next_count = 1
         self.highest_delivered = 0
-        self.by_count: dict[int, Slot] = {}
+        self.by_count: dict[int, QueuedMessage] = {}
         self.sub_queues = [SubQueue() for _ in range(SUB_QUEUES)]
-        self.locks: dict[int, Slot] = {}
+        self.locks: dict[int, QueuedMessage] = {}
         self.ends: dict[int, deque[tuple[int, int, int]]] = {}
         self.renewed: dict[int, int] = {}
         self.expiring: list[tuple[int, int]] = []
         self.scheduled: list[tuple[int, int]] = []
         self.delayed: list[tuple[int, int]] = []
-        self.touched: dict[int, Slot] = {}
+        self.touched: dict[int, QueuedMessage] = {}
         self.firsts = FirstDeliveries()
-        self.worn: list[Slot] = []
+        self.worn: list[QueuedMessage] = []
         self.numbers = [0] * (SUB_QUEUES + 2)
         self.bytes = 0
         self.cold_first = 0
@@ -270,11 +270,11 @@ class Source:
         self.is_paging = False
         self.missing = 0
         self.cold_due: list[int] = []
-        self.history = None if settings.duplicate_window_ms is None else History()
+        self.history = None if settings.duplicate_window_ms is None else DuplicateHistory()
         self.sessions = Sessions() if settings.requires_session else None
-        self.transfers: dict[str, list[tuple[int, Slot]]] = {}
+        self.transfers: dict[str, list[tuple[int, QueuedMessage]]] = {}
         self.transferring = 0
-        self.ledger = Ledger()
+        self.ledger = ForwardDedup()
         self.doubt_below = 0
         self.inherited = 0
         self.elsewhere: set[int] = set()
@@ -306,18 +306,18 @@ class Source:
             *numbers, self.bytes = _COUNTERS.unpack(counters)
             self.numbers = list(numbers)
 
-    def keep(self, slot: Slot) -> None:
+    def keep(self, slot: QueuedMessage) -> None:
         """Hold a message in memory."""
         self.by_count[slot.count] = slot
         self.resident_bytes += len(slot.payload)
 
-    def forget(self, slot: Slot) -> None:
+    def forget(self, slot: QueuedMessage) -> None:
         """Drop a message from memory whose removal is durable."""
         del self.by_count[slot.count]
         self.resident_bytes -= len(slot.payload)
         slot.expires_ms = 0
 
-    def uncount(self, slots: Iterable[Slot]) -> None:
+    def uncount(self, slots: Iterable[QueuedMessage]) -> None:
         """Take messages out of the numbers: their removal is decided."""
         for slot in slots:
             self.counted(slot.state, -1)
@@ -390,7 +390,7 @@ class Source:
                     end for end in ends if any(lock in locks for lock in range(end[1], end[1] + end[2]))
                 )
 
-    def withdraw(self, slot: Slot) -> Slot:
+    def withdraw(self, slot: QueuedMessage) -> QueuedMessage:
         """Take an available message out of the middle of its list and return its successor.
 
         The old slot stays behind as GONE until its list comes across it, so this costs no search.
@@ -399,7 +399,7 @@ class Source:
             self.sessions.withdrawn(slot)
             return slot
         self.sub_queues[sub_queue_of(slot.state)].stale += 1
-        successor = slot_like(slot)
+        successor = message_like(slot)
         successor.deliveries = slot.deliveries
         successor.state = slot.state
         successor.special = slot.special

@@ -15,7 +15,7 @@ from duobus.codec.encoder import encode
 from duobus.errors import InternalError, ServiceBusError
 from duobus.fragment import forward_dedup
 from duobus.fragment.commands import Command, Housekeeping
-from duobus.fragment.forward_dedup import Forget, Record, forget, record
+from duobus.fragment.forward_dedup import ForgetForwarded, RecordForwarded, forget, record
 from duobus.fragment.message import (
     ACTIVE,
     DEAD_LETTER,
@@ -25,8 +25,8 @@ from duobus.fragment.message import (
     RESERVED,
     TRANSFER,
     TRANSFER_DEAD_LETTER,
-    CopySlot,
-    Slot,
+    QueuedCopy,
+    QueuedMessage,
     kind_of,
     state_of,
     stored_state,
@@ -35,7 +35,7 @@ from duobus.fragment.message import (
 from duobus.fragment.paged_tail import effective_ttl
 from duobus.fragment.settlement import change, removals
 from duobus.fragment.source import over_quota
-from duobus.model.metadata import Special, Way
+from duobus.model.metadata import MessageMetadata, TransferRoute
 from duobus.model.overlay import Overlay
 from duobus.storage.interface import CommitBatch, Put
 
@@ -56,7 +56,7 @@ _TEXT_MAX: Final = 4096
 _TRANSFER_DEAD: Final = state_of(TRANSFER_DEAD_LETTER, ACTIVE)
 
 
-class Departure(Command):
+class TransferCommand(Command):
     """Parent of what becomes of messages that were taken.
 
     Attributes:
@@ -65,7 +65,7 @@ class Departure(Command):
 
     __slots__ = ("slots",)
 
-    def __init__(self, handle: Any, source_no: int, reply: Mailbox | None, slots: list[Slot]) -> None:
+    def __init__(self, handle: Any, source_no: int, reply: Mailbox | None, slots: list[QueuedMessage]) -> None:
         super().__init__(handle, source_no, reply)
         self.slots = slots
 
@@ -86,7 +86,7 @@ class Departure(Command):
         raise NotImplementedError
 
 
-class Depart(Departure):
+class RemoveTransferred(TransferCommand):
     """Remove messages: their destination has them, or takes them in the same commit."""
 
     __slots__ = ()
@@ -106,7 +106,7 @@ class Depart(Departure):
             source.elsewhere.difference_update([slot.count for slot in self.slots])
 
 
-class Divert(Departure):
+class DeadLetterTransfer(TransferCommand):
     """Move messages that cannot be forwarded to the transfer dead-letter queue.
 
     Attributes:
@@ -117,7 +117,14 @@ class Divert(Departure):
     __slots__ = ("description", "reason")
 
     def __init__(
-        self, handle: Any, source_no: int, reply: Mailbox | None, slots: list[Slot], *, reason: str, description: str
+        self,
+        handle: Any,
+        source_no: int,
+        reply: Mailbox | None,
+        slots: list[QueuedMessage],
+        *,
+        reason: str,
+        description: str,
     ) -> None:
         super().__init__(handle, source_no, reply, slots)
         self.reason = reason[:_TEXT_MAX]
@@ -127,7 +134,7 @@ class Divert(Departure):
         """See Departure."""
         for slot in self.slots:
             slot.lock = RESERVED
-            _divert(source, slot, self)
+            _dead_letter_transfer(source, slot, self)
             change(source, slot, commit, deliveries=slot.deliveries)
 
     def release(self, fragment: Fragment, source: Source) -> None:
@@ -140,7 +147,7 @@ class Divert(Departure):
 # -- taking and giving back -------------------------------------------------------------------------------------
 
 
-def take(source: Source, sub_queue: int, limit: int, size: int) -> list[Slot]:
+def take(source: Source, sub_queue: int, limit: int, size: int) -> list[QueuedMessage]:
     """Take available messages of a sub-queue off, in order: at most ``limit``, until they have ``size`` bytes."""
     if sub_queue == MAIN and source.sessions is not None:
         return _take_of_sessions(source, source.sessions, limit, size)
@@ -165,9 +172,9 @@ def has_available(source: Source, sub_queue: int) -> bool:
     return source.sub_queues[sub_queue].available() > 0
 
 
-def _take_of_sessions(source: Source, sessions: Sessions, limit: int, size: int) -> list[Slot]:
+def _take_of_sessions(source: Source, sessions: Sessions, limit: int, size: int) -> list[QueuedMessage]:
     """The same of messages of sessions: the oldest first, whatever its session, and none that somebody holds."""
-    slots: list[Slot] = []
+    slots: list[QueuedMessage] = []
     while len(slots) < limit and size > 0:
         found = sessions.next_free(source)
         if found is None:
@@ -181,10 +188,10 @@ def _take_of_sessions(source: Source, sessions: Sessions, limit: int, size: int)
     return slots
 
 
-def take_transfers(source: Source, destination: str, limit: int, size: int) -> list[Slot]:
+def take_transfers(source: Source, destination: str, limit: int, size: int) -> list[QueuedMessage]:
     """The same of what was sent via this entity to ``destination``, a path in lower case."""
     waiting = source.transfers.get(destination)
-    slots: list[Slot] = []
+    slots: list[QueuedMessage] = []
     while waiting and len(slots) < limit and size > 0:
         slot = heappop(waiting)[1]
         slot.lock = FORWARDING
@@ -195,19 +202,19 @@ def take_transfers(source: Source, destination: str, limit: int, size: int) -> l
     return slots
 
 
-def place_transfer(fragment: Fragment, source: Source, slot: Slot) -> None:
+def place_transfer(fragment: Fragment, source: Source, slot: QueuedMessage) -> None:
     """Put a message into the transfer queue of its destination."""
-    path = _way_of(slot.special).to
+    path = _route_of(slot.special).to
     assert path is not None
     heappush(source.transfers.setdefault(path.lower(), []), (slot.count, slot))
     fragment.fresh.add((source.source_no, TRANSFER))
 
 
-def give_back(fragment: Fragment, source: Source, slots: list[Slot], now_ms: int) -> list[Command]:
+def give_back(fragment: Fragment, source: Source, slots: list[QueuedMessage], now_ms: int) -> list[Command]:
     """Put messages back where they were; those that ran out of life meanwhile expire. Returns what needs a commit."""
     keeping = Housekeeping(fragment.handle, source.source_no)
     for slot in slots:
-        if fragment.lapsed(source, slot, now_ms) and not forward_dedup.holds(source, slot.count):
+        if fragment.lapsed(source, slot, now_ms) and not forward_dedup.is_in_doubt(source, slot.count):
             slot.lock = RESERVED
             keeping.expired.append(slot)
         else:
@@ -219,25 +226,25 @@ def give_back(fragment: Fragment, source: Source, slots: list[Slot], now_ms: int
 # -- commands ---------------------------------------------------------------------------------------------------
 
 
-def check(source: Source, command: Departure) -> ServiceBusError | None:
+def check(source: Source, command: TransferCommand) -> ServiceBusError | None:
     """Say why a departure cannot be done, or None."""
     return command.fault(source)
 
 
 def apply(source: Source, command: Command, now_ms: int, commit: CommitBatch) -> None:
     """Write down what becomes of the messages."""
-    if isinstance(command, Departure):
+    if isinstance(command, TransferCommand):
         command.apply(source, now_ms, commit)
-    elif isinstance(command, Record):
+    elif isinstance(command, RecordForwarded):
         record(source, command, now_ms, commit)
     else:
-        assert isinstance(command, Forget)
+        assert isinstance(command, ForgetForwarded)
         forget(source, command, commit)
 
 
-def _divert(source: Source, slot: Slot, command: Divert) -> None:
+def _dead_letter_transfer(source: Source, slot: QueuedMessage, command: DeadLetterTransfer) -> None:
     source.counted(slot.state, -1)
-    special = slot.special = slot.special or Special()
+    special = slot.special = slot.special or MessageMetadata()
     if sub_queue_of(slot.state) == DEAD_LETTER:
         # Why it was dead-lettered stays with it as properties of its own, under the reason why it stays here.
         _keep_reason(special)
@@ -248,7 +255,7 @@ def _divert(source: Source, slot: Slot, command: Divert) -> None:
     special.description = command.description
 
 
-def release(fragment: Fragment, source: Source, command: Departure) -> None:
+def release(fragment: Fragment, source: Source, command: TransferCommand) -> None:
     """It is durable."""
     command.release(fragment, source)
 
@@ -256,7 +263,7 @@ def release(fragment: Fragment, source: Source, command: Departure) -> None:
 # -- what a message is at its destination -----------------------------------------------------------------------
 
 
-def onward(slot: Slot, fragment_number: int, path: str, default_ttl_ms: int | None) -> Special:
+def onward(slot: QueuedMessage, fragment_number: int, path: str, default_ttl_ms: int | None) -> MessageMetadata:
     """What is rare about a message when it has been forwarded; its bytes are those of ``onward_payload``.
 
     Kept are keys, session, header, annotations, overlay, and the number that it was first given (contract 8.3). Its
@@ -270,10 +277,10 @@ def onward(slot: Slot, fragment_number: int, path: str, default_ttl_ms: int | No
         default_ttl_ms: That entity's.
     """
     old = slot.special or _ORDINARY
-    way = _way_of(slot.special)
+    way = _route_of(slot.special)
     # A copy was first given its number by the topic.
-    first = slot.origin if isinstance(slot, CopySlot) else slot.count
-    new = Special(
+    first = slot.origin if isinstance(slot, QueuedCopy) else slot.count
+    new = MessageMetadata(
         ttl_ms=effective_ttl(old.ttl_ms, default_ttl_ms),
         scheduled_ms=old.scheduled_ms,
         partition_key=old.partition_key,
@@ -285,7 +292,7 @@ def onward(slot: Slot, fragment_number: int, path: str, default_ttl_ms: int | No
         overlay=old.overlay,
         enqueued_sequence_number=old.enqueued_sequence_number or fragment_number << 48 | first,
         dead_letter_source=old.dead_letter_source,
-        way=Way(way.hops + 1),
+        way=TransferRoute(way.hops + 1),
         durable=old.durable,
         delivery_annotations=old.delivery_annotations,
         has_expiry=old.has_expiry,
@@ -302,7 +309,7 @@ def onward(slot: Slot, fragment_number: int, path: str, default_ttl_ms: int | No
     return new
 
 
-def onward_payload(slot: Slot) -> bytes:
+def onward_payload(slot: QueuedMessage) -> bytes:
     """The bytes of a message when it is forwarded: those that came, with what a rule's action changed on this copy.
 
     The change is put in here and not handed on beside them, because a destination knows the message as it is now: its
@@ -314,16 +321,16 @@ def onward_payload(slot: Slot) -> bytes:
     return Overlay.decode(special.changes).apply_to(slot.payload)
 
 
-def hops_of(special: Special) -> int:
+def hops_of(special: MessageMetadata) -> int:
     """How often a message has been forwarded."""
-    return _way_of(special).hops
+    return _route_of(special).hops
 
 
-def _way_of(special: Special | None) -> Way:
+def _route_of(special: MessageMetadata | None) -> TransferRoute:
     return _NO_WAY if special is None or special.way is None else special.way
 
 
-def _keep_reason(special: Special) -> None:
+def _keep_reason(special: MessageMetadata) -> None:
     """Turn the reason of a dead letter into properties that the message keeps."""
     properties: dict[str, Any] = {}
     if special.overlay is not None:
@@ -336,8 +343,8 @@ def _keep_reason(special: Special) -> None:
     special.reason = special.description = None
 
 
-_ORDINARY: Final = Special()
-_NO_WAY: Final = Way()
+_ORDINARY: Final = MessageMetadata()
+_NO_WAY: Final = TransferRoute()
 
 
 # Moving inside a fragment: messages are taken by number, and others are put straight into a sub-queue.
@@ -349,7 +356,7 @@ _NO_WAY: Final = Way()
 _MOVABLE: Final = (ACTIVE, DEFERRED)
 
 
-class Enter(Departure):
+class InsertMessages(TransferCommand):
     """Put messages into a sub-queue of a source, under new numbers.
 
     Attributes:
@@ -367,7 +374,7 @@ class Enter(Departure):
         source_no: int,
         reply: Mailbox | None,
         payloads: list[bytes],
-        specials: list[Special],
+        specials: list[MessageMetadata],
         sub_queue: int,
         *,
         grows: bool,
@@ -393,7 +400,7 @@ class Enter(Departure):
         rows: dict[int, tuple[int, int, bytes | None]] = {}
         for index, payload in enumerate(self.payloads):
             special = self.specials[index]
-            slot = Slot(first + index, payload, now_ms)
+            slot = QueuedMessage(first + index, payload, now_ms)
             slot.state = state
             slot.special = special
             rows[index] = (stored_state(state, special), 0, special.encode())
@@ -411,9 +418,9 @@ class Enter(Departure):
         fragment.release_rare(source, self.slots)
 
 
-def take_counts(source: Source, sub_queue: int, counts: Iterable[int]) -> list[Slot]:
+def take_counts(source: Source, sub_queue: int, counts: Iterable[int]) -> list[QueuedMessage]:
     """Take those messages of a sub-queue off that nobody has; they stand in no list until they leave or are back."""
-    slots: list[Slot] = []
+    slots: list[QueuedMessage] = []
     for count in counts:
         slot = source.by_count.get(count)
         if slot is None or slot.lock or sub_queue_of(slot.state) != sub_queue or kind_of(slot.state) not in _MOVABLE:

@@ -38,7 +38,7 @@ def protocol_of(data: bytes) -> int:
     return AMQP
 
 
-class Switch(asyncio.Protocol):
+class ProtocolSwitch(asyncio.Protocol):
     """The protocol of a connection until its first bytes have told what it is.
 
     Args:
@@ -49,7 +49,7 @@ class Switch(asyncio.Protocol):
 
     __slots__ = ("_amqp", "_data", "_http", "_timer", "_transport", "_undecided")
 
-    def __init__(self, amqp: ProtocolFactory, http: ProtocolFactory, undecided: set[Switch]) -> None:
+    def __init__(self, amqp: ProtocolFactory, http: ProtocolFactory, undecided: set[ProtocolSwitch]) -> None:
         self._amqp = amqp
         self._http = http
         self._undecided = undecided

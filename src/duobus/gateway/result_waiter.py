@@ -8,7 +8,7 @@ from typing import Any
 from duobus.model.batches import Mailbox
 
 
-class Waiting(Mailbox):
+class ResultWaiter(Mailbox):
     """Collects what the broker releases until there is enough of it."""
 
     __slots__ = ("_expected", "_future")

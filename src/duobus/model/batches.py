@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from duobus.errors import ServiceBusError
-    from duobus.model.metadata import SessionOnly, Special
+    from duobus.model.metadata import MessageMetadata, SessionMetadata
 
 
 class Mailbox:
@@ -73,8 +73,8 @@ class SendBatch:
         self.payloads = payloads
         self.keys: list[bytes | None] | None = None
         self.ids: list[bytes | None] | None = None
-        self.extra: dict[int, Special] | None = None
-        self.sessions: list[SessionOnly] | None = None
+        self.extra: dict[int, MessageMetadata] | None = None
+        self.sessions: list[SessionMetadata] | None = None
         self.bytes_total = sum(map(len, payloads))
         self.atomic = False
         self.ping = False

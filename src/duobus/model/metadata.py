@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Way(msgspec.Struct, array_like=True):
+class TransferRoute(msgspec.Struct, array_like=True):
     """How a message got where it is, and where it goes from there; together one member, for few messages have any.
 
     Attributes:
@@ -31,7 +31,7 @@ class Way(msgspec.Struct, array_like=True):
     scheduled_ms: int | None = None
 
 
-class Special(msgspec.Struct, array_like=True):
+class MessageMetadata(msgspec.Struct, array_like=True):
     """What is rare about one message; every member is None (or 0) when the message has none of it.
 
     The stored form is a MessagePack array in the order below. Members are only ever added at the end: a shorter
@@ -75,7 +75,7 @@ class Special(msgspec.Struct, array_like=True):
     enqueued_sequence_number: int | None = None
     dead_letter_source: str | None = None
     redeliver_at_ms: int | None = None
-    way: Way | None = None
+    way: TransferRoute | None = None
     changes: bytes | None = None
     deferred_in: int | None = None
     durable: bool | None = None
@@ -87,7 +87,7 @@ class Special(msgspec.Struct, array_like=True):
         return _ENCODER.encode(self)
 
     @staticmethod
-    def decode(data: bytes) -> Special:
+    def decode(data: bytes) -> MessageMetadata:
         """Return what ``encode`` was given.
 
         Raises:
@@ -99,37 +99,39 @@ class Special(msgspec.Struct, array_like=True):
             raise InternalError(f"The stored special part of a message cannot be read: {error}") from None
 
 
-class SessionOnly(Special, frozen=True):  # type: ignore[misc]
+class SessionMetadata(MessageMetadata, frozen=True):  # type: ignore[misc]
     """A session id and nothing else, which is all that is rare about most messages of a session.
 
     Messages share it, so it cannot be changed: see ``own``.
     """
 
 
-def own(special: Special | None) -> Special:
+def own(special: MessageMetadata | None) -> MessageMetadata:
     """The special of one message alone, to be changed."""
     if special is None:
-        return Special()
-    return Special(session_id=special.session_id) if type(special) is SessionOnly else special
+        return MessageMetadata()
+    return MessageMetadata(session_id=special.session_id) if type(special) is SessionMetadata else special
 
 
-def is_ordinary(special: Special | None) -> bool:
+def has_session_only(special: MessageMetadata | None) -> bool:
     """Whether a message has nothing rare but, perhaps, its session."""
-    return special is None or type(special) is SessionOnly or special == Special(session_id=special.session_id)
+    return (
+        special is None or type(special) is SessionMetadata or special == MessageMetadata(session_id=special.session_id)
+    )
 
 
 _SESSION_ID = attrgetter("session_id")
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(Special)
+_DECODER = msgspec.msgpack.Decoder(MessageMetadata)
 
 #: Stored forms of late: many messages have the same session.
 _ENCODED_MAX = 4096
 _ENCODED: dict[str | None, bytes] = {}
 
 
-def encoded(special: Special) -> bytes:
+def encoded(special: MessageMetadata) -> bytes:
     """``special.encode()``, without making it again for each message of a session."""
-    if type(special) is not SessionOnly:
+    if type(special) is not SessionMetadata:
         return special.encode()
     form = _ENCODED.get(special.session_id)
     if form is None:
@@ -139,7 +141,7 @@ def encoded(special: Special) -> bytes:
     return form
 
 
-def encoded_all(specials: Sequence[SessionOnly]) -> list[bytes]:
+def encoded_all(specials: Sequence[SessionMetadata]) -> list[bytes]:
     """``encoded`` of each."""
     forms = list(map(_ENCODED.get, map(_SESSION_ID, specials)))
     known = [form for form in forms if form is not None]

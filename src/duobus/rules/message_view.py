@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from duobus.codec import DecodeError, decode
 from duobus.codec.sections import APPLICATION_PROPERTIES, PROPERTIES, application_properties, find_section
-from duobus.model.metadata import Special
+from duobus.model.metadata import MessageMetadata
 from duobus.rules.effort import READ_BYTES, READ_COST, LongTexts, Meter, head_size
 from duobus.rules.property_reader import quick_properties, quick_user
 from duobus.rules.system_properties import (
@@ -37,7 +37,7 @@ _NOTHING_KNOWN: Final[list[Any]] = [None] * COUNT
 _IDS: Final = frozenset((FIELDS[MESSAGE_ID], FIELDS[CORRELATION_ID]))
 
 
-def fold(name: str) -> str:
+def casefold_name(name: str) -> str:
     """Return what names that differ in case only have in common."""
     return name.lower()
 
@@ -107,7 +107,7 @@ class MessageView:
     def __init__(
         self,
         payload: bytes,
-        special: Special | None = None,
+        special: MessageMetadata | None = None,
         enqueued_ms: int | None = None,
         sequence_number: int | None = None,
     ) -> None:

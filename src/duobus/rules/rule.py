@@ -13,7 +13,7 @@ from duobus.rules.language.compiler import Run, compile_filter
 from duobus.rules.language.literals import parse_parameters
 from duobus.rules.language.parser import parse_filter
 from duobus.rules.matching.index import Equalities, equalities_of
-from duobus.rules.message_view import fold
+from duobus.rules.message_view import casefold_name
 from duobus.rules.system_properties import DRAWS_ID, ENVELOPE, MESSAGE_ID, READS_ANY, READS_ID
 
 SQL: Final = "Sql"
@@ -141,5 +141,5 @@ def _compile_correlation(rule: Rule, description: RuleDescription) -> None:
     rule.test = test
     rule.sections |= test.sections
     rule.reads_id = MESSAGE_ID in fields
-    rule.names = frozenset([fold(field) for field in fields if isinstance(field, str)])
+    rule.names = frozenset([casefold_name(field) for field in fields if isinstance(field, str)])
     rule.equalities = {field: (key_of(value),) for field, value in fields.items()}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from duobus.errors import QuotaExceeded
-from duobus.model.metadata import Special
+from duobus.model.metadata import MessageMetadata
 from duobus.model.overlay import Overlay
 from duobus.rules.effort import EFFORT_MAX, READ_COST, EffortExceeded, Meter, head_size
 from duobus.rules.like import STEP
@@ -366,7 +366,7 @@ class RuleSet:
         self._shapes.start(is_on=by_names == APPLICATION_SECTION)
 
     def match_payload(
-        self, payload: bytes, special: Special | None, enqueued_ms: int | None, sequence_number: int | None
+        self, payload: bytes, special: MessageMetadata | None, enqueued_ms: int | None, sequence_number: int | None
     ) -> Match:
         """Return what ``match`` gives for the view of a message, which is only made when nothing like it was seen."""
         memo = self._memo

@@ -13,14 +13,14 @@ from duobus.auth.authorizer import Authorizer
 from duobus.broker import MessageBroker, Namespace, ScaleUnit
 from duobus.clock import Clock
 from duobus.cluster.directory import Directory
-from duobus.cluster.forwarding.connections import AmqpFerry
-from duobus.cluster.forwarding.endpoint import CrossingDesk
-from duobus.cluster.http.proxy import HttpPassing
+from duobus.cluster.forwarding.connections import AmqpClusterConnections
+from duobus.cluster.forwarding.endpoint import ForwardingEndpoint
+from duobus.cluster.http.proxy import HttpProxy
 from duobus.cluster.leases import NODES_MAX
 from duobus.cluster.node import ClusterNode, OpenStore
-from duobus.cluster.scale_unit import LeasedTime, OwningUnit
+from duobus.cluster.scale_unit import ClusteredScaleUnit, LeasedTime
 from duobus.errors import ConfigurationError, ServiceBusError, StoreFailed, StoreTooNew
-from duobus.gateway.amqp.server import AmqpDoor
+from duobus.gateway.amqp.server import AmqpServer
 from duobus.gateway.tls import client_context
 from duobus.model.descriptions import AccessRule, QueueDescription
 from duobus.server.composition import Server
@@ -34,7 +34,7 @@ from duobus.storage.catalog_rows import CatalogContents, NamespaceRow, StoreRow
 from duobus.storage.interface import CommitBatch, StoreContents, Tombstone
 from duobus.storage.offline.postgres_probe import held_or_unknown
 from duobus.storage.offline.postgres_search import Finder
-from duobus.storage.postgres.address import Place, parse
+from duobus.storage.postgres.address import PostgresAddress, parse
 from duobus.storage.postgres.store import PostgresStore
 from duobus.storage.sqlite.checkpoint import CheckpointThread
 from duobus.storage.writers import StoreWriter
@@ -50,7 +50,7 @@ class LeasedStore(PostgresStore):
         is_mine: Whether this server may act for the store now; asked in the store's thread.
     """
 
-    def __init__(self, place: Place, store_id: int, *, must_exist: bool, is_mine: Callable[[], bool]) -> None:
+    def __init__(self, place: PostgresAddress, store_id: int, *, must_exist: bool, is_mine: Callable[[], bool]) -> None:
         # Whoever had it before has lost its lease, though its session may last: it is ended.
         super().__init__(place, store_id, must_exist=must_exist, take_over=True)
         self._is_mine = is_mine
@@ -78,15 +78,15 @@ class LeasedStore(PostgresStore):
 # Forwarding between the servers of one catalog: the parts of it, put together.
 
 
-def open_crossing(door: AmqpDoor, unit: OwningUnit, node: ClusterNode, clock: Clock) -> None:
+def open_cluster_forwarding(door: AmqpServer, unit: ClusteredScaleUnit, node: ClusterNode, clock: Clock) -> None:
     """From now on messages are forwarded to entities of other servers, and taken in from these."""
 
     def rules(namespace: str) -> Iterable[AccessRule]:
         rows = unit.directory.contents.namespaces
         return next((row.rules for row in rows if row.name.lower() == namespace.lower()), ())
 
-    unit.courier.connect(node, AmqpFerry(node.node_id, node.context, clock, rules))
-    door.crossing = CrossingDesk(unit.intake, rules)
+    unit.courier.connect(node, AmqpClusterConnections(node.node_id, node.context, clock, rules))
+    door.crossing = ForwardingEndpoint(unit.intake, rules)
 
 
 #: How long a start waits for another server that prepares the same catalog, in tries and seconds between them.
@@ -94,7 +94,7 @@ _TRIES: Final = 100
 _TRY_S: Final = 0.1
 
 
-class JoinedServer(Server):
+class ClusterServer(Server):
     """A server that shares its catalog, and runs those stores whose leases it has.
 
     Attributes:
@@ -107,7 +107,7 @@ class JoinedServer(Server):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         #: Store id to the address of its database that this server was given.
-        self._bases: dict[int, Place] = {}
+        self._bases: dict[int, PostgresAddress] = {}
         #: What databases hold whose addresses are written otherwise than in the catalog.
         self._held: dict[str, set[int]] = {}
 
@@ -117,7 +117,7 @@ class JoinedServer(Server):
 
     def _make_unit(self) -> ScaleUnit:
         settings = self.settings
-        unit = OwningUnit(self._catalog, self._store_event, settings.quotas, self._entropy.uuid, self._time)
+        unit = ClusteredScaleUnit(self._catalog, self._store_event, settings.quotas, self._entropy.uuid, self._time)
         unit.spreading.is_wanted = settings.spread
         return unit
 
@@ -133,7 +133,7 @@ class JoinedServer(Server):
         """Prepare the catalog, alone; the stores come with their leases."""
         catalog = self._catalog
         assert isinstance(catalog, PostgresCatalog)
-        assert isinstance(self.unit, OwningUnit)
+        assert isinstance(self.unit, ClusteredScaleUnit)
         try:
             for _ in range(_TRIES):
                 if catalog.begin_alone():
@@ -193,7 +193,7 @@ class JoinedServer(Server):
             # The schema first, then the catalog: a store that the catalog knows is never created again as empty.
             self._catalog.add_store(number, place.url)
 
-    def _known_at(self, base: Place, rows: Sequence[StoreRow]) -> StoreRow | None:
+    def _known_at(self, base: PostgresAddress, rows: Sequence[StoreRow]) -> StoreRow | None:
         """One of these stores that is in the database of an address, however that is written."""
         for row in rows:
             if parse(row.path).server == base.server:
@@ -210,7 +210,7 @@ class JoinedServer(Server):
     async def _open_listeners(self, authorizer: Authorizer) -> None:
         settings = self.settings
         assert settings.join is not None
-        assert isinstance(self.unit, OwningUnit)
+        assert isinstance(self.unit, ClusteredScaleUnit)
         me = NodeEntry(str(self._entropy.uuid()), "", "", is_leaving=False)
         self.node = ClusterNode(
             me,
@@ -223,10 +223,10 @@ class JoinedServer(Server):
             context=self._context,
         )
         self.door.whereabouts = self.node
-        open_crossing(self.door, self.unit, self.node, self._clock)
+        open_cluster_forwarding(self.door, self.unit, self.node, self._clock)
         await super()._open_listeners(authorizer)
         self.unit.seen = partial(self._see_rules, authorizer)
-        self.rest.pass_on(HttpPassing(self.node, authorizer, self._clock))
+        self.rest.pass_on(HttpProxy(self.node, authorizer, self._clock))
         host = settings.advertise or settings.host
         host = f"[{host}]" if ":" in host else host
         amqp = self.port("amqp" if settings.cluster_ca is None else "tls")
@@ -283,7 +283,7 @@ class JoinedServer(Server):
 
         return OpenStore(broker, stop)
 
-    def _place_of(self, row: StoreRow) -> Place:
+    def _place_of(self, row: StoreRow) -> PostgresAddress:
         """Where a store is, with the password that this server was given for its database."""
         join = self.settings.join
         assert join is not None
@@ -293,7 +293,7 @@ class JoinedServer(Server):
 
     async def _create_in(self, store_id: int) -> None:
         """Create what the configuration asks for and is missing, as far as it belongs into a store that was got."""
-        assert isinstance(self.unit, OwningUnit)
+        assert isinstance(self.unit, ClusteredScaleUnit)
         for config in self.settings.namespaces:
             belongs = self.unit.directory.store_for_new
             part = NamespaceConfig(

@@ -16,7 +16,7 @@ from duobus.broker.store_probes import StoreProbes
 from duobus.clock import AHEAD_MAX_MS, BrokerTime, Clock, Entropy
 from duobus.errors import ConfigurationError, ServiceBusError, StoreFailed, StoreForeign, StoreTooNew
 from duobus.gateway.amqp.byte_budget import ByteBudget
-from duobus.gateway.amqp.server import AmqpDoor
+from duobus.gateway.amqp.server import AmqpServer
 from duobus.gateway.listener import Listener, TlsSource
 from duobus.gateway.protocol_switch import ProtocolFactory
 from duobus.model.descriptions import ALL_RIGHTS, EMULATOR, AccessRule, QueueDescription, TopicDescription
@@ -37,9 +37,9 @@ from duobus.storage.drill import HEALTHY, DrillStore
 from duobus.storage.folder_lock import FolderLock
 from duobus.storage.interface import MessagingStore
 from duobus.storage.offline.store_search import finder
-from duobus.storage.postgres.address import Place
+from duobus.storage.postgres.address import PostgresAddress
 from duobus.storage.sqlite.checkpoint import CheckpointThread
-from duobus.storage.writer_pool import Crew
+from duobus.storage.writer_pool import WriterPool
 from duobus.storage.writers import StoppableWriter, StoreWriter
 from duobus.telemetry.audit_log import DELETE, DONE, AuditLog, AuditTrail, Change
 from duobus.telemetry.logs import Log
@@ -108,7 +108,7 @@ class Server:
         self._catalog: Catalog = self._make_catalog()
         self._writers: list[StoppableWriter] = []
         #: Disk to the threads of the stores on it.
-        self._crews: dict[int, Crew] = {}
+        self._crews: dict[int, WriterPool] = {}
         self._checkpoints: list[CheckpointThread] = []
         self.drills: dict[int, DrillStore] = {}
         self.unit = self._make_unit()
@@ -162,7 +162,7 @@ class Server:
             await self.tokens.start()
         authorizer = Authorizer(rules, self.tokens.verifier if self.tokens else None)
         self.default = namespaces[0]
-        self.door = AmqpDoor(
+        self.door = AmqpServer(
             self.unit,
             authorizer,
             clock=self._clock,
@@ -324,7 +324,7 @@ class Server:
                 self._catalog.add_store(store_id, planned.path)
             self.unit.brokers[store_id] = broker
 
-    def _tell_of_stores(self, places: Sequence[Place]) -> None:
+    def _tell_of_stores(self, places: Sequence[PostgresAddress]) -> None:
         """Name the stores beside which a new catalog makes its own: the lost catalog may have been theirs."""
         for place in {place.url: place for place in places if place.schema is None}.values():
             # What cannot be reached now is told of when the store is made.
@@ -339,7 +339,7 @@ class Server:
                         " was lost: stop it, and rebuild the catalog with duobus store adopt",
                     )
 
-    def _holds(self, place: Place, rows: Sequence[StoreRow]) -> set[int] | None:
+    def _holds(self, place: PostgresAddress, rows: Sequence[StoreRow]) -> set[int] | None:
         """Which stores of the catalog an address leads to that is not written as there."""
         try:
             from duobus.storage.offline.postgres_probe import held_or_unknown
@@ -390,7 +390,7 @@ class Server:
         disk = self._disk_of(planned)
         crew = self._crews.get(disk)
         if crew is None:
-            crew = self._crews[disk] = Crew(asyncio.get_running_loop())
+            crew = self._crews[disk] = WriterPool(asyncio.get_running_loop())
         return crew.writer()
 
     async def _create_entities(self, config: NamespaceConfig) -> None:
@@ -440,12 +440,12 @@ class Server:
         settings = self.settings
         tls = self.certificates = self._certificates()
         from duobus.gateway.rest.api import HttpApi
-        from duobus.gateway.rest.server import RestDoor
-        from duobus.gateway.websocket import WebSocketDoor
+        from duobus.gateway.rest.server import RestServer
+        from duobus.gateway.websocket import WebSocketServer
 
         started_ms = self._clock.now_ms()
         metrics = Metrics(lambda: self._samples(started_ms))
-        websocket = WebSocketDoor(self.door, self._own_hosts(), Log("websocket"))
+        websocket = WebSocketServer(self.door, self._own_hosts(), Log("websocket"))
         api = HttpApi(
             self.unit,
             authorizer,
@@ -461,7 +461,7 @@ class Server:
             audit=self.audit,
         )
         self.door.audit = self.audit
-        self.rest = RestDoor(
+        self.rest = RestServer(
             self.unit,
             metrics,
             lambda: self.is_ready,

@@ -7,19 +7,19 @@ from itertools import accumulate
 from math import inf
 
 from duobus.broker import COMMIT_BOUNDS_S, ScaleUnit, transfer_message_count
-from duobus.gateway.amqp.server import AmqpDoor
+from duobus.gateway.amqp.server import AmqpServer
 from duobus.server.key_skew import Where
 from duobus.telemetry.metrics import Sample
 
 _STATES = ("active", "dead-letter", "transfer-dead-letter", "deferred", "scheduled")
 
 
-def samples(unit: ScaleUnit, door: AmqpDoor, started_ms: int, skews: Mapping[Where, float]) -> Iterator[Sample]:
+def samples(unit: ScaleUnit, door: AmqpServer, started_ms: int, skews: Mapping[Where, float]) -> Iterator[Sample]:
     """Yield every sample there is now."""
     for where, skew in skews.items():
         yield Sample("duobus_keys_skew", where, skew)
     yield Sample("duobus_start_time_seconds", (), started_ms / 1000)
-    yield from _of_doors(door)
+    yield from _of_servers(door)
     if door.whereabouts is not None:
         for name, value in door.whereabouts.numbers():
             yield Sample(name, (), value)
@@ -44,7 +44,7 @@ def samples(unit: ScaleUnit, door: AmqpDoor, started_ms: int, skews: Mapping[Whe
                 yield Sample("duobus_fragment_available", (*where, str(handle.number)), int(handle.online))
 
 
-def _of_doors(door: AmqpDoor) -> Iterator[Sample]:
+def _of_servers(door: AmqpServer) -> Iterator[Sample]:
     yield Sample("duobus_connections", (), len(door.peers))
     yield Sample("duobus_links", (), sum(peer.links for peer in door.peers))
     yield Sample("duobus_connections_opened", (), door.connections_opened)

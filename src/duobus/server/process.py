@@ -17,7 +17,7 @@ from duobus.server.access.connection_string import tell
 from duobus.server.composition import Server
 from duobus.server.metering_writer import MeteringWriter
 from duobus.server.settings import ReadyFile, Settings, ready_members
-from duobus.storage.switch_interval import take_turns
+from duobus.storage.switch_interval import set_switch_interval
 from duobus.telemetry.bounded_log import BoundedLog, tell_faults
 from duobus.telemetry.logs import Log, set_up_logs
 
@@ -33,7 +33,7 @@ def serve(settings: Settings) -> int:
     """
     set_up_logs(settings.log_format, Clock(), sys.stderr)
     _raise_open_files()
-    take_turns()
+    set_switch_interval()
     return asyncio.run(_serve(settings))
 
 
@@ -89,12 +89,12 @@ def _server_of(settings: Settings, clock: Clock) -> Server:
         return Server(settings, clock, Entropy())
     # Here and not above: it needs the driver of PostgreSQL, which most servers go without.
     try:
-        from duobus.server.cluster_server import JoinedServer
+        from duobus.server.cluster_server import ClusterServer
     except ImportError as error:
         raise ConfigurationError(
             f"--join needs more than is installed ({error}): pip install 'duobus[postgres]'"
         ) from error
-    return JoinedServer(settings, clock, Entropy())
+    return ClusterServer(settings, clock, Entropy())
 
 
 class _Stop:

@@ -17,7 +17,7 @@ from duobus.model.options import HttpOptions, TokenOptions
 from duobus.model.quotas import STORE_PATIENCE_S, Quotas
 from duobus.server.access.token_file import read_token_file
 from duobus.server.config_file import NamespaceConfig, read_config_file
-from duobus.storage.postgres.address import Place
+from duobus.storage.postgres.address import PostgresAddress
 
 __all__ = [
     "EMULATOR_KEY",
@@ -98,7 +98,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     http_port: int = 5300
     https_port: int | None = None
     stores: int = 4
-    places: tuple[Place, ...] = ()
+    places: tuple[PostgresAddress, ...] = ()
     tls_self_signed: bool = False
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -118,7 +118,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     bearer_tokens: Path | None = None
     tokens: TokenOptions | None = None
     metrics_token_file: Path | None = None
-    join: Place | None = None
+    join: PostgresAddress | None = None
     advertise: str | None = None
     cluster_ca: Path | None = None
     spread: bool = False

@@ -70,7 +70,7 @@ def pause(seconds: float) -> None:
 # Not more than so many messages a second.
 
 
-class Pace:
+class RateLimit:
     """Holds up who has sent too much too soon.
 
     Args:

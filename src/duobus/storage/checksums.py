@@ -51,7 +51,7 @@ def state_sum(message_id: int, state: int, deliveries: int, special: bytes | Non
     return crc32(special or b"", crc32(_STATE(message_id, state, deliveries, special is not None)))
 
 
-def special_sums(first_id: int, specials: Sequence[bytes]) -> list[int]:
+def metadata_sums(first_id: int, specials: Sequence[bytes]) -> list[int]:
     """Return ``state_sum`` of new messages with consecutive ids and a special each, without a Python step for each."""
     n = len(specials)
     numbers = map(_STATE, range(first_id, first_id + n), repeat(0, n), repeat(0, n), repeat(True, n))

@@ -19,7 +19,7 @@ from duobus.storage.interface import (
     FragmentRow,
     IdBlock,
     MessagingStore,
-    Plain,
+    PlainColumns,
     SourceRow,
     StoreContents,
     StoredMessage,
@@ -138,7 +138,7 @@ class DrillStore(MessagingStore):
     def probe(self) -> None:  # noqa: D102
         return self._do(lambda: self.inner.probe())
 
-    def load_columns(self, source_key: int, first_count: int, limit: int) -> Sequence[Plain]:  # noqa: D102
+    def load_columns(self, source_key: int, first_count: int, limit: int) -> Sequence[PlainColumns]:  # noqa: D102
         try:
             return self._do(lambda: self.inner.load_columns(source_key, first_count, limit))
         except StoreFailed:

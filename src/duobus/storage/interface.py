@@ -252,7 +252,7 @@ class StoredMessage:
         self.origin = origin
 
 
-class Plain:
+class PlainColumns:
     """Verified ordinary messages in columns, their counts consecutive: active, no deliveries, no special."""
 
     __slots__ = ("enqueued_ms", "first_count", "payloads")
@@ -408,7 +408,7 @@ class MessagingStore(ABC):
         first message: see ``is_end``. A row whose checksum does not hold is left out and added to ``quarantined``.
         """
 
-    def load_columns(self, _source_key: int, _first_count: int, _limit: int) -> Sequence[Plain]:
+    def load_columns(self, _source_key: int, _first_count: int, _limit: int) -> Sequence[PlainColumns]:
         """Return up to ``limit`` messages as ``load`` does, verified and in columns, as far as they are ordinary.
 
         It ends before one that is not, and before anything that is amiss, which ``load`` then meets. Never raises, and
@@ -470,7 +470,7 @@ def is_end(messages: Sequence[StoredMessage], limit: int) -> bool:
 # Columns of messages that are in memory and verified: what ``load_columns`` returns where rows were read singly.
 
 
-def columns_of(first_count: int, messages: Iterable[StoredMessage]) -> list[Plain]:
+def columns_of(first_count: int, messages: Iterable[StoredMessage]) -> list[PlainColumns]:
     """Return as many of these messages as are ordinary and follow each other from ``first_count`` on."""
     found: list[StoredMessage] = []
     for message in messages:
@@ -478,4 +478,4 @@ def columns_of(first_count: int, messages: Iterable[StoredMessage]) -> list[Plai
         if not is_plain or message.count != first_count + len(found):
             break
         found.append(message)
-    return [Plain(first_count, [m.enqueued_ms for m in found], [m.payload for m in found])] if found else []
+    return [PlainColumns(first_count, [m.enqueued_ms for m in found], [m.payload for m in found])] if found else []

@@ -18,7 +18,7 @@ from duobus.storage.interface import (
     FragmentRow,
     IdBlock,
     MessagingStore,
-    Plain,
+    PlainColumns,
     Put,
     SourceRow,
     StoreContents,
@@ -47,7 +47,7 @@ class MemoryStore(MessagingStore):
         self._fragments: dict[int, FragmentRow] = {}
         self._sources: dict[int, SourceRow] = {}
         self._tombstones: list[Tombstone] = []
-        self._shelves: dict[int, _Shelf] = {}
+        self._shelves: dict[int, _SourceRows] = {}
         self._bodies = SharedBodies()
 
     def open(self) -> StoreContents:
@@ -101,7 +101,7 @@ class MemoryStore(MessagingStore):
         for number in missing:
             source = SourceRow(self._next_source_key, fragment.fragment_key, number)
             self._sources[source.source_key] = known[number] = source
-            self._shelves[source.source_key] = _Shelf()
+            self._shelves[source.source_key] = _SourceRows()
             self._next_source_key += 1
         self._bodies.note_sources(self._sources)
         return copy_of_fragment(fragment), [copy_of_source(known[number]) for number in source_nos]
@@ -204,7 +204,7 @@ class MemoryStore(MessagingStore):
         shelf = self._shelves.get(source_key)
         return [] if shelf is None else shelf.load(first_count, limit)
 
-    def load_columns(self, source_key: int, first_count: int, limit: int) -> list[Plain]:
+    def load_columns(self, source_key: int, first_count: int, limit: int) -> list[PlainColumns]:
         """Return the ordinary messages with which ``load`` would begin."""
         shelf = self._shelves.get(source_key) if self._is_open else None
         return [] if shelf is None else columns_of(first_count, shelf.load(first_count, limit))
@@ -308,7 +308,7 @@ class SharedBodies:
             del self.shared[key]
 
 
-class _Shelf:
+class _SourceRows:
     """The messages of one source."""
 
     __slots__ = ("exceptional", "highest", "histories", "rows", "size")

@@ -23,7 +23,7 @@ SHORT_TURN_S: Final = 0.00002
 PIECES_MIN: Final = 100
 
 
-class _ShortTurns:
+class _ShortSwitchInterval:
     def __enter__(self) -> None:
         sys.setswitchinterval(SHORT_TURN_S)
 
@@ -31,16 +31,16 @@ class _ShortTurns:
         sys.setswitchinterval(TURN_S)
 
 
-_SHORT: Final = _ShortTurns()
+_SHORT: Final = _ShortSwitchInterval()
 _AS_IT_IS: Final = nullcontext()
 
 
-def take_turns() -> None:
+def set_switch_interval() -> None:
     """Set the turns of this process, which is a server."""
     sys.setswitchinterval(TURN_S)
 
 
-def turns_for(batch: CommitBatch) -> AbstractContextManager[None]:
+def switch_interval_for(batch: CommitBatch) -> AbstractContextManager[None]:
     """In which turns the thread that commits and the event loop compute while this is committed."""
     if len(batch.removed) < PIECES_MIN or round(sys.getswitchinterval() / TURN_S, 3) != 1:
         return _AS_IT_IS

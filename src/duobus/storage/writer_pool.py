@@ -37,12 +37,12 @@ SLOW_S: Final = 0.02
 APART_S: Final = 10.0
 
 
-class CrewWriter(StoppableWriter):
+class PooledWriter(StoppableWriter):
     """The writer of one store; made by ``Crew.writer``."""
 
     __slots__ = ("_crew", "apart_until_s", "drained", "is_stopped", "is_taken", "jobs")
 
-    def __init__(self, crew: Crew) -> None:
+    def __init__(self, crew: WriterPool) -> None:
         self._crew = crew
         self.jobs: deque[tuple[Callable[[], Any], _Done]] = deque()
         # A thread is at it, or it stands in the line of those that wait for one.
@@ -77,7 +77,7 @@ class _Worker:
         self.began_s = 0.0
 
 
-class Crew:
+class WriterPool:
     """Runs the calls of several stores, those of each in order.
 
     Args:
@@ -92,9 +92,9 @@ class Crew:
         self._slow_s = slow_s
         # Held for a few steps each time, never while a call runs.
         self._lock = threading.Lock()
-        self._writers: list[CrewWriter] = []
+        self._writers: list[PooledWriter] = []
         #: Stores with calls that no thread is at.
-        self._line: deque[CrewWriter] = deque()
+        self._line: deque[PooledWriter] = deque()
         self._leader: _Worker | None = None
         #: Threads that sleep; the one that worked last is woken first.
         self._idle: list[_Worker] = []
@@ -103,15 +103,15 @@ class Crew:
         self._outcomes: deque[tuple[_Done, Outcome]] = deque()
         self._is_told = False
 
-    def writer(self) -> CrewWriter:
+    def writer(self) -> PooledWriter:
         """Return the writer of one more store."""
-        writer = CrewWriter(self)
+        writer = PooledWriter(self)
         self._writers.append(writer)
         return writer
 
     # -- in the loop's thread -----------------------------------------------------------------------------------
 
-    def submit(self, writer: CrewWriter, call: Callable[[], Any], done: _Done) -> None:
+    def submit(self, writer: PooledWriter, call: Callable[[], Any], done: _Done) -> None:
         """Take a call of a store."""
         if writer.is_stopped:
             self._loop.call_soon(done, None, StoreFailed("the store's writer has been stopped"))
@@ -168,7 +168,7 @@ class Crew:
         worker.began_s = self._loop.time()
         worker.bell.put(True)
 
-    def stop(self, writer: CrewWriter) -> None:
+    def stop(self, writer: PooledWriter) -> None:
         """Take nothing more for a store; its threads end with the last store."""
         with self._lock:
             writer.is_stopped = True
@@ -185,14 +185,14 @@ class Crew:
 
     def _run(self, worker: _Worker) -> None:
         while worker.bell.get():
-            writer: CrewWriter | None = None
+            writer: PooledWriter | None = None
             while (writer := self._next(worker, writer)) is not None:
                 call, done = writer.jobs.popleft()
                 self._tell(done, outcome_of(call))
                 # While it waits for the next call, this thread must not hold what the last one wrote or read.
                 del call, done
 
-    def _next(self, worker: _Worker, last: CrewWriter | None) -> CrewWriter | None:
+    def _next(self, worker: _Worker, last: PooledWriter | None) -> PooledWriter | None:
         """Return the store to be served next, after ``last``; None when there is nothing to do for this thread."""
         with self._lock:
             now_s = self._loop.time()
@@ -207,7 +207,7 @@ class Crew:
             self._call_soon(self._watch)
         return writer
 
-    def _served(self, writer: CrewWriter, *, is_slow: bool, now_s: float) -> None:
+    def _served(self, writer: PooledWriter, *, is_slow: bool, now_s: float) -> None:
         if is_slow:
             writer.apart_until_s = now_s + APART_S
         if writer.jobs:
@@ -217,7 +217,7 @@ class Crew:
         if writer.is_stopped:
             writer.drained.set()
 
-    def _taken(self, worker: _Worker, now_s: float) -> CrewWriter | None:
+    def _taken(self, worker: _Worker, now_s: float) -> PooledWriter | None:
         """Take the first of the line for a thread, if it leads or nobody who is quick does."""
         leader = self._leader
         leads = leader is None or leader is worker or now_s - leader.began_s >= self._slow_s
@@ -280,7 +280,7 @@ CLOSE_S: Final = 10.0
 ENDLESS_S: Final = float("inf")
 
 
-class _Ticket:
+class PendingCall:
     """One call that was handed over.
 
     Attributes:
@@ -299,7 +299,7 @@ class _Ticket:
         self.is_dropped = False
 
 
-class PatientWriter:
+class StoreWatchdog:
     """A writer whose calls are given up when they take too long.
 
     One timer at most, however many calls there are, and none while there are none.
@@ -331,9 +331,9 @@ class PatientWriter:
         self._prompt = prompt
         self._loop = loop
         self._writer = writer
-        self._tickets: deque[_Ticket] = deque()
+        self._tickets: deque[PendingCall] = deque()
         self._first_since_s = 0.0
-        self._commit: _Ticket | None = None
+        self._commit: PendingCall | None = None
         self._commit_since_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -347,18 +347,18 @@ class PatientWriter:
 
         ``patience_s``: of this call; None for that of the writer.
         """
-        self._submit(_Ticket(done, self.patience_s if patience_s is None else patience_s), call)
+        self._submit(PendingCall(done, self.patience_s if patience_s is None else patience_s), call)
 
     def commit(self, call: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         """As ``submit``, for the one commit under way: it is given up COMMIT_PATIENCES after this, too."""
-        self._commit = ticket = _Ticket(done, self.patience_s)
+        self._commit = ticket = PendingCall(done, self.patience_s)
         self._commit_since_s = self._loop.time()
         if all(other.patience_s <= self.patience_s for other in self._tickets):
             # Behind what may take longer on a healthy disk, its own patience is all there is.
             ticket.due_s = self._commit_since_s + COMMIT_PATIENCES * self.patience_s
         self._submit(ticket, call)
 
-    def _submit(self, ticket: _Ticket, call: Callable[[], Any]) -> None:
+    def _submit(self, ticket: PendingCall, call: Callable[[], Any]) -> None:
         if not self._tickets:
             self._first_since_s = self._loop.time()
         self._tickets.append(ticket)
@@ -372,7 +372,7 @@ class PatientWriter:
             self._timer = None
         self.patience_s = ENDLESS_S
 
-    def _answered(self, ticket: _Ticket, result: Any, error: BaseException | None) -> None:
+    def _answered(self, ticket: PendingCall, result: Any, error: BaseException | None) -> None:
         done = ticket.done
         self.is_stalled = False
         if done is None:
@@ -440,7 +440,7 @@ class PatientWriter:
             done(None, error)
 
 
-def _run(ticket: _Ticket, call: Callable[[], T]) -> T:
+def _run(ticket: PendingCall, call: Callable[[], T]) -> T:
     if ticket.is_dropped:
         raise StoreFailed("given up before it began, because the store stalled")
     return call()

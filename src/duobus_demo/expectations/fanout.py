@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from duobus_demo.expectations.fanout_plan import Copy, Look
+from duobus_demo.expectations.fanout_plan import Copy, ExpectedCopy
 
 #: What is counted per outlet, and in all.
 COUNTS = ("expected", "received", "duplicates", "lost", "altered", "wrong", "revived")
@@ -20,7 +20,7 @@ COUNTS = ("expected", "received", "duplicates", "lost", "altered", "wrong", "rev
 _EXAMPLES_MAX = 10
 
 
-class Delivery(NamedTuple):
+class ReceivedCopy(NamedTuple):
     """One message as a receiver got it.
 
     Attributes:
@@ -31,19 +31,19 @@ class Delivery(NamedTuple):
     """
 
     copy: Copy
-    look: Look
+    look: ExpectedCopy
     number: int
     publication: int
 
 
-class FanoutBook:
+class FanoutExpectations:
     """The copies of one run; every method may be called from any thread.
 
     Args:
         expected: By outlet, the copies that have to come out and how they look.
     """
 
-    def __init__(self, expected: Mapping[str, Mapping[Copy, Look]]) -> None:
+    def __init__(self, expected: Mapping[str, Mapping[Copy, ExpectedCopy]]) -> None:
         self._expected = expected
         self._lock = threading.Lock()
         self._publications: dict[str, set[int]] = {}
@@ -64,7 +64,7 @@ class FanoutBook:
         with self._lock:
             self._held += count
 
-    def received(self, outlet: str, delivery: Delivery) -> None:
+    def received(self, outlet: str, delivery: ReceivedCopy) -> None:
         """A message was handed to the application."""
         wanted = self._expected[outlet].get(delivery.copy)
         with self._lock:
@@ -76,7 +76,7 @@ class FanoutBook:
             if difference:
                 self._altered[outlet][delivery.copy] = difference
 
-    def completed(self, outlet: str, delivery: Delivery, transport: str) -> None:
+    def completed(self, outlet: str, delivery: ReceivedCopy, transport: str) -> None:
         """A completion was acknowledged, on a connection of this kind: the copy must never come again."""
         with self._lock:
             self._taken[outlet].add((delivery.copy, delivery.publication))
@@ -85,7 +85,7 @@ class FanoutBook:
             self._held -= 1
             self._settled += 1
 
-    def completion_unknown(self, outlet: str, delivery: Delivery) -> None:
+    def completion_unknown(self, outlet: str, delivery: ReceivedCopy) -> None:
         """A completion raised: the copy may be gone, or may come again."""
         with self._lock:
             self._taken[outlet].add((delivery.copy, delivery.publication))

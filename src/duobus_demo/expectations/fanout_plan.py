@@ -30,7 +30,7 @@ _COLOURS = ("red", "green", "blue", "grey")
 _PROPERTIES = {"LockDuration": "PT10S", "MaxDeliveryCount": 1000, "DefaultMessageTimeToLive": "PT1H"}
 
 
-class Look(NamedTuple):
+class ExpectedCopy(NamedTuple):
     """All of a message that the verdict compares.
 
     Attributes:
@@ -45,7 +45,7 @@ class Look(NamedTuple):
     partition_key: str | None
     properties: Mapping[str, Any]
 
-    def difference(self, other: Look) -> str:
+    def difference(self, other: ExpectedCopy) -> str:
         """Name what differs, empty when nothing does; 1 and 1.0 and True are not the same here."""
         if self.digest != other.digest:
             return "its body differs"
@@ -83,9 +83,9 @@ class Rule(NamedTuple):
 
     name: str
     condition: Mapping[str, Any]
-    takes: Callable[[Look], bool]
+    takes: Callable[[ExpectedCopy], bool]
     action: str = ""
-    changes: Callable[[Look], Look] | None = None
+    changes: Callable[[ExpectedCopy], ExpectedCopy] | None = None
 
     def configured(self) -> dict[str, Any]:
         """As the configuration has it (HTTP contract D.1)."""
@@ -111,10 +111,10 @@ class Subscription(NamedTuple):
         """Where its copies come out."""
         return self.forward_to or self.name
 
-    def copies(self, message_id: str, look: Look) -> dict[Copy, Look]:
+    def copies(self, message_id: str, look: ExpectedCopy) -> dict[Copy, ExpectedCopy]:
         """The copies that it has to get: one for all rules without action, one of its own for each other."""
         taking = [rule for rule in self.rules if rule.takes(look)]
-        found: dict[Copy, Look] = {}
+        found: dict[Copy, ExpectedCopy] = {}
         if not self.rules or any(rule.changes is None for rule in taking):
             found[Copy(message_id)] = look
         for rule in taking:
@@ -135,17 +135,17 @@ def _sql(expression: str) -> dict[str, Any]:
     return {"FilterType": "Sql", "SqlFilter": {"SqlExpression": expression}}
 
 
-def _third(look: Look) -> bool:
+def _third(look: ExpectedCopy) -> bool:
     return bool(look.properties["number"] % 3 == 0)
 
 
-def _marked(look: Look) -> Look:
+def _marked(look: ExpectedCopy) -> ExpectedCopy:
     changed = {**look.properties, "colour": "marked", "number": look.properties["number"] + 1000}
     del changed["size"]
     return look._replace(subject="marked", properties=changed)
 
 
-def _hopped(look: Look) -> Look:
+def _hopped(look: ExpectedCopy) -> ExpectedCopy:
     weight = look.properties["weight"] * 2
     return look._replace(properties={**look.properties, "weight": weight, "way": look.properties["colour"] + "-hop"})
 
@@ -237,9 +237,9 @@ def chosen(messages: Iterable[Outgoing]) -> list[Outgoing]:
     return found
 
 
-def looks_of(messages: Iterable[Outgoing]) -> dict[str, Look]:
+def looks_of(messages: Iterable[Outgoing]) -> dict[str, ExpectedCopy]:
     """Return how each message is published, by message id."""
-    looks: dict[str, Look] = {}
+    looks: dict[str, ExpectedCopy] = {}
     for number, message in enumerate(messages):
         body = message.read()
         digest = digest_of(body)
@@ -254,13 +254,15 @@ def looks_of(messages: Iterable[Outgoing]) -> dict[str, Look]:
         package, slash, _ = message.message_id.partition("/")
         if slash:
             properties["package"] = package
-        looks[message.message_id] = Look(digest, "odd" if number % 2 else "even", message.partition_key, properties)
+        looks[message.message_id] = ExpectedCopy(
+            digest, "odd" if number % 2 else "even", message.partition_key, properties
+        )
     return looks
 
 
-def expected_of(looks: Mapping[str, Look]) -> dict[str, dict[Copy, Look]]:
+def expected_of(looks: Mapping[str, ExpectedCopy]) -> dict[str, dict[Copy, ExpectedCopy]]:
     """Return the copies that each outlet has to hand out, with their looks."""
-    expected: dict[str, dict[Copy, Look]] = {}
+    expected: dict[str, dict[Copy, ExpectedCopy]] = {}
     for subscription in SUBSCRIPTIONS:
         copies = expected.setdefault(subscription.outlet, {})
         for message_id, look in looks.items():

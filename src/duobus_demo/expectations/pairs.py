@@ -122,7 +122,7 @@ def _properties(received: ServiceBusReceivedMessage) -> dict[str, Any]:
     return {key.decode() if isinstance(key, bytes) else key: value for key, value in found.items()}
 
 
-class PairedBook:
+class PairExpectations:
     """Which messages took the way through a backlog queue; every method may be called from any thread.
 
     Args:

@@ -48,7 +48,7 @@ def decode_state(state: bytes | None) -> Applied | None:
         return None
 
 
-class SessionBook:
+class SessionExpectations:
     """The sessions of one run; every method may be called from any thread.
 
     Args:

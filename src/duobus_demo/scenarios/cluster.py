@@ -19,9 +19,9 @@ from azure.servicebus.exceptions import ServiceBusError
 from duobus.clock import Clock
 from duobus.testing.postgres_server import PostgresError, PostgresServer, programs
 from duobus.testing.server import DemoFailed, ServerProcess, queues_config
-from duobus_demo.clients import UNKNOWN_OUTCOME, doors_of, silence_sdk_logs
+from duobus_demo.clients import UNKNOWN_OUTCOME, endpoints_of, silence_sdk_logs
 from duobus_demo.progress import Watcher
-from duobus_demo.registry import Part
+from duobus_demo.registry import Scenario
 
 SERVERS: Final = 3
 STORES: Final = 4
@@ -41,7 +41,7 @@ _TRY_AGAIN_S: Final = 0.1
 _BROKEN: Final = (ServiceBusError, *UNKNOWN_OUTCOME)
 
 
-class Book:
+class ClusterExpectations:
     """What was acknowledged and what came out, by queue; for use by threads."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Book:
 class ClusterTraffic:
     """A sender and a receiver for each queue, at servers next to each other; as a context manager it runs them."""
 
-    def __init__(self, servers: list[ServerProcess], book: Book, clock: Clock) -> None:
+    def __init__(self, servers: list[ServerProcess], book: ClusterExpectations, clock: Clock) -> None:
         self._clock = clock
         self._patience_ms = 0
         self._servers = servers
@@ -126,7 +126,7 @@ class ClusterTraffic:
             if self._is_over.is_set():
                 return
             try:
-                with doors_of(server)[0].client() as bus, bus.get_queue_sender(queue) as sender:
+                with endpoints_of(server)[0].client() as bus, bus.get_queue_sender(queue) as sender:
                     while not self._is_over.is_set():
                         # Numbers are never used again: what was not answered may be there or not.
                         texts = [f"{queue}/{next(numbers)}" for _ in range(AT_ONCE)]
@@ -139,7 +139,7 @@ class ClusterTraffic:
     def _receive(self, index: int, queue: str) -> None:
         for server in map(self._server, count(index + 1)):
             try:
-                with doors_of(server)[0].client() as bus, bus.get_queue_receiver(queue) as receiver:
+                with endpoints_of(server)[0].client() as bus, bus.get_queue_receiver(queue) as receiver:
                     while True:
                         messages = receiver.receive_messages(50, max_wait_time=1)
                         for message in messages:
@@ -152,7 +152,7 @@ class ClusterTraffic:
                 self._is_over.wait(_TRY_AGAIN_S)
 
 
-class ClusterPart:
+class ClusterScenario:
     """One run of this part.
 
     Args:
@@ -170,7 +170,7 @@ class ClusterPart:
         self._watcher = watcher
         self._clock = clock
         self._messages = messages
-        self._book = Book()
+        self._book = ClusterExpectations()
         self._began_ms = clock.monotonic_ms()
         self._deadline_ms = self._began_ms + int(limit_s * 1000)
         self._timeline: list[dict[str, Any]] = []
@@ -279,7 +279,7 @@ def _with_servers(
     try:
         for server in servers:
             server.start()
-        return ClusterPart(servers, watcher, clock, limit_s, messages).play()
+        return ClusterScenario(servers, watcher, clock, limit_s, messages).play()
     except DemoFailed as error:
         said = "\n".join(server.log_tail(15) for server in servers)
         raise DemoFailed(f"{error}\nThe end of the servers' logs:\n{said}") from error
@@ -288,4 +288,4 @@ def _with_servers(
             server.kill()
 
 
-PART = Part("Three servers over one PostgreSQL, each of them killed", play_cluster, failures_of)
+PART = Scenario("Three servers over one PostgreSQL, each of them killed", play_cluster, failures_of)

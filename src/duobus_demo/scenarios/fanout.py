@@ -9,16 +9,16 @@ from typing import Any
 
 from duobus.clock import Clock
 from duobus.testing.server import ServerProcess
-from duobus_demo.clients import doors_of, sync_doors
+from duobus_demo.clients import endpoints_of, sync_endpoints
 from duobus_demo.corpus import Outgoing, standard_library
 from duobus_demo.dispositions import Dispositions
-from duobus_demo.expectations.fanout import FanoutBook
+from duobus_demo.expectations.fanout import FanoutExpectations
 from duobus_demo.expectations.fanout_plan import OUTLETS, TOPIC, chosen, expected_of, fanout_config, looks_of
 from duobus_demo.feed import Feed
 from duobus_demo.kills import freeze_in_the_middle, kill_failures, play_with_server
-from duobus_demo.message_account import Ledger
+from duobus_demo.message_account import MessageAccount
 from duobus_demo.progress import Watcher
-from duobus_demo.registry import Part
+from duobus_demo.registry import Scenario
 from duobus_demo.run_state import POLL_S, RunState
 from duobus_demo.workers.fanout_workers import look_for_rest, run_publisher, run_subscriber
 from duobus_demo.workers.threads import WorkerThreads
@@ -41,7 +41,7 @@ _PHASE_TIMEOUT_S = 60.0
 _LOOKS = 5
 
 
-class FanoutPart:
+class FanoutScenario:
     """One run of this part.
 
     Args:
@@ -60,11 +60,11 @@ class FanoutPart:
         self._watcher = watcher
         self._clock = clock
         self._looks = looks_of(messages)
-        self._book = FanoutBook(expected_of(self._looks))
+        self._book = FanoutExpectations(expected_of(self._looks))
         self._feed = Feed(messages)
-        self._ledger = Ledger(clock)
+        self._ledger = MessageAccount(clock)
         self._run = RunState(TOPIC, self._feed, self._ledger, Dispositions(0), clock, limit_s)
-        self._doors = doors_of(server)
+        self._doors = endpoints_of(server)
         self._kills: list[dict[str, Any]] = []
 
     def play(self) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class FanoutPart:
         }
 
     def _jobs(self) -> list[tuple[str, Callable[[], None]]]:
-        run, doors = self._run, sync_doors(self._doors)
+        run, doors = self._run, sync_endpoints(self._doors)
         jobs: list[tuple[str, Callable[[], None]]] = []
         for index in range(PUBLISHERS):
             door = doors[index % len(doors)]
@@ -191,8 +191,8 @@ def play_fanout(folder: Path, watcher: Watcher, clock: Clock, limit_s: float) ->
         folder,
         fanout_config(),
         clock,
-        lambda server: FanoutPart(server, chosen(standard_library()), watcher, clock, limit_s).play(),
+        lambda server: FanoutScenario(server, chosen(standard_library()), watcher, clock, limit_s).play(),
     )
 
 
-PART = Part("A topic with rules, actions and a hop", play_fanout, failures_of)
+PART = Scenario("A topic with rules, actions and a hop", play_fanout, failures_of)

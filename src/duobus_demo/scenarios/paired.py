@@ -9,16 +9,16 @@ from typing import Any, Final
 
 from duobus.clock import Clock
 from duobus.testing.server import DEFAULT_OPTIONS, DemoFailed, ServerProcess, queues_config
-from duobus_demo.clients import UNKNOWN_OUTCOME, doors_of, silence_sdk_logs
+from duobus_demo.clients import UNKNOWN_OUTCOME, endpoints_of, silence_sdk_logs
 from duobus_demo.corpus import Outgoing, standard_library
 from duobus_demo.dispositions import Dispositions
 from duobus_demo.drills import operate, state_of, stores_of
-from duobus_demo.expectations.pairs import CARTS, ORDERS, VISITS, PairedBook, divide, key_of, queue_of
+from duobus_demo.expectations.pairs import CARTS, ORDERS, VISITS, PairExpectations, divide, key_of, queue_of
 from duobus_demo.feed import Feed
 from duobus_demo.kills import freeze_in_the_middle, kill_failures
-from duobus_demo.message_account import Ledger
+from duobus_demo.message_account import MessageAccount
 from duobus_demo.progress import Watcher
-from duobus_demo.registry import Part
+from duobus_demo.registry import Scenario
 from duobus_demo.run_state import RunState
 from duobus_demo.workers.paired_workers import BACKLOG_QUEUES, PRIMARY_NAME, PairedTraffic
 from duobus_demo.workers.threads import WorkerThreads
@@ -39,7 +39,7 @@ _OPTIONS: Final = (*DEFAULT_OPTIONS, "--allow-drills", "--stores", "4")
 _BACKLOG: Final = {"MaxDeliveryCount": 2_147_483_647, "DeadLetteringOnMessageExpiration": True}
 
 
-class PairedPart:
+class PairScenario:
     """One run of this part.
 
     Args:
@@ -70,8 +70,8 @@ class PairedPart:
             divide(messages[number * fifth : (number + 1) * fifth], with_carts=number == DRILL)
         self._watcher = watcher
         self._clock = clock
-        self._ledger = Ledger(clock)
-        self._book = PairedBook(clock)
+        self._ledger = MessageAccount(clock)
+        self._book = PairExpectations(clock)
         self._feed = Feed(messages)
         self._run = RunState(ORDERS, self._feed, self._ledger, Dispositions(0), clock, limit_s)
         self._kill: dict[str, Any] = {}
@@ -84,7 +84,7 @@ class PairedPart:
             DemoFailed: Something did not happen in its time.
         """
         began_ms = self._clock.monotonic_ms()
-        traffic = PairedTraffic(self._run, self._book, doors_of(self._primary)[0], doors_of(self._secondary)[0])
+        traffic = PairedTraffic(self._run, self._book, endpoints_of(self._primary)[0], endpoints_of(self._secondary)[0])
         fifth = self._total // FIFTHS
         book, ledger = self._book, self._ledger
         with WorkerThreads(self._run, [("asyncio", traffic)]):
@@ -161,7 +161,7 @@ class PairedPart:
         """Count what is left in the backlog queues and their dead letters."""
         left = 0
         try:
-            with doors_of(self._secondary)[0].client() as client:
+            with endpoints_of(self._secondary)[0].client() as client:
                 for queue in BACKLOGS:
                     for sub_queue in (None, "deadletter"):
                         with client.get_queue_receiver(queue, sub_queue=sub_queue) as receiver:
@@ -241,13 +241,13 @@ def play_paired(folder: Path, watcher: Watcher, clock: Clock, limit_s: float) ->
     messages = list(islice(small, MESSAGES))
     try:
         with primary, secondary:
-            return PairedPart(primary, secondary, messages, watcher, clock, limit_s).play()
+            return PairScenario(primary, secondary, messages, watcher, clock, limit_s).play()
     except DemoFailed as error:
         said = "\n".join(server.log_tail() for server in (primary, secondary))
         raise DemoFailed(f"{error}\nThe end of the brokers' logs:\n{said}") from error
 
 
-PART = Part(
+PART = Scenario(
     "The standard library through a pair of namespaces, one of which is killed and loses a store",
     play_paired,
     failures_of,

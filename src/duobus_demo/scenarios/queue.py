@@ -10,16 +10,16 @@ from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage, Servic
 
 from duobus.clock import Clock
 from duobus.testing.server import ServerProcess, queues_config
-from duobus_demo.clients import UNKNOWN_OUTCOME, Door, close_quietly, doors_of
+from duobus_demo.clients import UNKNOWN_OUTCOME, Endpoint, close_quietly, endpoints_of
 from duobus_demo.corpus import Outgoing, standard_library
 from duobus_demo.dispositions import Dispositions
 from duobus_demo.feed import Feed
 from duobus_demo.kills import freeze_in_the_middle, kill_failures, play_with_server
-from duobus_demo.message_account import Ledger, loss_failures
+from duobus_demo.message_account import MessageAccount, loss_failures
 from duobus_demo.progress import Watcher
-from duobus_demo.registry import Part
+from duobus_demo.registry import Scenario
 from duobus_demo.run_state import RunState
-from duobus_demo.workers.traffic import Crew, Traffic
+from duobus_demo.workers.traffic import Traffic, WorkerCounts
 
 QUEUE = "stdlib"
 
@@ -49,7 +49,7 @@ _LASTING_MS = 15_000
 class _Holder:
     """A receiver that takes messages and settles none of them, so that their locks are held when the broker dies."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: Endpoint) -> None:
         self._client: ServiceBusClient = door.client()
         self._receiver: ServiceBusReceiver | None = None
         self._held: list[ServiceBusReceivedMessage] = []
@@ -95,7 +95,7 @@ def _lasts(message: ServiceBusReceivedMessage, at_ms: int) -> bool:
     return end is not None and end.timestamp() * 1000 > at_ms
 
 
-class QueuePart:
+class QueueScenario:
     """One run of this part.
 
     Args:
@@ -114,7 +114,7 @@ class QueuePart:
         watcher: Watcher,
         clock: Clock,
         limit_s: float,
-        crew: Crew = Crew(),  # noqa: B008 - immutable
+        crew: WorkerCounts = WorkerCounts(),  # noqa: B008 - immutable
     ) -> None:
         self._server = server
         self._total = len(messages)
@@ -122,9 +122,9 @@ class QueuePart:
         self._clock = clock
         self._limit_s = limit_s
         self._feed = Feed(messages)
-        self._ledger = Ledger(clock)
+        self._ledger = MessageAccount(clock)
         self._run = RunState(QUEUE, self._feed, self._ledger, Dispositions(), clock, limit_s)
-        self._doors = doors_of(server)
+        self._doors = endpoints_of(server)
         self._crew = crew
         self._kills: list[dict[str, Any]] = []
 
@@ -217,8 +217,8 @@ def play_queue(folder: Path, watcher: Watcher, clock: Clock, limit_s: float) -> 
         folder,
         queues_config({QUEUE: _QUEUE_PROPERTIES}),
         clock,
-        lambda server: QueuePart(server, standard_library(), watcher, clock, limit_s).play(),
+        lambda server: QueueScenario(server, standard_library(), watcher, clock, limit_s).play(),
     )
 
 
-PART = Part("The standard library through a partitioned queue", play_queue, failures_of)
+PART = Scenario("The standard library through a partitioned queue", play_queue, failures_of)

@@ -9,15 +9,15 @@ from typing import Any
 
 from duobus.clock import Clock
 from duobus.testing.server import DemoFailed, ServerProcess, queues_config
-from duobus_demo.clients import UNKNOWN_OUTCOME, doors_of, sync_doors
+from duobus_demo.clients import UNKNOWN_OUTCOME, endpoints_of, sync_endpoints
 from duobus_demo.corpus import Outgoing, standard_library
 from duobus_demo.dispositions import Dispositions
-from duobus_demo.expectations.sessions import SessionBook
+from duobus_demo.expectations.sessions import SessionExpectations
 from duobus_demo.feed import Feed
 from duobus_demo.kills import freeze_in_the_middle, kill_failures, play_with_server
-from duobus_demo.message_account import Ledger
+from duobus_demo.message_account import MessageAccount
 from duobus_demo.progress import Watcher
-from duobus_demo.registry import Part
+from duobus_demo.registry import Scenario
 from duobus_demo.run_state import RunState
 from duobus_demo.workers.session_workers import look_at_sessions, run_session_receiver, run_session_sender
 from duobus_demo.workers.threads import WorkerThreads
@@ -55,7 +55,7 @@ def sessions_of(messages: Iterable[Outgoing]) -> dict[str, list[Outgoing]]:
     return {session_id: found for session_id, found in sessions.items() if len(found) >= SESSION_MESSAGES_MIN}
 
 
-class SessionsPart:
+class SessionsScenario:
     """One run of this part.
 
     Args:
@@ -78,10 +78,10 @@ class SessionsPart:
         self._total = sum(map(len, sessions.values()))
         self._watcher = watcher
         self._clock = clock
-        self._ledger = Ledger(clock)
-        self._book = SessionBook(sessions)
+        self._ledger = MessageAccount(clock)
+        self._book = SessionExpectations(sessions)
         self._run = RunState(QUEUE, Feed([]), self._ledger, Dispositions(0), clock, limit_s)
-        self._doors = doors_of(server)
+        self._doors = endpoints_of(server)
         self._kills: list[dict[str, Any]] = []
 
     def play(self) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class SessionsPart:
         self._wait(lambda: self._ledger.settled_sends >= number, f"{number} messages are sent")
 
     def _jobs(self) -> list[tuple[str, Callable[[], None]]]:
-        run, book, doors = self._run, self._book, sync_doors(self._doors)
+        run, book, doors = self._run, self._book, sync_endpoints(self._doors)
         jobs: list[tuple[str, Callable[[], None]]] = []
         for index in range(SENDERS):
             mine = list(book.sessions)[index::SENDERS]
@@ -192,8 +192,8 @@ def play_sessions(folder: Path, watcher: Watcher, clock: Clock, limit_s: float) 
         folder,
         queues_config({QUEUE: _QUEUE_PROPERTIES}),
         clock,
-        lambda server: SessionsPart(server, sessions_of(standard_library()), watcher, clock, limit_s).play(),
+        lambda server: SessionsScenario(server, sessions_of(standard_library()), watcher, clock, limit_s).play(),
     )
 
 
-PART = Part("Packages of the standard library as sessions with state", play_sessions, failures_of)
+PART = Scenario("Packages of the standard library as sessions with state", play_sessions, failures_of)

@@ -26,10 +26,10 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from duobus.clock import Clock
 from duobus.testing.server import DemoFailed, ServerProcess
-from duobus_demo.clients import UNKNOWN_OUTCOME, doors_of, silence_sdk_logs
+from duobus_demo.clients import UNKNOWN_OUTCOME, endpoints_of, silence_sdk_logs
 from duobus_demo.expectations.spark_plan import EAST, QUEUE, SUBSCRIPTION, TOPIC, WEST, Order, compare, orders, replicas
 from duobus_demo.progress import Watcher
-from duobus_demo.registry import Part
+from duobus_demo.registry import Scenario
 from duobus_demo.throughput_plot import Mark, Sample, draw
 
 ORDERS: Final = 4_000
@@ -180,7 +180,7 @@ class Captured:
                 yield message_id, hashlib.sha256(body).hexdigest()
 
 
-class SparkPart:
+class SparkScenario:
     """One run of this part.
 
     Args:
@@ -362,7 +362,7 @@ class SparkPart:
         sent: list[tuple[str, str]] = []
         source = iter(messages)
         try:
-            with doors_of(self._servers[place])[0].client() as client, client.get_topic_sender(entity) as sender:
+            with endpoints_of(self._servers[place])[0].client() as client, client.get_topic_sender(entity) as sender:
                 while chunk := list(islice(source, _SEND_AT_ONCE)):
                     # What goes together in one batch has one key or none.
                     by_key: dict[str | None, list[Order]] = {}
@@ -426,10 +426,10 @@ def play_spark(folder: Path, watcher: Watcher, clock: Clock, limit_s: float, tot
     west, east = (ServerProcess(folder / name, config=spark_config(name), clock=clock) for name in (WEST, EAST))
     try:
         with west, east:
-            return SparkPart(west, east, folder, watcher, clock, limit_s, total).play()
+            return SparkScenario(west, east, folder, watcher, clock, limit_s, total).play()
     except DemoFailed as error:
         said = "\n".join(server.log_tail(10) for server in (west, east))
         raise DemoFailed(f"{error}\nThe end of the brokers' logs:\n{said}") from error
 
 
-PART = Part("Two namespaces captured to Parquet, the driver of Spark killed once", play_spark, failures_of)
+PART = Scenario("Two namespaces captured to Parquet, the driver of Spark killed once", play_spark, failures_of)

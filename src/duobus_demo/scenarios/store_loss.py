@@ -12,17 +12,17 @@ from typing import Any, Final
 from duobus.clock import Clock
 from duobus.testing.client_report import ClientReport
 from duobus.testing.server import ServerProcess, queues_config
-from duobus_demo.clients import doors_of
+from duobus_demo.clients import endpoints_of
 from duobus_demo.corpus import Outgoing, standard_library
 from duobus_demo.dispositions import Dispositions
 from duobus_demo.drills import operate, state_of
 from duobus_demo.feed import Feed
 from duobus_demo.kills import play_with_server
-from duobus_demo.message_account import Ledger, loss_failures
+from duobus_demo.message_account import MessageAccount, loss_failures
 from duobus_demo.progress import Watcher
-from duobus_demo.registry import Part
+from duobus_demo.registry import Scenario
 from duobus_demo.run_state import RunState
-from duobus_demo.workers.traffic import Crew, Traffic
+from duobus_demo.workers.traffic import Traffic, WorkerCounts
 
 QUEUE: Final = "spread"
 
@@ -45,7 +45,7 @@ SENDS_MIN: Final = 100
 _PHASE_TIMEOUT_S: Final = 60.0
 
 
-class TimedLedger(Ledger):
+class TimedMessageAccount(MessageAccount):
     """A ledger that also knows what clients saw.
 
     Attributes:
@@ -98,7 +98,7 @@ class TimedLedger(Ledger):
         self.seen.received(message_id, number)
 
 
-class StoreLossPart:
+class StoreLossScenario:
     """One run of this part.
 
     Args:
@@ -117,7 +117,7 @@ class StoreLossPart:
         watcher: Watcher,
         clock: Clock,
         limit_s: float,
-        crew: Crew = Crew(2, 2, 2, 2),  # noqa: B008 - immutable
+        crew: WorkerCounts = WorkerCounts(2, 2, 2, 2),  # noqa: B008 - immutable
     ) -> None:
         self._server = server
         self._total = len(messages)
@@ -127,7 +127,7 @@ class StoreLossPart:
         for message in messages:
             message.partition_key = None
         self._feed = Feed(messages)
-        self._ledger = TimedLedger(clock)
+        self._ledger = TimedMessageAccount(clock)
         self._run = RunState(QUEUE, self._feed, self._ledger, Dispositions(), clock, limit_s)
         self._crew = crew
         self._drills: list[dict[str, Any]] = []
@@ -141,7 +141,7 @@ class StoreLossPart:
         began_ms = self._clock.monotonic_ms()
         # Before each drill, in it, and after the last: so many shares of the messages.
         shares = 2 * len(DRILLS) + 1
-        with Traffic(self._run, doors_of(self._server), self._crew) as traffic:
+        with Traffic(self._run, endpoints_of(self._server), self._crew) as traffic:
             for index, (drill, store) in enumerate(DRILLS):
                 self._send_until((2 * index + 1) * self._total // shares)
                 self._drill(drill, store, (2 * index + 2) * self._total // shares)
@@ -225,9 +225,9 @@ def play_store_loss(folder: Path, watcher: Watcher, clock: Clock, limit_s: float
         folder,
         queues_config({QUEUE: _QUEUE_PROPERTIES}),
         clock,
-        lambda server: StoreLossPart(server, standard_library(), watcher, clock, limit_s).play(),
+        lambda server: StoreLossScenario(server, standard_library(), watcher, clock, limit_s).play(),
         SERVER_OPTIONS,
     )
 
 
-PART: Final = Part("A partitioned queue that loses two of its four messaging stores", play_store_loss, failures_of)
+PART: Final = Scenario("A partitioned queue that loses two of its four messaging stores", play_store_loss, failures_of)

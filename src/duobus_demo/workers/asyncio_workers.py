@@ -11,7 +11,7 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 
 from duobus_demo.clients import (
     UNKNOWN_OUTCOME,
-    Door,
+    Endpoint,
     close_quietly_async,
     locked_until_ms,
     message_id_of,
@@ -25,7 +25,7 @@ from duobus_demo.run_state import POLL_S, RETRY_S, RunState
 from duobus_demo.workers.sync_workers import RECEIVE_COUNT, RECEIVE_WAIT_S, SEND_TIMEOUT_S
 
 
-async def run_async_sender(run: RunState, door: Door) -> None:
+async def run_async_sender(run: RunState, door: Endpoint) -> None:
     """Send what the feed hands out, each message until its outcome is known."""
     async with door.async_client() as client:
         sender = client.get_queue_sender(run.queue)
@@ -51,7 +51,7 @@ async def _next_message(run: RunState) -> Outgoing | None:
     return None
 
 
-async def _is_sent(run: RunState, door: Door, sender: ServiceBusSender, outgoing: Outgoing, body: bytes) -> bool:
+async def _is_sent(run: RunState, door: Endpoint, sender: ServiceBusSender, outgoing: Outgoing, body: bytes) -> bool:
     run.ledger.sending(outgoing.message_id, body, outgoing.partition_key)
     try:
         await sender.send_messages(message_of(outgoing, body, digest_of(body)), timeout=SEND_TIMEOUT_S)
@@ -66,7 +66,7 @@ async def _is_sent(run: RunState, door: Door, sender: ServiceBusSender, outgoing
 
 
 async def run_async_receiver(
-    run: RunState, door: Door, prefetch: int, sub_queue: ServiceBusSubQueue | None = None
+    run: RunState, door: Endpoint, prefetch: int, sub_queue: ServiceBusSubQueue | None = None
 ) -> None:
     """Receive and settle until the run ends; the arguments are those of ``workers.run_receiver``."""
     async with door.async_client() as client:
@@ -83,7 +83,7 @@ async def run_async_receiver(
 
 
 async def _receive_until_it_breaks(
-    run: RunState, door: Door, receiver: ServiceBusReceiver, is_dead_letters: bool
+    run: RunState, door: Endpoint, receiver: ServiceBusReceiver, is_dead_letters: bool
 ) -> None:
     while not run.stopping.is_set():
         if not run.may_receive.is_set():
@@ -92,7 +92,7 @@ async def _receive_until_it_breaks(
             return
 
 
-async def _has_received(run: RunState, door: Door, receiver: ServiceBusReceiver, is_dead_letters: bool) -> bool:
+async def _has_received(run: RunState, door: Endpoint, receiver: ServiceBusReceiver, is_dead_letters: bool) -> bool:
     """Receive once and settle; False when the connection has to be made anew."""
     try:
         messages = await receiver.receive_messages(max_message_count=RECEIVE_COUNT, max_wait_time=RECEIVE_WAIT_S)
@@ -108,7 +108,7 @@ async def _has_received(run: RunState, door: Door, receiver: ServiceBusReceiver,
 
 
 async def _is_settled(
-    run: RunState, door: Door, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, action: Action
+    run: RunState, door: Endpoint, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, action: Action
 ) -> bool:
     """Settle a message and enter it into the ledger; False when the outcome is unknown."""
     try:

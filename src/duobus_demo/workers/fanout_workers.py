@@ -16,10 +16,10 @@ from azure.servicebus import (
     ServiceBusSubQueue,
 )
 
-from duobus_demo.clients import UNKNOWN_OUTCOME, Door, body_of, close_quietly, message_id_of, number_of
+from duobus_demo.clients import UNKNOWN_OUTCOME, Endpoint, body_of, close_quietly, message_id_of, number_of
 from duobus_demo.corpus import Outgoing, digest_of
-from duobus_demo.expectations.fanout import Delivery, FanoutBook
-from duobus_demo.expectations.fanout_plan import END, RULE_NAME, SUBSCRIPTIONS, TOPIC, Copy, Look
+from duobus_demo.expectations.fanout import FanoutExpectations, ReceivedCopy
+from duobus_demo.expectations.fanout_plan import END, RULE_NAME, SUBSCRIPTIONS, TOPIC, Copy, ExpectedCopy
 from duobus_demo.run_state import POLL_S, RETRY_S, RunState
 from duobus_demo.workers.sync_workers import RECEIVE_COUNT, RECEIVE_WAIT_S, SEND_TIMEOUT_S
 
@@ -28,7 +28,7 @@ _PEEK_COUNT = 100
 _LOOKERS = 8
 
 
-def run_publisher(run: RunState, door: Door, looks: Mapping[str, Look]) -> None:
+def run_publisher(run: RunState, door: Endpoint, looks: Mapping[str, ExpectedCopy]) -> None:
     """Publish what the feed hands out, each message until its outcome is known."""
     with door.client() as client:
         sender = client.get_topic_sender(TOPIC)
@@ -43,7 +43,9 @@ def run_publisher(run: RunState, door: Door, looks: Mapping[str, Look]) -> None:
             close_quietly(sender)
 
 
-def _is_published(run: RunState, door: Door, sender: ServiceBusSender, outgoing: Outgoing, look: Look) -> bool:
+def _is_published(
+    run: RunState, door: Endpoint, sender: ServiceBusSender, outgoing: Outgoing, look: ExpectedCopy
+) -> bool:
     body = outgoing.read()
     message = ServiceBusMessage(
         body,
@@ -62,7 +64,7 @@ def _is_published(run: RunState, door: Door, sender: ServiceBusSender, outgoing:
     return True
 
 
-def run_subscriber(run: RunState, door: Door, book: FanoutBook, outlet: str) -> None:
+def run_subscriber(run: RunState, door: Endpoint, book: FanoutExpectations, outlet: str) -> None:
     """Receive from one outlet and complete until the run ends."""
     with door.client() as client:
         while not run.stopping.is_set():
@@ -76,7 +78,7 @@ def run_subscriber(run: RunState, door: Door, book: FanoutBook, outlet: str) -> 
             run.stopping.wait(RETRY_S)
 
 
-def _take(book: FanoutBook, door: Door, receiver: ServiceBusReceiver, outlet: str) -> None:
+def _take(book: FanoutExpectations, door: Endpoint, receiver: ServiceBusReceiver, outlet: str) -> None:
     """Receive once and complete; raises what the SDK does when the connection breaks."""
     messages = receiver.receive_messages(max_message_count=RECEIVE_COUNT, max_wait_time=RECEIVE_WAIT_S)
     book.hold(len(messages))
@@ -97,13 +99,13 @@ def _take(book: FanoutBook, door: Door, receiver: ServiceBusReceiver, outlet: st
         book.hold(-left)
 
 
-def delivery_of(message: ServiceBusReceivedMessage) -> Delivery:
+def delivery_of(message: ServiceBusReceivedMessage) -> ReceivedCopy:
     """Return what the book has to know of a received message."""
     properties = {_text(name): _text(value) for name, value in (message.application_properties or {}).items()}
     rule = properties.get(RULE_NAME, "")
-    return Delivery(
+    return ReceivedCopy(
         Copy(message_id_of(message), str(rule)),
-        Look(digest_of(body_of(message)), message.subject, message.partition_key, properties),
+        ExpectedCopy(digest_of(body_of(message)), message.subject, message.partition_key, properties),
         number_of(message),
         message.enqueued_sequence_number or 0,
     )
@@ -120,7 +122,7 @@ def _receiver(client: ServiceBusClient, outlet: str, sub_queue: ServiceBusSubQue
     return client.get_subscription_receiver(TOPIC, outlet, sub_queue=sub_queue)
 
 
-def look_for_rest(door: Door) -> int:
+def look_for_rest(door: Endpoint) -> int:
     """Return how many messages are left anywhere, dead letters included; counts 1 where it cannot look."""
     places: list[tuple[str, ServiceBusSubQueue | None]] = [(END, None), (END, ServiceBusSubQueue.DEAD_LETTER)]
     for subscription in SUBSCRIPTIONS:

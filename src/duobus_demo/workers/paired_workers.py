@@ -26,14 +26,14 @@ from duobus.ha.options import SendAvailabilityPairedNamespaceOptions
 from duobus.ha.sdk import prompt_client
 from duobus_demo.clients import (
     UNKNOWN_OUTCOME,
-    Door,
+    Endpoint,
     body_of,
     close_quietly_async,
     message_id_of,
     number_of,
 )
 from duobus_demo.corpus import Outgoing
-from duobus_demo.expectations.pairs import QUEUES, VISITS, PairedBook, digest_in, message_of, queue_of
+from duobus_demo.expectations.pairs import QUEUES, VISITS, PairExpectations, digest_in, message_of, queue_of
 from duobus_demo.run_state import POLL_S, RETRY_S, RunState
 
 PRIMARY_NAME: Final = "primary"
@@ -68,7 +68,7 @@ class PairedTraffic:
         secondary: Door of the secondary.
     """
 
-    def __init__(self, run: RunState, book: PairedBook, primary: Door, secondary: Door) -> None:
+    def __init__(self, run: RunState, book: PairExpectations, primary: Endpoint, secondary: Endpoint) -> None:
         self._run = run
         self._book = book
         self._primary = primary
@@ -104,7 +104,7 @@ class PairedTraffic:
         await asyncio.to_thread(self._run.stopping.wait)
         await pair.close()
 
-    def _client(self, door: Door) -> ServiceBusClient:
+    def _client(self, door: Endpoint) -> ServiceBusClient:
         # Without retries of the SDK's own, so that the pair sees a failure at once.
         made = ServiceBusClient.from_connection_string(door.connection_string, retry_total=0, **door.options)
         return prompt_client(made)

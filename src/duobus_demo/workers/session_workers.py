@@ -17,7 +17,7 @@ from azure.servicebus import (
 
 from duobus_demo.clients import (
     UNKNOWN_OUTCOME,
-    Door,
+    Endpoint,
     body_of,
     close_quietly,
     message_id_of,
@@ -26,7 +26,7 @@ from duobus_demo.clients import (
 )
 from duobus_demo.corpus import DIGEST_PROPERTY, Outgoing, digest_of
 from duobus_demo.dispositions import Action
-from duobus_demo.expectations.sessions import Applied, SessionBook
+from duobus_demo.expectations.sessions import Applied, SessionExpectations
 from duobus_demo.run_state import RETRY_S, RunState
 from duobus_demo.workers.sync_workers import RECEIVE_COUNT, RECEIVE_WAIT_S, SEND_TIMEOUT_S, is_settled
 
@@ -38,7 +38,7 @@ CALLS_PER_SESSION = 4
 LOOKERS = 8
 
 
-def run_session_sender(run: RunState, door: Door, book: SessionBook, session_ids: Sequence[str]) -> None:
+def run_session_sender(run: RunState, door: Endpoint, book: SessionExpectations, session_ids: Sequence[str]) -> None:
     """Send the messages of these sessions, those of one session strictly one after the other."""
     with door.client() as client:
         sender = client.get_queue_sender(run.queue)
@@ -57,7 +57,7 @@ def run_session_sender(run: RunState, door: Door, book: SessionBook, session_ids
             close_quietly(sender)
 
 
-def _is_sent(run: RunState, door: Door, sender: ServiceBusSender, outgoing: Outgoing, session_id: str) -> bool:
+def _is_sent(run: RunState, door: Endpoint, sender: ServiceBusSender, outgoing: Outgoing, session_id: str) -> bool:
     body = outgoing.read()
     message = ServiceBusMessage(
         body,
@@ -75,7 +75,7 @@ def _is_sent(run: RunState, door: Door, sender: ServiceBusSender, outgoing: Outg
     return True
 
 
-def run_session_receiver(run: RunState, door: Door, book: SessionBook) -> None:
+def run_session_receiver(run: RunState, door: Endpoint, book: SessionExpectations) -> None:
     """Accept one session after the other, and apply its messages to its state."""
     with door.client() as client:
         while not run.stopping.is_set():
@@ -85,7 +85,7 @@ def run_session_receiver(run: RunState, door: Door, book: SessionBook) -> None:
             run.stopping.wait(RETRY_S / 10)
 
 
-def _work_on_next(run: RunState, door: Door, book: SessionBook, client: ServiceBusClient) -> None:
+def _work_on_next(run: RunState, door: Endpoint, book: SessionExpectations, client: ServiceBusClient) -> None:
     receiver = client.get_queue_receiver(
         run.queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=ACCEPT_WAIT_S, prefetch_count=0
     )
@@ -106,7 +106,11 @@ def _work_on_next(run: RunState, door: Door, book: SessionBook, client: ServiceB
 
 
 def _apply(
-    run: RunState, book: SessionBook, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, state: Applied
+    run: RunState,
+    book: SessionExpectations,
+    receiver: ServiceBusReceiver,
+    message: ServiceBusReceivedMessage,
+    state: Applied,
 ) -> Applied:
     """Let a message have its effect unless it had it before; returns the session's state."""
     record_received(run.ledger, message)
@@ -121,7 +125,7 @@ def _apply(
     return applied
 
 
-def look_at_sessions(run: RunState, door: Door, book: SessionBook) -> int:
+def look_at_sessions(run: RunState, door: Endpoint, book: SessionExpectations) -> int:
     """Read every session's state back; returns how many sessions still have messages."""
     with_messages: set[str] = set()
 

@@ -13,7 +13,7 @@ from azure.servicebus.exceptions import MessageNotFoundError, MessageSizeExceede
 
 from duobus_demo.clients import (
     UNKNOWN_OUTCOME,
-    Door,
+    Endpoint,
     close_quietly,
     locked_until_ms,
     message_id_of,
@@ -35,7 +35,7 @@ RECEIVE_WAIT_S = 0.5
 RECEIVE_COUNT = 20
 
 
-def run_sender(run: RunState, door: Door) -> None:
+def run_sender(run: RunState, door: Endpoint) -> None:
     """Send what the feed hands out, each message until its outcome is known."""
     with door.client() as client:
         sender = client.get_queue_sender(run.queue)
@@ -51,7 +51,7 @@ def run_sender(run: RunState, door: Door) -> None:
             close_quietly(sender)
 
 
-def _is_sent(run: RunState, door: Door, sender: ServiceBusSender, outgoing: Outgoing, body: bytes) -> bool:
+def _is_sent(run: RunState, door: Endpoint, sender: ServiceBusSender, outgoing: Outgoing, body: bytes) -> bool:
     run.ledger.sending(outgoing.message_id, body, outgoing.partition_key)
     try:
         sender.send_messages(message_of(outgoing, body, digest_of(body)), timeout=SEND_TIMEOUT_S)
@@ -65,7 +65,7 @@ def _is_sent(run: RunState, door: Door, sender: ServiceBusSender, outgoing: Outg
     return True
 
 
-def run_receiver(run: RunState, door: Door, prefetch: int, sub_queue: ServiceBusSubQueue | None = None) -> None:
+def run_receiver(run: RunState, door: Endpoint, prefetch: int, sub_queue: ServiceBusSubQueue | None = None) -> None:
     """Receive and settle until the run ends; competes with all other receivers of the queue.
 
     Args:
@@ -86,7 +86,9 @@ def run_receiver(run: RunState, door: Door, prefetch: int, sub_queue: ServiceBus
             run.stopping.wait(RETRY_S)
 
 
-def _receive_until_it_breaks(run: RunState, door: Door, receiver: ServiceBusReceiver, is_dead_letters: bool) -> None:
+def _receive_until_it_breaks(
+    run: RunState, door: Endpoint, receiver: ServiceBusReceiver, is_dead_letters: bool
+) -> None:
     while not run.stopping.is_set():
         if not run.may_receive.is_set():
             run.stopping.wait(POLL_S)
@@ -94,7 +96,7 @@ def _receive_until_it_breaks(run: RunState, door: Door, receiver: ServiceBusRece
             return
 
 
-def _has_received(run: RunState, door: Door, receiver: ServiceBusReceiver, is_dead_letters: bool) -> bool:
+def _has_received(run: RunState, door: Endpoint, receiver: ServiceBusReceiver, is_dead_letters: bool) -> bool:
     """Receive once and settle; False when the connection has to be made anew."""
     try:
         messages = receiver.receive_messages(max_message_count=RECEIVE_COUNT, max_wait_time=RECEIVE_WAIT_S)
@@ -110,7 +112,7 @@ def _has_received(run: RunState, door: Door, receiver: ServiceBusReceiver, is_de
 
 
 def is_settled(
-    run: RunState, door: Door, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, action: Action
+    run: RunState, door: Endpoint, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, action: Action
 ) -> bool:
     """Settle a message and enter it into the ledger; False when the outcome is unknown."""
     try:
@@ -139,7 +141,7 @@ def is_settled(
     return True
 
 
-def run_deferred_receiver(run: RunState, door: Door) -> None:
+def run_deferred_receiver(run: RunState, door: Endpoint) -> None:
     """Fetch deferred messages by sequence number, one after the other, and complete them."""
     with door.client() as client:
         receiver = client.get_queue_receiver(run.queue)
@@ -157,7 +159,7 @@ def run_deferred_receiver(run: RunState, door: Door) -> None:
             close_quietly(receiver)
 
 
-def _has_fetched(run: RunState, door: Door, receiver: ServiceBusReceiver, number: int) -> bool:
+def _has_fetched(run: RunState, door: Endpoint, receiver: ServiceBusReceiver, number: int) -> bool:
     """Fetch and complete one deferred message; False when it has to be tried again on a new connection."""
     try:
         messages = receiver.receive_deferred_messages(number, timeout=SEND_TIMEOUT_S)

@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 from azure.servicebus import ServiceBusMessageState, ServiceBusSubQueue
 
 from duobus.testing.server import DemoFailed
-from duobus_demo.clients import UNKNOWN_OUTCOME, Door, number_of, sync_doors
+from duobus_demo.clients import UNKNOWN_OUTCOME, Endpoint, number_of, sync_endpoints
 from duobus_demo.run_state import RunState
 from duobus_demo.workers.asyncio_workers import run_async_receiver, run_async_sender
 from duobus_demo.workers.sync_workers import run_deferred_receiver, run_receiver, run_sender
@@ -25,7 +25,7 @@ _PREFETCHES = (0, 20)
 _PEEK_COUNT = 100
 
 
-class Crew(NamedTuple):
+class WorkerCounts(NamedTuple):
     """How many workers of each kind; those of one kind take the doors in turn, receivers with and without prefetch."""
 
     senders: int = 3
@@ -43,10 +43,10 @@ class Traffic:
         crew: How many workers.
     """
 
-    def __init__(self, run: RunState, doors: Sequence[Door], crew: Crew) -> None:
+    def __init__(self, run: RunState, doors: Sequence[Endpoint], crew: WorkerCounts) -> None:
         self._run = run
         self._doors = doors
-        self._sync_doors = sync_doors(doors)
+        self._sync_doors = sync_endpoints(doors)
         jobs: list[tuple[str, Callable[[], None]]] = [
             (f"sender {index}", self._sender(index)) for index in range(crew.senders)
         ]
@@ -111,10 +111,10 @@ class Traffic:
             return max(seen, 1)
         return seen
 
-    def _door(self, index: int) -> Door:
+    def _door(self, index: int) -> Endpoint:
         return self._doors[index % len(self._doors)]
 
-    def _sync_door(self, index: int) -> Door:
+    def _sync_door(self, index: int) -> Endpoint:
         return self._sync_doors[index % len(self._sync_doors)]
 
     def _sender(self, index: int) -> Callable[[], None]:
@@ -123,7 +123,7 @@ class Traffic:
     def _receiver(self, index: int) -> Callable[[], None]:
         return lambda: run_receiver(self._run, self._sync_door(index), _PREFETCHES[index % 2])
 
-    async def _run_tasks(self, crew: Crew) -> None:
+    async def _run_tasks(self, crew: WorkerCounts) -> None:
         run = self._run
         jobs: list[Awaitable[None]] = [run_async_sender(run, self._door(index)) for index in range(crew.async_senders)]
         jobs += [

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from duobus.broker.dead_letters.results import Answer, Moved, give_back
+from duobus.broker.dead_letters.results import Answer, MoveResult, give_back
 from duobus.broker.entities import destination as ends
 from duobus.broker.entities.queue import COUNT_BITS, COUNT_MASK, Queue
 from duobus.fragment import transfer
 from duobus.fragment.commands import Command, Group
-from duobus.fragment.message import DEAD_LETTER, MAIN, Slot
-from duobus.fragment.transfer import Depart, Enter
-from duobus.model.metadata import Special
+from duobus.fragment.message import DEAD_LETTER, MAIN, QueuedMessage
+from duobus.fragment.transfer import InsertMessages, RemoveTransferred
+from duobus.model.metadata import MessageMetadata
 from duobus.model.ping import TEXT as PING_TEXT
 from duobus.model.ping import is_ping
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _WARMINGS: Final = 64
 
 
-class Burial:
+class DeadLetterRestore:
     """A message that is to be a dead letter (again).
 
     Attributes:
@@ -37,7 +37,7 @@ class Burial:
     __slots__ = ("now", "number", "payload", "special", "where")
 
     def __init__(
-        self, payload: bytes, special: Special, *, number: int = 0, where: Queue | None = None, now: int = 0
+        self, payload: bytes, special: MessageMetadata, *, number: int = 0, where: Queue | None = None, now: int = 0
     ) -> None:
         self.payload = payload
         self.special = special
@@ -46,7 +46,7 @@ class Burial:
         self.now = now
 
 
-async def bury(queue: Queue, burials: Sequence[Burial]) -> Moved:
+async def restore(queue: Queue, burials: Sequence[DeadLetterRestore]) -> MoveResult:
     """Make messages dead letters of an entity: those of moves that are undone, or such as were exported.
 
     What is where a move has brought it leaves there in the same commit, when that is in the same store; otherwise
@@ -58,13 +58,15 @@ async def bury(queue: Queue, burials: Sequence[Burial]) -> Moved:
     Raises:
         ServiceBusError: A store refused; none of what is in the result of none was done.
     """
-    result = Moved()
-    groups: dict[object, list[tuple[int, Burial, FragmentHandle, FragmentHandle | None, Slot | None]]] = {}
+    result = MoveResult()
+    groups: dict[
+        object, list[tuple[int, DeadLetterRestore, FragmentHandle, FragmentHandle | None, QueuedMessage | None]]
+    ] = {}
     for index, burial in enumerate(burials):
         if is_ping(burial.payload):
             result.skipped[index] = PING_TEXT
             continue
-        home = _grave(queue, burial)
+        home = _dead_letter_place(queue, burial)
         where, slot = await _found_again(burial)
         if burial.where is not None and slot is None:
             result.skipped[index] = "It is not where it was moved to, or a receiver holds it."
@@ -76,7 +78,7 @@ async def bury(queue: Queue, burials: Sequence[Burial]) -> Moved:
     every = list(groups.values())
     try:
         for items in every:
-            await _bury_some(queue, [item[1:] for item in items])
+            await _restore_some(queue, [item[1:] for item in items])
             done += 1
             result.moved.update((index, None) for index, *_ in items)
     finally:
@@ -87,7 +89,7 @@ async def bury(queue: Queue, burials: Sequence[Burial]) -> Moved:
     return result
 
 
-def _grave(queue: Queue, burial: Burial) -> FragmentHandle:
+def _dead_letter_place(queue: Queue, burial: DeadLetterRestore) -> FragmentHandle:
     key = ends.key_of(burial.special) if queue.is_partitioned else None
     if key is not None:
         return queue.placement.keyed(key)
@@ -97,7 +99,7 @@ def _grave(queue: Queue, burial: Burial) -> FragmentHandle:
     return queue.placement.keyless(len(burial.payload))
 
 
-async def _found_again(burial: Burial) -> tuple[FragmentHandle | None, Slot | None]:
+async def _found_again(burial: DeadLetterRestore) -> tuple[FragmentHandle | None, QueuedMessage | None]:
     """Take a message off where it is now; a cold one is read from the store first."""
     queue = burial.where
     if queue is None:
@@ -121,21 +123,21 @@ async def _found_again(burial: Burial) -> tuple[FragmentHandle | None, Slot | No
     return (handle, slots[0]) if slots else (None, None)
 
 
-async def _bury_some(
-    queue: Queue, items: list[tuple[Burial, FragmentHandle, FragmentHandle | None, Slot | None]]
+async def _restore_some(
+    queue: Queue, items: list[tuple[DeadLetterRestore, FragmentHandle, FragmentHandle | None, QueuedMessage | None]]
 ) -> None:
-    leaving: dict[tuple[int, FragmentHandle], tuple[Queue, list[Slot]]] = {}
-    graves: dict[FragmentHandle, list[Burial]] = {}
+    leaving: dict[tuple[int, FragmentHandle], tuple[Queue, list[QueuedMessage]]] = {}
+    graves: dict[FragmentHandle, list[DeadLetterRestore]] = {}
     for burial, home, where, slot in items:
         graves.setdefault(home, []).append(burial)
         if where is not None and slot is not None and burial.where is not None:
             leaving.setdefault((burial.where.source_no, where), (burial.where, []))[1].append(slot)
     departures: list[Command] = [
-        Depart(where, source_no, None, sorted(slots, key=lambda slot: slot.count))
+        RemoveTransferred(where, source_no, None, sorted(slots, key=lambda slot: slot.count))
         for (source_no, where), (_, slots) in leaving.items()
     ]
     arrivals: list[Command] = [
-        Enter(
+        InsertMessages(
             home,
             queue.source_no,
             None,

@@ -9,7 +9,7 @@ from duobus.broker.entities.queue import COUNT_BITS, Queue
 from duobus.errors import ServiceBusError
 from duobus.fragment import transfer
 from duobus.fragment.commands import Command
-from duobus.fragment.message import FORWARDING, Slot
+from duobus.fragment.message import FORWARDING, QueuedMessage
 from duobus.model.batches import Mailbox
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from duobus.fragment.fragment import Fragment
 
 
-class Moved:
+class MoveResult:
     """What became of a chunk.
 
     Attributes:
@@ -53,12 +53,12 @@ class Answer(Mailbox):
         return command.error
 
 
-def number_of(handle: FragmentHandle, slot: Slot) -> int:
+def number_of(handle: FragmentHandle, slot: QueuedMessage) -> int:
     """The sequence number of a message."""
     return handle.number << COUNT_BITS | slot.count
 
 
-def give_back(queue: Queue, handle: FragmentHandle, fragment: Fragment, slots: list[Slot]) -> None:
+def give_back(queue: Queue, handle: FragmentHandle, fragment: Fragment, slots: list[QueuedMessage]) -> None:
     """Put messages back that were taken and are still here, whatever became of the others."""
     source = fragment.sources.get(queue.source_no)
     left = [slot for slot in slots if slot.lock == FORWARDING]

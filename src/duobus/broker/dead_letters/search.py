@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from duobus.broker.dead_letters.results import number_of
 from duobus.broker.entities.queue import Queue
-from duobus.fragment.message import Slot
+from duobus.fragment.message import QueuedMessage
 from duobus.rules.selection import Selection
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _PAGE_BYTES: Final = 512 << 10
 TURN_BYTES: Final = 16 << 10
 
 
-class Query:
+class DeadLetterQuery:
     """Which messages are meant.
 
     Attributes:
@@ -51,7 +51,7 @@ class Query:
         self.limit = min(limit, CHUNK_MAX)
         self.numbers = numbers
 
-    def takes(self, handle: FragmentHandle, slot: Slot) -> bool:
+    def takes(self, handle: FragmentHandle, slot: QueuedMessage) -> bool:
         """Whether a message is meant."""
         number = number_of(handle, slot)
         if slot.enqueued_ms >= self.before_ms or (self.numbers is not None and number not in self.numbers):
@@ -65,7 +65,7 @@ class Query:
         )
 
 
-class Looked:
+class SearchPage:
     """What was found.
 
     Attributes:
@@ -77,18 +77,18 @@ class Looked:
     __slots__ = ("examined", "following", "found")
 
     def __init__(self) -> None:
-        self.found: list[tuple[FragmentHandle, Slot]] = []
+        self.found: list[tuple[FragmentHandle, QueuedMessage]] = []
         self.examined = 0
         self.following: int | None = None
 
 
-async def look(queue: Queue, sub_queue: int, query: Query, *, one_fragment: bool = False) -> Looked:
+async def search(queue: Queue, sub_queue: int, query: DeadLetterQuery, *, one_fragment: bool = False) -> SearchPage:
     """Look through messages of a sub-queue; ``one_fragment``: no further than those of the first that has any.
 
     Raises:
         StoreUnavailable: Nothing was found, and a store that may have something is away.
     """
-    looked = Looked()
+    looked = SearchPage()
     following: int | None = query.first
     size = compared = 0
     while following is not None:
@@ -117,5 +117,5 @@ async def look(queue: Queue, sub_queue: int, query: Query, *, one_fragment: bool
     return looked
 
 
-def _after(page: Sequence[tuple[FragmentHandle, Slot]]) -> int | None:
+def _after(page: Sequence[tuple[FragmentHandle, QueuedMessage]]) -> int | None:
     return number_of(*page[-1]) + 1 if page else None

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from duobus.broker.dead_letters.results import Answer, Moved, give_back, number_of
+from duobus.broker.dead_letters.results import Answer, MoveResult, give_back, number_of
 from duobus.broker.dead_letters.search import CHUNK_MAX
 from duobus.broker.entities import destination as ends
 from duobus.broker.entities.queue import COUNT_BITS, SOURCE, Queue
@@ -23,13 +23,13 @@ from duobus.broker.forwarding.batches import NOBODY, origin_of
 from duobus.errors import ArgumentInvalid, EntityDisabled, NotAllowed, StoreUnavailable
 from duobus.fragment import transfer
 from duobus.fragment.commands import Command, Group, Run
-from duobus.fragment.forward_dedup import Record
-from duobus.fragment.message import DEAD_LETTER, FORWARDING, MAIN, TRANSFER_DEAD_LETTER, CopySlot, Slot
-from duobus.fragment.transfer import Depart, Enter
+from duobus.fragment.forward_dedup import RecordForwarded
+from duobus.fragment.message import DEAD_LETTER, FORWARDING, MAIN, TRANSFER_DEAD_LETTER, QueuedCopy, QueuedMessage
+from duobus.fragment.transfer import InsertMessages, RemoveTransferred
 from duobus.model.batches import SendBatch
 from duobus.model.descriptions import ACTIVE, RECEIVE_DISABLED
-from duobus.model.json.repair import Repair, revived
-from duobus.model.metadata import Special
+from duobus.model.json.repair import Repair, resendable
+from duobus.model.metadata import MessageMetadata
 from duobus.model.ping import TEXT as PING_TEXT
 from duobus.model.ping import is_ping
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _SUB_QUEUES: Final = (DEAD_LETTER, TRANSFER_DEAD_LETTER)
 
 
-class Desk:
+class DeadLetterService:
     """Moves messages of one scale unit."""
 
     __slots__ = ("_unit",)
@@ -51,13 +51,15 @@ class Desk:
 
     # -- away ---------------------------------------------------------------------------------------------------
 
-    async def purge(self, queue: Queue, sub_queue: int, found: Sequence[tuple[FragmentHandle, Slot]]) -> Moved:
+    async def purge(
+        self, queue: Queue, sub_queue: int, found: Sequence[tuple[FragmentHandle, QueuedMessage]]
+    ) -> MoveResult:
         """Remove messages of one fragment, in one commit.
 
         Raises:
             ServiceBusError: They were not removed.
         """
-        result = Moved()
+        result = MoveResult()
         if found:
             fragment, slots = self._taken(queue, sub_queue, found, result)
             handle = found[0][0]
@@ -69,12 +71,12 @@ class Desk:
         self,
         queue: Queue,
         sub_queue: int,
-        found: Sequence[tuple[FragmentHandle, Slot]],
+        found: Sequence[tuple[FragmentHandle, QueuedMessage]],
         target: str | None,
         repair: Repair,
         *,
         keeps_reason: bool,
-    ) -> Moved:
+    ) -> MoveResult:
         """Move dead letters of one fragment to an entity, in one commit per store.
 
         Args:
@@ -93,7 +95,7 @@ class Desk:
         if sub_queue not in _SUB_QUEUES:
             raise NotAllowed("Only dead letters are moved. Name the dead-letter queue in the address.")
         entity = self._target(queue, target)
-        result = Moved()
+        result = MoveResult()
         if not found:
             return result
         fragment, slots = self._taken(queue, sub_queue, found, result)
@@ -123,8 +125,8 @@ class Desk:
         return found
 
     def _taken(
-        self, queue: Queue, sub_queue: int, found: Sequence[tuple[FragmentHandle, Slot]], result: Moved
-    ) -> tuple[Fragment, list[Slot]]:
+        self, queue: Queue, sub_queue: int, found: Sequence[tuple[FragmentHandle, QueuedMessage]], result: MoveResult
+    ) -> tuple[Fragment, list[QueuedMessage]]:
         handle = found[0][0]
         fragment, _ = handle.broker.present(handle)
         source = fragment.sources.get(queue.source_no)
@@ -142,19 +144,19 @@ class Desk:
         queue: Queue,
         handle: FragmentHandle,
         fragment: Fragment,
-        slots: list[Slot],
+        slots: list[QueuedMessage],
         entity: Queue,
         repair: Repair,
         keeps_reason: bool,
-        result: Moved,
+        result: MoveResult,
     ) -> None:
         gone, slots = self._sifted(queue, handle, fragment, slots, result)
-        shaped: list[tuple[Slot, bytes, Special]] = []
-        routes: dict[FragmentHandle, list[tuple[Slot, bytes, Special]]] = {}
+        shaped: list[tuple[QueuedMessage, bytes, MessageMetadata]] = []
+        routes: dict[FragmentHandle, list[tuple[QueuedMessage, bytes, MessageMetadata]]] = {}
         for slot in slots:
             number = number_of(handle, slot)
             try:
-                payload, special = revived(slot.payload, slot.special, repair, keeps_reason=keeps_reason)
+                payload, special = resendable(slot.payload, slot.special, repair, keeps_reason=keeps_reason)
                 # Only what an earlier version has stored, and what a repair has made of nothing, has none.
                 payload = self._unit.message_ids.named(payload)
                 if is_ping(payload):
@@ -173,15 +175,15 @@ class Desk:
         await self._travel(queue, handle, fragment, entity, routes, gone, result)
 
     def _sifted(
-        self, queue: Queue, handle: FragmentHandle, fragment: Fragment, slots: list[Slot], result: Moved
-    ) -> tuple[list[Slot], list[Slot]]:
+        self, queue: Queue, handle: FragmentHandle, fragment: Fragment, slots: list[QueuedMessage], result: MoveResult
+    ) -> tuple[list[QueuedMessage], list[QueuedMessage]]:
         """Part what another store has taken over in an earlier life, and has to be removed only, from the rest."""
         forwarding = self._unit.forwarding
         doubt = forwarding.doubt_below(handle, queue.source_no, fragment)
         origin = origin_of(handle, queue.source_no)
         others_are_there = all(broker.state == "open" for broker in self._unit.brokers.values())
-        gone: list[Slot] = []
-        rest: list[Slot] = []
+        gone: list[QueuedMessage] = []
+        rest: list[QueuedMessage] = []
         for slot in slots:
             if slot.count < doubt and forwarding.has_taken(origin, slot.count):
                 gone.append(slot)
@@ -194,7 +196,7 @@ class Desk:
 
     @staticmethod
     def _place(
-        queue: Queue, handle: FragmentHandle, entity: Queue, special: Special, size: int, *, changed: bool
+        queue: Queue, handle: FragmentHandle, entity: Queue, special: MessageMetadata, size: int, *, changed: bool
     ) -> FragmentHandle:
         """The fragment where a message goes.
 
@@ -225,13 +227,13 @@ class Desk:
         handle: FragmentHandle,
         fragment: Fragment,
         entity: Queue,
-        routes: dict[FragmentHandle, list[tuple[Slot, bytes, Special]]],
-        gone: list[Slot],
-        result: Moved,
+        routes: dict[FragmentHandle, list[tuple[QueuedMessage, bytes, MessageMetadata]]],
+        gone: list[QueuedMessage],
+        result: MoveResult,
     ) -> None:
         arrivals: list[Command] = []
         leaving = list(gone)
-        told: list[tuple[Command, list[Slot]]] = []
+        told: list[tuple[Command, list[QueuedMessage]]] = []
         for place, items in routes.items():
             if place.broker is not handle.broker:
                 continue
@@ -254,15 +256,15 @@ class Desk:
         fragment: Fragment,
         entity: Queue,
         place: FragmentHandle,
-        items: list[tuple[Slot, bytes, Special]],
-        result: Moved,
+        items: list[tuple[QueuedMessage, bytes, MessageMetadata]],
+        result: MoveResult,
     ) -> None:
         """To another store: accepted there, then removed here."""
         slots = [slot for slot, _, _ in items]
         run = _arrival(queue, handle, entity, place, items)
         assert isinstance(run, Run)
         counts = [slot.count for slot in slots]
-        note = Record(place, SOURCE, origin=origin_of(handle, queue.source_no), counts=counts, run=run)
+        note = RecordForwarded(place, SOURCE, origin=origin_of(handle, queue.source_no), counts=counts, run=run)
         answer = Answer()
         place.broker.submit(Group([note, run], answer))
         error = await answer.error()
@@ -276,13 +278,13 @@ class Desk:
 
 
 async def leave(
-    queue: Queue, handle: FragmentHandle, fragment: Fragment, slots: list[Slot], arrivals: list[Command]
+    queue: Queue, handle: FragmentHandle, fragment: Fragment, slots: list[QueuedMessage], arrivals: list[Command]
 ) -> None:
     """One commit: messages are removed here and, it may be, arrive elsewhere in this store."""
     answer = Answer()
     if not slots:
         return
-    departure = Depart(handle, queue.source_no, None, sorted(slots, key=lambda slot: slot.count))
+    departure = RemoveTransferred(handle, queue.source_no, None, sorted(slots, key=lambda slot: slot.count))
     handle.broker.submit(Group([departure, *arrivals], answer))
     error = await answer.error()
     if error is not None:
@@ -290,10 +292,10 @@ async def leave(
         raise error
 
 
-def _first_number(handle: FragmentHandle, slot: Slot) -> int:
+def _first_number(handle: FragmentHandle, slot: QueuedMessage) -> int:
     if slot.special is not None and slot.special.enqueued_sequence_number is not None:
         return slot.special.enqueued_sequence_number
-    return handle.number << COUNT_BITS | (slot.origin if isinstance(slot, CopySlot) else slot.count)
+    return handle.number << COUNT_BITS | (slot.origin if isinstance(slot, QueuedCopy) else slot.count)
 
 
 def _arrival(
@@ -301,22 +303,24 @@ def _arrival(
     handle: FragmentHandle,
     entity: Queue,
     place: FragmentHandle,
-    items: list[tuple[Slot, bytes, Special]],
+    items: list[tuple[QueuedMessage, bytes, MessageMetadata]],
 ) -> Command:
     payloads, specials = [payload for _, payload, _ in items], [special for _, _, special in items]
     if entity is queue and place is handle:
         # As many bytes as leave, or nearly: an entity that is full can be cleared in this way too.
-        return Enter(place, queue.source_no, None, payloads, specials, MAIN, grows=False)
+        return InsertMessages(place, queue.source_no, None, payloads, specials, MAIN, grows=False)
     batch = SendBatch(0, payloads, False, NOBODY)
     batch.extra = dict(enumerate(specials))
     return Run(place, SOURCE, batch, None, None)
 
 
-def _numbers(handle: FragmentHandle, entity: Queue, command: Command, slots: list[Slot]) -> dict[int, int | None]:
+def _numbers(
+    handle: FragmentHandle, entity: Queue, command: Command, slots: list[QueuedMessage]
+) -> dict[int, int | None]:
     """Old sequence numbers to new ones."""
     olds = [number_of(handle, slot) for slot in slots]
     place: FragmentHandle = command.handle
-    if isinstance(command, Enter):
+    if isinstance(command, InsertMessages):
         return {old: number_of(place, slot) for old, slot in zip(olds, command.slots, strict=True)}
     assert isinstance(command, Run)
     if entity.kind == "topic" or command.indices is not None:

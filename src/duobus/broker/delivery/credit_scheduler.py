@@ -15,7 +15,7 @@ from duobus.model.batches import DeliveryBatch, Mailbox
 
 if TYPE_CHECKING:
     from duobus.broker.admission import Throttle
-    from duobus.broker.entities.idle_tracking import IdleClock
+    from duobus.broker.entities.idle_tracking import LastUse
     from duobus.broker.fragment_handle import FragmentHandle
     from duobus.fragment.fragment import Fragment
 
@@ -37,7 +37,7 @@ class Receiver:
 
     __slots__ = ("closed", "gate", "lender", "lent", "mailbox", "removing", "wanted")
 
-    def __init__(self, lender: Lender, mailbox: Mailbox, *, removing: bool) -> None:
+    def __init__(self, lender: CreditScheduler, mailbox: Mailbox, *, removing: bool) -> None:
         self.lender = lender
         self.mailbox = mailbox
         self.removing = removing
@@ -87,14 +87,14 @@ class Receiver:
         self.lender.leave(self)
 
 
-class Watcher(Protocol):
+class AvailabilityWatcher(Protocol):
     """Who wants to know of messages without waiting for them."""
 
     def offered(self) -> None:
         """There are some; called within a commit's release, so that only a note may be made of it."""
 
 
-class Lender:
+class CreditScheduler:
     """Matches receivers of one (source, sub-queue) of an entity with the fragments that have messages.
 
     Attributes:
@@ -121,8 +121,8 @@ class Lender:
         self.sub_queue = sub_queue
         self.receivers: set[Receiver] = set()
         self.was_used = False
-        self.clock: IdleClock | None = None
-        self.watchers: dict[Watcher, None] = {}
+        self.clock: LastUse | None = None
+        self.watchers: dict[AvailabilityWatcher, None] = {}
         # Ordered sets: thousands may wait, and each joins and leaves at constant cost.
         self._waiting: OrderedDict[Receiver, None] = OrderedDict()
         self._offers: OrderedDict[FragmentHandle, None] = OrderedDict()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from duobus.broker.delivery.credit_scheduler import QUANTUM
 from duobus.errors import StoreUnavailable
 from duobus.fragment.sessions import sessions
-from duobus.fragment.sessions.lock_owner import Owner
+from duobus.fragment.sessions.lock_owner import LockOwner
 from duobus.fragment.sessions.sessions import SessionLock
 from duobus.model.batches import DeliveryBatch, Mailbox
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from duobus.broker.admission import Throttle
-    from duobus.broker.delivery.session_groups import Outlet
+    from duobus.broker.delivery.session_groups import SessionGroup
     from duobus.broker.fragment_handle import FragmentHandle
 
 
-class Holder(Mailbox):
+class SessionHolder(Mailbox):
     """A mailbox that also wants to know when its session is lost."""
 
     __slots__ = ()
@@ -34,7 +34,7 @@ class Holder(Mailbox):
         raise NotImplementedError
 
 
-class SessionReceiver(Owner):
+class SessionReceiver(LockOwner):
     """The standing request of one link for the messages of the one session that it holds.
 
     Attributes:
@@ -62,7 +62,7 @@ class SessionReceiver(Owner):
         "wanted",
     )
 
-    mailbox: Holder
+    mailbox: SessionHolder
     lock: SessionLock
     handle: FragmentHandle
 
@@ -71,7 +71,7 @@ class SessionReceiver(Owner):
         self.wanted = 0
         self.lent = 0
         self.gate: Throttle | None = None
-        self.outlet: Outlet | None = None
+        self.outlet: SessionGroup | None = None
         self.is_closed = False
         self._is_offering = False
 
@@ -140,7 +140,7 @@ class SessionReceiver(Owner):
         self.handle.broker.sessions.release(self.handle, self.lock, counted=counted)
 
 
-class Waiter(Protocol):
+class SessionWaiter(Protocol):
     """Somebody who waits for the next available session.
 
     Attributes:
@@ -153,7 +153,7 @@ class Waiter(Protocol):
         """The receiver has a session; False when nobody is there any more to use it."""
 
 
-class Acceptor:
+class SessionAcceptor:
     """Matches those who wait with sessions that are free, over all fragments of an entity.
 
     Attributes:
@@ -165,7 +165,7 @@ class Acceptor:
     def __init__(self, source_no: int, fragments: Sequence[FragmentHandle]) -> None:
         self._source_no = source_no
         self._fragments = fragments
-        self._waiting: OrderedDict[Waiter, None] = OrderedDict()
+        self._waiting: OrderedDict[SessionWaiter, None] = OrderedDict()
         self._is_matching = False
         self.was_used = False
 
@@ -173,7 +173,7 @@ class Acceptor:
         """How many wait."""
         return len(self._waiting)
 
-    def join(self, waiter: Waiter) -> None:
+    def join(self, waiter: SessionWaiter) -> None:
         """Queue up behind those that wait already; ``accepted`` may be called before this returns.
 
         Raises:
@@ -184,7 +184,7 @@ class Acceptor:
         self._waiting[waiter] = None
         self._match()
 
-    def leave(self, waiter: Waiter) -> None:
+    def leave(self, waiter: SessionWaiter) -> None:
         """Wait no longer."""
         self.was_used = True
         self._waiting.pop(waiter, None)

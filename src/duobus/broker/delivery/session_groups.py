@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from duobus.fragment.sessions.delivery_batches import take_turn
+from duobus.fragment.sessions.delivery_batches import take_for_sessions
 from duobus.model.batches import DeliveryBatch, Mailbox
 
 if TYPE_CHECKING:
     from duobus.broker.delivery.session_acceptor import SessionReceiver
     from duobus.broker.fragment_handle import FragmentHandle
     from duobus.fragment.fragment import Fragment
-    from duobus.fragment.message import Slot
+    from duobus.fragment.message import QueuedMessage
     from duobus.fragment.sessions.sessions import SessionLock
 
 
-class TurnBatch:
+class SessionDeliveryBatch:
     """Messages that a fragment hands to several holders of sessions at once, locked.
 
     Their credit counts as lent until the batch is written, or found to be nobody's any more.
@@ -38,7 +38,7 @@ class TurnBatch:
         handle: FragmentHandle,
         prefix: bytes,
         first_lock: int,
-        slots: list[Slot],
+        slots: list[QueuedMessage],
         parts: list[tuple[SessionLock, int, int]],
     ) -> None:
         self.handle = handle
@@ -52,12 +52,14 @@ class TurnBatch:
         slots = self.slots[start : start + number]
         return DeliveryBatch(self.handle, self.prefix, self.first_lock + start, slots, until_ms)
 
-    def behind(self, part: int, start: int) -> TurnBatch:
+    def behind(self, part: int, start: int) -> SessionDeliveryBatch:
         """What is left from a part on, whose first message is that at ``start``."""
-        return TurnBatch(self.handle, self.prefix, self.first_lock + start, self.slots[start:], self.parts[part:])
+        return SessionDeliveryBatch(
+            self.handle, self.prefix, self.first_lock + start, self.slots[start:], self.parts[part:]
+        )
 
 
-class Outlet(Mailbox):
+class SessionGroup(Mailbox):
     """The mailbox that several holders of sessions share; it gets TurnBatches.
 
     Attributes:
@@ -81,10 +83,10 @@ class Outlet(Mailbox):
         self.is_held = False
         behind, self._behind = self._behind, {}
         for fragment, woken in behind.items():
-            tell_woken(fragment, woken)
+            notify_holders(fragment, woken)
 
 
-def tell_woken(fragment: Fragment, woken: list[SessionLock]) -> None:
+def notify_holders(fragment: Fragment, woken: list[SessionLock]) -> None:
     """Give the holders of these sessions what there is of them, or let them take it."""
     home: FragmentHandle = fragment.handle  # type: ignore[assignment]
     if home.fragment is fragment:
@@ -112,7 +114,7 @@ def hand_out_all(fragment: Fragment, woken: list[SessionLock]) -> list[SessionLo
     # Time may have passed since: what has run out is found now, and not handed out.
     home.broker.present(home)
     alone: list[SessionLock] = []
-    turns: dict[Outlet, list[tuple[SessionLock, int, int]]] = {}
+    turns: dict[SessionGroup, list[tuple[SessionLock, int, int]]] = {}
     find = turns.get
     for lock in woken:
         receiver: SessionReceiver = lock.owner  # type: ignore[assignment]
@@ -147,10 +149,10 @@ def hand_out_all(fragment: Fragment, woken: list[SessionLock]) -> list[SessionLo
 
 
 def _hand_out(
-    fragment: Fragment, home: FragmentHandle, outlet: Outlet, asked: list[tuple[SessionLock, int, int]]
+    fragment: Fragment, home: FragmentHandle, outlet: SessionGroup, asked: list[tuple[SessionLock, int, int]]
 ) -> None:
     source_no = asked[0][0].source_no
-    first, slots = take_turn(fragment, fragment.sources[source_no], asked)
+    first, slots = take_for_sessions(fragment, fragment.sources[source_no], asked)
     home.broker.note_touched(fragment)
-    outlet.ready.append(TurnBatch(home.part(source_no), fragment.prefix, first, slots, asked))
+    outlet.ready.append(SessionDeliveryBatch(home.part(source_no), fragment.prefix, first, slots, asked))
     outlet.wake()

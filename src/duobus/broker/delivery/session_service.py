@@ -8,12 +8,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from duobus.broker.delivery.session_groups import tell_woken
+from duobus.broker.delivery.session_groups import notify_holders
 from duobus.errors import InternalError, MessageNotFound, StoreUnavailable
 from duobus.fragment.commands import SettleBatch, TakeAndRemove
 from duobus.fragment.message import MAIN
 from duobus.fragment.sessions import sessions
-from duobus.fragment.sessions.lock_owner import Owner
+from duobus.fragment.sessions.lock_owner import LockOwner
 from duobus.fragment.sessions.sessions import SessionLock, session_lock_lost
 from duobus.model.batches import DeliveryBatch
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from duobus.fragment.fragment import Fragment
 
 
-class SessionDesk:
+class SessionService:
     """The sessions of one message broker's fragments."""
 
     __slots__ = ("_broker",)
@@ -34,7 +34,7 @@ class SessionDesk:
     def __init__(self, broker: MessageBroker) -> None:
         self._broker = broker
 
-    def accept(self, handle: FragmentHandle, source_no: int, session_id: str, owner: Owner) -> SessionLock | None:
+    def accept(self, handle: FragmentHandle, source_no: int, session_id: str, owner: LockOwner) -> SessionLock | None:
         """Lock a session by name; None when somebody has it.
 
         Raises:
@@ -44,7 +44,7 @@ class SessionDesk:
         lock = sessions.accept(fragment, fragment.sources[source_no], session_id, owner, now_ms)
         if fragment.ended:
             # Its former holder, whose lock had run out, hears of it before the new one does.
-            tell(fragment)
+            notify_holders_of(fragment)
         self._broker.note_deadline(fragment)
         return lock
 
@@ -117,7 +117,7 @@ class SessionDesk:
         if not lock.is_woken and not lock.is_over:
             # Else it is about to be told.
             lock.is_woken = True
-            tell_woken(fragment, [lock])
+            notify_holders(fragment, [lock])
 
     def claim(self, handle: FragmentHandle, command: SettleBatch) -> None:
         """A holder settles: what it settles is taken out of its lock now, so that closing the link cannot undo it."""
@@ -170,7 +170,7 @@ class SessionDesk:
             before = entry
 
 
-def tell(fragment: Fragment) -> None:
+def notify_holders_of(fragment: Fragment) -> None:
     """Tell the holders of sessions what happened to them since the last time."""
     while fragment.ended or fragment.woken:
         ended, fragment.ended = fragment.ended, []
@@ -178,7 +178,7 @@ def tell(fragment: Fragment) -> None:
         for lock in ended:
             lock.owner.lost()
         if woken:
-            tell_woken(fragment, woken)
+            notify_holders(fragment, woken)
 
 
-__all__ = ["SessionDesk", "tell"]
+__all__ = ["SessionService", "notify_holders_of"]

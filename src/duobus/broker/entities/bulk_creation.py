@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from duobus.broker.protocols import Plan
+from duobus.broker.protocols import FragmentPlan
 from duobus.errors import EntityAlreadyExists, RowsInTheWay, ServiceBusError, StoreFailed, StoreUnavailable
 from duobus.model.descriptions import QUEUE, QueueDescription, to_json
 from duobus.storage.catalog_rows import INTENT, EntityRow
@@ -32,13 +32,13 @@ CREATION_S: Final = 5.0
 BATCH_ENTITIES: Final = 250
 
 
-async def create_fragments(plans: Iterable[Plan]) -> None:
+async def create_fragments(plans: Iterable[FragmentPlan]) -> None:
     """Create fragments in their stores, with one commit in each.
 
     Raises:
         StoreUnavailable: A store is away, or failed on this. Others may have theirs.
     """
-    by_broker: dict[MessageBroker, list[Plan]] = {}
+    by_broker: dict[MessageBroker, list[FragmentPlan]] = {}
     for plan in plans:
         by_broker.setdefault(plan.handle.broker, []).append(plan)
     outcomes = await asyncio.gather(
@@ -100,10 +100,10 @@ def withdrawn_path(path: str, entity_id: int) -> str:
     return f"{path}#{entity_id}"
 
 
-def plans_of(queue: Queue) -> list[Plan]:
+def plans_of(queue: Queue) -> list[FragmentPlan]:
     """What the stores of a queue have to know of its fragments."""
     settings = queue.settings()
-    return [Plan(handle, settings) for handle in queue.fragments]
+    return [FragmentPlan(handle, settings) for handle in queue.fragments]
 
 
 async def create_queues(

@@ -13,11 +13,11 @@ from duobus.codec import DecodeError, TooLargeError, decode, scan, sent_size, wi
 from duobus.errors import ArgumentInvalid, EntityDisabled, EntityNotFound, NotAllowed, QuotaExceeded, ServiceBusError
 from duobus.model.address import not_found
 from duobus.model.descriptions import ACTIVE, RECEIVE_DISABLED
-from duobus.model.metadata import Special, Way
+from duobus.model.metadata import MessageMetadata, TransferRoute
 
 if TYPE_CHECKING:
-    from duobus.broker.delivery.credit_scheduler import Lender
-    from duobus.broker.delivery.session_acceptor import Acceptor
+    from duobus.broker.delivery.credit_scheduler import CreditScheduler
+    from duobus.broker.delivery.session_acceptor import SessionAcceptor
     from duobus.broker.entities.namespace import Namespace
     from duobus.broker.entities.queue import Queue
     from duobus.broker.fragment_handle import FragmentHandle
@@ -75,7 +75,7 @@ class Destination(Protocol):
         """Messages are about to be sent to it: they are a use of it, and get their identity."""
 
 
-class Departing(Protocol):
+class ForwardSource(Protocol):
     """What messages are forwarded from: a queue, or whatever else has sub-queues of one source.
 
     Attributes:
@@ -87,8 +87,8 @@ class Departing(Protocol):
 
     namespace: str
     fragments: list[FragmentHandle]
-    lenders: dict[int, Lender]
-    acceptor: Acceptor | None
+    lenders: dict[int, CreditScheduler]
+    acceptor: SessionAcceptor | None
 
     @property
     def path(self) -> str:
@@ -174,7 +174,7 @@ def check_targets(home: Namespace, description: QueueDescription, kept: QueueDes
         )
 
 
-def fault(entity: Destination, payload: bytes, special: Special) -> tuple[str, str] | None:
+def fault(entity: Destination, payload: bytes, special: MessageMetadata) -> tuple[str, str] | None:
     """Why an entity can never take this message: (reason, description); None when it can."""
     about = entity.description
     limit = about.max_message_size_bytes
@@ -193,18 +193,18 @@ def fault(entity: Destination, payload: bytes, special: Special) -> tuple[str, s
     return None
 
 
-def key_of(special: Special) -> bytes | None:
+def key_of(special: MessageMetadata) -> bytes | None:
     """What places a message: its session id, else its partition key."""
     text = special.session_id if special.session_id is not None else special.partition_key
     return None if text is None else string_key(text)
 
 
-def home_of(entity: Destination, key: bytes) -> FragmentHandle:
+def fragment_of_key(entity: Destination, key: bytes) -> FragmentHandle:
     """The one fragment of a key, there or not."""
     return entity.fragments[slot_of(key, len(entity.fragments))]
 
 
-def is_patient(error: ServiceBusError) -> bool:
+def is_retriable(error: ServiceBusError) -> bool:
     """Whether somebody can change what refuses messages, so that they wait before they are given up."""
     return isinstance(error, (EntityDisabled, EntityNotFound, QuotaExceeded))
 
@@ -219,7 +219,7 @@ def reason_of(error: ServiceBusError) -> str:
     return REFUSED
 
 
-def part_of(batch: SendBatch, indices: Sequence[int], made: SendBatch) -> SendBatch:
+def sub_batch(batch: SendBatch, indices: Sequence[int], made: SendBatch) -> SendBatch:
     """Fill ``made``, which has the payloads at ``indices`` of a batch, with everything else of them."""
     extra = batch.extra
     if extra is not None:
@@ -246,8 +246,8 @@ def address(batch: SendBatch, via: Queue, destination: str) -> None:
     extra = batch.extra or {}
     keys: list[bytes | None] = []
     for index in range(batch.n):
-        special = extra.setdefault(index, Special())
-        special.way = Way(to=destination, scheduled_ms=special.scheduled_ms)
+        special = extra.setdefault(index, MessageMetadata())
+        special.way = TransferRoute(to=destination, scheduled_ms=special.scheduled_ms)
         special.scheduled_ms = None
         key = special.via_partition_key
         keys.append(None if key is None else string_key(key))

@@ -23,7 +23,7 @@ Journal = Callable[["Queue"], Callable[[str | None], None]]
 LOOK_MIN_S, LOOK_MAX_S = 1.0, 3600.0
 
 
-class IdleClock:
+class LastUse:
     """When a queue was last used.
 
     Attributes:
@@ -58,7 +58,7 @@ def last_access_ms(queue: Queue) -> int:
     return clock.accessed_ms
 
 
-class IdleWatch:
+class IdleDeletion:
     """Finds the queues that have been idle for too long.
 
     Attributes:
@@ -88,7 +88,7 @@ class IdleWatch:
         # What forwards is never idle (HTTP contract A.7).
         limit_ms = about.auto_delete_on_idle_ms if about.forward_to is None else None
         known = 0 if queue.idle is None else queue.idle.accessed_ms
-        clock = queue.idle = IdleClock(limit_ms, self._now_ms, known)
+        clock = queue.idle = LastUse(limit_ms, self._now_ms, known)
         for lender in queue.lenders.values():
             lender.clock = clock
         if limit_ms is not None:

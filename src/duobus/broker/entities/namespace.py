@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from duobus.fragment.forward_dedup import Origin
 
 
-class Abroad(Protocol):
+class RemoteEntities(Protocol):
     """What a server knows of entities that others have, and how it gets there; see ``courier.py``."""
 
     def find(self, namespace: str, path: str) -> Destination | None:
@@ -65,7 +65,7 @@ class Namespace:
         self.unbuilt: dict[str, str] = {}
         self.throttle: Throttle | None = None
         self.is_shared = False
-        self.abroad: Abroad | None = None
+        self.abroad: RemoteEntities | None = None
 
     def access_rules(self, segments: Sequence[str]) -> Iterator[tuple[tuple[str, ...], AccessRule]]:
         """The access rules of the entities on the way to a resource, each with its entity's lower-case segments."""

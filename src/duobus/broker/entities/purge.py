@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from duobus.errors import ServerBusy, StoreUnavailable
 from duobus.fragment.message import MAIN, NEVER, sub_queue_of
-from duobus.fragment.purge import REMOVED_MAX, ClearAvailable, ClearCounts, Clearing, is_available, is_held
+from duobus.fragment.purge import REMOVED_MAX, PurgeAvailable, PurgeCommand, PurgeCounts, is_available, is_held
 from duobus.fragment.sessions.sessions import id_of
 from duobus.model.batches import Mailbox
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LOOK = 5000
 
 
-class Cleared:
+class PurgeResult:
     """What was removed.
 
     Attributes:
@@ -75,7 +75,7 @@ async def batch_delete(
         ServerBusy: A store failed on a slice, so that the number is not known for certain.
         StoreUnavailable: Nothing was found, and a store that may hold something is away.
     """
-    cleared = Cleared()
+    cleared = PurgeResult()
     away: StoreUnavailable | None = None
     for handle in handles:
         left = limit - cleared.removed
@@ -95,7 +95,7 @@ async def batch_delete(
 
 
 async def _clear_sessions(
-    handle: FragmentHandle, source_no: int, cleared: Cleared, limit: int, before_ms: int, session_id: str | None
+    handle: FragmentHandle, source_no: int, cleared: PurgeResult, limit: int, before_ms: int, session_id: str | None
 ) -> None:
     """Remove available messages of sessions, held or not, in order of count: no list has them in this order."""
     left = limit
@@ -114,7 +114,7 @@ async def _clear_sessions(
         while wanted and left > 0:
             number = min(left, REMOVED_MAX)
             counts, wanted = wanted[:number], wanted[number:]
-            command = ClearCounts(handle, source_no, _Reply(), counts=counts, before_ms=before_ms)
+            command = PurgeCounts(handle, source_no, _Reply(), counts=counts, before_ms=before_ms)
             await _do(command, cleared, number)
             left -= len(command.slots)
         if left <= 0:
@@ -123,14 +123,14 @@ async def _clear_sessions(
 
 async def purge(
     handles: Sequence[FragmentHandle], source_no: int, sub_queues: Sequence[int], is_time_over: Callable[[], bool]
-) -> Cleared:
+) -> PurgeResult:
     """Remove every message of these sub-queues that is there now and that nobody holds, whatever its state.
 
     Raises:
         ServerBusy: A store failed on a slice, so that the number is not known for certain.
         StoreUnavailable: Every store is away.
     """
-    cleared = Cleared()
+    cleared = PurgeResult()
     away: list[StoreUnavailable] = []
     for handle in handles:
         try:
@@ -147,7 +147,7 @@ async def _purge_fragment(
     handle: FragmentHandle,
     source_no: int,
     sub_queues: Sequence[int],
-    cleared: Cleared,
+    cleared: PurgeResult,
     is_time_over: Callable[[], bool],
 ) -> None:
     source = _source_of(handle, source_no)
@@ -169,7 +169,7 @@ async def _clear_available(
     handle: FragmentHandle,
     source_no: int,
     sub_queue: int,
-    cleared: Cleared,
+    cleared: PurgeResult,
     limit: int,
     before_ms: int,
     end: int,
@@ -191,7 +191,7 @@ async def _clear_available(
                 # Somebody else's page is on its way, or there is no room for one: not now.
                 return
             continue
-        command = ClearAvailable(
+        command = PurgeAvailable(
             handle, source_no, _Reply(), sub_queue=sub_queue, limit=left, before_ms=before_ms, end=end
         )
         await _do(command, cleared, command.limit)
@@ -204,7 +204,7 @@ async def _clear_others(
     handle: FragmentHandle,
     source_no: int,
     sub_queues: Sequence[int],
-    cleared: Cleared,
+    cleared: PurgeResult,
     end: int,
     is_time_over: Callable[[], bool],
 ) -> bool:
@@ -220,7 +220,7 @@ async def _clear_others(
             if is_time_over():
                 return False
             counts = wanted[first : first + REMOVED_MAX]
-            await _do(ClearCounts(handle, source_no, _Reply(), counts=counts), cleared, len(counts))
+            await _do(PurgeCounts(handle, source_no, _Reply(), counts=counts), cleared, len(counts))
     return is_clean
 
 
@@ -240,7 +240,7 @@ def _source_of(handle: FragmentHandle, source_no: int) -> Source:
     return fragment.sources[source_no]
 
 
-async def _do(command: Clearing, cleared: Cleared, at_most: int) -> None:
+async def _do(command: PurgeCommand, cleared: PurgeResult, at_most: int) -> None:
     """Do one slice; its removal is durable on return."""
     reply = command.reply
     assert isinstance(reply, _Reply)

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
-from duobus.broker.delivery.credit_scheduler import Lender, Receiver
-from duobus.broker.delivery.session_acceptor import Acceptor, SessionReceiver, Waiter, give
+from duobus.broker.delivery.credit_scheduler import CreditScheduler, Receiver
+from duobus.broker.delivery.session_acceptor import SessionAcceptor, SessionReceiver, SessionWaiter, give
 from duobus.broker.entities import purge as clearing
-from duobus.broker.entities.idle_tracking import IdleClock
+from duobus.broker.entities.idle_tracking import LastUse
 from duobus.broker.entities.message_ids import identify
 from duobus.broker.entities.placement import Placement, slot_of, string_key
-from duobus.broker.entities.purge import Cleared
+from duobus.broker.entities.purge import PurgeResult
 from duobus.broker.fragment_handle import FragmentHandle
 from duobus.codec import tag_counter
 from duobus.errors import (
@@ -27,14 +27,14 @@ from duobus.errors import (
     StoreUnavailable,
 )
 from duobus.fragment.commands import CancelScheduled, Run, SetSessionState, SettleBatch, TakeDeferred
-from duobus.fragment.message import DEAD_LETTER, MAIN, NEVER, TRANSFER_DEAD_LETTER, Slot
+from duobus.fragment.message import DEAD_LETTER, MAIN, NEVER, TRANSFER_DEAD_LETTER, QueuedMessage
 from duobus.fragment.peek import ENVELOPE_BYTES
 from duobus.fragment.sessions.sessions import SessionLock
 from duobus.fragment.sessions.states import STATE_BYTES_MAX
 from duobus.fragment.source import Source, SourceSettings
 from duobus.model.batches import DeliveryBatch, Mailbox, Refusal, SendBatch
 from duobus.model.descriptions import QueueDescription
-from duobus.model.metadata import Special
+from duobus.model.metadata import MessageMetadata
 
 #: A sequence number is fragment number (16 bits), then count (design decision 7).
 COUNT_BITS = 48
@@ -99,13 +99,13 @@ class Queue:
         self.fragments = list(fragments)
         self.source_no = source_no
         self.placement = Placement(self.fragments)
-        self.lenders = {sub: Lender(source_no, sub) for sub in (MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER)}
-        self.idle: IdleClock | None = None
+        self.lenders = {sub: CreditScheduler(source_no, sub) for sub in (MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER)}
+        self.idle: LastUse | None = None
         self.is_deleted = False
         self.has_moved = False
         self.is_leaving = False
         self._by_number = {handle.number: handle for handle in self.fragments}
-        self.acceptor = Acceptor(source_no, self.fragments) if description.requires_session else None
+        self.acceptor = SessionAcceptor(source_no, self.fragments) if description.requires_session else None
         for handle in self.fragments:
             handle.lenders = {(source_no, sub): lender for sub, lender in self.lenders.items()}
             if self.acceptor is not None:
@@ -198,7 +198,7 @@ class Queue:
             if not handle.online:
                 raise handle.unavailable()
 
-    def demand_session(self, special: Special | None, *, is_ping: bool) -> None:
+    def demand_session(self, special: MessageMetadata | None, *, is_ping: bool) -> None:
         """Refuse a message that belongs to no session, where every message must.
 
         Raises:
@@ -304,7 +304,7 @@ class Queue:
                 "accept another."
             )
 
-    def wait_for_session(self, waiter: Waiter) -> None:
+    def wait_for_session(self, waiter: SessionWaiter) -> None:
         """Queue up for the next available session.
 
         Raises:
@@ -372,7 +372,7 @@ class Queue:
 
     async def peek(
         self, sub_queue: int, first_number: int, limit: int, size: int = NEVER, session_id: str | None = None
-    ) -> list[tuple[FragmentHandle, Slot]]:
+    ) -> list[tuple[FragmentHandle, QueuedMessage]]:
         """Messages from a sequence number on, over all fragments that are there, in order of sequence number.
 
         A fragment that is away is passed over (PE20); ``size`` is the bytes at which no further message is looked for;
@@ -383,7 +383,7 @@ class Queue:
         """
         self._note_use()
         first_fragment, first_count = first_number >> COUNT_BITS, first_number & COUNT_MASK
-        found: list[tuple[FragmentHandle, Slot]] = []
+        found: list[tuple[FragmentHandle, QueuedMessage]] = []
         away: StoreUnavailable | None = None
         numbers = sorted(self._by_number)
         if session_id is not None and self.acceptor is not None:
@@ -417,7 +417,7 @@ class Queue:
         handles = self.fragments if session_id is None else [self._home_of(session_id)]
         return await clearing.batch_delete(handles, self.source_no, sub_queue, limit, before_ms, session_id)
 
-    async def purge(self, sub_queues: Sequence[int], is_time_over: Callable[[], bool]) -> Cleared:
+    async def purge(self, sub_queues: Sequence[int], is_time_over: Callable[[], bool]) -> PurgeResult:
         """Remove everything of these sub-queues that nobody holds. See ``clearing.purge``."""
         self._note_use()
         return await clearing.purge(self.fragments, self.source_no, sub_queues, is_time_over)

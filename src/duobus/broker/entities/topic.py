@@ -103,7 +103,7 @@ class Topic(Queue):
             batch.reply.wake()
         for handle, indices, is_keyless in runs:
             every = list(range(batch.n)) if indices is None else indices
-            parts: Iterable[list[int] | None] = parts_of(every, step)
+            parts: Iterable[list[int] | None] = handles_of(every, step)
             if batch.atomic:
                 parts = [indices]
             for part in parts:
@@ -237,7 +237,7 @@ class Subscription(Queue):
                 clock.note()
 
 
-def parts_of(indices: list[int], step: int) -> Iterator[list[int]]:
+def handles_of(indices: list[int], step: int) -> Iterator[list[int]]:
     """Cut indices into parts of ``step``; the last one may be longer by a quarter, or shorter."""
     start = 0
     while len(indices) - start > step + step // 4:

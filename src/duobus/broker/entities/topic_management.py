@@ -24,7 +24,7 @@ from duobus.broker.entities.bulk_creation import (
 from duobus.broker.entities.destination import check_targets
 from duobus.broker.entities.topic import Subscription, Topic, count_filters, subscription_path, without_subscriptions
 from duobus.broker.fragment_handle import FragmentHandle
-from duobus.broker.protocols import Plan
+from duobus.broker.protocols import FragmentPlan
 from duobus.errors import (
     EntityAlreadyExists,
     EntityNotFound,
@@ -414,10 +414,10 @@ class TopicLife:
 
     def _plan(self, topic: Topic) -> None:
         for handle in topic.fragments:
-            handle.broker.plans[topic.entity_id, handle.number] = Plan(handle, topic.settings(), topic.rules)
+            handle.broker.plans[topic.entity_id, handle.number] = FragmentPlan(handle, topic.settings(), topic.rules)
 
     async def _create_fragments(self, topic: Topic) -> None:
-        await create_fragments(Plan(handle, topic.settings(), topic.rules) for handle in topic.fragments)
+        await create_fragments(FragmentPlan(handle, topic.settings(), topic.rules) for handle in topic.fragments)
 
     def _begin_subscription(self, topic: Topic, about: SubscriptionDescription) -> Subscription:
         """Record the intent, with the number of its source; its settings are known to whoever recovers a fragment."""

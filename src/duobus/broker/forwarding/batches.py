@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from duobus.broker.entities.destination import part_of
+from duobus.broker.entities.destination import sub_batch
 from duobus.errors import StoreUnavailable
 from duobus.model.batches import Mailbox, SendBatch
 
 if TYPE_CHECKING:
-    from duobus.broker.forwarding.forwarder import Lane
+    from duobus.broker.forwarding.forwarder import Forwarder
     from duobus.broker.fragment_handle import FragmentHandle
     from duobus.broker.message_broker import MessageBroker
     from duobus.fragment.fragment import Fragment
-    from duobus.fragment.message import Slot
+    from duobus.fragment.message import QueuedMessage
 
 
-class Parcel:
+class ForwardBatch:
     """Messages for one fragment of the destination.
 
     Attributes:
@@ -28,13 +28,13 @@ class Parcel:
 
     __slots__ = ("batch", "is_keyless", "slots")
 
-    def __init__(self, slots: list[Slot], batch: SendBatch, *, is_keyless: bool) -> None:
+    def __init__(self, slots: list[QueuedMessage], batch: SendBatch, *, is_keyless: bool) -> None:
         self.slots = slots
         self.batch = batch
         self.is_keyless = is_keyless
 
 
-class Outlet:
+class DestinationQueue:
     """What a lane has for one fragment of the destination.
 
     Attributes:
@@ -48,12 +48,12 @@ class Outlet:
 
     def __init__(self, handle: FragmentHandle) -> None:
         self.handle = handle
-        self.parcels: deque[Parcel] = deque()
+        self.parcels: deque[ForwardBatch] = deque()
         self.is_busy = False
         self.is_waiting = False
 
 
-class Errand(Mailbox):
+class PendingForward(Mailbox):
     """What a lane has on its way to its destination.
 
     Attributes:
@@ -62,7 +62,7 @@ class Errand(Mailbox):
 
     __slots__ = ("_lane", "life")
 
-    def __init__(self, lane: Lane, life: Fragment) -> None:
+    def __init__(self, lane: Forwarder, life: Fragment) -> None:
         super().__init__()
         self._lane = lane
         self.life = life
@@ -79,7 +79,7 @@ class Errand(Mailbox):
         return handle.fragment is self.life and time_of(handle.broker) is not None
 
 
-class Flight(Errand):
+class InFlightBatch(PendingForward):
     """A parcel on its way.
 
     Attributes:
@@ -90,7 +90,7 @@ class Flight(Errand):
 
     __slots__ = ("is_known", "outlet", "parcel")
 
-    def __init__(self, lane: Lane, outlet: Outlet, parcel: Parcel, life: Fragment) -> None:
+    def __init__(self, lane: Forwarder, outlet: DestinationQueue, parcel: ForwardBatch, life: Fragment) -> None:
         super().__init__(lane, life)
         self.outlet = outlet
         self.parcel = parcel
@@ -103,7 +103,7 @@ class Flight(Errand):
             self._lane.answered(self, answer)
 
 
-class Question(Errand):
+class InDoubtQuery(PendingForward):
     """What a lane asks its destination about the messages that earlier lives of their fragment may have sent.
 
     Attributes:
@@ -112,7 +112,7 @@ class Question(Errand):
 
     __slots__ = ("number",)
 
-    def __init__(self, lane: Lane, life: Fragment, number: int) -> None:
+    def __init__(self, lane: Forwarder, life: Fragment, number: int) -> None:
         super().__init__(lane, life)
         self.number = number
 
@@ -122,7 +122,7 @@ class Question(Errand):
             self._lane.heard(self)
 
 
-class Nobody(Mailbox):
+class NullMailbox(Mailbox):
     """A mailbox that no answer comes to."""
 
     __slots__ = ()
@@ -132,7 +132,7 @@ class Nobody(Mailbox):
 
 
 #: Of batches whose outcome comes to those who sent the parcel.
-NOBODY: Final = Nobody()
+NOBODY: Final = NullMailbox()
 
 
 def origin_of(handle: FragmentHandle, source_no: int) -> tuple[int, int, int]:
@@ -148,9 +148,11 @@ def time_of(broker: MessageBroker) -> int | None:
         return None
 
 
-def parcel_of(slots: list[Slot], batch: SendBatch, indices: list[int], *, is_keyless: bool) -> Parcel:
+def forward_batch_of(
+    slots: list[QueuedMessage], batch: SendBatch, indices: list[int], *, is_keyless: bool
+) -> ForwardBatch:
     """The messages at ``indices`` as a parcel of their own."""
     if len(indices) == len(slots):
-        return Parcel(slots, batch, is_keyless=is_keyless)
+        return ForwardBatch(slots, batch, is_keyless=is_keyless)
     made = SendBatch(0, [batch.payloads[index] for index in indices], False, NOBODY)
-    return Parcel([slots[index] for index in indices], part_of(batch, indices, made), is_keyless=is_keyless)
+    return ForwardBatch([slots[index] for index in indices], sub_batch(batch, indices, made), is_keyless=is_keyless)

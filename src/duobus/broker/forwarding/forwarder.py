@@ -16,13 +16,22 @@ from typing import TYPE_CHECKING, Final
 
 from duobus.broker.entities import destination as ends
 from duobus.broker.entities.queue import SOURCE
-from duobus.broker.forwarding.batches import NOBODY, Flight, Outlet, Parcel, Question, origin_of, parcel_of, time_of
+from duobus.broker.forwarding.batches import (
+    NOBODY,
+    DestinationQueue,
+    ForwardBatch,
+    InDoubtQuery,
+    InFlightBatch,
+    forward_batch_of,
+    origin_of,
+    time_of,
+)
 from duobus.errors import EntityDisabled, EntityNotFound, QuotaExceeded, ServerBusy, ServiceBusError, StoreUnavailable
 from duobus.fragment import forward_dedup, transfer
 from duobus.fragment.commands import Group, Run
-from duobus.fragment.forward_dedup import Ask, Record
-from duobus.fragment.message import MAIN, TRANSFER, Slot
-from duobus.fragment.transfer import Depart, Divert
+from duobus.fragment.forward_dedup import QueryForwarded, RecordForwarded
+from duobus.fragment.message import MAIN, TRANSFER, QueuedMessage
+from duobus.fragment.transfer import DeadLetterTransfer, RemoveTransferred
 from duobus.model.batches import SendBatch
 from duobus.model.descriptions import DISABLED, RECEIVE_DISABLED
 from duobus.model.ping import SMALL_BYTES, is_ping
@@ -30,14 +39,14 @@ from duobus.model.ping import SMALL_BYTES, is_ping
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from duobus.broker.entities.destination import Departing, Destination
+    from duobus.broker.entities.destination import Destination, ForwardSource
     from duobus.broker.entities.placement import Placement
-    from duobus.broker.forwarding.service import Forwarding
+    from duobus.broker.forwarding.service import ForwardingService
     from duobus.broker.fragment_handle import FragmentHandle
     from duobus.broker.message_broker import MessageBroker
     from duobus.fragment.fragment import Fragment
     from duobus.fragment.source import Source
-    from duobus.model.metadata import Special
+    from duobus.model.metadata import MessageMetadata
 
 #: Messages, and their bytes, that are taken at once: a part of a commit, so that others have room in it.
 PARCEL_MESSAGES_MAX: Final = 500
@@ -55,7 +64,7 @@ RETRY_MAX_S: Final = 5.0
 PATIENCE_MS: Final = 10 * 60_000
 
 
-class Lane:
+class Forwarder:
     """Forwarding from one sub-queue of one fragment.
 
     Attributes:
@@ -93,7 +102,13 @@ class Lane:
     )
 
     def __init__(
-        self, desk: Forwarding, entity: Departing, source_no: int, handle: FragmentHandle, channel: int, path: str
+        self,
+        desk: ForwardingService,
+        entity: ForwardSource,
+        source_no: int,
+        handle: FragmentHandle,
+        channel: int,
+        path: str,
     ) -> None:
         self.handle = handle
         self.source_no = source_no
@@ -105,10 +120,10 @@ class Lane:
         self._loop = asyncio.get_running_loop()
         self._life: Fragment | None = None
         self._entity: Destination | None = None
-        self._outlets: dict[FragmentHandle, Outlet] = {}
-        self._flights: dict[Flight, None] = {}
+        self._outlets: dict[FragmentHandle, DestinationQueue] = {}
+        self._flights: dict[InFlightBatch, None] = {}
         # Messages whose destination may have them already, and cannot be asked now.
-        self._aside: list[Slot] = []
+        self._aside: list[QueuedMessage] = []
         # Count to the fragment that may have taken it, of flights that began in an earlier life of ours.
         self._unresolved: dict[int, FragmentHandle] = {}
         self._taken = 0
@@ -119,7 +134,7 @@ class Lane:
         self._delay_s = RETRY_FIRST_S
         self._last_refusal_s = 0.0
         # What the destination is asked now.
-        self._question: Question | None = None
+        self._question: InDoubtQuery | None = None
         # Since when a fragment of the destination (None: all of it) has refused everything, in broker time.
         self._refused_since: dict[FragmentHandle | None, int] = {}
 
@@ -196,7 +211,7 @@ class Lane:
             return True
         return any(len(outlet.parcels) >= OUTLET_PARCELS and not outlet.is_waiting for outlet in self._outlets.values())
 
-    def _take(self, fragment: Fragment, source: Source) -> list[Slot]:
+    def _take(self, fragment: Fragment, source: Source) -> list[QueuedMessage]:
         limit = min(PARCEL_MESSAGES_MAX, LANE_MESSAGES_MAX - self._taken)
         if self.channel == TRANSFER:
             slots = transfer.take_transfers(source, self.path.lower(), limit, PARCEL_BYTES_MAX)
@@ -220,7 +235,7 @@ class Lane:
             return False
         # What was sent via this entity to one that does not exist has no time to wait (contract 12.4).
         is_final = self.channel == TRANSFER and isinstance(error, EntityNotFound)
-        if not is_final and not (ends.is_patient(error) and self._is_patience_over(None)):
+        if not is_final and not (ends.is_retriable(error) and self._is_patience_over(None)):
             self._later(is_pause=True)
             return False
         slots = self._take(fragment, source)
@@ -248,11 +263,11 @@ class Lane:
         origin = origin_of(self.handle, self.source_no)
         if self._desk.abroad is not None:
             self._desk.abroad.arrived(origin, fragment.epoch)
-        question = self._question = Question(self, fragment, len(entity.fragments))
+        question = self._question = InDoubtQuery(self, fragment, len(entity.fragments))
         for handle in entity.fragments:
-            handle.broker.submit(Ask(handle, SOURCE, question, origin=origin))
+            handle.broker.submit(QueryForwarded(handle, SOURCE, question, origin=origin))
 
-    def heard(self, question: Question) -> None:
+    def heard(self, question: InDoubtQuery) -> None:
         """The destination has answered, or somebody else that it cannot."""
         if question is not self._question or not question.is_current:
             return
@@ -272,16 +287,16 @@ class Lane:
     def _settle(self, fragment: Fragment, taken: Iterable[int]) -> None:
         now_ms = time_of(self.handle.broker)
         if now_ms is not None:
-            forward_dedup.settle(fragment, fragment.sources[self.source_no], taken, now_ms)
+            forward_dedup.settle_in_doubt(fragment, fragment.sources[self.source_no], taken, now_ms)
             self.handle.broker.note_deadline(fragment)
 
-    def _sorted_out(self, fragment: Fragment, source: Source, slots: list[Slot]) -> list[Slot]:
+    def _sorted_out(self, fragment: Fragment, source: Source, slots: list[QueuedMessage]) -> list[QueuedMessage]:
         """Those that go on; the destination has some of the others already, and some may have to expire instead."""
         if self.channel != MAIN or not (source.doubt_below or source.elsewhere):
             return slots
         now_ms = time_of(self.handle.broker)
-        there: list[Slot] = []
-        rest: list[Slot] = []
+        there: list[QueuedMessage] = []
+        rest: list[QueuedMessage] = []
         for slot in slots:
             if slot.count in source.elsewhere:
                 there.append(slot)
@@ -291,17 +306,17 @@ class Lane:
                 rest.append(slot)
         if there:
             self._let_go(there)
-            self.handle.broker.submit(Depart(self.handle, self.source_no, None, there))
+            self.handle.broker.submit(RemoveTransferred(self.handle, self.source_no, None, there))
         return rest
 
     # -- making parcels -----------------------------------------------------------------------------------------
 
-    def _send_on(self, fragment: Fragment, source: Source, entity: Destination, slots: list[Slot]) -> None:
+    def _send_on(self, fragment: Fragment, source: Source, entity: Destination, slots: list[QueuedMessage]) -> None:
         number, path, life_ms = self.handle.number, self._origin.path, source.settings.default_ttl_ms
-        good: list[Slot] = []
-        pings: list[Slot] = []
+        good: list[QueuedMessage] = []
+        pings: list[QueuedMessage] = []
         payloads: list[bytes] = []
-        specials: list[Special] = []
+        specials: list[MessageMetadata] = []
         for slot in slots:
             special = transfer.onward(slot, number, path, life_ms)
             if transfer.hops_of(special) > transfer.HOPS_MAX:
@@ -321,7 +336,7 @@ class Lane:
         if pings:
             # They end here: nobody is ever given one.
             self._let_go(pings)
-            self.handle.broker.submit(Depart(self.handle, self.source_no, None, pings))
+            self.handle.broker.submit(RemoveTransferred(self.handle, self.source_no, None, pings))
         if not good:
             return
         batch = SendBatch(0, payloads, False, NOBODY)
@@ -332,10 +347,10 @@ class Lane:
         entity.prepare(batch)
         self._route(fragment, entity, good, batch)
 
-    def _route(self, fragment: Fragment, entity: Destination, slots: list[Slot], batch: SendBatch) -> None:
+    def _route(self, fragment: Fragment, entity: Destination, slots: list[QueuedMessage], batch: SendBatch) -> None:
         """Part messages by the fragment where they go."""
         if not entity.is_partitioned:
-            self._put(entity.fragments[0], Parcel(slots, batch, is_keyless=False))
+            self._put(entity.fragments[0], ForwardBatch(slots, batch, is_keyless=False))
             return
         doubt = self._desk.doubt_below(self.handle, self.source_no, fragment)
         by_handle: dict[FragmentHandle, list[int]] = {}
@@ -343,7 +358,7 @@ class Lane:
         for index, slot in enumerate(slots):
             key = None if batch.keys is None else batch.keys[index]
             if key is not None:
-                by_handle.setdefault(ends.home_of(entity, key), []).append(index)
+                by_handle.setdefault(ends.fragment_of_key(entity, key), []).append(index)
             elif slot.count >= doubt:
                 keyless.append(index)
             elif (known := self._remembered(entity, slot.count)) is not None:
@@ -355,7 +370,7 @@ class Lane:
                 self._aside.append(slot)
                 self._later(is_pause=False)
         for handle, indices in by_handle.items():
-            self._put(handle, parcel_of(slots, batch, indices, is_keyless=False))
+            self._put(handle, forward_batch_of(slots, batch, indices, is_keyless=False))
         if keyless:
             try:
                 handle = entity.placement.keyless(batch.bytes_total)
@@ -363,7 +378,7 @@ class Lane:
                 self._later(is_pause=True)
                 self._give_back([slots[index] for index in keyless])
                 return
-            self._put(handle, parcel_of(slots, batch, keyless, is_keyless=True))
+            self._put(handle, forward_batch_of(slots, batch, keyless, is_keyless=True))
 
     def _remembered(self, entity: Destination, count: int) -> FragmentHandle | None:
         """The fragment of the destination that has taken a message already, or is about to."""
@@ -375,16 +390,16 @@ class Lane:
                 return handle
         return None
 
-    def _put(self, handle: FragmentHandle, parcel: Parcel) -> None:
+    def _put(self, handle: FragmentHandle, parcel: ForwardBatch) -> None:
         outlet = self._outlets.get(handle)
         if outlet is None:
-            outlet = self._outlets[handle] = Outlet(handle)
+            outlet = self._outlets[handle] = DestinationQueue(handle)
         outlet.parcels.append(parcel)
         self._let_out(outlet)
 
     # -- on the way ---------------------------------------------------------------------------------------------
 
-    def _let_out(self, outlet: Outlet) -> None:
+    def _let_out(self, outlet: DestinationQueue) -> None:
         """Send the next parcel of an outlet, if none is on its way."""
         life = self._life
         if outlet.is_busy or outlet.is_waiting or not outlet.parcels or life is None:
@@ -397,25 +412,25 @@ class Lane:
         outlet.is_busy = True
         entity = self._entity
         assert entity is not None
-        flight = Flight(self, outlet, parcel, life)
+        flight = InFlightBatch(self, outlet, parcel, life)
         self._flights[flight] = None
         handle = outlet.handle
         group = self._group(flight, entity.placement if parcel.is_keyless else None)
         if handle.broker is self.handle.broker:
             if not self._may_be_known(handle):
                 del group.members[0]
-            group.members.insert(0, Depart(self.handle, self.source_no, None, parcel.slots))
+            group.members.insert(0, RemoveTransferred(self.handle, self.source_no, None, parcel.slots))
         handle.broker.submit(group)
 
-    def _group(self, flight: Flight, placement: Placement | None = None) -> Group:
+    def _group(self, flight: InFlightBatch, placement: Placement | None = None) -> Group:
         """What the destination is to do with a parcel: look whether it has it, and take it in."""
         handle, parcel = flight.outlet.handle, flight.parcel
         run = Run(handle, SOURCE, parcel.batch, None, placement)
         return Group([self._record(handle, parcel, run), run], flight)
 
-    def _record(self, handle: FragmentHandle, parcel: Parcel, run: Run) -> Record:
+    def _record(self, handle: FragmentHandle, parcel: ForwardBatch, run: Run) -> RecordForwarded:
         counts = [slot.count for slot in parcel.slots]
-        return Record(handle, SOURCE, origin=origin_of(self.handle, self.source_no), counts=counts, run=run)
+        return RecordForwarded(handle, SOURCE, origin=origin_of(self.handle, self.source_no), counts=counts, run=run)
 
     def _may_be_known(self, handle: FragmentHandle) -> bool:
         """Whether it took messages of ours when one of us was in another store, and has not forgotten them."""
@@ -423,11 +438,11 @@ class Lane:
             handle.fragment.sources[SOURCE].ledger.known.get(origin_of(self.handle, self.source_no))
         )
 
-    def answered(self, flight: Flight, answer: Group | Depart) -> None:
+    def answered(self, flight: InFlightBatch, answer: Group | RemoveTransferred) -> None:
         """One of the commits of a parcel is durable, or was refused."""
         outlet = flight.outlet
         is_here = flight.life is self._life and flight.life is self.handle.fragment
-        if isinstance(answer, Depart):
+        if isinstance(answer, RemoveTransferred):
             self._end(flight, is_gone=is_here and answer.error is None)
         else:
             flight.is_known = True
@@ -444,26 +459,26 @@ class Lane:
             self._let_out(outlet)
         self.pump()
 
-    def _accepted(self, flight: Flight, *, is_here: bool) -> None:
+    def _accepted(self, flight: InFlightBatch, *, is_here: bool) -> None:
         self._refused_since.pop(flight.outlet.handle, None)
         if flight.outlet.handle.broker is self.handle.broker:
             self._end(flight, is_gone=is_here)
             return
         self._desk.note_ledger(flight.outlet.handle)
         if is_here:
-            self.handle.broker.submit(Depart(self.handle, self.source_no, flight, flight.parcel.slots))
+            self.handle.broker.submit(RemoveTransferred(self.handle, self.source_no, flight, flight.parcel.slots))
         else:
             # Its memory was lost meanwhile: the message is there again, and the ledger knows it.
             del self._flights[flight]
 
-    def _end(self, flight: Flight, *, is_gone: bool) -> None:
+    def _end(self, flight: InFlightBatch, *, is_gone: bool) -> None:
         del self._flights[flight]
         if is_gone:
             self._let_go(flight.parcel.slots)
 
     # -- refusals -----------------------------------------------------------------------------------------------
 
-    def _refused(self, outlet: Outlet, parcel: Parcel, error: ServiceBusError) -> None:
+    def _refused(self, outlet: DestinationQueue, parcel: ForwardBatch, error: ServiceBusError) -> None:
         """A parcel was not taken, for certain."""
         if self.is_closed or self._outlets.get(outlet.handle) is not outlet:
             self._give_back(parcel.slots)
@@ -473,10 +488,10 @@ class Lane:
             # There may be room for some, or nothing may be wrong with the others.
             half = len(parcel.slots) // 2
             for indices in (range(half, len(parcel.slots)), range(half)):
-                part = parcel_of(parcel.slots, parcel.batch, list(indices), is_keyless=parcel.is_keyless)
+                part = forward_batch_of(parcel.slots, parcel.batch, list(indices), is_keyless=parcel.is_keyless)
                 outlet.parcels.appendleft(part)
             return
-        if not is_temporary and (not ends.is_patient(error) or self._is_patience_over(outlet.handle)):
+        if not is_temporary and (not ends.is_retriable(error) or self._is_patience_over(outlet.handle)):
             self._divert(parcel.slots, ends.reason_of(error), str(error))
             return
         if parcel.is_keyless and not isinstance(error, QuotaExceeded):
@@ -491,27 +506,29 @@ class Lane:
         now_ms = time_of(self.handle.broker)
         return now_ms is not None and now_ms - self._refused_since.setdefault(who, now_ms) >= PATIENCE_MS
 
-    def _divert(self, slots: list[Slot], reason: str, description: str) -> None:
+    def _divert(self, slots: list[QueuedMessage], reason: str, description: str) -> None:
         """Messages that cannot go on are to be found in the transfer dead-letter queue."""
         source = None if self._life is None else self._life.sources.get(self.source_no)
         if source is not None and self.channel == MAIN and (source.doubt_below or source.elsewhere):
-            doubtful = [slot for slot in slots if forward_dedup.holds(source, slot.count)]
+            doubtful = [slot for slot in slots if forward_dedup.is_in_doubt(source, slot.count)]
             if doubtful:
                 # They may be at the destination, or are; they are taken again when that is known.
-                slots = [slot for slot in slots if not forward_dedup.holds(source, slot.count)]
+                slots = [slot for slot in slots if not forward_dedup.is_in_doubt(source, slot.count)]
                 self._aside += doubtful
                 self._later(is_pause=True)
         if slots:
             self._let_go(slots)
-            command = Divert(self.handle, self.source_no, None, slots, reason=reason, description=description)
+            command = DeadLetterTransfer(
+                self.handle, self.source_no, None, slots, reason=reason, description=description
+            )
             self.handle.broker.submit(command)
 
-    def _let_go(self, slots: Iterable[Slot]) -> None:
+    def _let_go(self, slots: Iterable[QueuedMessage]) -> None:
         for slot in slots:
             self._taken -= 1
             self._size -= len(slot.payload)
 
-    def _give_back(self, slots: list[Slot]) -> None:
+    def _give_back(self, slots: list[QueuedMessage]) -> None:
         """Put messages back into their fragment."""
         fragment = self.handle.fragment
         broker = self.handle.broker
@@ -560,7 +577,7 @@ class Lane:
                 self._is_pumping = False
         self.pump()
 
-    def stranded(self, broker: MessageBroker) -> list[tuple[Flight, Group]]:
+    def stranded(self, broker: MessageBroker) -> list[tuple[InFlightBatch, Group]]:
         """What was on its way into a store that this server has lost: nobody here knows whether it is there.
 
         Each with what would be submitted for it now.

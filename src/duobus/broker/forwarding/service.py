@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 from duobus.broker.entities.queue import SOURCE
 from duobus.broker.forwarding.batches import origin_of
-from duobus.broker.forwarding.forwarder import Lane
-from duobus.fragment.forward_dedup import Forget
+from duobus.broker.forwarding.forwarder import Forwarder
+from duobus.fragment.forward_dedup import ForgetForwarded
 from duobus.fragment.message import DEAD_LETTER, MAIN, TRANSFER
 
 if TYPE_CHECKING:
-    from duobus.broker.entities.destination import Departing
-    from duobus.broker.entities.namespace import Abroad, Namespace
+    from duobus.broker.entities.destination import ForwardSource
+    from duobus.broker.entities.namespace import Namespace, RemoteEntities
     from duobus.broker.entities.queue import Queue
-    from duobus.broker.forwarding.batches import Flight
-    from duobus.broker.fragment_handle import FragmentHandle, Taker
+    from duobus.broker.forwarding.batches import InFlightBatch
+    from duobus.broker.fragment_handle import AvailabilityListener, FragmentHandle
     from duobus.broker.message_broker import MessageBroker
     from duobus.fragment.commands import Group
     from duobus.fragment.forward_dedup import Origin
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 SWEEP_S: Final = 1.0
 
 
-class Exit:
+class ForwardPath:
     """Stands where a lender does in a fragment's handle: messages are forwarded, and only what is left is lent."""
 
     __slots__ = ("_lane", "_lender")
 
-    def __init__(self, lane: Lane, lender: Taker) -> None:
+    def __init__(self, lane: Forwarder, lender: AvailabilityListener) -> None:
         self._lane = lane
         self._lender = lender
 
@@ -46,12 +46,12 @@ class Exit:
         self._lender.offer(handle)
 
 
-class ViaExit:
+class ViaForwardPath:
     """The same for what was sent via an entity."""
 
     __slots__ = ("_desk", "_entity", "_source_no")
 
-    def __init__(self, desk: Forwarding, entity: Departing, source_no: int) -> None:
+    def __init__(self, desk: ForwardingService, entity: ForwardSource, source_no: int) -> None:
         self._desk = desk
         self._entity = entity
         self._source_no = source_no
@@ -61,7 +61,7 @@ class ViaExit:
         self._desk.pump_via(self._entity, self._source_no, handle)
 
 
-class Forwarding:
+class ForwardingService:
     """The lanes of a scale unit.
 
     Attributes:
@@ -76,10 +76,10 @@ class Forwarding:
     def __init__(self, find_home: Callable[[str], Namespace]) -> None:
         self._find_home = find_home
         self._is_stopped = False
-        self.abroad: Abroad | None = None
+        self.abroad: RemoteEntities | None = None
         # Source of a fragment to its lanes, by channel and destination. Those that forward nothing are not in it, for
         # all of it is looked at whenever an entity is created or changed.
-        self._lanes: dict[Origin, dict[tuple[int, str], Lane]] = {}
+        self._lanes: dict[Origin, dict[tuple[int, str], Forwarder]] = {}
         # The same to the fragment's present life, and the first count that no earlier life can have sent on.
         self._lives: dict[Origin, tuple[Fragment, int]] = {}
         self._origins: dict[Origin, FragmentHandle] = {}
@@ -87,13 +87,13 @@ class Forwarding:
         self._ledgers: dict[FragmentHandle, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def home_of(self, entity: Departing) -> Namespace:
+    def home_of(self, entity: ForwardSource) -> Namespace:
         """The namespace in which an entity finds its destinations."""
         return self._find_home(entity.namespace)
 
     # -- entities -----------------------------------------------------------------------------------------------
 
-    def begin(self, entity: Departing, source_no: int = SOURCE) -> None:
+    def begin(self, entity: ForwardSource, source_no: int = SOURCE) -> None:
         """An entity is new, has new properties, or is there again after a start."""
         about = entity.description
         for handle in entity.fragments:
@@ -102,11 +102,13 @@ class Forwarding:
             self._note_life(origin, handle)
             self._set(entity, source_no, handle, MAIN, about.forward_to)
             self._set(entity, source_no, handle, DEAD_LETTER, about.forward_dead_lettered_messages_to)
-            handle.lenders[source_no, TRANSFER] = ViaExit(self, entity, source_no)
+            handle.lenders[source_no, TRANSFER] = ViaForwardPath(self, entity, source_no)
             self.pump_via(entity, source_no, handle)
         self.entity_changed(entity.path)
 
-    def _set(self, entity: Departing, source_no: int, handle: FragmentHandle, channel: int, path: str | None) -> None:
+    def _set(
+        self, entity: ForwardSource, source_no: int, handle: FragmentHandle, channel: int, path: str | None
+    ) -> None:
         """Have the messages of a sub-queue forwarded to ``path``; None: to nowhere any more."""
         origin = origin_of(handle, source_no)
         lanes = self._lanes.get(origin, {})
@@ -114,7 +116,7 @@ class Forwarding:
         if old is not None and path is not None and old.path.lower() == path.lower():
             old.retry()
             return
-        lender: Taker = entity.lenders[channel]
+        lender: AvailabilityListener = entity.lenders[channel]
         if channel == MAIN and entity.acceptor is not None:
             lender = entity.acceptor
         if old is not None:
@@ -122,14 +124,14 @@ class Forwarding:
             handle.lenders[source_no, channel] = lender
             old.close()
         if path is not None:
-            lane = lanes[channel, path.lower()] = Lane(self, entity, source_no, handle, channel, path)
+            lane = lanes[channel, path.lower()] = Forwarder(self, entity, source_no, handle, channel, path)
             self._lanes[origin] = lanes
-            handle.lenders[source_no, channel] = Exit(lane, lender)
+            handle.lenders[source_no, channel] = ForwardPath(lane, lender)
             lane.pump()
         elif old is not None:
             lender.offer(handle)
 
-    def end(self, entity: Departing, source_no: int = SOURCE) -> None:
+    def end(self, entity: ForwardSource, source_no: int = SOURCE) -> None:
         """An entity is gone."""
         for handle in entity.fragments:
             origin = origin_of(handle, source_no)
@@ -163,17 +165,17 @@ class Forwarding:
         for lane in list(self._every()):
             lane.retry()
 
-    def stranded(self, broker: MessageBroker) -> list[tuple[Flight, Group]]:
+    def stranded(self, broker: MessageBroker) -> list[tuple[InFlightBatch, Group]]:
         """What was on its way into a store that this server has lost; see Lane."""
         return [found for lane in list(self._every()) for found in lane.stranded(broker)]
 
-    def _every(self) -> Iterator[Lane]:
+    def _every(self) -> Iterator[Forwarder]:
         for lanes in self._lanes.values():
             yield from lanes.values()
 
     # -- via ----------------------------------------------------------------------------------------------------
 
-    def pump_via(self, entity: Departing, source_no: int, handle: FragmentHandle) -> None:
+    def pump_via(self, entity: ForwardSource, source_no: int, handle: FragmentHandle) -> None:
         """Send on what was sent via a fragment, each to its destination."""
         fragment = handle.fragment
         if fragment is None or self._is_stopped:
@@ -187,7 +189,7 @@ class Forwarding:
         for path in list(transfers):
             found = lanes.get((TRANSFER, path))
             if found is None:
-                found = lanes[TRANSFER, path] = Lane(self, entity, source_no, handle, TRANSFER, path)
+                found = lanes[TRANSFER, path] = Forwarder(self, entity, source_no, handle, TRANSFER, path)
                 self._lanes[origin] = lanes
             found.pump()
 
@@ -235,7 +237,7 @@ class Forwarding:
                 is_far = origin not in self._origins and self.abroad is not None
                 gone = (self.abroad.gone if is_far and self.abroad else self.gone)(origin, list(counts))
                 if gone:
-                    handle.broker.submit(Forget(handle, SOURCE, None, origin=origin, counts=gone))
+                    handle.broker.submit(ForgetForwarded(handle, SOURCE, None, origin=origin, counts=gone))
             if known:
                 self.note_ledger(handle)
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from duobus.broker.fragment_moves.move import MoveGivenUp, Mover, clear_up, store_of
+from duobus.broker.fragment_moves.move import FragmentMove, MoveAborted, clear_up, store_of
 from duobus.errors import (
     ArgumentInvalid,
     EntityNotFound,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MOVES_SHOWN_MAX: Final = 100
 
 
-class Moves:
+class FragmentMoves:
     """The moves of a scale unit."""
 
     __slots__ = ("_is_stopped", "_left", "_mover", "_shown", "_task", "_unit")
@@ -35,7 +35,7 @@ class Moves:
     def __init__(self, unit: ScaleUnit) -> None:
         self._unit = unit
         self._task: asyncio.Task[None] | None = None
-        self._mover: Mover | None = None
+        self._mover: FragmentMove | None = None
         self._is_stopped = False
         self._shown: deque[dict[str, Any]] = deque(maxlen=MOVES_SHOWN_MAX)
         # Those of which a store that was away still has rows that are nobody's.
@@ -100,7 +100,7 @@ class Moves:
             "endedMs": None,
         }
         self._shown.appendleft(status)
-        self._mover = mover = Mover(
+        self._mover = mover = FragmentMove(
             self._unit.catalog,
             move,
             plan,
@@ -161,18 +161,18 @@ class Moves:
 
     def _demand(self, entity: Queue) -> None:
         if self._is_stopped:
-            raise MoveGivenUp("the server was stopped")
+            raise MoveAborted("the server was stopped")
         if entity.is_deleted:
-            raise MoveGivenUp("the entity was deleted")
+            raise MoveAborted("the entity was deleted")
 
-    async def _run(self, mover: Mover, move: MoveRow, status: dict[str, Any]) -> None:
+    async def _run(self, mover: FragmentMove, move: MoveRow, status: dict[str, Any]) -> None:
         unit = self._unit
         what = f"fragment {move.fragment_no} of '{status['entity']}' from store {move.from_store} to {move.to_store}"
         unit.store_events(move.to_store, "move begun", what)
         reason: str | None = None
         try:
             await mover.run()
-        except (MoveGivenUp, StoreFailed, ServiceBusError) as error:
+        except (MoveAborted, StoreFailed, ServiceBusError) as error:
             reason = str(error)
         except Exception as error:  # noqa: BLE001 - whoever asks has to learn that it has ended
             reason = f"a fault of the server: {error!r}"

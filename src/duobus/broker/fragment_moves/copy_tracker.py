@@ -21,7 +21,7 @@ BYTES_AT_ONCE: Final = 1 << 20
 BUFFER_BYTES_MAX: Final = 64 << 20
 
 #: A row that is to be written, and the source that it belongs to.
-Found = tuple["SourceMirror", StoredMessage]
+Found = tuple["SourceCopyTracker", StoredMessage]
 
 
 class Pending:
@@ -50,7 +50,7 @@ class Pending:
         )
 
 
-class SourceMirror:
+class SourceCopyTracker:
     """One source on its way.
 
     Attributes:
@@ -134,7 +134,7 @@ class SourceMirror:
         return taken
 
 
-class Mirror:
+class CopyTracker:
     """A whole fragment on its way.
 
     Attributes:
@@ -144,7 +144,7 @@ class Mirror:
 
     __slots__ = ("shared_to", "sources")
 
-    def __init__(self, sources: Mapping[int, SourceMirror]) -> None:
+    def __init__(self, sources: Mapping[int, SourceCopyTracker]) -> None:
         self.sources = dict(sources)
         self.shared_to = 0
 
@@ -169,7 +169,7 @@ class Mirror:
         for source in self.sources.values():
             source.is_ended = False
 
-    def wanting(self) -> Iterator[SourceMirror]:
+    def wanting(self) -> Iterator[SourceCopyTracker]:
         """The sources of which a page has to be read before ``take`` can go on."""
         room = BUFFER_BYTES_MAX
         for source in self.sources.values():
@@ -202,7 +202,7 @@ class Mirror:
                 break
         return taken
 
-    def _rank(self, source: SourceMirror) -> int:
+    def _rank(self, source: SourceCopyTracker) -> int:
         """What a topic keeps itself comes behind all copies: its counts are those by which they share their bodies."""
         return source.buffer[0].origin if source.source_no or len(self.sources) == 1 else COUNT_MAX
 
@@ -214,9 +214,9 @@ class Mirror:
         shared_to = self.shared_to
         return [-row.origin if row.origin > shared_to and number[row.origin] > 1 else row.origin for _, row in rows]
 
-    def wrote(self, rows: Sequence[Found], origins: Sequence[int]) -> list[SourceMirror]:
+    def wrote(self, rows: Sequence[Found], origins: Sequence[int]) -> list[SourceCopyTracker]:
         """These rows are about to be written: the sources whose next counts go with them."""
-        touched: dict[int, SourceMirror] = {}
+        touched: dict[int, SourceCopyTracker] = {}
         self.shared_to = max(self.shared_to, -min(origins, default=0))
         for source, row in rows:
             source.next_count = max(source.next_count, row.count + 1)

@@ -15,14 +15,14 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from duobus.broker.fragment_moves.copy_tracker import ROWS_AT_ONCE, Found, Mirror, SourceMirror, puts_of, same
+from duobus.broker.fragment_moves.copy_tracker import ROWS_AT_ONCE, CopyTracker, Found, SourceCopyTracker, puts_of, same
 from duobus.errors import ServiceBusError, StoreFailed
 from duobus.storage.interface import CommitBatch, FragmentRow, IdBlock, SourceRow, StoredMessage, is_end
 
 if TYPE_CHECKING:
     from duobus.broker.fragment_handle import FragmentHandle
     from duobus.broker.message_broker import MessageBroker
-    from duobus.broker.protocols import Plan
+    from duobus.broker.protocols import FragmentPlan
     from duobus.fragment.fragment import Fragment
     from duobus.storage.catalog.interface import Catalog
     from duobus.storage.catalog_rows import MoveRow
@@ -42,11 +42,11 @@ _PAGE_MIN: Final = 20
 _ASK_S: Final = 1.0
 
 
-class MoveGivenUp(Exception):
+class MoveAborted(Exception):
     """The move cannot go on; the text says why."""
 
 
-class Mover:
+class FragmentMove:
     """One move.
 
     Args:
@@ -68,7 +68,7 @@ class Mover:
         self,
         catalog: Catalog,
         move: MoveRow,
-        plan: Plan,
+        plan: FragmentPlan,
         target: MessageBroker,
         demand: Callable[[], None],
         moved: Callable[[], None],
@@ -86,7 +86,7 @@ class Mover:
         self._lives = (self._origin.life, target.life)
         self._demand_on = demand
         self._moved_in = moved
-        self._mirror = Mirror({})
+        self._mirror = CopyTracker({})
         self._row = FragmentRow(0, 0, 0, 0)
         self._shared = 0
 
@@ -124,8 +124,8 @@ class Mover:
         store = target.store
         self._row, rows = await target.use(lambda: store.add_fragment(move.entity_id, move.fragment_no, numbers))
         keys = {row.source_no: row.source_key for row in rows}
-        sources = (SourceMirror(no, fragment.sources[no].source_key, keys[no]) for no in numbers)
-        self._mirror = Mirror({source.source_key: source for source in sources})
+        sources = (SourceCopyTracker(no, fragment.sources[no].source_key, keys[no]) for no in numbers)
+        self._mirror = CopyTracker({source.source_key: source for source in sources})
         self._demand()
 
     async def _copy(self) -> None:
@@ -154,7 +154,7 @@ class Mover:
         for source in mirror.sources.values():
             await self._copy_ids(source)
 
-    async def _read(self, source: SourceMirror) -> None:
+    async def _read(self, source: SourceCopyTracker) -> None:
         self._demand()
         number = max(_PAGE_MIN, ROWS_AT_ONCE // len(self._mirror.sources))
         start = source.begin_read()
@@ -199,7 +199,7 @@ class Mover:
             found = await self._target.use(partial(_load_counts, store, key, sorted(by_count)))
             for count, row in by_count.items():
                 if count not in found or not same(found[count], row):
-                    raise MoveGivenUp(f"message {count} was not read back as it was written to the other store")
+                    raise MoveAborted(f"message {count} was not read back as it was written to the other store")
 
     async def _catch_up(self) -> None:
         """Bring up to date what has changed of what the other store has."""
@@ -214,7 +214,7 @@ class Mover:
             for start in range(0, len(wanted), ROWS_AT_ONCE):
                 await self._refresh(source, wanted[start : start + ROWS_AT_ONCE], pending.late)
 
-    async def _refresh(self, source: SourceMirror, counts: list[int], late: set[int]) -> None:
+    async def _refresh(self, source: SourceCopyTracker, counts: list[int], late: set[int]) -> None:
         store = self._origin.store
         found = await self._origin.use(lambda: _load_counts(store, source.source_key, counts))
         for count, row in found.items():
@@ -239,7 +239,7 @@ class Mover:
             await self._carry(fill)
             await self._read_back(rows)
 
-    async def _copy_ids(self, source: SourceMirror) -> None:
+    async def _copy_ids(self, source: SourceCopyTracker) -> None:
         """Copy what duplicate detection remembers."""
         while True:
             self._demand()
@@ -250,10 +250,10 @@ class Mover:
             await self._carry(partial(_remember, source.target_key, blocks))
             load = partial(self._target.store.load_ids, source.target_key, blocks[0].first_count, len(blocks))
             if _told(await self._target.use(load)) != _told(blocks):
-                raise MoveGivenUp("the memory of duplicate detection was not read back as it was written")
+                raise MoveAborted("the memory of duplicate detection was not read back as it was written")
             source.blocks_to = blocks[-1].first_count + 1
 
-    async def _compare(self, source: SourceMirror) -> None:
+    async def _compare(self, source: SourceCopyTracker) -> None:
         """Look whether both stores have the same rows, but for those of which a change is noted."""
         first = 1
         while first < source.copied_to:
@@ -265,7 +265,7 @@ class Mover:
             for count in here.keys() | theirs.keys():
                 one, other = here.get(count), theirs.get(count)
                 if (one is None or other is None or not same(one, other)) and not source.noted.touches(count):
-                    raise MoveGivenUp(f"message {count} is not the same in both stores")
+                    raise MoveAborted(f"message {count} is not the same in both stores")
             first = last + 1
             if self._mirror.left >= ROWS_AT_ONCE:
                 # Between two pages, so that what is noted stays little under any load.
@@ -306,7 +306,7 @@ class Mover:
             for run in parked:
                 handle.broker.submit(run)
 
-    def _moved(self, one: SourceMirror, fragment: Fragment) -> SourceRow:
+    def _moved(self, one: SourceCopyTracker, fragment: Fragment) -> SourceRow:
         source = fragment.sources[one.source_no]
         numbers = (source.next_count, source.highest_delivered, source.counters())
         return SourceRow(one.target_key, self._row.fragment_key, one.source_no, *numbers)
@@ -325,7 +325,7 @@ class Mover:
         keys = mirror.sources.keys()
         damaged = sum(key in keys for key, _ in origin.quarantined)
         if damaged:
-            raise MoveGivenUp(
+            raise MoveAborted(
                 f"{damaged} of its messages are damaged and cannot be read, so it cannot be moved whole. Receive or "
                 "purge what is left of it, or give the store up (duobus store replace)"
             )
@@ -376,7 +376,7 @@ class Mover:
         """Raise MoveGivenUp unless everything is as it was when the move began."""
         for broker, life in zip((self._origin, self._target), self._lives, strict=True):
             if broker.life != life or broker.state != "open":
-                raise MoveGivenUp(f"messaging store {broker.store_id} failed meanwhile ({broker.last_error})")
+                raise MoveAborted(f"messaging store {broker.store_id} failed meanwhile ({broker.last_error})")
         self._demand_on()
 
     def _fragment(self) -> Fragment:
@@ -384,10 +384,10 @@ class Mover:
         self._demand()
         fragment = self._handle.fragment
         if fragment is None:
-            raise MoveGivenUp("the fragment is away")
+            raise MoveAborted("the fragment is away")
         sources = {source.source_key for source in fragment.sources.values()}
         if self._mirror.sources and sources != self._mirror.sources.keys():
-            raise MoveGivenUp("a subscription was created or deleted meanwhile")
+            raise MoveAborted("a subscription was created or deleted meanwhile")
         return fragment
 
 

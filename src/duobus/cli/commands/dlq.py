@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import click
 
-from duobus.cli.dead_letters.client import DeskLink
+from duobus.cli.dead_letters.client import DeadLetterClient
 from duobus.cli.dead_letters.runner import Runner
 from duobus.cli.dead_letters.undo_file import UndoFile, read_undo
 from duobus.cli.dead_letters.work import Totals, Work
@@ -144,7 +144,7 @@ def _repair(function: Any) -> Any:
 def list_(remote: Remote, output: str | None, **source: Any) -> None:
     """List dead letters, why they died, and what they are."""
     found = 0
-    with DeskLink(remote) as link, Printer(output, _COLUMNS) as printer:
+    with DeadLetterClient(remote) as link, Printer(output, _COLUMNS) as printer:
         for page in Runner(remote, link, Work.of("list", source)).pages():
             printer.print(_row(record) for record in page)
             found += len(page)
@@ -194,7 +194,7 @@ def purge(remote: Remote, output: str | None, **given: Any) -> None:
 
 
 def _do(remote: Remote, output: str | None, work: Work, given: dict[str, Any]) -> None:
-    with DeskLink(remote) as link:
+    with DeadLetterClient(remote) as link:
         runner = Runner(remote, link, work)
         sample = given.get("sample")
         if sample and not given["dry_run"]:
@@ -252,7 +252,7 @@ def export(remote: Remote, **source: Any) -> None:
     """Write dead letters to standard output, whole, one JSON object a line; they stay where they are."""
     work = Work.of("list", source)
     number = 0
-    with DeskLink(remote) as link:
+    with DeadLetterClient(remote) as link:
         for page in Runner(remote, link, work).pages():
             for record in page:
                 click.echo(json_of({"entity": work.address, **record}))
@@ -283,7 +283,7 @@ def import_(
         raise click.UsageError("Nothing is sent to a subscription: leave it out, or give --as-dead-letters.")
     given = {"entity": entity, "subscription": subscription, "client_side": client_side}
     work = Work.of("bury" if as_dead_letters else "send", given)
-    with DeskLink(remote) as link:
+    with DeadLetterClient(remote) as link:
         totals = Runner(remote, link, work).bring(_records(file), is_dry=dry_run)
     word = "Would import" if dry_run else "Imported"
     _tell(word, totals, output)
@@ -314,7 +314,7 @@ def undo(remote: Remote, output: str | None, file: Path, dry_run: bool) -> None:
     """Undo a resubmit, a move or a purge: what is still there becomes a dead letter again, as it was."""
     undone = read_undo(file)
     work = Work.of("bury", {"entity": undone.address})
-    with DeskLink(remote) as link:
+    with DeadLetterClient(remote) as link:
         totals = Runner(remote, link, work).bring(
             iter(undone.items), is_dry=dry_run, note=None if dry_run else undone.note
         )

@@ -103,9 +103,9 @@ def backlog(remote: Remote, primary_name: str, backlog_queues: int, output: str 
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object instead of a table.")
 def cost(folders: tuple[Path, ...], primary_name: str | None, is_json: bool, **given: int) -> None:
     """Compute the operations that a configuration brings, and those that servers metered."""
-    from duobus.ha.cost import Plan, estimate
+    from duobus.ha.cost import CostPlan, estimate
 
-    plan = Plan(
+    plan = CostPlan(
         backlog_queues=given["backlog_queues"],
         poll_s=given["poll"],
         syphons=given["syphons"],

@@ -10,7 +10,7 @@ import click
 
 from duobus.cli.output import Printer, json_of
 from duobus.cli.remote import Remote, remote_command
-from duobus.cli.topology.changes import Plan
+from duobus.cli.topology.changes import TopologyChanges
 from duobus.cli.topology.document import (
     NAMESPACE,
     checked,
@@ -107,7 +107,7 @@ def import_(
         raise click.UsageError("Give --yes to delete what the file does not have, or --dry-run.")
     wanted = _read(file, namespace)
     with remote.administration("namespace") as client, Printer(output, _COLUMNS) as printer:
-        plan = Plan(read_topology(client, with_keys=True), wanted, prunes=prune)
+        plan = TopologyChanges(read_topology(client, with_keys=True), wanted, prunes=prune)
         counts = {"create": 0, "update": 0, "delete": 0, "conflict": 0}
         for step in plan.steps():
             if not dry_run:

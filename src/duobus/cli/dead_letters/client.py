@@ -15,7 +15,8 @@ from urllib.parse import quote
 import click
 
 from duobus.auth import sign_token
-from duobus.cli.remote import NotFound, Remote, clean
+from duobus.cli.output import clean
+from duobus.cli.remote import NotFound, Remote
 from duobus.clock import Clock
 
 #: How long a token that is made here is good for, in seconds; a new one is made when half of it is over.
@@ -28,7 +29,7 @@ _PAUSE_S: Final = 1.0
 ANSWER_BYTES_MAX: Final = 64 << 20
 
 
-class DeskLink:
+class DeadLetterClient:
     """A connection to the desk; ``order`` gives the answer, and raises what the command line tells of a failure."""
 
     def __init__(self, remote: Remote) -> None:

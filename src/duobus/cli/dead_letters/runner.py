@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from duobus.cli.dead_letters.work import Pace, Totals, Work
+from duobus.cli.dead_letters.work import RateLimit, Totals, Work
 from duobus.errors import ServiceBusError
 from duobus.model.json.messages import message_of
 
 if TYPE_CHECKING:
-    from duobus.cli.dead_letters.client import DeskLink
+    from duobus.cli.dead_letters.client import DeadLetterClient
     from duobus.cli.dead_letters.undo_file import UndoFile
     from duobus.cli.remote import Remote
 
@@ -29,16 +29,16 @@ _OTHERWISE: Final = (
 class Runner:
     """Does work at the desk of the server; where there is none, with the SDK."""
 
-    def __init__(self, remote: Remote, link: DeskLink, work: Work) -> None:
+    def __init__(self, remote: Remote, link: DeadLetterClient, work: Work) -> None:
         self._work = work
         self._link = link
         self._sdk: Any = None
         if work.is_client_side or not link.is_there():
-            from duobus.cli.dead_letters.sdk_backend import SdkDesk
+            from duobus.cli.dead_letters.sdk_backend import SdkDeadLetters
 
             if not work.is_client_side and work.action != "list":
                 click.echo(_OTHERWISE, err=True)
-            self._sdk = SdkDesk(remote, work)
+            self._sdk = SdkDeadLetters(remote, work)
 
     @property
     def can_undo(self) -> bool:
@@ -88,7 +88,7 @@ class Runner:
 
     def run(self, undo: UndoFile | None, *, rate: int | None, shows_progress: bool) -> Totals:
         """Do it."""
-        pace = Pace(rate, shows_progress=shows_progress)
+        pace = RateLimit(rate, shows_progress=shows_progress)
         try:
             if self._sdk is not None:
                 totals: Totals = self._sdk.run(pace)
@@ -97,7 +97,7 @@ class Runner:
         finally:
             pace.end()
 
-    def _run(self, undo: UndoFile | None, pace: Pace) -> Totals:
+    def _run(self, undo: UndoFile | None, pace: RateLimit) -> Totals:
         totals = Totals()
         work = self._work
         members = work.members()

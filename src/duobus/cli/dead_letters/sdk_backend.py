@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from duobus.cli.dead_letters.work import Pace, Totals, Work
+from duobus.cli.dead_letters.work import RateLimit, Totals, Work
 from duobus.cli.remote import said
 from duobus.codec import Symbol
 from duobus.errors import ServiceBusError
 from duobus.model.durations import format_duration, parse_duration
 from duobus.model.json.messages import DESCRIPTION, REASON, form_of, message_of
-from duobus.model.json.repair import parse_repair, revived
+from duobus.model.json.repair import parse_repair, resendable
 from duobus.model.json.values import from_json, to_json
-from duobus.model.metadata import Special
+from duobus.model.metadata import MessageMetadata
 from duobus.rules.selection import Selection
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ _TYPES: Final = {
 }
 
 
-class SdkDesk:
+class SdkDeadLetters:
     """Does what a server's desk does, one message after the other."""
 
     def __init__(self, remote: Remote, work: Work) -> None:
@@ -105,7 +105,7 @@ class SdkDesk:
                     left -= len(records)
                 yield [self._previewed(record) for record in records]
 
-    def run(self, pace: Pace) -> Totals:
+    def run(self, pace: RateLimit) -> Totals:
         """See Runner."""
         totals = Totals()
         with ExitStack() as stack:
@@ -116,7 +116,7 @@ class SdkDesk:
             self._go_through(receiver, sender, totals, pace)
         return totals
 
-    def _go_through(self, receiver: ServiceBusReceiver, sender: Any, totals: Totals, pace: Pace) -> None:
+    def _go_through(self, receiver: ServiceBusReceiver, sender: Any, totals: Totals, pace: RateLimit) -> None:
         held: list[ServiceBusReceivedMessage] = []
         seen: set[int] = set()
         limit = self._work.limit
@@ -212,7 +212,7 @@ class SdkDesk:
     def _revived(self, record: dict[str, Any]) -> dict[str, Any]:
         payload, special = _bare_of(record)
         repair = parse_repair(self._work.repair)
-        return form_of(*revived(payload, special, repair, keeps_reason=self._work.keeps_reason))
+        return form_of(*resendable(payload, special, repair, keeps_reason=self._work.keeps_reason))
 
 
 def _is_sent(sender: Any, message: AmqpAnnotatedMessage, number: int | None, totals: Totals) -> bool:
@@ -229,7 +229,7 @@ def _is_sent(sender: Any, message: AmqpAnnotatedMessage, number: int | None, tot
     return True
 
 
-def _bare_of(record: dict[str, Any]) -> tuple[bytes, Special]:
+def _bare_of(record: dict[str, Any]) -> tuple[bytes, MessageMetadata]:
     payload, special = message_of(record["message"])
     special.reason, special.description = record["reason"], record["description"]
     return payload, special
@@ -411,4 +411,4 @@ def _for_sdk(value: Any) -> Any:
     return value
 
 
-__all__ = ["HELD_MAX", "SdkDesk", "form_of_sdk", "record_of", "sdk_message"]
+__all__ = ["HELD_MAX", "SdkDeadLetters", "form_of_sdk", "record_of", "sdk_message"]

@@ -145,7 +145,7 @@ def _patch_of(text: str) -> Any:
         raise click.UsageError("The patch is no JSON.") from None
 
 
-class Pace:
+class RateLimit:
     """Keeps work to a rate, and tells how far it is."""
 
     def __init__(self, rate: int | None, *, shows_progress: bool) -> None:

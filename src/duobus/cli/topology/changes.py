@@ -79,7 +79,7 @@ class Step:
         client.update_rule(*self.names[:-1], rule)
 
 
-class Plan:
+class TopologyChanges:
     """The steps from one document to another."""
 
     def __init__(self, present: Form, wanted: Form, *, prunes: bool) -> None:

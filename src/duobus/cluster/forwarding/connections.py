@@ -23,8 +23,8 @@ from duobus.amqp import (
     Transfers,
 )
 from duobus.clock import Clock
-from duobus.cluster.forwarding.endpoint import CHALLENGE, CROSSING, PROOF, proof_of, signing_key
-from duobus.cluster.forwarding.protocol import Reply, Request, decode_reply, encode
+from duobus.cluster.forwarding.endpoint import CHALLENGE, FORWARDING_NODE, PROOF, proof_of, signing_key
+from duobus.cluster.forwarding.protocol import ForwardReply, Request, decode_reply, encode
 from duobus.errors import Undecodable
 from duobus.gateway.tls import untrusted
 from duobus.model.descriptions import AccessRule
@@ -42,7 +42,7 @@ _REPLIES: Final = 1_000
 _FRAME_SIZE: Final = 65_536
 
 
-class CrossingWire(asyncio.Protocol):
+class AmqpClusterConnection(asyncio.Protocol):
     """One connection to another server, for one namespace.
 
     Attributes:
@@ -62,7 +62,7 @@ class CrossingWire(asyncio.Protocol):
         self._requests: Link | None = None
         self._replies: Link | None = None
         self._last = 0
-        self._asked: dict[int, asyncio.Future[Reply]] = {}
+        self._asked: dict[int, asyncio.Future[ForwardReply]] = {}
         self._waiting: list[bytes] = []
         self._is_writing = False
         self._timer: asyncio.TimerHandle | None = None
@@ -78,7 +78,9 @@ class CrossingWire(asyncio.Protocol):
             return
         self._engine.open(self._clock.monotonic_ms())
         self._session = self._engine.begin()
-        self._replies = self._session.attach_receiver("replies", Source(address=CROSSING), Target(address=CROSSING))
+        self._replies = self._session.attach_receiver(
+            "replies", Source(address=FORWARDING_NODE), Target(address=FORWARDING_NODE)
+        )
         self._write_soon()
         self._tick()
 
@@ -98,9 +100,9 @@ class CrossingWire(asyncio.Protocol):
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    def ask(self, make: Callable[[int], Request]) -> asyncio.Future[Reply]:
+    def ask(self, make: Callable[[int], Request]) -> asyncio.Future[ForwardReply]:
         """See courier.Wire."""
-        future: asyncio.Future[Reply] = self._loop.create_future()
+        future: asyncio.Future[ForwardReply] = self._loop.create_future()
         if self.is_gone:
             future.set_exception(ConnectionError("the connection to it has ended"))
             return future
@@ -147,8 +149,8 @@ class CrossingWire(asyncio.Protocol):
         link.grant(_REPLIES)
         self._requests = self._session.attach_sender(
             "requests",
-            Source(address=CROSSING),
-            Target(address=CROSSING),
+            Source(address=FORWARDING_NODE),
+            Target(address=FORWARDING_NODE),
             properties={PROOF: proof_of(self._key, challenge)},
         )
 
@@ -204,7 +206,7 @@ class CrossingWire(asyncio.Protocol):
             self._transport.abort()
 
 
-class AmqpFerry:
+class AmqpClusterConnections:
     """The connections to all other servers; see courier.Ferry.
 
     Args:
@@ -226,12 +228,12 @@ class AmqpFerry:
         self._rules = rules
         self._loop = asyncio.get_running_loop()
         self._log = Log("forwarding")
-        self._wires: dict[tuple[str, str], CrossingWire] = {}
+        self._wires: dict[tuple[str, str], AmqpClusterConnection] = {}
         self._locks: dict[tuple[str, str], asyncio.Lock] = {}
         # Until when a server is not tried again, and why.
         self._shunned: dict[tuple[str, str], tuple[float, str]] = {}
 
-    async def wire(self, address: str, namespace: str) -> CrossingWire:
+    async def wire(self, address: str, namespace: str) -> AmqpClusterConnection:
         """See courier.Ferry."""
         key = address, namespace.lower()
         found = self._wires.get(key)
@@ -265,7 +267,7 @@ class AmqpFerry:
             if lock.locked() or key in self._wires or key in self._shunned
         }
 
-    async def _make(self, address: str, namespace: str) -> CrossingWire:
+    async def _make(self, address: str, namespace: str) -> AmqpClusterConnection:
         key = signing_key(self._rules(namespace))
         if key is None:
             raise ConnectionError(f"the namespace '{namespace}' has no access rule with Manage, which servers need")
@@ -276,7 +278,7 @@ class AmqpFerry:
             idle_time_out_ms=IDLE_MS,
             mechanisms=(ANONYMOUS,),
         )
-        wire = CrossingWire(self._loop, self._clock, settings, key)
+        wire = AmqpClusterConnection(self._loop, self._clock, settings, key)
         host, _, port = address.rpartition(":")
         try:
             async with asyncio.timeout(CONNECT_S):

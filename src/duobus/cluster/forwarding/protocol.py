@@ -22,7 +22,7 @@ from duobus.errors import (
     StoreUnavailable,
     Undecodable,
 )
-from duobus.model.metadata import Special
+from duobus.model.metadata import MessageMetadata
 
 #: Messages whose fate is asked for at a time: a request of 90 KB at most.
 ASKED_MAX: Final = 10_000
@@ -46,7 +46,7 @@ class InDoubt(StoreUnavailable):
     """Messages that may have been taken before: their origin has to keep them until that is known."""
 
 
-class Landing(msgspec.Struct, array_like=True, tag="landing", frozen=True):
+class RegisterOrigin(msgspec.Struct, array_like=True, tag="landing", frozen=True):
     """An origin wants to send to an entity; ``epoch`` is that of its fragment."""
 
     number: _Number
@@ -55,17 +55,17 @@ class Landing(msgspec.Struct, array_like=True, tag="landing", frozen=True):
     path: str
 
 
-class Freight(msgspec.Struct, array_like=True, tag="freight", frozen=True):
+class ForwardRequest(msgspec.Struct, array_like=True, tag="freight", frozen=True):
     """Messages, in order: their counts at the origin, and what they are at the destination."""
 
     number: _Number
     landing: _Number
     counts: Annotated[list[_Count], msgspec.Meta(min_length=1, max_length=FREIGHT_MESSAGES_MAX)]
     payloads: list[bytes]
-    specials: list[Special]
+    specials: list[MessageMetadata]
 
 
-class Inquiry(msgspec.Struct, array_like=True, tag="inquiry", frozen=True):
+class OriginQuery(msgspec.Struct, array_like=True, tag="inquiry", frozen=True):
     """Which of these messages does their origin, which the asked server has, not have any more?"""
 
     number: _Number
@@ -73,7 +73,7 @@ class Inquiry(msgspec.Struct, array_like=True, tag="inquiry", frozen=True):
     counts: Annotated[list[_Count], msgspec.Meta(max_length=ASKED_MAX)]
 
 
-class Query(msgspec.Struct, array_like=True, tag="query", frozen=True):
+class ReceivedQuery(msgspec.Struct, array_like=True, tag="query", frozen=True):
     """Which messages of the origin that is landed are at the destination? From ``first`` on, ASKED_MAX at most."""
 
     number: _Number
@@ -81,7 +81,7 @@ class Query(msgspec.Struct, array_like=True, tag="query", frozen=True):
     first: _Count
 
 
-class Reply(msgspec.Struct, array_like=True):
+class ForwardReply(msgspec.Struct, array_like=True):
     """What became of the request of this number.
 
     Attributes:
@@ -110,7 +110,7 @@ class Reply(msgspec.Struct, array_like=True):
         return _KINDS.get(self.outcome, StoreUnavailable)(self.text)
 
 
-Request = Landing | Freight | Inquiry | Query
+Request = RegisterOrigin | ForwardRequest | OriginQuery | ReceivedQuery
 
 _KINDS: Final[dict[str, type[ServiceBusError]]] = {
     LATER: StoreUnavailable,
@@ -123,22 +123,22 @@ _KINDS: Final[dict[str, type[ServiceBusError]]] = {
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _REQUESTS: Final = msgspec.msgpack.Decoder(Request)
-_REPLIES: Final = msgspec.msgpack.Decoder(Reply)
+_REPLIES: Final = msgspec.msgpack.Decoder(ForwardReply)
 
 
-def refusal(number: int, error: ServiceBusError) -> Reply:
+def refusal(number: int, error: ServiceBusError) -> ForwardReply:
     """The reply that tells of an error."""
     if isinstance(error, Unfit):
-        return Reply(number, _UNFIT, str(error), error.reason)
+        return ForwardReply(number, _UNFIT, str(error), error.reason)
     if isinstance(error, InDoubt):
-        return Reply(number, DOUBT, str(error))
+        return ForwardReply(number, DOUBT, str(error))
     if isinstance(error, StoreUnavailable) or type(error).transient:
-        return Reply(number, LATER, str(error))
+        return ForwardReply(number, LATER, str(error))
     outcome = next((name for name, kind in _KINDS.items() if isinstance(error, kind)), _REFUSED)
-    return Reply(number, outcome, str(error))
+    return ForwardReply(number, outcome, str(error))
 
 
-def encode(what: Request | Reply) -> bytes:
+def encode(what: Request | ForwardReply) -> bytes:
     """As bytes."""
     return _ENCODER.encode(what)
 
@@ -151,7 +151,7 @@ def decode_request(data: bytes) -> Request:
     """
     try:
         found: Request = _REQUESTS.decode(data)
-        if isinstance(found, Freight) and not (
+        if isinstance(found, ForwardRequest) and not (
             len(found.counts) == len(found.payloads) == len(found.specials) == len(set(found.counts))
         ):
             raise Undecodable("Freight has one count, one payload and one special for each message.")
@@ -160,7 +160,7 @@ def decode_request(data: bytes) -> Request:
     return found
 
 
-def decode_reply(data: bytes) -> Reply:
+def decode_reply(data: bytes) -> ForwardReply:
     """A reply of another server.
 
     Raises:

@@ -25,7 +25,7 @@ from duobus.broker.forwarding.batches import NOBODY
 from duobus.cluster.forwarding.protocol import ASKED_MAX, InDoubt
 from duobus.errors import ServerBusy, ServiceBusError, StoreUnavailable
 from duobus.fragment.commands import Command, Group, Run
-from duobus.fragment.forward_dedup import Ask, Forget, Record
+from duobus.fragment.forward_dedup import ForgetForwarded, QueryForwarded, RecordForwarded
 from duobus.model.batches import Mailbox, SendBatch
 
 if TYPE_CHECKING:
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from duobus.broker.entities.queue import Queue
     from duobus.broker.fragment_handle import FragmentHandle
     from duobus.broker.message_broker import MessageBroker
-    from duobus.cluster.scale_unit import OwningUnit
+    from duobus.cluster.scale_unit import ClusteredScaleUnit
     from duobus.fragment.forward_dedup import Origin
-    from duobus.model.metadata import Special
+    from duobus.model.metadata import MessageMetadata
 
 #: Origins that are landed at one entity: every fragment of every entity that could forward to it, and then some.
 LANDED_MAX: Final = 100_000
 
 
-class Visit:
+class OriginRegistration:
     """An origin that is landed at an entity.
 
     Attributes:
@@ -58,7 +58,7 @@ class Visit:
         self.epoch = epoch
 
 
-class _Dock:
+class _DestinationState:
     """What there is of an entity.
 
     Attributes:
@@ -70,12 +70,12 @@ class _Dock:
     __slots__ = ("open", "unloading", "visits")
 
     def __init__(self) -> None:
-        self.visits: dict[Origin, Visit] = {}
+        self.visits: dict[Origin, OriginRegistration] = {}
         self.open: dict[Origin, set[int]] = {}
-        self.unloading: dict[Unloading, None] = {}
+        self.unloading: dict[PendingAccept, None] = {}
 
 
-class Unloading(Mailbox):
+class PendingAccept(Mailbox):
     """Freight on its way into stores.
 
     Attributes:
@@ -84,7 +84,7 @@ class Unloading(Mailbox):
 
     __slots__ = ("_counts", "_dock", "_groups", "_intake", "_origin", "done")
 
-    def __init__(self, intake: Intake, dock: _Dock, origin: Origin, counts: list[int]) -> None:
+    def __init__(self, intake: ForwardReceiver, dock: _DestinationState, origin: Origin, counts: list[int]) -> None:
         super().__init__()
         self.done: asyncio.Future[ServiceBusError | None] = asyncio.get_running_loop().create_future()
         self._intake = intake
@@ -127,7 +127,7 @@ class Unloading(Mailbox):
             self.done.set_result(error)
 
 
-class Answers(Mailbox):
+class FragmentAnswers(Mailbox):
     """Where the answers to questions come that were asked of several fragments.
 
     Attributes:
@@ -147,17 +147,17 @@ class Answers(Mailbox):
             self.done.set_result(None)
 
 
-class Intake:
+class ForwardReceiver:
     """The entities of this server as destinations of others."""
 
     __slots__ = ("_docks", "_unit")
 
-    def __init__(self, unit: OwningUnit) -> None:
+    def __init__(self, unit: ClusteredScaleUnit) -> None:
         self._unit = unit
-        self._docks: dict[Destination, _Dock] = {}
+        self._docks: dict[Destination, _DestinationState] = {}
         unit.follow(self._changed)
 
-    def land(self, namespace: str, path: str, origin: Origin, epoch: int) -> Visit:
+    def land(self, namespace: str, path: str, origin: Origin, epoch: int) -> OriginRegistration:
         """Land an origin: what an earlier landing of it still brings does not count any more.
 
         Raises:
@@ -170,22 +170,22 @@ class Intake:
         entity: Queue | None = home.queues.get(key) or home.topics.get(key)
         if entity is None:
             raise StoreUnavailable(f"'{path}' is not at this server. Ask for its owner again.")
-        dock = self._docks.setdefault(entity, _Dock())
+        dock = self._docks.setdefault(entity, _DestinationState())
         last = dock.visits.get(origin)
         if last is not None and last.epoch > epoch:
             raise StoreUnavailable("What forwards has a new owner, which has been here already.")
         if last is None and len(dock.visits) >= LANDED_MAX:
             raise ServerBusy(f"{LANDED_MAX} fragments forward to '{path}', which is the limit.")
-        visit = dock.visits[origin] = Visit(entity, origin, epoch)
+        visit = dock.visits[origin] = OriginRegistration(entity, origin, epoch)
         return visit
 
-    def is_current(self, visit: Visit) -> bool:
+    def is_current(self, visit: OriginRegistration) -> bool:
         """Whether freight may still come over a landing."""
         dock = self._docks.get(visit.entity)
         return dock is not None and dock.visits.get(visit.origin) is visit
 
     def take(
-        self, visit: Visit, counts: list[int], payloads: list[bytes], specials: list[Special]
+        self, visit: OriginRegistration, counts: list[int], payloads: list[bytes], specials: list[MessageMetadata]
     ) -> asyncio.Future[ServiceBusError | None]:
         """Take messages in; the future tells when they are durable, or why they are not.
 
@@ -206,7 +206,7 @@ class Intake:
             if known:
                 ledgers.append((handle, known))
         groups: dict[MessageBroker, Group] = {}
-        unloading = Unloading(self, dock, origin, counts)
+        unloading = PendingAccept(self, dock, origin, counts)
         fresh: list[int] = []
         for index, count in enumerate(counts):
             home = next((handle for handle, known in ledgers if count in known), None)
@@ -214,14 +214,14 @@ class Intake:
                 fresh.append(index)
             elif home.broker not in groups:
                 # It has them, perhaps in a commit that is under way: what comes behind that is answered behind it.
-                behind: Command = Forget(home, SOURCE, None, origin=origin, counts=[])
+                behind: Command = ForgetForwarded(home, SOURCE, None, origin=origin, counts=[])
                 groups[home.broker] = Group([behind], unloading)
         if fresh:
             self._load(groups, unloading, visit, [(counts[i], payloads[i], specials[i]) for i in fresh])
         unloading.submit(groups)
         return unloading.done
 
-    async def ask(self, visit: Visit, first: int) -> list[int]:
+    async def ask(self, visit: OriginRegistration, first: int) -> list[int]:
         """The messages of an origin that its ledgers here hold, from a count on: ASKED_MAX at most, ascending.
 
         The answer is final as far as its earlier lives go: the landing has ended what they had on its way, and what had
@@ -230,9 +230,9 @@ class Intake:
         Raises:
             StoreUnavailable: The landing has ended, or a store is away that may have some.
         """
-        found = Answers(len(visit.entity.fragments))
+        found = FragmentAnswers(len(visit.entity.fragments))
         for handle in visit.entity.fragments:
-            handle.broker.submit(Ask(handle, SOURCE, found, origin=visit.origin))
+            handle.broker.submit(QueryForwarded(handle, SOURCE, found, origin=visit.origin))
         await found.done
         if not self.is_current(visit):
             raise StoreUnavailable(f"This way to '{visit.entity.path}' is not good any more. Land again.")
@@ -246,14 +246,14 @@ class Intake:
         for entity, dock in self._docks.items():
             last = dock.visits.get(origin)
             if last is not None and last.epoch < epoch:
-                dock.visits[origin] = Visit(entity, origin, epoch)
+                dock.visits[origin] = OriginRegistration(entity, origin, epoch)
 
     def _load(
         self,
         groups: dict[MessageBroker, Group],
-        unloading: Unloading,
-        visit: Visit,
-        messages: list[tuple[int, bytes, Special]],
+        unloading: PendingAccept,
+        visit: OriginRegistration,
+        messages: list[tuple[int, bytes, MessageMetadata]],
     ) -> None:
         """Place messages, as a lane does (``lane.py``).
 
@@ -278,7 +278,7 @@ class Intake:
         keyless: FragmentHandle | None = None
         for index, key in enumerate(keys):
             if key is not None:
-                where = ends.home_of(entity, key), False
+                where = ends.fragment_of_key(entity, key), False
             elif entity.is_partitioned:
                 keyless = keyless or entity.placement.keyless(batch.bytes_total)
                 where = keyless, True
@@ -288,11 +288,11 @@ class Intake:
         for (handle, is_keyless), indices in by_handle.items():
             made = SendBatch(0, [batch.payloads[index] for index in indices], False, NOBODY)
             run = Run(
-                handle, SOURCE, ends.part_of(batch, indices, made), None, entity.placement if is_keyless else None
+                handle, SOURCE, ends.sub_batch(batch, indices, made), None, entity.placement if is_keyless else None
             )
             counts = [messages[index][0] for index in indices]
             group = groups.setdefault(handle.broker, Group([], unloading))
-            group.members += [Record(handle, SOURCE, origin=visit.origin, counts=counts, run=run), run]
+            group.members += [RecordForwarded(handle, SOURCE, origin=visit.origin, counts=counts, run=run), run]
 
     def note_ledger(self, handle: FragmentHandle) -> None:
         """A fragment has entries that are to be forgotten some time."""

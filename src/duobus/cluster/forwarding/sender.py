@@ -17,19 +17,28 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from duobus.cluster.directory import HERE, MOVING, UNKNOWN
-from duobus.cluster.forwarding.protocol import ASKED_MAX, Freight, InDoubt, Inquiry, Landing, Query, Reply, Request
+from duobus.cluster.forwarding.protocol import (
+    ASKED_MAX,
+    ForwardReply,
+    ForwardRequest,
+    InDoubt,
+    OriginQuery,
+    ReceivedQuery,
+    RegisterOrigin,
+    Request,
+)
 from duobus.errors import ServiceBusError, StoreUnavailable
 from duobus.fragment.commands import Group, Run
-from duobus.fragment.forward_dedup import Ask, Record
+from duobus.fragment.forward_dedup import QueryForwarded, RecordForwarded
 from duobus.model.address import not_found
 from duobus.model.descriptions import ACTIVE
-from duobus.model.metadata import Special
+from duobus.model.metadata import MessageMetadata
 from duobus.telemetry.logs import Log
 
 if TYPE_CHECKING:
-    from duobus.broker.forwarding.batches import Flight, Question
-    from duobus.cluster.forwarding.receiver import Intake, Visit
-    from duobus.cluster.scale_unit import OwningUnit
+    from duobus.broker.forwarding.batches import InDoubtQuery, InFlightBatch
+    from duobus.cluster.forwarding.receiver import ForwardReceiver, OriginRegistration
+    from duobus.cluster.scale_unit import ClusteredScaleUnit
     from duobus.fragment.forward_dedup import Origin
 
 #: Pauses before a parcel in doubt is carried again, in seconds: the first, and the longest of its doublings.
@@ -44,7 +53,7 @@ ABSENT_MAX: Final = 10_000
 ABSENT_S: Final = 10.0
 
 
-class Wire(Protocol):
+class ClusterConnection(Protocol):
     """A connection to another server.
 
     Attributes:
@@ -53,14 +62,14 @@ class Wire(Protocol):
 
     is_gone: bool
 
-    def ask(self, make: Callable[[int], Request]) -> asyncio.Future[Reply]:
+    def ask(self, make: Callable[[int], Request]) -> asyncio.Future[ForwardReply]:
         """Send the request that ``make`` gives for a number; ConnectionError when no answer can come any more."""
 
 
-class Ferry(Protocol):
+class ClusterConnections(Protocol):
     """What connects to other servers."""
 
-    async def wire(self, address: str, namespace: str) -> Wire:
+    async def wire(self, address: str, namespace: str) -> ClusterConnection:
         """The connection to a server for a namespace, made when there is none.
 
         Raises:
@@ -71,7 +80,7 @@ class Ferry(Protocol):
         """End all of them."""
 
 
-class Whereabouts(Protocol):
+class OwnerDirectory(Protocol):
     """Who has what, among servers that share a catalog."""
 
     def where(self, namespace: str, key: str) -> str:
@@ -84,7 +93,7 @@ class Whereabouts(Protocol):
         """Read the catalog anew."""
 
 
-class _FarDescription:
+class _RemoteDescription:
     """As much as is asked of a destination's properties before it is there; the owner asks for the rest."""
 
     __slots__ = ()
@@ -94,41 +103,41 @@ class _FarDescription:
     requires_session: Final = False
 
 
-class FarBroker:
+class RemoteBroker:
     """Stands where a message broker does: what is submitted is carried to another server."""
 
     __slots__ = ("_courier",)
 
-    def __init__(self, courier: Courier) -> None:
+    def __init__(self, courier: RemoteForwarder) -> None:
         self._courier = courier
 
-    def submit(self, command: Group | Ask) -> None:
+    def submit(self, command: Group | QueryForwarded) -> None:
         """Carry a parcel, a Record and its Run, or a question."""
         flight: Any = command.reply
         self._courier.carry(flight, command, is_in_doubt=False)
 
 
-class FarHandle:
+class RemoteFragment:
     """The one fragment that an entity of another server seems to have; see FragmentHandle."""
 
     __slots__ = ("broker", "fragment")
 
     online: Final = True
 
-    def __init__(self, broker: FarBroker) -> None:
+    def __init__(self, broker: RemoteBroker) -> None:
         self.broker = broker
         self.fragment = None
 
 
-class FarEntity:
+class RemoteEntity:
     """An entity of another server as a destination; see Destination."""
 
     __slots__ = ("description", "fragments", "is_deleted", "is_partitioned", "path", "placement")
 
-    def __init__(self, path: str, broker: FarBroker) -> None:
+    def __init__(self, path: str, broker: RemoteBroker) -> None:
         self.path = path
-        self.description = _FarDescription()
-        self.fragments: Any = [FarHandle(broker)]
+        self.description = _RemoteDescription()
+        self.fragments: Any = [RemoteFragment(broker)]
         self.placement: Any = None
         self.is_deleted = False
         self.is_partitioned = False
@@ -137,12 +146,19 @@ class FarEntity:
         """The owner does that."""
 
 
-class _Job:
+class _RemoteTask:
     """What is to be carried."""
 
     __slots__ = ("command", "flight", "is_in_doubt", "origin")
 
-    def __init__(self, flight: Flight | Question, command: Group | Ask, origin: Origin, *, is_in_doubt: bool) -> None:
+    def __init__(
+        self,
+        flight: InFlightBatch | InDoubtQuery,
+        command: Group | QueryForwarded,
+        origin: Origin,
+        *,
+        is_in_doubt: bool,
+    ) -> None:
         self.flight = flight
         self.command = command
         self.origin = origin
@@ -153,7 +169,7 @@ class _Job:
         if not self.flight.is_current:
             raise StoreUnavailable("The store of what forwards is away.")
 
-    def unload(self, intake: Intake, visit: Visit) -> Awaitable[ServiceBusError | None]:
+    def unload(self, intake: ForwardReceiver, visit: OriginRegistration) -> Awaitable[ServiceBusError | None]:
         """Have it done here, where the destination is by now."""
         raise NotImplementedError
 
@@ -161,30 +177,30 @@ class _Job:
         """What is asked of the destination's owner."""
         raise NotImplementedError
 
-    def heard(self, reply: Reply) -> bool:
+    def heard(self, reply: ForwardReply) -> bool:
         """The owner has done it; False when more is to be asked."""
         return True
 
 
-class _Parcel(_Job):
+class _RemoteBatch(_RemoteTask):
     """Messages to be carried."""
 
     __slots__ = ("note", "run")
 
-    def __init__(self, flight: Flight, group: Group, is_in_doubt: bool) -> None:
+    def __init__(self, flight: InFlightBatch, group: Group, is_in_doubt: bool) -> None:
         note, run = group.members
-        assert isinstance(note, Record)
+        assert isinstance(note, RecordForwarded)
         assert isinstance(run, Run)
         super().__init__(flight, group, note.origin, is_in_doubt=is_in_doubt)
         self.note = note
         self.run = run
 
     @property
-    def _specials(self) -> list[Special]:
+    def _specials(self) -> list[MessageMetadata]:
         extra = self.run.batch.extra or {}
-        return [extra.get(index) or Special() for index in range(self.run.batch.n)]
+        return [extra.get(index) or MessageMetadata() for index in range(self.run.batch.n)]
 
-    def unload(self, intake: Intake, visit: Visit) -> Awaitable[ServiceBusError | None]:
+    def unload(self, intake: ForwardReceiver, visit: OriginRegistration) -> Awaitable[ServiceBusError | None]:
         """See _Job."""
         done = intake.take(visit, self.note.counts, self.run.batch.payloads, self._specials)
         self.is_in_doubt = True
@@ -193,29 +209,29 @@ class _Parcel(_Job):
     def request(self, number: int, landing: int) -> Request:
         """See _Job."""
         self.is_in_doubt = True
-        return Freight(number, landing, self.note.counts, self.run.batch.payloads, self._specials)
+        return ForwardRequest(number, landing, self.note.counts, self.run.batch.payloads, self._specials)
 
 
-class _Doubt(_Job):
+class _RemoteQuery(_RemoteTask):
     """The question which messages of an origin its destination has; it changes nothing, so it is never in doubt."""
 
     __slots__ = ("ask", "first")
 
-    def __init__(self, question: Question, ask: Ask) -> None:
+    def __init__(self, question: InDoubtQuery, ask: QueryForwarded) -> None:
         super().__init__(question, ask, ask.origin, is_in_doubt=False)
         self.ask = ask
         self.first = 0
 
-    async def unload(self, intake: Intake, visit: Visit) -> ServiceBusError | None:
+    async def unload(self, intake: ForwardReceiver, visit: OriginRegistration) -> ServiceBusError | None:
         """See _Job."""
         self.ask.taken = await intake.ask(visit, 0)
         return None
 
     def request(self, number: int, landing: int) -> Request:
         """See _Job."""
-        return Query(number, landing, self.first)
+        return ReceivedQuery(number, landing, self.first)
 
-    def heard(self, reply: Reply) -> bool:
+    def heard(self, reply: ForwardReply) -> bool:
         """See _Job."""
         self.ask.taken += reply.taken
         if len(reply.taken) < ASKED_MAX:
@@ -240,12 +256,12 @@ class _Route:
         self.path = path
         self.origin = origin
         self.epoch = epoch
-        self.jobs: deque[_Job] = deque()
-        self.landing: tuple[Wire, int] | None = None
+        self.jobs: deque[_RemoteTask] = deque()
+        self.landing: tuple[ClusterConnection, int] | None = None
         self.is_driven = False
 
 
-class Courier:
+class RemoteForwarder:
     """What is forwarded to entities of other servers."""
 
     __slots__ = (
@@ -263,13 +279,13 @@ class Courier:
         "_whereabouts",
     )
 
-    def __init__(self, unit: OwningUnit) -> None:
+    def __init__(self, unit: ClusteredScaleUnit) -> None:
         self._unit = unit
-        self._whereabouts: Whereabouts | None = None
-        self._ferry: Ferry | None = None
-        self._broker = FarBroker(self)
+        self._whereabouts: OwnerDirectory | None = None
+        self._ferry: ClusterConnections | None = None
+        self._broker = RemoteBroker(self)
         self._log = Log("forwarding")
-        self._entities: dict[tuple[str, str], FarEntity] = {}
+        self._entities: dict[tuple[str, str], RemoteEntity] = {}
         self._routes: dict[tuple[str, str, Origin], _Route] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         # How often the catalog was read for this, and how often it had been, and when, at the first miss.
@@ -279,7 +295,7 @@ class Courier:
         self._gone: dict[Origin, set[int]] = {}
         self._asking: set[Origin] = set()
 
-    def connect(self, whereabouts: Whereabouts, ferry: Ferry) -> None:
+    def connect(self, whereabouts: OwnerDirectory, ferry: ClusterConnections) -> None:
         """From now on there are other servers."""
         self._whereabouts = whereabouts
         self._ferry = ferry
@@ -293,7 +309,7 @@ class Courier:
 
     # -- destinations -------------------------------------------------------------------------------------------
 
-    def find(self, namespace: str, path: str) -> FarEntity | None:
+    def find(self, namespace: str, path: str) -> RemoteEntity | None:
         """See namespace.Abroad."""
         key = namespace.lower(), path.lower()
         where = self._where(*key)
@@ -307,7 +323,7 @@ class Courier:
         if found is None:
             if len(self._entities) >= ROUTES_MAX:
                 self._entities.clear()
-            found = self._entities[key] = FarEntity(path, self._broker)
+            found = self._entities[key] = RemoteEntity(path, self._broker)
         return found
 
     def knows(self, namespace: str, path: str) -> bool:
@@ -340,12 +356,16 @@ class Courier:
 
     # -- carrying -----------------------------------------------------------------------------------------------
 
-    def carry(self, flight: Any, command: Group | Ask, *, is_in_doubt: bool) -> None:
+    def carry(self, flight: Any, command: Group | QueryForwarded, *, is_in_doubt: bool) -> None:
         """Carry a parcel to its destination; the flight gets the group back as it does from a message broker.
 
         The same for a question.
         """
-        job: _Job = _Doubt(flight, command) if isinstance(command, Ask) else _Parcel(flight, command, is_in_doubt)
+        job: _RemoteTask = (
+            _RemoteQuery(flight, command)
+            if isinstance(command, QueryForwarded)
+            else _RemoteBatch(flight, command, is_in_doubt)
+        )
         namespace, path = flight.destination
         key = namespace.lower(), path.lower(), job.origin
         epoch = flight.life.epoch
@@ -377,7 +397,7 @@ class Courier:
         finally:
             route.is_driven = False
 
-    async def _try(self, route: _Route, job: _Job) -> ServiceBusError | None:
+    async def _try(self, route: _Route, job: _RemoteTask) -> ServiceBusError | None:
         """Carry a parcel once; None when it is there, durable."""
         was_in_doubt = job.is_in_doubt
         try:
@@ -401,20 +421,22 @@ class Courier:
             return StoreUnavailable(str(error))
         return error
 
-    async def _unload(self, route: _Route, job: _Job) -> ServiceBusError | None:
+    async def _unload(self, route: _Route, job: _RemoteTask) -> ServiceBusError | None:
         """The destination has come to this server."""
         route.landing = None
         intake = self._unit.intake
-        visit: Visit = intake.land(route.namespace, route.path, route.origin, route.epoch)
+        visit: OriginRegistration = intake.land(route.namespace, route.path, route.origin, route.epoch)
         return await job.unload(intake, visit)
 
-    async def _ship(self, route: _Route, job: _Job, where: str) -> ServiceBusError | None:
+    async def _ship(self, route: _Route, job: _RemoteTask, where: str) -> ServiceBusError | None:
         """Send it to the server at ``where``."""
         assert self._ferry is not None
         wire = await self._ferry.wire(where, route.namespace)
         if route.landing is None or route.landing[0] is not wire:
             origin, epoch, path = route.origin, route.epoch, route.path
-            landed = await self._answer(route, where, wire.ask(lambda number: Landing(number, origin, epoch, path)))
+            landed = await self._answer(
+                route, where, wire.ask(lambda number: RegisterOrigin(number, origin, epoch, path))
+            )
             error = landed.error()
             if error is not None:
                 return error
@@ -431,7 +453,7 @@ class Courier:
             if error is not None or job.heard(reply):
                 return error
 
-    async def _answer(self, route: _Route, where: str, answer: asyncio.Future[Reply]) -> Reply:
+    async def _answer(self, route: _Route, where: str, answer: asyncio.Future[ForwardReply]) -> ForwardReply:
         """Wait for an answer as long as the server that was asked has the destination.
 
         Raises:
@@ -488,7 +510,7 @@ class Courier:
             return self._unit.intake.gone(origin, counts)
         wire = await self._ferry.wire(where, self._unit.directory.namespace_of_id(origin[0]))
         async with asyncio.timeout(LOOK_S * 10):
-            reply = await wire.ask(lambda number: Inquiry(number, origin, counts))
+            reply = await wire.ask(lambda number: OriginQuery(number, origin, counts))
         return [] if reply.error() is not None else reply.gone
 
     def _spawn(self, work: Any) -> None:

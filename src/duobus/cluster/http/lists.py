@@ -33,7 +33,7 @@ class Listed(NamedTuple):
     is_everywhere: bool = False
 
 
-class Part(NamedTuple):
+class PageSegment(NamedTuple):
     """What one server has of a page: from which one on in its own list, and how many."""
 
     door: str
@@ -83,7 +83,7 @@ def title_of(entry: str) -> str:
     return unescape(found[1]).lower() if found else ""
 
 
-def query_of(asked: Mapping[str, str], part: Part) -> str:
+def query_of(asked: Mapping[str, str], part: PageSegment) -> str:
     """What a server is asked for its part: everything else as the client has asked."""
     rest = "".join(f"&{quote(name)}={quote(value)}" for name, value in asked.items() if name not in _PAGING)
     return f"$skip={part.skip}&$top={part.top}{rest}"
@@ -93,10 +93,10 @@ def _path_of(row: Listed) -> str:
     return row.path
 
 
-def _part_of(rows: Sequence[Listed], found: Sequence[Listed], page: Page, door: str) -> Part:
+def _part_of(rows: Sequence[Listed], found: Sequence[Listed], page: Page, door: str) -> PageSegment:
     own, _ = cut(
         (row for row in rows if row.door == door or row.is_everywhere), Page(0, len(rows), page.prefix), _path_of
     )
     wanted = [row for row in found if row.door == door]
     first = own.index(wanted[0])
-    return Part(door, first, own.index(wanted[-1]) - first + 1)
+    return PageSegment(door, first, own.index(wanted[-1]) - first + 1)

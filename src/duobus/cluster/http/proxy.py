@@ -13,9 +13,9 @@ from yarl import URL
 
 from duobus.auth.authorizer import Authorizer
 from duobus.clock import Clock
-from duobus.cluster.http.lists import LISTS, Listed, ListPage, Part, query_of
-from duobus.cluster.http.shards import SpreadPassing
-from duobus.cluster.shards import Spread
+from duobus.cluster.http.lists import LISTS, Listed, ListPage, PageSegment, query_of
+from duobus.cluster.http.shards import HttpShardRouter
+from duobus.cluster.shards import ShardedQueueMap
 from duobus.errors import ArgumentInvalid, ServiceBusError
 from duobus.gateway.rest.atom.paging import page_of
 from duobus.gateway.rest.atom.xml import documents
@@ -46,7 +46,7 @@ _KINDS: Final = {"queues": QUEUE, "topics": TOPIC}
 LIST_TRIES: Final = 3
 
 
-class HttpWhereabouts(Protocol):
+class HttpOwnerDirectory(Protocol):
     """Who has which entity, for requests; see ``gateway/amqp/passing.py``."""
 
     node_id: str
@@ -66,7 +66,7 @@ class HttpWhereabouts(Protocol):
     def listed(self, namespace: str, kind: str) -> Sequence[Listed]:
         """All entities of a kind, and who has them; this server with its own address."""
 
-    def spread_of(self, namespace: str, key: str) -> Spread | None:
+    def spread_of(self, namespace: str, key: str) -> ShardedQueueMap | None:
         """A queue that is spread over several stores, or None."""
 
     def http_door_at(self, store_id: int) -> str:
@@ -80,15 +80,15 @@ class HttpWhereabouts(Protocol):
         """Read the catalog anew."""
 
 
-class HttpPassing:
+class HttpProxy:
     """Sends requests on, for one server."""
 
-    def __init__(self, whereabouts: HttpWhereabouts, authorizer: Authorizer, clock: Clock) -> None:
+    def __init__(self, whereabouts: HttpOwnerDirectory, authorizer: Authorizer, clock: Clock) -> None:
         self._whereabouts = whereabouts
         self._authorizer = authorizer
         self._clock = clock
         self._session: ClientSession | None = None
-        self._spread = SpreadPassing()
+        self._spread = HttpShardRouter()
 
     @property
     def is_joined(self) -> bool:
@@ -128,7 +128,7 @@ class HttpPassing:
         except (ClientError, OSError, TimeoutError) as error:
             return _refusal(503, f"The server of the entity cannot be reached ({type(error).__name__}). Try again.")
 
-    def _whole_of(self, request: web.Request, target: Target) -> tuple[Call | None, Spread] | None:
+    def _whole_of(self, request: web.Request, target: Target) -> tuple[Call | None, ShardedQueueMap] | None:
         """What is asked of a queue that is spread: something of its messages, or for its entry (None).
 
         None altogether when it is about another entity, or changes this one, which any server does.
@@ -144,7 +144,7 @@ class HttpPassing:
         return None if spread is None else (call, spread)
 
     async def _of_shares(
-        self, request: web.Request, target: Target, call: Call | None, spread: Spread
+        self, request: web.Request, target: Target, call: Call | None, spread: ShardedQueueMap
     ) -> web.StreamResponse:
         """The answer of a share; or, where nothing is asked of messages, the entry of all of them."""
 
@@ -225,7 +225,7 @@ class HttpPassing:
         feed = page.assemble(target.lower[1].title(), url, texts, self._clock.now_ms())
         return None if feed is None else web.Response(text=feed, headers={"Content-Type": documents.FEED_TYPE})
 
-    async def _part(self, request: web.Request, target: Target, part: Part) -> web.Response:
+    async def _part(self, request: web.Request, target: Target, part: PageSegment) -> web.Response:
         path = f"/{'/'.join(target.segments)}?{query_of(target.query, part)}"
         async with self._opened().request(
             "GET", self._url(part.door, path), headers=self._headers(request), allow_redirects=False

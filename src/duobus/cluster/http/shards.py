@@ -17,7 +17,7 @@ from urllib.parse import quote
 from aiohttp import web
 
 from duobus.broker import string_key
-from duobus.cluster.shards import Spread
+from duobus.cluster.shards import ShardedQueueMap
 from duobus.errors import ArgumentInvalid, MessageLockLost, NotImplementedYet, StoreUnavailable
 from duobus.gateway.rest.atom.xml.runtime_info import AVAILABLE, LIMITED
 from duobus.gateway.rest.request_target import Target
@@ -36,14 +36,14 @@ _NUMBER: Final = re.compile(r"<(SizeInBytes|(?:d2p1:)?[A-Za-z]*MessageCount)>(\d
 Send = Callable[[int, str], Awaitable[web.StreamResponse | None]]
 
 
-class SpreadPassing:
+class HttpShardRouter:
     """Takes turns over the shares of all queues, for one server."""
 
     def __init__(self) -> None:
         self._turn = 0
 
     async def answer(
-        self, call: Call, request: web.Request, target: Target, spread: Spread, send: Send
+        self, call: Call, request: web.Request, target: Target, spread: ShardedQueueMap, send: Send
     ) -> web.StreamResponse:
         """The answer of the share that a request is for.
 
@@ -65,7 +65,9 @@ class SpreadPassing:
         rest = f"{quote(call.message)}/{quote(call.token)}"
         return _found(await send(index, f"{_messages_of(spread, index, call)}/{rest}{_query(target.query)}"))
 
-    async def entry(self, own: web.StreamResponse, target: Target, spread: Spread, send: Send) -> web.StreamResponse:
+    async def entry(
+        self, own: web.StreamResponse, target: Target, spread: ShardedQueueMap, send: Send
+    ) -> web.StreamResponse:
         """What this server tells of a queue, with the numbers of all its shares."""
         if own.status != 200 or not isinstance(own, web.Response):
             return own
@@ -78,7 +80,7 @@ class SpreadPassing:
             text = text.replace(f">{AVAILABLE}<", f">{LIMITED}<")
         return web.Response(body=text.encode(), headers={"Content-Type": own.headers["Content-Type"]})
 
-    async def _send(self, request: web.Request, call: Call, spread: Spread, send: Send) -> web.StreamResponse:
+    async def _send(self, request: web.Request, call: Call, spread: ShardedQueueMap, send: Send) -> web.StreamResponse:
         if is_batch_type(request.headers.get("Content-Type")):
             raise NotImplementedYet(
                 f"'{spread.row.path}' is spread over several servers. Send batches to it over AMQP, or messages singly."
@@ -96,7 +98,7 @@ class SpreadPassing:
                 return answer
         return _found(None)
 
-    async def _receive(self, target: Target, call: Call, spread: Spread, send: Send) -> web.StreamResponse:
+    async def _receive(self, target: Target, call: Call, spread: ShardedQueueMap, send: Send) -> web.StreamResponse:
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_of(target.query)
         query = _query({**target.query, "timeout": "0"})
@@ -111,7 +113,7 @@ class SpreadPassing:
                 return _found(answer)
             await asyncio.sleep(PAUSE_S)
 
-    def _order(self, spread: Spread) -> list[int]:
+    def _order(self, spread: ShardedQueueMap) -> list[int]:
         number = len(spread.shares)
         return [(self._turn + step) % number for step in range(number)]
 
@@ -125,7 +127,7 @@ def summed(text: str, parts: list[str]) -> str:
     return _NUMBER.sub(lambda found: f"<{found[1]}>{totals.get(found[1], 0)}<", text)
 
 
-def _messages_of(spread: Spread, index: int, call: Call) -> str:
+def _messages_of(spread: ShardedQueueMap, index: int, call: Call) -> str:
     """The path of a share's messages, or of those of the same sub-queue of it."""
     rest = call.entity[len(spread.row.path) :]
     return quote(f"/{spread.shares[index].path}{rest}/messages")

@@ -21,7 +21,7 @@ from duobus.errors import NotAllowed, ServerBusy, ServiceBusError, TransactionRo
 
 if TYPE_CHECKING:
     from duobus.amqp import Connection, DeliveryState
-    from duobus.cluster.proxy.link import PassedSession
+    from duobus.cluster.proxy.link import ProxiedSession
 
 #: Requests that an owner lets a server make to its coordinator before it hears of them, for one client: a client has
 #: at most 100 open transactions and 100 discharges under way, whose declares may be under way as well. An owner that
@@ -35,7 +35,7 @@ _DECLARE: Final = 0x31
 _DISCHARGE: Final = 0x32
 
 
-class FarTransaction:
+class RemoteTransaction:
     """What this server knows of a transaction that an owner does.
 
     Attributes:
@@ -46,12 +46,12 @@ class FarTransaction:
 
     __slots__ = ("coordinator", "dropped", "settled")
 
-    def __init__(self, coordinator: FarCoordinator, dropped: int) -> None:
+    def __init__(self, coordinator: RemoteCoordinator, dropped: int) -> None:
         self.coordinator = coordinator
         self.dropped = dropped
-        self.settled: list[tuple[PassedSession, list[int]]] = []
+        self.settled: list[tuple[ProxiedSession, list[int]]] = []
 
-    def names(self, session: PassedSession, ids: list[int]) -> None:
+    def names(self, session: ProxiedSession, ids: list[int]) -> None:
         """It settles these; they stay what they were until it is committed."""
         session.in_doubt.update(ids)
         self.settled.append((session, ids))
@@ -67,7 +67,7 @@ class FarTransaction:
 Answered = Callable[["DeliveryState | ServiceBusError | None"], None]
 
 
-class FarCoordinator:
+class RemoteCoordinator:
     """A link to the coordinator of an owner.
 
     Attributes:
@@ -87,7 +87,7 @@ class FarCoordinator:
         self._engine = engine
         self._answers: dict[int, Answered | None] = {}
         # Discharges of transactions with work that is not written yet, each with what it is called with later.
-        self._later: deque[tuple[bytes, FarTransaction, Answered]] = deque()
+        self._later: deque[tuple[bytes, RemoteTransaction, Answered]] = deque()
         self._link: Link = attach_coordinator_of(engine.begin(), "coordinator")
 
     @property
@@ -109,7 +109,7 @@ class FarCoordinator:
         self.go_on()
         self._changed()
 
-    def declare(self, name: bytes) -> FarTransaction:
+    def declare(self, name: bytes) -> RemoteTransaction:
         """Begin a transaction there.
 
         Raises:
@@ -118,14 +118,14 @@ class FarCoordinator:
         if not self.is_ready:
             raise ServerBusy("The server of the entity takes no transaction for now. Try again.")
         self._request(Described(ULong(_DECLARE), [name]), None)
-        return FarTransaction(self, self._engine.dropped)
+        return RemoteTransaction(self, self._engine.dropped)
 
     def roll_back(self, name: bytes) -> None:
         """End a transaction; an owner that cannot be told has done so, or will when its time is over."""
         if self.is_ready:
             self._request(Described(ULong(_DISCHARGE), [name, True]), None)
 
-    def commit(self, name: bytes, transaction: FarTransaction, answered: Answered) -> None:
+    def commit(self, name: bytes, transaction: RemoteTransaction, answered: Answered) -> None:
         """End a transaction when all of its work is written; ``answered`` hears what became of it."""
         self._later.append((name, transaction, answered))
         self.go_on()
@@ -139,7 +139,7 @@ class FarCoordinator:
             else:
                 # It may be this one's work that was dropped.
                 self.roll_back(name)
-                answered(lost_on_its_way())
+                answered(lost_in_transit())
 
     def _request(self, request: Described, answered: Answered | None) -> None:
         self._counter += 1
@@ -192,6 +192,6 @@ def lost_with_its_owner() -> TransactionRolledBack:
     return TransactionRolledBack("The way to the server of its entity has ended, which has rolled it back.")
 
 
-def lost_on_its_way() -> TransactionRolledBack:
+def lost_in_transit() -> TransactionRolledBack:
     """Why a transaction can only be rolled back when a link has ended with messages that were not written yet."""
     return TransactionRolledBack("A link has ended before all sent on it had reached the server of its entity.")

@@ -10,11 +10,11 @@ from duobus.amqp import RELEASED, Link, Rejected, Session, TransactionalState, T
 from duobus.amqp import Error as AmqpError
 from duobus.codec import BATCH_FORMAT, COUNTERS, tag_counter, tag_of
 from duobus.errors import DetachForced, MessageTooLarge, NotImplementedYet, ServerBusy, ServiceBusError
-from duobus.gateway.amqp.links.essence import essence
+from duobus.gateway.amqp.links.essence import summarize_attach
 
 if TYPE_CHECKING:
-    from duobus.cluster.proxy.upstream import Upstream
-    from duobus.cluster.router import Whereabouts
+    from duobus.cluster.proxy.upstream import UpstreamConnection
+    from duobus.cluster.router import OwnerDirectory
     from duobus.gateway.amqp.peer import Peer
 
 _MASK: Final = 0xFFFFFFFF
@@ -27,7 +27,7 @@ class Answered(Protocol):
         """The owner has said what became of one delivery."""
 
 
-class PassedSession:
+class ProxiedSession:
     """A session of the client and the one that stands for it at an owner.
 
     Attributes:
@@ -113,7 +113,7 @@ class PassedSession:
                 self.given.pop(self.taken.pop(one, -1), None)
 
 
-class PassedLink:
+class ProxiedLink:
     """The client's end of a link that is passed on.
 
     Attributes:
@@ -139,15 +139,15 @@ class PassedLink:
         "uplink",
     )
 
-    def __init__(self, peer: Peer, link: Link, segments: tuple[str, ...], whereabouts: Whereabouts) -> None:
+    def __init__(self, peer: Peer, link: Link, segments: tuple[str, ...], whereabouts: OwnerDirectory) -> None:
         self.link = link
         self.segments = segments
         self.is_entity = False
         self.uplink: Link | None = None
-        self.session: PassedSession | None = None
+        self.session: ProxiedSession | None = None
         self._peer = peer
         self._whereabouts = whereabouts
-        self._upstream: Upstream | None = None
+        self._upstream: UpstreamConnection | None = None
         self._is_accepted = False
         self._is_stopping = False
         self._prefix = peer.door.entropy.token(8)
@@ -162,7 +162,7 @@ class PassedLink:
 
     # -- attaching ----------------------------------------------------------------------------------------------
 
-    def attach(self, upstream: Upstream, session: PassedSession) -> None:
+    def attach(self, upstream: UpstreamConnection, session: ProxiedSession) -> None:
         """Ask the owner for the same link."""
         remote = self.link.remote
         if remote is None or self.uplink is not None:
@@ -180,16 +180,16 @@ class PassedLink:
         if self.link.is_sender:
             self.uplink.tags = []
 
-    def attach_beside(self, other: PassedLink) -> None:
+    def attach_beside(self, other: ProxiedLink) -> None:
         """Have another link attached where this one is, on the same session."""
         if self._upstream is not None:
             self._upstream.attach(other)
 
-    def parts(self) -> Sequence[PassedLink]:
+    def parts(self) -> Sequence[ProxiedLink]:
         """The links with owners that it consists of."""
         return (self,)
 
-    def is_of(self, upstream: Upstream) -> bool:
+    def is_of(self, upstream: UpstreamConnection) -> bool:
         """Whether it was passed over this connection."""
         return self._upstream is upstream
 
@@ -211,7 +211,7 @@ class PassedLink:
             return
         asked = self.link.remote
         if asked is not None:
-            self.link.remote = essence(asked)
+            self.link.remote = summarize_attach(asked)
         self._whereabouts.passed_links += 1
         if self.link.is_sender:
             self.flow()

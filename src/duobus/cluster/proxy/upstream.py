@@ -25,8 +25,8 @@ from duobus.amqp import (
     TransactionalState,
     Transfers,
 )
-from duobus.cluster.proxy.coordinator import FarCoordinator, attach_coordinator_of
-from duobus.cluster.proxy.link import PassedLink, PassedSession
+from duobus.cluster.proxy.coordinator import RemoteCoordinator, attach_coordinator_of
+from duobus.cluster.proxy.link import ProxiedLink, ProxiedSession
 from duobus.codec import build_message
 from duobus.errors import ServiceBusError
 from duobus.gateway.amqp.management.cbs_node import CBS
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _REPLIES: Final = 100
 
 
-class Upstream(asyncio.Protocol):
+class UpstreamConnection(asyncio.Protocol):
     """One connection to the owner of entities.
 
     Attributes:
@@ -49,7 +49,7 @@ class Upstream(asyncio.Protocol):
 
     def __init__(self, peer: Peer, settings: ConnectionSettings, tokens: Mapping[str, str]) -> None:
         self.is_gone = False
-        self.coordinator: FarCoordinator | None = None
+        self.coordinator: RemoteCoordinator | None = None
         self._peer = peer
         self._engine = Connection(settings, acceptor=False)
         self._transport: asyncio.Transport | None = None
@@ -57,9 +57,9 @@ class Upstream(asyncio.Protocol):
         self._cbs: Link | None = None
         self._replies: Link | None = None
         self._is_ready = False
-        self._waiting: list[PassedLink] = []
-        self._sessions: dict[Session, PassedSession] = {}
-        self._by_owner: dict[Session, PassedSession] = {}
+        self._waiting: list[ProxiedLink] = []
+        self._sessions: dict[Session, ProxiedSession] = {}
+        self._by_owner: dict[Session, ProxiedSession] = {}
         self._write_scheduled = False
         self._is_paused = False
         self._counter = 0
@@ -102,7 +102,7 @@ class Upstream(asyncio.Protocol):
 
     # -- the client's side --------------------------------------------------------------------------------------
 
-    def attach(self, passed: PassedLink) -> None:
+    def attach(self, passed: ProxiedLink) -> None:
         """Pass a link on, as soon as that is possible."""
         if self._is_ready:
             self._attach(passed)
@@ -110,12 +110,12 @@ class Upstream(asyncio.Protocol):
         else:
             self._waiting.append(passed)
 
-    def _attach(self, passed: PassedLink) -> None:
+    def _attach(self, passed: ProxiedLink) -> None:
         client = passed.link.session
         pair = self._sessions.get(client)
         try:
             if pair is None:
-                pair = self._sessions[client] = PassedSession(client, self._engine.begin())
+                pair = self._sessions[client] = ProxiedSession(client, self._engine.begin())
                 self._by_owner[pair.owner] = pair
                 if begins_with_coordinator(self._peer, client):
                     # So the owner knows that what transactions send on the session goes via its first entity.
@@ -129,7 +129,7 @@ class Upstream(asyncio.Protocol):
         if self._is_ready and not self.is_gone and (self.coordinator is None or self.coordinator.is_gone):
             # Where there is no room for it, transactions on this owner's entities are refused.
             with suppress(EngineMisuse):
-                self.coordinator = FarCoordinator(self._engine, self._peer.passing.coordinated)
+                self.coordinator = RemoteCoordinator(self._engine, self._peer.passing.coordinated)
             self.write_soon()
 
     def put_token(self, audience: str, token: str) -> None:
@@ -156,7 +156,7 @@ class Upstream(asyncio.Protocol):
         self.write_soon()
 
     def _settle_in(
-        self, pair: PassedSession, first: int, last: int, state: TransactionalState, *, settled: bool
+        self, pair: ProxiedSession, first: int, last: int, state: TransactionalState, *, settled: bool
     ) -> None:
         """Have the owner settle deliveries in a transaction."""
         found = pair.named(first, last)
@@ -207,14 +207,14 @@ class Upstream(asyncio.Protocol):
 
     def _on_transfers(self, event: Transfers) -> None:
         passed = event.link.context
-        if isinstance(passed, PassedLink):
+        if isinstance(passed, ProxiedLink):
             passed.owner_transfers(event)
         elif event.link is self._replies:
             self._replies.grant(_REPLIES)
 
     def _on_detached(self, event: LinkDetached) -> None:
         passed = event.link.context
-        if isinstance(passed, PassedLink) and passed.uplink is event.link:
+        if isinstance(passed, ProxiedLink) and passed.uplink is event.link:
             passed.owner_detached(event.error, closed=event.closed)
         elif self.coordinator is not None and self.coordinator.is_at(event.link):
             self.coordinator.lost()
@@ -235,7 +235,7 @@ class Upstream(asyncio.Protocol):
     def _on_flow(self, link: Link) -> None:
         if link is self._cbs:
             self._put_tokens()
-        elif isinstance(link.context, PassedLink):
+        elif isinstance(link.context, ProxiedLink):
             link.context.owner_flow()
         elif self.coordinator is not None and self.coordinator.is_at(link):
             self.coordinator.flow()
@@ -243,7 +243,7 @@ class Upstream(asyncio.Protocol):
     def _on_attached(self, link: Link) -> None:
         if link is self._replies:
             link.grant(_REPLIES)
-        elif isinstance(link.context, PassedLink):
+        elif isinstance(link.context, ProxiedLink):
             link.context.answered()
 
     def _on_session_ended(self, event: SessionEnded) -> None:
@@ -317,16 +317,16 @@ class Upstream(asyncio.Protocol):
 
     # -- ends ---------------------------------------------------------------------------------------------------
 
-    def _passed(self) -> list[PassedLink]:
+    def _passed(self) -> list[ProxiedLink]:
         return [
             part
             for _, endpoint in self._peer.endpoints()
-            if isinstance(endpoint, PassedLink)
+            if isinstance(endpoint, ProxiedLink)
             for part in endpoint.parts()
             if part.is_of(self)
         ] + [part for part in self._peer.passing.node_links() if part.is_of(self)]
 
-    def _lose(self, lost: list[PassedLink], text: str) -> None:
+    def _lose(self, lost: list[ProxiedLink], text: str) -> None:
         for passed in lost:
             passed.lost(text)
         self._peer.write_soon()

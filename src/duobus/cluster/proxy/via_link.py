@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from duobus.amqp import DETACHED, Source, Target
 from duobus.amqp import Error as AmqpError
-from duobus.cluster.proxy.link import PassedLink
+from duobus.cluster.proxy.link import ProxiedLink
 from duobus.errors import DetachForced
 from duobus.gateway.amqp.links.via_link import ViaLink
 from duobus.gateway.amqp.transactions.coordinator import first_of, second_entity, via_entity
@@ -23,9 +23,9 @@ from duobus.gateway.amqp.transactions.coordinator import first_of, second_entity
 if TYPE_CHECKING:
     from duobus.amqp import Attach, Link, Session, Transfers
     from duobus.broker import Queue
-    from duobus.cluster.proxy.link import PassedSession
-    from duobus.cluster.proxy.upstream import Upstream
-    from duobus.cluster.router import Whereabouts
+    from duobus.cluster.proxy.link import ProxiedSession
+    from duobus.cluster.proxy.upstream import UpstreamConnection
+    from duobus.cluster.router import OwnerDirectory
     from duobus.gateway.amqp.peer import Peer
 
 #: Property of an attach by another server: what comes on the link is for its address, by way of the session's first
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 VIA_SESSION: Final = "com.duobus:via-session"
 
 
-class Borrowed(ViaLink):
+class BorrowedViaLink(ViaLink):
     """What a transaction sends on a link that another server answers: the credit is that server's."""
 
     __slots__ = ()
@@ -46,7 +46,7 @@ class Borrowed(ViaLink):
         """Whoever passes the link gives credit."""
 
 
-class FarVia(PassedLink):
+class RemoteViaLink(ProxiedLink):
     """The link beside a client's own, to the server of its session's first entity; only transactions use it.
 
     Args:
@@ -55,12 +55,14 @@ class FarVia(PassedLink):
 
     __slots__ = ("_again", "_is_used")
 
-    def __init__(self, peer: Peer, link: Link, path: str, whereabouts: Whereabouts, again: Callable[[], None]) -> None:
+    def __init__(
+        self, peer: Peer, link: Link, path: str, whereabouts: OwnerDirectory, again: Callable[[], None]
+    ) -> None:
         super().__init__(peer, link, (path,), whereabouts)
         self._again = again
         self._is_used = False
 
-    def attach(self, upstream: Upstream, session: PassedSession) -> None:
+    def attach(self, upstream: UpstreamConnection, session: ProxiedSession) -> None:
         """See PassedLink."""
         remote = self.link.remote
         if remote is None or self.uplink is not None:
@@ -105,15 +107,15 @@ def is_via_session(attach: Attach) -> bool:
     return any(str(key) == VIA_SESSION for key in attach.properties or {})
 
 
-def demand_same(peer: Peer, session: Session, path: str, upstream: Upstream) -> None:
+def demand_same(peer: Peer, session: Session, path: str, upstream: UpstreamConnection) -> None:
     """Refuse to receive from an entity of another server than the session's first one has (contract 12.4).
 
     Raises:
         OperationCancelled: It is of another one; whether it is the same entity is for a common owner to say.
     """
     first = first_of(peer, session)
-    if first is not None and not (isinstance(first, PassedLink) and first.is_of(upstream)):
-        raise second_entity(first.path if isinstance(first, PassedLink) else first.queue.path, path)
+    if first is not None and not (isinstance(first, ProxiedLink) and first.is_of(upstream)):
+        raise second_entity(first.path if isinstance(first, ProxiedLink) else first.queue.path, path)
 
 
 def demand_first(peer: Peer, session: Session) -> Queue:

@@ -17,7 +17,7 @@ from duobus.broker.entities.bulk_creation import differences
 from duobus.broker.entities.destination import check_targets
 from duobus.broker.entities.queue import Queue
 from duobus.broker.fragment_handle import FragmentHandle
-from duobus.cluster.shards import SPREAD, SPREAD_NAME_MAX, divide, share_path, whole_of
+from duobus.cluster.shards import SHARDED, SPREAD_NAME_MAX, assign_shards, shard_path, sharded_queue_of
 from duobus.errors import (
     EntityAlreadyExists,
     NotImplementedYet,
@@ -26,7 +26,7 @@ from duobus.errors import (
     StoreFailed,
     StoreUnavailable,
 )
-from duobus.fragment.message import NEVER, Slot
+from duobus.fragment.message import NEVER, QueuedMessage
 from duobus.model.batches import Mailbox, Refusal, SendBatch
 from duobus.model.descriptions import QUEUE, Profile, QueueDescription, check_queue_update, from_json, to_json
 from duobus.storage.catalog_rows import DELETING, INTENT, LIVE, EntityRow, SlotRow
@@ -34,10 +34,10 @@ from duobus.storage.catalog_rows import DELETING, INTENT, LIVE, EntityRow, SlotR
 if TYPE_CHECKING:
     from duobus.broker.entities.namespace import Namespace
     from duobus.cluster.directory import Directory
-    from duobus.cluster.scale_unit import OwningUnit
+    from duobus.cluster.scale_unit import ClusteredScaleUnit
 
 
-class SpreadQueue(Queue):
+class ShardedQueue(Queue):
     """A queue that is spread, as every server knows it: its name and properties. What is in it, its shares know."""
 
     __slots__ = ("slots",)
@@ -70,7 +70,7 @@ class SpreadQueue(Queue):
 
     async def peek(
         self, sub_queue: int, first_number: int, limit: int, size: int = NEVER, session_id: str | None = None
-    ) -> list[tuple[FragmentHandle, Slot]]:
+    ) -> list[tuple[FragmentHandle, QueuedMessage]]:
         """Refuse likewise."""
         raise self._elsewhere()
 
@@ -84,14 +84,14 @@ class SpreadQueue(Queue):
         )
 
 
-class Spreading:
+class ShardedQueues:
     """The queues that are spread, and their shares in the stores of this server.
 
     Attributes:
         is_wanted: Partitioned queues that are created from now on are spread.
     """
 
-    def __init__(self, unit: OwningUnit) -> None:
+    def __init__(self, unit: ClusteredScaleUnit) -> None:
         self.is_wanted = False
         self._unit = unit
 
@@ -131,17 +131,17 @@ class Spreading:
             raise StoreUnavailable(f"'{about.name}' is created by another server from now on. Try again.")
         unit.demand_room(home, about.name, is_partitioned=True)
         check_targets(home, about)
-        entity_id = catalog.begin_create(home.name, SPREAD, about.name, to_json(about), (SlotRow(0, 0, store_id),))
+        entity_id = catalog.begin_create(home.name, SHARDED, about.name, to_json(about), (SlotRow(0, 0, store_id),))
         stores = sorted(row.store_id for row in unit.directory.contents.stores)
         try:
-            for index, slots in enumerate(divide(unit.partitions, stores, entity_id % len(stores))):
-                share = msgspec.structs.replace(about, name=share_path(about.name, index + 1))
+            for index, slots in enumerate(assign_shards(unit.partitions, stores, entity_id % len(stores))):
+                share = msgspec.structs.replace(about, name=shard_path(about.name, index + 1))
                 catalog.begin_create(home.name, QUEUE, share.name, to_json(share), slots)
             catalog.mark_live(entity_id)
         except (StoreFailed, ServiceBusError):
             catalog.begin_delete(entity_id)
             raise
-        queue = home.queues[about.name.lower()] = SpreadQueue(entity_id, home.name, about, unit.partitions)
+        queue = home.queues[about.name.lower()] = ShardedQueue(entity_id, home.name, about, unit.partitions)
         await unit.read_again()
         return queue
 
@@ -182,10 +182,10 @@ class Spreading:
         """Do for the stores that are open here what the catalog asks for; ``adopted``: one of them has just come."""
         self._know(directory)
         rows = directory.contents.entities
-        wholes = {(row.namespace.lower(), row.path.lower()): row for row in rows if row.kind == SPREAD}
+        wholes = {(row.namespace.lower(), row.path.lower()): row for row in rows if row.kind == SHARDED}
         left: set[tuple[str, str]] = set()
         for row in rows:
-            whole = whole_of(row.path.lower()) if row.kind == QUEUE and row.slots else None
+            whole = sharded_queue_of(row.path.lower()) if row.kind == QUEUE and row.slots else None
             if whole is None:
                 continue
             place = (row.namespace.lower(), whole)
@@ -211,15 +211,15 @@ class Spreading:
             about = from_json(spread.row.description, QueueDescription)
             kept = home.queues.get(key)
             if kept is None:
-                home.queues[key] = SpreadQueue(spread.row.entity_id, home.name, about, spread.slots)
-            elif isinstance(kept, SpreadQueue):
+                home.queues[key] = ShardedQueue(spread.row.entity_id, home.name, about, spread.slots)
+            elif isinstance(kept, ShardedQueue):
                 # The catalog may have been read while another server was still recording its shares.
                 kept.slots = spread.slots
                 if differences(kept.description, about):
                     kept.change(about)
         for home in self._unit.namespaces.values():
             for key, queue in list(home.queues.items()):
-                if isinstance(queue, SpreadQueue) and (home.name.lower(), key) not in directory.spreads:
+                if isinstance(queue, ShardedQueue) and (home.name.lower(), key) not in directory.spreads:
                     self._gone(home, key)
 
     def _gone(self, home: Namespace, key: str) -> None:

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import RELEASED, Link, Rejected, Source, Target, Transfers
 from duobus.amqp import Error as AmqpError
-from duobus.cluster.proxy.link import PassedLink, PassedSession
-from duobus.cluster.shards import Spread
+from duobus.cluster.proxy.link import ProxiedLink, ProxiedSession
+from duobus.cluster.shards import ShardedQueueMap
 from duobus.errors import DetachForced, NotAllowed, NotImplementedYet, ServerBusy, ServiceBusError
 from duobus.gateway.amqp.links.counting_link import TELLS
-from duobus.gateway.amqp.links.essence import about_entity, essence
+from duobus.gateway.amqp.links.essence import about_entity, summarize_attach
 from duobus.gateway.amqp.links.session_link import wanted_session
 from duobus.model.address import Address, not_found
 from duobus.model.descriptions import QUEUE
 
 if TYPE_CHECKING:
-    from duobus.cluster.proxy.upstream import Upstream
-    from duobus.cluster.router import Whereabouts
+    from duobus.cluster.proxy.upstream import UpstreamConnection
+    from duobus.cluster.router import OwnerDirectory
     from duobus.gateway.amqp.peer import Peer
 
 #: In the properties of an attach: messages are for another entity (contract 12.4).
@@ -61,7 +61,7 @@ def demand_ordinary(link: Link) -> None:
         raise NotAllowed("Nothing is sent via a queue that is spread over several servers. Send to the entity itself.")
 
 
-class Branch(PassedLink):
+class ShardLink(ProxiedLink):
     """The link with the owner of one share.
 
     Attributes:
@@ -77,7 +77,7 @@ class Branch(PassedLink):
 
     __slots__ = ("door", "index", "is_busy", "is_open", "lent", "unanswered", "was_used", "whole")
 
-    def __init__(self, whole: SpreadLink, index: int, door: str) -> None:
+    def __init__(self, whole: ShardedLink, index: int, door: str) -> None:
         super().__init__(whole.peer, whole.link, whole.segments, whole.whereabouts)
         self.whole = whole
         self.index = index
@@ -99,7 +99,7 @@ class Branch(PassedLink):
         """What came from the owner and the client has no credit for."""
         return len(self._held)
 
-    def attach(self, upstream: Upstream, session: PassedSession) -> None:
+    def attach(self, upstream: UpstreamConnection, session: ProxiedSession) -> None:
         """See PassedLink; at the share's own address."""
         remote, whole = self.link.remote, self.whole
         # Its connection may have taken longer than the client, or the answers of others.
@@ -167,7 +167,7 @@ class Branch(PassedLink):
         self._write()
 
 
-class SpreadLink(PassedLink):
+class ShardedLink(ProxiedLink):
     """The client's end; see SpreadSender and SpreadReceiver.
 
     Attributes:
@@ -194,15 +194,15 @@ class SpreadLink(PassedLink):
         peer: Peer,
         link: Link,
         address: Address,
-        spread: Spread,
-        whereabouts: Whereabouts,
-        connect: Callable[[str], Upstream],
+        spread: ShardedQueueMap,
+        whereabouts: OwnerDirectory,
+        connect: Callable[[str], UpstreamConnection],
     ) -> None:
         super().__init__(peer, link, address.segments(), whereabouts)
         self.peer = peer
         self.whereabouts = whereabouts
         self.spread = spread
-        self.branches: dict[int, Branch] = {}
+        self.branches: dict[int, ShardLink] = {}
         self.is_over = False
         self._address = address
         self._connect = connect
@@ -221,7 +221,7 @@ class SpreadLink(PassedLink):
         self._attempts += 1
         return f"{self._prefix.hex()}-{self._attempts}"
 
-    def parts(self) -> Sequence[PassedLink]:
+    def parts(self) -> Sequence[ProxiedLink]:
         """See PassedLink."""
         return tuple(self.branches.values())
 
@@ -242,9 +242,9 @@ class SpreadLink(PassedLink):
             branch = self.branches[index] = self.branch_of(index, door)
             self._connect(door).attach(branch)
 
-    def branch_of(self, index: int, door: str) -> Branch:
+    def branch_of(self, index: int, door: str) -> ShardLink:
         """A branch to the owner of a share."""
-        return Branch(self, index, door)
+        return ShardLink(self, index, door)
 
     def tick(self, monotonic_ms: int) -> None:
         """Follow the shares to their owners; called about twice a second."""
@@ -261,7 +261,7 @@ class SpreadLink(PassedLink):
         if not self.is_over and not self._is_accepted and monotonic_ms - self._since_ms >= ATTACH_MS:
             self._end_with(DetachForced(f"No part of '{self._address.path}' has a server now. Attach again."))
 
-    def opened(self, branch: Branch, size_max: int | None) -> None:
+    def opened(self, branch: ShardLink, size_max: int | None) -> None:
         """An owner has accepted a branch."""
         if not self._is_accepted:
             remote = self.link.remote
@@ -278,11 +278,11 @@ class SpreadLink(PassedLink):
             if not self._is_accepted:
                 self._close()
                 return
-            self.link.remote = essence(remote)
+            self.link.remote = summarize_attach(remote)
         self.branch_flow(branch)
         self.peer.write_soon()
 
-    def ended(self, branch: Branch, error: AmqpError | None) -> None:
+    def ended(self, branch: ShardLink, error: AmqpError | None) -> None:
         """A branch is no more."""
         if self.branches.get(branch.index) is not branch:
             return
@@ -324,21 +324,21 @@ class SpreadLink(PassedLink):
             branch.close()
 
     @property
-    def open_branches(self) -> list[Branch]:
+    def open_branches(self) -> list[ShardLink]:
         """Those whose owner has accepted them, in order."""
         found = (self.branches.get(index) for index in range(len(self.spread.shares)))
         return [branch for branch in found if branch is not None and branch.is_open and branch.uplink is not None]
 
     # -- to be said by the direction ----------------------------------------------------------------------------
 
-    def branch_flow(self, branch: Branch) -> None:
+    def branch_flow(self, branch: ShardLink) -> None:
         """The owner of a branch has changed its credit, or told what there is."""
         raise NotImplementedError
 
     def branch_gone(self) -> None:
         """A branch has ended on which nothing was under way."""
 
-    def given(self, branch: Branch, event: Transfers) -> None:
+    def given(self, branch: ShardLink, event: Transfers) -> None:
         """A share has given messages."""
 
     def is_waiting_on(self, index: int) -> bool:

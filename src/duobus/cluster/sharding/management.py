@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import Link
 from duobus.broker import COUNT_BITS
-from duobus.cluster.proxy.link import PassedLink
-from duobus.cluster.sharding.shard_management import NodeEnd, Reply, ShareNode
-from duobus.cluster.shards import Spread
+from duobus.cluster.proxy.link import ProxiedLink
+from duobus.cluster.sharding.shard_management import Reply, ShardManagement, ShardManagementLink
+from duobus.cluster.shards import ShardedQueueMap
 from duobus.codec import Array, Int, Symbol, Timestamp, build_message, decode
 from duobus.codec.sections import VALUE, find_section
 from duobus.errors import (
@@ -27,7 +27,7 @@ from duobus.errors import (
     ServiceBusError,
     StoreUnavailable,
 )
-from duobus.gateway.amqp.links.essence import about_entity, essence
+from duobus.gateway.amqp.links.essence import about_entity, summarize_attach
 from duobus.gateway.amqp.management.node import (
     PEEK_BYTES_MAX,
     PEEK_MESSAGES_MAX,
@@ -43,28 +43,33 @@ from duobus.model.address import Address, not_found
 from duobus.model.descriptions import QUEUE
 
 if TYPE_CHECKING:
-    from duobus.cluster.proxy.upstream import Upstream
-    from duobus.cluster.router import Whereabouts
+    from duobus.cluster.proxy.upstream import UpstreamConnection
+    from duobus.cluster.router import OwnerDirectory
     from duobus.gateway.amqp.peer import Peer
 
 
-class SpreadNode(RequestNode):
+class ShardedManagementNode(RequestNode):
     """The node of one connection."""
 
     def __init__(
-        self, peer: Peer, address: Address, spread: Spread, whereabouts: Whereabouts, connect: Callable[[str], Upstream]
+        self,
+        peer: Peer,
+        address: Address,
+        spread: ShardedQueueMap,
+        whereabouts: OwnerDirectory,
+        connect: Callable[[str], UpstreamConnection],
     ) -> None:
         self._address = address
         super().__init__(peer, "/".join((*address.segments(), "$management")))
         self._spread = spread
         self._whereabouts = whereabouts
         self._connect = connect
-        self._nodes: dict[int, ShareNode] = {}
+        self._nodes: dict[int, ShardManagement] = {}
         self._prefix = peer.door.entropy.token(8).hex()
         self._attempts = 0
         self._turn = 0
 
-    def parts(self) -> list[PassedLink]:
+    def parts(self) -> list[ProxiedLink]:
         """See PassedLink."""
         return [end for node in self._nodes.values() for end in node.ends]
 
@@ -80,7 +85,7 @@ class SpreadNode(RequestNode):
             link.accept(max_message_size=REQUEST_BYTES_MAX, properties=about_entity(QUEUE))
             self.peer.add_endpoint(link, requests)
             requests.start()
-        link.remote = essence(remote)
+        link.remote = summarize_attach(remote)
 
     # -- requests -----------------------------------------------------------------------------------------------
 
@@ -146,7 +151,7 @@ class SpreadNode(RequestNode):
         rest = build_message(None, request.properties, body_value=body)
         return await self._node(index, link).ask(rest)
 
-    def _node(self, index: int, link: Link) -> ShareNode:
+    def _node(self, index: int, link: Link) -> ShardManagement:
         """The node of a share, where it is now.
 
         Raises:
@@ -166,8 +171,8 @@ class SpreadNode(RequestNode):
             own = self._spread.shares[index].path
             suffix = self._address.segments()[self._address.path.count("/") + 1 :]
             address = "/".join((own, *suffix, "$management"))
-            node = self._nodes[index] = ShareNode(self.peer, address, door, f"{self._prefix}-{self._attempts}")
-            node.ends = [NodeEnd(node, link, self._whereabouts) for _ in range(2)]
+            node = self._nodes[index] = ShardManagement(self.peer, address, door, f"{self._prefix}-{self._attempts}")
+            node.ends = [ShardManagementLink(node, link, self._whereabouts) for _ in range(2)]
             for end in node.ends:
                 self._connect(door).attach(end)
         return node
@@ -307,20 +312,20 @@ class SpreadNode(RequestNode):
         return _ok({"message-count": Int(removed)}) if removed else _nothing()
 
 
-_Operation = Callable[[SpreadNode, Request, Link, dict[Any, Any]], Coroutine[Any, Any, bytes]]
+_Operation = Callable[[ShardedManagementNode, Request, Link, dict[Any, Any]], Coroutine[Any, Any, bytes]]
 _OPERATIONS: Final[dict[str, _Operation]] = {
-    "com.microsoft:renew-lock": SpreadNode._by_lock,
-    "com.microsoft:update-disposition": SpreadNode._by_lock,
-    "com.microsoft:receive-by-sequence-number": SpreadNode._by_number,
-    "com.microsoft:cancel-scheduled-message": SpreadNode._by_number,
-    "com.microsoft:schedule-message": SpreadNode._schedule,
-    "com.microsoft:peek-message": SpreadNode._peek,
-    "com.microsoft:batch-delete-messages": SpreadNode._each,
-    "duobus:purge-messages": SpreadNode._each,
-    "com.microsoft:renew-session-lock": SpreadNode._of_sessions,
-    "com.microsoft:get-session-state": SpreadNode._of_sessions,
-    "com.microsoft:set-session-state": SpreadNode._of_sessions,
-    "com.microsoft:get-message-sessions": SpreadNode._of_sessions,
+    "com.microsoft:renew-lock": ShardedManagementNode._by_lock,
+    "com.microsoft:update-disposition": ShardedManagementNode._by_lock,
+    "com.microsoft:receive-by-sequence-number": ShardedManagementNode._by_number,
+    "com.microsoft:cancel-scheduled-message": ShardedManagementNode._by_number,
+    "com.microsoft:schedule-message": ShardedManagementNode._schedule,
+    "com.microsoft:peek-message": ShardedManagementNode._peek,
+    "com.microsoft:batch-delete-messages": ShardedManagementNode._each,
+    "duobus:purge-messages": ShardedManagementNode._each,
+    "com.microsoft:renew-session-lock": ShardedManagementNode._of_sessions,
+    "com.microsoft:get-session-state": ShardedManagementNode._of_sessions,
+    "com.microsoft:set-session-state": ShardedManagementNode._of_sessions,
+    "com.microsoft:get-message-sessions": ShardedManagementNode._of_sessions,
 }
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from duobus.amqp import Transfers
-from duobus.cluster.sharding.link import Branch, SpreadLink
+from duobus.cluster.sharding.link import ShardedLink, ShardLink
 
 #: Credit lent to one share at a time.
 QUANTUM: Final = 500
 
 
-class SpreadReceiver(SpreadLink):
+class ShardedReceiver(ShardedLink):
     """See the module."""
 
     __slots__ = ("_doubtful", "_turn")
@@ -65,7 +65,7 @@ class SpreadReceiver(SpreadLink):
             self.link.drained()
             self.peer.write_soon()
 
-    def _lend(self, branch: Branch, number: int) -> None:
+    def _lend(self, branch: ShardLink, number: int) -> None:
         assert branch.uplink is not None
         self._turn = branch.index
         branch.lent = number
@@ -74,7 +74,7 @@ class SpreadReceiver(SpreadLink):
         branch.uplink.grant(number, drain=True)
         branch.write()
 
-    def branch_flow(self, branch: Branch) -> None:
+    def branch_flow(self, branch: ShardLink) -> None:
         """See SpreadLink: a share has something, or has answered."""
         uplink = branch.uplink
         if uplink is not None and branch.lent and not uplink.drain:
@@ -102,7 +102,7 @@ class SpreadReceiver(SpreadLink):
 
     # -- deliveries ---------------------------------------------------------------------------------------------
 
-    def given(self, branch: Branch, event: Transfers) -> None:
+    def given(self, branch: ShardLink, event: Transfers) -> None:
         """A share has given messages, and they are on their way to the client."""
         number = len(event.payloads)
         branch.lent = max(0, branch.lent - number)

@@ -6,10 +6,10 @@ from collections import deque
 from typing import Any, Final
 
 from duobus.amqp import Rejected, TransactionalState, Transfers
-from duobus.cluster.sharding.link import Branch, SpreadLink
+from duobus.cluster.sharding.link import ShardedLink, ShardLink
 from duobus.codec import BATCH_FORMAT
 from duobus.errors import ArgumentInvalid, NotAllowed, ServiceBusError, StoreUnavailable
-from duobus.gateway.amqp.links.incoming_link import CREDIT, parts_of
+from duobus.gateway.amqp.links.incoming_link import CREDIT, runs_of
 from duobus.gateway.amqp.mapping import plain_offset, take_apart
 
 _MASK: Final = 0xFFFFFFFF
@@ -17,7 +17,7 @@ _MASK: Final = 0xFFFFFFFF
 _ANY: Final = -1
 
 
-class _Waiting:
+class _PendingSend:
     """Deliveries of the client that wait for the credit of one owner."""
 
     __slots__ = ("ids", "is_batch", "payloads", "settled")
@@ -29,7 +29,7 @@ class _Waiting:
         self.is_batch = is_batch
 
 
-class SpreadSender(SpreadLink):
+class ShardedSender(ShardedLink):
     """See the module.
 
     The client has as much credit as the share with the most, so that one that is slow does not hold up the others;
@@ -40,7 +40,7 @@ class SpreadSender(SpreadLink):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._waiting: dict[int, deque[_Waiting]] = {}
+        self._waiting: dict[int, deque[_PendingSend]] = {}
         self._number = 0
         self._turn = -1
 
@@ -64,7 +64,7 @@ class SpreadSender(SpreadLink):
             ids.append(delivery_id)
             payloads.append(payload)
         for share, (ids, payloads) in groups.items():
-            self._give(share, _Waiting(ids, payloads, settled=event.settled, is_batch=is_batch))
+            self._give(share, _PendingSend(ids, payloads, settled=event.settled, is_batch=is_batch))
         self.whereabouts.passed_messages += len(event.payloads)
         self.top_up()
 
@@ -92,7 +92,7 @@ class SpreadSender(SpreadLink):
     def _place_of_batch(self, payload: bytes) -> int:
         """The one share of all of a batch; it is stored as a whole (I40)."""
         try:
-            parts = parts_of(payload, take_apart)
+            parts = runs_of(payload, take_apart)
         except ServiceBusError:
             return _ANY
         wanted = {_ANY if part.key is None else self.spread.of_key(part.key) for part in parts}
@@ -103,7 +103,7 @@ class SpreadSender(SpreadLink):
             )
         return wanted.pop() if wanted else _ANY
 
-    def _give(self, share: int, what: _Waiting) -> None:
+    def _give(self, share: int, what: _PendingSend) -> None:
         # One whose owner was just found waits for its answer.
         branch = self._next(len(what.ids)) if share == _ANY else self.branches.get(share)
         if branch is None:
@@ -121,7 +121,7 @@ class SpreadSender(SpreadLink):
         self._waiting.setdefault(branch.index, deque()).append(what)
         self._flush(branch)
 
-    def _next(self, number: int) -> Branch | None:
+    def _next(self, number: int) -> ShardLink | None:
         """The next share in turn that is well and has credit for so much; else the one with the most (PE4, PE17)."""
         branches = [branch for branch in self.open_branches if not branch.is_busy] or self.open_branches
         if not branches:
@@ -143,7 +143,7 @@ class SpreadSender(SpreadLink):
             branch.is_busy = False
         super().tick(monotonic_ms)
 
-    def _flush(self, branch: Branch) -> None:
+    def _flush(self, branch: ShardLink) -> None:
         """Pass on what waits for a share, as far as its owner's credit goes."""
         uplink, session = branch.uplink, branch.session
         waiting = self._waiting.get(branch.index)
@@ -195,7 +195,7 @@ class SpreadSender(SpreadLink):
         """See PassedLink."""
         self.top_up()
 
-    def branch_flow(self, branch: Branch) -> None:
+    def branch_flow(self, branch: ShardLink) -> None:
         """See SpreadLink."""
         self._flush(branch)
         self.top_up()

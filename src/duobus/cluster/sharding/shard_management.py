@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import Error as AmqpError
 from duobus.amqp import Link, Source, Target, Transfers
-from duobus.cluster.proxy.link import PassedLink, PassedSession
+from duobus.cluster.proxy.link import ProxiedLink, ProxiedSession
 from duobus.codec import build_message, scan
 from duobus.codec.sections import APPLICATION_PROPERTIES, application_properties, find_section
 from duobus.errors import QuotaExceeded, StoreUnavailable
 
 if TYPE_CHECKING:
-    from duobus.cluster.proxy.upstream import Upstream
-    from duobus.cluster.router import Whereabouts
+    from duobus.cluster.proxy.upstream import UpstreamConnection
+    from duobus.cluster.router import OwnerDirectory
     from duobus.gateway.amqp.peer import Peer
 
 #: Requests that wait for one owner; more are refused.
@@ -27,16 +27,16 @@ _CREDIT: Final = 1000
 Reply = tuple[dict[str, Any], bytes]
 
 
-class NodeEnd(PassedLink):
+class ShardManagementLink(ProxiedLink):
     """One of the two links to the node of a share: requests go out on one, replies come on the other."""
 
     __slots__ = ("node",)
 
-    def __init__(self, node: ShareNode, link: Link, whereabouts: Whereabouts) -> None:
+    def __init__(self, node: ShardManagement, link: Link, whereabouts: OwnerDirectory) -> None:
         super().__init__(node.peer, link, (), whereabouts)
         self.node = node
 
-    def attach(self, upstream: Upstream, session: PassedSession) -> None:
+    def attach(self, upstream: UpstreamConnection, session: ProxiedSession) -> None:
         """Attach it, once."""
         self._upstream, self.session = upstream, session
         self.uplink = self.node.make(self, session)
@@ -82,14 +82,14 @@ class NodeEnd(PassedLink):
         return self._is_accepted and self.uplink is not None and self.uplink.is_attached
 
 
-class ShareNode:
+class ShardManagement:
     """The management node of one share, at its owner."""
 
     def __init__(self, peer: Peer, address: str, door: str, name: str) -> None:
         self.peer = peer
         self.door = door
         self.is_gone = False
-        self.ends: list[NodeEnd] = []
+        self.ends: list[ShardManagementLink] = []
         self._address = address
         self._name = name
         self._waiting: deque[bytes] = deque()
@@ -101,7 +101,7 @@ class ShareNode:
         """Whether one of its links has ended without a word, as with the session of a client."""
         return any(end.was_accepted and not end.is_usable for end in self.ends)
 
-    def make(self, end: NodeEnd, session: PassedSession) -> Link:
+    def make(self, end: ShardManagementLink, session: ProxiedSession) -> Link:
         """The link with the owner for one of the two ends."""
         if end is self.ends[0]:
             replies = session.owner.attach_receiver(

@@ -10,7 +10,7 @@ from heapq import heappop
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from duobus.fragment.message import ACTIVE, Slot
+from duobus.fragment.message import ACTIVE, QueuedMessage
 from duobus.fragment.sessions.sessions import Session, SessionLock, sessions_of, tell_of
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SESSION_ID: Final = attrgetter("special.session_id")
 
 
-def place_new(fragment: Fragment, source: Source, slots: list[Slot]) -> None:
+def place_new(fragment: Fragment, source: Source, slots: list[QueuedMessage]) -> None:
     """Make new messages available in their sessions; their counts are above all that are there, and ascend."""
     by_id = sessions_of(source).by_id
     find = by_id.get
@@ -45,9 +45,9 @@ def place_new(fragment: Fragment, source: Source, slots: list[Slot]) -> None:
             woken.append(lock)
 
 
-def take_turn(
+def take_for_sessions(
     fragment: Fragment, source: Source, asked: Sequence[tuple[SessionLock, int, int]]
-) -> tuple[int, list[Slot]]:
+) -> tuple[int, list[QueuedMessage]]:
     """Lock so many messages of each of these sessions for its holder, as ``sessions.take`` does for one.
 
     Args:

@@ -12,7 +12,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from duobus.fragment.message import ACTIVE, Slot
+from duobus.fragment.message import ACTIVE, QueuedMessage
 
 if TYPE_CHECKING:
     from duobus.fragment.source import Source
@@ -35,14 +35,14 @@ class FirstDeliveries:
     __slots__ = ("_is_level", "_offered", "_released", "given")
 
     def __init__(self) -> None:
-        self.given: list[list[Slot]] = []
+        self.given: list[list[QueuedMessage]] = []
         self._is_level = False
         # Every count below was assigned in a commit that is durable by now, so that its message is known, or gone.
         self._released = 0
         # ... and was so when the commit before this one began, so that there was time to hand it out.
         self._offered = 0
 
-    def note(self, source: Source, slots: list[Slot]) -> None:
+    def note(self, source: Source, slots: list[QueuedMessage]) -> None:
         """Messages were handed out, some of them perhaps not for the first time."""
         if self._is_level:
             self.given.append(slots)

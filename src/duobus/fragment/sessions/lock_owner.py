@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-class Owner:
+class LockOwner:
     """Who holds a session.
 
     Attributes:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from duobus.fragment.message import Slot
-    from duobus.fragment.sessions.lock_owner import Owner
+    from duobus.fragment.message import QueuedMessage
+    from duobus.fragment.sessions.lock_owner import LockOwner
 
 #: So many lock counters a holder's list may have before those of settled messages are struck off.
 HELD_MIN: Final = 32
@@ -63,7 +63,7 @@ class SessionLock:
         "until_ms",
     )
 
-    def __init__(self, session: Session, source_no: int, number: int, until_ms: int, owner: Owner) -> None:
+    def __init__(self, session: Session, source_no: int, number: int, until_ms: int, owner: LockOwner) -> None:
         self.session = session
         self.source_no = source_no
         self.number = number
@@ -80,7 +80,7 @@ class SessionLock:
         """Of the session."""
         return self.session.session_id
 
-    def unsettled(self, locks: dict[int, Slot]) -> list[int]:
+    def unsettled(self, locks: dict[int, QueuedMessage]) -> list[int]:
         """Lock counters of the messages that the holder has; ``locks`` are all that hold, and no counter comes twice.
 
         A settlement has no step for each holder, so those of settled messages are struck off here.

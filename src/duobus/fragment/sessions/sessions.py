@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 from duobus.errors import MessageNotFound, ServiceBusError, SessionLockLost
 from duobus.fragment.commands import ABANDON, Command, Housekeeping, SettleBatch
-from duobus.fragment.message import ACTIVE, DEFERRED, MAIN, Slot, sub_queue_of
-from duobus.fragment.sessions.lock_owner import Owner
+from duobus.fragment.message import ACTIVE, DEFERRED, MAIN, QueuedMessage, sub_queue_of
+from duobus.fragment.sessions.lock_owner import LockOwner
 from duobus.fragment.sessions.session import Session as Session
 from duobus.fragment.sessions.session import SessionLock as SessionLock
 
@@ -66,7 +66,7 @@ class Sessions:
 
     # -- messages -----------------------------------------------------------------------------------------------
 
-    def add(self, slot: Slot) -> Session:
+    def add(self, slot: QueuedMessage) -> Session:
         """A message is available, or is so again."""
         session_id = id_of(slot)
         session = self.by_id.get(session_id)
@@ -76,15 +76,15 @@ class Sessions:
         session.available += 1
         return session
 
-    def withdrawn(self, slot: Slot) -> None:
+    def withdrawn(self, slot: QueuedMessage) -> None:
         """An available message is disposed of; its count stays in the heap until somebody comes across it."""
         session = self.by_id[id_of(slot)]
         session.available -= 1
         self.drop_if_idle(session)
 
-    def take(self, source: Source, session: Session, limit: int) -> list[Slot]:
+    def take(self, source: Source, session: Session, limit: int) -> list[QueuedMessage]:
         """Take up to ``limit`` messages off, lowest count first."""
-        slots: list[Slot] = []
+        slots: list[QueuedMessage] = []
         counts, found = session.counts, source.by_count
         while session.available and len(slots) < limit:
             slot = found.get(heappop(counts))
@@ -113,7 +113,7 @@ class Sessions:
             self._compact_free()
         return True
 
-    def next_free(self, source: Source) -> tuple[Session, Slot] | None:
+    def next_free(self, source: Source) -> tuple[Session, QueuedMessage] | None:
         """The free session with the oldest available message, and that message; it stays where it is."""
         free = self._free
         while free:
@@ -198,7 +198,7 @@ class Sessions:
         """Whether anybody holds a session, or has a link that did until a short while ago."""
         return bool(self.locks) or bool(self.lingering)
 
-    def forget_holders(self) -> list[Owner]:
+    def forget_holders(self) -> list[LockOwner]:
         """All sessions are lost at once; returns who is to be told."""
         locks = [*self.locks.values(), *[lock for lock, _ in self.lingering.values()]]
         self.locks = {}
@@ -209,7 +209,7 @@ class Sessions:
 
     # -- looking ------------------------------------------------------------------------------------------------
 
-    def with_anything(self, locks: dict[int, Slot], number: int) -> Iterator[list[str]]:
+    def with_anything(self, locks: dict[int, QueuedMessage], number: int) -> Iterator[list[str]]:
         """Ids of the sessions that have active messages, locked ones included, or a state; ``locks``: of the source.
 
         In lists for which ``number`` sessions were looked at: others may have a turn in between. Who comes meanwhile is
@@ -234,12 +234,12 @@ class Sessions:
             yield [session_id for session_id, (_, _, set_ms) in part if set_ms > instant_ms]
 
 
-def id_of(slot: Slot) -> str:
+def id_of(slot: QueuedMessage) -> str:
     """The session of a message."""
     return slot.special.session_id or "" if slot.special is not None else ""
 
 
-def _is_available(slot: Slot) -> bool:
+def _is_available(slot: QueuedMessage) -> bool:
     return slot.state == ACTIVE and not slot.lock
 
 
@@ -260,7 +260,7 @@ def sessions_of(source: Source) -> Sessions:
 # -- messages come back -----------------------------------------------------------------------------------------
 
 
-def place(fragment: Fragment, source: Source, slot: Slot) -> None:
+def place(fragment: Fragment, source: Source, slot: QueuedMessage) -> None:
     """Make a message available in its session."""
     sessions = sessions_of(source)
     tell_of(fragment, source, sessions.add(slot))
@@ -287,7 +287,7 @@ def claim(fragment: Fragment, command: SettleBatch) -> None:
     held = source.locks
     if source.sessions is None or command.prefix != fragment.prefix or command.strict:
         return
-    slots: list[Slot] = []
+    slots: list[QueuedMessage] = []
     lost: list[int] = []
     try:
         for first, number in command.ranges:
@@ -307,7 +307,7 @@ def claim(fragment: Fragment, command: SettleBatch) -> None:
         expect(source.sessions, command, command.slots)
 
 
-def expect(sessions: Sessions, command: SettleBatch, slots: Iterable[Slot]) -> None:
+def expect(sessions: Sessions, command: SettleBatch, slots: Iterable[QueuedMessage]) -> None:
     """Hold up the sessions of messages that an abandon will bring back."""
     for slot in slots:
         session = sessions.by_id.get(id_of(slot)) if slot.state == ACTIVE else None
@@ -330,7 +330,7 @@ def returned(fragment: Fragment, source: Source, command: SettleBatch) -> None:
 # -- holding a session ------------------------------------------------------------------------------------------
 
 
-def accept(fragment: Fragment, source: Source, session_id: str, owner: Owner, now_ms: int) -> SessionLock | None:
+def accept(fragment: Fragment, source: Source, session_id: str, owner: LockOwner, now_ms: int) -> SessionLock | None:
     """Lock a session, whether it has messages or not (contract 11.3); None when somebody has it."""
     sessions = sessions_of(source)
     session = sessions.by_id.get(session_id)
@@ -433,7 +433,7 @@ def available(lock: SessionLock) -> int:
     return 0 if lock.is_over or session.returning else session.available - lock.promised
 
 
-def take(fragment: Fragment, lock: SessionLock, limit: int) -> tuple[int, list[Slot]]:
+def take(fragment: Fragment, lock: SessionLock, limit: int) -> tuple[int, list[QueuedMessage]]:
     """Lock up to ``limit`` messages of a session for as long as it is held: (first lock counter, messages)."""
     if available(lock) <= 0:
         return fragment.next_lock, []
@@ -441,7 +441,7 @@ def take(fragment: Fragment, lock: SessionLock, limit: int) -> tuple[int, list[S
     return lock_slots(fragment, source, lock, sessions_of(source).take(source, lock.session, limit))
 
 
-def take_promised(source: Source, lock: SessionLock, credit: int) -> list[Slot]:
+def take_promised(source: Source, lock: SessionLock, credit: int) -> list[QueuedMessage]:
     """Take what ``credit`` was promised for, off for good; nothing when the session was lost meanwhile."""
     lock.promised -= credit
     if available(lock) <= 0:
@@ -449,7 +449,9 @@ def take_promised(source: Source, lock: SessionLock, credit: int) -> list[Slot]:
     return sessions_of(source).take(source, lock.session, credit)
 
 
-def lock_slots(fragment: Fragment, source: Source, lock: SessionLock, slots: list[Slot]) -> tuple[int, list[Slot]]:
+def lock_slots(
+    fragment: Fragment, source: Source, lock: SessionLock, slots: list[QueuedMessage]
+) -> tuple[int, list[QueuedMessage]]:
     """Lock messages under the lock of their session."""
     first = number = fragment.next_lock
     if len(lock.held) >= lock.held_max:
@@ -466,7 +468,7 @@ def lock_slots(fragment: Fragment, source: Source, lock: SessionLock, slots: lis
 
 def lock_deferred(
     fragment: Fragment, lock: SessionLock, counts: Sequence[int], now_ms: int
-) -> tuple[int, list[Slot], int]:
+) -> tuple[int, list[QueuedMessage], int]:
     """Lock deferred messages of a session by number, all or none.
 
     Raises:
@@ -506,9 +508,9 @@ def settle_fault(source: Source, command: SettleBatch) -> ServiceBusError | None
     return None
 
 
-def forget_locks(fragment: Fragment) -> list[Owner]:
+def forget_locks(fragment: Fragment) -> list[LockOwner]:
     """The fragment's memory is thrown away: end every lock of a session and return their owners."""
-    owners: list[Owner] = []
+    owners: list[LockOwner] = []
     for source in fragment.sources.values():
         if source.sessions is not None:
             owners += source.sessions.forget_holders()

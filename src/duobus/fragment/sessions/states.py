@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from duobus.errors import QuotaExceeded, ServiceBusError
 from duobus.fragment.message import SESSION_STATE
 from duobus.fragment.sessions.sessions import session_lock_lost, sessions_of
-from duobus.model.metadata import Special
+from duobus.model.metadata import MessageMetadata
 from duobus.storage.interface import CommitBatch, Put, StoredMessage
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def apply_state(source: Source, command: SetSessionState, now_ms: int, commit: C
     new: tuple[int, int, int] | None = None
     if command.state is not None:
         new = (source.next_count, len(command.state), now_ms)
-        special = Special(session_id=session_id).encode()
+        special = MessageMetadata(session_id=session_id).encode()
         commit.puts.append(
             Put(source.source_key, source.next_count, now_ms, [command.state], {0: (SESSION_STATE, 0, special)})
         )
@@ -65,6 +65,6 @@ def release_state(source: Source, command: SetSessionState) -> None:
 def recover_state(source: Source, row: StoredMessage) -> None:
     """Take in a state read back from the store; only where it lies is kept."""
     sessions = sessions_of(source)
-    special = Special.decode(row.special) if row.special is not None else Special()
+    special = MessageMetadata.decode(row.special) if row.special is not None else MessageMetadata()
     sessions.states[special.session_id or ""] = (row.count, len(row.payload), row.enqueued_ms)
     sessions.state_bytes += len(row.payload)

@@ -20,13 +20,13 @@ from duobus.fragment.message import (
     DEAD_LETTER,
     MAIN,
     SCHEDULED,
-    CopySlot,
-    Slot,
+    QueuedCopy,
+    QueuedMessage,
     state_of,
     stored_state,
 )
 from duobus.fragment.source import check_room
-from duobus.model.metadata import Special
+from duobus.model.metadata import MessageMetadata
 from duobus.model.ping import CONTENT_TYPE, CONTENT_TYPE_FIELD, is_ping
 from duobus.rules import EFFORT_MAX, EFFORT_OF_A_MESSAGE, AlteredCopy, Match, RuleSet
 from duobus.storage.interface import CommitBatch, Put
@@ -92,7 +92,7 @@ class TopicState:
         return self.stored + self.pending
 
 
-class _Part:
+class _SubscriptionCopies:
     """What one subscription gets of a run.
 
     Attributes:
@@ -109,10 +109,10 @@ class _Part:
         self.payloads: list[bytes] = []
         self.origins: list[int] = []
         self.size = 0
-        self.rare: dict[int, tuple[int, Special, bytes]] = {}
+        self.rare: dict[int, tuple[int, MessageMetadata, bytes]] = {}
 
 
-class _Spread:
+class _CopyBuilder:
     """Collects the copies of several messages, to be written together."""
 
     __slots__ = ("_fragment", "_now_ms", "_parts", "_rules", "_state", "_trivial")
@@ -121,12 +121,12 @@ class _Spread:
         self._fragment = fragment
         self._state = state
         self._now_ms = now_ms
-        self._parts: dict[int, _Part] = {}
+        self._parts: dict[int, _SubscriptionCopies] = {}
         self._rules = state.shared.rules
         trivial = self._rules.trivial
         self._trivial = None if trivial is None else Match(trivial)
 
-    def add(self, count: int, payload: bytes, special: Special | None, match: Match | None = None) -> None:
+    def add(self, count: int, payload: bytes, special: MessageMetadata | None, match: Match | None = None) -> None:
         """Give every subscription that takes a message its copies; ``match``: what it gives, if that is known."""
         if special is None and match is None:
             self.add_plain(count, (payload,), len(payload))
@@ -192,13 +192,13 @@ class _Spread:
                 continue
             if part.source.sessions is not None:
                 for payload, origin in zip(payloads, origins, strict=True):
-                    _bury(part, payload, origin, None, SESSION_ID_IS_NULL, _SESSION_TEXT)
+                    _dead_letter(part, payload, origin, None, SESSION_ID_IS_NULL, _SESSION_TEXT)
                 continue
             part.payloads += payloads
             part.origins += origins
             part.size += size
 
-    def _add_rare(self, count: int, payload: bytes, special: Special | None, match: Match) -> None:
+    def _add_rare(self, count: int, payload: bytes, special: MessageMetadata | None, match: Match) -> None:
         keeping = self._state.shared.keeping_errors
         failed = [number for number in match.errors or () if number in keeping]
         altered = [copy for copy in match.altered if not _is_made_ping(copy, payload)] if match.altered else ()
@@ -210,23 +210,23 @@ class _Spread:
         encoded = None if special is None else special.encode()
         for number in match.sources:
             # No two copies share what may change later.
-            own = None if encoded is None else Special.decode(encoded)
+            own = None if encoded is None else MessageMetadata.decode(encoded)
             self._put(number, payload, origin, own, encoded)
         for copy in altered:
             changed = copy.overlay.special(special)
-            own = Special() if changed is None else Special.decode(changed.encode())
+            own = MessageMetadata() if changed is None else MessageMetadata.decode(changed.encode())
             own.changes = copy.overlay.encode()
             part = self._part(copy.source)
             if part is not None and self._is_elsewhere(part, special, own):
-                _bury(part, payload, origin, own.encode(), SESSION_ELSEWHERE, _ELSEWHERE_TEXT)
+                _dead_letter(part, payload, origin, own.encode(), SESSION_ELSEWHERE, _ELSEWHERE_TEXT)
                 continue
             self._put(copy.source, payload, origin, own, own.encode())
         for number in failed:
             part = self._part(number)
             if part is not None:
-                _bury(part, payload, origin, encoded, FILTER_FAILED, (match.errors or {})[number])
+                _dead_letter(part, payload, origin, encoded, FILTER_FAILED, (match.errors or {})[number])
 
-    def _is_elsewhere(self, part: _Part, sent: Special | None, own: Special) -> bool:
+    def _is_elsewhere(self, part: _SubscriptionCopies, sent: MessageMetadata | None, own: MessageMetadata) -> bool:
         """Whether an action has put a copy into a session that belongs to another fragment, for all we know (I4, I36).
 
         Whether it happens to be the same fragment is none of the rule's author's business: what holds for one message
@@ -236,20 +236,22 @@ class _Spread:
             return False
         return sent is None or own.session_id not in (sent.session_id, sent.partition_key)
 
-    def _part(self, number: int) -> _Part | None:
+    def _part(self, number: int) -> _SubscriptionCopies | None:
         """The part of a subscription; None when this fragment does not have its source yet, or any more."""
         part = self._parts.get(number)
         source = self._fragment.sources.get(number)
         if part is None and source is not None:
-            part = self._parts[number] = _Part(source)
+            part = self._parts[number] = _SubscriptionCopies(source)
         return part
 
-    def _put(self, number: int, payload: bytes, origin: int, special: Special | None, encoded: bytes | None) -> None:
+    def _put(
+        self, number: int, payload: bytes, origin: int, special: MessageMetadata | None, encoded: bytes | None
+    ) -> None:
         part = self._part(number)
         if part is None:
             return
         if part.source.sessions is not None and (special is None or special.session_id is None):
-            _bury(part, payload, origin, encoded, SESSION_ID_IS_NULL, _SESSION_TEXT)
+            _dead_letter(part, payload, origin, encoded, SESSION_ID_IS_NULL, _SESSION_TEXT)
             return
         if special is not None and encoded is not None:
             part.rare[len(part.payloads)] = (ACTIVE, special, encoded)
@@ -274,12 +276,14 @@ class _Spread:
             commit.puts.append(put)
             slots = _slots(put) if part.rare or source.sessions is not None else None
             if part.rare and slots is not None:
-                put.specials = _with_specials(source, part, slots)
+                put.specials = _attach_metadata(source, part, slots)
             copies.append(Copies(source, put, part.size, slots))
         return copies
 
 
-def _with_specials(source: Source, part: _Part, slots: list[Slot]) -> dict[int, tuple[int, int, bytes | None]]:
+def _attach_metadata(
+    source: Source, part: _SubscriptionCopies, slots: list[QueuedMessage]
+) -> dict[int, tuple[int, int, bytes | None]]:
     """Make copies what they are that are not ordinary; returns what is written of them."""
     specials: dict[int, tuple[int, int, bytes | None]] = {}
     for index, (state, special, encoded) in part.rare.items():
@@ -292,16 +296,18 @@ def _with_specials(source: Source, part: _Part, slots: list[Slot]) -> dict[int, 
     return specials
 
 
-def _slots(put: Put) -> list[Slot]:
+def _slots(put: Put) -> list[QueuedMessage]:
     """The copies that are written."""
     first, payloads = put.first_count, put.payloads
     counts = range(first, first + len(payloads))
-    return [*map(CopySlot, counts, payloads, repeat(put.enqueued_ms), map(abs, put.origins or ()))]
+    return [*map(QueuedCopy, counts, payloads, repeat(put.enqueued_ms), map(abs, put.origins or ()))]
 
 
-def _bury(part: _Part, payload: bytes, origin: int, encoded: bytes | None, reason: str, text: str) -> None:
+def _dead_letter(
+    part: _SubscriptionCopies, payload: bytes, origin: int, encoded: bytes | None, reason: str, text: str
+) -> None:
     """Give a subscription a copy in its dead-letter queue."""
-    special = Special() if encoded is None else Special.decode(encoded)
+    special = MessageMetadata() if encoded is None else MessageMetadata.decode(encoded)
     special.reason = reason
     special.description = text[: settling.DEAD_LETTER_TEXT_MAX]
     part.rare[len(part.payloads)] = (_DEAD, special, special.encode())
@@ -316,7 +322,7 @@ def _is_made_ping(copy: AlteredCopy, payload: bytes) -> bool:
     return overlay.properties.get(CONTENT_TYPE_FIELD) == CONTENT_TYPE and is_ping(overlay.apply_to(payload))
 
 
-def _match(shared: TopicRules, payload: bytes, special: Special | None, now_ms: int, number: int) -> Match:
+def _match(shared: TopicRules, payload: bytes, special: MessageMetadata | None, now_ms: int, number: int) -> Match:
     trivial = shared.rules.trivial
     if trivial is not None:
         return Match(trivial)
@@ -381,7 +387,7 @@ def strain_of(state: TopicState, payload: bytes) -> int:
     return state.shared.rules.strain_of(payload) // EFFORT_OF_A_MESSAGE
 
 
-def _is_scheduled(special: Special | None, now_ms: int) -> bool:
+def _is_scheduled(special: MessageMetadata | None, now_ms: int) -> bool:
     return special is not None and special.scheduled_ms is not None and special.scheduled_ms > now_ms
 
 
@@ -406,7 +412,7 @@ def publish(fragment: Fragment, state: TopicState, run: Run, now_ms: int, commit
             state.pending += run.size if targets else 0
             run.copies = _copy_plain(fragment, targets, count, payloads, run.size, now_ms, commit)
             return
-    spread = _Spread(fragment, state, now_ms)
+    spread = _CopyBuilder(fragment, state, now_ms)
     meter = state.shared.rules.meter
     meter.spent = 0
     if batch.extra is None and run.matches is None:
@@ -449,10 +455,10 @@ def _copy_plain(
 
 
 def _wait(
-    source: Source, run: Run, count: int, payload: bytes, special: Special, now_ms: int, commit: CommitBatch
+    source: Source, run: Run, count: int, payload: bytes, special: MessageMetadata, now_ms: int, commit: CommitBatch
 ) -> None:
     """A scheduled message stays at the topic; it is filtered when its time has come (HTTP contract E.1)."""
-    slot = Slot(count, payload, now_ms)
+    slot = QueuedMessage(count, payload, now_ms)
     slot.special = special
     slot.state = SCHEDULED
     source.counted(SCHEDULED, 1)
@@ -465,11 +471,11 @@ def _wait(
 def activate(fragment: Fragment, state: TopicState, command: Housekeeping, now_ms: int, commit: CommitBatch) -> None:
     """The time of scheduled messages has come: they get a new number, and their copies are made now."""
     source = fragment.sources[command.source_no]
-    spread = _Spread(fragment, state, now_ms)
+    spread = _CopyBuilder(fragment, state, now_ms)
     meter = state.shared.rules.meter
     meter.spent = 0
     for old in command.due:
-        special = Special.decode(old.special.encode()) if old.special is not None else Special()
+        special = MessageMetadata.decode(old.special.encode()) if old.special is not None else MessageMetadata()
         special.enqueued_sequence_number = fragment.number << 48 | old.count
         spread.add(source.next_count, old.payload, special)
         source.next_count += 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from duobus.amqp import Attach, Coordinator, Link, Source, Target
 from duobus.broker import Queue, Subscription, Topic
 from duobus.broker.entities.destination import demand_one_place
-from duobus.cluster.forwarding.endpoint import CROSSING, attach_crossing
+from duobus.cluster.forwarding.endpoint import FORWARDING_NODE, attach_forwarding
 from duobus.cluster.proxy.via_link import demand_first, is_via_session
 from duobus.codec import Described
 from duobus.errors import (
@@ -21,8 +21,8 @@ from duobus.errors import (
     Unauthorized,
 )
 from duobus.gateway.amqp.entity_status import demand_receiving, demand_sending
-from duobus.gateway.amqp.links.counting_link import BranchLink, wants_telling
-from duobus.gateway.amqp.links.essence import ADDRESS_MAX, about_entity, essence, is_short
+from duobus.gateway.amqp.links.counting_link import CountingLink, wants_telling
+from duobus.gateway.amqp.links.essence import ADDRESS_MAX, about_entity, is_short, summarize_attach
 from duobus.gateway.amqp.links.incoming_link import IncomingLink
 from duobus.gateway.amqp.links.outgoing_link import OutgoingLink
 from duobus.gateway.amqp.links.session_link import attach_session, wanted_session
@@ -60,14 +60,14 @@ def attach(peer: Peer, link: Link, *, is_last: bool = False) -> None:
             raise DetachForced("The server is shutting down. Attach again.")
         if not link.is_sender and isinstance(_remote(link).target, Coordinator):
             attach_coordinator(peer, link)
-            link.remote = essence(_remote(link))
+            link.remote = summarize_attach(_remote(link))
             return
         _check_supported(link)
         if not text:
             raise NotImplementedYet("A link needs the address of an entity; anonymous nodes are not offered.")
-        if text == CROSSING:
-            attach_crossing(peer, link, peer.door.crossing)
-            link.remote = essence(_remote(link))
+        if text == FORWARDING_NODE:
+            attach_forwarding(peer, link, peer.door.crossing)
+            link.remote = summarize_attach(_remote(link))
             return
         address = parse_address(text)
         again = partial(attach, peer, link, is_last=True)
@@ -84,7 +84,7 @@ def attach(peer: Peer, link: Link, *, is_last: bool = False) -> None:
     except ServiceBusError as error:
         described = peer.error(error, text or "")
         link.refuse(described.condition, described.description, described.info)
-    link.remote = essence(_remote(link))
+    link.remote = summarize_attach(_remote(link))
 
 
 def _remote(link: Link) -> Attach:
@@ -238,7 +238,7 @@ def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:
     if isinstance(filters, dict):
         # What is not honoured is left out of the echo, so that clients notice (contract chapter 17).
         source.filter = None
-    maker = BranchLink if wants_telling(_remote(link)) else OutgoingLink
+    maker = CountingLink if wants_telling(_remote(link)) else OutgoingLink
     endpoint = maker(
         peer,
         link,

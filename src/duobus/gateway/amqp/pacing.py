@@ -31,7 +31,7 @@ CLOSING = 5
 ASKED_MAX, ASKED_FIRST = 1000, 32
 
 
-class Pace:
+class SlowStart:
     """How many messages a receiving link asks for at a time: twice as many whenever its client shows that it reads.
 
     Attributes:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from duobus.cluster.forwarding.endpoint import CrossingNode
-from duobus.cluster.proxy.link import PassedLink
+from duobus.cluster.forwarding.endpoint import ForwardingNode
+from duobus.cluster.proxy.link import ProxiedLink
 from duobus.errors import Unauthorized
 from duobus.gateway.amqp.links.incoming_link import IncomingLink
 from duobus.gateway.amqp.links.outgoing_link import OutgoingLink
@@ -61,7 +61,7 @@ def _detaching(peer: Peer, *, is_less: bool) -> Iterator[int]:
             # It has ended between two slices.
             continue
         node = getattr(endpoint, "node", None)
-        if isinstance(node, CrossingNode):
+        if isinstance(node, ForwardingNode):
             is_over = not node.is_proved()
         elif isinstance(endpoint, CoordinatorLink):
             # What an open transaction has done it did with a right that is gone, and is rolled back.
@@ -85,10 +85,10 @@ def _may_stay(peer: Peer, endpoint: Endpoint, now_ms: int) -> bool:
         return True
     if isinstance(endpoint, (RequestLink, ReplyLink)):
         # Each operation is checked by itself, but some claim has to be there.
-        if isinstance(endpoint.node, (CbsNode, CrossingNode)):
+        if isinstance(endpoint.node, (CbsNode, ForwardingNode)):
             return True
         rights = _ANY
-    elif isinstance(endpoint, PassedLink):
+    elif isinstance(endpoint, ProxiedLink):
         # Its owner looks at it, too.
         rights = _ANY if not endpoint.is_entity else (Right.LISTEN if endpoint.link.is_sender else Right.SEND,)
     elif isinstance(endpoint, IncomingLink):

@@ -9,8 +9,8 @@ from duobus.amqp import Error as AmqpError
 from duobus.auth.authorizer import Authorizer, Grant
 from duobus.broker import Queue, ScaleUnit
 from duobus.clock import Clock, Entropy
-from duobus.cluster.forwarding.endpoint import CrossingDesk
-from duobus.cluster.router import Whereabouts
+from duobus.cluster.forwarding.endpoint import ForwardingEndpoint
+from duobus.cluster.router import OwnerDirectory
 from duobus.codec import Symbol
 from duobus.errors import QuotaExceeded, ServiceBusError
 from duobus.gateway.amqp.byte_budget import ByteBudget
@@ -39,7 +39,7 @@ STRANGERS_MAX = 4_000
 IDLE_TIME_OUT_MS = 120_000
 
 
-class AmqpDoor:
+class AmqpServer:
     """The AMQP door of one server.
 
     Attributes:
@@ -81,9 +81,9 @@ class AmqpDoor:
         self.budget = budget or ByteBudget()
         self.audit = AuditTrail()
         # Where entities are that other servers have; None without other servers.
-        self.whereabouts: Whereabouts | None = None
+        self.whereabouts: OwnerDirectory | None = None
         # What they forward to entities of this one; likewise.
-        self.crossing: CrossingDesk | None = None
+        self.crossing: ForwardingEndpoint | None = None
         # Entities, by namespace and lower-case segments, to the connections with grants by their own access rules.
         self._holders: dict[tuple[str, tuple[str, ...]], dict[Peer, None]] = {}
         self.is_closing = False

@@ -19,7 +19,7 @@ HTTP_CONNECTIONS_MAX: Final = 10_000
 _TEXT: Final = "SubCode=50004. Server Busy. The server has too many HTTP connections. Use those you have."
 
 
-class Crowd(Protocol):
+class CountedServer(Protocol):
     """Whoever knows the open connections: aiohttp's server."""
 
     @property
@@ -45,7 +45,7 @@ class _Refusing(asyncio.Protocol):
         transport.close()
 
 
-def bounded(server: Crowd, limit: int = HTTP_CONNECTIONS_MAX) -> Callable[[], asyncio.Protocol]:
+def bounded(server: CountedServer, limit: int = HTTP_CONNECTIONS_MAX) -> Callable[[], asyncio.Protocol]:
     """Return the factory of a server's protocols that lets in ``limit`` at a time."""
 
     def make() -> asyncio.Protocol:

@@ -16,7 +16,7 @@ from aiohttp.http import SERVER_SOFTWARE
 
 from duobus.clock import Clock
 from duobus.errors import ServiceBusError
-from duobus.gateway.rest.connection_limit import Crowd
+from duobus.gateway.rest.connection_limit import CountedServer
 from duobus.gateway.rest.runtime.header_values import write_date
 from duobus.gateway.rest.runtime.send_head import HEAD_BYTES_MAX, Head, read_head
 from duobus.gateway.rest.runtime.sends import Sends, Sent
@@ -31,7 +31,7 @@ SWEEP_S: Final = 5.0
 _END: Final = b"\r\n\r\n"
 
 
-class ExpressLane:
+class FastSendServer:
     """The connections of the express lane; calling it makes the protocol of one more.
 
     Attributes:
@@ -44,13 +44,13 @@ class ExpressLane:
         keep_alive_s: How long a connection may do nothing.
     """
 
-    def __init__(self, server: Crowd, sends: Sends, clock: Clock, keep_alive_s: float) -> None:
+    def __init__(self, server: CountedServer, sends: Sends, clock: Clock, keep_alive_s: float) -> None:
         self.server = server
         self.sends = sends
         self.is_open = True
         self._clock = clock
         self._sweeps_max = keep_alive_s / SWEEP_S
-        self._open: set[Express] = set()
+        self._open: set[FastSendConnection] = set()
         self._sweep: asyncio.TimerHandle | None = None
         self._empty: asyncio.Future[None] | None = None
         self._second = -1
@@ -63,7 +63,7 @@ class ExpressLane:
 
     def __call__(self) -> asyncio.Protocol:
         """Make the protocol of a connection."""
-        return Express(self) if self.is_open else self.server()
+        return FastSendConnection(self) if self.is_open else self.server()
 
     def __len__(self) -> int:
         """How many connections are on it."""
@@ -87,13 +87,13 @@ class ExpressLane:
         lines = [f"HTTP/1.1 {response.status} {response.reason}", *(f"{name}: {text}" for name, text in fields.items())]
         return "\r\n".join(lines).encode() + _END + body
 
-    def add(self, connection: Express) -> None:
+    def add(self, connection: FastSendConnection) -> None:
         """A connection begins."""
         self._open.add(connection)
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep_now)
 
-    def remove(self, connection: Express) -> None:
+    def remove(self, connection: FastSendConnection) -> None:
         """It has ended, or is the general server's."""
         self._open.discard(connection)
         if not self._open and self._empty is not None and not self._empty.done():
@@ -119,7 +119,7 @@ class ExpressLane:
             self._sweep = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep_now)
 
 
-class Express(asyncio.Protocol, Mailbox):
+class FastSendConnection(asyncio.Protocol, Mailbox):
     """The protocol of one connection; one request is under way at a time, as the answers go out in order.
 
     It is the mailbox of its own sends: the commit that makes one durable writes the answer.
@@ -127,7 +127,7 @@ class Express(asyncio.Protocol, Mailbox):
 
     __slots__ = ("_data", "_is_ending", "_is_full", "_is_paused", "_is_submitting", "_lane", "_sent", "_sweeps", "_tr")
 
-    def __init__(self, lane: ExpressLane) -> None:
+    def __init__(self, lane: FastSendServer) -> None:
         super().__init__()
         self._lane = lane
         self._tr: asyncio.Transport | None = None

@@ -47,7 +47,7 @@ class Backups(Protocol):
         """What became of the latest."""
 
 
-class Operating:
+class AdminOperations:
     """Serves these requests for one server.
 
     Args:

@@ -30,7 +30,7 @@ class Done(NamedTuple):
     content_type: str
 
 
-class Repeats:
+class RepeatableRequests:
     """The answers of the last two minutes, and the requests that run now."""
 
     def __init__(self, clock: Clock) -> None:

@@ -15,7 +15,7 @@ BODY_TIMEOUT_S: Final = 30.0
 BODIES_BYTES_MAX: Final = 64 << 20
 
 
-class BodyRoom:
+class BodyBudget:
     """The memory that the bodies of all requests may take.
 
     Attributes:
@@ -39,7 +39,7 @@ class BodyRoom:
         self.used -= size
 
 
-async def read_body(request: web.Request, limit: int, room: BodyRoom) -> bytes:
+async def read_body(request: web.Request, limit: int, room: BodyBudget) -> bytes:
     """Return the whole body; the caller gives ``len`` of it back to ``room`` when it is done with it.
 
     Raises:

@@ -10,13 +10,13 @@ from aiohttp import web
 
 from duobus.broker import ScaleUnit
 from duobus.clock import Clock
-from duobus.cluster.http.proxy import HttpPassing
+from duobus.cluster.http.proxy import HttpProxy
 from duobus.gateway.rest.api import HttpApi, expect_nothing
 from duobus.gateway.rest.connection_limit import bounded
-from duobus.gateway.rest.fast_sends import ExpressLane
+from duobus.gateway.rest.fast_sends import FastSendServer
 from duobus.gateway.rest.head_limit import LimitedHeads
 from duobus.gateway.rest.health import Health
-from duobus.gateway.websocket import PATHS, WebSocketDoor
+from duobus.gateway.websocket import PATHS, WebSocketServer
 from duobus.telemetry.bounded_log import BoundedLog, ServerLog
 from duobus.telemetry.logs import Log
 from duobus.telemetry.metrics import CONTENT_TYPE, Metrics
@@ -39,7 +39,7 @@ HEADERS_MAX = 512
 KEEP_ALIVE_S = 300.0
 
 
-class RestDoor:
+class RestServer:
     """The HTTP door of one server.
 
     Attributes:
@@ -53,7 +53,7 @@ class RestDoor:
         metrics: Metrics,
         is_ready: Callable[[], bool],
         *,
-        websocket: WebSocketDoor | None = None,
+        websocket: WebSocketServer | None = None,
         api: HttpApi | None = None,
         tokens: TokenEndpoint | None = None,
         is_draining: Callable[[], bool] = lambda: False,
@@ -70,10 +70,10 @@ class RestDoor:
         self._log = ServerLog(BoundedLog(Log("http"), Clock().monotonic_ms if api is None else api.clock.monotonic_ms))
         self._runner: web.AppRunner | None = None
         self._heads: LimitedHeads | None = None
-        self._passing: HttpPassing | None = None
-        self.lane: ExpressLane | None = None
+        self._passing: HttpProxy | None = None
+        self.lane: FastSendServer | None = None
 
-    def pass_on(self, passing: HttpPassing) -> None:
+    def pass_on(self, passing: HttpProxy) -> None:
         """Send requests about entities of other servers on to them."""
         self._passing = passing
         self.health.is_joined = lambda: passing.is_joined
@@ -114,7 +114,7 @@ class RestDoor:
         server = self._heads = LimitedHeads(self._runner.server)
         if self._api is None:
             return bounded(server)
-        lane = self.lane = ExpressLane(server, self._api.sends, self._api.clock, KEEP_ALIVE_S)
+        lane = self.lane = FastSendServer(server, self._api.sends, self._api.clock, KEEP_ALIVE_S)
         return bounded(lane)
 
     async def close(self) -> None:

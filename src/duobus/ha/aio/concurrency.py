@@ -26,7 +26,7 @@ WAIT_S: Final = float("inf")
 Cancelled = asyncio.CancelledError
 
 
-class Event:
+class Signal:
     """A flag to wait for; it may be set from any thread, once somebody has waited for it or ``bind`` was called."""
 
     def __init__(self) -> None:

@@ -31,7 +31,7 @@ class Sending:
     def __init__(self, owner: OverlappedSender, message: Any) -> None:
         self.message = message
         self.error: BaseException | None = None
-        self.done = tasks.Event()
+        self.done = tasks.Signal()
         self._owner = owner
 
     async def accepted(self) -> None:

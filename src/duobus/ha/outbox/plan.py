@@ -25,7 +25,7 @@ RETRY_LAST_MS: Final = 60_000
 SINGLY_MAX: Final = 10_000
 
 
-class Parcel:
+class OutboxBatch:
     """Messages of one lane that are sent together."""
 
     __slots__ = ("key", "numbers", "size")
@@ -36,14 +36,14 @@ class Parcel:
         self.size = size
 
 
-class _Lane:
+class _KeyQueue:
     __slots__ = ("failures", "key", "parcel", "refusals", "singly", "waiting")
 
     def __init__(self, key: str) -> None:
         self.key = key
         #: Number and size, in order; those of the parcel are among them until it is done.
         self.waiting: deque[tuple[int, int]] = deque()
-        self.parcel: Parcel | None = None
+        self.parcel: OutboxBatch | None = None
         #: Sends in a row that failed.
         self.failures = 0
         #: Messages still to be sent one by one, and the lists in a row that were refused although each message was not.
@@ -51,7 +51,7 @@ class _Lane:
         self.refusals = 0
 
 
-class Plan:
+class OutboxPlan:
     """The messages of one outbox that wait to be sent.
 
     Args:
@@ -90,9 +90,9 @@ class Plan:
         #: Parcels that may be on their way now: one while the namespace is away, doubled with each success.
         self._width = in_flight
         self._on_their_way = 0
-        self._lanes: dict[str, _Lane] = {}
-        self._ready: deque[_Lane] = deque()
-        self._delayed: list[tuple[int, int, _Lane]] = []
+        self._lanes: dict[str, _KeyQueue] = {}
+        self._ready: deque[_KeyQueue] = deque()
+        self._delayed: list[tuple[int, int, _KeyQueue]] = []
         self._ties = 0
         self.messages = 0
         self.size = 0
@@ -101,13 +101,13 @@ class Plan:
         """A message was stored. Numbers only grow."""
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = _Lane(key)
+            lane = self._lanes[key] = _KeyQueue(key)
             self._ready.append(lane)
         lane.waiting.append((number, size))
         self.messages += 1
         self.size += size
 
-    def take(self, now_ms: int) -> Parcel | None:
+    def take(self, now_ms: int) -> OutboxBatch | None:
         """Return what to send now; each lane in its turn. None when nothing is due, or enough is on its way."""
         delayed, ready = self._delayed, self._ready
         while delayed and delayed[0][0] <= now_ms:
@@ -123,7 +123,7 @@ class Plan:
                 break
             numbers.append(number)
             total += size
-        lane.parcel = Parcel(lane.key, numbers, total)
+        lane.parcel = OutboxBatch(lane.key, numbers, total)
         self._on_their_way += 1
         return lane.parcel
 
@@ -133,7 +133,7 @@ class Plan:
             return None
         return self._delayed[0][0]
 
-    def on_sent(self, parcel: Parcel) -> bool:
+    def on_sent(self, parcel: OutboxBatch) -> bool:
         """The namespace took a parcel; False if it was given back before, and so is sent once more."""
         lane = self._arrived(parcel)
         if lane is None:
@@ -145,7 +145,7 @@ class Plan:
         self._leave(lane, parcel)
         return True
 
-    def on_away(self, parcel: Parcel, now_ms: int, share: float = 1.0) -> int:
+    def on_away(self, parcel: OutboxBatch, now_ms: int, share: float = 1.0) -> int:
         """The namespace did not take a parcel and may take it later; return the pause in milliseconds.
 
         Args:
@@ -165,7 +165,7 @@ class Plan:
         heapq.heappush(self._delayed, (now_ms + pause_ms, self._ties, lane))
         return pause_ms
 
-    def on_refused(self, parcel: Parcel) -> int | None:
+    def on_refused(self, parcel: OutboxBatch) -> int | None:
         """The namespace will never take a parcel; return the message that is to be set aside.
 
         None after a list: its messages are sent one by one, which finds those that are not taken. If each of them is,
@@ -184,7 +184,7 @@ class Plan:
         self._leave(lane, parcel)
         return parcel.numbers[0]
 
-    def on_damaged(self, parcel: Parcel, numbers: list[int]) -> list[tuple[int, int]]:
+    def on_damaged(self, parcel: OutboxBatch, numbers: list[int]) -> list[tuple[int, int]]:
         """Some messages of a parcel cannot be read: they are out, the others wait again; return number and size."""
         lane = self._arrived(parcel)
         if lane is None:
@@ -207,7 +207,7 @@ class Plan:
         self._delayed.clear()
         self._ready = deque(self._lanes.values())
 
-    def _arrived(self, parcel: Parcel) -> _Lane | None:
+    def _arrived(self, parcel: OutboxBatch) -> _KeyQueue | None:
         """Return the lane of a parcel; None for one that was given back."""
         lane = self._lanes.get(parcel.key)
         if lane is None or lane.parcel is not parcel:
@@ -216,7 +216,7 @@ class Plan:
         self._on_their_way -= 1
         return lane
 
-    def _leave(self, lane: _Lane, parcel: Parcel) -> None:
+    def _leave(self, lane: _KeyQueue, parcel: OutboxBatch) -> None:
         for _ in parcel.numbers:
             lane.waiting.popleft()
         self.messages -= len(parcel.numbers)
@@ -224,7 +224,7 @@ class Plan:
         lane.singly = max(0, lane.singly - len(parcel.numbers))
         self._ready_again(lane)
 
-    def _ready_again(self, lane: _Lane) -> None:
+    def _ready_again(self, lane: _KeyQueue) -> None:
         if lane.waiting:
             self._ready.append(lane)
         else:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from duobus.clock import Clock
 from duobus.ha.errors import OutboxFailed, OutboxFull
 from duobus.ha.outbox.file import OutboxFile, SetAside, Waiting
-from duobus.ha.outbox.plan import IN_FLIGHT_DEFAULT, RETRY_FIRST_MS, RETRY_LAST_MS, Parcel, Plan
+from duobus.ha.outbox.plan import IN_FLIGHT_DEFAULT, RETRY_FIRST_MS, RETRY_LAST_MS, OutboxBatch, OutboxPlan
 
 if TYPE_CHECKING:
     from duobus.ha.outbox.message import Packed
@@ -84,7 +84,7 @@ class Outbox:
         self._messages_max = messages_max
         self._bytes_max = bytes_max
         self._clock = clock if clock is not None else Clock()
-        self._plan = Plan(in_flight, retry_first_ms, retry_last_ms)
+        self._plan = OutboxPlan(in_flight, retry_first_ms, retry_last_ms)
         #: Of the plan and the counts: the thread of the file adds, whoever sends takes.
         self._lock = threading.Lock()
         self._listener: Callable[[], None] | None = None
@@ -203,7 +203,7 @@ class Outbox:
             self._listener = None
             self._plan.give_back()
 
-    def take(self) -> Parcel | None:
+    def take(self) -> OutboxBatch | None:
         """Return what to send now, or None."""
         with self._lock:
             return self._plan.take(self._clock.monotonic_ms())
@@ -214,11 +214,11 @@ class Outbox:
             next_ms = self._plan.next_ms()
         return None if next_ms is None else max(0, next_ms - self._clock.monotonic_ms()) / 1000
 
-    def read(self, parcel: Parcel) -> Future[list[tuple[int, bytes, bytes] | int]]:
+    def read(self, parcel: OutboxBatch) -> Future[list[tuple[int, bytes, bytes] | int]]:
         """Return the messages of a parcel; of one that is damaged, its number."""
         return self._file.read(parcel.numbers)
 
-    def on_sent(self, parcel: Parcel) -> None:
+    def on_sent(self, parcel: OutboxBatch) -> None:
         """The namespace took a parcel.
 
         Raises:
@@ -240,12 +240,12 @@ class Outbox:
         # Nobody waits for it: after a crash before that commit the messages are sent again.
         self._file.remove((number for numbers, _ in done for number in numbers), removed)
 
-    def on_away(self, parcel: Parcel, share: float) -> int:
+    def on_away(self, parcel: OutboxBatch, share: float) -> int:
         """The namespace may take a parcel later; return the pause in milliseconds. ``share`` is 0.5 to 1, random."""
         with self._lock:
             return self._plan.on_away(parcel, self._clock.monotonic_ms(), share)
 
-    def on_refused(self, parcel: Parcel, reason: str) -> int | None:
+    def on_refused(self, parcel: OutboxBatch, reason: str) -> int | None:
         """The namespace will never take a parcel; return the message that is set aside, None if that is open."""
         with self._lock:
             number = self._plan.on_refused(parcel)
@@ -255,7 +255,7 @@ class Outbox:
             self._file.set_aside([number], reason[:REASON_LENGTH_MAX])
         return number
 
-    def on_damaged(self, parcel: Parcel, numbers: list[int]) -> None:
+    def on_damaged(self, parcel: OutboxBatch, numbers: list[int]) -> None:
         """Messages of a parcel cannot be read. They are set aside, and never sent as something else."""
         with self._lock:
             for number, size in self._plan.on_damaged(parcel, numbers):

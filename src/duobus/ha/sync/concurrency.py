@@ -38,7 +38,7 @@ class Cancelled(BaseException):
     """Raised in a task that is cancelled, at whatever it waits for."""
 
 
-class Event:
+class Signal:
     """A flag to wait for; it may be set from any thread."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Task:
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], name: str) -> None:
         self._is_cancelled = False
-        self._waits_for: Event | None = None
+        self._waits_for: Signal | None = None
         self._thread = threading.Thread(target=self._run, args=(function, args), name=name, daemon=True)
         self._thread.start()
 
@@ -188,7 +188,7 @@ def result(future: futures.Future[T]) -> T:
 
 def sleep(seconds: float) -> None:
     """Wait."""
-    Event().wait(seconds)
+    Signal().wait(seconds)
 
 
 def limit(seconds: float) -> AbstractContextManager[None]:

@@ -32,7 +32,7 @@ class Sending:
     def __init__(self, owner: OverlappedSender, message: Any) -> None:
         self.message = message
         self.error: BaseException | None = None
-        self.done = tasks.Event()
+        self.done = tasks.Signal()
         self._owner = owner
 
     def accepted(self) -> None:

@@ -120,7 +120,7 @@ class PairedNamespace:
         self._lock = tasks.lock()
         #: How often each entity came back from a failover: links that are older than the last time are stale.
         self._returns: Counter[str] = Counter()
-        self._wake = tasks.Event()
+        self._wake = tasks.Signal()
         self._keeper: tasks.Task | None = None
         self._tasks: set[tasks.Task] = set()
         self._watcher: tasks.Task | None = None

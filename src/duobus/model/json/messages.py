@@ -41,7 +41,7 @@ from duobus.codec.sections import (
 from duobus.errors import ArgumentInvalid
 from duobus.model.durations import format_duration, parse_duration
 from duobus.model.json.values import from_json, time_of, time_text, to_json
-from duobus.model.metadata import Special
+from duobus.model.metadata import MessageMetadata
 from duobus.model.overlay import Overlay
 
 #: Fields of the properties section, in its order.
@@ -90,7 +90,7 @@ _MEMBERS: Final = frozenset(
 )
 
 
-def merged(payload: bytes, special: Special | None) -> bytes:
+def merged(payload: bytes, special: MessageMetadata | None) -> bytes:
     """The bare message with what a rule and settlements laid over it.
 
     Raises:
@@ -105,7 +105,7 @@ def merged(payload: bytes, special: Special | None) -> bytes:
     return payload
 
 
-def form_of(payload: bytes, special: Special | None) -> dict[str, Any]:
+def form_of(payload: bytes, special: MessageMetadata | None) -> dict[str, Any]:
     """Return the form of a message; what is laid over it is part of it."""
     found = {} if special is None else _envelope(special)
     try:
@@ -130,7 +130,7 @@ def _bare_form(payload: bytes) -> dict[str, Any]:
     return found
 
 
-def _envelope(special: Special) -> dict[str, Any]:
+def _envelope(special: MessageMetadata) -> dict[str, Any]:
     header = {
         "durable": special.durable,
         "priority": special.priority,
@@ -198,7 +198,7 @@ def _data_to_json(value: bytes) -> Any:
         return {"$binary": base64.b64encode(value).decode()}
 
 
-def message_of(form: Any) -> tuple[bytes, Special]:
+def message_of(form: Any) -> tuple[bytes, MessageMetadata]:
     """Return (bare message, what is rare about it) of a form.
 
     Raises:
@@ -209,7 +209,7 @@ def message_of(form: Any) -> tuple[bytes, Special]:
     unknown = form.keys() - _MEMBERS
     if unknown:
         raise ArgumentInvalid(f"A message has no member {sorted(unknown)[0]!r:.60}.")
-    special = _special_of(form)
+    special = _metadata_of(form)
     try:
         payload = _bare(form, special)
         # Whatever a client could not send is not let in this way either.
@@ -219,9 +219,9 @@ def message_of(form: Any) -> tuple[bytes, Special]:
     return payload, special
 
 
-def _special_of(form: dict[str, Any]) -> Special:
+def _metadata_of(form: dict[str, Any]) -> MessageMetadata:
     header = _object(form, "header")
-    special = Special(
+    special = MessageMetadata(
         partition_key=_optional_text(form, "partitionKey"),
         via_partition_key=_optional_text(form, "viaPartitionKey"),
     )
@@ -248,7 +248,7 @@ def _special_of(form: dict[str, Any]) -> Special:
     return special
 
 
-def _bare(form: dict[str, Any], special: Special) -> bytes:
+def _bare(form: dict[str, Any], special: MessageMetadata) -> bytes:
     parts: list[bytes] = []
     if form.get("raw") is not None:
         raw: bytes = from_json({"$binary": form["raw"]})

@@ -17,7 +17,7 @@ from duobus.errors import ArgumentInvalid
 from duobus.model.json.messages import DESCRIPTION, FIELDS, REASON, field_of, merged
 from duobus.model.json.patch import Operation, parse_patch, patched
 from duobus.model.json.values import from_json
-from duobus.model.metadata import Special
+from duobus.model.metadata import MessageMetadata
 from duobus.model.overlay import GROUP_ID, Overlay
 
 #: Properties that one repair sets or removes.
@@ -87,7 +87,9 @@ def parse_repair(asked: Any) -> Repair:
     return repair
 
 
-def revived(payload: bytes, special: Special | None, repair: Repair, *, keeps_reason: bool) -> tuple[bytes, Special]:
+def resendable(
+    payload: bytes, special: MessageMetadata | None, repair: Repair, *, keeps_reason: bool
+) -> tuple[bytes, MessageMetadata]:
     """Return a dead letter as it is when it is tried again: (bare message, what is rare about it).
 
     Its keys, session, header, annotations and time to live stay; the reasons why it died go, or become properties of
@@ -96,7 +98,7 @@ def revived(payload: bytes, special: Special | None, repair: Repair, *, keeps_re
     Raises:
         ArgumentInvalid: The repair does not fit it, or makes something of it that cannot be sent.
     """
-    old = special or Special()
+    old = special or MessageMetadata()
     try:
         bare = merged(payload, special)
         changes, removed = _changes(bare, old, repair, keeps_reason)
@@ -109,7 +111,7 @@ def revived(payload: bytes, special: Special | None, repair: Repair, *, keeps_re
         raise ArgumentInvalid(f"With the repair the message is too large: {error}.") from None
     except (DecodeError, EncodeError, UnicodeEncodeError) as error:
         raise ArgumentInvalid(f"The message cannot be repaired: {error}.") from None
-    new = Special(
+    new = MessageMetadata(
         ttl_ms=old.ttl_ms,
         partition_key=old.partition_key,
         via_partition_key=old.via_partition_key,
@@ -130,7 +132,7 @@ def revived(payload: bytes, special: Special | None, repair: Repair, *, keeps_re
 
 
 def _changes(
-    bare: bytes, special: Special, repair: Repair, keeps_reason: bool
+    bare: bytes, special: MessageMetadata, repair: Repair, keeps_reason: bool
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Application properties to set, and exact names of those to remove."""
     changes = dict(repair.application)

@@ -31,7 +31,7 @@ from duobus.rules.language.tree import (
     Signed,
 )
 from duobus.rules.like import SHORT, STEP, Pattern, PatternError
-from duobus.rules.message_view import fold
+from duobus.rules.message_view import casefold_name
 from duobus.rules.system_properties import APPLICATION_SECTION, DRAWS_ID, PLACES, READS_ANY, section_of, traits_of
 
 Run = Callable[[Any], Any]
@@ -116,7 +116,7 @@ def _with(code: Code, sections: int = 0, traits: int = 0) -> Code:
 
 def _naming(code: Code, name: str) -> Code:
     code.sections |= APPLICATION_SECTION
-    code.names |= {fold(name)}
+    code.names |= {casefold_name(name)}
     return code
 
 

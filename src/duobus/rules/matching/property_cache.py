@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from duobus.rules.matching.result_cache import Memo, properties_part
-from duobus.rules.message_view import fold
+from duobus.rules.message_view import casefold_name
 from duobus.rules.property_reader import APPLICATION, NO_PROPERTIES, PROPERTIES
 from duobus.rules.system_properties import APPLICATION_SECTION, PROPERTIES_SECTION
 
@@ -126,7 +126,7 @@ class NamedMemo(Memo):
         return len(payload) >= middle + self._kept[-1][0] + len(self._kept[-1][1])
 
     def _asks_for(self, name: bytes) -> bool:
-        found = fold(name.decode()) in self._names
+        found = casefold_name(name.decode()) in self._names
         if len(self._asked_for) >= NAMES_MAX:
             self._asked_for.clear()
         self._asked_for[name] = found

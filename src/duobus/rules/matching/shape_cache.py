@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from duobus.rules.matching.property_cache import WIDTHS
 from duobus.rules.matching.result_cache import BYTES_MAX, ENTRY_BYTES, JUDGED_AFTER, REST, SOURCE_BYTES, WORTH_FROM
-from duobus.rules.message_view import fold
+from duobus.rules.message_view import casefold_name
 from duobus.rules.property_reader import APPLICATION, NO_PROPERTIES, PROPERTIES
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def mask_of(section: bytes, names: Mapping[str | None, int]) -> int | None:
         pos = first + section[pos + 1]
         name = section[first:pos]
         seen.add(name)
-        is_asked_for = fold(name.decode()) in names
+        is_asked_for = casefold_name(name.decode()) in names
         code = section[pos]
         if code == 0xA1:
             first = pos + 2

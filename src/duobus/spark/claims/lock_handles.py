@@ -12,7 +12,7 @@ from duobus.spark.rows import size_of
 LOCK_S_MIN: Final = 15.0
 
 
-class Ticket(NamedTuple):
+class LockHandle(NamedTuple):
     """What is kept of a message that is held; its body is not.
 
     Attributes:
@@ -62,10 +62,10 @@ def is_active(message: Any) -> bool:
     return bool(getattr(state, "value", state) == 0)
 
 
-def ticket_of(message: Any) -> Ticket:
+def lock_handle_of(message: Any) -> LockHandle:
     """What is kept of a message that was received."""
     until, enqueued = message.locked_until_utc, message.enqueued_time_utc
-    return Ticket(
+    return LockHandle(
         message.sequence_number,
         message.delivery_count or 0,
         message.lock_token,
@@ -75,7 +75,7 @@ def ticket_of(message: Any) -> Ticket:
     )
 
 
-def settle_all(receiver: Any, tickets: list[Ticket], how: str) -> None:
+def settle_all(receiver: Any, tickets: list[LockHandle], how: str) -> None:
     """Defer or abandon messages by one request that is answered.
 
     The public methods wait for an answer for each message, 10,000 of them for a batch; and they want the messages,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from duobus.clock import Clock
-from duobus.spark.claims.lock_handles import Ticket, ticket_of
+from duobus.spark.claims.lock_handles import LockHandle, lock_handle_of
 
 #: Messages that one receive asks for.
 RECEIVE_MAX: Final = 2_000
@@ -68,7 +68,7 @@ class Filled(NamedTuple):
         has_credit: The receiver may still be sent messages that nobody waits for.
     """
 
-    tickets: list[Ticket]
+    tickets: list[LockHandle]
     has_credit: bool
 
 
@@ -81,7 +81,7 @@ def fill(receiver: Any, limits: Limits, clock: Clock, is_hurried: Callable[[], b
         clock: Time.
         is_hurried: Somebody else has messages that should not wait for ``min_messages``.
     """
-    found: list[Ticket] = []
+    found: list[LockHandle] = []
     size, has_credit = 0, False
     started_ms, delay_ms = clock.monotonic_ms(), int(limits.delay_s * 1000)
     first_ms = room_ms = 0
@@ -93,7 +93,7 @@ def fill(receiver: Any, limits: Limits, clock: Clock, is_hurried: Callable[[], b
         asked = limits.asked(len(found), size)
         page = receiver.receive_messages(max_message_count=asked, max_wait_time=wait)
         now_ms = clock.monotonic_ms()
-        tickets = [ticket_of(message) for message in page]
+        tickets = [lock_handle_of(message) for message in page]
         if tickets and not found:
             # The first lock has to last until the messages are deferred. Those of a session have none of their own: it
             # is left as soon as a receive is short, since other sessions wait.

@@ -53,7 +53,7 @@ class Access(Protocol):
         """Give back what is held and will not be deferred any more."""
 
 
-class Plan(NamedTuple):
+class ClaimPlan(NamedTuple):
     """What tasks are made of.
 
     Attributes:
@@ -65,7 +65,7 @@ class Plan(NamedTuple):
     dropped: int
 
 
-class Claimer:
+class ClaimRunner:
     """The claims of one stream, in the process that runs it.
 
     Args:
@@ -94,13 +94,13 @@ class Claimer:
             return start_form, 0
         return self._engine.claimed(start, received, self._access.held_until_ms()).to_json(), count
 
-    def plan(self, start_form: Any, end_form: Any) -> Plan:
+    def plan(self, start_form: Any, end_form: Any) -> ClaimPlan:
         """Fix what a batch consists of, once and for all; after a restart find it again."""
         start, end = self._engine.read(start_form), self._engine.read(end_form)
         if start == end:
-            return Plan({}, 0)
+            return ClaimPlan({}, 0)
         self._settle(self._engine.due(start, end))
-        known: Plan | None = self._engine.plan_of(end)
+        known: ClaimPlan | None = self._engine.plan_of(end)
         if known is not None:
             return known
         deferred: Claim = {}
@@ -120,7 +120,7 @@ class Claimer:
             _log.warning(
                 "%d messages of batch %d were not deferred in time; a later batch claims them", dropped, end.batch
             )
-        plan = Plan(deferred, dropped)
+        plan = ClaimPlan(deferred, dropped)
         self._engine.planned(end, deferred, plan)
         self._access.let_go()
         return plan

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from duobus.clock import Clock
 from duobus.spark.claims.engine import Seen
-from duobus.spark.claims.lock_handles import LOCK_S_MIN, Ticket, is_active, is_deferred, seen_of, settle_all
+from duobus.spark.claims.lock_handles import LOCK_S_MIN, LockHandle, is_active, is_deferred, seen_of, settle_all
 from duobus.spark.claims.receiver import GAP_S, Limits, fill
 from duobus.spark.connection import Place, counts_deferrals, new_client
 from duobus.spark.entities import look, open_receiver, peek, told
@@ -93,7 +93,7 @@ class SdkAccess:
         self._settler: ServiceBusClient | None = None
         self._receivers: dict[Key, Any] = {}
         self._readers: dict[tuple[str, bool], Any] = {}
-        self._held: dict[Key, dict[int, Ticket]] = {}
+        self._held: dict[Key, dict[int, LockHandle]] = {}
         self._sizes: dict[int, int] = {}
         self._refusals = 0
         self._is_interrupted = False
@@ -122,7 +122,7 @@ class SdkAccess:
     def _claim_of(
         self, key: Key, limit: int, wait_s: float, stop: Event | None = None, max_bytes: int | None = None
     ) -> Claim:
-        def once() -> list[Ticket]:
+        def once() -> list[LockHandle]:
             try:
                 return self._received(key, Limits(limit, max_bytes, self.min_messages, self._max_delay_s, wait_s), stop)
             except Exception:
@@ -135,13 +135,13 @@ class SdkAccess:
         with told(key.entity):
             return self._remember(key, once())
 
-    def _received(self, key: Key, limits: Limits, stop: Event | None) -> list[Ticket]:
+    def _received(self, key: Key, limits: Limits, stop: Event | None) -> list[LockHandle]:
         filled = fill(self._receiver(key), limits, self._clock, (lambda: False) if stop is None else stop.is_set)
         if filled.has_credit:
             self._open_credit.add(key)
         return filled.tickets
 
-    def _remember(self, key: Key, tickets: list[Ticket]) -> Claim:
+    def _remember(self, key: Key, tickets: list[LockHandle]) -> Claim:
         if not tickets:
             return {}
         if key.session is None:
@@ -154,7 +154,7 @@ class SdkAccess:
         is_duobus = counts_deferrals(self._place) is not None
         return {key: {ticket.number: mark_of(ticket.deliveries, ticket.life * is_duobus) for ticket in tickets}}
 
-    def _demand_long_locks(self, key: Key, ticket: Ticket) -> None:
+    def _demand_long_locks(self, key: Key, ticket: LockHandle) -> None:
         left_s = (ticket.until_ms - self._clock.now_ms()) / 1000
         if left_s < LOCK_S_MIN - CLOCK_ERROR_S:
             self.close()
@@ -441,7 +441,7 @@ class SdkAccess:
         elif keys:
             self._drop(keys[0])
 
-    def _abandon(self, key: Key, tickets: list[Ticket]) -> None:
+    def _abandon(self, key: Key, tickets: list[LockHandle]) -> None:
         try:
             for at in range(0, len(tickets), SETTLE_MAX):
                 settle_all(self._receiver(key), tickets[at : at + SETTLE_MAX], "abandoned")

@@ -159,13 +159,13 @@ def _carried(
     """Carry the messages of a task, and tell what became of each."""
     import pyarrow as pa
 
-    from duobus.spark.jobs.work.syphon import BURIED, Carrier, Outcome, rows_of
+    from duobus.spark.jobs.work.syphon import BURIED, Outcome, SyphonTask, rows_of
     from duobus.spark.offsets import Key
     from duobus.spark.recovery import dead_letter_numbers
     from duobus.spark.rows import columns_of
     from duobus.spark.sink.sender import post_to
 
-    carrier = Carrier(post_to(there), post_to(back), Clock().now_ms(), counts_time=counts_time, hold_ms=hold_ms)
+    carrier = SyphonTask(post_to(there), post_to(back), Clock().now_ms(), counts_time=counts_time, hold_ms=hold_ms)
     for batch in batches:
         for row in rows_of(columns_of(batch, batch.schema.names)):
             carrier.take(row)

@@ -30,7 +30,7 @@ _PROPERTIES: Final = frozenset({"DeadLetterReason", "DeadLetterErrorDescription"
 _TRACES: Final = frozenset({"traceparent", "tracestate", "Diagnostic-Id"})
 
 
-def revived(message: Any, message_id: str | None, added: dict[str, Any]) -> AmqpAnnotatedMessage:
+def resendable(message: Any, message_id: str | None, added: dict[str, Any]) -> AmqpAnnotatedMessage:
     """Return a message of the SDK that is sent as its sender sent it.
 
     Args:
@@ -123,8 +123,8 @@ class Reactivation:
     def copy(self, message: Any) -> Any:
         """Return what is sent in the place of a message that was received."""
         if not self._renames:
-            return revived(message, None, {})
+            return resendable(message, None, {})
         enqueued = message.enqueued_time_utc
         enqueued_ms = 0 if enqueued is None else round(enqueued.timestamp() * 1000)
         new = reactivated_id(self._namespace, self._entity, message.sequence_number or 0, enqueued_ms)
-        return revived(message, new, {} if message.message_id is None else {ORIGINAL_ID: str(message.message_id)})
+        return resendable(message, new, {} if message.message_id is None else {ORIGINAL_ID: str(message.message_id)})

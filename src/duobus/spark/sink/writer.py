@@ -22,7 +22,7 @@ from duobus.spark.connection import Place, demand_reachable, place_of
 from duobus.spark.errors import OptionError
 from duobus.spark.options import CHOICE, CONNECTION_OPTIONS, NUMBER, TEXT, Option, parse
 from duobus.spark.oversize import Aside, OnOversize, TooLarge, claim_check, opened
-from duobus.spark.retry import Pace
+from duobus.spark.retry import RateLimit
 from duobus.spark.rows import columns_of
 from duobus.spark.sink.batches import Batches
 from duobus.spark.sink.destinations import advice_on
@@ -210,7 +210,7 @@ class _Writer:
             task.getLocalProperty(BATCH_ID_PROPERTY),
             task.partitionId(),
         )
-        pace = None if settings.rate is None else Pace(settings.rate, Clock(), _pause).sent
+        pace = None if settings.rate is None else RateLimit(settings.rate, Clock(), _pause).sent
         post = post_to(settings.place, pace)
         aside = None
         if settings.oversize_path is not None and settings.on_oversize is OnOversize.DIVERT:

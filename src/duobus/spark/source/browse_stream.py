@@ -16,7 +16,7 @@ from duobus.spark.offsets import COUNT_BITS, COUNT_MASK, BrowseOffset
 from duobus.spark.options import Parsed
 from duobus.spark.retry import pause
 from duobus.spark.source.extents import Extent, extents, first_since, last_until
-from duobus.spark.source.range_reader import Bounds, Range, RangePart, looker, parse_bounds, read_ranges, tasks_of
+from duobus.spark.source.range_reader import Bounds, Range, RangePartition, looker, parse_bounds, read_ranges, tasks_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -76,7 +76,7 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return start
             pause(POLL_S)
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePart]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:
         """What lies between two offsets."""
         before, after = self._read(start), self._read(end)
         ranges = [
@@ -89,7 +89,7 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for fragment, n in sorted(fragments.items())
         ]
         tasks = tasks_of([part for part in ranges if part.first <= part.last], self._options)
-        return [RangePart(some) for some in tasks]
+        return [RangePartition(some) for some in tasks]
 
     def read(self, partition: Any) -> Iterator[Any]:
         """Look at the messages of a part; in a task, on a copy of this object."""

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import (
 from duobus.clock import Clock
 from duobus.spark.claims.attempts import REASON, Attempts
 from duobus.spark.claims.engine import ClaimEngine
-from duobus.spark.claims.runner import Claimer
+from duobus.spark.claims.runner import ClaimRunner
 from duobus.spark.claims.sdk_access import SdkAccess
 from duobus.spark.connection import counts_deferrals, demand_reachable, namespace_of, new_client, place_of
 from duobus.spark.entities import resolved, waiting_messages
@@ -78,7 +78,7 @@ class RefusingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     initialOffset = getDefaultReadLimit = prepareForTriggerAvailableNow = partitions = read = _refused  # noqa: N815
 
 
-class Part(InputPartition):
+class ClaimPartition(InputPartition):
     """What one task reads."""
 
     def __init__(self, pieces: list[Piece]) -> None:
@@ -94,7 +94,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Parsed, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._claimer: Claimer | None = None
+        self._claimer: ClaimRunner | None = None
         self._access: SdkAccess | None = None
         self._entities: tuple[str, ...] = ()
         #: With availableNow: when the run began, and how many messages are left of those that there were.
@@ -112,7 +112,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["_options"], state["_schema"])  # type: ignore[misc]
 
-    def _claims(self) -> Claimer:
+    def _claims(self) -> ClaimRunner:
         if self._claimer is None:
             options, place = self._options, place_of(self._options)
             demand_reachable(place)
@@ -132,7 +132,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 min_messages=1 if self._began_ms is not None else options["minMessagesPerTrigger"] or 1,
                 max_delay_s=(options["maxTriggerDelay"] or 0) / 1000,
             )
-            self._claimer = Claimer(engine, self._access)
+            self._claimer = ClaimRunner(engine, self._access)
             self._ending.install()
         return self._claimer
 
@@ -196,7 +196,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "trigger(availableNow=True)."
             )
 
-    def _asked_again(self, claimer: Claimer, start: dict[str, Any], most: int, wait_ms: int) -> tuple[Any, int]:
+    def _asked_again(self, claimer: ClaimRunner, start: dict[str, Any], most: int, wait_ms: int) -> tuple[Any, int]:
         """A short wait proves nothing about a broker that is busy: a run ends when it says that nothing waits."""
         clock, waits_ms = Clock(), self._options["maxWaitTime"]
         until_ms = clock.monotonic_ms() + waits_ms
@@ -219,19 +219,19 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         waiting = None if self._left is None else waiting_messages(place_of(self._options), self._entities)
         return self._access.shows_active() if waiting is None else waiting > 0
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Part]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ClaimPartition]:
         """Defer what was claimed and cut it into tasks; after a restart find out what was."""
         with self._ending.call():
             return self._planned(start, end)
 
-    def _planned(self, start: dict[str, Any], end: dict[str, Any]) -> list[Part]:
+    def _planned(self, start: dict[str, Any], end: dict[str, Any]) -> list[ClaimPartition]:
         plan = self._claims().plan(start, end)
         self._last = end
         if plan.claim and self._gave_up(end):
             self._dead_letter(plan.claim)
             return []
         most, least = self._options["maxRecordsPerPartition"], self._options["minPartitions"]
-        return [Part(pieces) for pieces in split(plan.claim, most, least)]
+        return [ClaimPartition(pieces) for pieces in split(plan.claim, most, least)]
 
     def _gave_up(self, end: dict[str, Any]) -> bool:
         """Whether a batch has had all its runs; each process that plans it is one."""

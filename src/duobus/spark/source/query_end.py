@@ -20,7 +20,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from duobus.spark.claims.engine import ClaimEngine
-from duobus.spark.claims.runner import Claimer
+from duobus.spark.claims.runner import ClaimRunner
 from duobus.spark.claims.sdk_access import SdkAccess
 from duobus.spark.connection import Place, counts_deferrals, namespace_of
 from duobus.spark.errors import CheckpointError, OptionError
@@ -86,7 +86,7 @@ def _settle(place: Place, offset: ClaimOffset) -> None:
     try:
         # As a process does that was started again: what is deferred by this query is looked up, and that is removed.
         engine = ClaimEngine(offset.at, entities, counted=counts_deferrals(place))
-        Claimer(engine, access).commit(offset.to_json())
+        ClaimRunner(engine, access).commit(offset.to_json())
     finally:
         access.close()
 

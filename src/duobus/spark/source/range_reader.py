@@ -58,7 +58,7 @@ class Range(NamedTuple):
     last: int
 
 
-class RangePart(InputPartition):
+class RangePartition(InputPartition):
     """What one task reads."""
 
     def __init__(self, ranges: list[Range]) -> None:
@@ -162,7 +162,7 @@ class BrowseReader(DataSourceReader):
         self._most = (1 << 63) - 1
         self._since_ms: int | None = None
 
-    def partitions(self) -> list[RangePart]:
+    def partitions(self) -> list[RangePartition]:
         """Fix the ends, and cut what lies between them into tasks."""
         options, place = self._options, place_of(self._options)
         bounds = parse_bounds(options)
@@ -178,7 +178,7 @@ class BrowseReader(DataSourceReader):
                 found = self._bounded(entity, extent, bounds, at)
                 if found is not None:
                     ranges.append(found)
-        return [RangePart(some) for some in tasks_of(ranges, options)]
+        return [RangePartition(some) for some in tasks_of(ranges, options)]
 
     def _bounded(self, entity: str, extent: Extent, bounds: Bounds, at: Any) -> Range | None:
         first, last = extent.first, extent.last

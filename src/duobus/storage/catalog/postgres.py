@@ -29,7 +29,7 @@ from duobus.storage.catalog_rows import (
     row_sum,
     summed,
 )
-from duobus.storage.postgres.address import SERVER_SIDE, Place
+from duobus.storage.postgres.address import SERVER_SIDE, PostgresAddress
 
 if TYPE_CHECKING:
     import psycopg
@@ -111,7 +111,7 @@ _STEPS: Final = (
 )
 
 
-def connect(place: Place, name: str) -> psycopg.Connection[tuple[Any, ...]]:
+def connect(place: PostgresAddress, name: str) -> psycopg.Connection[tuple[Any, ...]]:
     """Connect to the catalog's database and make the schema what this version needs.
 
     ``name``: what the database shows of the connection.
@@ -186,7 +186,7 @@ class PostgresCatalog(Catalog):
     Every row carries a checksum over all of it, verified at ``read`` (design, decision 5).
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: PostgresAddress) -> None:
         self._place = place
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
         self.mark = CatalogMark(SHARED_ADVICE)

@@ -10,7 +10,7 @@ import msgspec
 from duobus.errors import StoreFailed
 from duobus.storage.catalog.leases import Exchange, LeaseTable, Table
 from duobus.storage.catalog.postgres import connect
-from duobus.storage.postgres.address import Place
+from duobus.storage.postgres.address import PostgresAddress
 
 if TYPE_CHECKING:
     import psycopg
@@ -21,7 +21,7 @@ _R = TypeVar("_R")
 class PostgresLeases(LeaseTable):
     """Leases beside the catalog in PostgreSQL, on a connection of their own: they must not wait behind anything."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: PostgresAddress) -> None:
         self._place = place
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
 

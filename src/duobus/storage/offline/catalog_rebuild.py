@@ -50,7 +50,7 @@ from duobus.storage.catalog_rows import (
 from duobus.storage.folder_lock import FolderLock
 from duobus.storage.offline.found_store import FoundStore
 from duobus.storage.offline.store_search import PostgresSearch
-from duobus.storage.postgres.address import Place
+from duobus.storage.postgres.address import PostgresAddress
 from duobus.storage.sqlite import rows
 from duobus.storage.sqlite.file import DRIVER_ERRORS, StoreOptions, check_format, close, connect, store_failed
 from duobus.storage.sqlite.log_watch import MARK_SUFFIX, remove_mark
@@ -282,7 +282,7 @@ def demand_use(catalog: Catalog, stores: Sequence[FoundStore], data: Path | None
     )
 
 
-def adopt(data: Path, clock: Clock, *, places: Sequence[Place] = (), is_dry: bool = False) -> Adoption:
+def adopt(data: Path, clock: Clock, *, places: Sequence[PostgresAddress] = (), is_dry: bool = False) -> Adoption:
     """Rebuild the catalog of a data folder that no server uses; a catalog that does not fit is kept beside it.
 
     Args:

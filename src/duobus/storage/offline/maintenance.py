@@ -13,7 +13,7 @@ from duobus.errors import ConfigurationError, StoreFailed
 from duobus.storage.backup.restore import fence_store
 from duobus.storage.catalog.sqlite import SqliteCatalog
 from duobus.storage.catalog_rows import StoreRow
-from duobus.storage.postgres.address import Place, is_postgres, parse
+from duobus.storage.postgres.address import PostgresAddress, is_postgres, parse
 from duobus.storage.sqlite import rows
 from duobus.storage.sqlite.file import (
     DRIVER_ERRORS,
@@ -111,7 +111,7 @@ def _is_whole(path: Path, store_id: int) -> bool:
     return False
 
 
-def _meta_of(path: Path, *, is_with_log: bool) -> rows.Meta | None:
+def _meta_of(path: Path, *, is_with_log: bool) -> rows.SqliteMeta | None:
     """What a file says of itself, with its log or without; None when that cannot be read."""
     file = StoreFile(str(path), is_virtual=False)
     db: apsw.Connection | None = None
@@ -142,12 +142,12 @@ def _faults(path: Path) -> str:
     return "" if found == ["ok"] else found[0]
 
 
-def recorded_times(data: Path, places: Sequence[Place] = ()) -> list[StoreTime]:
+def recorded_times(data: Path, places: Sequence[PostgresAddress] = ()) -> list[StoreTime]:
     """Return the latest broker time that each store has recorded; ``places``: addresses that have passwords."""
     return _times(data, places, None)
 
 
-def set_times_back(data: Path, now_ms: int, places: Sequence[Place] = ()) -> list[StoreTime]:
+def set_times_back(data: Path, now_ms: int, places: Sequence[PostgresAddress] = ()) -> list[StoreTime]:
     """Have broker time begin at ``now_ms`` in each store that recorded a later one; return what they had.
 
     Messages stay as they are: what was enqueued while time was ahead keeps that time, and expires that much later.
@@ -155,7 +155,7 @@ def set_times_back(data: Path, now_ms: int, places: Sequence[Place] = ()) -> lis
     return _times(data, places, now_ms)
 
 
-def _times(data: Path, places: Sequence[Place], now_ms: int | None) -> list[StoreTime]:
+def _times(data: Path, places: Sequence[PostgresAddress], now_ms: int | None) -> list[StoreTime]:
     with _stores(data) as found:
         if now_ms is not None:
             # One that cannot be reached is met before any is changed: the latest time of all is what counts.
@@ -173,7 +173,7 @@ def _times(data: Path, places: Sequence[Place], now_ms: int | None) -> list[Stor
         ]
 
 
-def _set_postgres_time(row: StoreRow, places: Sequence[Place], now_ms: int | None) -> int:
+def _set_postgres_time(row: StoreRow, places: Sequence[PostgresAddress], now_ms: int | None) -> int:
     try:
         from duobus.storage.offline.postgres_time import set_time
     except ImportError as error:
@@ -194,6 +194,6 @@ def _set_time(path: Path, now_ms: int | None) -> int:
             numbers = list(meta.numbers())
             numbers[3] = now_ms
             with db:
-                if not rows.update_meta(db, meta, rows.Meta(*numbers)):
+                if not rows.update_meta(db, meta, rows.SqliteMeta(*numbers)):
                     raise StoreFailed(f"{path}: its own row could not be changed")
         return meta.broker_ms

@@ -9,11 +9,11 @@ import psycopg
 
 from duobus.errors import StoreFailed
 from duobus.storage.catalog_rows import StoreRow
-from duobus.storage.postgres.address import Place, parse
+from duobus.storage.postgres.address import PostgresAddress, parse
 from duobus.storage.postgres.session import failure
 
 
-def held_by(place: Place, rows: Sequence[StoreRow], identity: int) -> set[int]:
+def held_by(place: PostgresAddress, rows: Sequence[StoreRow], identity: int) -> set[int]:
     """Return the numbers of those stores of a catalog that are in the database of ``place``; nothing is changed.
 
     Each is looked for in its own schema: that of its path in the catalog, or that of ``place`` if it names one. It is
@@ -51,7 +51,7 @@ def _is_in(link: psycopg.Connection[tuple[object, ...]], schema: str, store_id: 
     return row is None or row[0] in (0, identity)
 
 
-def held_or_unknown(place: Place, rows: Sequence[StoreRow], identity: int) -> set[int] | None:
+def held_or_unknown(place: PostgresAddress, rows: Sequence[StoreRow], identity: int) -> set[int] | None:
     """The same, or None when the database cannot be reached now."""
     try:
         return held_by(place, rows, identity)

@@ -10,9 +10,9 @@ from duobus.errors import StoreFailed, StoreTooNew
 from duobus.storage.interface import FragmentRow, SourceRow
 from duobus.storage.offline.found_store import FoundStore
 from duobus.storage.postgres import schema
-from duobus.storage.postgres.address import Place
+from duobus.storage.postgres.address import PostgresAddress
 from duobus.storage.postgres.reader import belonging_of, meta_of, records_in, verified
-from duobus.storage.postgres.session import Link, failure
+from duobus.storage.postgres.session import PostgresSession, failure
 from duobus.storage.postgres.setup import open_session
 
 #: Schemas that can be a store's: with its tables, and a name that needs no quotes.
@@ -27,16 +27,16 @@ class Finder:
     """Looks into stores, and keeps everybody else out of those that are taken until it is closed."""
 
     def __init__(self) -> None:
-        self._links: list[Link] = []
+        self._links: list[PostgresSession] = []
 
-    def schemas(self, place: Place) -> list[str]:
+    def schemas(self, place: PostgresAddress) -> list[str]:
         """Schemas of a database that hold a messaging store, whosever it is.
 
         Raises:
             StoreFailed: The database cannot be reached.
         """
         try:
-            link = Link(place, "duobus-adopt")
+            link = PostgresSession(place, "duobus-adopt")
             try:
                 return [str(name) for (name,) in link.rows(_SCHEMAS)]
             finally:
@@ -44,7 +44,7 @@ class Finder:
         except (psycopg.Error, OSError) as error:
             raise failure(place.url, "look for stores", error) from error
 
-    def look(self, place: Place) -> FoundStore:
+    def look(self, place: PostgresAddress) -> FoundStore:
         """What a store holds, whether or not somebody has it open.
 
         Raises:
@@ -53,7 +53,7 @@ class Finder:
         """
         return self._look(place, is_aside=True)
 
-    def take(self, place: Place) -> FoundStore:
+    def take(self, place: PostgresAddress) -> FoundStore:
         """The same, and nobody else can open it until ``close``.
 
         Raises:
@@ -67,7 +67,7 @@ class Finder:
         for link in links:
             link.close()
 
-    def _look(self, place: Place, *, is_aside: bool) -> FoundStore:
+    def _look(self, place: PostgresAddress, *, is_aside: bool) -> FoundStore:
         try:
             link = open_session(place, 0, is_aside=is_aside)
             try:
@@ -84,7 +84,7 @@ class Finder:
         return found
 
 
-def _read(link: Link, place: Place) -> FoundStore:
+def _read(link: PostgresSession, place: PostgresAddress) -> FoundStore:
     ((exists,),) = link.rows(f"SELECT to_regclass('{place.schema}.migrations') IS NOT NULL")
     if not exists:
         raise StoreFailed(f"{place.url}: there is no messaging store")

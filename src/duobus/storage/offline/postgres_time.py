@@ -6,14 +6,14 @@ import psycopg
 
 from duobus.errors import StoreFailed
 from duobus.storage.postgres import schema
-from duobus.storage.postgres.address import Place
+from duobus.storage.postgres.address import PostgresAddress
 from duobus.storage.postgres.reader import meta_of
 from duobus.storage.postgres.rows import advance
 from duobus.storage.postgres.session import failure
 from duobus.storage.postgres.setup import open_session
 
 
-def set_time(place: Place, store_id: int, now_ms: int | None) -> int:
+def set_time(place: PostgresAddress, store_id: int, now_ms: int | None) -> int:
     """Have broker time begin at ``now_ms`` where a later one is recorded (None: only look); return what was recorded.
 
     Raises:

@@ -11,7 +11,7 @@ import msgspec
 from duobus.errors import ConfigurationError, StoreFailed
 from duobus.storage.catalog_records import LOST, STORE, key_of
 from duobus.storage.offline.found_store import FoundStore
-from duobus.storage.postgres.address import Place, is_postgres, parse
+from duobus.storage.postgres.address import PostgresAddress, is_postgres, parse
 
 if TYPE_CHECKING:
     from duobus.storage.offline.postgres_search import Finder
@@ -41,7 +41,9 @@ class PostgresSearch:
         of_join: The shared catalog, of joined servers: its stores are in schemas that have its name and a number.
     """
 
-    def __init__(self, stores: Iterable[FoundStore], places: Sequence[Place], of_join: Place | None) -> None:
+    def __init__(
+        self, stores: Iterable[FoundStore], places: Sequence[PostgresAddress], of_join: PostgresAddress | None
+    ) -> None:
         self.found = list(stores)
         self._places = places
         self._join = of_join
@@ -77,7 +79,7 @@ class PostgresSearch:
             self._finder = finder()
         return self._finder
 
-    def _take(self, place: Place) -> None:
+    def _take(self, place: PostgresAddress) -> None:
         if any(store.path == place.url for store in self.found):
             # As a start is given the address of a database once for each of its stores.
             return
@@ -90,7 +92,7 @@ class PostgresSearch:
             )
         self.found.append(store)
 
-    def _search(self, place: Place) -> None:
+    def _search(self, place: PostgresAddress) -> None:
         looking = self._looking()
         names = looking.schemas(place)
         if self._join is not None:

@@ -50,7 +50,7 @@ def is_postgres(path: str) -> bool:
 CATALOG_SCHEMA: Final = "duobus_catalog"
 
 
-class Place:
+class PostgresAddress:
     """A parsed address.
 
     Attributes:
@@ -80,13 +80,13 @@ class Place:
         """The address without parameters: who serves which database to whom."""
         return self._address
 
-    def in_schema(self, schema: str) -> Place:
+    def in_schema(self, schema: str) -> PostgresAddress:
         """The same with a schema."""
-        return Place(self._address, self._parameters, self._secrets, schema, self.is_unsafe)
+        return PostgresAddress(self._address, self._parameters, self._secrets, schema, self.is_unsafe)
 
-    def in_database(self) -> Place:
+    def in_database(self) -> PostgresAddress:
         """The same without a schema."""
-        return Place(self._address, self._parameters, self._secrets, None, self.is_unsafe)
+        return PostgresAddress(self._address, self._parameters, self._secrets, None, self.is_unsafe)
 
     def conninfo(self) -> tuple[str, dict[str, str]]:
         """What the driver is given: libpq's address, and what goes beside it and is never shown."""
@@ -94,7 +94,7 @@ class Place:
         return _with(self._address, self._parameters), missing | self._secrets
 
 
-def parse(text: str) -> Place:
+def parse(text: str) -> PostgresAddress:
     """Take an address apart.
 
     Raises:
@@ -128,10 +128,10 @@ def parse(text: str) -> Place:
     if not database and "dbname" not in parameters:
         raise ConfigurationError("The address of a messaging store names no database: postgresql://user@host/database.")
     bare = f"{quote(unquote(user), safe='')}@" if has_login and user else ""
-    return Place(f"{SCHEMES[0]}{bare}{hosts}/{database}", parameters, secrets, schema, unsafe == "1")
+    return PostgresAddress(f"{SCHEMES[0]}{bare}{hosts}/{database}", parameters, secrets, schema, unsafe == "1")
 
 
-def catalog_place(url: str) -> Place:
+def catalog_place(url: str) -> PostgresAddress:
     """Where a shared catalog is: in a schema of its own, which the address may name.
 
     Raises:

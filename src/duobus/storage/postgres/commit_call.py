@@ -14,7 +14,7 @@ from typing import Final
 
 from duobus.storage.checksums import body_sums
 from duobus.storage.interface import COUNT_BITS, CommitBatch, SourceRow
-from duobus.storage.postgres.rows import Meta
+from duobus.storage.postgres.rows import PostgresMeta
 from duobus.storage.sqlite.rows import removals, source_values
 
 #: Bytes of new payloads that a call holds at most. The server takes the values of a call into its memory several times
@@ -52,7 +52,7 @@ def is_plain(batch: CommitBatch, homes: Mapping[int, int]) -> bool:
     return size <= CALL_BYTES_MAX and not any(row[0] in homes for row in batch.removed)
 
 
-def values(batch: CommitBatch, sources: Mapping[int, SourceRow], old: Meta, new: Meta) -> list[bytes]:
+def values(batch: CommitBatch, sources: Mapping[int, SourceRow], old: PostgresMeta, new: PostgresMeta) -> list[bytes]:
     """The parameters of the call for a commit that ``is_plain``."""
     ids: list[int] = []
     moments: list[int] = []

@@ -12,18 +12,18 @@ from duobus.storage.catalog_records import Kept
 from duobus.storage.checksums import message_row_fault, numbers_sum
 from duobus.storage.interface import COUNT_BITS, COUNT_MAX, IdBlock, Put, StoredMessage
 from duobus.storage.postgres import schema
-from duobus.storage.postgres.rows import Meta
+from duobus.storage.postgres.rows import PostgresMeta
 from duobus.storage.postgres.schema import COLUMNS
-from duobus.storage.postgres.session import Link
+from duobus.storage.postgres.session import PostgresSession
 from duobus.storage.sqlite.rows import record_sum
 from duobus.storage.sqlite.shared_bodies import APART, PREFIX, PREFIX_BYTES
 
 
-def meta_of(rows: list[tuple[Any, ...]], place: str) -> Meta:
+def meta_of(rows: list[tuple[Any, ...]], place: str) -> PostgresMeta:
     """The store's own row, verified."""
     if len(rows) == 1:
         *numbers, check, number = rows[0]
-        meta = Meta(*numbers)
+        meta = PostgresMeta(*numbers)
         meta.rows = number
         if meta.check_sum() == check:
             return meta
@@ -42,7 +42,7 @@ def verified(rows: list[tuple[Any, ...]], place: str, what: str) -> Iterator[tup
         yield tuple(values)
 
 
-def belonging_of(link: Link, place: str) -> Belonging:
+def belonging_of(link: PostgresSession, place: str) -> Belonging:
     """Which catalog the store belongs to, verified."""
     if not link.rows(schema.HAS_BELONGING)[0][0]:
         return NOBODYS
@@ -50,7 +50,7 @@ def belonging_of(link: Link, place: str) -> Belonging:
     return next((Belonging(*row) for row in found), NOBODYS)
 
 
-def records_in(link: Link, place: str) -> dict[str, Kept]:
+def records_in(link: PostgresSession, place: str) -> dict[str, Kept]:
     """What the store keeps of its catalog's rows, verified."""
     if not link.rows(schema.HAS_RECORDS)[0][0]:
         return {}
@@ -66,7 +66,7 @@ def records_in(link: Link, place: str) -> dict[str, Kept]:
 
 
 def read(
-    link: Link,
+    link: PostgresSession,
     quarantine: dict[int, str],
     homes: Mapping[int, int],
     source_key: int,
@@ -98,7 +98,9 @@ def read(
     return found
 
 
-def read_ids(link: Link, quarantine: dict[int, str], source_key: int, first_count: int, limit: int) -> list[IdBlock]:
+def read_ids(
+    link: PostgresSession, quarantine: dict[int, str], source_key: int, first_count: int, limit: int
+) -> list[IdBlock]:
     """Return blocks of a duplicate history that verify, ascending; the others go to the quarantine."""
     blocks: list[IdBlock] = []
     first_id, last_id = source_key << COUNT_BITS | first_count, source_key << COUNT_BITS | COUNT_MAX

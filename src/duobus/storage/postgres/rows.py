@@ -15,7 +15,7 @@ from duobus.storage.checksums import body_sum, body_sums, numbers_sum, state_sum
 from duobus.storage.interface import COUNT_BITS, CommitBatch, FragmentRow, Put, SourceRow
 from duobus.storage.postgres import schema
 from duobus.storage.sqlite.rows import change_values, record_sum, removals, source_values
-from duobus.storage.sqlite.shared_bodies import APART, PREFIX, shelf_of
+from duobus.storage.sqlite.shared_bodies import APART, PREFIX, body_key_of
 
 #: What the checksum of the store's own row begins with: the migration that gave it its present columns.
 _META_FORM: Final = 1
@@ -37,7 +37,7 @@ _JOINED_BYTES_MAX: Final = 4 << 20
 _RECORDS_PER_STATEMENT: Final = 500
 
 
-class Meta:
+class PostgresMeta:
     """The store's own row: what it has given out and how far it has come.
 
     Attributes:
@@ -82,7 +82,7 @@ class Meta:
         last_commit_no: int | None = None,
         broker_ms: int | None = None,
         next_keys: tuple[int, int] | None = None,
-    ) -> Meta:
+    ) -> PostgresMeta:
         """What a transaction makes of it: the next revision, and what else is given; ``rows`` is the server's answer.
 
         Args:
@@ -91,7 +91,7 @@ class Meta:
             broker_ms: See ``generation``.
             next_keys: The next fragment key and the next source key.
         """
-        return Meta(
+        return PostgresMeta(
             self.store_id,
             self.generation if generation is None else generation,
             self.revision + 1,
@@ -139,7 +139,7 @@ def blob(value: bytes) -> str:
     return f"'\\x{value.hex()}'"
 
 
-def advance(old: Meta, new: Meta, change: str) -> str:
+def advance(old: PostgresMeta, new: PostgresMeta, change: str) -> str:
     """The last statement of a transaction, whose answer is the number of rows; ``change``: by how much it changes."""
     return (
         f"SELECT advance({old.generation},{old.revision},{new.generation},{new.last_commit_no},{new.broker_ms},"
@@ -291,7 +291,7 @@ class NewRows:
                 self._add_row(*row, None, PREFIX.pack(origin) + payload)
                 size += len(payload)
                 continue
-            body_id = shelf_of(home) << COUNT_BITS | -origin
+            body_id = body_key_of(home) << COUNT_BITS | -origin
             self._add_row(*row, body_id, PREFIX.pack(APART | -origin))
             if body_id not in self._bodies:
                 self._bodies.add(body_id)

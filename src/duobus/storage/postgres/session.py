@@ -18,7 +18,7 @@ from psycopg import pq
 from psycopg.adapt import Transformer
 
 from duobus.errors import StoreFailed, StoreStale
-from duobus.storage.postgres.address import Place
+from duobus.storage.postgres.address import PostgresAddress
 from duobus.storage.postgres.schema import STALE
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ def _advice(state: str | None, words: str) -> str:
     return _LOST
 
 
-class Link:
+class PostgresSession:
     """One session.
 
     Args:
@@ -88,7 +88,7 @@ class Link:
         psycopg.Error: There is no session to be had.
     """
 
-    def __init__(self, place: Place, name: str) -> None:
+    def __init__(self, place: PostgresAddress, name: str) -> None:
         text, beside = place.conninfo()
         self._connection = psycopg.connect(text, application_name=name, autocommit=True, **beside)  # type: ignore[arg-type]
         self._pg = self._connection.pgconn
@@ -232,7 +232,7 @@ class Link:
             self._cancel.cancel()
 
 
-class Spare:
+class SpareConnection:
     """A session for another thread than the writer's: opened when it is first needed, closed by whoever comes last.
 
     Nobody who fails or stops waits for what is under way there.
@@ -241,17 +241,17 @@ class Spare:
         make: Opens one.
     """
 
-    def __init__(self, make: Callable[[], Link]) -> None:
+    def __init__(self, make: Callable[[], PostgresSession]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._link: Link | None = None
+        self._link: PostgresSession | None = None
         self._is_wanted = False
 
     def begin(self) -> None:
         """Allow its use."""
         self._is_wanted = True
 
-    def use(self, do: Callable[[Link], T]) -> T | None:
+    def use(self, do: Callable[[PostgresSession], T]) -> T | None:
         """Do something in the session; None when that fails, or while it is not allowed."""
         try:
             with self._lock:

@@ -9,9 +9,9 @@ from zlib import crc32
 from duobus.errors import StoreFailed, StoreTooNew
 from duobus.storage.postgres import commit_call as postgres_call
 from duobus.storage.postgres import schema
-from duobus.storage.postgres.address import SERVER_SIDE, Place
-from duobus.storage.postgres.rows import Meta
-from duobus.storage.postgres.session import Link
+from duobus.storage.postgres.address import SERVER_SIDE, PostgresAddress
+from duobus.storage.postgres.rows import PostgresMeta
+from duobus.storage.postgres.session import PostgresSession
 
 #: First half of the key of all locks of ours ("duob").
 _LOCK_CLASS: Final = 0x64756F62
@@ -47,8 +47,8 @@ _DURABLE: Final = {
 
 
 def open_session(
-    place: Place, store_id: int, *, last_pid: int = 0, take_over: bool = False, is_aside: bool = False
-) -> Link:
+    place: PostgresAddress, store_id: int, *, last_pid: int = 0, take_over: bool = False, is_aside: bool = False
+) -> PostgresSession:
     """Open a session; the owner's keeps others out for as long as it lasts.
 
     Args:
@@ -64,7 +64,7 @@ def open_session(
     """
     if place.schema is None:
         raise StoreFailed(f"{place.url}: the address of a store names its schema")
-    link = Link(place, f"duobus-store-{store_id}{'-aside' if is_aside else ''}")
+    link = PostgresSession(place, f"duobus-store-{store_id}{'-aside' if is_aside else ''}")
     try:
         settings = [*_SESSION, f"search_path = {place.schema}"]
         if place.is_unsafe:
@@ -79,7 +79,7 @@ def open_session(
     return link
 
 
-def _demand_durable(link: Link, place: Place) -> None:
+def _demand_durable(link: PostgresSession, place: PostgresAddress) -> None:
     if place.is_unsafe:
         return
     for name, right in _DURABLE.items():
@@ -91,7 +91,7 @@ def _demand_durable(link: Link, place: Place) -> None:
             )
 
 
-def _take_lock(link: Link, place: Place, last_pid: int, *, take_over: bool) -> None:
+def _take_lock(link: PostgresSession, place: PostgresAddress, last_pid: int, *, take_over: bool) -> None:
     key = crc32((place.schema or "").encode())
     # Two integers of 32 bits, both signed.
     key = key - (1 << 32) if key >> 31 else key
@@ -116,7 +116,7 @@ def _take_lock(link: Link, place: Place, last_pid: int, *, take_over: bool) -> N
     raise StoreFailed(f"{place.url}: the session of this store's last owner does not end; end it on the server")
 
 
-def prepare(link: Link, place: Place, store_id: int, *, must_exist: bool) -> None:
+def prepare(link: PostgresSession, place: PostgresAddress, store_id: int, *, must_exist: bool) -> None:
     """Create the store where it may be created, and bring it forward to the format of this version (I65).
 
     Raises:
@@ -137,7 +137,7 @@ def prepare(link: Link, place: Place, store_id: int, *, must_exist: bool) -> Non
     link.prepare(postgres_call.NAME, postgres_call.STATEMENT)
 
 
-def _bring_forward(link: Link, place: Place, *, must_exist: bool) -> None:
+def _bring_forward(link: PostgresSession, place: PostgresAddress, *, must_exist: bool) -> None:
     applied: list[tuple[int, str]] = [(row[0], row[1]) for row in link.rows(schema.READ_MIGRATIONS)]
     if applied and applied[-1][0] > schema.FORMAT_VERSION:
         raise StoreTooNew(
@@ -157,10 +157,10 @@ def _bring_forward(link: Link, place: Place, *, must_exist: bool) -> None:
     _migrate(link, len(applied))
 
 
-def _create(link: Link, place: Place, store_id: int) -> None:
+def _create(link: PostgresSession, place: PostgresAddress, store_id: int) -> None:
     # One transaction: a crash leaves nothing or a whole store.
     ((exists,),) = link.rows(f"SELECT to_regnamespace('{place.schema}') IS NOT NULL")
-    meta = Meta(store_id)
+    meta = PostgresMeta(store_id)
     values = ",".join(map(str, (1, *meta.numbers(), meta.check_sum(), 0)))
     texts = [] if exists else [f"CREATE SCHEMA {place.schema}"]
     texts.append(schema.CREATE_MIGRATIONS)
@@ -169,7 +169,7 @@ def _create(link: Link, place: Place, store_id: int) -> None:
     link.run(";".join(["BEGIN", *texts, "COMMIT"]))
 
 
-def _migrate(link: Link, applied: int) -> None:
+def _migrate(link: PostgresSession, applied: int) -> None:
     if applied < schema.FORMAT_VERSION:
         link.run(";".join(["BEGIN", *_steps(applied), "COMMIT"]))
 

@@ -26,7 +26,7 @@ from duobus.storage.interface import (
     FragmentRow,
     IdBlock,
     MessagingStore,
-    Plain,
+    PlainColumns,
     SourceRow,
     StoreContents,
     StoredMessage,
@@ -39,7 +39,7 @@ from duobus.storage.postgres import commit_call as postgres_call
 from duobus.storage.postgres import rows as table_rows
 from duobus.storage.postgres import schema as postgres_schema
 from duobus.storage.postgres import verification as postgres_faults
-from duobus.storage.postgres.address import Place
+from duobus.storage.postgres.address import PostgresAddress
 from duobus.storage.postgres.reader import (
     READ_STATES,
     States,
@@ -50,9 +50,9 @@ from duobus.storage.postgres.reader import (
     records_in,
     verified,
 )
-from duobus.storage.postgres.session import VACUUM_MS_MAX, Link, Spare, failure
+from duobus.storage.postgres.session import VACUUM_MS_MAX, PostgresSession, SpareConnection, failure
 from duobus.storage.postgres.setup import open_session, prepare
-from duobus.storage.sqlite.shared_bodies import homes_of, parted, shelf_of
+from duobus.storage.sqlite.shared_bodies import body_key_of, parted, topic_keys_of
 
 #: Rows that one transaction of ``drop_entity`` deletes.
 _DROP_SLICE: Final = 20_000
@@ -77,18 +77,20 @@ class PostgresStore(MessagingStore):
 
     columns_least = 1024
 
-    def __init__(self, place: Place, store_id: int, *, must_exist: bool = False, take_over: bool = False) -> None:
+    def __init__(
+        self, place: PostgresAddress, store_id: int, *, must_exist: bool = False, take_over: bool = False
+    ) -> None:
         self._place = place
         self._store_id = store_id
         self._must_exist = must_exist
         self._take_over = take_over
-        self._link: Link | None = None
+        self._link: PostgresSession | None = None
         self._last_pid = 0
         self._failure = "the store is not open"
         #: For other threads: one reads ahead, and one vacuums, which can take long.
-        self._ahead = Spare(self._make_spare)
-        self._vacuum = Spare(self._make_spare)
-        self._meta = table_rows.Meta(store_id)
+        self._ahead = SpareConnection(self._make_spare)
+        self._vacuum = SpareConnection(self._make_spare)
+        self._meta = table_rows.PostgresMeta(store_id)
         self._belonging = NOBODYS
         #: Generation and commit that were acknowledged last; a server that lacks them has lost data.
         self._acknowledged = (0, 0)
@@ -185,7 +187,7 @@ class PostgresStore(MessagingStore):
             self._transaction("create a fragment", texts, is_telling=True, next_keys=next_keys)
         self._fragments |= {row.fragment_key: row for row in new.fragments}
         self._sources |= {row.source_key: row for row in new.sources}
-        self._homes |= homes_of(new.changed)
+        self._homes |= topic_keys_of(new.changed)
         return new.answers()
 
     def drop_entity(self, entity_id: int) -> None:
@@ -207,7 +209,7 @@ class PostgresStore(MessagingStore):
             return False
         sources = [key for key, row in self._sources.items() if row.fragment_key == fragment.fragment_key]
         room = limit
-        for key in [*sources, *map(shelf_of, sources)]:
+        for key in [*sources, *map(body_key_of, sources)]:
             before = self._meta.rows
             first, last = key << COUNT_BITS, key << COUNT_BITS | COUNT_MAX
             self._transaction("drop a fragment", (), f"-remove_slice({first},{last},{room})")
@@ -226,7 +228,7 @@ class PostgresStore(MessagingStore):
             self._shared.pop(key, None)
         del self._fragments[fragment.fragment_key]
         self._states.forget(sources)
-        self._homes = homes_of(self._sources)
+        self._homes = topic_keys_of(self._sources)
         return False
 
     def drop_source(self, entity_id: int, source_no: int, limit: int) -> bool:
@@ -335,12 +337,12 @@ class PostgresStore(MessagingStore):
         with self._operation("read messages") as link:
             return read(link, self._quarantine, self._homes, source_key, state, first_count, limit)
 
-    def load_columns(self, source_key: int, first_count: int, limit: int) -> list[Plain]:
+    def load_columns(self, source_key: int, first_count: int, limit: int) -> list[PlainColumns]:
         """Read in a session of its own, while commits go on."""
         if source_key in self._homes:
             return []
 
-        def page(link: Link) -> list[StoredMessage]:
+        def page(link: PostgresSession) -> list[StoredMessage]:
             # Verified here already; what is damaged is left to ``load``, which notes it.
             return read(link, {}, {}, source_key, None, first_count, limit)
 
@@ -404,7 +406,7 @@ class PostgresStore(MessagingStore):
         self._vacuum.end(is_hasty=self._link is not None)
         self._abandon("the store is not open")
 
-    def _read(self, link: Link) -> StoreContents:
+    def _read(self, link: PostgresSession) -> StoreContents:
         place = self.place
         link.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         self._meta = meta = meta_of(link.rows(postgres_schema.READ_META), place)
@@ -424,7 +426,7 @@ class PostgresStore(MessagingStore):
         self._sources = {row[0]: SourceRow(*row) for row in verified(rows, place, "the row of a source")}
         rows = link.rows(postgres_schema.READ_TOMBSTONES)
         stones = [Tombstone(*row) for row in verified(rows, place, "a tombstone")]
-        self._homes = homes_of(self._sources)
+        self._homes = topic_keys_of(self._sources)
         self._shared = dict(link.rows(postgres_schema.READ_TOTALS))
         self._quarantine = {}
         self._states = States(link.rows(READ_STATES))
@@ -488,21 +490,21 @@ class PostgresStore(MessagingStore):
             self._belonging = told or self._belonging
         return results
 
-    def _follow(self, meta: table_rows.Meta, added: int) -> None:
+    def _follow(self, meta: table_rows.PostgresMeta, added: int) -> None:
         self._removed += max(0, self._meta.rows + added - meta.rows)
         self._meta = meta
         self.commits += 1
 
-    def _make_spare(self) -> Link:
+    def _make_spare(self) -> PostgresSession:
         return open_session(self._place, self._store_id, is_aside=True)
 
-    def _demand_open(self) -> Link:
+    def _demand_open(self) -> PostgresSession:
         if self._link is None:
             raise StoreFailed(self._failure)
         return self._link
 
     @contextmanager
-    def _operation(self, doing: str) -> Iterator[Link]:
+    def _operation(self, doing: str) -> Iterator[PostgresSession]:
         """Lend the session; on any error close everything and let only StoreFailed out for the driver's errors."""
         link = self._demand_open()
         try:

@@ -9,7 +9,7 @@ from duobus.storage.checksums import numbers_sum, split_id
 from duobus.storage.interface import COUNT_BITS, COUNT_MAX, SOURCE_KEY_MAX
 from duobus.storage.postgres import schema as postgres_schema
 from duobus.storage.postgres.reader import copy_of, message_of
-from duobus.storage.postgres.session import Link
+from duobus.storage.postgres.session import PostgresSession
 from duobus.storage.sqlite.shared_bodies import PREFIX_BYTES
 
 _PAGE_ROWS: Final = 1000
@@ -29,7 +29,7 @@ _SIZE_OF_BODIES: Final = (
 )
 
 
-def faults(link: Link, expected_rows: int, homes: Mapping[int, int]) -> list[str]:
+def faults(link: PostgresSession, expected_rows: int, homes: Mapping[int, int]) -> list[str]:
     """Return what is wrong, in words; reads everything."""
     quarantine: dict[int, str] = {}
     number, first_id = 0, _LOWEST_ID
@@ -56,7 +56,7 @@ def faults(link: Link, expected_rows: int, homes: Mapping[int, int]) -> list[str
     return problems + _wrong_totals(link, homes)
 
 
-def _wrong_totals(link: Link, homes: Mapping[int, int]) -> list[str]:
+def _wrong_totals(link: PostgresSession, homes: Mapping[int, int]) -> list[str]:
     noted = dict(link.rows(postgres_schema.READ_TOTALS))
     problems = []
     for home in sorted(set(homes.values()) - {0}):

@@ -18,7 +18,7 @@ import apsw
 import msgspec
 
 from duobus.storage.checksums import body_sums
-from duobus.storage.interface import COUNT_BITS, COUNT_MAX, READ_BYTES_MAX, Plain
+from duobus.storage.interface import COUNT_BITS, COUNT_MAX, READ_BYTES_MAX, PlainColumns
 from duobus.storage.sqlite import schema
 
 _LENGTH_MASK: Final = (1 << schema.LENGTH_BITS) - 1
@@ -26,12 +26,12 @@ _LENGTH_MASK: Final = (1 << schema.LENGTH_BITS) - 1
 _NUMBERS: Final = msgspec.json.Decoder(list[int])
 
 
-def read(db: apsw.Connection, source_key: int, first_count: int, limit: int) -> list[Plain]:
+def read(db: apsw.Connection, source_key: int, first_count: int, limit: int) -> list[PlainColumns]:
     """Return up to ``limit`` verified messages from ``first_count`` on in stretches, as far as they are plain.
 
     It ends with the stretch that makes it READ_BYTES_MAX bytes of payload.
     """
-    stretches: list[Plain] = []
+    stretches: list[PlainColumns] = []
     size = 0
     while limit >= schema.STRETCH and size < READ_BYTES_MAX:
         found = _stretch(db, source_key, first_count)
@@ -45,7 +45,7 @@ def read(db: apsw.Connection, source_key: int, first_count: int, limit: int) -> 
     return stretches
 
 
-def _stretch(db: apsw.Connection, source_key: int, first_count: int) -> Plain | None:
+def _stretch(db: apsw.Connection, source_key: int, first_count: int) -> PlainColumns | None:
     """Return the STRETCH messages from ``first_count`` on; None when not all of them are there, plain and undamaged.
 
     Only a row that verifies may end a source, and only ``rows.MessageReader`` can tell why one is missing. So a stretch
@@ -67,7 +67,7 @@ def _stretch(db: apsw.Connection, source_key: int, first_count: int) -> Plain | 
     return verified(first_id, number, sums, marks, payloads)
 
 
-def verified(first_id: int, number: int, sums: str, marks: str, data: bytes) -> Plain | None:
+def verified(first_id: int, number: int, sums: str, marks: str, data: bytes) -> PlainColumns | None:
     """Cut payloads and hold each against its checksum; None when one is damaged, which ``load`` finds and quarantines.
 
     Args:
@@ -88,7 +88,7 @@ def verified(first_id: int, number: int, sums: str, marks: str, data: bytes) -> 
     payloads = _cut(data, [mark & _LENGTH_MASK for mark in times_and_lengths])
     if payloads is None or _sums(first_id, times, payloads) != expected:
         return None
-    return Plain(first_id & COUNT_MAX, times, payloads)
+    return PlainColumns(first_id & COUNT_MAX, times, payloads)
 
 
 def _cut(data: bytes, lengths: list[int]) -> Sequence[bytes] | None:

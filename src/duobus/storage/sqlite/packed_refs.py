@@ -33,7 +33,7 @@ COPIES_MAX: Final = 4096
 _ID_BYTES: Final = 8
 
 
-class Fold:
+class PackedBody:
     """The copies of one body.
 
     Attributes:
@@ -56,7 +56,7 @@ class Fold:
         return (*numbers, blob, numbers_sum(numbers, blob))
 
 
-class Folded:
+class PackedRefs:
     """All folded copies of a store.
 
     Attributes:
@@ -67,16 +67,16 @@ class Folded:
     __slots__ = ("bodies", "where")
 
     def __init__(self) -> None:
-        self.bodies: dict[int, Fold] = {}
+        self.bodies: dict[int, PackedBody] = {}
         self.where: dict[int, int] = {}
 
-    def add(self, bodies: Mapping[int, Fold]) -> None:
+    def add(self, bodies: Mapping[int, PackedBody]) -> None:
         """Take over new ones."""
         for body_id, fold in bodies.items():
             self.bodies[body_id] = fold
             self.where.update(dict.fromkeys(fold.copies, body_id))
 
-    def pop(self, body_id: int) -> Fold:
+    def pop(self, body_id: int) -> PackedBody:
         """Give a body away with all of its copies."""
         fold = self.bodies.pop(body_id)
         for copy_id in fold.copies:
@@ -97,7 +97,7 @@ class Folded:
         return [copy_id for copy_id in where if first_id <= copy_id <= last_id]
 
 
-class Part:
+class PutSegment:
     """Neighbours among the copies of a put, all folded or all with rows.
 
     Attributes:
@@ -147,7 +147,7 @@ def unfoldable(puts: Sequence[Put], homes: Mapping[int, int]) -> dict[int, Set[i
     return dict(found)
 
 
-def parts(put: Put, kept: Set[int] | None) -> Iterator[Part]:
+def parts(put: Put, kept: Set[int] | None) -> Iterator[PutSegment]:
     """Cut a put of copies into what is folded and what is not.
 
     Args:
@@ -158,26 +158,26 @@ def parts(put: Put, kept: Set[int] | None) -> Iterator[Part]:
     if not number:
         return
     if kept is None or origins is None or min(origins) >= 0:
-        yield Part(put, 0, number, is_folded=False)
+        yield PutSegment(put, 0, number, is_folded=False)
         return
     if max(origins) < 0 and kept.isdisjoint(origins):
-        yield Part(put, 0, number, is_folded=True)
+        yield PutSegment(put, 0, number, is_folded=True)
         return
     start = 0
     for is_folded, run in groupby(origins, lambda origin: origin < 0 and origin not in kept):
         end = start + sum(1 for _ in run)
-        yield Part(put, start, end, is_folded=is_folded)
+        yield PutSegment(put, start, end, is_folded=is_folded)
         start = end
 
 
-def read(db: apsw.Connection, quarantine: dict[int, str], homes: Mapping[int, int]) -> Folded:
+def read(db: apsw.Connection, quarantine: dict[int, str], homes: Mapping[int, int]) -> PackedRefs:
     """Return what the file has; the copies in a damaged row go to the quarantine, as far as they can be told."""
-    folded = Folded()
+    folded = PackedRefs()
     for row in list(db.execute(schema.READ_FOLDED)):
         body_id, enqueued_ms, size, blob, _ = row
         copies = _ids(len(blob) // _ID_BYTES).unpack_from(blob) if type(blob) is bytes else ()
         if _holds(row):
-            folded.add({body_id: Fold(enqueued_ms, size, copies)})
+            folded.add({body_id: PackedBody(enqueued_ms, size, copies)})
             continue
         for copy_id in copies:
             if homes.get(copy_id >> COUNT_BITS, 0) - SOURCE_KEY_MAX - 1 == body_id >> COUNT_BITS:

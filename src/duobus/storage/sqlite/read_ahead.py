@@ -7,7 +7,7 @@ from typing import Final
 
 import apsw
 
-from duobus.storage.interface import Plain
+from duobus.storage.interface import PlainColumns
 from duobus.storage.sqlite import column_pages as columns
 from duobus.storage.sqlite.file import DRIVER_ERRORS, StoreOptions, close, connect
 
@@ -41,7 +41,7 @@ class Ahead:
         with self._lock:
             self._is_open = self._options.vfs is None
 
-    def read(self, source_key: int, first_count: int, limit: int) -> list[Plain]:
+    def read(self, source_key: int, first_count: int, limit: int) -> list[PlainColumns]:
         """See ``columns.read``; nothing when the store is not open, or the driver refuses."""
         with self._lock:
             if not self._is_open:

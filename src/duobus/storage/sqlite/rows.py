@@ -21,8 +21,8 @@ from duobus.storage.checksums import (
     body_sum,
     body_sums,
     message_row_fault,
+    metadata_sums,
     numbers_sum,
-    special_sums,
     split_id,
     state_sum,
 )
@@ -46,7 +46,7 @@ _LOWEST_ID = -(1 << 63)
 _KEPT_BYTES_MAX = 2 << 20
 
 
-class Meta:
+class SqliteMeta:
     """The store's own row: what it has given out and how far it has come."""
 
     __slots__ = (
@@ -115,7 +115,7 @@ def put_values(puts: Sequence[Put]) -> list[tuple[schema.Rows, list[Any]]]:
             _add_mixed(put, first_id, ordinary, exceptional)
             continue
         if put.equal_specials is not None:
-            special += _equally_special(put, put.equal_specials, first_id)
+            special += _with_equal_metadata(put, put.equal_specials, first_id)
             continue
         n = len(put.payloads)
         flat: list[Any] = [put.enqueued_ms] * (4 * n)
@@ -146,14 +146,14 @@ def _add_mixed(put: Put, first_id: int, ordinary: list[Any], exceptional: list[A
         exceptional += (message_id, put.enqueued_ms, state, deliveries, special, payload, body, check)
 
 
-def _equally_special(put: Put, specials: list[bytes], first_id: int) -> list[Any]:
+def _with_equal_metadata(put: Put, specials: list[bytes], first_id: int) -> list[Any]:
     n = len(put.payloads)
     flat: list[Any] = [put.enqueued_ms] * (6 * n)
     flat[0::6] = range(first_id, first_id + n)
     flat[2::6] = specials
     flat[3::6] = put.payloads
     flat[4::6] = body_sums(first_id, put.enqueued_ms, put.payloads)
-    flat[5::6] = special_sums(first_id, specials)
+    flat[5::6] = metadata_sums(first_id, specials)
     return flat
 
 
@@ -187,7 +187,7 @@ def removals(removed: Sequence[tuple[int, int, int]]) -> tuple[list[tuple[int, i
     if len(singles) > 1:
         # Nothing is removed twice. If it were, a stretch with a gap could have as many ids as one without.
         singles = _without_runs(sorted(set(singles)), ranges)
-    return _joined(ranges) if len(ranges) > 1 else ranges, singles
+    return _merged(ranges) if len(ranges) > 1 else ranges, singles
 
 
 def _without_runs(singles: list[int], ranges: list[tuple[int, int]]) -> list[int]:
@@ -203,7 +203,7 @@ def _without_runs(singles: list[int], ranges: list[tuple[int, int]]) -> list[int
     return left
 
 
-def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     ranges.sort()
     joined: list[tuple[int, int]] = []
     first, last = ranges[0]
@@ -251,13 +251,13 @@ def run(db: apsw.Connection, statement: schema.Rows, values: list[Any], *, is_ke
     return changed
 
 
-def insert_meta(db: apsw.Connection, meta: Meta) -> None:
+def insert_meta(db: apsw.Connection, meta: SqliteMeta) -> None:
     """Write the store's own row for the first time."""
     numbers = meta.numbers()
     db.execute(schema.INSERT_META, (FORMAT_VERSION, *numbers, numbers_sum((FORMAT_VERSION, *numbers))))
 
 
-def update_meta(db: apsw.Connection, old: Meta, new: Meta) -> bool:
+def update_meta(db: apsw.Connection, old: SqliteMeta, new: SqliteMeta) -> bool:
     """Write the store's own row; False (nothing written) when the one on disk is not ``old``."""
     numbers = new.numbers()
     check = numbers_sum((FORMAT_VERSION, *numbers))
@@ -265,12 +265,12 @@ def update_meta(db: apsw.Connection, old: Meta, new: Meta) -> bool:
     return db.changes() == 1
 
 
-def read_meta(db: apsw.Connection, path: str, version: int = FORMAT_VERSION) -> Meta:
+def read_meta(db: apsw.Connection, path: str, version: int = FORMAT_VERSION) -> SqliteMeta:
     """Return the store's own row, verified."""
     rows = list(_verified(db, schema.READ_META, path, "the store's own row"))
     if len(rows) != 1 or rows[0][0] != version:
         raise StoreFailed(f"{path}: the store's own row is missing or damaged; restore the file")
-    return Meta(*rows[0][1:])
+    return SqliteMeta(*rows[0][1:])
 
 
 def bring_forward(db: apsw.Connection, path: str) -> None:

@@ -33,7 +33,7 @@ from duobus.storage.interface import (
 from duobus.storage.sqlite import duplicate_ids as history_rows
 from duobus.storage.sqlite import rows as table_rows
 from duobus.storage.sqlite import schema
-from duobus.storage.sqlite.packed_refs import COPIES_MAX, Fold, Folded, Part, parts, unfoldable
+from duobus.storage.sqlite.packed_refs import COPIES_MAX, PackedBody, PackedRefs, PutSegment, parts, unfoldable
 from duobus.storage.sqlite.packed_refs import write as write_folded
 
 PREFIX = Struct(">Q")
@@ -43,12 +43,12 @@ APART = 1 << 63
 _BODIES_AT_ONCE = 16
 
 
-def shelf_of(home: int) -> int:
+def body_key_of(home: int) -> int:
     """The key under which the bodies lie that the copies of a fragment share, by the key of its source 0."""
     return home - SOURCE_KEY_MAX - 1
 
 
-def homes_of(sources: Mapping[int, SourceRow]) -> dict[int, int]:
+def topic_keys_of(sources: Mapping[int, SourceRow]) -> dict[int, int]:
     """Source key of every source other than 0 to the key of source 0 of its fragment (0: it has none)."""
     homes = {row.fragment_key: row.source_key for row in sources.values() if row.source_no == 0}
     return {row.source_key: homes.get(row.fragment_key, 0) for row in sources.values() if row.source_no != 0}
@@ -65,12 +65,12 @@ class Changes:
 
     __slots__ = ("_added", "_dropped", "_folded", "_homes", "_shared", "_sizes", "_touched", "_unfolded")
 
-    def __init__(self, homes: Mapping[int, int], shared: Mapping[int, int], folded: Folded) -> None:
+    def __init__(self, homes: Mapping[int, int], shared: Mapping[int, int], folded: PackedRefs) -> None:
         self._homes = homes
         self._shared = shared
         self._folded = folded
         #: Bodies whose copies are folded now, with new ones or fewer; and those whose copies no longer are.
-        self._touched: dict[int, Fold] = {}
+        self._touched: dict[int, PackedBody] = {}
         self._unfolded: list[int] = []
         #: Id of a new body to its references and size; id of an old one to the references that it loses.
         self._added: dict[int, list[int]] = {}
@@ -98,7 +98,7 @@ class Changes:
                     written.append(self._framed(put, part, home, bodies))
         return written + list(_body_puts(bodies))
 
-    def _framed(self, put: Put, part: Part, home: int, bodies: dict[int, tuple[int, bytes]]) -> Put:
+    def _framed(self, put: Put, part: PutSegment, home: int, bodies: dict[int, tuple[int, bytes]]) -> Put:
         """A part of a put as rows."""
         payloads = []
         size = 0
@@ -111,7 +111,7 @@ class Changes:
                 payloads.append(PREFIX.pack(origin) + payload)
                 size += len(payload)
                 continue
-            body_id = shelf_of(home) << COUNT_BITS | -origin
+            body_id = body_key_of(home) << COUNT_BITS | -origin
             if body_id not in bodies:
                 bodies[body_id] = (put.enqueued_ms, payload)
                 self._added[body_id] = [0, len(payload)]
@@ -123,9 +123,9 @@ class Changes:
         framed.equal_specials = put.equal_specials
         return framed
 
-    def _fold(self, put: Put, part: Part, home: int, bodies: dict[int, tuple[int, bytes]]) -> None:
+    def _fold(self, put: Put, part: PutSegment, home: int, bodies: dict[int, tuple[int, bytes]]) -> None:
         """Note a part of a put as copies without rows."""
-        shelf = shelf_of(home) << COUNT_BITS
+        shelf = body_key_of(home) << COUNT_BITS
         size = 0
         touched = self._touched
         for copy_id, (payload, origin) in enumerate(
@@ -134,7 +134,7 @@ class Changes:
             body_id = shelf | -origin
             fold = touched.get(body_id)
             if fold is None:
-                fold = touched[body_id] = Fold(put.enqueued_ms, len(payload))
+                fold = touched[body_id] = PackedBody(put.enqueued_ms, len(payload))
                 bodies[body_id] = (put.enqueued_ms, payload)
                 size += len(payload)
             fold.copies[copy_id] = None
@@ -199,7 +199,7 @@ class Changes:
                     continue
                 (prefix,) = PREFIX.unpack(whole)
             if prefix & APART:
-                body_id = shelf_of(home) << COUNT_BITS | prefix & COUNT_MAX
+                body_id = body_key_of(home) << COUNT_BITS | prefix & COUNT_MAX
                 self._dropped[body_id] = self._dropped.get(body_id, 0) + 1
             elif isinstance(size, int):
                 self._sizes[home] = self._sizes.get(home, 0) - max(0, size - PREFIX_BYTES)
@@ -223,7 +223,7 @@ class Changes:
         for home, change in self._sizes.items():
             if home and change:
                 totals[home] = max(0, self._shared.get(home, 0) + change)
-                values += _share(shelf_of(home) << COUNT_BITS, 0, totals[home])
+                values += _share(body_key_of(home) << COUNT_BITS, 0, totals[home])
         table_rows.run(db, schema.WRITE_SHARES, values)
         number = table_rows.run(db, schema.DELETE_IDS, gone)
         table_rows.run(db, schema.DELETE_SHARE_IDS, gone)
@@ -255,7 +255,7 @@ class Changes:
             values += _share(body_id, left, size)
             return
         gone.append(body_id)
-        home = (body_id >> COUNT_BITS) - shelf_of(0)
+        home = (body_id >> COUNT_BITS) - body_key_of(0)
         self._sizes[home] = self._sizes.get(home, 0) - size
 
 
@@ -306,7 +306,7 @@ def delete(db: apsw.Connection, changes: Changes, removed: Sequence[tuple[int, i
     return number
 
 
-def unfold_all(db: apsw.Connection, changes: Changes) -> int:
+def unpack_all(db: apsw.Connection, changes: Changes) -> int:
     """Give every folded copy a row of its own, without anything else; returns how many they were."""
     values = changes.unfold(changes.folded_bodies())
     table_rows.run(db, schema.INSERT_ORDINARY, values)
@@ -338,7 +338,7 @@ def delete_sources(db: apsw.Connection, keys: Sequence[int], limit: int) -> int:
     When that was everything, the sources themselves are deleted with what belongs to them.
     """
     deleted = 0
-    for key in [*keys, *map(shelf_of, keys)]:
+    for key in [*keys, *map(body_key_of, keys)]:
         db.execute(schema.DELETE_SLICE, (*table_rows.ids(key, 0, COUNT_MAX), limit - deleted))
         deleted += db.changes()
     if deleted < limit:
@@ -362,12 +362,12 @@ def delete_slice(db: apsw.Connection, bounds: tuple[int, int], limit: int) -> It
 def totals(db: apsw.Connection, homes: Mapping[int, int], path: str) -> dict[int, int]:
     """What the copies of each fragment take up, by the key of its source 0."""
     found: dict[int, int] = {}
-    ids = [shelf_of(home) << COUNT_BITS for home in sorted(set(homes.values())) if home]
+    ids = [body_key_of(home) << COUNT_BITS for home in sorted(set(homes.values())) if home]
     for row in _rows_of(db, schema.FIND_SHARES, ids):
         if not holds(row):
             raise StoreFailed(f"{path}: the size of a topic is damaged (its checksum does not hold); restore the file")
         if row[2]:
-            found[(row[0] >> COUNT_BITS) - shelf_of(0)] = row[2]
+            found[(row[0] >> COUNT_BITS) - body_key_of(0)] = row[2]
     return found
 
 
@@ -378,7 +378,7 @@ def forget_shares(db: apsw.Connection, source_key: int) -> None:
 
 def bounds_of(home: int) -> tuple[int, int]:
     """First and last id of the bodies of a fragment."""
-    return shelf_of(home) << COUNT_BITS, shelf_of(home) << COUNT_BITS | COUNT_MAX
+    return body_key_of(home) << COUNT_BITS, body_key_of(home) << COUNT_BITS | COUNT_MAX
 
 
 def read(
@@ -477,7 +477,7 @@ class CopyReader:
         for part in (wanted, wanted[:1]):
             # What is cut short by its bytes is asked for again; the first is what is needed now.
             if wanted[0] not in self._bodies:
-                ids = [shelf_of(self._home) << COUNT_BITS | count for count in part]
+                ids = [body_key_of(self._home) << COUNT_BITS | count for count in part]
                 reader = table_rows.MessageReader(self._db, self._quarantine, max(ids), len(ids))
                 texts = schema.LOAD_BODIES.text(len(ids)), schema.LOAD_BODY_IDS.text(len(ids))
                 for body in reader.read(*texts, tuple(ids)):
@@ -500,7 +500,7 @@ def faults(db: apsw.Connection, homes: Mapping[int, int]) -> list[str]:
         ):
             (prefix,) = PREFIX.unpack(whole) if whole is not None else (0,)
             if prefix & APART:
-                body_id = shelf_of(home) << COUNT_BITS | prefix & COUNT_MAX
+                body_id = body_key_of(home) << COUNT_BITS | prefix & COUNT_MAX
                 found[body_id] = found.get(body_id, 0) + 1
             elif row_id is not None:
                 sums[home] = sums.get(home, 0) + size - PREFIX_BYTES

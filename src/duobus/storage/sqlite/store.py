@@ -27,7 +27,7 @@ from duobus.storage.interface import (
     FragmentRow,
     IdBlock,
     MessagingStore,
-    Plain,
+    PlainColumns,
     SourceRow,
     StoreContents,
     StoredMessage,
@@ -55,7 +55,7 @@ from duobus.storage.sqlite.file import (
 )
 from duobus.storage.sqlite.log_watch import LogWatch
 from duobus.storage.sqlite.read_ahead import Ahead
-from duobus.storage.switch_interval import turns_for
+from duobus.storage.switch_interval import switch_interval_for
 
 # Which states of which sources have rows, found in as many steps as there are such pairs.
 #
@@ -120,14 +120,14 @@ class SqliteStore(MessagingStore):
         self._aside_failure: str | None = None
         # A third one.
         self._ahead = Ahead(path, self._options)
-        self._meta = table_rows.Meta(store_id)
+        self._meta = table_rows.SqliteMeta(store_id)
         self._next_meta = self._meta  # what it becomes when the running transaction is through
         self._fragments: dict[int, FragmentRow] = {}
         self._sources: dict[int, SourceRow] = {}
         #: Of topics: see ``bodies.homes_of``, what their copies take up, and those without rows.
         self._homes: dict[int, int] = {}
         self._shared: dict[int, int] = {}
-        self._folded = folded.Folded()
+        self._folded = folded.PackedRefs()
         self._quarantine: dict[int, str] = {}
         self._belonging = NOBODYS
         #: Transactions committed since the object was made; lets a checkpoint thread see whether there is work.
@@ -208,7 +208,7 @@ class SqliteStore(MessagingStore):
                 self._advance(db, next_fragment_key=new.next_fragment_key, next_source_key=new.next_source_key)
         self._fragments |= {row.fragment_key: row for row in new.fragments}
         self._sources |= {row.source_key: row for row in new.sources}
-        self._homes |= bodies.homes_of(new.changed)
+        self._homes |= bodies.topic_keys_of(new.changed)
         return new.answers()
 
     def drop_entity(self, entity_id: int) -> None:
@@ -236,7 +236,7 @@ class SqliteStore(MessagingStore):
             del self._sources[key]
             self._shared.pop(key, None)
         del self._fragments[fragment.fragment_key]
-        self._homes = bodies.homes_of(self._sources)
+        self._homes = bodies.topic_keys_of(self._sources)
         return False
 
     def drop_source(self, entity_id: int, source_no: int, limit: int) -> bool:
@@ -265,7 +265,7 @@ class SqliteStore(MessagingStore):
 
     def commit(self, batch: CommitBatch) -> None:
         """Write ``batch`` in one transaction; nearly all values are bound and summed before it begins."""
-        with turns_for(batch):
+        with switch_interval_for(batch):
             self._commit(batch)
 
     def _commit(self, batch: CommitBatch) -> None:
@@ -325,7 +325,7 @@ class SqliteStore(MessagingStore):
         with self._operation("read messages") as db:
             return bodies.read(db, self._quarantine, self._homes, source_key, None, first_count, limit)
 
-    def load_columns(self, source_key: int, first_count: int, limit: int) -> list[Plain]:
+    def load_columns(self, source_key: int, first_count: int, limit: int) -> list[PlainColumns]:
         """Read on a connection of its own, while commits go on; see ``columns.read``."""
         return [] if source_key in self._homes else self._ahead.read(source_key, first_count, limit)
 
@@ -459,7 +459,7 @@ class SqliteStore(MessagingStore):
         self._belonging = table_rows.read_belonging(db, self._path)
         self._fragments = {row.fragment_key: row for row in table_rows.read_fragments(db, self._path)}
         self._sources = {row.source_key: row for row in table_rows.read_sources(db, self._path)}
-        self._homes = bodies.homes_of(self._sources)
+        self._homes = bodies.topic_keys_of(self._sources)
         self._shared = bodies.totals(db, self._homes, self._path)
         self._quarantine = {}
         self._folded = folded.read(db, self._quarantine, self._homes)
@@ -487,7 +487,7 @@ class SqliteStore(MessagingStore):
         with db:
             db.execute(schema.CREATE)
             db.execute(f"PRAGMA user_version={FORMAT_VERSION}")
-            table_rows.insert_meta(db, table_rows.Meta(self._store_id))
+            table_rows.insert_meta(db, table_rows.SqliteMeta(self._store_id))
 
     def _unfold(self, source_key: int | None = None) -> None:
         """Give every copy a row of its own, for those who look for rows (of one source)."""
@@ -495,7 +495,7 @@ class SqliteStore(MessagingStore):
         if self._folded.where and (source_key is None or source_key in self._homes):
             copies = bodies.Changes(self._homes, self._shared, self._folded)
             with self._transaction("unfold copies") as db:
-                rows = self._meta.rows + bodies.unfold_all(db, copies)
+                rows = self._meta.rows + bodies.unpack_all(db, copies)
                 self._advance(db, rows=rows, probes=self._meta.probes + 1)
 
     def _advance(
@@ -512,7 +512,7 @@ class SqliteStore(MessagingStore):
     ) -> None:
         """Write the store's own row, the last step of every transaction; None leaves a number as it is."""
         old = self._meta
-        new = table_rows.Meta(
+        new = table_rows.SqliteMeta(
             old.store_id,
             old.generation if generation is None else generation,
             old.last_commit_no if last_commit_no is None else last_commit_no,

@@ -19,7 +19,7 @@ TELLS: Final = "com.duobus:tell-available"
 _TOLD_MAX: Final = (1 << 31) - 1
 
 
-class BranchLink(OutgoingLink):
+class CountingLink(OutgoingLink):
     """One link on which another server receives in the name of its client."""
 
     __slots__ = ("_has_told", "_lender")

@@ -16,7 +16,7 @@ _ENTITY_TYPES: Final = {QUEUE: Int(0), TOPIC: Int(1), SUBSCRIPTION: Int(2)}
 ADDRESS_MAX: Final = 1024
 
 
-def essence(remote: Attach) -> Attach:
+def summarize_attach(remote: Attach) -> Attach:
     """What is looked at later; the rest of an attach may be large, and nobody needs it any more."""
     addresses = [getattr(terminus, "address", None) for terminus in (remote.source, remote.target)]
     source, target = (address if is_short(address) else None for address in addresses)

@@ -290,7 +290,7 @@ class IncomingLink(Mailbox):
             ServiceBusError: A message of it cannot be taken.
         """
         take = take_session_apart if self.queue.description.requires_session else take_apart
-        parts = parts_of(payload, take, self._ids) if is_batch else [take(payload, self._ids)]
+        parts = runs_of(payload, take, self._ids) if is_batch else [take(payload, self._ids)]
         limit = self.queue.description.max_message_size_bytes
         is_large = len(payload) > limit
         for part in parts:
@@ -381,7 +381,7 @@ class IncomingLink(Mailbox):
         self._is_stopping = True
 
 
-def parts_of(
+def runs_of(
     payload: bytes, take: Callable[[bytes, MessageIds | None], Incoming], ids: MessageIds | None = None
 ) -> list[Incoming]:
     """The messages of a batch transfer, each taken apart, and with an id if there are ``ids``."""

@@ -13,17 +13,17 @@ from duobus.broker import (
     MAIN,
     FragmentHandle,
     Queue,
+    QueuedMessage,
     SessionReceiver,
     SettleBatch,
     SettleDetail,
-    Slot,
     Subscription,
     lock_lost,
 )
 from duobus.errors import MessageLockLost, NotAllowed, NotImplementedYet, ServiceBusError
 from duobus.gateway.amqp.entity_status import demand_receiving
 from duobus.gateway.amqp.mapping import CopyHeadMaker, HeadMaker
-from duobus.gateway.amqp.pacing import REST_S, Pace
+from duobus.gateway.amqp.pacing import REST_S, SlowStart
 from duobus.model.batches import DeliveryBatch, Mailbox
 from duobus.model.metering import EMPTY_RECEIVE, OPERATION_BYTES, RECEIVE, SETTLE, operations_of
 
@@ -105,7 +105,7 @@ class OutgoingLink(Mailbox):
         # Batches that credit was lent for but that are not on the wire yet: (batch, offset of the first unsent).
         self._unsent: list[tuple[DeliveryBatch, int]] = []
         self._unsent_number = 0
-        self._pace = Pace()
+        self._pace = SlowStart()
         # More will be asked for in a moment; or never again.
         self._rests = self._is_over = False
         self.owed = 0
@@ -299,7 +299,7 @@ class OutgoingLink(Mailbox):
                 self._ask_on()
         self._answer_drain()
 
-    def _write(self, batch: DeliveryBatch, slots: list[Slot], first_lock: int) -> None:
+    def _write(self, batch: DeliveryBatch, slots: list[QueuedMessage], first_lock: int) -> None:
         handle: FragmentHandle = batch.fragment
         heads, payloads = self._heads.heads(slots, handle.number, batch.prefix, first_lock, batch.locked_until_ms)
         first_id = self.link.send_run(batch.prefix, first_lock, heads, payloads, self.is_removing)
@@ -473,7 +473,7 @@ def write_outcome(session: Session, ranges: list[tuple[int, int]], state: Delive
     session.disposition(False, first & 0xFFFFFFFF, last & 0xFFFFFFFF, state, True)
 
 
-def _fitting(slots: list[Slot], offset: int, number: int) -> int:
+def _fitting(slots: list[QueuedMessage], offset: int, number: int) -> int:
     """How many of these slots, at least one, have WRITTEN_BYTES together."""
     size = 0
     for index in range(offset, offset + number):

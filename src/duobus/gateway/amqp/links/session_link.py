@@ -6,13 +6,13 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from duobus.amqp import ATTACHED, DeliveryState, Link, Rejected, Source, Target
-from duobus.broker import Holder, Queue, SessionReceiver, SettleBatch, session_lock_lost
+from duobus.broker import Queue, SessionHolder, SessionReceiver, SettleBatch, session_lock_lost
 from duobus.codec import Described, Symbol, ULong
 from duobus.errors import ArgumentInvalid, OperationTimeout, ServiceBusError
 from duobus.gateway.amqp.entity_status import demand_receiving
 from duobus.gateway.amqp.links.essence import about_entity
 from duobus.gateway.amqp.links.outgoing_link import COUNTED_FROM, OutgoingLink
-from duobus.gateway.amqp.links.session_writer import leave, outlet_of
+from duobus.gateway.amqp.links.session_writer import leave, session_writer_of
 from duobus.gateway.amqp.mapping import ID_LENGTH_MAX
 from duobus.model.batches import DeliveryBatch
 
@@ -186,7 +186,7 @@ class PendingSession:
             self.queue.acceptor.leave(self)
 
 
-class SessionLink(OutgoingLink, Holder):
+class SessionLink(OutgoingLink, SessionHolder):
     """One link on which a client receives the messages of one session, as long as it holds its lock."""
 
     __slots__ = ("_outlet", "receiver")
@@ -202,7 +202,7 @@ class SessionLink(OutgoingLink, Holder):
         deliveries: Deliveries,
     ) -> None:
         self.receiver = receiver
-        self._outlet = outlet_of(peer, link.session, queue, deliveries)
+        self._outlet = session_writer_of(peer, link.session, queue, deliveries)
         super().__init__(
             peer,
             link,

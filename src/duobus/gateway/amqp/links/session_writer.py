@@ -11,12 +11,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from duobus.amqp import ACCEPTED, DeliveryState, Rejected, Session, send_shared
-from duobus.broker import COMPLETE, Outlet, Queue, SettleBatch, Subscription, TurnBatch, lock_lost
+from duobus.broker import COMPLETE, Queue, SessionDeliveryBatch, SessionGroup, SettleBatch, Subscription, lock_lost
 from duobus.errors import MessageLockLost
 from duobus.gateway.amqp.deliveries import Stretch, split
 from duobus.gateway.amqp.links.outgoing_link import WRITTEN_BYTES, write_outcome
 from duobus.gateway.amqp.mapping import CopyHeadMaker, HeadMaker
-from duobus.gateway.amqp.pacing import Pace
+from duobus.gateway.amqp.pacing import SlowStart
 from duobus.model.metering import OPERATION_BYTES, RECEIVE, SETTLE, operations_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _PAYLOAD: Final = attrgetter("payload")
 
 
-class _Letter:
+class _WriteBuffer:
     """What is written in one go: messages of any number of fragments and links.
 
     Attributes:
@@ -50,12 +50,12 @@ class _Letter:
         self.links: list[tuple[Link, int]] = []
         self.endpoints: list[SessionLink] = []
         self.untils: list[int] = []
-        self.runs: list[tuple[TurnBatch, int, int]] = []
+        self.runs: list[tuple[SessionDeliveryBatch, int, int]] = []
         self.heads: list[bytes] = []
         self.payloads: list[bytes] = []
         self.number = 0
 
-    def add(self, maker: HeadMaker, batch: TurnBatch, start: int, end: int) -> None:
+    def add(self, maker: HeadMaker, batch: SessionDeliveryBatch, start: int, end: int) -> None:
         """Add these messages of a batch; their links, endpoints and ends of locks are there already."""
         many = end - start
         if not many:
@@ -69,7 +69,7 @@ class _Letter:
         self.number += many
 
 
-class SessionOutlet(Outlet):
+class SessionWriter(SessionGroup):
     """What the links of one AMQP session that hold sessions of one queue share.
 
     Attributes:
@@ -105,7 +105,7 @@ class SessionOutlet(Outlet):
         self._owing: set[SessionLink] | None = None
         self.queue = queue
         self.links = 0
-        self.pace = Pace()
+        self.pace = SlowStart()
         self.entity_changed()
 
     def entity_changed(self) -> None:
@@ -126,7 +126,7 @@ class SessionOutlet(Outlet):
         outcomes = [item for item in released if isinstance(item, SettleBatch)]
         if outcomes:
             self._answer(outcomes)
-        batches = [item for item in released if isinstance(item, TurnBatch)]
+        batches = [item for item in released if isinstance(item, SessionDeliveryBatch)]
         if batches:
             batches = self._write_all(batches)
         if batches:
@@ -140,13 +140,13 @@ class SessionOutlet(Outlet):
 
     # -- deliveries ---------------------------------------------------------------------------------------------
 
-    def _write_all(self, batches: list[TurnBatch]) -> list[TurnBatch]:
+    def _write_all(self, batches: list[SessionDeliveryBatch]) -> list[SessionDeliveryBatch]:
         """Write what is as usual; what has to wait for anything but the socket waits at its link.
 
         Returns:
             What the socket has no room for.
         """
-        letter = _Letter()
+        letter = _WriteBuffer()
         for index, batch in enumerate(batches):
             slots = batch.slots
             # So many at a time, then the output's size is looked at again.
@@ -184,7 +184,7 @@ class SessionOutlet(Outlet):
         self._post(letter)
         return []
 
-    def _post(self, letter: _Letter) -> None:
+    def _post(self, letter: _WriteBuffer) -> None:
         """Write the messages of a letter in one go, and empty it."""
         number = letter.number
         if not number:
@@ -209,7 +209,7 @@ class SessionOutlet(Outlet):
         """Leave what waits for the socket to the links whose it is: one of them goes, and takes its own along."""
         ready, self.ready = self.ready, []
         for item in ready:
-            if not isinstance(item, TurnBatch):
+            if not isinstance(item, SessionDeliveryBatch):
                 self.ready.append(item)
                 continue
             at = 0
@@ -307,16 +307,16 @@ def _stretches_of(command: SettleBatch) -> list[tuple[DeliveryRun, int, int, int
     ]
 
 
-def outlet_of(peer: Peer, session: Session, queue: Queue, deliveries: Deliveries) -> SessionOutlet:
+def session_writer_of(peer: Peer, session: Session, queue: Queue, deliveries: Deliveries) -> SessionWriter:
     """The outlet of an AMQP session for a queue, for one link more."""
     outlet = deliveries.outlets.get(queue)
     if outlet is None:
-        outlet = deliveries.outlets[queue] = SessionOutlet(peer, session, queue, deliveries)
+        outlet = deliveries.outlets[queue] = SessionWriter(peer, session, queue, deliveries)
     outlet.links += 1
     return outlet
 
 
-def leave(outlet: SessionOutlet, deliveries: Deliveries) -> None:
+def leave(outlet: SessionWriter, deliveries: Deliveries) -> None:
     """One of its links is gone."""
     outlet.links -= 1
     if not outlet.links:

@@ -12,7 +12,7 @@ from duobus.gateway.amqp.management.request_node import Request, RequestLink, Re
 from duobus.model.address import PATH_LENGTH_MAX, Address, not_found, parse_address
 
 if TYPE_CHECKING:
-    from duobus.cluster.router import NotPassing
+    from duobus.cluster.router import LocalRouter
 
 CBS = "$cbs"
 
@@ -77,7 +77,7 @@ class CbsNode(RequestNode):
         self.reply(request, {"status-code": Int(202), "status-description": "Accepted"}, None)
 
 
-def demand_entity(audience: str, home: Namespace, passing: NotPassing) -> None:
+def demand_entity(audience: str, home: Namespace, passing: LocalRouter) -> None:
     """Raise EntityNotFound when an audience names an entity that neither this server nor another one has.
 
     Sub-queues and ``$management`` are there with what they belong to; so is everything for the whole namespace.

@@ -16,10 +16,10 @@ from duobus.broker import (
     MAIN,
     FragmentHandle,
     Queue,
+    QueuedMessage,
     SessionReceiver,
     SettleBatch,
     SettleDetail,
-    Slot,
     lock_lost,
     session_lock_lost,
 )
@@ -42,7 +42,7 @@ from duobus.gateway.amqp.management import clearing, rule_operations, scheduling
 from duobus.gateway.amqp.management.request_node import Request, RequestLink, RequestNode
 from duobus.gateway.amqp.management.scheduling import NUMBERS_MAX, numbers_of
 from duobus.gateway.amqp.mapping import HeadMaker
-from duobus.gateway.result_waiter import Waiting
+from duobus.gateway.result_waiter import ResultWaiter
 from duobus.model.address import Address
 from duobus.model.batches import DeliveryBatch
 from duobus.model.descriptions import Right
@@ -218,7 +218,7 @@ class ManagementNode(RequestNode):
         return 200, {"expirations": Array(Timestamp, until)}
 
     async def _update_disposition(self, body: dict[Any, Any]) -> Answer:
-        waiting = Waiting()
+        waiting = ResultWaiter()
         commands = self._settlements(body, waiting)
         for command in commands:
             self.queue.settle(command)
@@ -229,7 +229,7 @@ class ManagementNode(RequestNode):
         self.peer.meter(self.queue, SETTLE, number, 0, number, self.address.sub_queue)
         return 200, None
 
-    def _settlements(self, body: dict[Any, Any], reply: Waiting | None) -> list[SettleBatch]:
+    def _settlements(self, body: dict[Any, Any], reply: ResultWaiter | None) -> list[SettleBatch]:
         """The commands that a disposition by token asks for, one per fragment."""
         status = body.get("disposition-status")
         outcome = _DISPOSITIONS.get(status) if isinstance(status, str) else None
@@ -307,7 +307,7 @@ class ManagementNode(RequestNode):
         state = body.get("session-state")
         if state is not None and not isinstance(state, bytes):
             raise ArgumentInvalid("'session-state' must be binary, or null to clear it.")
-        waiting = Waiting()
+        waiting = ResultWaiter()
         # Empty is none: Go sends that for nil (contract chapter E, 10).
         self.queue.set_session_state(holder.handle, holder.lock, state or None, waiting)
         (command,) = await waiting.results(1)
@@ -370,7 +370,7 @@ class ManagementNode(RequestNode):
         holder = self._demand_holder(body) if self._needs_session else None
         order: dict[int, dict[str, Any]] = {}
         if mode == 0:
-            waiting = Waiting()
+            waiting = ResultWaiter()
             expected = self.queue.remove_deferred(self.address.sub_queue, numbers, waiting, holder)
             for command in await waiting.results(expected):
                 if command.error is not None:
@@ -463,5 +463,5 @@ def _text(body: dict[Any, Any], name: str) -> str | None:
     return None if value is None else str(value)
 
 
-def _number(handle: FragmentHandle, slot: Slot) -> int:
+def _number(handle: FragmentHandle, slot: QueuedMessage) -> int:
     return handle.number << COUNT_BITS | slot.count

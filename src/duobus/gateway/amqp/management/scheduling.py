@@ -9,7 +9,7 @@ from duobus.broker import COUNT_BITS
 from duobus.codec import Array
 from duobus.errors import ArgumentInvalid, MessageTooLarge, NotAllowed
 from duobus.gateway.amqp.mapping import take_apart
-from duobus.gateway.result_waiter import Waiting
+from duobus.gateway.result_waiter import ResultWaiter
 from duobus.model.batches import SendBatch
 from duobus.model.metering import PING, SEND, operations_of
 
@@ -26,7 +26,7 @@ NOTHING: Final = 0
 
 async def schedule(node: ManagementNode, body: dict[Any, Any]) -> Answer:
     """Store messages that come out at their time, and tell their sequence numbers."""
-    waiting = Waiting()
+    waiting = ResultWaiter()
     batch, places = _batch(node, body, waiting)
     queue = node.queue
     queue.send(batch)
@@ -47,7 +47,7 @@ def join_schedule(node: ManagementNode, body: dict[Any, Any], txn_id: bytes) -> 
     Raises:
         ServiceBusError: It cannot be part of it.
     """
-    waiting = Waiting()
+    waiting = ResultWaiter()
     batch, places = _batch(node, body, waiting)
     if batch.ping:
         node.peer.transactions.find(txn_id)  # There has to be one, although nothing becomes part of it.
@@ -74,7 +74,7 @@ def _numbered(fragment_number: int, counts: range | list[int], places: list[int 
     return 200, {"sequence-numbers": Array(int, numbers)}
 
 
-def _batch(node: ManagementNode, body: dict[Any, Any], reply: Waiting) -> tuple[SendBatch, list[int | None]]:
+def _batch(node: ManagementNode, body: dict[Any, Any], reply: ResultWaiter) -> tuple[SendBatch, list[int | None]]:
     """The messages of a request, all or none of them, and where in that each of them stands.
 
     Pings stand nowhere, as they are never kept (PN13); when there is nothing else they prove that the entity can store.
@@ -116,7 +116,7 @@ def _batch(node: ManagementNode, body: dict[Any, Any], reply: Waiting) -> tuple[
 
 async def cancel(node: ManagementNode, body: dict[Any, Any]) -> Answer:
     """Remove scheduled messages by number, all of a fragment or none."""
-    waiting = Waiting()
+    waiting = ResultWaiter()
     expected = node.queue.cancel_scheduled(numbers_of(body), waiting)
     for command in await waiting.results(expected):
         if command.error is not None:

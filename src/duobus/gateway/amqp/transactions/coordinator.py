@@ -36,7 +36,7 @@ from duobus.errors import (
     TransactionTimedOut,
     Undecodable,
 )
-from duobus.gateway.amqp.transactions.transactions import Open
+from duobus.gateway.amqp.transactions.transactions import OpenTransaction
 from duobus.model.batches import Mailbox
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Discharge:
 
     __slots__ = ("delivery_id", "entry", "size", "until_ms")
 
-    def __init__(self, entry: Open, delivery_id: int | None, size: int, until_ms: int) -> None:
+    def __init__(self, entry: OpenTransaction, delivery_id: int | None, size: int, until_ms: int) -> None:
         self.entry = entry
         self.delivery_id = delivery_id
         self.size = size
@@ -91,7 +91,7 @@ class CoordinatorLink(Mailbox):
         # Those among them that were not given up.
         self._under_way: dict[Group, None] = {}
         # What other servers have not answered yet.
-        self._far: dict[Open, int | None] = {}
+        self._far: dict[OpenTransaction, int | None] = {}
 
     @property
     def owes(self) -> bool:
@@ -170,7 +170,7 @@ class CoordinatorLink(Mailbox):
             raise Undecodable(f"The name of a transaction is a binary of {NAME_MAX} bytes at most.")
         return name
 
-    def _answered(self, entry: Open, state: DeliveryState | ServiceBusError | None) -> None:
+    def _answered(self, entry: OpenTransaction, state: DeliveryState | ServiceBusError | None) -> None:
         """The server that does a transaction has answered its discharge, or never will."""
         delivery_id = self._far.pop(entry, None)
         if entry.far is not None:
@@ -190,7 +190,7 @@ class CoordinatorLink(Mailbox):
             self._rest()
         self._peer.write_soon()
 
-    def _commit(self, entry: Open, delivery_id: int | None) -> None:
+    def _commit(self, entry: OpenTransaction, delivery_id: int | None) -> None:
         peer = self._peer
         group = Group(entry.transaction.take(), self)
         size = peer.transactions.let_go(entry)

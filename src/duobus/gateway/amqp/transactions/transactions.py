@@ -27,7 +27,7 @@ from duobus.model.metering import OPERATION_BYTES, SEND, SETTLE, operations_of
 
 if TYPE_CHECKING:
     from duobus.amqp import WorkDropped
-    from duobus.cluster.proxy.coordinator import FarCoordinator, FarTransaction
+    from duobus.cluster.proxy.coordinator import RemoteCoordinator, RemoteTransaction
     from duobus.gateway.amqp.deliveries import Deliveries, DeliveryRun
     from duobus.gateway.amqp.links.outgoing_link import OutgoingLink
     from duobus.gateway.amqp.peer import Peer
@@ -44,7 +44,7 @@ KEPT_BYTES_MAX: Final = 32 << 20
 _ID_BYTES = 16
 
 
-class Open:
+class OpenTransaction:
     """A transaction that is not discharged, with what its connection needs to know of it.
 
     Attributes:
@@ -65,7 +65,7 @@ class Open:
         self.size = 0
         self.named: list[tuple[Deliveries, int, int]] = []
         self.dead_letters: dict[SettleBatch, int] = {}
-        self.far: FarTransaction | None = None
+        self.far: RemoteTransaction | None = None
         self.far_path: str | None = None
 
     def give_up(self) -> None:
@@ -83,7 +83,7 @@ class Transactions:
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
         self._coordinators: dict[CoordinatorLink, None] = {}
-        self._open: dict[bytes, Open] = {}
+        self._open: dict[bytes, OpenTransaction] = {}
         self._kept = 0
 
     def declare(self, coordinator: CoordinatorLink, name: bytes | None = None) -> bytes:
@@ -105,10 +105,10 @@ class Transactions:
             del self._open[over]
         door = self._peer.door
         name = name or door.entropy.token(_ID_BYTES)
-        self._open[name] = Open(Transaction(name, door.clock.monotonic_ms() + TRANSACTION_MS), coordinator)
+        self._open[name] = OpenTransaction(Transaction(name, door.clock.monotonic_ms() + TRANSACTION_MS), coordinator)
         return name
 
-    def take(self, name: bytes) -> Open:
+    def take(self, name: bytes) -> OpenTransaction:
         """Take a transaction out, to discharge it.
 
         Raises:
@@ -118,7 +118,7 @@ class Transactions:
         del self._open[name]
         return found
 
-    def find(self, name: bytes) -> Open:
+    def find(self, name: bytes) -> OpenTransaction:
         """The open transaction of this name.
 
         Raises:
@@ -143,7 +143,7 @@ class Transactions:
 
     # -- work on entities of other servers -----------------------------------------------------------------------
 
-    def join(self, name: bytes, coordinator: FarCoordinator | None, path: str | None) -> FarTransaction:
+    def join(self, name: bytes, coordinator: RemoteCoordinator | None, path: str | None) -> RemoteTransaction:
         """Have a transaction done by the server of an entity, if it is not yet.
 
         Raises:
@@ -278,7 +278,7 @@ class Transactions:
 
     # -- what it holds ------------------------------------------------------------------------------------------
 
-    def _keep(self, entry: Open, size: int) -> None:
+    def _keep(self, entry: OpenTransaction, size: int) -> None:
         """Count bytes of a transaction in the server's budget, before it takes them."""
         with _Dooming(self, entry):
             if entry.far is not None:
@@ -293,7 +293,7 @@ class Transactions:
             self._kept += size
             entry.size += size
 
-    def let_go(self, entry: Open) -> int:
+    def let_go(self, entry: OpenTransaction) -> int:
         """A transaction holds nothing any more; returns how many bytes it did."""
         size, entry.size = entry.size, 0
         self._kept -= size
@@ -329,7 +329,7 @@ class Transactions:
         """A coordinator link is gone, and nothing of it is under way any more: it needs no look at the clock."""
         self._coordinators.pop(coordinator, None)
 
-    def committed(self, entry: Open, work: list[Run | SettleBatch | CancelScheduled]) -> None:
+    def committed(self, entry: OpenTransaction, work: list[Run | SettleBatch | CancelScheduled]) -> None:
         """What a transaction did is durable: its deliveries are settled, and its operations count."""
         for deliveries, first, last in entry.named:
             deliveries.settle(first, last)
@@ -352,7 +352,7 @@ class _Dooming:
 
     __slots__ = ("_entry", "_transactions")
 
-    def __init__(self, transactions: Transactions, entry: Open) -> None:
+    def __init__(self, transactions: Transactions, entry: OpenTransaction) -> None:
         self._transactions = transactions
         self._entry = entry
 

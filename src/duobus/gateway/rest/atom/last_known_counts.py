@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from duobus.broker import Queue, last_access_ms, transfer_message_count
-from duobus.gateway.rest.atom.xml.runtime_info import AVAILABLE, LIMITED, Numbers
+from duobus.gateway.rest.atom.xml.runtime_info import AVAILABLE, LIMITED, RuntimeInfo
 from duobus.model.descriptions import TOPIC
 
 
-class LastNumbers:
+class LastKnownCounts:
     """Reads numbers, and keeps what it has read of each fragment until its queue is deleted."""
 
     __slots__ = ("_known",)
@@ -16,7 +16,7 @@ class LastNumbers:
         # Entity id to (numbers, bytes) per fragment number: as many as there are fragments, in the worst case.
         self._known: dict[int, dict[int, tuple[list[int], int]]] = {}
 
-    def of(self, queue: Queue) -> Numbers:
+    def of(self, queue: Queue) -> RuntimeInfo:
         """What is in a queue now; of a fragment that is away what was read last, and it says so."""
         known = self._known.setdefault(queue.entity_id, {})
         for handle in queue.fragments:
@@ -30,7 +30,7 @@ class LastNumbers:
             size += part
         active, dead, transfer_dead, deferred, scheduled = totals
         is_whole = all(handle.online for handle in queue.fragments)
-        return Numbers(
+        return RuntimeInfo(
             active + deferred,
             dead,
             scheduled,

@@ -12,7 +12,7 @@ from duobus.model.address import check_entity_name, decode_percent
 _SCHEMES: Final = frozenset({"sb", "amqp", "amqps", "http", "https"})
 
 
-class Place:
+class RequestOrigin:
     """The authority of one request.
 
     Attributes:

@@ -17,30 +17,30 @@ from duobus.auth.authorizer import NamespaceRules
 from duobus.broker import (
     DEAD_LETTER,
     MAIN,
-    CopySlot,
     FragmentHandle,
     Namespace,
     Queue,
+    QueuedCopy,
+    QueuedMessage,
     ScaleUnit,
-    Slot,
     kind_of,
     string_key,
 )
-from duobus.broker.dead_letters import Burial, Desk, Moved, bury, look, number_of
+from duobus.broker.dead_letters import DeadLetterRestore, DeadLetterService, MoveResult, number_of, restore, search
 from duobus.errors import ArgumentInvalid, EntityDisabled, NotAllowed, ServerBusy
 from duobus.gateway.rest.authorization import Guard
 from duobus.gateway.rest.dead_letters.request import BURY, LIST, PURGE, SEND, Item, Order
-from duobus.gateway.rest.request_bodies import BodyRoom, read_body
+from duobus.gateway.rest.request_bodies import BodyBudget, read_body
 from duobus.gateway.rest.request_target import Target
-from duobus.gateway.result_waiter import Waiting
+from duobus.gateway.result_waiter import ResultWaiter
 from duobus.model import metering
 from duobus.model.address import Address, parse_address
 from duobus.model.batches import SendBatch
 from duobus.model.descriptions import ACTIVE, RECEIVE_DISABLED, Right
 from duobus.model.json.messages import form_of
-from duobus.model.json.repair import revived
+from duobus.model.json.repair import resendable
 from duobus.model.json.values import time_text
-from duobus.model.metadata import Special
+from duobus.model.metadata import MessageMetadata
 from duobus.model.metering import PEEK, SETTLE, operations_of
 from duobus.model.ping import is_ping
 
@@ -56,7 +56,7 @@ Meter = Callable[[str, str, str, int, int, int, str], None]
 _LOOK: Final = 1
 
 
-class DeskMeter:
+class DeadLetterMeter:
     """Counts the operations of one order.
 
     Args:
@@ -108,21 +108,21 @@ _OTHER_TOKEN: Final = "ServiceBusSupplementaryAuthorization"
 T = TypeVar("T")
 
 
-def is_for_desk(method: str, target: Target) -> bool:
+def is_dead_letter_request(method: str, target: Target) -> bool:
     """Whether a request is for the desk; as the name of a subscription or rule the segment is a name."""
     lower = target.lower
     return method == "POST" and len(lower) > 1 and lower[-1] == SEGMENT and lower[-2] not in ("subscriptions", "rules")
 
 
-class DeskDoor:
+class DeadLetterEndpoint:
     """Answers requests to the desk."""
 
-    def __init__(self, unit: ScaleUnit, guard: Guard, room: BodyRoom, meter: Meter) -> None:
+    def __init__(self, unit: ScaleUnit, guard: Guard, room: BodyBudget, meter: Meter) -> None:
         self._meter = meter
         self._unit = unit
         self._guard = guard
         self._room = room
-        self._desk = Desk(unit)
+        self._desk = DeadLetterService(unit)
         self._running: set[asyncio.Task[Any]] = set()
 
     async def close(self) -> None:
@@ -153,7 +153,9 @@ class DeskDoor:
             queue = home.resolve(address)
             if queue.kind == "topic" and order.action != SEND:
                 raise NotAllowed(f"The topic '{queue.path}' has no messages. Name a subscription.")
-            found = await self._finished(self._work(order, queue, address, home, DeskMeter(self._meter, queue, key)))
+            found = await self._finished(
+                self._work(order, queue, address, home, DeadLetterMeter(self._meter, queue, key))
+            )
         finally:
             self._room.give(len(body))
         return web.Response(body=msgspec.json.encode(found), content_type="application/json")
@@ -185,7 +187,7 @@ class DeskDoor:
         return await asyncio.shield(task)
 
     async def _work(
-        self, order: Order, queue: Queue, address: Address, home: Namespace, meter: DeskMeter
+        self, order: Order, queue: Queue, address: Address, home: Namespace, meter: DeadLetterMeter
     ) -> dict[str, Any]:
         if order.action == BURY:
             return await self._bury(order, queue, address, home, meter)
@@ -194,7 +196,7 @@ class DeskDoor:
         query = order.query(self._unit.now_ms())
         query.limit = min(query.limit, self._desk.limit_of(queue, order.to))
         is_chunk = order.action != LIST
-        looked = await look(queue, address.sub_queue, query, one_fragment=is_chunk)
+        looked = await search(queue, address.sub_queue, query, one_fragment=is_chunk)
         answer: dict[str, Any] = {
             "action": order.action,
             "examined": looked.examined,
@@ -220,12 +222,12 @@ class DeskDoor:
         return answer | _told(moved)
 
     async def _bury(
-        self, order: Order, queue: Queue, address: Address, home: Namespace, meter: DeskMeter
+        self, order: Order, queue: Queue, address: Address, home: Namespace, meter: DeadLetterMeter
     ) -> dict[str, Any]:
         if address.sub_queue != DEAD_LETTER:
             raise ArgumentInvalid("Messages are buried in a dead-letter queue. Name it in the address.")
         burials = [
-            Burial(
+            DeadLetterRestore(
                 self._unit.message_ids.named(grave.payload),
                 _lasting(grave.special),
                 number=grave.number,
@@ -237,7 +239,7 @@ class DeskDoor:
         answer = {"action": BURY, "matched": len(burials)}
         if order.is_dry:
             return answer
-        done = await bury(queue, burials)
+        done = await restore(queue, burials)
         meter.sent([len(burials[index].payload) for index in done.moved])
         numbers = [grave.number for grave in order.items]
         return answer | {
@@ -249,7 +251,7 @@ class DeskDoor:
         }
 
     async def _send(
-        self, order: Order, queue: Queue, address: Address, home: Namespace, meter: DeskMeter
+        self, order: Order, queue: Queue, address: Address, home: Namespace, meter: DeadLetterMeter
     ) -> dict[str, Any]:
         """Each message for itself; all are in one commit of each store."""
         if address.sub_queue != MAIN or queue.kind == "subscription":
@@ -261,7 +263,7 @@ class DeskDoor:
         answer: dict[str, Any] = {"action": SEND, "matched": len(order.items)}
         if order.is_dry:
             return answer
-        waiting = Waiting()
+        waiting = ResultWaiter()
         batches: dict[int, int] = {}
         refused: dict[int, str] = {}
         for index, item in enumerate(order.items):
@@ -272,7 +274,7 @@ class DeskDoor:
                 continue
             batch = SendBatch(index, [payload], True, waiting)
             batch.ping = is_ping(item.payload)
-            batch.extra = None if item.special == Special() else {0: item.special}
+            batch.extra = None if item.special == MessageMetadata() else {0: item.special}
             key = item.special.session_id or item.special.partition_key
             if queue.is_partitioned and key is not None:
                 batch.keys = [string_key(key)]
@@ -308,22 +310,22 @@ def _spelled(path: str | None, home: Namespace) -> str | None:
     return path if found is None else found.path
 
 
-def _lasting(special: Special) -> Special:
+def _lasting(special: MessageMetadata) -> MessageMetadata:
     """A dead letter does not expire, and is not scheduled (contract 13.3)."""
     special.scheduled_ms = None
     return special
 
 
-def _told(moved: Moved) -> dict[str, Any]:
+def _told(moved: MoveResult) -> dict[str, Any]:
     return {
         "moved": [{"sequenceNumber": number, "movedTo": new} for number, new in moved.moved.items()],
         "skipped": [{"sequenceNumber": number, "reason": reason} for number, reason in moved.skipped.items()],
     }
 
 
-def _shown(handle: FragmentHandle, slot: Slot, order: Order) -> dict[str, Any]:
+def _shown(handle: FragmentHandle, slot: QueuedMessage, order: Order) -> dict[str, Any]:
     special = slot.special
-    origin = slot.origin if isinstance(slot, CopySlot) else slot.count
+    origin = slot.origin if isinstance(slot, QueuedCopy) else slot.count
     number = number_of(handle, slot)
     first = None if special is None else special.enqueued_sequence_number
     found: dict[str, Any] = {
@@ -340,11 +342,11 @@ def _shown(handle: FragmentHandle, slot: Slot, order: Order) -> dict[str, Any]:
     }
     if order.is_dry and order.action not in (LIST, PURGE):
         try:
-            bare, after = revived(slot.payload, special, order.repair, keeps_reason=order.keeps_reason)
+            bare, after = resendable(slot.payload, special, order.repair, keeps_reason=order.keeps_reason)
             found["repaired"] = form_of(bare, after)
         except ArgumentInvalid as error:
             found["refused"] = str(error)
     return found
 
 
-__all__ = ["ORDERS_MAX", "ORDER_BYTES_MAX", "SEGMENT", "DeskDoor", "is_for_desk"]
+__all__ = ["ORDERS_MAX", "ORDER_BYTES_MAX", "SEGMENT", "DeadLetterEndpoint", "is_dead_letter_request"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from duobus.broker.dead_letters import CHUNK_MAX, Query, Selection
+from duobus.broker.dead_letters import CHUNK_MAX, DeadLetterQuery, Selection
 from duobus.errors import ArgumentInvalid
 from duobus.model.address import Address, parse_address
 from duobus.model.json.messages import message_of
 from duobus.model.json.repair import Repair, parse_repair
-from duobus.model.metadata import Special
+from duobus.model.metadata import MessageMetadata
 
 LIST: Final = "list"
 RESUBMIT: Final = "resubmit"
@@ -90,7 +90,7 @@ class Order:
                 raise ArgumentInvalid(f"'items' must be a list of 1 to {CHUNK_MAX} messages.")
             self.items = [_item(index, item) for index, item in enumerate(items)]
 
-    def query(self, now_ms: int) -> Query:
+    def query(self, now_ms: int) -> DeadLetterQuery:
         """Which messages are meant.
 
         Raises:
@@ -105,7 +105,7 @@ class Order:
         limit = _number(members, "limit", LIMIT_DEFAULT)
         if not 1 <= limit <= CHUNK_MAX:
             raise ArgumentInvalid(f"'limit' is {limit}; it must be from 1 to {CHUNK_MAX}.")
-        return Query(
+        return DeadLetterQuery(
             Selection(_text(members, "sql"), _text(members, "json")),
             first=_number(members, "first", 0),
             # What came in this very millisecond is there, too.
@@ -127,7 +127,7 @@ class Item:
 
     __slots__ = ("now", "number", "payload", "special", "where")
 
-    def __init__(self, payload: bytes, special: Special, number: int, where: Address | None, now: int) -> None:
+    def __init__(self, payload: bytes, special: MessageMetadata, number: int, where: Address | None, now: int) -> None:
         self.payload = payload
         self.special = special
         self.number = number

@@ -8,7 +8,7 @@ from typing import Final
 
 from duobus.broker import Queue, Receiver, Throttle
 from duobus.errors import QuotaExceeded
-from duobus.gateway.result_waiter import Waiting
+from duobus.gateway.result_waiter import ResultWaiter
 from duobus.model.batches import DeliveryBatch
 
 #: What a client gets that names no time, and the most that one may ask for.
@@ -48,7 +48,7 @@ async def take_one(
             f"The {queue.kind} '{queue.path}' has {receivers_max} receivers already. Close some, or raise the quota "
             "(--quota receivers=...)."
         )
-    waiting = Waiting()
+    waiting = ResultWaiter()
     receiver = queue.open_receiver(sub_queue, waiting, removing=removing)
     receiver.gate = throttle
     taken: DeliveryBatch | None = None
@@ -76,7 +76,7 @@ async def take_one(
     return taken
 
 
-async def _last_chance(queue: Queue, sub_queue: int, receiver: Receiver, waiting: Waiting) -> None:
+async def _last_chance(queue: Queue, sub_queue: int, receiver: Receiver, waiting: ResultWaiter) -> None:
     """Nothing is said to be empty while any fragment has something, or is handing it out."""
     if _arrived(waiting) is not None or not (receiver.lent or _has_any(queue, sub_queue)):
         return
@@ -95,11 +95,11 @@ def _has_any(queue: Queue, sub_queue: int) -> bool:
     )
 
 
-def _arrived(waiting: Waiting) -> DeliveryBatch | None:
+def _arrived(waiting: ResultWaiter) -> DeliveryBatch | None:
     return next((batch for batch in waiting.ready if isinstance(batch, DeliveryBatch) and batch.slots), None)
 
 
-async def _arrival(waiting: Waiting) -> None:
+async def _arrival(waiting: ResultWaiter) -> None:
     while True:
         await waiting.results(1)
         if _arrived(waiting) is not None:

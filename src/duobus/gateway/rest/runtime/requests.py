@@ -14,7 +14,7 @@ from duobus.clock import Entropy
 from duobus.codec import EncodeError, Symbol, build_message, data_section, encode, with_made_id
 from duobus.errors import ArgumentInvalid, MessageTooLarge
 from duobus.gateway.rest.runtime.broker_properties import BrokerProperties, read_members
-from duobus.model.metadata import Special
+from duobus.model.metadata import MessageMetadata
 from duobus.model.ping import CONTENT_TYPE
 
 #: Messages of one batch: what 1 MiB holds of small ones.
@@ -39,7 +39,7 @@ class Outgoing:
 
     __slots__ = ("bare", "is_ping", "key", "special")
 
-    def __init__(self, bare: bytes, special: Special | None, key: bytes | None, *, is_ping: bool) -> None:
+    def __init__(self, bare: bytes, special: MessageMetadata | None, key: bytes | None, *, is_ping: bool) -> None:
         self.bare = bare
         self.special = special
         self.key = key
@@ -89,7 +89,7 @@ def make_message(
     if rare == _NOTHING_RARE:
         return Outgoing(bare, None, None, is_ping=is_ping)
     key = about.session_id or about.partition_key
-    return Outgoing(bare, Special(*rare), None if key is None else string_key(key), is_ping=is_ping)
+    return Outgoing(bare, MessageMetadata(*rare), None if key is None else string_key(key), is_ping=is_ping)
 
 
 @lru_cache(_KEPT_FRAMES)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import uuid
 from typing import Any, Final, NamedTuple
 
-from duobus.broker import COUNT_BITS, DEAD_LETTER, CopySlot, FragmentHandle, Slot, kind_of, sub_queue_of
+from duobus.broker import COUNT_BITS, DEAD_LETTER, FragmentHandle, QueuedCopy, QueuedMessage, kind_of, sub_queue_of
 from duobus.codec import DecodeError, Scan, application_properties, decode, scan, split_batch
 from duobus.codec.sections import DATA, VALUE, find_section
 from duobus.gateway.rest.runtime.broker_properties import write_header
 from duobus.gateway.rest.runtime.header_values import write_date, write_properties
-from duobus.model.metadata import Special
+from duobus.model.metadata import MessageMetadata
 from duobus.model.overlay import Overlay
 
 _STATES: Final = ("Active", "Deferred", "Scheduled")
-_NOTHING: Final = Special()
+_NOTHING: Final = MessageMetadata()
 #: What a body is that is neither bytes nor text: AMQP-encoded.
 _ENCODED: Final = "application/octet-stream"
 
@@ -27,7 +27,7 @@ class Received(NamedTuple):
     headers: list[tuple[str, str]]
 
 
-def sequence_number(handle: FragmentHandle, slot: Slot) -> int:
+def sequence_number(handle: FragmentHandle, slot: QueuedMessage) -> int:
     """The sequence number of a message."""
     return handle.number << COUNT_BITS | slot.count
 
@@ -37,7 +37,7 @@ def message_id_text(found: Scan) -> str | None:
     return _id_text(found.message_id)
 
 
-def altered(slot: Slot) -> bytes:
+def altered(slot: QueuedMessage) -> bytes:
     """The bare message, as the rule that made the copy has changed it."""
     if slot.special is None or slot.special.changes is None:
         return slot.payload
@@ -46,7 +46,7 @@ def altered(slot: Slot) -> bytes:
 
 def show(
     handle: FragmentHandle,
-    slot: Slot,
+    slot: QueuedMessage,
     *,
     default_ttl_ms: int | None,
     lock_token: uuid.UUID | None = None,
@@ -66,10 +66,10 @@ def show(
     return Received(body, content_type, headers)
 
 
-def _members(handle: FragmentHandle, slot: Slot, found: Scan, default_ttl_ms: int | None) -> dict[str, Any]:
+def _members(handle: FragmentHandle, slot: QueuedMessage, found: Scan, default_ttl_ms: int | None) -> dict[str, Any]:
     special = slot.special or _NOTHING
     number = sequence_number(handle, slot)
-    origin = handle.number << COUNT_BITS | slot.origin if isinstance(slot, CopySlot) else number
+    origin = handle.number << COUNT_BITS | slot.origin if isinstance(slot, QueuedCopy) else number
     lives = [ttl for ttl in (default_ttl_ms, special.ttl_ms) if ttl is not None]
     ttl_ms = min(lives) if lives else None
     return {
@@ -124,7 +124,7 @@ def _body_of(payload: bytes, found: Scan) -> tuple[bytes, str | None]:
     return payload[find_section(payload, DATA)[0] :], _ENCODED
 
 
-def _properties(slot: Slot, payload: bytes, special: Special) -> dict[str, Any]:
+def _properties(slot: QueuedMessage, payload: bytes, special: MessageMetadata) -> dict[str, Any]:
     try:
         properties = application_properties(payload)
     except DecodeError:

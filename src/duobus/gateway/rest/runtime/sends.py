@@ -17,7 +17,7 @@ from duobus.clock import Entropy
 from duobus.errors import EntityDisabled, EntityNotFound, MessageTooLarge, NotAllowed, ServiceBusError
 from duobus.gateway.rest.authorization import Guard
 from duobus.gateway.rest.error_responses import Answers
-from duobus.gateway.rest.request_bodies import BodyRoom
+from duobus.gateway.rest.request_bodies import BodyBudget
 from duobus.gateway.rest.runtime.broker_properties import BrokerProperties, read_header
 from duobus.gateway.rest.runtime.header_values import read_properties
 from duobus.gateway.rest.runtime.requests import Outgoing, make_message, read_batch
@@ -77,7 +77,7 @@ class Sends:
         entropy: Entropy,
         options: HttpOptions,
         meter: Meter,
-        room: BodyRoom,
+        room: BodyBudget,
     ) -> None:
         self._unit = unit
         self._guard = guard

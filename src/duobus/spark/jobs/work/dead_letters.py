@@ -16,7 +16,7 @@ from azure.servicebus import exceptions as sdk
 from duobus.spark.jobs.replay import ORIGINAL
 from duobus.spark.sink.batches import Batches
 from duobus.spark.sink.messages import RowError
-from duobus.spark.sink.resend import revived
+from duobus.spark.sink.resend import resendable
 from duobus.spark.sink.sender import OpenBatch, Post, Refused
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class _Work:
             self._post.make, lambda lane, batch: self._sent(lane[0], batch, origin, refused)
         )
         for message in messages:
-            made = revived(message, self._id_of(message), _originals(message))
+            made = resendable(message, self._id_of(message), _originals(message))
             origin[id(made)] = message
             try:
                 lane = (self._target, _key_of(made))

@@ -85,7 +85,7 @@ def _received(name: str | bytes, value: Any) -> Any:
     return value["VALUE"]
 
 
-class Carrier:
+class SyphonTask:
     """Brings backlog messages where they belong.
 
     Args:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from duobus.gateway.rest.atom.request_origin import Place
+from duobus.gateway.rest.atom.request_origin import RequestOrigin
 from duobus.gateway.rest.atom.xml import writer as xml
 from duobus.gateway.rest.atom.xml.access_rules import KeyMaker, read_access_rules, write_access_rules
 from duobus.gateway.rest.atom.xml.fields import Fields, message_bytes, read_size, written_size
 from duobus.gateway.rest.atom.xml.reader import Element
-from duobus.gateway.rest.atom.xml.runtime_info import Numbers
+from duobus.gateway.rest.atom.xml.runtime_info import RuntimeInfo
 from duobus.model.descriptions import CLOUD, QueueDescription
 from duobus.model.durations import format_duration
 from duobus.model.tiers import ALL, Tier
@@ -17,7 +17,7 @@ def read_queue(
     node: Element,
     name: str,
     kept: QueueDescription | None,
-    place: Place,
+    place: RequestOrigin,
     new_key: KeyMaker,
     now_ms: int,
     tier: Tier = ALL,
@@ -78,8 +78,8 @@ def read_queue(
 
 def write_queue(
     queue: QueueDescription,
-    numbers: Numbers,
-    place: Place,
+    numbers: RuntimeInfo,
+    place: RequestOrigin,
     partitions: int = ALL.partitions,
     *,
     is_answer: bool = False,

@@ -11,7 +11,7 @@ AVAILABLE: Final = "Available"
 LIMITED: Final = "Limited"
 
 
-class Numbers:
+class RuntimeInfo:
     """Runtime numbers of one entity, summed over its fragments.
 
     Attributes:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from duobus.gateway.rest.atom.request_origin import Place
+from duobus.gateway.rest.atom.request_origin import RequestOrigin
 from duobus.gateway.rest.atom.xml import writer as xml
 from duobus.gateway.rest.atom.xml.fields import Fields
 from duobus.gateway.rest.atom.xml.reader import Element
-from duobus.gateway.rest.atom.xml.runtime_info import Numbers
+from duobus.gateway.rest.atom.xml.runtime_info import RuntimeInfo
 from duobus.model.descriptions import SubscriptionDescription
 from duobus.model.durations import format_duration
 from duobus.model.tiers import ALL, Tier
@@ -16,7 +16,7 @@ def read_subscription(
     node: Element,
     name: str,
     kept: SubscriptionDescription | None,
-    place: Place,
+    place: RequestOrigin,
     now_ms: int,
     tier: Tier = ALL,
 ) -> SubscriptionDescription:
@@ -58,7 +58,7 @@ def default_rule_of(node: Element) -> Element | None:
 
 
 def write_subscription(
-    subscription: SubscriptionDescription, numbers: Numbers, place: Place, *, is_answer: bool = False
+    subscription: SubscriptionDescription, numbers: RuntimeInfo, place: RequestOrigin, *, is_answer: bool = False
 ) -> str:
     """Return the elements of a subscription, in the cloud's order; see ``write_queue``.
 

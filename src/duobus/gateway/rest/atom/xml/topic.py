@@ -8,7 +8,7 @@ from duobus.gateway.rest.atom.xml import writer as xml
 from duobus.gateway.rest.atom.xml.access_rules import KeyMaker, read_access_rules, write_access_rules
 from duobus.gateway.rest.atom.xml.fields import Fields, message_bytes, read_size, written_size
 from duobus.gateway.rest.atom.xml.reader import Element
-from duobus.gateway.rest.atom.xml.runtime_info import Numbers
+from duobus.gateway.rest.atom.xml.runtime_info import RuntimeInfo
 from duobus.model.descriptions import CLOUD, TopicDescription
 from duobus.model.durations import format_duration
 from duobus.model.tiers import ALL, Tier
@@ -77,7 +77,7 @@ class Filters(NamedTuple):
 
 def write_topic(
     topic: TopicDescription,
-    numbers: Numbers,
+    numbers: RuntimeInfo,
     filters: Filters,
     partitions: int = ALL.partitions,
     *,
@@ -88,7 +88,7 @@ def write_topic(
     Only scheduled messages wait at a topic (A.5.2).
     """
     is_ordered = not topic.enable_partitioning if topic.support_ordering is None else topic.support_ordering
-    told = Numbers(scheduled=numbers.scheduled)
+    told = RuntimeInfo(scheduled=numbers.scheduled)
     return "".join(
         (
             xml.element("DefaultMessageTimeToLive", format_duration(topic.default_message_time_to_live_ms)),

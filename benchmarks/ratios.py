@@ -178,15 +178,15 @@ def _row(own: str, peer: str, workload: str, figures: Mapping[str, Mapping[str, 
     return (
         own,
         workload,
-        *_spread(rate),
+        *_sharded_queue(rate),
         "" if wanted is None else f"{wanted:.2f}",
         verdict,
-        *_spread(figures.get("cpu")),
-        _spread(figures.get("send_p50"))[0],
+        *_sharded_queue(figures.get("cpu")),
+        _sharded_queue(figures.get("send_p50"))[0],
     )
 
 
-def _spread(figure: Mapping[str, float] | None) -> tuple[str, str]:
+def _sharded_queue(figure: Mapping[str, float] | None) -> tuple[str, str]:
     if figure is None:
         return "-", ""
     return f"{figure['median']:.2f}", f"[{figure['min']:.2f}..{figure['max']:.2f}]"

@@ -27,7 +27,7 @@ TOKEN_LIFE_S = 600
 HOST = "localhost"
 
 
-def way() -> dict[str, Any]:
+def route() -> dict[str, Any]:
     """How every client here gets to the broker."""
     return {
         "custom_endpoint_address": os.environ["SERVICEBUS_ENDPOINT"],
@@ -48,15 +48,15 @@ async def main(queue: str) -> None:
     text = f"Endpoint=sb://{HOST}/;SharedAccessKeyName={KEY_NAME};SharedAccessKey={KEY}"
     signature = AzureSasCredential(shared_access_signature(queue))
     clients = {
-        "connection string": ServiceBusClient.from_connection_string(text, **way()),
-        "named key": ServiceBusClient(HOST, AzureNamedKeyCredential(KEY_NAME, KEY), **way()),
-        "signature": ServiceBusClient(HOST, signature, **way()),
+        "connection string": ServiceBusClient.from_connection_string(text, **route()),
+        "named key": ServiceBusClient(HOST, AzureNamedKeyCredential(KEY_NAME, KEY), **route()),
+        "signature": ServiceBusClient(HOST, signature, **route()),
     }
     for name, client in clients.items():
         async with client, client.get_queue_sender(queue) as sender:
             await sender.send_messages(ServiceBusMessage(f"sent with a {name}"))
     async with (
-        ServiceBusClient(HOST, signature, **way()) as client,
+        ServiceBusClient(HOST, signature, **route()) as client,
         client.get_queue_receiver(queue, max_wait_time=2) as receiver,
     ):
         async for message in receiver:

@@ -302,7 +302,7 @@ class _Queue:
     async def purge(self, *args: Any) -> PurgeResult:
         return PurgeResult()
 
-    def demand_session(self, special: Any, *, is_ping: bool) -> None:
+    def demand_session(self, metadata: Any, *, is_ping: bool) -> None:
         return None
 
 
@@ -337,7 +337,7 @@ class _Holder:
 class _Peer:
     throttle = None
 
-    class door:  # noqa: N801 - stands in for an attribute
+    class server:  # noqa: N801 - stands in for an attribute
         class clock:  # noqa: N801
             @staticmethod
             def monotonic_ms() -> int:

@@ -211,12 +211,12 @@ def run_fault(name: str, folder: Path, seconds: float, seed: int) -> dict[str, A
 def _play(stage: Stage, name: str, seconds: float, clock: Clock) -> dict[str, Any]:
     begin, end = FAULTS[name]
     dice = stage.dice
-    ledger = TimedMessageAccount(clock)
+    account = TimedMessageAccount(clock)
     feed = Feed(messages(random.Random(dice.random())), limit=BACKLOG_MAX)
-    run = RunState(QUEUE, feed, ledger, Dispositions(), clock, seconds + START_LIMIT_S + DRAIN_LIMIT_S)
+    run = RunState(QUEUE, feed, account, Dispositions(), clock, seconds + START_LIMIT_S + DRAIN_LIMIT_S)
     strikes = 0
     with Traffic(run, endpoints_of(stage.server), WorkerCounts(senders=2, async_senders=2)) as traffic:
-        run.wait_until(lambda: ledger.settled_sends > 0, START_LIMIT_S, "a first send is accepted")
+        run.wait_until(lambda: account.settled_sends > 0, START_LIMIT_S, "a first send is accepted")
         until_ms = clock.monotonic_ms() + int(seconds * 1000)
         while clock.monotonic_ms() < until_ms or not strikes:
             _live(run, clock, dice.uniform(*WELL_S))
@@ -226,20 +226,20 @@ def _play(stage: Stage, name: str, seconds: float, clock: Clock) -> dict[str, An
             finally:
                 end(stage)
             strikes += 1
-        ledger.watch_sends()
+        account.watch_sends()
         feed.allow(None)
-        run.wait_until(lambda: ledger.first_acknowledged_ms is not None, START_LIMIT_S, "a send after the last fault")
+        run.wait_until(lambda: account.first_acknowledged_ms is not None, START_LIMIT_S, "a send after the last fault")
         feed.finish()
-        run.wait_until(lambda: ledger.in_flight == 0, START_LIMIT_S, "the last sends have an outcome")
+        run.wait_until(lambda: account.in_flight == 0, START_LIMIT_S, "the last sends have an outcome")
         left = traffic.drain(DRAIN_LIMIT_S)
     return {
         "fault": name,
         "strikes": strikes,
-        **ledger.report(),
+        **account.report(),
         "left": left,
-        "missing": ledger.missing()[:10],
-        "altered_how": dict(list(ledger.altered().items())[:10]),
-        "seen": ledger.seen.summary(),
+        "missing": account.missing()[:10],
+        "altered_how": dict(list(account.altered().items())[:10]),
+        "seen": account.seen.summary(),
     }
 
 
@@ -248,7 +248,7 @@ def _live(run: RunState, clock: Clock, seconds: float) -> None:
     until_ms = clock.monotonic_ms() + int(seconds * 1000)
     while (rest_ms := until_ms - clock.monotonic_ms()) > 0:
         run.check()
-        run.feed.allow(run.ledger.received_ids + BACKLOG_MAX)
+        run.feed.allow(run.account.received_ids + BACKLOG_MAX)
         run.stopping.wait(min(POLL_S, rest_ms / 1000))
 
 

@@ -298,16 +298,16 @@ def _run(
     server: ServerProcess, clock: Clock, dice: random.Random, kills: int, taker: Taker | None = None
 ) -> dict[str, Any]:
     began_ms = clock.monotonic_ms()
-    ledger = MessageAccount(clock)
+    account = MessageAccount(clock)
     feed = Feed(messages(random.Random(dice.random())), limit=BACKLOG_MAX)
     run = RunState(
-        QUEUE, feed, ledger, Dispositions(), clock, (KILL_LIMIT_S + 2 * BACK_LIMIT_S) * kills + DRAIN_LIMIT_S
+        QUEUE, feed, account, Dispositions(), clock, (KILL_LIMIT_S + 2 * BACK_LIMIT_S) * kills + DRAIN_LIMIT_S
     )
     restarts: list[dict[str, int | None]] = []
     in_flight = 0
     with Traffic(run, endpoints_of(server), WorkerCounts(senders=2, async_senders=2)) as traffic:
         # The first life begins when traffic does: clients take a moment to connect.
-        run.wait_until(lambda: ledger.settled_sends > 0, KILL_LIMIT_S, "a first send is accepted")
+        run.wait_until(lambda: account.settled_sends > 0, KILL_LIMIT_S, "a first send is accepted")
         for number in range(1, kills + 1):
             life_s = dice.uniform(*LIFE_S)
             if taker is None:
@@ -319,30 +319,30 @@ def _run(
             server.kill()
             if taker is not None:
                 taker.while_stopped()
-            in_flight += ledger.in_flight
+            in_flight += account.in_flight
             if restarts:
-                restarts[-1]["first_accepted_send_ms"] = _first_send_ms(ledger, server)
+                restarts[-1]["first_accepted_send_ms"] = _first_send_ms(account, server)
             if taker is None:
                 server.start()
             else:
                 taker.start()
             # Only now: an answer of the killed process may have been waiting to be read.
-            ledger.watch_sends()
+            account.watch_sends()
             restarts.append({"ready_ms": clock.monotonic_ms() - server.started_at_ms, "first_accepted_send_ms": None})
             if number % PROGRESS_PERIOD == 0:
-                print(f"{number} kills, {ledger.settled_sends} accepted", file=sys.stderr)
+                print(f"{number} kills, {account.settled_sends} accepted", file=sys.stderr)
         feed.allow(None)
-        run.wait_until(lambda: ledger.first_acknowledged_ms is not None, KILL_LIMIT_S, "a send after the last kill")
-        restarts[-1]["first_accepted_send_ms"] = _first_send_ms(ledger, server)
+        run.wait_until(lambda: account.first_acknowledged_ms is not None, KILL_LIMIT_S, "a send after the last kill")
+        restarts[-1]["first_accepted_send_ms"] = _first_send_ms(account, server)
         feed.finish()
-        run.wait_until(lambda: ledger.in_flight == 0, KILL_LIMIT_S, "the last sends have an outcome")
+        run.wait_until(lambda: account.in_flight == 0, KILL_LIMIT_S, "the last sends have an outcome")
         left = traffic.drain(DRAIN_LIMIT_S)
     return {
         "kills": kills,
-        **ledger.report(),
+        **account.report(),
         "left": left,
-        "missing": ledger.missing()[:10],
-        "altered_how": dict(list(ledger.altered().items())[:10]),
+        "missing": account.missing()[:10],
+        "altered_how": dict(list(account.altered().items())[:10]),
         "sends_in_flight_at_kills": in_flight,
         "ready_ms": _summary([restart["ready_ms"] for restart in restarts]),
         "first_accepted_send_ms": _summary([restart["first_accepted_send_ms"] for restart in restarts]),
@@ -362,13 +362,13 @@ def _live(run: RunState, clock: Clock, seconds: float) -> None:
     until_ms = clock.monotonic_ms() + int(seconds * 1000)
     while (rest_ms := until_ms - clock.monotonic_ms()) > 0:
         run.check()
-        run.feed.allow(run.ledger.received_ids + BACKLOG_MAX)
+        run.feed.allow(run.account.received_ids + BACKLOG_MAX)
         run.stopping.wait(min(POLL_S, rest_ms / 1000))
 
 
-def _first_send_ms(ledger: MessageAccount, server: ServerProcess) -> int | None:
+def _first_send_ms(account: MessageAccount, server: ServerProcess) -> int | None:
     """Return how long after the process was made a send was accepted; None when it was killed before that."""
-    at_ms = ledger.first_acknowledged_ms
+    at_ms = account.first_acknowledged_ms
     return None if at_ms is None else at_ms - server.started_at_ms
 
 

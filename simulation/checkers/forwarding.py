@@ -14,7 +14,11 @@ HOPS_EXCEEDED = "MaxTransferHopCountExceeded"
 
 
 def forwarded_once(facts: Facts) -> Iterator[Violation]:
-    """I14: a message is at its destination as often as it was sent, whatever crashed, while no ledger is lost."""
+    """I14.
+
+    A message is at its destination as often as it was sent, whatever crashed, while no record of accepted numbers is
+    lost.
+    """
     yield from in_one_place(facts)
     copies: dict[tuple[str, str], dict[int, Delivery]] = {}
     for delivery in facts.deliveries:

@@ -250,6 +250,6 @@ def time_to_live(facts: Facts) -> Iterator[Violation]:
         for again in facts.by_message.get((notice.entity, MAIN, notice.seq), ()):
             if again.broker_ms > notice.broker_ms:
                 yield Violation(22, f"{notice.uid} expired and was delivered", notice, again)
-        buried = facts.by_message.get((notice.entity, DEAD_LETTER, notice.seq), ())
-        if buried and not notice.dead_lettered:
-            yield Violation(22, f"{notice.uid} was removed and dead-lettered", notice, buried[0])
+        forgotten = facts.by_message.get((notice.entity, DEAD_LETTER, notice.seq), ())
+        if forgotten and not notice.dead_lettered:
+            yield Violation(22, f"{notice.uid} was removed and dead-lettered", notice, forgotten[0])

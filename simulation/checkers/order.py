@@ -189,21 +189,21 @@ def nothing_waits_in_vain(facts: Facts) -> Iterator[Violation]:
 
 def _overtaken(invariant: int, facts: Facts, waits: list[_Wait]) -> Iterator[Violation]:
     """Report first deliveries that went out while an older message of the same fragment and session waited."""
-    lanes: dict[tuple[str, int, str | None], list[tuple[int, int, _Wait | Delivery]]] = defaultdict(list)
+    forwarders: dict[tuple[str, int, str | None], list[tuple[int, int, _Wait | Delivery]]] = defaultdict(list)
     for wait in waits:
         earlier = wait[2]
-        lanes[earlier.entity, earlier.fragment, earlier.session].append((wait[0], 1, wait))
-    if not lanes:
+        forwarders[earlier.entity, earlier.fragment, earlier.session].append((wait[0], 1, wait))
+    if not forwarders:
         return
     for (_, subqueue, _), row in facts.by_message.items():
-        lane = lanes.get((row[0].entity, row[0].fragment, row[0].session))
-        if subqueue == MAIN and lane is not None:
-            lane.append((row[0].broker_ms, 0, row[0]))
-    for lane in lanes.values():
+        forwarder = forwarders.get((row[0].entity, row[0].fragment, row[0].session))
+        if subqueue == MAIN and forwarder is not None:
+            forwarder.append((row[0].broker_ms, 0, row[0]))
+    for forwarder in forwarders.values():
         # At the same millisecond the order is not known: first deliveries go before returns, to be fair.
-        lane.sort(key=lambda step: step[:2])
+        forwarder.sort(key=lambda step: step[:2])
         waiting: list[tuple[int, int, int, _Wait]] = []
-        for number, (_, _, step) in enumerate(lane):
+        for number, (_, _, step) in enumerate(forwarder):
             if not isinstance(step, Delivery):
                 heapq.heappush(waiting, (step[2].seq, step[1], number, step))
                 continue

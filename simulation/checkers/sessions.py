@@ -16,15 +16,15 @@ _Place = tuple[str, str]
 
 def session_order(facts: Facts) -> Iterator[Violation]:
     """I4: first deliveries come in order of number, and numbers in the order in which a sender had its answers."""
-    lanes: dict[_Place, list[Delivery]] = defaultdict(list)
+    forwarders: dict[_Place, list[Delivery]] = defaultdict(list)
     for (entity, subqueue, _), row in facts.by_message.items():
         # A first delivery that counts more was preceded by one that nobody saw.
         if subqueue == MAIN and row[0].session is not None and row[0].mode != DEFERRED and row[0].delivery_count == 1:
-            lanes[entity, row[0].session].append(row[0])
-    for lane in lanes.values():
-        lane.sort(key=lambda delivery: (delivery.broker_ms, delivery.seq))
-        highest = lane[0]
-        for delivery in lane:
+            forwarders[entity, row[0].session].append(row[0])
+    for forwarder in forwarders.values():
+        forwarder.sort(key=lambda delivery: (delivery.broker_ms, delivery.seq))
+        highest = forwarder[0]
+        for delivery in forwarder:
             if delivery.seq < highest.seq:
                 yield Violation(4, f"{highest.uid} overtook {delivery.uid} of its session", highest, delivery)
             else:
@@ -33,15 +33,15 @@ def session_order(facts: Facts) -> Iterator[Violation]:
 
 
 def _sent_order(facts: Facts) -> Iterator[Violation]:
-    lanes: dict[tuple[str, str, str], list[tuple[SendBegin, Delivery]]] = defaultdict(list)
+    forwarders: dict[tuple[str, str, str], list[tuple[SendBegin, Delivery]]] = defaultdict(list)
     for begin in facts.sends:
         if begin.key is None or begin.scheduled_ms is not None or len(facts.sends_of[begin.uid]) > 1:
             continue
         found = next((d for d in facts.by_uid.get(begin.uid, ()) if accepted_by(d, begin)), None)
         if found is not None and found.session is not None and facts.end(begin).ok is not None:
-            lanes[begin.client, begin.entity, begin.key].append((begin, found))
-    for lane in lanes.values():
-        for (earlier, first), (later, second) in pairwise(lane):
+            forwarders[begin.client, begin.entity, begin.key].append((begin, found))
+    for forwarder in forwarders.values():
+        for (earlier, first), (later, second) in pairwise(forwarder):
             ok = facts.end(earlier).ok
             if ok is not None and ok.index < later.index and second.seq < first.seq:
                 yield Violation(4, f"{later.uid} was stored before {earlier.uid}", earlier, later, first, second)
@@ -53,9 +53,9 @@ def session_lock(facts: Facts) -> Iterator[Violation]:
     for event in facts.sessions:
         if isinstance(event, SessionAccepted):
             holds[event.entity, event.session].append(event)
-    for lane in holds.values():
-        lane.sort(key=lambda accepted: (accepted.broker_ms, accepted.index))
-        for earlier, later in pairwise(lane):
+    for forwarder in holds.values():
+        forwarder.sort(key=lambda accepted: (accepted.broker_ms, accepted.index))
+        for earlier, later in pairwise(forwarder):
             if not _is_over(facts, earlier, later):
                 yield Violation(36, f"the session {later.session} has two holders", earlier, later)
     yield from _states(facts, holds)
@@ -94,13 +94,13 @@ def _states(facts: Facts, holds: dict[_Place, list[SessionAccepted]]) -> Iterato
                 yield Violation(36, f"the state of {event.session} is none of {allowed}", event)
 
 
-def _stale(write: StateBegin, lane: list[SessionAccepted]) -> Iterator[Violation]:
+def _stale(write: StateBegin, forwarder: list[SessionAccepted]) -> Iterator[Violation]:
     """A state that was set by somebody who never held the session, or whose successor had it already."""
-    own = [held for held in lane if held.connection == write.connection and held.index < write.index]
+    own = [held for held in forwarder if held.connection == write.connection and held.index < write.index]
     if not own:
         yield Violation(36, f"the state of {write.session} was set without holding it", write)
         return
-    for other in lane:
+    for other in forwarder:
         if own[-1].broker_ms < other.broker_ms < write.broker_ms and other.index < write.index:
             yield Violation(36, f"a former holder set the state of {write.session}", own[-1], other, write)
 

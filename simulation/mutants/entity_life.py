@@ -9,7 +9,7 @@ from unittest import mock
 
 from duobus.broker import Queue, ScaleUnit
 from duobus.broker import fragment_host as residents
-from duobus.fragment import settlement as settling
+from duobus.fragment import settlement as settlement
 from duobus.fragment import source
 from duobus.storage.catalog.memory import MemoryCatalog
 from simulation.world.stores import CrashingStore
@@ -44,7 +44,7 @@ def deletion_not_told() -> Iterator[None]:
 @contextmanager
 def quota_not_counted_back() -> Iterator[None]:
     """What is completed counts in the size of its entity for ever."""
-    original = settling._uncount_all
+    original = settlement._uncount_all
 
     def uncount_all(source: Any, slots: Any) -> int:
         before = source.bytes
@@ -52,7 +52,7 @@ def quota_not_counted_back() -> Iterator[None]:
         source.bytes = before
         return size
 
-    with mock.patch.object(settling, "_uncount_all", uncount_all):
+    with mock.patch.object(settlement, "_uncount_all", uncount_all):
         yield
 
 

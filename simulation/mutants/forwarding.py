@@ -43,18 +43,18 @@ def removed_before_accepted() -> Iterator[None]:
     original = MessageBroker.submit
 
     def submit(self: MessageBroker, command: Command) -> None:
-        flight = command.reply
+        in_flight = command.reply
         if (
             isinstance(command, Group)
-            and isinstance(flight, InFlightBatch)
+            and isinstance(in_flight, InFlightBatch)
             and isinstance(command.members[0], RecordForwarded)
         ):
-            origin = flight._lane.handle
-            origin.broker.submit(RemoveTransferred(origin, 0, None, flight.parcel.slots))
+            origin = in_flight._forwarder.handle
+            origin.broker.submit(RemoveTransferred(origin, 0, None, in_flight.forward_batch.slots))
         original(self, command)
 
-    def accepted(self: Forwarder, flight: InFlightBatch, *, is_here: bool) -> None:
-        self._end(flight, is_gone=is_here)
+    def accepted(self: Forwarder, in_flight: InFlightBatch, *, is_here: bool) -> None:
+        self._end(in_flight, is_gone=is_here)
 
     with mock.patch.object(MessageBroker, "submit", submit), mock.patch.object(Forwarder, "_accepted", accepted):
         yield
@@ -66,17 +66,17 @@ def forward_in_two_commits() -> Iterator[None]:
     original = MessageBroker.submit
 
     def submit(self: MessageBroker, command: Command) -> None:
-        flight = command.reply
+        in_flight = command.reply
         if (
             isinstance(command, Group)
-            and isinstance(flight, InFlightBatch)
+            and isinstance(in_flight, InFlightBatch)
             and isinstance(command.members[0], RemoveTransferred)
         ):
             depart, run = command.members
             assert isinstance(run, Run)
             original(self, Group([run], None))
             depart.reply = None
-            self._loop.call_later(0.05, original, self, Group([depart], flight))
+            self._loop.call_later(0.05, original, self, Group([depart], in_flight))
             return
         original(self, command)
 
@@ -86,7 +86,7 @@ def forward_in_two_commits() -> Iterator[None]:
 
 @contextmanager
 def forgotten_too_early() -> Iterator[None]:
-    """A ledger forgets a message when it has been accepted, whether its origin still has it or not."""
+    """An accepted number is forgotten at once, whether its origin still has the message or not."""
     from duobus.broker.forwarding.service import ForwardingService
 
     with (
@@ -102,9 +102,9 @@ def hops_not_counted() -> Iterator[None]:
     original = transfer.onward
 
     def onward(*arguments: Any) -> MessageMetadata:
-        special = original(*arguments)
-        special.way = TransferRoute(1)
-        return special
+        metadata = original(*arguments)
+        metadata.route = TransferRoute(1)
+        return metadata
 
     with mock.patch.object(transfer, "onward", onward):
         yield

@@ -34,15 +34,15 @@ def receivers_not_seen() -> Iterator[None]:
     original = idle._is_in_use
 
     def is_in_use(queue: Queue) -> bool:
-        kept = [(lender, lender.receivers) for lender in queue.lenders.values()]
-        for lender, receivers in kept:
-            lender.receivers = type(receivers)()
-            lender.was_used = False
+        kept = [(scheduler, scheduler.receivers) for scheduler in queue.schedulers.values()]
+        for scheduler, receivers in kept:
+            scheduler.receivers = type(receivers)()
+            scheduler.was_used = False
         try:
             return original(queue)
         finally:
-            for lender, receivers in kept:
-                lender.receivers = receivers
+            for scheduler, receivers in kept:
+                scheduler.receivers = receivers
 
     with mock.patch.object(idle, "_is_in_use", is_in_use):
         yield

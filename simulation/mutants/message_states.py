@@ -9,8 +9,8 @@ from unittest import mock
 
 from duobus.broker import Queue
 from duobus.fragment import housekeeping
-from duobus.fragment import peek as browsing
-from duobus.fragment import settlement as settling
+from duobus.fragment import peek as peek
+from duobus.fragment import settlement as settlement
 from duobus.fragment.commands import Housekeeping
 from duobus.fragment.fragment import Fragment
 from duobus.fragment.message import DEFERRED, QueuedMessage, kind_of
@@ -44,59 +44,59 @@ def expired_stays() -> Iterator[None]:
 @contextmanager
 def expired_the_other_way() -> Iterator[None]:
     """What has a time to live of its own is dead-lettered whatever the entity says."""
-    original = settling.apply_housekeeping
+    original = settlement.apply_housekeeping
 
     def apply(source: Source, command: Housekeeping, *rest: Any) -> None:
         settings = source.settings
-        own = any(slot.special is not None and slot.special.ttl_ms is not None for slot in command.expired)
+        own = any(slot.metadata is not None and slot.metadata.ttl_ms is not None for slot in command.expired)
         before, settings.dead_letter_on_expiration = settings.dead_letter_on_expiration, own
         try:
             original(source, command, *rest)
         finally:
             settings.dead_letter_on_expiration = before
 
-    with mock.patch.object(settling, "apply_housekeeping", apply):
+    with mock.patch.object(settlement, "apply_housekeeping", apply):
         yield
 
 
 @contextmanager
 def dead_letter_expires() -> Iterator[None]:
     """A dead letter keeps the time to live that it had as a message."""
-    original = settling.dead_letter
+    original = settlement.dead_letter
 
     def dead_letter(source: Source, slot: QueuedMessage, reason: str | None, description: str | None) -> None:
         expires_ms = slot.expires_ms
         original(source, slot, reason, description)
         slot.expires_ms = expires_ms
 
-    with mock.patch.object(settling, "dead_letter", dead_letter):
+    with mock.patch.object(settlement, "dead_letter", dead_letter):
         yield
 
 
 @contextmanager
 def reason_lost() -> Iterator[None]:
     """Why a message is dead is written after the record that makes it so."""
-    original = settling.dead_letter
+    original = settlement.dead_letter
 
     def dead_letter(source: Source, slot: QueuedMessage, _reason: str | None, _description: str | None) -> None:
         original(source, slot, None, None)
 
-    with mock.patch.object(settling, "dead_letter", dead_letter):
+    with mock.patch.object(settlement, "dead_letter", dead_letter):
         yield
 
 
 @contextmanager
 def dead_letter_gone_with_its_record() -> Iterator[None]:
     """Dead-lettering removes the message from the queue in one record and adds it to the other in none."""
-    original = settling.change
+    original = settlement.change
 
     def change(source: Source, slot: QueuedMessage, commit: Any, *, deliveries: int) -> None:
-        if slot.special is not None and slot.special.reason == "poison":
+        if slot.metadata is not None and slot.metadata.reason == "poison":
             commit.removed.append((source.source_key, slot.count, slot.count))
             return
         original(source, slot, commit, deliveries=deliveries)
 
-    with mock.patch.object(settling, "change", change):
+    with mock.patch.object(settlement, "change", change):
         yield
 
 
@@ -115,14 +115,14 @@ def peek_steps_too_far() -> Iterator[None]:
 @contextmanager
 def peek_counts() -> Iterator[None]:
     """Whoever looks at a message raises its delivery count."""
-    original = browsing._copy
+    original = peek._copy
 
     def copy(slot: QueuedMessage) -> QueuedMessage:
         found = original(slot)
         slot.deliveries += 1
         return found
 
-    with mock.patch.object(browsing, "_copy", copy):
+    with mock.patch.object(peek, "_copy", copy):
         yield
 
 
@@ -142,7 +142,7 @@ def peek_sees_one_fragment() -> Iterator[None]:
 @contextmanager
 def expired_not_counted_back() -> Iterator[None]:
     """What expires counts as a message of its queue for ever."""
-    original = settling.apply_housekeeping
+    original = settlement.apply_housekeeping
 
     def apply(source: Source, command: Housekeeping, *rest: Any) -> None:
         original(source, command, *rest)
@@ -150,7 +150,7 @@ def expired_not_counted_back() -> Iterator[None]:
             for slot in command.expired:
                 source.counted(slot.state, 1)
 
-    with mock.patch.object(settling, "apply_housekeeping", apply):
+    with mock.patch.object(settlement, "apply_housekeeping", apply):
         yield
 
 

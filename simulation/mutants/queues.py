@@ -16,7 +16,7 @@ from duobus.broker.entities import placement
 from duobus.broker.message_broker import MessageBroker
 from duobus.broker.scale_unit import ScaleUnit
 from duobus.fragment import duplicate_detection as duplicates
-from duobus.fragment import settlement as settling
+from duobus.fragment import settlement as settlement
 from duobus.fragment.commands import DEFER, Command, Run, SettleBatch, TakeAndRemove
 from duobus.fragment.fragment import Fragment
 from duobus.fragment.message import ACTIVE, MAIN, QueuedMessage, kind_of
@@ -88,8 +88,8 @@ def expired_token_completes() -> Iterator[None]:
             for lock in [lock for lock, other in source.locks.items() if other is slot]:
                 del source.locks[lock]
 
-    apply_original = settling.apply
-    with mock.patch.object(Fragment, "_end_locks", end_locks), mock.patch.object(settling, "apply", apply):
+    apply_original = settlement.apply
+    with mock.patch.object(Fragment, "_end_locks", end_locks), mock.patch.object(settlement, "apply", apply):
         yield
 
 
@@ -143,7 +143,7 @@ def removed_after_transfer() -> Iterator[None]:
 
 
 class _Nobody:
-    def deliver(self, batch: DeliveryBatch, lent: int) -> None:
+    def deliver(self, batch: DeliveryBatch, granted: int) -> None:
         """The messages have been shown already."""
 
 
@@ -211,7 +211,7 @@ def abandoned_to_the_tail() -> Iterator[None]:
 @contextmanager
 def deferred_comes_again() -> Iterator[None]:
     """A deferred message goes back to those that anybody receives."""
-    original = settling.release
+    original = settlement.release
 
     def release(fragment: Fragment, source: Source, command: SettleBatch, now_ms: int) -> None:
         if command.outcome == DEFER:
@@ -219,7 +219,7 @@ def deferred_comes_again() -> Iterator[None]:
                 slot.state = MAIN
         original(fragment, source, command, now_ms)
 
-    with mock.patch.object(settling, "release", release):
+    with mock.patch.object(settlement, "release", release):
         yield
 
 
@@ -240,8 +240,12 @@ def batch_half_stored() -> Iterator[None]:
         if len(run.slots) > 1 and run.batch.atomic:
             put = commit.puts[-1]
             put.payloads = list(put.payloads)[:-1]
-            if put.specials:
-                put.specials = {index: rare for index, rare in put.specials.items() if index < len(put.payloads)}
+            if put.all_metadata:
+                put.all_metadata = {
+                    index: with_metadata
+                    for index, with_metadata in put.all_metadata.items()
+                    if index < len(put.payloads)
+                }
 
     with mock.patch.object(Fragment, "apply_run", apply_run):
         yield

@@ -29,7 +29,7 @@ def taken_before_it_is_durable() -> Iterator[None]:
 
 @contextmanager
 def forgotten_while_the_origin_has_it() -> Iterator[None]:
-    """A ledger forgets what comes from other servers, whether their origin still has it or not."""
+    """A record of accepted numbers forgets what comes from other servers, whether their origin still has it or not."""
     with (
         mock.patch.object(RemoteForwarder, "gone", lambda self, origin, counts: counts),
         mock.patch("duobus.broker.forwarding.service.SWEEP_S", 0.001),

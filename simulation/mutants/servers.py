@@ -24,13 +24,13 @@ def stale_owner_writes() -> Iterator[None]:
     def may_act(self: StoreLeases, store_id: int, _now_ms: int) -> bool:
         return self.term(store_id) is not None
 
-    def lapsed(_self: StoreLeases, _now_ms: int) -> list[int]:
+    def is_expired(_self: StoreLeases, _now_ms: int) -> list[int]:
         return []
 
     with (
         mock.patch.object(StoreLeases, "may_act", may_act),
         mock.patch.object(StoreLeases, "ends_ms", ends_ms),
-        mock.patch.object(StoreLeases, "lapsed", lapsed),
+        mock.patch.object(StoreLeases, "is_expired", is_expired),
     ):
         yield
 

@@ -48,10 +48,10 @@ class WaitWatch:
 
     def rest(self, now: float, until: float) -> None:
         """Nothing happens from ``now`` to ``until``; called by the loop."""
-        door = self._world.amqp_door
+        amqp = self._world.amqp_door
         waits: dict[OutgoingLink, _Wait] = {}
-        if door is not None and self._world.node.alive:
-            for peer in door.peers:
+        if amqp is not None and self._world.node.alive:
+            for peer in amqp.peers:
                 for link, endpoint in peer.endpoints():
                     if not isinstance(endpoint, OutgoingLink) or not link.is_attached or not peer.has_room:
                         continue

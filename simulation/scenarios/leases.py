@@ -92,7 +92,7 @@ class SimNode:
 
     def send_beat(self) -> None:
         """Tell the table; the next beat goes out when this one was answered, or its time is over."""
-        self.drop(self.ownership.lapsed(self.monotonic_ms()))
+        self.drop(self.ownership.is_expired(self.monotonic_ms()))
         beat = self.ownership.beat(self.monotonic_ms())
         world = self.world
         if world.now_ms >= self.cut_until:

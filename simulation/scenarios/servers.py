@@ -160,15 +160,15 @@ class SimulatedServerProcess:
         self.unit = unit = _WatchedClusterUnit(world.catalog, _ignored, Quotas(), entropy.uuid, time)
         unit.world = world
         unit.namespace(NAMESPACE)
-        unit.spreading.is_wanted = world.is_spreading
+        unit.sharded_entities.is_wanted = world.is_spreading
         unit.directory = Directory(world.catalog.read())
         rules = NamespaceRules(NAMESPACE, world.catalog.read().namespaces[0].rules, [world.HOST])
         metering = MeteringCounts("sim")
-        door = AmqpServer(
+        amqp = AmqpServer(
             unit, Authorizer([rules]), clock=self.clock, entropy=entropy, log=Log("simulation"), metering=metering
         )
         me = NodeEntry(str(entropy.uuid()), f"{self.host}:{world.PORT}", "", is_leaving=False)
-        self.cluster = door.whereabouts = cluster = _Beating(
+        self.cluster = amqp.owners = cluster = _Beating(
             me,
             unit,
             world.catalog,
@@ -180,8 +180,8 @@ class SimulatedServerProcess:
             thread=lambda _loop, name: self._link(name),
         )
         world.hosts[me.node_id] = self
-        open_cluster_forwarding(door, unit, cluster, self.clock)
-        self._listener = await world.loop.create_server(door, self.host, world.PORT)
+        open_cluster_forwarding(amqp, unit, cluster, self.clock)
+        self._listener = await world.loop.create_server(amqp, self.host, world.PORT)
         await cluster.start()
 
     def _make(self, entropy: SeededEntropy, row: StoreRow) -> OpenStore:
@@ -273,7 +273,7 @@ class ServersWorld(World):
             server.machine.resume()
         self.start()
 
-    def door(self) -> tuple[str, int]:
+    def amqp(self) -> tuple[str, int]:
         """Any server."""
         return self._draw.choice(self.servers).host, self.PORT
 
@@ -430,7 +430,7 @@ class ServersRun(SimulatedRun):
             if other.is_well and other.unit and MORTAL in other.unit.namespace(NAMESPACE).queues:
                 server = other
         ways = [(other.host, server.host) for other in self.world.servers if other is not server]
-        await asyncio.gather(*(self._cut_ways([way], server.host, DEAF_S) for way in ways))
+        await asyncio.gather(*(self._cut_connections([route], server.host, DEAF_S) for route in ways))
         # Others strike, too.
         if server.is_well:
             server.kill()
@@ -440,15 +440,15 @@ class ServersRun(SimulatedRun):
     async def _cut_off(self, host: str, other: str, span_s: float) -> None:
         # In one direction only, at times: what is asked arrives, and the answer does not.
         ways = self.rng.choice((((host, other), (other, host)), ((host, other),), ((other, host),)))
-        await self._cut_ways(ways, host, span_s)
+        await self._cut_connections(ways, host, span_s)
 
-    async def _cut_ways(self, ways: Sequence[tuple[str, str]], host: str, span_s: float) -> None:
+    async def _cut_connections(self, ways: Sequence[tuple[str, str]], host: str, span_s: float) -> None:
         network = self.world.network
-        for way in ways:
-            network.route(*way).cut = True
+        for route in ways:
+            network.route(*route).cut = True
         await asyncio.sleep(span_s)
-        for way in ways:
-            network.route(*way).cut = False
+        for route in ways:
+            network.route(*route).cut = False
         for connection in network.connections(host):
             connection.heal()
 

@@ -44,7 +44,7 @@ class _NotifyingCatalog(MemoryCatalog):
 
 
 class _ShardedQueueView:
-    """All of a queue that is spread, for whoever counts what is in it."""
+    """All of a sharded queue, for whoever counts what is in it."""
 
     def __init__(self, shares: list[Queue]) -> None:
         self.fragments = [handle for share in shares for handle in share.fragments]
@@ -73,8 +73,8 @@ class ShardedWorld(ServersWorld):
             self.catalog.add_store(store.store_id, store.path)
 
     def _shares_of(self, entity: str) -> list[str]:
-        spread = find_sharded_queues(self.catalog.read().entities).get((NAMESPACE, entity))
-        return [] if spread is None else [row.path.lower() for row in spread.shares]
+        sharded_queue = find_sharded_queues(self.catalog.read().entities).get((NAMESPACE, entity))
+        return [] if sharded_queue is None else [row.path.lower() for row in sharded_queue.shares]
 
     def queue(self, entity: str) -> Queue | None:
         """See World; of one that is spread, what all servers have of it."""
@@ -87,10 +87,10 @@ class ShardedWorld(ServersWorld):
 
     def fragment_of(self, entity: str, key: str | None) -> int | None:
         """See World: the share has the slot of the key, and has a place for it among its own."""
-        spread = find_sharded_queues(self.catalog.read().entities).get((NAMESPACE, entity))
-        if key is None or spread is None:
+        sharded_queue = find_sharded_queues(self.catalog.read().entities).get((NAMESPACE, entity))
+        if key is None or sharded_queue is None:
             return super().fragment_of(entity, key)
-        slots: tuple[SlotRow, ...] = spread.shares[spread.of_key(string_key(key))].slots
+        slots: tuple[SlotRow, ...] = sharded_queue.shares[sharded_queue.of_key(string_key(key))].slots
         return slots[slot_of(string_key(key), len(slots))].fragment_no
 
     def path_of(self, handle: object) -> str:

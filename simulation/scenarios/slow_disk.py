@@ -22,8 +22,8 @@ import msgspec
 from duobus.broker.fragment_host import FragmentHost
 from duobus.broker.protocols import LateRefusal
 from duobus.fragment.commands import TakeAndRemove
-from duobus.model.quotas import STORE_PATIENCE_S
-from duobus.storage.writer_pool import COMMIT_PATIENCES, LONG_S, REFUSAL_S, StoreWatchdog
+from duobus.model.quotas import STORE_TIMEOUT_S
+from duobus.storage.writer_pool import COMMIT_TIMEOUTS, LONG_S, REFUSAL_S, StoreWatchdog
 from simulation.checkers import Violation, check
 from simulation.history.events import FragmentsLate
 from simulation.parts.keyless_sends import watches
@@ -32,14 +32,14 @@ from simulation.world.disk import AMBIGUOUS, REFUSED, SLOW
 from simulation.world.world import World
 
 #: What a call of the sick store takes, seconds: slow, and in every second seed sometimes too long.
-SLOW_S: Final = (0.7 * STORE_PATIENCE_S, 0.97 * STORE_PATIENCE_S)
-HANGING_S: Final = (0.7 * STORE_PATIENCE_S, 1.5 * STORE_PATIENCE_S)
+SLOW_S: Final = (0.7 * STORE_TIMEOUT_S, 0.97 * STORE_TIMEOUT_S)
+HANGING_S: Final = (0.7 * STORE_TIMEOUT_S, 1.5 * STORE_TIMEOUT_S)
 SICK: Final = 1
 SECONDS: Final = 40.0
 #: In every fifth seed all disks are lost for so long: later than a client waits for an answer.
 LOST_S: Final = 25.0
 #: How long a sender may wait: for a commit that its message just missed, for its own, and for the refusal.
-ANSWER_MS: Final = round(2000 * COMMIT_PATIENCES * STORE_PATIENCE_S + 1000 * REFUSAL_S)
+ANSWER_MS: Final = round(2000 * COMMIT_TIMEOUTS * STORE_TIMEOUT_S + 1000 * REFUSAL_S)
 
 
 class _SickDiskRun(SimulatedRun):

@@ -252,8 +252,8 @@ class _World:
                 continue
             number += len(item.slots)
             for slot in item.slots:
-                special = slot.special
-                changed = None if special is None or special.changes is None else Overlay.decode(special.changes)
+                metadata = slot.metadata
+                changed = None if metadata is None or metadata.changes is None else Overlay.decode(metadata.changes)
                 rule = "" if changed is None else str(changed.application["RuleName"])
                 self.history.seen.append((int(application_properties(slot.payload)["n"]), name, rule))
             ranges = [(item.first_lock, len(item.slots))]

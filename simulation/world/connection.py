@@ -69,7 +69,7 @@ class SimulatedConnection(asyncio.Protocol):
     async def connect(cls, world: World, name: str) -> Self:
         """Open a connection and a session; raises OSError when the broker is not there."""
         loop = asyncio.get_running_loop()
-        _, client = await loop.create_connection(lambda: cls(world, name), *world.door())
+        _, client = await loop.create_connection(lambda: cls(world, name), *world.amqp())
         return client
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -227,11 +227,11 @@ def apply_batch(state: DiskState, batch: CommitBatch) -> None:
         rows = state.messages[put.source_key]
         origins = put.origins or [0] * len(put.payloads)
         for index, payload in enumerate(put.payloads):
-            kind, deliveries, special = put.special_of(index) or (0, 0, None)
-            rows[put.first_count + index] = (put.enqueued_ms, kind, deliveries, payload, special, origins[index])
-    for source_key, count, kind, deliveries, special in batch.changes:
+            kind, deliveries, metadata = put.metadata_of(index) or (0, 0, None)
+            rows[put.first_count + index] = (put.enqueued_ms, kind, deliveries, payload, metadata, origins[index])
+    for source_key, count, kind, deliveries, metadata in batch.changes:
         enqueued_ms, _, _, payload, _, origin = state.messages[source_key][count]
-        state.messages[source_key][count] = (enqueued_ms, kind, deliveries, payload, special, origin)
+        state.messages[source_key][count] = (enqueued_ms, kind, deliveries, payload, metadata, origin)
     remove_runs(state, batch.removed)
     for source_key, next_count, highest, counters in batch.sources:
         fragment_key, source_no, *_ = state.sources[source_key]
@@ -239,11 +239,11 @@ def apply_batch(state: DiskState, batch: CommitBatch) -> None:
     for block in batch.histories:
         state.histories.setdefault(block.source_key, {})[block.first_count] = (block.at_ms, block.ids)
     forget_ids(state, [(source_key, 0, last) for source_key, last in batch.outdated])
-    for stone in batch.tombstones:
-        run = (stone.source_key, stone.first_count, stone.last_count)
-        state.tombstones.append((stone.store_id, stone.generation, stone.commit_no, *run))
-    buried = set(batch.buried)
-    state.tombstones = [row for row in state.tombstones if row[:2] not in buried]
+    for tombstone in batch.tombstones:
+        run = (tombstone.source_key, tombstone.first_count, tombstone.last_count)
+        state.tombstones.append((tombstone.store_id, tombstone.generation, tombstone.commit_no, *run))
+    forgotten = set(batch.forgotten)
+    state.tombstones = [row for row in state.tombstones if row[:2] not in forgotten]
 
 
 def shared_bytes(state: DiskState) -> dict[int, int]:

@@ -82,7 +82,7 @@ class Node:
         if self.life.alive:
             self.powered = not power
             self._network.loop.kill(self.life)
-            self._network.bury(self.life, farewell=not power)
+            self._network.remove(self.life, farewell=not power)
 
     def pause(self) -> None:
         """Stop the process (SIGSTOP): its kernel goes on taking what comes, nothing of it runs until ``resume``."""
@@ -368,9 +368,9 @@ class SimulatedNetwork:
     ) -> SimulatedTransport:
         client_pipe, server_pipe = Pipe(self, there), Pipe(self, back)
         near = {"peername": server.address, "sockname": client_address}
-        far = {"peername": client_address, "sockname": server.address}
+        remote = {"peername": client_address, "sockname": server.address}
         client = SimulatedTransport(self, copy_context(), client_pipe, server_pipe, near)
-        accepted = SimulatedTransport(self, server.context.copy(), server_pipe, client_pipe, far)
+        accepted = SimulatedTransport(self, server.context.copy(), server_pipe, client_pipe, remote)
         self._connections.append(Connection(client, accepted, client_pipe, server_pipe))
         accepted.call_in_context(accepted.start_unless_gone, server.factory)
         return client
@@ -385,7 +385,7 @@ class SimulatedNetwork:
         """Take note that an end is gone; a connection without ends is dropped."""
         self._connections = [c for c in self._connections if not (c.client.gone and c.server.gone)]
 
-    def bury(self, life: Incarnation, farewell: bool) -> None:
+    def remove(self, life: Incarnation, farewell: bool) -> None:
         """Close every server and connection of a life that has just ended."""
         for server in [s for s in self._listeners.values() if s.context.get(INCARNATION) is life]:
             server.close()

@@ -124,7 +124,7 @@ class CrashingStore(MessagingStore):
         self._require_usable()
         if self._begun:
             raise ContractBroken("begin_generation is called once per open")
-        runs = [(stone.source_key, stone.first_count, stone.last_count) for stone in deletions]
+        runs = [(tombstone.source_key, tombstone.first_count, tombstone.last_count) for tombstone in deletions]
 
         tell = self._telling()
 
@@ -274,7 +274,7 @@ class CrashingStore(MessagingStore):
         for count in sorted(rows):
             if len(found) >= limit:
                 break
-            enqueued_ms, state, deliveries, payload, special, origin = rows[count]
+            enqueued_ms, state, deliveries, payload, metadata, origin = rows[count]
             if count < first_count or wanted not in (None, state):
                 continue
             if (source_key, count) in self._disk.rotten:
@@ -282,7 +282,7 @@ class CrashingStore(MessagingStore):
                 if report not in self._bad:
                     self._bad.append(report)
                 continue
-            found.append(StoredMessage(count, enqueued_ms, state, deliveries, payload, special, abs(origin)))
+            found.append(StoredMessage(count, enqueued_ms, state, deliveries, payload, metadata, abs(origin)))
         return found
 
     def quarantined(self) -> list[tuple[int, int, str]]:

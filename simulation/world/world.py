@@ -21,7 +21,7 @@ from duobus.broker.fragment_host import FragmentHost
 from duobus.clock import BrokerTime, Witness
 from duobus.errors import ServiceBusError
 from duobus.fragment import duplicate_detection as duplicates
-from duobus.fragment import settlement as settling
+from duobus.fragment import settlement as settlement
 from duobus.fragment.commands import Housekeeping, Run, TakeAndRemove
 from duobus.fragment.fragment import Fragment
 from duobus.fragment.message import DEFERRED, QueuedMessage, kind_of
@@ -133,7 +133,7 @@ class World:
                 except ServiceBusError:
                     await _pause(0.2)
         rules = NamespaceRules(NAMESPACE, self.catalog.read().namespaces[0].rules, [self.HOST])
-        self.amqp_door = door = AmqpServer(
+        self.amqp_door = amqp = AmqpServer(
             unit,
             Authorizer([rules]),
             clock=self.clock,
@@ -141,7 +141,7 @@ class World:
             log=Log("simulation"),
             metering=MeteringCounts("sim"),
         )
-        await self.loop.create_server(door, self.HOST, self.PORT)
+        await self.loop.create_server(amqp, self.HOST, self.PORT)
 
     def kill(self, *, power: bool) -> None:
         """SIGKILL the broker's process, or cut the power of its machine, disks included."""
@@ -162,7 +162,7 @@ class World:
         if not self.node.alive:
             self.start()
 
-    def door(self) -> tuple[str, int]:
+    def amqp(self) -> tuple[str, int]:
         """Host and port for the next connection of a client."""
         return self.HOST, self.PORT
 
@@ -212,11 +212,11 @@ class World:
         """Note what only the broker's side can know, while the context lasts."""
         with ExitStack() as stack:
             stack.enter_context(_wrapped(Fragment, "_lock_slots", self._locked))
-            stack.enter_context(_wrapped(sessions, "accept", self._accepting))
+            stack.enter_context(_wrapped(sessions, "accept", self._session_acceptors))
             stack.enter_context(_wrapped(sessions, "lock_slots", self._locked_in_session))
             stack.enter_context(_wrapped(outlets, "take_for_sessions", self._took_turn))
             stack.enter_context(_wrapped(sessions, "end", self._ending))
-            stack.enter_context(_wrapped(settling, "apply_housekeeping", self._kept_house))
+            stack.enter_context(_wrapped(settlement, "apply_housekeeping", self._kept_house))
             stack.enter_context(_wrapped(Fragment, "_remove", self._removing))
             stack.enter_context(_wrapped(Placement, "commit_started", self._turned))
             stack.enter_context(_wrapped(duplicates, "admit", self._deciding))
@@ -241,7 +241,7 @@ class World:
             key = (handle.entity_id, fragment.number << 48 | slot.count, until_ms)
             self._grants.setdefault(key, []).append(Grant(now_ms, fragment.epoch, token))
 
-    def _accepting(
+    def _session_acceptors(
         self, original: Any, fragment: Fragment, source: Source, session_id: str, owner: Any, now_ms: int
     ) -> Any:
         lock = original(fragment, source, session_id, owner, now_ms)

@@ -126,7 +126,7 @@ class ServerBusy(ServiceBusError):
     http_status = 503
 
 
-class RowsInTheWay(ServiceBusError):
+class RowsExist(ServiceBusError):
     """A store has messages under the number of an entity that is being created; these stay. Check the catalog."""
 
     transient = False

@@ -71,9 +71,11 @@ def endpoints_of(server: ServerProcess) -> list[Endpoint]:
     ]
 
 
-def sync_endpoints(doors: Sequence[Endpoint]) -> list[Endpoint]:
-    """Return those of ``doors`` that the synchronous client can use here."""
-    return [door for door in doors if not door.sync_library or find_spec(door.sync_library) is not None]
+def sync_endpoints(endpoints: Sequence[Endpoint]) -> list[Endpoint]:
+    """Return those of ``endpoints`` that the synchronous client can use here."""
+    return [
+        endpoint for endpoint in endpoints if not endpoint.sync_library or find_spec(endpoint.sync_library) is not None
+    ]
 
 
 def message_of(outgoing: Outgoing, body: bytes, digest: str) -> ServiceBusMessage:
@@ -91,12 +93,12 @@ def body_of(message: ServiceBusReceivedMessage) -> bytes:
     return b"".join(message.body)
 
 
-def record_received(ledger: MessageAccount, message: ServiceBusReceivedMessage) -> None:
+def record_received(account: MessageAccount, message: ServiceBusReceivedMessage) -> None:
     """Enter a received message into the ledger, with everything that must be as it was sent."""
     properties = message.application_properties or {}
     # The SDK hands application properties out with keys and values of bytes.
     digest = properties.get(DIGEST_PROPERTY.encode(), properties.get(DIGEST_PROPERTY))
-    ledger.received(
+    account.received(
         message_id_of(message),
         body_of(message),
         digest=digest.decode() if isinstance(digest, bytes) else None if digest is None else str(digest),

@@ -53,8 +53,8 @@ def table_of(title: str, result: dict[str, Any]) -> Table:
     transports: dict[str, dict[str, int]] = result.get("transports", {})
     for name, counts in transports.items():
         table.add_row(f"Over {name}", f"{counts['sent']:,} sent, {counts['received']:,} received")
-    outlets: dict[str, dict[str, int]] = result.get("outlets", {})
-    for name, counts in outlets.items():
+    receive_paths: dict[str, dict[str, int]] = result.get("outlets", {})
+    for name, counts in receive_paths.items():
         table.add_row(f"From {name}", _receive_path(counts))
     fragments: dict[str, int] = result.get("per_fragment", {})
     if fragments:

@@ -26,18 +26,18 @@ class RunState:
     Args:
         queue: Name of the queue.
         feed: What is sent.
-        ledger: Where everything is entered.
+        account: Where everything is entered.
         dispositions: What receivers do.
         clock: Time, for the limits.
         limit_s: The whole run may take this long; every wait ends by then.
     """
 
     def __init__(
-        self, queue: str, feed: Feed, ledger: MessageAccount, dispositions: Dispositions, clock: Clock, limit_s: float
+        self, queue: str, feed: Feed, account: MessageAccount, dispositions: Dispositions, clock: Clock, limit_s: float
     ) -> None:
         self.queue = queue
         self.feed = feed
-        self.ledger = ledger
+        self.account = account
         self.dispositions = dispositions
         self.deferred = DeferredNumbers()
         self.stopping = threading.Event()

@@ -257,5 +257,5 @@ def test_an_event_tells_its_fields_compiled_or_not() -> None:
     event = SaslInitReceived("PLAIN", b"secret", None)
 
     text = repr(event)
-    assert text.startswith("SaslInit(")
+    assert text.startswith("SaslInitReceived(")
     assert all(part in text for part in ("mechanism='PLAIN'", "hostname=None"))

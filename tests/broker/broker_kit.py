@@ -186,13 +186,13 @@ sets_constants = pytest.mark.skipif(
 )
 
 
-def batch(*payloads: bytes, key: bytes | None = None, **special: Any) -> SendBatch:
+def batch(*payloads: bytes, key: bytes | None = None, **metadata: Any) -> SendBatch:
     """Messages to send, with a mailbox of their own."""
     made = SendBatch(0, list(payloads), True, Box())
     if key is not None:
         made.keys = [key] * len(payloads)
-    if special:
-        made.extra = {index: MessageMetadata(**special) for index in range(len(payloads))}
+    if metadata:
+        made.extra = {index: MessageMetadata(**metadata) for index in range(len(payloads))}
     return made
 
 

@@ -10,7 +10,7 @@ from duobus.broker import recovery
 from duobus.broker.message_broker import FragmentPlan
 from duobus.errors import ServiceBusError
 from duobus.fragment import paged_tail as cold_tail
-from duobus.fragment import peek as browsing
+from duobus.fragment import peek as peek
 from duobus.fragment.commands import Command, Run, SettleBatch, SettleDetail
 from duobus.fragment.fragment import Fragment
 from duobus.fragment.message import NEVER, QueuedMessage, state_in_memory
@@ -111,19 +111,19 @@ class Driver:
 
     # -- shorthands ---------------------------------------------------------------------------------------------
 
-    def run(self, *payloads: bytes, **special: Any) -> Run:
+    def run(self, *payloads: bytes, **metadata: Any) -> Run:
         """An unsent run of messages that all have the same special members."""
         batch = SendBatch(0, list(payloads), True, Box())
-        if special.keys() == {"session_id"} and special["session_id"] is not None:
+        if metadata.keys() == {"session_id"} and metadata["session_id"] is not None:
             # As a door says it.
-            batch.sessions = [SessionMetadata(**special)] * len(payloads)
-        elif special:
-            batch.extra = {index: MessageMetadata(**special) for index in range(len(payloads))}
+            batch.sessions = [SessionMetadata(**metadata)] * len(payloads)
+        elif metadata:
+            batch.extra = {index: MessageMetadata(**metadata) for index in range(len(payloads))}
         return Run("handle", 0, batch, None, None)
 
-    def send(self, *payloads: bytes, **special: Any) -> list[int]:
+    def send(self, *payloads: bytes, **metadata: Any) -> list[int]:
         """Send messages and return their counts."""
-        run = self.run(*payloads, **special)
+        run = self.run(*payloads, **metadata)
         self.commit(run)
         return list(range(run.first_count, run.first_count + len(payloads)))
 
@@ -172,7 +172,7 @@ class Driver:
         entropy = SeededEntropy(other.lives)
         (other.fragment,) = asyncio.run(recovery.recover_fragments(reader, contents, entropy, {}))
         other.source = other.fragment.sources[0]
-        # The cold tail comes in small pages.
+        # The paged tail comes in small pages.
         while other.source.cold_number:
             rows = self.store.load(other.source.source_key, other.source.cold_first, 3)
             cold_tail.page_in(other.fragment, 0, rows, is_last=len(rows) < 3)
@@ -181,7 +181,7 @@ class Driver:
     def picture(self) -> dict[int, tuple[int, int, bytes, MessageMetadata | None]]:
         """Every message: count to (state, deliveries, payload, special)."""
         return {
-            count: (slot.state, slot.deliveries, slot.payload, slot.special)
+            count: (slot.state, slot.deliveries, slot.payload, slot.metadata)
             for count, slot in sorted(self.source.by_count.items())
         }
 
@@ -193,7 +193,7 @@ class Driver:
                 state_in_memory(row.state),
                 row.deliveries,
                 row.payload,
-                MessageMetadata.decode(row.special) if row.special else None,
+                MessageMetadata.decode(row.metadata) if row.metadata else None,
             )
             for row in rows
         }
@@ -201,7 +201,7 @@ class Driver:
     def peek(self, sub_queue: int = 0, first: int = 0, limit: int = 100, size: int = NEVER) -> list[bytes]:
         """Payloads of what somebody who peeks finds."""
         sought = PeekProgress(sub_queue, first, limit, size)
-        while not browsing.peek(self.fragment, 0, sought, NEVER, self.now_ms) and not sought.is_full:
+        while not peek.peek(self.fragment, 0, sought, NEVER, self.now_ms) and not sought.is_full:
             pass
         return [slot.payload for slot in sought.found]
 

@@ -11,7 +11,7 @@ from duobus.broker import DEAD_LETTER_OUTCOME, Queue
 from duobus.broker.entities.queue import COUNT_BITS
 from duobus.errors import StoreUnavailable
 from duobus.fragment import fragment as fragment_module
-from duobus.fragment import peek as browsing
+from duobus.fragment import peek as peek
 from duobus.fragment import source as source_module
 from duobus.fragment.message import DEAD_LETTER, MAIN
 from duobus.fragment.peek import ENVELOPE_BYTES
@@ -120,7 +120,7 @@ async def test_a_deep_queue_is_peeked_without_being_read_into_memory(hall: Hall)
         assert fragment is not None
         source = fragment.sources[0]
         assert source.cold_number > 10
-        resident = len(source.by_count)
+        in_memory = len(source.by_count)
         # One of those in memory is locked; peek shows it as well.
         receiver(queue, 1)
         await turns()
@@ -129,7 +129,7 @@ async def test_a_deep_queue_is_peeked_without_being_read_into_memory(hall: Hall)
         assert [payload for _, payload in await peeked(queue, 8, 1000, size=size)] == [
             b"%03d" % index for index in range(7, 19)
         ]
-        assert len(source.by_count) == resident
+        assert len(source.by_count) == in_memory
 
 
 @sets_constants
@@ -140,7 +140,7 @@ async def test_a_peek_passes_over_the_hole_that_a_restored_backup_has_at_once(ha
     queue = await hall.create()
     with pytest.MonkeyPatch.context() as patch:
         # As many messages as make it walk from count to count.
-        patch.setattr(browsing, "SPAN", 4)
+        patch.setattr(peek, "SPAN", 4)
         for index in range(8):
             queue.send(batch(b"%03d" % index))
             await turns()

@@ -83,7 +83,7 @@ def test_what_an_earlier_command_of_the_commit_disposes_of_is_left_and_counted()
     assert cleared(driver, PurgeCounts("handle", 0, Box(), counts=[1, 2, 3])) == [b"abandoned"]
     assert driver.picture() == driver.stored() == {}
     assert driver.source.numbers == [0] * 5
-    assert driver.source.bytes == driver.source.resident_bytes == 0
+    assert driver.source.bytes == driver.source.memory_bytes == 0
 
 
 def test_a_lost_lock_of_a_removed_message_cannot_bring_it_back() -> None:
@@ -106,10 +106,10 @@ def test_counts_go_on_after_everything_was_removed_and_lost_from_memory() -> Non
 # -- an entity --------------------------------------------------------------------------------------------------
 
 
-async def sent(queue: Queue, number: int, **special: Any) -> None:
+async def sent(queue: Queue, number: int, **metadata: Any) -> None:
     """Store messages, each in a commit of its own so that they spread."""
     for index in range(number):
-        made = batch(b"%d" % index, **special)
+        made = batch(b"%d" % index, **metadata)
         queue.send(made)
         await turns()
         assert answers(made) == [None]

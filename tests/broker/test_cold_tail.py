@@ -1,4 +1,4 @@
-"""The cold tail as a fragment does it: what it counts, which lives it knows, and what comes back of it."""
+"""The paged tail as a fragment does it: what it counts, which lives it knows, and what comes back of it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_what_does_not_fit_into_the_window_is_counted_one_by_one() -> None:
     driver.send(b"55555")
     assert tail(driver.source) == (2, 6, 4, 11)
     assert driver.source.by_count.keys() == {1}
-    assert (driver.source.resident_bytes, driver.source.bytes, driver.source.numbers[MAIN]) == (4, 15, 5)
+    assert (driver.source.memory_bytes, driver.source.bytes, driver.source.numbers[MAIN]) == (4, 15, 5)
 
 
 def test_a_cold_message_ends_at_its_own_time_and_no_other_does() -> None:
@@ -119,10 +119,10 @@ def test_a_page_brings_ordinary_messages_and_others_in_their_place() -> None:
     driver.send(b"4")
     assert cold_tail.page_in(driver.fragment, 0, rows(driver, 2, 2), is_last=False) == 0
     assert tail(driver.source) == (4, 5, 1, 1)
-    assert driver.source.resident_bytes == len(b"warm22333")
+    assert driver.source.memory_bytes == len(b"warm22333")
     assert cold_tail.page_in(driver.fragment, 0, rows(driver, 4), is_last=True) == 0
     assert tail(driver.source)[2:] == (0, 0)
-    assert driver.source.resident_bytes == driver.source.bytes == len(b"warm223334")
+    assert driver.source.memory_bytes == driver.source.bytes == len(b"warm223334")
     assert [slot.payload for _, slot in driver.lock(9)] == [b"warm", b"22", b"333", b"4"]
 
 
@@ -156,9 +156,9 @@ def test_recovery_counts_what_it_found_beside_what_there_was(requires_session: b
     source = fragment.add_source(SourceRow(1, 1, 0, 9), SourceSettings(requires_session=requires_session))
     # Three active, two dead, one deferred and one scheduled, of which one dead and one active one are read.
     source.numbers, source.bytes = [3, 2, 0, 1, 1], 700
-    special = MessageMetadata(session_id="s").encode() if requires_session else None
+    metadata = MessageMetadata(session_id="s").encode() if requires_session else None
     (dead,) = rows(dead_lettered())
-    fragment.recover(0, [dead, StoredMessage(2, START_MS, 0, 1, b"active", special)])
+    fragment.recover(0, [dead, StoredMessage(2, START_MS, 0, 1, b"active", metadata)])
     cold_tail.recovered(fragment, 0)
     if requires_session:
         assert (source.missing, source.numbers, source.bytes) == (5, [1, 1, 0, 0, 0], len(b"deadactive"))

@@ -163,27 +163,27 @@ def test_those_of_a_batch_that_go_to_another_fragment_are_left_out() -> None:
         assert ranges_of(fragment, run) == [(10, 1, 2), (11, 1, 2)]
         fragment.release(run, 5)
         found = fragment.sources[1].by_count.values()
-        keys = [slot.special.partition_key if slot.special else None for slot in found]
+        keys = [slot.metadata.partition_key if slot.metadata else None for slot in found]
         assert keys == ([None, None] if given is None else ["key 1", "key 3"])
 
 
 def test_what_is_rare_about_a_copy_is_written_with_it() -> None:
     fragment = topic_for_all(1)
-    special = MessageMetadata(partition_key="key")
-    _, commit = publish(fragment, b"a", b"b", extra={1: special})
+    metadata = MessageMetadata(partition_key="key")
+    _, commit = publish(fragment, b"a", b"b", extra={1: metadata})
     (put,) = commit.puts
-    assert put.specials == {1: (stored_state(ACTIVE, special), 0, special.encode())}
+    assert put.all_metadata == {1: (stored_state(ACTIVE, metadata), 0, metadata.encode())}
 
 
 def test_what_is_scheduled_waits_at_the_topic_under_its_own_number() -> None:
     fragment = topic_for_all(1)
-    special = MessageMetadata(scheduled_ms=1_000)
-    run, commit = publish(fragment, b"a", b"later", b"c", extra={1: special})
+    metadata = MessageMetadata(scheduled_ms=1_000)
+    run, commit = publish(fragment, b"a", b"later", b"c", extra={1: metadata})
     assert [(put.source_key, put.first_count, put.payloads) for put in commit.puts] == [
         (10, 2, [b"later"]),
         (11, 1, [b"a", b"c"]),
     ]
-    assert commit.puts[0].specials == {0: (SCHEDULED, 0, special.encode())}
+    assert commit.puts[0].all_metadata == {0: (SCHEDULED, 0, metadata.encode())}
     fragment.release(run, 5)
     assert {count: slot.payload for count, slot in fragment.sources[0].by_count.items()} == {2: b"later"}
     assert waiting(fragment, 1) == [(1, 1, b"a"), (2, 3, b"c")]

@@ -16,7 +16,7 @@ from duobus.model.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from duobus.model.quotas import STORE_PATIENCE_S as PATIENCE_S
+from duobus.model.quotas import STORE_TIMEOUT_S as PATIENCE_S
 from duobus.storage.catalog_rows import LIVE
 
 SICK = 2

@@ -45,7 +45,7 @@ class Line:
         self.late: list[Callable[[], None]] | None = None
         self.requests: list[Request] = []
         self._to = to
-        self._visits: list[OriginRegistration] = []
+        self._registrations: list[OriginRegistration] = []
         self._asked: dict[int, asyncio.Future[ForwardReply]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -64,19 +64,19 @@ class Line:
 
     async def bring(self, request: Request) -> None:
         """The other side gets a request, and answers."""
-        intake = self._to.unit.intake
+        receiver = self._to.unit.receiver
         try:
             if isinstance(request, RegisterOrigin):
-                self._visits.append(intake.land("n", request.path, request.origin, request.epoch))
-                reply = ForwardReply(request.number, landing=len(self._visits) - 1)
+                self._registrations.append(receiver.register("n", request.path, request.origin, request.epoch))
+                reply = ForwardReply(request.number, registration_no=len(self._registrations) - 1)
             elif isinstance(request, ReceivedQuery):
-                taken = await intake.ask(self._visits[request.landing], request.first)
+                taken = await receiver.ask(self._registrations[request.registration_no], request.first)
                 reply = ForwardReply(request.number, taken=taken)
             elif isinstance(request, OriginQuery):
-                reply = ForwardReply(request.number, gone=intake.gone(request.origin, request.counts))
+                reply = ForwardReply(request.number, gone=receiver.gone(request.origin, request.counts))
             else:
-                visit = self._visits[request.landing]
-                error = await intake.take(visit, request.counts, request.payloads, request.specials)
+                registration = self._registrations[request.registration_no]
+                error = await receiver.take(registration, request.counts, request.payloads, request.all_metadata)
                 reply = ForwardReply(request.number) if error is None else refusal(request.number, error)
         except ServiceBusError as error:
             reply = refusal(request.number, error)
@@ -107,7 +107,7 @@ class Side:
         self.name = name
         self.lines: dict[str, Line] = {}
         self.looked = 0
-        owner.unit.courier.connect(self, self)
+        owner.unit.remote.connect(self, self)
 
     # Whereabouts
 
@@ -193,7 +193,7 @@ async def _there(side: Side, name: str, sub_queue: int = 0) -> list[bytes]:
 
 def _ledger(side: Side, name: str) -> int:
     fragments = [handle.fragment for handle in side.owner.queue(name).fragments]
-    return sum(len(counts) for one in fragments if one for counts in one.sources[0].ledger.known.values())
+    return sum(len(counts) for one in fragments if one for counts in one.sources[0].dedup.known.values())
 
 
 @simulated_over(2, 3600)
@@ -281,7 +281,7 @@ async def test_a_destination_that_comes_to_the_server_of_the_origin_has_everythi
     line.late = []
     _send(town.a, source, b"1")
     await asyncio.sleep(0.5)
-    # The landing is answered, the freight is not.
+    # The landing is answered, the request is not.
     line.late.pop(0)()
     await asyncio.sleep(0.5)
     assert await _there(town.b, target) == [b"1"]
@@ -363,11 +363,11 @@ async def test_a_landing_is_good_for_one_life_of_the_destination(hall: Hall) -> 
 @simulated_over(2, 3600)
 async def test_a_former_owner_of_an_origin_cannot_land_it_again(hall: Hall) -> None:
     town, _, target = await _town(hall)
-    intake = town.b.owner.unit.intake
-    present = intake.land("n", target, (7, 0, 0), 5)
+    receiver = town.b.owner.unit.receiver
+    present = receiver.register("n", target, (7, 0, 0), 5)
     with pytest.raises(StoreUnavailable, match="new owner"):
-        intake.land("n", target, (7, 0, 0), 4)
-    assert intake.is_current(present)
+        receiver.register("n", target, (7, 0, 0), 4)
+    assert receiver.is_current(present)
 
 
 @simulated_over(2, 3600)
@@ -416,8 +416,8 @@ async def test_what_another_server_can_never_take_goes_to_the_transfer_dead_lett
     await asyncio.sleep(3)
     assert await _there(town.b, target) == [b"1"]
     (dead,) = [slot for _, slot in await town.a.owner.queue(source).peek(TRANSFER_DEAD_LETTER, 1, 10)]
-    assert dead.special is not None
-    assert dead.special.reason == "MessageSizeExceeded"
+    assert dead.metadata is not None
+    assert dead.metadata.reason == "MessageSizeExceeded"
 
 
 @simulated_over(2, 3600)
@@ -506,7 +506,7 @@ async def test_who_has_lost_a_store_while_it_was_opened_says_nothing_of_what_is_
     town, source, target = await _town(hall)
     _send(town.a, source, b"1")
     await asyncio.sleep(0.5)
-    origin = next(iter(town.b.owner.queue(target).fragments[0].fragment.sources[0].ledger.known))  # type: ignore[union-attr]
+    origin = next(iter(town.b.owner.queue(target).fragments[0].fragment.sources[0].dedup.known))  # type: ignore[union-attr]
     owner = town.b.owner
     await town.a.owner.unit.leave(1, "it moves")
     opening = asyncio.ensure_future(owner.adopt(1))
@@ -516,14 +516,14 @@ async def test_who_has_lost_a_store_while_it_was_opened_says_nothing_of_what_is_
     with contextlib.suppress(ServiceBusError, StoreFailed):
         await opening
     with pytest.raises(StoreUnavailable, match="not at this server"):
-        owner.unit.intake.gone(origin, [1])
+        owner.unit.receiver.gone(origin, [1])
 
 
 @simulated_over(2, 3600)
 async def test_nothing_is_forwarded_to_a_queue_that_is_spread(hall: Hall) -> None:
     town, source, target = await _town(hall)
     unit = town.a.owner.unit
-    unit.directory.spreads["n", target] = object()  # type: ignore[assignment]
+    unit.directory.sharded["n", target] = object()  # type: ignore[assignment]
     with pytest.raises(NotAllowed, match="spread over several servers"):
         await unit.create_queue("n", QueueDescription(name="q", forward_to=target))
     # What forwarded to its name before waits.

@@ -1,6 +1,6 @@
 """Messages that run out of life while nobody remembers whether they were forwarded: here or there, never both (I14).
 
-A new life of an origin, at the same server or another, knows nothing of parcels that were under way. What it found lets
+A new life of an origin, at the same server or another, knows nothing of batches that were under way. What it found lets
 it expire only when the destination has said what of it is there.
 """
 
@@ -207,14 +207,14 @@ async def test_freight_of_a_former_owner_comes_too_late_when_its_origin_is_here(
     handle = town.a.owner.queue(source).fragments[0]
     assert handle.fragment is not None
     origin = origin_of(handle, 0)
-    visit = town.b.owner.unit.intake.land("n", target, origin, handle.fragment.epoch)
+    registration = town.b.owner.unit.receiver.register("n", target, origin, handle.fragment.epoch)
     town.a.owner.unit.drop(1, "its lease has ended")
     await town.give(town.b, 1)
     # Taken in, removed here, and forgotten there.
     await asyncio.sleep(5)
     assert await _there(town.b, target) == [b"0"]
     with pytest.raises(StoreUnavailable):
-        await town.b.owner.unit.intake.take(visit, [1], [b"0"], [MessageMetadata()])
+        await town.b.owner.unit.receiver.take(registration, [1], [b"0"], [MessageMetadata()])
 
 
 @simulated_over(2, 3600)

@@ -81,9 +81,9 @@ async def locked(queue: Queue, sub_queue: int = MAIN) -> list[Any]:
     return box.taken()
 
 
-async def dead(queue: Queue, *payloads: bytes, by: Queue | None = None, **special: Any) -> None:
+async def dead(queue: Queue, *payloads: bytes, by: Queue | None = None, **metadata: Any) -> None:
     """Send messages and dead-letter them; ``by``: the topic to send to."""
-    made = batch(*payloads, **special)
+    made = batch(*payloads, **metadata)
     (by or queue).send(made)
     await asyncio.sleep(0.05)
     assert not any(answers(made))
@@ -101,14 +101,14 @@ async def run_through(
     hall: Hall, queue: Queue, target: str | None = None, *, sql: str | None = None, repair: Any = None, limit: int = 3
 ) -> list[MoveResult]:
     """Move all there is, chunk after chunk, as a client does."""
-    desk, first, before_ms = DeadLetterService(hall.unit), 0, hall.unit.now_ms()
+    service, first, before_ms = DeadLetterService(hall.unit), 0, hall.unit.now_ms()
     results = []
     while True:
         query = DeadLetterQuery(Selection(sql), first=first, before_ms=before_ms, limit=limit)
         looked = await search(queue, DEAD_LETTER, query, one_fragment=True)
         changes = parse_repair(repair)
         keeps = target is not None
-        results.append(await desk.move(queue, DEAD_LETTER, looked.found, target, changes, keeps_reason=keeps))
+        results.append(await service.move(queue, DEAD_LETTER, looked.found, target, changes, keeps_reason=keeps))
         if looked.following is None:
             return results
         first = looked.following
@@ -118,16 +118,16 @@ def test_resubmitted_messages_are_whole_and_have_no_reasons_any_more() -> None:
     async def story(hall: Hall) -> None:
         queue = await hall.create(requires_duplicate_detection=True)
         await dead(queue, *map(message, range(8)), priority=7, ttl_ms=60_000)
-        before = [(slot.count, form_of(slot.payload, slot.special)) for slot in await slots(queue, DEAD_LETTER)]
+        before = [(slot.count, form_of(slot.payload, slot.metadata)) for slot in await slots(queue, DEAD_LETTER)]
         await asyncio.sleep(30)
         results = await run_through(hall, queue)
         assert [len(one.moved) for one in results] == [3, 3, 2]
         after = await slots(queue)
         # The ids are in the history of duplicate detection, and are none of the desk's business.
-        assert [form_of(slot.payload, slot.special) for slot in after] == [form for _, form in before]
-        specials = [slot.special or MessageMetadata() for slot in after]
-        assert {(one.reason, one.description, one.priority) for one in specials} == {(None, None, 7)}
-        assert [one.enqueued_sequence_number for one in specials] == [count for count, _ in before]
+        assert [form_of(slot.payload, slot.metadata) for slot in after] == [form for _, form in before]
+        all_metadata = [slot.metadata or MessageMetadata() for slot in after]
+        assert {(one.reason, one.description, one.priority) for one in all_metadata} == {(None, None, 7)}
+        assert [one.enqueued_sequence_number for one in all_metadata] == [count for count, _ in before]
         assert [slot.deliveries for slot in after] == [0] * 8
         assert [number for one in results for number in one.moved.values()] == [slot.count for slot in after]
         assert queue.numbers()[0][:2] == [8, 0]
@@ -167,7 +167,7 @@ def test_only_those_that_the_filter_takes_are_moved_and_repaired() -> None:
         await run_through(hall, queue, "OTHER", sql="n >= 6 AND DeadLetterReason = 'why'", repair=repair)
         assert await ids(queue, DEAD_LETTER) == [0, 1, 2, 3, 4, 5]
         moved = await slots(other)
-        forms = [form_of(slot.payload, slot.special) for slot in moved]
+        forms = [form_of(slot.payload, slot.metadata) for slot in moved]
         assert [form["applicationProperties"] for form in forms] == [
             {"n": n, "fixed": True, "DeadLetterReason": "why", "DeadLetterErrorDescription": "because"}
             for n in (6, 7, 8)
@@ -344,14 +344,14 @@ def test_only_what_is_dead_is_moved_and_only_to_what_takes_it() -> None:
         queue = await hall.create()
         await hall.create("off", status="Disabled")
         await dead(queue, message(0))
-        desk = DeadLetterService(hall.unit)
+        service = DeadLetterService(hall.unit)
         for sub_queue, target, kind in (
             (MAIN, None, NotAllowed),
             (DEAD_LETTER, "none", EntityNotFound),
             (DEAD_LETTER, "off", EntityDisabled),
         ):
             with pytest.raises(kind):
-                await desk.move(queue, sub_queue, [], target, NOTHING, keeps_reason=False)
+                await service.move(queue, sub_queue, [], target, NOTHING, keeps_reason=False)
 
     play(story)
 
@@ -400,16 +400,16 @@ def test_an_undone_resubmit_makes_dead_letters_of_what_is_still_there() -> None:
         queue.settle(SettleBatch(held.fragment, 0, Box(), prefix=held.prefix, outcome=0, ranges=[(held.first_lock, 1)]))
         held.fragment.broker.unlock(held.fragment, 0, held.prefix, [(held.first_lock + 1, 2)], counted=False)
         await asyncio.sleep(0.05)
-        burials = [
+        restorations = [
             DeadLetterRestore(
                 old[number].payload, MessageMetadata(reason="why"), number=number, where=queue, now=new or 0
             )
             for number, new in result.moved.items()
         ]
-        undone = await restore(queue, burials)
+        undone = await restore(queue, restorations)
         assert (len(undone.moved), len(undone.skipped)) == (2, 1)
         assert (await ids(queue), await ids(queue, DEAD_LETTER)) == ([], [1, 2])
-        assert {slot.special.reason for slot in await slots(queue, DEAD_LETTER) if slot.special} == {"why"}
+        assert {slot.metadata.reason for slot in await slots(queue, DEAD_LETTER) if slot.metadata} == {"why"}
         await hall.again()
         assert hall.queue().numbers()[0][:2] == [0, 2]
 

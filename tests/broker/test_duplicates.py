@@ -41,15 +41,15 @@ def watchful(**settings: Any) -> Driver:
     return Driver(duplicate_window_ms=WINDOW_MS, **settings)
 
 
-def run_of(driver: Driver, *ids: bytes | None, **special: Any) -> Run:
+def run_of(driver: Driver, *ids: bytes | None, **metadata: Any) -> Run:
     """A run whose messages have these ids; each payload is the id, or what stands for none."""
-    run = driver.run(*(one or b"-" for one in ids), **special)
+    run = driver.run(*(one or b"-" for one in ids), **metadata)
     run.batch.ids = list(ids)
     return run
 
 
-def send(driver: Driver, *ids: bytes | None, **special: Any) -> Run:
-    run = run_of(driver, *ids, **special)
+def send(driver: Driver, *ids: bytes | None, **metadata: Any) -> Run:
+    run = run_of(driver, *ids, **metadata)
     driver.commit(run)
     assert run.error is None
     return run
@@ -154,7 +154,7 @@ def test_specials_stay_with_their_messages_when_a_duplicate_stands_before_them()
     assert run.batch.extra is not None
     run.batch.extra[2].ttl_ms = 7000
     driver.commit(run)
-    assert {payload: special.ttl_ms for _, _, payload, special in driver.picture().values() if special} == {
+    assert {payload: metadata.ttl_ms for _, _, payload, metadata in driver.picture().values() if metadata} == {
         b"b": 5000,
         b"c": 7000,
     }

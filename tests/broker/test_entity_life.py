@@ -498,9 +498,9 @@ def test_messages_that_ran_out_of_life_are_dead_lettered_or_removed_as_the_queue
     assert driver.source.numbers[0] == 3
     driver.now_ms += 1
     driver.commit()
-    dead = {payload: special for _, _, payload, special in driver.picture().values()}
+    dead = {payload: metadata for _, _, payload, metadata in driver.picture().values()}
     assert driver.source.numbers == [0, numbers[1] + moved, 0, 0, 0]
-    assert all(special is not None and special.reason == "TTLExpiredException" for special in dead.values())
+    assert all(metadata is not None and metadata.reason == "TTLExpiredException" for metadata in dead.values())
     assert len(driver.stored()) == len(dead)
 
 

@@ -12,7 +12,7 @@ from fragment_kit import Box
 from duobus.broker import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Queue, QueuedMessage
 from duobus.broker.entities.destination import FULL, MESSAGE_TOO_LARGE, NOT_FOUND, SESSION_MISSING
 from duobus.broker.entities.placement import slot_of, string_key
-from duobus.broker.forwarding.forwarder import LANE_MESSAGES_MAX, PATIENCE_MS, RETRY_MAX_S
+from duobus.broker.forwarding.forwarder import FORWARDER_MESSAGES_MAX, RETRY_MAX_S, TIMEOUT_MS
 from duobus.broker.forwarding.service import transfer_message_count
 from duobus.codec import decode
 from duobus.errors import ArgumentInvalid
@@ -60,7 +60,7 @@ async def lock_all(queue: Queue, sub_queue: int = MAIN) -> list[Any]:
     return box.taken()
 
 
-async def bury(queue: Queue, reason: str | None = "why", description: str | None = "because") -> None:
+async def forget_tombstones(queue: Queue, reason: str | None = "why", description: str | None = "because") -> None:
     """Receive what there is and dead-letter it."""
     for found in await lock_all(queue):
         ranges = [(found.first_lock, len(found.slots))]
@@ -74,18 +74,18 @@ def transfer_dead(queue: Queue) -> int:
     return queue.numbers()[0][TRANSFER_DEAD_LETTER]
 
 
-def ledgers(queue: Queue) -> int:
-    """Entries in the ledgers of a queue."""
+def dedups(queue: Queue) -> int:
+    """Entries in the records of accepted numbers of a queue."""
     return sum(
         len(counts)
         for handle in queue.fragments
         if handle.fragment is not None
-        for counts in handle.fragment.sources[0].ledger.known.values()
+        for counts in handle.fragment.sources[0].dedup.known.values()
     )
 
 
-def sent(queue: Queue, *found: bytes, key: bytes | None = None, **special: Any) -> SendBatch:
-    made = batch(*found, key=key, **special)
+def sent(queue: Queue, *found: bytes, key: bytes | None = None, **metadata: Any) -> SendBatch:
+    made = batch(*found, key=key, **metadata)
     queue.send(made)
     return made
 
@@ -148,15 +148,15 @@ def test_messages_pass_chains_of_partitioned_and_plain_queues(stores: int, parte
             [b"%d" % n for n in range(60)] + [b"keyless %d" % n for n in range(60)]
         )
         for key in range(7):
-            mine = [int(s.payload) for s in found if s.special and s.special.partition_key == f"k{key}"]
+            mine = [int(s.payload) for s in found if s.metadata and s.metadata.partition_key == f"k{key}"]
             assert mine == sorted(mine), "a key keeps its order"
         for handle in last.fragments:
             assert handle.fragment is not None
             for slot in handle.fragment.sources[0].by_count.values():
-                key_text = slot.special.partition_key if slot.special else None
+                key_text = slot.metadata.partition_key if slot.metadata else None
                 if parted[1] and key_text is not None:
                     assert slot_of(string_key(key_text), 16) == handle.number
-        assert sum(ledgers(hall.queue(name)) for name in "abc") == 0
+        assert sum(dedups(hall.queue(name)) for name in "abc") == 0
 
     run(story, stores)
 
@@ -175,13 +175,13 @@ def test_what_is_kept_and_what_begins_anew_on_the_way() -> None:
         await change(hall, origin, forward_to="to")
         await asyncio.sleep(0.1)
         _, after = await slots(target)
-        special = after.special
-        assert special is not None
+        metadata = after.metadata
+        assert metadata is not None
         assert (before.deliveries, after.deliveries) == (1, 0)
         assert after.enqueued_ms >= before.enqueued_ms + 10_000
-        assert special.enqueued_sequence_number == origin.fragments[0].number << 48 | before.count
-        assert (special.session_id, special.partition_key, special.via_partition_key) == ("s", "s", "v")
-        assert (special.priority, special.ttl_ms, special.way) == (7, 90_000, TransferRoute(1))
+        assert metadata.enqueued_sequence_number == origin.fragments[0].number << 48 | before.count
+        assert (metadata.session_id, metadata.partition_key, metadata.via_partition_key) == ("s", "s", "v")
+        assert (metadata.priority, metadata.ttl_ms, metadata.route) == (7, 90_000, TransferRoute(1))
 
     run(story)
 
@@ -196,8 +196,8 @@ def test_the_number_that_a_message_was_first_given_stays_over_several_hops() -> 
         await asyncio.sleep(0.2)
         _, found = await slots(last)
         assert found.count == 2
-        assert found.special is not None
-        assert found.special.enqueued_sequence_number == 1
+        assert found.metadata is not None
+        assert found.metadata.enqueued_sequence_number == 1
 
     run(story)
 
@@ -234,15 +234,15 @@ def test_dead_letters_go_on_with_their_reason_and_their_source() -> None:
         origin = await hall.create("Work", forward_dead_lettered_messages_to="graves")
         sent(origin, b"bad", ttl_ms=60_000)
         await asyncio.sleep(0.1)
-        await bury(origin)
+        await forget_tombstones(origin)
         await asyncio.sleep(61.0)
         (found,) = await slots(graves)
-        special = found.special
-        assert special is not None
-        assert special.overlay is not None
-        properties = decode(special.overlay)[0]
+        metadata = found.metadata
+        assert metadata is not None
+        assert metadata.overlay is not None
+        properties = decode(metadata.overlay)[0]
         assert properties == {"seen": True, "DeadLetterReason": "why", "DeadLetterErrorDescription": "because"}
-        assert (special.dead_letter_source, special.ttl_ms, found.state) == ("Work", None, 0)
+        assert (metadata.dead_letter_source, metadata.ttl_ms, found.state) == ("Work", None, 0)
         assert await payloads(origin, DEAD_LETTER) == []
 
     run(story, stores=2)
@@ -260,8 +260,8 @@ def test_a_queue_with_sessions_forwards_its_dead_letters() -> None:
         sent(origin, b"m", session_id="s", ttl_ms=1_000)
         await asyncio.sleep(2.0)
         (found,) = await slots(graves)
-        assert found.special is not None
-        assert found.special.session_id == "s"
+        assert found.metadata is not None
+        assert found.metadata.session_id == "s"
 
     run(story)
 
@@ -294,8 +294,8 @@ def test_a_queue_that_forwards_to_itself_ends_with_the_limit_of_hops() -> None:
         sent(queue, b"m")
         await asyncio.sleep(1.0)
         (found,) = await slots(queue, TRANSFER_DEAD_LETTER)
-        assert found.special is not None
-        assert (found.special.reason, found.special.way) == (HOPS_EXCEEDED, TransferRoute(HOPS_MAX))
+        assert found.metadata is not None
+        assert (found.metadata.reason, found.metadata.route) == (HOPS_EXCEEDED, TransferRoute(HOPS_MAX))
         assert transfer_message_count(queue) == 0
 
     run(story)
@@ -345,7 +345,7 @@ def test_a_queue_with_sessions_forwards_each_in_its_order_from_its_creation_or_f
             arrived = await slots(target)
             assert len(arrived) == 11
             for session, number in (("a", 4), ("b", 3), ("c", 3), ("d", 1)):
-                mine = [slot.payload for slot in arrived if slot.special and slot.special.session_id == session]
+                mine = [slot.payload for slot in arrived if slot.metadata and slot.metadata.session_id == session]
                 assert mine == [f"{session}{index}".encode() for index in range(number)]
             assert (await payloads(made), await payloads(changed)) == ([], [])
             assert transfer_dead(made) == transfer_dead(changed) == 0
@@ -366,7 +366,7 @@ def test_what_a_queue_with_sessions_cannot_forward_waits_and_then_ends_in_its_tr
         assert await payloads(target) == [b"a0", b"a1"]
         await hall.unit.delete_queue("n", "to")
         sent(origin, b"b0", session_id="b")
-        await asyncio.sleep(PATIENCE_MS / 1000 + 10 * MINUTE_S)
+        await asyncio.sleep(TIMEOUT_MS / 1000 + 10 * MINUTE_S)
         assert transfer_dead(origin) == 1
         # The session is nobody's, and takes messages for whom it is forwarded to next.
         again = await hall.create("to")
@@ -399,7 +399,7 @@ def test_a_destination_that_stays_disabled_costs_the_messages_their_place_in_the
         await hall.create("to", status=DISABLED)
         origin = await hall.create("from", forward_to="to")
         sent(origin, b"m")
-        await asyncio.sleep(PATIENCE_MS / 1000 + 2 * RETRY_MAX_S)
+        await asyncio.sleep(TIMEOUT_MS / 1000 + 2 * RETRY_MAX_S)
         assert (transfer_message_count(origin), transfer_dead(origin)) == (0, 1)
 
     run(story)
@@ -417,10 +417,10 @@ def test_a_destination_that_is_deleted_and_made_again_gets_what_waited() -> None
         assert await payloads(target) == [b"m"]
         await hall.unit.delete_queue("n", "to")
         sent(origin, b"n")
-        await asyncio.sleep(PATIENCE_MS / 1000 + 2 * RETRY_MAX_S)
+        await asyncio.sleep(TIMEOUT_MS / 1000 + 2 * RETRY_MAX_S)
         (found,) = await slots(origin, TRANSFER_DEAD_LETTER)
-        assert found.special is not None
-        assert (found.payload, found.special.reason) == (b"n", NOT_FOUND)
+        assert found.metadata is not None
+        assert (found.payload, found.metadata.reason) == (b"n", NOT_FOUND)
 
     run(story)
 
@@ -448,10 +448,10 @@ def test_a_destination_that_stays_full_lets_go_of_nothing() -> None:
         origin = await hall.create("from", forward_to="to")
         target.fragments[0].fragment.sources[0].bytes = 1 << 40  # type: ignore[union-attr]
         sent(origin, b"a", b"b")
-        await asyncio.sleep(PATIENCE_MS / 1000 + 4 * RETRY_MAX_S)
+        await asyncio.sleep(TIMEOUT_MS / 1000 + 4 * RETRY_MAX_S)
         found = await slots(origin, TRANSFER_DEAD_LETTER)
         assert [slot.payload for slot in found] == [b"a", b"b"]
-        assert {slot.special.reason for slot in found if slot.special} == {FULL}
+        assert {slot.metadata.reason for slot in found if slot.metadata} == {FULL}
 
     run(story, stores=2)
 
@@ -465,7 +465,7 @@ def test_what_a_destination_can_never_take_goes_to_the_transfer_dead_letter_queu
         sent(origin, b"l" * 2000, session_id="2")
         await asyncio.sleep(0.5)
         found = await slots(origin, TRANSFER_DEAD_LETTER)
-        reasons = {slot.payload[:4]: slot.special.reason for slot in found if slot.special}
+        reasons = {slot.payload[:4]: slot.metadata.reason for slot in found if slot.metadata}
         assert reasons == {b"none": SESSION_MISSING, b"llll": MESSAGE_TOO_LARGE}
         assert await payloads(sessions) == [b"good"]
 
@@ -586,7 +586,7 @@ def test_no_failure_of_a_store_loses_or_repeats_a_message(how: str, who: str, *,
         assert set(names) <= set(found)
         assert transfer_message_count(origin) == 0
         await asyncio.sleep(5.0)
-        assert ledgers(target) == 0
+        assert dedups(target) == 0
 
     run(story, stores=3)
 
@@ -611,7 +611,7 @@ def test_a_crash_between_acceptance_and_removal_is_no_repeat() -> None:
         found = await payloads(hall.queue("to"))
         assert sorted(found) == [b"%d" % n for n in range(8)]
         assert transfer_message_count(hall.queue("from")) == 0
-        assert ledgers(hall.queue("to")) == 0
+        assert dedups(hall.queue("to")) == 0
 
     run(story, stores=4)
 
@@ -629,7 +629,7 @@ def test_what_is_still_on_its_way_when_the_origin_loses_its_memory_goes_to_the_s
         for name in names:
             sent(origin, name)
             await asyncio.sleep(0.01)
-        # The first is in the commit that does not end; the next wait behind it, in no ledger yet.
+        # The first is in the commit that does not end; the next wait behind it, in no record of accepted numbers yet.
         await asyncio.sleep(LATE_S + 0.1)
         assert {handle.broker.is_late for handle in target.fragments} == {True, False}
         hall.writers[home].fail_next = "before"
@@ -655,8 +655,8 @@ def test_a_lane_holds_a_bounded_number_of_messages() -> None:
         for _ in range(12):
             sent(origin, *[b"x"] * 1000, key=string_key(key), partition_key=key)
         await asyncio.sleep(1.0)
-        lane = next(hall.unit.forwarding._every())
-        assert lane._taken <= LANE_MESSAGES_MAX
+        forwarder = next(hall.unit.forwarding._every())
+        assert forwarder._taken <= FORWARDER_MESSAGES_MAX
         assert transfer_message_count(origin) == 12_000
 
     run(story, stores=2)

@@ -114,9 +114,9 @@ def test_a_copy_that_goes_on_keeps_the_number_that_its_topic_gave_it(stores: int
             topic.send(batch(build_message(application_properties={"n": number}, data=b"body")))
         await settled()
         (arrived,) = await slots(target)
-        assert arrived.special is not None
+        assert arrived.metadata is not None
         # The first of its subscription, the second of its topic.
-        assert (arrived.special.enqueued_sequence_number or 0) & ((1 << COUNT_BITS) - 1) == 2
+        assert (arrived.metadata.enqueued_sequence_number or 0) & ((1 << COUNT_BITS) - 1) == 2
 
     run(story, stores)
 
@@ -192,8 +192,8 @@ def test_dead_letters_of_a_subscription_go_where_it_says() -> None:
         await settled()
         (slot,) = await slots(grave)
         assert slot.payload == b"bad"
-        assert slot.special is not None
-        assert slot.special.dead_letter_source == "t/Subscriptions/s"
+        assert slot.metadata is not None
+        assert slot.metadata.dead_letter_source == "t/Subscriptions/s"
         assert await payloads(subscription, DEAD_LETTER) == []
 
     run(story)

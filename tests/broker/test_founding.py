@@ -66,7 +66,7 @@ async def test_a_store_takes_all_of_a_batch_with_one_call(hall: Hall) -> None:
 async def test_entities_that_forward_nothing_are_not_looked_at_for_each_that_is_created(hall: Hall) -> None:
     await hall.start()
     assert await created(hall, plain(5)) == []
-    assert hall.unit.forwarding._lanes == {}
+    assert hall.unit.forwarding._forwarders == {}
 
 
 @simulated

@@ -55,9 +55,9 @@ class Sessions:
         """The fragment's source."""
         return self.driver.source
 
-    def send(self, session_id: str, *payloads: bytes, **special: Any) -> list[int]:
+    def send(self, session_id: str, *payloads: bytes, **metadata: Any) -> list[int]:
         """Messages of one session."""
-        return self.driver.send(*payloads, session_id=session_id, **special)
+        return self.driver.send(*payloads, session_id=session_id, **metadata)
 
     def accept(self, session_id: str) -> SessionLock | None:
         """Lock a session."""
@@ -238,12 +238,12 @@ def test_a_lock_that_is_renewed_within_the_grace_is_held_again_and_told_of_messa
     one.driver.pass_time(LOCK_MS)
     one.send("a", b"1")
     assert one.next() == "a"
-    one.driver.fragment.woken.clear()
+    one.driver.fragment.notified.clear()
     one.driver.pass_time(100)
     until_ms = one.driver.now_ms + LOCK_MS
     assert sessions.renew(one.driver.fragment, one.source, lock, one.driver.now_ms) == until_ms == lock.until_ms
     assert (one.next(), one.accept("a")) == (None, None)
-    assert one.driver.fragment.woken == [lock]
+    assert one.driver.fragment.notified == [lock]
     assert one.bodies(lock) == [b"1"]
     # It protects a message now.
     one.driver.pass_time(LOCK_MS)
@@ -308,7 +308,7 @@ def test_nothing_newer_goes_out_while_an_abandoned_message_is_on_its_way_back(on
     _, done = one.driver.prepare(command)
     assert one.bodies(lock) == []
     one.driver.release(done)
-    assert one.driver.fragment.woken == [lock]
+    assert one.driver.fragment.notified == [lock]
     assert one.bodies(lock) == [b"1", b"2"]
 
 
@@ -371,8 +371,8 @@ def test_dead_letters_need_no_session(one: Sessions) -> None:
     one.driver.commit(one.claimed(DEAD_LETTER_OUTCOME, slot.lock))
     one.release(lock)
     ((token, dead),) = one.driver.lock(1, DEAD_LETTER)
-    assert dead.special is not None
-    assert dead.special.session_id == "a"
+    assert dead.metadata is not None
+    assert dead.metadata.session_id == "a"
     assert one.driver.fragment.renew(0, [token], one.driver.now_ms) is not None
     command = one.claimed(COMPLETE, token)
     one.driver.commit(command)
@@ -482,7 +482,7 @@ def test_the_holder_is_woken_once_for_what_comes(one: Sessions) -> None:
     lock = one.held("a")
     one.send("a", b"1")
     one.send("a", b"2")
-    assert one.driver.fragment.woken == [lock]
+    assert one.driver.fragment.notified == [lock]
     assert one.driver.fragment.fresh == set()
 
 

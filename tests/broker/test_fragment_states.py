@@ -10,7 +10,7 @@ from fragment_kit import NUMBER, START_MS, Box, Driver
 
 from duobus.codec import decode
 from duobus.errors import MessageLockLost, MessageNotFound, NotAllowed, QuotaExceeded
-from duobus.fragment import peek as browsing
+from duobus.fragment import peek as peek
 from duobus.fragment.commands import (
     ABANDON,
     COMPLETE,
@@ -83,8 +83,8 @@ def test_an_abandon_makes_a_dead_letter_when_deliveries_are_used_up() -> None:
         driver.settle(ABANDON, lock)
     assert driver.lock() == []
     ((_, letter),) = driver.lock(sub_queue=DEAD_LETTER)
-    assert letter.special is not None
-    assert letter.special.reason == "MaxDeliveryCountExceeded"
+    assert letter.metadata is not None
+    assert letter.metadata.reason == "MaxDeliveryCountExceeded"
     assert letter.count == 1
 
 
@@ -105,8 +105,8 @@ def test_a_dead_letter_cannot_be_dead_lettered_again() -> None:
     ((lock, _),) = driver.lock()
     driver.settle(DEAD_LETTER_OUTCOME, lock, reason="r", description="d")
     ((lock, slot),) = driver.lock(sub_queue=DEAD_LETTER)
-    assert slot.special is not None
-    assert (slot.special.reason, slot.special.description) == ("r", "d")
+    assert slot.metadata is not None
+    assert (slot.metadata.reason, slot.metadata.description) == ("r", "d")
     assert isinstance(driver.error_of(driver.settlement(DEAD_LETTER_OUTCOME, lock)), NotAllowed)
     assert driver.settle(COMPLETE, lock).lost == []
 
@@ -116,8 +116,8 @@ def test_long_dead_letter_texts_are_cut_at_4096_characters() -> None:
     driver.send(b"a")
     ((lock, slot),) = driver.lock()
     driver.settle(DEAD_LETTER_OUTCOME, lock, reason="r" * 5000, description="d" * 5000)
-    assert slot.special is not None
-    assert (len(slot.special.reason or ""), len(slot.special.description or "")) == (4096, 4096)
+    assert slot.metadata is not None
+    assert (len(slot.metadata.reason or ""), len(slot.metadata.description or "")) == (4096, 4096)
 
 
 def test_a_deferred_message_is_found_by_its_number_only() -> None:
@@ -266,8 +266,8 @@ def test_an_expired_message_becomes_a_dead_letter_where_asked(own: int | None) -
     driver.send(b"m", **({} if own is None else {"ttl_ms": own}))
     driver.pass_time(1000)
     ((_, letter),) = driver.lock(sub_queue=DEAD_LETTER)
-    assert letter.special is not None
-    assert letter.special.reason == "TTLExpiredException"
+    assert letter.metadata is not None
+    assert letter.metadata.reason == "TTLExpiredException"
     # Dead letters live for ever.
     driver.pass_time(10**9)
     assert len(driver.picture()) == 1
@@ -304,9 +304,9 @@ def test_a_message_abandoned_after_its_life_is_not_delivered_again() -> None:
     assert driver.picture() == {}
 
 
-def deferred(driver: Driver, **special: Any) -> int:
+def deferred(driver: Driver, **metadata: Any) -> int:
     """Send a message and defer it; returns its count."""
-    (count,) = driver.send(b"m", **special)
+    (count,) = driver.send(b"m", **metadata)
     ((lock, _),) = driver.lock()
     driver.settle(DEFER, lock)
     return count
@@ -347,8 +347,8 @@ def test_a_deferred_message_that_has_run_out_goes_when_it_is_asked_for(asks: str
     assert driver.picture().keys() == driver.stored().keys() == {other, young} | ({count} if dead_letters else set())
     if dead_letters:
         ((_, letter),) = driver.lock(5, DEAD_LETTER)
-        assert letter.special is not None
-        assert (letter.count, letter.special.reason) == (count, TTL_EXPIRED)
+        assert letter.metadata is not None
+        assert (letter.count, letter.metadata.reason) == (count, TTL_EXPIRED)
     assert driver.fragment.lock_deferred(0, MAIN, [young], driver.now_ms)[1]
 
 
@@ -416,8 +416,8 @@ def test_a_scheduled_message_gets_a_new_number_at_its_time() -> None:
     driver.pass_time(1)
     (_, now), (_, later) = driver.lock(5)
     assert (now.count, later.count, later.payload, later.enqueued_ms) == (2, 3, b"later", START_MS + 1000)
-    assert later.special is not None
-    assert later.special.enqueued_sequence_number == NUMBER << 48 | 1
+    assert later.metadata is not None
+    assert later.metadata.enqueued_sequence_number == NUMBER << 48 | 1
     assert sorted(driver.stored()) == [2, 3]
 
 
@@ -526,9 +526,9 @@ def test_overlays_are_laid_one_over_the_other_and_the_bytes_stay() -> None:
     ((lock, slot),) = driver.lock()
     driver.settle(DEFER, lock, properties={"b": "y"})
     for found in (slot, driver.recovered().source.by_count[1]):
-        assert found.special is not None
-        assert found.special.overlay is not None
-        assert decode(found.special.overlay)[0] == {"a": 1, "b": "y"}
+        assert found.metadata is not None
+        assert found.metadata.overlay is not None
+        assert decode(found.metadata.overlay)[0] == {"a": 1, "b": "y"}
         assert found.payload == b"bytes"
 
 
@@ -566,12 +566,12 @@ def test_peek_ends_with_the_message_that_passes_its_bytes() -> None:
 
 
 def test_peek_looks_at_a_bounded_stretch_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(browsing, "SPAN", 4)
+    monkeypatch.setattr(peek, "SPAN", 4)
     driver = Driver()
     driver.send(*[b"%d" % index for index in range(10)])
     sought = PeekProgress(MAIN, 0, 100, NEVER)
     stretches = []
-    while not browsing.peek(driver.fragment, 0, sought, NEVER, driver.now_ms):
+    while not peek.peek(driver.fragment, 0, sought, NEVER, driver.now_ms):
         stretches.append(len(sought.found))
     assert stretches == [4, 8]
     assert [slot.payload for slot in sought.found] == [b"%d" % index for index in range(10)]
@@ -737,7 +737,7 @@ def test_a_deferral_tells_its_life_where_deliveries_may_be_forgotten() -> None:
     locks = {slot.payload: lock for lock, slot in later.lock(2)}
     for lock in locks.values():
         later.settle(DEFER, lock)
-    told = {payload: special and special.deferred_in for _, _, payload, special in later.stored().values()}
+    told = {payload: metadata and metadata.deferred_in for _, _, payload, metadata in later.stored().values()}
     assert told == {b"same life": None, b"later life": later.fragment.epoch, b"of its own": None}
     # The lock token says the same.
     assert int.from_bytes(later.fragment.prefix[2:6], "big") == later.fragment.epoch
@@ -813,7 +813,7 @@ def test_settling_dead_letters_beside_others_counts_each_where_it_was() -> None:
 
 
 def test_peek_behind_the_last_message_in_memory_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(browsing, "HOLE_LEAST", 2)
+    monkeypatch.setattr(peek, "HOLE_LEAST", 2)
     driver = Driver()
     driver.send(*[b"x"] * 9)
     locks = [lock for lock, _ in driver.lock(9)]

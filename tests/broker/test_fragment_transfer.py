@@ -1,4 +1,7 @@
-"""Forwarding as a fragment does it: taking, giving back, leaving, diverting, and what a ledger remembers."""
+"""Forwarding as a fragment does it.
+
+Taking, giving back, leaving, diverting, and what a record of accepted numbers remembers.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ def test_what_departs_is_gone_with_its_commit_and_not_before() -> None:
     _, done = driver.prepare(RemoveTransferred("handle", 0, None, slots))
     assert (driver.source.numbers[MAIN], driver.source.bytes, len(driver.source.by_count)) == (0, 0, 2)
     driver.release(done)
-    assert (driver.picture(), driver.stored(), driver.source.resident_bytes) == ({}, {}, 0)
+    assert (driver.picture(), driver.stored(), driver.source.memory_bytes) == ({}, {}, 0)
 
 
 def test_only_what_was_taken_can_depart() -> None:
@@ -93,8 +96,8 @@ def test_what_cannot_go_on_is_found_in_the_transfer_dead_letter_queue_also_after
     driver.commit(DeadLetterTransfer("handle", 0, None, take(driver), reason="r", description="d" * 5_000))
     for _ in range(2):
         ((_, slot),) = driver.lock(5, TRANSFER_DEAD_LETTER)
-        assert slot.special is not None
-        assert (slot.special.reason, len(slot.special.description or "")) == ("r", 4096)
+        assert slot.metadata is not None
+        assert (slot.metadata.reason, len(slot.metadata.description or "")) == ("r", 4096)
         assert driver.source.numbers == [0, 0, 1, 0, 0]
         driver = driver.recovered()
 
@@ -102,7 +105,7 @@ def test_what_cannot_go_on_is_found_in_the_transfer_dead_letter_queue_also_after
 def test_messages_sent_via_a_queue_wait_apart_from_its_own_and_survive_a_crash() -> None:
     driver = Driver(requires_session=True)
     driver.commit(
-        driver.run(b"a", b"b", way=TransferRoute(to="Other")), driver.run(b"c", way=TransferRoute(to="third"))
+        driver.run(b"a", b"b", route=TransferRoute(to="Other")), driver.run(b"c", route=TransferRoute(to="third"))
     )
     for _ in range(2):
         source = driver.source
@@ -138,11 +141,11 @@ def test_a_ledger_forgets_what_it_is_told_and_its_rows_go_with_their_last_entry(
     driver.commit(*arrival(driver, b"a", b"b", counts=[3, 4]))
     row = driver.source.next_count - 3
     driver.commit(ForgetForwarded("handle", 0, None, origin=ORIGIN, counts=[3]))
-    assert driver.source.ledger.known == {ORIGIN: {4: row}}
+    assert driver.source.dedup.known == {ORIGIN: {4: row}}
     driver.commit(ForgetForwarded("handle", 0, None, origin=ORIGIN, counts=[3, 4, 5]))
-    assert (driver.source.ledger.known, driver.source.ledger.rows) == ({}, {})
+    assert (driver.source.dedup.known, driver.source.dedup.rows) == ({}, {})
     assert sorted(driver.stored()) == [row + 1, row + 2]
-    assert driver.recovered().source.ledger.known == {}
+    assert driver.recovered().source.dedup.known == {}
 
 
 def test_a_ledgers_rows_are_no_messages() -> None:
@@ -156,9 +159,9 @@ def test_a_ledgers_rows_are_no_messages() -> None:
 def test_what_was_sent_via_a_queue_is_scheduled_and_lives_at_its_destination() -> None:
     slot = QueuedMessage(9, b"m", START_MS)
     slot.state = TRANSFER
-    slot.special = MessageMetadata(ttl_ms=5, way=TransferRoute(1, "x", 77), partition_key="k")
+    slot.metadata = MessageMetadata(ttl_ms=5, route=TransferRoute(1, "x", 77), partition_key="k")
     found = transfer.onward(slot, NUMBER, "via", 1)
-    assert (found.ttl_ms, found.scheduled_ms, found.partition_key, found.way) == (5, 77, "k", TransferRoute(2))
+    assert (found.ttl_ms, found.scheduled_ms, found.partition_key, found.route) == (5, 77, "k", TransferRoute(2))
     assert found.enqueued_sequence_number == NUMBER << 48 | 9
 
 
@@ -171,10 +174,10 @@ def test_a_dead_letter_that_cannot_go_on_keeps_both_reasons() -> None:
         DeadLetterTransfer("handle", 0, None, take(driver, sub_queue=DEAD_LETTER), reason="second", description="d")
     )
     ((_, slot),) = driver.lock(1, TRANSFER_DEAD_LETTER)
-    assert slot.special is not None
-    assert slot.special.overlay is not None
-    assert decode(slot.special.overlay)[0] == {"DeadLetterReason": "first", "DeadLetterErrorDescription": "why"}
-    assert slot.special.reason == "second"
+    assert slot.metadata is not None
+    assert slot.metadata.overlay is not None
+    assert decode(slot.metadata.overlay)[0] == {"DeadLetterReason": "first", "DeadLetterErrorDescription": "why"}
+    assert slot.metadata.reason == "second"
 
 
 def test_taking_ends_with_the_last_byte_that_is_asked_for() -> None:
@@ -193,7 +196,7 @@ def test_what_is_known_to_be_elsewhere_is_so_until_it_has_left() -> None:
 
 def test_a_message_keeps_the_time_for_which_it_was_scheduled_when_it_goes_on() -> None:
     slot = QueuedMessage(1, b"a", START_MS)
-    slot.special = MessageMetadata(scheduled_ms=START_MS - 5)
+    slot.metadata = MessageMetadata(scheduled_ms=START_MS - 5)
     assert transfer.onward(slot, NUMBER, "q", None).scheduled_ms == START_MS - 5
 
 
@@ -216,7 +219,7 @@ def in_doubt(**settings: Any) -> Driver:
     driver = Driver(forwards=True, default_ttl_ms=1_000, **settings)
     driver.send(b"a", b"b", b"c", b"d")
     driver = driver.recovered()
-    assert driver.source.doubt_below == 5
+    assert driver.source.in_doubt_below == 5
     return driver
 
 
@@ -227,7 +230,7 @@ def test_what_is_not_at_its_destination_expires_when_that_is_known() -> None:
     assert driver.picture().keys() == {1, 2, 3, 4, 5}
     taken = take(driver, 1)
     forward_dedup.settle_in_doubt(driver.fragment, driver.source, [2, 5, 9])
-    assert (driver.source.doubt_below, driver.source.elsewhere) == (0, {2})
+    assert (driver.source.in_doubt_below, driver.source.elsewhere) == (0, {2})
     driver.pass_time(0)
     # The first is on its way, the second is there.
     assert driver.picture().keys() >= {1, 2}

@@ -93,9 +93,9 @@ async def test_numbers_go_on_where_they_were(hall: Hall) -> None:
 async def test_messages_of_every_state_keep_it(hall: Hall) -> None:
     await hall.start()
     queue = await hall.create()
-    far = hall.clock.now_ms() + 50_000
+    remote = hall.clock.now_ms() + 50_000
     queue.send(batch(b"plain"))
-    queue.send(batch(b"scheduled", scheduled_ms=far))
+    queue.send(batch(b"scheduled", scheduled_ms=remote))
     queue.send(batch(b"lives", ttl_ms=30_000))
     await turns()
     taker, box = receiver(queue, 1)
@@ -111,8 +111,8 @@ async def test_messages_of_every_state_keep_it(hall: Hall) -> None:
     assert (await moved(hall, place(queue) % 4 + 1))["state"] == "done"
     assert queue.numbers() == numbers
     after = rows_of(hall, place(queue), queue.entity_id)
-    assert [(m.count, m.state, m.special, m.payload) for m in after[0]] == [
-        (m.count, m.state, m.special, m.payload) for m in before[0]
+    assert [(m.count, m.state, m.metadata, m.payload) for m in after[0]] == [
+        (m.count, m.state, m.metadata, m.payload) for m in before[0]
     ]
     await asyncio.sleep(60)
     assert await received(queue) == [b"scheduled"]

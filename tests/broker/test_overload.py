@@ -202,7 +202,7 @@ async def test_what_was_lent_and_found_nothing_is_not_counted(hall: Hall) -> Non
     standing, box = receiver(queue, 0, removing=True)
     standing.gate = throttle
     # As if somebody else of the same turn had taken what was there.
-    standing.lent = throttle.lend(standing, 60)
+    standing.granted = throttle.grant(standing, 60)
     handle = queue.fragments[0]
     handle.broker.take(handle, 0, 0, 60, standing)
     assert throttle.admit(1000) == 10

@@ -99,9 +99,9 @@ def test_a_holder_may_act_until_a_margin_before_the_end_counted_from_when_it_ask
     world.beat(one, answered_after=300)
     assert one.may_act(0, asked + END - 1)
     assert not one.may_act(0, asked + END)
-    assert one.lapsed(asked + END - 1) == []
-    assert one.lapsed(asked + END) == [0, 1]
-    assert one.lapsed(asked + END) == []
+    assert one.is_expired(asked + END - 1) == []
+    assert one.is_expired(asked + END) == [0, 1]
+    assert one.is_expired(asked + END) == []
 
 
 def test_a_lease_whose_answer_took_too_long_is_never_used() -> None:

@@ -12,8 +12,8 @@ from broker_kit import Hall, answers, batch, payloads, receiver, simulated, simu
 from duobus.broker.entities.placement import slot_of, string_key
 from duobus.errors import StoreFailed, StoreUnavailable
 from duobus.fragment.message import MAIN
-from duobus.model.quotas import STORE_PATIENCE_S as PATIENCE_S
-from duobus.storage.writer_pool import COMMIT_PATIENCES, ENDLESS_S, LATE_S, LONG_S, StoreWatchdog
+from duobus.model.quotas import STORE_TIMEOUT_S as PATIENCE_S
+from duobus.storage.writer_pool import COMMIT_TIMEOUTS, ENDLESS_S, LATE_S, LONG_S, StoreWatchdog
 from simulation.world.loop import SimulationLoop
 
 
@@ -39,7 +39,7 @@ class Slow:
 Heard = list[tuple[str, Any]]
 
 
-def ask(writer: StoreWatchdog, name: str, heard: Heard, ran: list[str], patience_s: float | None = None) -> None:
+def ask(writer: StoreWatchdog, name: str, heard: Heard, ran: list[str], timeout_s: float | None = None) -> None:
     def done(result: str | None, error: BaseException | None) -> None:
         heard.append((name, result if error is None else type(error)))
 
@@ -50,7 +50,7 @@ def ask(writer: StoreWatchdog, name: str, heard: Heard, ran: list[str], patience
     if name == "commit":
         writer.commit(call, done)
     else:
-        writer.submit(call, done, patience_s)
+        writer.submit(call, done, timeout_s)
 
 
 def in_virtual_time(test: Callable[[SimulationLoop], Any]) -> None:
@@ -107,7 +107,7 @@ def test_a_commit_behind_a_slow_call_is_given_up_in_time_for_what_it_holds_to_go
         ask(writer, "commit", heard, ran)
         await asyncio.sleep(PATIENCE_S - 0.2)
         slow.step()
-        await asyncio.sleep(began_s + COMMIT_PATIENCES * PATIENCE_S - loop.time() - 0.1)
+        await asyncio.sleep(began_s + COMMIT_TIMEOUTS * PATIENCE_S - loop.time() - 0.1)
         assert heard == [("read", "read")]
         await asyncio.sleep(0.2)
         assert heard == [("read", "read"), ("commit", StoreFailed)]
@@ -266,7 +266,7 @@ async def test_who_takes_for_good_gets_what_another_store_has_within_a_second_wh
     queue.send(batch(b"quick", key=string_key(keys[well])))
     await asyncio.sleep(1.0)
     assert payloads(box) == [b"quick"]
-    assert (standing.wanted, standing.lent) == (1, 0)
+    assert (standing.wanted, standing.granted) == (1, 0)
     # It answers before it is given up: what is there comes, although nothing new has come to it.
     hall.writers[1].release()
     await asyncio.sleep(1.0)

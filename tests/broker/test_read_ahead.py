@@ -37,7 +37,7 @@ def _small_windows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 async def deep(hall: Hall, number: int = 30) -> tuple[Queue, Source, HeldWriter]:
-    """A queue with a cold tail, and a reader beside its writer."""
+    """A queue with a paged tail, and a reader beside its writer."""
     await hall.start()
     queue = await hall.create()
     await sent(queue, number)
@@ -69,7 +69,7 @@ async def test_a_backlog_comes_whole_and_in_order(hall: Hall) -> None:
     await turns(100)
     assert payloads(box) == expected(30)
     assert (source.cold_number, source.cold_bytes, source.is_paging) == (0, 0, False)
-    assert source.resident_bytes == source.bytes
+    assert source.memory_bytes == source.bytes
 
 
 @simulated
@@ -180,10 +180,10 @@ async def test_a_store_that_fails_while_a_page_is_on_its_way_loses_nothing(hall:
     await turns(5)
     reader.release()
     await turns(5)
-    resident = len(old.by_count)
+    in_memory = len(old.by_count)
     await hall_is_open(hall)
     await turns(200)
-    assert len(old.by_count) == resident
+    assert len(old.by_count) == in_memory
     found = payloads(box)
     assert sorted(set(found), key=int) == expected(30)
 

@@ -68,9 +68,9 @@ def test_without_a_policy_an_abandoned_message_is_back_at_once() -> None:
     driver.send(b"m")
     abandoned(driver, properties={DELAY_PROPERTY: 5000})
     ((_, slot),) = driver.lock()
-    assert slot.special is not None
+    assert slot.metadata is not None
     # It is a property like any other then.
-    assert decode(slot.special.overlay or b"")[0] == {DELAY_PROPERTY: 5000}
+    assert decode(slot.metadata.overlay or b"")[0] == {DELAY_PROPERTY: 5000}
 
 
 def test_only_an_abandon_delays() -> None:
@@ -89,8 +89,8 @@ def test_an_abandon_says_itself_for_how_long() -> None:
     abandoned(driver, properties={DELAY_PROPERTY: 7500, "why": "busy"})
     assert away_for(driver) == 7500
     ((lock, slot),) = driver.lock()
-    assert slot.special is not None
-    assert decode(slot.special.overlay or b"")[0] == {"why": "busy"}
+    assert slot.metadata is not None
+    assert decode(slot.metadata.overlay or b"")[0] == {"why": "busy"}
     driver.settle(ABANDON, lock, properties={DELAY_PROPERTY: 0})
     assert driver.waiting() == 1
     # Without a word the policy counts.

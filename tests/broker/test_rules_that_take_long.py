@@ -52,8 +52,8 @@ async def subscribe(hall: Hall, name: str, wanted: tuple[RuleDescription, ...], 
     await hall.unit.topics.create_subscription("n", "t", about)
 
 
-def publish(hall: Hall, *payloads: bytes, is_atomic: bool = False, **special: Any) -> Any:
-    made = batch(*payloads, **special)
+def publish(hall: Hall, *payloads: bytes, is_atomic: bool = False, **metadata: Any) -> Any:
+    made = batch(*payloads, **metadata)
     made.atomic = is_atomic
     hall.unit.namespace("n").topics["t"].send(made)
     return made
@@ -165,9 +165,9 @@ async def test_a_scheduled_message_for_which_new_rules_do_too_much_fails_before_
     await asyncio.sleep(10)
     assert (await stored(hall, "all"), await stored(hall, "looking")) == (4, 0)
     dead = await hall.unit.topics.subscription("n", "t", "looking").peek(DEAD_LETTER, 1, 10)
-    assert [slot.special.reason for _, slot in dead if isinstance(slot.special, MessageMetadata)] == [
+    assert [slot.metadata.reason for _, slot in dead if isinstance(slot.metadata, MessageMetadata)] == [
         "FilterEvaluationException"
     ] * 4
-    assert all("comparisons" in slot.special.description for _, slot in dead)
+    assert all("comparisons" in slot.metadata.description for _, slot in dead)
     # Each had a commit of its own.
     assert hall.unit.brokers[1].commits - before >= 4

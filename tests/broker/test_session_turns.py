@@ -62,8 +62,8 @@ def test_both_ways_in_leave_the_same(runs: list[list[str]], holders: set[str], t
         locks = [held(driver, name) for name in sorted(holders)]
         for names in runs:
             sent(driver, names, apart=apart)
-        assert len(driver.fragment.woken) == len({lock.number for lock in driver.fragment.woken})
-        assert all(lock in locks for lock in driver.fragment.woken)
+        assert len(driver.fragment.notified) == len({lock.number for lock in driver.fragment.notified})
+        assert all(lock in locks for lock in driver.fragment.notified)
     views = []
     for driver in (quick, thorough):
         source = driver.source
@@ -73,13 +73,13 @@ def test_both_ways_in_leave_the_same(runs: list[list[str]], holders: set[str], t
             (
                 {name: (sorted(s.counts), s.available) for name, s in source.sessions.by_id.items()},
                 sorted(source.expiring),
-                source.resident_bytes,
+                source.memory_bytes,
                 source.numbers,
                 source.bytes,
                 found and (found[0].session_id, found[1].count),
-                [lock.session_id for lock in driver.fragment.woken],
+                [lock.session_id for lock in driver.fragment.notified],
                 driver.fragment.fresh,
-                [(row.count, row.payload, row.special) for row in driver.store.load(source.source_key, 1, 100)],
+                [(row.count, row.payload, row.metadata) for row in driver.store.load(source.source_key, 1, 100)],
             )
         )
     assert views[0] == views[1]
@@ -152,10 +152,10 @@ def test_a_message_that_becomes_a_dead_letter_leaves_what_its_session_shares_alo
     run = sent(one, ["a", "a"])
     first, second = taken(one, (lock, 2))
     one.settle(DEAD_LETTER_OUTCOME, first.lock, reason="mine")
-    assert first.special is not None
-    assert (first.special.reason, first.special.session_id) == ("mine", "a")
+    assert first.metadata is not None
+    assert (first.metadata.reason, first.metadata.session_id) == ("mine", "a")
     assert run.batch.sessions is not None
-    assert second.special is run.batch.sessions[1]
+    assert second.metadata is run.batch.sessions[1]
 
 
 def test_a_holder_keeps_no_list_of_all_that_it_ever_had(one: Driver) -> None:

@@ -147,8 +147,8 @@ def test_a_purge_empties_the_sessions_and_keeps_their_states(parted: bool) -> No
         assert list(queue.sessions_in_use()) == ["a"]
         again = held(queue, "a")
         assert await given(again, 5) == [b"1"]
-        desk = again.receiver.handle.broker.sessions
-        assert await desk.state(again.receiver.handle, again.receiver.lock) == b"kept"
+        service = again.receiver.handle.broker.sessions
+        assert await service.state(again.receiver.handle, again.receiver.lock) == b"kept"
 
     play(scenario)
 

@@ -25,11 +25,11 @@ async def subscribed(hall: Hall, action: str, *, partitioned: bool, sessions: bo
     return await hall.unit.topics.create_subscription("n", "t", one)
 
 
-async def publish(hall: Hall, special: MessageMetadata) -> None:
+async def publish(hall: Hall, metadata: MessageMetadata) -> None:
     """One message, placed as the door would place it."""
     made = batch(build_message(None, {"group": "g"}, data=b"m"))
-    made.extra = {0: special}
-    key = special.session_id or special.partition_key
+    made.extra = {0: metadata}
+    key = metadata.session_id or metadata.partition_key
     made.keys = None if key is None else [key.encode()]
     hall.unit.namespace("n").topics["t"].send(made)
     await asyncio.sleep(1)
@@ -37,7 +37,7 @@ async def publish(hall: Hall, special: MessageMetadata) -> None:
 
 async def kept(subscription: Subscription) -> tuple[list[str | None], list[str | None]]:
     """Sessions that have messages, and the reasons of dead letters."""
-    dead = [slot.special.reason for _, slot in await subscription.peek(DEAD_LETTER, 1, 10)]
+    dead = [slot.metadata.reason for _, slot in await subscription.peek(DEAD_LETTER, 1, 10)]
     return sorted(subscription.sessions_in_use()), dead
 
 

@@ -22,7 +22,7 @@ from duobus.model.descriptions import AccessRule, QueueDescription, Right
 from duobus.storage.catalog_rows import DELETING, INTENT, LIVE
 
 
-async def _spread(hall: Hall, **properties: Any) -> tuple[Owner, Owner]:
+async def _sharded_queue(hall: Hall, **properties: Any) -> tuple[Owner, Owner]:
     """Two units over two stores, one each, and a queue that was created as one to be spread."""
     for number in hall.disks:
         hall.catalog.add_store(number, f"store-{number}")
@@ -30,7 +30,7 @@ async def _spread(hall: Hall, **properties: Any) -> tuple[Owner, Owner]:
     await first.adopt(1)
     await second.adopt(2)
     for owner in (first, second):
-        owner.unit.spreading.is_wanted = True
+        owner.unit.sharded_entities.is_wanted = True
         owner.unit.namespace("n")
     creator = _creator(first, second)
     await creator.unit.create_queue("n", QueueDescription(name="q", enable_partitioning=True, **properties))
@@ -72,7 +72,7 @@ def test_a_share_has_an_address_that_nobody_can_create() -> None:
 
 @simulated_over(2)
 async def test_every_owner_makes_the_share_in_its_store(hall: Hall) -> None:
-    first, second = await _spread(hall)
+    first, second = await _sharded_queue(hall)
     numbers = [[handle.number for handle in _share_of(owner).fragments] for owner in (first, second)]
     assert sorted(numbers) == [list(range(8)), list(range(8, 16))]
     assert all(handle.online for owner in (first, second) for handle in _share_of(owner).fragments)
@@ -82,20 +82,20 @@ async def test_every_owner_makes_the_share_in_its_store(hall: Hall) -> None:
 
 @simulated_over(2)
 async def test_keys_spread_over_all_fragments_of_a_share(hall: Hall) -> None:
-    first, _ = await _spread(hall)
-    spread = first.unit.directory.spreads["n", "q"]
+    first, _ = await _sharded_queue(hall)
+    sharded_queue = first.unit.directory.sharded["n", "q"]
     share = _share_of(first)
-    mine = [i for i, row in enumerate(spread.shares) if row.path == share.path]
+    mine = [i for i, row in enumerate(sharded_queue.shares) if row.path == share.path]
     keys = [f"s{number}".encode() for number in range(1000)]
-    fragments = [share.placement.keyed(key).number for key in keys if spread.of_key(key) in mine]
-    assert {spread.of_number(number) for number in fragments} == set(mine)
+    fragments = [share.placement.keyed(key).number for key in keys if sharded_queue.of_key(key) in mine]
+    assert {sharded_queue.of_number(number) for number in fragments} == set(mine)
     assert min(fragments.count(number) for number in set(fragments)) > 20
     assert len(set(fragments)) == 8
 
 
 @simulated_over(2)
 async def test_a_share_survives_its_owner_with_the_numbers_it_gave(hall: Hall) -> None:
-    first, second = await _spread(hall)
+    first, second = await _sharded_queue(hall)
     share = _share_of(first)
     sent = batch(b"a")
     share.send(sent)
@@ -114,7 +114,7 @@ async def test_a_share_survives_its_owner_with_the_numbers_it_gave(hall: Hall) -
 
 @simulated_over(2)
 async def test_a_deletion_is_finished_by_the_owners_of_the_shares(hall: Hall) -> None:
-    first, second = await _spread(hall)
+    first, second = await _sharded_queue(hall)
     await _creator(first, second).unit.delete_queue("n", "q")
     states = {row.path: row.state for row in hall.catalog.read().entities}
     assert states["q"] == DELETING
@@ -128,7 +128,7 @@ async def test_a_deletion_is_finished_by_the_owners_of_the_shares(hall: Hall) ->
 
 @simulated_over(2)
 async def test_other_properties_reach_every_share(hall: Hall) -> None:
-    first, second = await _spread(hall)
+    first, second = await _sharded_queue(hall)
     wanted = msgspec.structs.replace(first.queue().description, max_delivery_count=3)
     await first.unit.update_queue("n", wanted)
     for owner in (first, second):
@@ -141,7 +141,7 @@ async def test_other_properties_reach_every_share(hall: Hall) -> None:
 
 @simulated_over(2)
 async def test_what_was_created_half_is_undone_by_the_next_owner_of_its_name(hall: Hall) -> None:
-    first, second = await _spread(hall)
+    first, second = await _sharded_queue(hall)
     rows = hall.catalog.read().entities
     # As a server leaves it that dies between two steps.
     hall.catalog._change(rows[0].entity_id, state=INTENT)
@@ -158,7 +158,7 @@ async def test_what_was_created_half_is_undone_by_the_next_owner_of_its_name(hal
 
 @simulated_over(2)
 async def test_a_name_is_taken_and_its_owner_alone_creates(hall: Hall) -> None:
-    first, second = await _spread(hall)
+    first, second = await _sharded_queue(hall)
     creator = _creator(first, second)
     about = QueueDescription(name="q", enable_partitioning=True)
     with pytest.raises(EntityAlreadyExists):
@@ -171,19 +171,19 @@ async def test_a_name_is_taken_and_its_owner_alone_creates(hall: Hall) -> None:
 
 @simulated_over(2)
 async def test_what_needs_all_in_one_place_is_not_spread(hall: Hall) -> None:
-    first, _ = await _spread(hall)
-    takes = first.unit.spreading.takes
+    first, _ = await _sharded_queue(hall)
+    takes = first.unit.sharded_entities.takes
     assert takes(QueueDescription(name="r", enable_partitioning=True))
     for other in ({"requires_session": True}, {"requires_duplicate_detection": True}, {"auto_delete_on_idle_ms": 1}):
         assert not takes(QueueDescription(name="r", enable_partitioning=True, **other))
     assert not takes(QueueDescription(name="r"))
-    first.unit.spreading.is_wanted = False
+    first.unit.sharded_entities.is_wanted = False
     assert not takes(QueueDescription(name="r", enable_partitioning=True))
 
 
 @simulated_over(2)
 async def test_nothing_forwards_to_what_is_spread(hall: Hall) -> None:
-    first, second = await _spread(hall)
+    first, second = await _sharded_queue(hall)
     for owner in (first, second):
         with pytest.raises(NotAllowed, match="spread"):
             await owner.unit.create_queue("n", QueueDescription(name="f", forward_to="q"))
@@ -191,7 +191,7 @@ async def test_nothing_forwards_to_what_is_spread(hall: Hall) -> None:
 
 @simulated_over(2)
 async def test_the_queue_itself_takes_no_message(hall: Hall) -> None:
-    first, _ = await _spread(hall)
+    first, _ = await _sharded_queue(hall)
     sent = batch(b"a")
     first.queue().send(sent)
     (refusal,) = sent.reply.ready

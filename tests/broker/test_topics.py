@@ -245,9 +245,9 @@ async def test_a_scheduled_message_waits_at_the_topic_and_is_filtered_when_it_is
         (found,) = await take(sub(hall, name), 10)
         (slot,) = found.slots
         assert slot.payload == b"later"
-        assert slot.special is not None
-        assert slot.special.enqueued_sequence_number == 1
-        assert slot.special.partition_key == "k"
+        assert slot.metadata is not None
+        assert slot.metadata.enqueued_sequence_number == 1
+        assert slot.metadata.partition_key == "k"
         assert slot.enqueued_ms >= due_ms
     assert topic_of(hall).numbers()[0][-1] == 0
 
@@ -293,7 +293,7 @@ async def test_a_subscription_with_sessions_dead_letters_what_has_none(hall: Hal
     await publish(hall, b"member", session_id="s1")
     assert await seen(sub(hall, "plain")) == [b"alone", b"member"]
     ((_, dead),) = await sub(hall, "grouped").peek(DEAD_LETTER, 1, 10)
-    assert (dead.payload, dead.special.reason) == (b"alone", "SessionIdIsNull")
+    assert (dead.payload, dead.metadata.reason) == (b"alone", "SessionIdIsNull")
     # Each counted where it is, before and after a start.
     assert sub(hall, "grouped").numbers()[0] == [1, 1, 0, 0, 0]
     assert list(sub(hall, "grouped").sessions_in_use()) == ["s1"]
@@ -343,7 +343,7 @@ async def test_a_partitioned_topic_keeps_keys_together_and_shows_every_copy(hall
         await publish(hall, b"k%d" % index, key=b"skey", partition_key="key")
     for name in "ab":
         assert len(await seen(sub(hall, name))) == 25
-        homes = {handle.number for handle, slot in await sub(hall, name).peek(MAIN, 1, 99) if slot.special}
+        homes = {handle.number for handle, slot in await sub(hall, name).peek(MAIN, 1, 99) if slot.metadata}
         assert len(homes) == 1
     await hall.again()
     assert len(await seen(sub(hall, "a"))) == 25
@@ -524,7 +524,7 @@ async def test_every_matching_rule_with_an_action_gives_a_copy_of_its_own(hall: 
     (found,) = await take(sub(hall, "a"), 10)
     seen_properties = []
     for slot in found.slots:
-        changes = None if slot.special is None else slot.special.changes
+        changes = None if slot.metadata is None else slot.metadata.changes
         payload = slot.payload if changes is None else Overlay.decode(changes).apply_to(slot.payload)
         seen_properties.append(application_properties(payload))
         # The message itself stays the bytes that came.
@@ -544,8 +544,8 @@ async def test_what_a_filter_fails_on_is_dead_lettered_where_it_is_asked_for_and
         await hall.unit.topics.create_subscription("n", "t", about)
     assert await publish(hall, tagged(n=1)) == [None]
     ((_, dead),) = await sub(hall, "keeps").peek(DEAD_LETTER, 1, 10)
-    assert dead.special.reason == "FilterEvaluationException"
-    assert "broken" in dead.special.description
+    assert dead.metadata.reason == "FilterEvaluationException"
+    assert "broken" in dead.metadata.description
     assert await seen(sub(hall, "skips"), DEAD_LETTER) == []
     assert await seen(sub(hall, "others")) == [tagged(n=1)]
 

@@ -103,15 +103,15 @@ class Network:
 
     def cut(self, one: str, other: str) -> None:
         """From now on nothing passes between two ends, in either direction, and nobody is told."""
-        for end, far in ((one, other), (other, one)):
-            words = ["neigh", "replace", self.address(far), "lladdr", _NOBODY, "nud", "permanent", "dev", "eth0"]
+        for end, remote in ((one, other), (other, one)):
+            words = ["neigh", "replace", self.address(remote), "lladdr", _NOBODY, "nud", "permanent", "dev", "eth0"]
             _ip("-n", self._space(end), *words)
-            self._cuts.add((end, far))
+            self._cuts.add((end, remote))
 
     def heal(self) -> None:
         """Undo all cuts."""
-        for end, far in sorted(self._cuts):
-            _ip("-n", self._space(end), "neigh", "del", self.address(far), "dev", "eth0")
+        for end, remote in sorted(self._cuts):
+            _ip("-n", self._space(end), "neigh", "del", self.address(remote), "dev", "eth0")
         self._cuts.clear()
 
     def remove(self) -> None:

@@ -18,8 +18,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"),
 ]
 
-#: For how long messages may be on their way after the kill: a lease, and what the pauses of a lane come to. It begins
-#: again with every message, as receiving them takes long on a busy machine.
+#: For how long messages may be on their way after the kill: a lease, and what the pauses of a forwarder come to. It
+#: begins again with every message, as receiving them takes long on a busy machine.
 ARRIVAL_S = 30.0
 #: Messages that have to be sent while the other server is killed, or little is proved.
 SENT_MIN = 500

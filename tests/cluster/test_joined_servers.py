@@ -68,9 +68,9 @@ def test_what_a_receiver_can_do_it_can_do_at_every_server(cluster: Cluster, serv
                 (deferred,) = receiver.receive_deferred_messages([third.sequence_number])
                 receiver.complete_message(deferred)
                 with bus.get_queue_receiver(name, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as dead:
-                    (buried,) = dead.receive_messages(1, max_wait_time=5)
-                    assert buried.dead_letter_reason == "because"
-                    dead.complete_message(buried)
+                    (forgotten,) = dead.receive_messages(1, max_wait_time=5)
+                    assert forgotten.dead_letter_reason == "because"
+                    dead.complete_message(forgotten)
                 numbers = sender.schedule_messages([ServiceBusMessage("later")], datetime.now(UTC) + hour)
                 sender.cancel_scheduled_messages(numbers)
             mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
@@ -242,7 +242,7 @@ def test_health_tells_what_a_server_has_and_metrics_what_it_passes_on(cluster: C
     # A disk or a machine that was slow for seconds may have cost a server a store, which then moves.
     cluster.await_served()
     stores: list[str] = []
-    passed = 0.0
+    proxied = 0.0
     for server in cluster.servers:
         with urllib.request.urlopen(f"{cluster.http(server)}/health") as answer:
             health = json.load(answer)
@@ -252,6 +252,6 @@ def test_health_tells_what_a_server_has_and_metrics_what_it_passes_on(cluster: C
             lines = answer.read().decode().splitlines()
         values = {line.split()[0]: float(line.split()[1]) for line in lines if not line.startswith("#")}
         assert values["duobus_cluster_nodes"] == 3
-        passed += values["duobus_cluster_passed_messages_total"]
+        proxied += values["duobus_cluster_passed_messages_total"]
     assert sorted(stores) == ["1", "2", "3", "4"]
-    assert passed > 0
+    assert proxied > 0

@@ -1,4 +1,4 @@
-"""A queue that is spread over the stores of two servers, with the official SDK."""
+"""A sharded queue over the stores of two servers, with the official SDK."""
 
 from __future__ import annotations
 

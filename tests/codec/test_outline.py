@@ -32,10 +32,10 @@ def test_a_list_that_is_not_large_is_decoded_whole() -> None:
 def test_large_maps_of_a_large_list_are_passed_over_and_the_rest_is_decoded() -> None:
     value = outline(listed("name", 7, LARGE, {Symbol("small"): 1}))
     assert isinstance(value, Described)
-    name, number, passed, small = value.value
+    name, number, proxied, small = value.value
     assert (name, number, small) == ("name", 7, {"small": 1})
-    assert isinstance(passed, PassedOver)
-    assert (passed.code, decode(passed.raw)[0]) == (0xD1, LARGE)
+    assert isinstance(proxied, PassedOver)
+    assert (proxied.code, decode(proxied.raw)[0]) == (0xD1, LARGE)
 
 
 def test_long_texts_are_decoded_for_they_cost_nothing() -> None:
@@ -74,13 +74,13 @@ def test_what_follows_a_small_list_does_not_make_it_large() -> None:
 
 def test_the_bounds_are_met_exactly() -> None:
     padding = encode("p" * WHOLE_BYTES_MAX)
-    for size, is_passed in ((PART_BYTES_MAX, False), (PART_BYTES_MAX + 1, True)):
+    for size, is_proxied in ((PART_BYTES_MAX, False), (PART_BYTES_MAX + 1, True)):
         part = b"\xd0" + struct.pack(">II", size - 5, size - 9) + b"\x40" * (size - 9)
         body = padding + part
         data = b"\x00\x53\x12\xd0" + struct.pack(">II", len(body) + 4, 2) + body
         value = outline(data)
         assert isinstance(value, Described)
-        assert isinstance(value.value[1], PassedOver) is is_passed
+        assert isinstance(value.value[1], PassedOver) is is_proxied
 
 
 @pytest.mark.parametrize(

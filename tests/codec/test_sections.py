@@ -391,6 +391,6 @@ def test_properties_that_end_before_their_first_field_have_no_message_id(torn: b
 def test_the_group_id_of_an_ordinary_message_is_found_without_the_thorough_scan() -> None:
     payload = build_message(_properties(message_id="m", group_id="session"), None, data=b"x")
     assert plain_group_id(payload, scan_plain(payload, False)) == b"session"
-    for rare in (None, "x" * 129):
-        payload = build_message(_properties(message_id="m", group_id=rare), None, data=b"x")
+    for with_metadata in (None, "x" * 129):
+        payload = build_message(_properties(message_id="m", group_id=with_metadata), None, data=b"x")
         assert plain_group_id(payload, scan(payload).bare) is None

@@ -24,8 +24,8 @@ def test_what_the_sdk_writes_is_taken_and_stored_without_them() -> None:
     assert scan(without).bare == 0
     taken = take_apart(bytes(output))
     assert taken.bare == without
-    assert taken.special is not None
-    assert taken.special.delivery_annotations == encode(Symbol("x")) + encode(b"y")
+    assert taken.metadata is not None
+    assert taken.metadata.delivery_annotations == encode(Symbol("x")) + encode(b"y")
 
 
 @pytest.mark.parametrize(

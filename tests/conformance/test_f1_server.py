@@ -182,8 +182,8 @@ def test_f1_20_health_is_503_before_the_server_is_ready() -> None:
     unit: Any = SimpleNamespace(brokers={0: SimpleNamespace(state="open", is_late=False, is_stalled=False)})
 
     async def scenario() -> tuple[int, dict[str, str]]:
-        door = RestServer(unit, Metrics(tuple), lambda: False)
-        server = await asyncio.get_running_loop().create_server(await door.open(), "127.0.0.1", 0)
+        rest_server = RestServer(unit, Metrics(tuple), lambda: False)
+        server = await asyncio.get_running_loop().create_server(await rest_server.open(), "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
         try:
             writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
@@ -192,7 +192,7 @@ def test_f1_20_health_is_503_before_the_server_is_ready() -> None:
         finally:
             writer.close()
             server.close()
-            await door.close()
+            await rest_server.close()
 
     status, told = asyncio.run(scenario())
     assert (status, told["status"]) == (503, "unhealthy")

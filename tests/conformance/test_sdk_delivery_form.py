@@ -93,11 +93,11 @@ def look_at(found: ServiceBusReceivedMessage, *, is_locked: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "door", ["lock", "remove", "peek", "deferred", "deferred, removed", "dead-lettered", "forwarded"]
+    "server", ["lock", "remove", "peek", "deferred", "deferred, removed", "dead-lettered", "forwarded"]
 )
-def test_what_a_sender_says_in_front_of_its_message_comes_through_every_door(bus: Bus, door: str) -> None:
+def test_what_a_sender_says_in_front_of_its_message_comes_through_every_door(bus: Bus, server: str) -> None:
     queue = target = bus.queue()
-    if door == "forwarded":
+    if server == "forwarded":
         way = bus.way()
         queue, target = f"way-{way}", f"way-out-{way}"
     with ServiceBusClient.from_connection_string(bus.connection_string) as client:
@@ -109,23 +109,23 @@ def test_what_a_sender_says_in_front_of_its_message_comes_through_every_door(bus
         )
         sent(client, queue, message)
         locked_mode, removing = ServiceBusReceiveMode.PEEK_LOCK, ServiceBusReceiveMode.RECEIVE_AND_DELETE
-        mode = removing if "remove" in door else locked_mode
+        mode = removing if "remove" in server else locked_mode
         with client.get_queue_receiver(target, receive_mode=mode, max_wait_time=10) as receiver:
-            if door == "peek":
+            if server == "peek":
                 (found,) = receiver.peek_messages()
-            elif "deferred" in door:
+            elif "deferred" in server:
                 with client.get_queue_receiver(target, max_wait_time=10) as other:
                     (found,) = other.receive_messages()
                     other.defer_message(found)
                 (found,) = receiver.receive_deferred_messages(found.sequence_number)
             else:
                 (found,) = receiver.receive_messages()
-            if door == "dead-lettered":
+            if server == "dead-lettered":
                 receiver.dead_letter_message(found, reason="r")
                 with received(client, target, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as dead:
                     compare(dead, has_lock=True, handed_on=True)
             else:
-                compare(found, has_lock=door != "peek" and mode is locked_mode, handed_on=door == "forwarded")
+                compare(found, has_lock=server != "peek" and mode is locked_mode, handed_on=server == "forwarded")
 
 
 def compare(found: ServiceBusReceivedMessage, *, has_lock: bool, handed_on: bool) -> None:

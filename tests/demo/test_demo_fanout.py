@@ -34,12 +34,12 @@ def book() -> FanoutExpectations:
 
 
 def take(
-    found: FanoutExpectations, outlet: str, copy: Copy, look: ExpectedCopy, number: int = 1, publication: int = 7
+    found: FanoutExpectations, receive_path: str, copy: Copy, look: ExpectedCopy, number: int = 1, publication: int = 7
 ) -> None:
     delivery = ReceivedCopy(copy, look, number, publication)
     found.hold(1)
-    found.received(outlet, delivery)
-    found.completed(outlet, delivery, "tcp")
+    found.received(receive_path, delivery)
+    found.completed(receive_path, delivery, "tcp")
 
 
 def take_all(found: FanoutExpectations, publication: int = 7, first_number: int = 1) -> None:
@@ -147,8 +147,8 @@ def test_expected_copies_are_those_that_the_rules_say() -> None:
     expected = expected_of(looks)
     number = {message.message_id: index for index, message in enumerate(messages)}
 
-    def plain(outlet: str) -> set[int]:
-        return {number[copy.message_id] for copy in expected[outlet] if not copy.rule}
+    def plain(receive_path: str) -> set[int]:
+        return {number[copy.message_id] for copy in expected[receive_path] if not copy.rule}
 
     assert plain("everything") == set(range(48))
     assert plain("red-or-large") == {index for index in range(48) if index // 2 % 4 == 0 or index >= 25}
@@ -184,8 +184,8 @@ def result(**changes: Any) -> dict[str, Any]:
     kill = {"unsettled_sends": 1, "locks_held": 5, "restart_seconds": 0.5}
     names = ("lost", "altered", "wrong", "revived", "left", "duplicates")
     good = {**dict.fromkeys(names, 0), "missing": [], "altered_how": [], "wrong_which": []}
-    outlets = {"odd": {"expected": 1500, "received": 1499, "duplicates": 2, "lost": 1, "altered": 0, "wrong": 0}}
-    return {**good, "kills": [kill] * 3, "outlets": outlets, "seconds": 9.0, **changes}
+    receive_paths = {"odd": {"expected": 1500, "received": 1499, "duplicates": 2, "lost": 1, "altered": 0, "wrong": 0}}
+    return {**good, "kills": [kill] * 3, "outlets": receive_paths, "seconds": 9.0, **changes}
 
 
 def test_a_fan_out_with_nothing_wrong_is_no_failure_and_duplicates_are_none() -> None:
@@ -225,7 +225,9 @@ def test_every_copy_survives_three_kills_where_the_rules_want_it_and_as_they_cha
     assert counts["part"] == "fanout"
     assert counts["lost"] == counts["altered"] == counts["wrong"] == counts["revived"] == counts["left"] == 0
     assert counts["received"] == counts["expected"] > counts["acknowledged"] == counts["sent"] > 300
-    assert all(min(outlet["expected"], outlet["received"]) > 0 for outlet in counts["outlets"].values())
+    assert all(
+        min(receive_path["expected"], receive_path["received"]) > 0 for receive_path in counts["outlets"].values()
+    )
     assert END in counts["outlets"]
     assert list(counts["transports"]) == ["tcp", "tls", "websocket"]
     assert len(counts["kills"]) == 3

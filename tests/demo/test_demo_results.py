@@ -88,13 +88,13 @@ def test_table_shows_counts_kills_and_fragments() -> None:
 
 
 def test_synchronous_client_goes_without_a_transport_whose_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    doors = [Endpoint("tcp", "", {}), Endpoint("websocket", "", {}, sync_library="websocket")]
+    endpoints = [Endpoint("tcp", "", {}), Endpoint("websocket", "", {}, sync_library="websocket")]
 
     monkeypatch.setattr(clients, "find_spec", lambda name: object())
-    assert sync_endpoints(doors) == doors
+    assert sync_endpoints(endpoints) == endpoints
 
     monkeypatch.setattr(clients, "find_spec", lambda name: None)
-    assert sync_endpoints(doors) == doors[:1]
+    assert sync_endpoints(endpoints) == endpoints[:1]
 
 
 def test_every_part_of_the_registry_can_be_loaded() -> None:

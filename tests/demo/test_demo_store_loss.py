@@ -52,14 +52,14 @@ def test_each_fault_is_a_failure(changes: dict[str, Any], text: str) -> None:
 
 def test_a_send_that_is_repeated_is_as_slow_as_all_its_attempts_together() -> None:
     clock = ManualClock()
-    ledger = TimedMessageAccount(clock)
-    ledger.sending("a", b"", None)
+    account = TimedMessageAccount(clock)
+    account.sending("a", b"", None)
     clock.advance(2_000)
-    ledger.send_unknown("a")
-    ledger.sending("a", b"", None)
+    account.send_unknown("a")
+    account.sending("a", b"", None)
     clock.advance(1_000)
-    ledger.acknowledged("a", "tcp")
-    assert ledger.slowest_ms == 3_000
+    account.acknowledged("a", "tcp")
+    assert account.slowest_ms == 3_000
 
 
 @pytest.mark.slow

@@ -56,14 +56,14 @@ def test_a_delivery_before_the_completion_is_overtaken_and_not_revived_though_th
 ) -> None:
     account = MessageAccount(Clock())
     run = RunState("queue", Feed(iter(()), limit=1), account, Dispositions(), Clock(), 10)
-    door: Any = SimpleNamespace(name="tcp")
+    endpoint: Any = SimpleNamespace(name="tcp")
     receiver: Any = AsyncReceiver() if is_async else Receiver()
     message = received(receiver)
 
     if is_async:
-        assert asyncio.run(_is_settled(run, door, receiver, message, Action.COMPLETE))
+        assert asyncio.run(_is_settled(run, endpoint, receiver, message, Action.COMPLETE))
     else:
-        assert is_settled(run, door, receiver, message, Action.COMPLETE)
+        assert is_settled(run, endpoint, receiver, message, Action.COMPLETE)
     assert message.locked_until_utc is None
     digest = digest_of(b"body")
     account.received(

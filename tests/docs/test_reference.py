@@ -133,11 +133,11 @@ def test_every_member_of_the_configuration_stands_there_and_no_other() -> None:
 
 
 def attribute_of(member: str) -> str:
-    special = {"MaxMessageSizeInKilobytes": "max_message_size_bytes"}
+    metadata = {"MaxMessageSizeInKilobytes": "max_message_size_bytes"}
     snake = re.sub(r"(?<!^)(?=[A-Z])", "_", member).lower()
     durations = {"LockDuration", "DefaultMessageTimeToLive", "AutoDeleteOnIdle"}
     is_duration = member in durations or "Window" in member or member.startswith("RedeliveryDelay")
-    return special.get(member, snake + ("_ms" if is_duration else ""))
+    return metadata.get(member, snake + ("_ms" if is_duration else ""))
 
 
 def config_of(properties: dict[str, Any]) -> str:

@@ -62,11 +62,11 @@ def start_and_kill_when_written(server: ServerProcess, log: Path) -> None:
 
 def let_flow(run: RunState, number: int) -> None:
     """Let so many more messages through."""
-    target = run.ledger.received_ids + number
+    target = run.dedup.received_ids + number
 
     def has_come() -> bool:
-        run.feed.allow(run.ledger.received_ids + BACKLOG)
-        return run.ledger.received_ids >= target
+        run.feed.allow(run.dedup.received_ids + BACKLOG)
+        return run.dedup.received_ids >= target
 
     run.wait_until(has_come, LIMIT_S, f"{number} messages come through")
 
@@ -85,8 +85,8 @@ def test_stores_brought_forward_under_load_lose_nothing_though_the_server_is_kil
     )
     paths = [tmp_path / "data" / "stores" / f"store-{number}.db" for number in range(1, STORES + 1)]
     logs = [path.with_name(path.name + "-wal") for path in paths]
-    ledger = MessageAccount(clock)
-    run = RunState(QUEUE, Feed(messages(), limit=BACKLOG), ledger, Dispositions(), clock, WHOLE_LIMIT_S)
+    dedup = MessageAccount(clock)
+    run = RunState(QUEUE, Feed(messages(), limit=BACKLOG), dedup, Dispositions(), clock, WHOLE_LIMIT_S)
     with server, Traffic(run, endpoints_of(server), WorkerCounts(1, 1, 1, 1)) as traffic:
         for version, log in itertools.product(range(1, FORMAT_VERSION), logs):
             let_flow(run, 200)
@@ -97,12 +97,12 @@ def test_stores_brought_forward_under_load_lose_nothing_though_the_server_is_kil
             # One store has been brought forward then, the one behind it not, or not wholly.
             start_and_kill_when_written(server, log)
             server.start()
-            ledger.watch_sends()
+            dedup.watch_sends()
         let_flow(run, 200)
         run.feed.finish()
-        run.wait_until(lambda: ledger.in_flight == 0, LIMIT_S, "the last sends have an outcome")
+        run.wait_until(lambda: dedup.in_flight == 0, LIMIT_S, "the last sends have an outcome")
         left = traffic.drain(LIMIT_S)
-    report = ledger.report()
+    report = dedup.report()
     assert [version_of(path) for path in paths] == [FORMAT_VERSION] * STORES
     assert (report["lost"], report["altered"], report["revived"], left) == (0, 0, 0, 0), report
     # What was sent twice had no answer the first time; what was received twice had none to its completion.

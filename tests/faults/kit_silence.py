@@ -68,10 +68,10 @@ class Wire:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
-                far = socket.create_connection(("127.0.0.1", self._target))
-                self._sockets += [near, far]
-                self._start(self._pump, near, far)
-                self._start(self._pump, far, near)
+                remote = socket.create_connection(("127.0.0.1", self._target))
+                self._sockets += [near, remote]
+                self._start(self._pump, near, remote)
+                self._start(self._pump, remote, near)
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):

@@ -56,37 +56,37 @@ def syncs(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def test_nothing_is_acknowledged_while_syncs_fail(tmp_path: Path, syncs: Syncs) -> None:
-    rig, ledger = Rig(tmp_path / "broker"), Ledger()
+    rig, dedup = Rig(tmp_path / "broker"), Ledger()
     with rig.process, rig.client() as client:
         senders = {name: client.get_queue_sender(name) for name in (FAULTY, SOUND, SPREAD)}
         receiver = client.get_queue_receiver(FAULTY)
         for _ in range(3):
-            assert all(ledger.send(sender) for sender in senders.values())
+            assert all(dedup.send(sender) for sender in senders.values())
         (message,) = receiver.receive_messages(max_wait_time=2)
         syncs.order("fail")
         with pytest.raises(Exception, match=r"(?i)not available|lock"):
             receiver.complete_message(message)
         for _ in range(5):
-            assert not ledger.send(senders[FAULTY])
-            assert not ledger.send(senders[SPREAD], key=rig.key_of_store(1))
-            assert ledger.send(senders[SPREAD], key=rig.key_of_store(2))
-            assert ledger.send(senders[SPREAD])
-            assert ledger.send(senders[SOUND])
+            assert not dedup.send(senders[FAULTY])
+            assert not dedup.send(senders[SPREAD], key=rig.key_of_store(1))
+            assert dedup.send(senders[SPREAD], key=rig.key_of_store(2))
+            assert dedup.send(senders[SPREAD])
+            assert dedup.send(senders[SOUND])
         assert rig.metric("duobus_store_failures", "1") >= 1
         assert rig.metric("duobus_store_failures", "2") == 0
         syncs.order("well")
         until(rig.is_available)
-        assert all(ledger.send(sender) for sender in senders.values())
+        assert all(dedup.send(sender) for sender in senders.values())
         receiver.close()
         # The refused completion may be stored or not, as with any failed commit: at most that one is missing.
-        found = ledger.drain(client, FAULTY, SOUND, SPREAD)
-        if ledger.name_of(message) not in found:
-            ledger.completed.append(ledger.name_of(message))
-    ledger.verify()
+        found = dedup.drain(client, FAULTY, SOUND, SPREAD)
+        if dedup.name_of(message) not in found:
+            dedup.completed.append(dedup.name_of(message))
+    dedup.verify()
 
 
 def test_a_keyless_message_whose_sync_fails_is_stored_once_elsewhere(tmp_path: Path, syncs: Syncs) -> None:
-    rig, ledger = Rig(tmp_path / "broker"), Ledger()
+    rig, dedup = Rig(tmp_path / "broker"), Ledger()
     with rig.process:
         with rig.client() as client, client.get_queue_sender(SPREAD) as sender:
             for round_ in range(3):
@@ -94,37 +94,37 @@ def test_a_keyless_message_whose_sync_fails_is_stored_once_elsewhere(tmp_path: P
                 syncs.order("fail")
                 failures = rig.metric("duobus_store_failures", "1")
                 while rig.metric("duobus_store_failures", "1") == failures:
-                    assert ledger.send(sender), f"round {round_}"
+                    assert dedup.send(sender), f"round {round_}"
                 syncs.order("well")
-            sent = set(ledger.acknowledged)
+            sent = set(dedup.acknowledged)
         # What the failed commits left in the file must not come back, not even over a kill.
         rig.process.restart()
         with rig.client() as client:
-            found = ledger.drain(client, SPREAD)
+            found = dedup.drain(client, SPREAD)
     assert set(found) == sent
-    ledger.verify()
+    dedup.verify()
 
 
 def test_slow_syncs_make_one_store_slow_and_leave_the_other_fast(tmp_path: Path, syncs: Syncs) -> None:
-    rig, ledger = Rig(tmp_path / "broker"), Ledger()
+    rig, dedup = Rig(tmp_path / "broker"), Ledger()
     with rig.process, rig.client() as client:
         senders = {name: client.get_queue_sender(name) for name in (FAULTY, SOUND)}
-        assert all(ledger.send(sender) for sender in senders.values())
+        assert all(dedup.send(sender) for sender in senders.values())
         syncs.order(f"slow {int(SLOW_S * 1000)}")
-        slow = sorted(seconds_of(ledger, senders[FAULTY]) for _ in range(4))
-        fast = sorted(seconds_of(ledger, senders[SOUND]) for _ in range(20))
+        slow = sorted(seconds_of(dedup, senders[FAULTY]) for _ in range(4))
+        fast = sorted(seconds_of(dedup, senders[SOUND]) for _ in range(20))
         # No answer came before the sync that it stands for had ended.
         assert slow[0] >= SLOW_S
         assert slow[-1] < 4 * SLOW_S + 1
         assert fast[len(fast) // 2] < SLOW_S / 2
         assert rig.metric("duobus_store_failures", "1") == 0
         syncs.order("well")
-        ledger.drain(client, FAULTY, SOUND)
-    ledger.verify()
+        dedup.drain(client, FAULTY, SOUND)
+    dedup.verify()
 
 
-def seconds_of(ledger: Ledger, sender: object) -> float:
+def seconds_of(dedup: Ledger, sender: object) -> float:
     """How long one send takes."""
     started = time.monotonic()
-    assert ledger.send(sender)
+    assert dedup.send(sender)
     return time.monotonic() - started

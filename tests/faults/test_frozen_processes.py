@@ -94,14 +94,14 @@ def test_locks_that_end_while_the_broker_is_stopped_are_never_held_twice(rig: Ri
 
 
 def test_sdk_clients_go_on_over_a_broker_that_stood_still(rig: Rig) -> None:
-    ledger = Ledger()
+    dedup = Ledger()
     with rig.client(retry_total=3) as client, client.get_queue_sender(FAULTY) as sender:
-        assert ledger.send(sender)
+        assert dedup.send(sender)
         opened = rig.metric("duobus_connections_opened")
         answers: list[bool] = []
 
         def send_on() -> None:
-            answers.extend(ledger.send(sender) for _ in range(5))
+            answers.extend(dedup.send(sender) for _ in range(5))
 
         rig.process.freeze()
         thread = threading.Thread(target=send_on)
@@ -110,5 +110,5 @@ def test_sdk_clients_go_on_over_a_broker_that_stood_still(rig: Rig) -> None:
         thread.join(20)
         assert answers == [True] * 5
         assert rig.metric("duobus_connections_opened") == opened
-        ledger.drain(client, FAULTY)
-    ledger.verify()
+        dedup.drain(client, FAULTY)
+    dedup.verify()

@@ -1,4 +1,4 @@
-"""A queue that is spread over two servers, and a third one in front, all in one loop."""
+"""A sharded queue over two servers, and a third one in front, all in one loop."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ FRAGMENTS = 16
 class Front:
     """Says where shares are, to the server in front."""
 
-    def __init__(self, here: Server, owners: dict[int, Server], spread: ShardedQueueMap) -> None:
+    def __init__(self, here: Server, owners: dict[int, Server], sharded_queue: ShardedQueueMap) -> None:
         self.node_id = "front"
         self.context = None
-        self.passed_links = 0
-        self.passed_messages = 0
-        self.spread: ShardedQueueMap | None = spread
+        self.proxied_links = 0
+        self.proxied_messages = 0
+        self.sharded_queue: ShardedQueueMap | None = sharded_queue
         self.away: set[int] = set()
         self._here = here
         self._owners = owners
@@ -35,10 +35,10 @@ class Front:
     def where(self, namespace: str, key: str) -> str:
         return HERE if self._here.unit.namespace(namespace).is_taken(key) else UNKNOWN
 
-    def spread_of(self, namespace: str, key: str) -> ShardedQueueMap | None:
-        return self.spread if (namespace, key) == ("ns", "q") else None
+    def sharded_queue_of(self, namespace: str, key: str) -> ShardedQueueMap | None:
+        return self.sharded_queue if (namespace, key) == ("ns", "q") else None
 
-    def door_of(self, store_id: int) -> str:
+    def address_of(self, store_id: int) -> str:
         return MOVING if store_id in self.away else f"127.0.0.1:{self._owners[store_id].port('amqp')}"
 
     async def look_again(self) -> None:
@@ -71,7 +71,7 @@ class SpreadRoom:
 
 
 @asynccontextmanager
-async def spreading(**properties: Any) -> AsyncIterator[SpreadRoom]:
+async def sharded_entities(**properties: Any) -> AsyncIterator[SpreadRoom]:
     slots = assign_shards(FRAGMENTS, [1, 2])
     rows = []
     async with (
@@ -88,7 +88,7 @@ async def spreading(**properties: Any) -> AsyncIterator[SpreadRoom]:
             await server.unit.create_queue("ns", about)
             rows.append(EntityRow(number, "ns", "queue", about.name, b"", LIVE, 8, slots[number - 1]))
         whole = QueueDescription(name="q", enable_partitioning=True, **properties)
-        spread = ShardedQueueMap(EntityRow(9, "ns", SHARDED, "q", to_json(whole), LIVE, 0, ()), rows)
-        about = front.door.whereabouts = Front(front, owners, spread)
+        sharded_queue = ShardedQueueMap(EntityRow(9, "ns", SHARDED, "q", to_json(whole), LIVE, 0, ()), rows)
+        about = front.server.owners = Front(front, owners, sharded_queue)
         client = Client(await TcpStream.connect(front.port("amqp") or 0))
         yield SpreadRoom(front, owners, about, client)

@@ -33,17 +33,17 @@ class Intake:
         self.taken: list[bytes] = []
         self.landed: list[tuple[str, str, Origin, int]] = []
 
-    def land(self, namespace: str, path: str, origin: Origin, epoch: int) -> object:
+    def register(self, namespace: str, path: str, origin: Origin, epoch: int) -> object:
         if path == "elsewhere":
             raise StoreUnavailable("It is not here.")
         self.landed.append((namespace, path, origin, epoch))
         return path
 
-    def is_current(self, visit: object) -> bool:
+    def is_current(self, registration: object) -> bool:
         return True
 
     def take(
-        self, visit: object, counts: list[int], payloads: list[bytes], specials: list[MessageMetadata]
+        self, registration: object, counts: list[int], payloads: list[bytes], all_metadata: list[MessageMetadata]
     ) -> asyncio.Future[ServiceBusError | None]:
         done: asyncio.Future[ServiceBusError | None] = asyncio.get_running_loop().create_future()
         if payloads == [b""]:
@@ -57,7 +57,7 @@ class Intake:
 
 
 @contextmanager
-def ferry(key: str = "secret") -> Iterator[AmqpClusterConnections]:
+def connections(key: str = "secret") -> Iterator[AmqpClusterConnections]:
     rule = AccessRule(name="root", primary_key=key, secondary_key=key, rights=int(Right.MANAGE))
     made = AmqpClusterConnections("me", None, Clock(), lambda namespace: [SENDER, rule])
     try:
@@ -67,9 +67,9 @@ def ferry(key: str = "secret") -> Iterator[AmqpClusterConnections]:
 
 
 def opened(server: Server, rules: Iterable[AccessRule] = (SENDER, RULE)) -> Intake:
-    intake = Intake()
-    server.door.crossing = ForwardingEndpoint(intake, lambda namespace: rules)  # type: ignore[arg-type]
-    return intake
+    receiver = Intake()
+    server.server.forwarding = ForwardingEndpoint(receiver, lambda namespace: rules)  # type: ignore[arg-type]
+    return receiver
 
 
 def _address(server: Server) -> str:
@@ -80,23 +80,23 @@ def _address(server: Server) -> str:
 @in_loop
 async def test_requests_and_their_answers_travel_between_servers(key: str) -> None:
     async with serving() as server:
-        intake = opened(server)
-        with ferry(key) as wires:
+        receiver = opened(server)
+        with connections(key) as wires:
             wire = await wires.wire(_address(server), "ns")
             landed = await wire.ask(lambda number: RegisterOrigin(number, ORIGIN, 3, "q"))
             assert landed.error() is None
-            assert intake.landed == [("ns", "q", ORIGIN, 3)]
+            assert receiver.landed == [("ns", "q", ORIGIN, 3)]
             payload = b"\x00\x53\x75\xa0\x01x"
 
             def load(number: int, *payloads: bytes) -> ForwardRequest:
                 counts = list(range(len(payloads)))
                 return ForwardRequest(
-                    number, landed.landing, counts, list(payloads), [MessageMetadata() for _ in payloads]
+                    number, landed.registration_no, counts, list(payloads), [MessageMetadata() for _ in payloads]
                 )
 
             big = b"\x00\x53\x75\xb0" + (3 << 20).to_bytes(4, "big") + bytes(3 << 20)
             assert (await wire.ask(lambda number: load(number, payload, big))).error() is None
-            assert intake.taken == [payload, big]
+            assert receiver.taken == [payload, big]
             refused = (await wire.ask(lambda number: load(number, b""))).error()
             assert isinstance(refused, Unfit)
             assert refused.reason == "Because"
@@ -118,20 +118,20 @@ async def test_requests_and_their_answers_travel_between_servers(key: str) -> No
 @in_loop
 async def test_who_has_no_key_with_manage_hands_nothing_over(key: str) -> None:
     async with serving() as server:
-        intake = opened(server)
-        with ferry(key) as wires:
+        receiver = opened(server)
+        with connections(key) as wires:
             with pytest.raises(ConnectionError, match="share this one's catalog"):
                 await wires.wire(_address(server), "ns")
             # It is not tried again at once.
             with pytest.raises(ConnectionError, match="share this one's catalog"):
                 await wires.wire(_address(server), "ns")
-        assert intake.landed == []
+        assert receiver.landed == []
 
 
 @in_loop
 async def test_a_server_that_shares_its_catalog_with_nobody_takes_nothing_from_servers() -> None:
     async with serving() as server:
-        with ferry() as wires, pytest.raises(ConnectionError, match="shares its catalog with no others"):
+        with connections() as wires, pytest.raises(ConnectionError, match="shares its catalog with no others"):
             await wires.wire(_address(server), "ns")
 
 
@@ -140,10 +140,10 @@ async def test_a_connection_ends_with_the_key_that_it_was_proved_with() -> None:
     async with serving() as server:
         rules = [SENDER, RULE]
         opened(server, rules)
-        with ferry("secret") as old, ferry("other") as new:
+        with connections("secret") as old, connections("other") as new:
             wires = [await one.wire(_address(server), "ns") for one in (old, new)]
             rules[1] = AccessRule(name="root", primary_key="new", secondary_key="other", rights=int(Right.MANAGE))
-            server.door.rules_changed("ns")
+            server.server.rules_changed("ns")
             await settled(lambda: wires[0].is_gone)
             assert (await wires[1].ask(lambda number: RegisterOrigin(number, ORIGIN, 3, "q"))).error() is None
             with pytest.raises(ConnectionError, match="share this one's catalog"):
@@ -175,7 +175,7 @@ async def test_a_challenge_is_answered_once_and_is_another_each_time() -> None:
 @in_loop
 async def test_what_cannot_be_decoded_ends_the_link() -> None:
     async with serving() as server:
-        intake = opened(server)
+        receiver = opened(server)
         client = Client(await TcpStream.connect(server.port("amqp") or 0))
         replies = client.session.attach_receiver("r", Source(address=FORWARDING_NODE), Target(address="r"))
         await client.wait(LinkAttached, lambda event: event.link is replies)
@@ -189,4 +189,4 @@ async def test_what_cannot_be_decoded_ends_the_link() -> None:
         link.send_one(b"t", b"\xc1 nonsense", settled=True)
         detached = await client.wait(LinkDetached, lambda event: event.link is link)
         assert detached.error is not None
-        assert intake.landed == []
+        assert receiver.landed == []

@@ -1,4 +1,4 @@
-"""What orders to the dead-letter desk cost, and in whose name."""
+"""What orders to the dead-letter service cost, and in whose name."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from gateway_kit import RULE, Client, TcpStream, in_loop, serving
-from spread_kit import spreading
-from test_passing import passing
+from spread_kit import sharded_entities
+from test_passing import router
 
 from duobus.amqp import Link, LinkAttached, LinkDetached, Source, Target, Transfers
 from duobus.auth import sign_token
@@ -145,7 +145,7 @@ async def test_nothing_is_kept_of_a_token_for_what_does_not_exist() -> None:
         cbs = await Cbs.of(client)
         for number in range(50):
             assert (await cbs.put(f"sb://localhost/missing-{number}", token()))[0] == 404
-        (peer,) = server.door.peers
+        (peer,) = server.server.peers
         assert len(peer.grants._by_audience) == 0
         assert peer.grants.has_login
 
@@ -162,7 +162,7 @@ async def test_an_expired_token_is_told_in_the_service_s_words() -> None:
 
 @in_loop
 async def test_a_token_for_an_entity_of_another_server_is_taken_and_one_that_nobody_has_is_looked_for_once() -> None:
-    async with passing() as room:
+    async with router() as room:
         cbs = await Cbs.of(room.client)
         assert (await cbs.put("sb://localhost/q", token()))[0] == 202
         assert room.elsewhere.looked == 0
@@ -177,7 +177,7 @@ async def test_a_token_for_an_entity_of_another_server_is_taken_and_one_that_nob
 
 @in_loop
 async def test_a_token_for_a_queue_that_is_spread_is_taken() -> None:
-    async with spreading() as room:
+    async with sharded_entities() as room:
         cbs = await Cbs.of(room.client)
         assert (await cbs.put("sb://localhost/q", token("q")))[0] == 202
         link = await room.client.sender("q")
@@ -266,7 +266,7 @@ def test_a_receiver_with_a_jms_selector_is_refused_and_gets_nothing(filters: dic
 
 @in_loop
 async def test_a_selector_on_an_entity_of_several_servers_is_refused_too() -> None:
-    async with spreading() as room:
+    async with sharded_entities() as room:
         filters = {Symbol("jms-selector"): Described(ULong(0x0000_468C_0000_0004), "1 = 1")}
         link = room.client.session.attach_receiver("link", Source(address="q", filter=filters), Target(address="c"))
         assert (await refusal(room.client, link))[0] == "amqp:not-implemented"

@@ -1,4 +1,4 @@
-"""The express lane: sends that are taken straight from their connection, and what leaves it."""
+"""Fast sends: sends that are taken straight from their connection, and what leaves it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from duobus.storage.writer_pool import PooledWriter
 
 
 def lane_of(server: Server) -> FastSendServer:
-    assert server.rest.lane is not None
-    return server.rest.lane
+    assert server.rest.forwarder is not None
+    return server.rest.forwarder
 
 
 async def connect(server: Server) -> Http:
@@ -55,7 +55,7 @@ async def test_sends_stay_on_the_lane_and_are_answered_as_the_general_server_ans
         assert (first.status, first.body) == (other.status, other.body) == (201, b"")
         assert [name for name, _ in first.headers] == [name for name, _ in other.headers]
         assert first.header("Server") == other.header("Server")
-        assert server.door.totals["ns", "q", "send"][0] == 2
+        assert server.server.totals["ns", "q", "send"][0] == 2
         found = await general.ask("DELETE", "/q/messages/head")
         assert (found.body, found.header("Property")) == (b"one", "7")
         assert await bodies(server, 1) == [b"two"]
@@ -200,21 +200,21 @@ async def test_a_head_that_does_not_end_is_the_general_servers() -> None:
 @in_loop
 async def test_a_request_that_drips_is_the_general_servers_after_two_looks() -> None:
     async with serving() as server:
-        lane = lane_of(server)
+        forwarder = lane_of(server)
         http = await connect(server)
         assert (await send(http)).status == 201
         await http.stream.write(
             f"POST /q/messages HTTP/1.1\r\nHost: localhost\r\nAuthorization: {token()}\r\n".encode()
             + b"Content-Length: 3\r\n\r\nx"
         )
-        (connection,) = lane._open
+        (connection,) = forwarder._open
         await settled(lambda: bool(connection._data))
-        lane._sweep_now()
-        assert len(lane) == 1
+        forwarder._sweep_now()
+        assert len(forwarder) == 1
         await http.stream.write(b"y")
         await settled(lambda: connection._data.endswith(b"xy"))
-        lane._sweep_now()
-        assert len(lane) == 0
+        forwarder._sweep_now()
+        assert len(forwarder) == 0
         await http.stream.write(b"z")
         assert (await http.reply()).status == 201
         assert await bodies(server, 2) == [b"x", b"xyz"]
@@ -236,16 +236,16 @@ async def test_many_refusals_at_once_take_a_turn_of_the_loop_each() -> None:
 @in_loop
 async def test_a_connection_that_does_nothing_is_closed_after_the_time_of_keep_alive() -> None:
     async with serving() as server:
-        lane = lane_of(server)
+        forwarder = lane_of(server)
         http = await connect(server)
         assert (await send(http)).status == 201
         for _ in range(int(300 / express.SWEEP_S)):
-            lane._sweep_now()
+            forwarder._sweep_now()
         assert (await send(http)).status == 201
         for _ in range(int(300 / express.SWEEP_S) + 1):
-            lane._sweep_now()
+            forwarder._sweep_now()
         assert await http.stream.read() == b""
-        await settled(lambda: len(lane) == 0)
+        await settled(lambda: len(forwarder) == 0)
 
 
 @in_loop
@@ -377,14 +377,14 @@ def let_go(held: list[Any]) -> None:
 @in_loop
 async def test_a_client_that_goes_away_has_sent_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving() as server:
-        lane = lane_of(server)
+        forwarder = lane_of(server)
         http = await connect(server)
         assert (await send(http)).status == 201
         held = holding(monkeypatch)
         await http.start("POST", "/q/messages", b"gone")
         await settled(lambda: bool(held))
         http.stream.drop()
-        await settled(lambda: len(lane) == 0)
+        await settled(lambda: len(forwarder) == 0)
         monkeypatch.undo()
         let_go(held)
         assert await bodies(server, 2) == [b"x", b"gone"]
@@ -393,13 +393,13 @@ async def test_a_client_that_goes_away_has_sent_all_the_same(monkeypatch: pytest
 @in_loop
 async def test_a_stop_answers_what_is_under_way_and_closes_those_that_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving() as server:
-        lane = lane_of(server)
+        forwarder = lane_of(server)
         resting, busy = await connect(server), await connect(server)
         assert (await send(resting)).status == 201
         held = holding(monkeypatch)
         await busy.start("POST", "/q/messages", b"last")
         await settled(lambda: bool(held))
-        closing = asyncio.create_task(lane.close(10.0))
+        closing = asyncio.create_task(forwarder.close(10.0))
         assert await resting.stream.read() == b""
         monkeypatch.undo()
         let_go(held)

@@ -45,8 +45,8 @@ class Map:
     def __init__(self, here: Server, servers: dict[str, Server]) -> None:
         self.node_id = "one"
         self.context = None
-        self.passed_links = 0
-        self.passed_messages = 0
+        self.proxied_links = 0
+        self.proxied_messages = 0
         self._here = here
         self._servers = servers
 
@@ -56,10 +56,10 @@ class Map:
             return UNKNOWN
         return HERE if found is self._here else f"127.0.0.1:{found.port('amqp')}"
 
-    def spread_of(self, namespace: str, key: str) -> None:
+    def sharded_queue_of(self, namespace: str, key: str) -> None:
         return None
 
-    def door_of(self, store_id: int) -> str:
+    def address_of(self, store_id: int) -> str:
         return UNKNOWN
 
     async def look_again(self) -> None:
@@ -78,7 +78,7 @@ class Abroad:
     def knows(self, namespace: str, path: str) -> bool:
         return path in ("own", "q", "near", "p")
 
-    def is_spread(self, namespace: str, path: str) -> bool:
+    def is_sharded(self, namespace: str, path: str) -> bool:
         return False
 
     async def look(self) -> None:
@@ -116,12 +116,12 @@ async def servers() -> AsyncIterator[Room]:
     async with serving(own) as first, serving(q, near) as owner, serving(p) as other:
         known = {"own": first, "q": owner, "near": owner, "p": other}
         for server in (first, owner, other):
-            server.door.whereabouts = Map(server, known)
+            server.server.owners = Map(server, known)
         yield Room(first, owner, other)
 
 
 def active(server: Server, name: str = "q") -> int:
-    return server.door.unit.namespace("ns").queues[name].numbers()[0][0]
+    return server.server.unit.namespace("ns").queues[name].numbers()[0][0]
 
 
 # -- one entity -------------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ async def test_entities_of_several_servers_are_refused_as_several_entities_are()
             await send(client, one, txn, b"a")
             assert condition(await send(client, two, txn, b"b")) == NOT_ALLOWED
             assert condition(await discharge(client, controller, txn)) == ROLLBACK
-        await settled(lambda: not any(peer.transactions._open for peer in room.owner.door.peers))
+        await settled(lambda: not any(peer.transactions._open for peer in room.owner.server.peers))
         assert [active(room.first, "own"), active(room.owner), active(room.other, "p")] == [0, 0, 0]
 
 
@@ -249,15 +249,15 @@ async def test_a_name_that_nobody_declared_is_unknown_here_and_at_the_owner() ->
 @in_loop
 async def test_a_transaction_that_takes_too_long_is_rolled_back_at_the_owner() -> None:
     async with servers() as room:
-        clock = room.first.door.clock = MovedClock()
+        clock = room.first.server.clock = MovedClock()
         client = await room.client()
         controller = await coordinator(client)
         sender = await client.sender("q")
         txn = await declare(client, controller)
         await send(client, sender, txn, b"m")
-        (peer,) = room.owner.door.peers
+        (peer,) = room.owner.server.peers
         assert peer.transactions._open
-        for found in room.first.door.peers:
+        for found in room.first.server.peers:
             found.transactions.tick(clock.monotonic_ms() + TRANSACTION_MS)
         await settled(lambda: not peer.transactions._open)
         assert condition(await discharge(client, controller, txn)) == TIMEOUT
@@ -274,7 +274,7 @@ async def test_what_is_not_discharged_when_its_coordinator_goes_is_rolled_back_a
         await send(client, sender, txn, b"m")
         controller.detach()
         await client.flush()
-        (peer,) = room.owner.door.peers
+        (peer,) = room.owner.server.peers
         await settled(lambda: not peer.transactions._open)
         assert active(room.owner) == 0
 
@@ -287,7 +287,7 @@ async def test_a_transaction_whose_owner_is_lost_can_only_be_rolled_back() -> No
         sender = await client.sender("q")
         txn = await declare(client, controller)
         await send(client, sender, txn, b"m")
-        for peer in list(room.owner.door.peers):
+        for peer in list(room.owner.server.peers):
             peer.abort()
         await client.wait(LinkDetached, lambda event: event.link is sender)
         assert condition(await discharge(client, controller, txn)) == ROLLBACK
@@ -306,9 +306,9 @@ async def test_a_discharge_without_an_answer_is_told_as_what_it_is() -> None:
         sender = await client.sender("q")
         txn = await declare(client, controller)
         await send(client, sender, txn, b"m")
-        (peer,) = room.owner.door.peers
+        (peer,) = room.owner.server.peers
         # It has got the discharge, and answers no more.
-        room.owner.door.unit.namespace("ns").queues["q"].fragments[0].broker.submit = lambda _: peer.abort()
+        room.owner.server.unit.namespace("ns").queues["q"].fragments[0].broker.submit = lambda _: peer.abort()
         put(controller, discharge_message(txn))
         event = await client.wait(LinkDetached, lambda event: event.link is controller)
         assert event.error is not None
@@ -321,7 +321,7 @@ async def test_a_discharge_without_an_answer_is_told_as_what_it_is() -> None:
 @in_loop
 async def test_a_link_via_an_entity_of_another_server_takes_part() -> None:
     async with servers() as room:
-        room.owner.unit.namespace("ns").abroad = Abroad()
+        room.owner.unit.namespace("ns").remote_entities = Abroad()
         client = await room.client()
         controller = await coordinator(client)
         properties = {"com.microsoft:transfer-destination-address": "p"}
@@ -341,7 +341,7 @@ async def test_a_link_via_an_entity_of_another_server_takes_part() -> None:
 async def worked_across(room: Room, first: str, second: str) -> None:
     """Settle a message of one queue and send to another, in one transaction of a session for that."""
     for server in (room.first, room.owner, room.other):
-        server.unit.namespace("ns").abroad = Abroad()
+        server.unit.namespace("ns").remote_entities = Abroad()
     plain = await room.client()
     await plain.send(await plain.sender(first), b"input")
     client = await room.client()
@@ -358,29 +358,29 @@ async def worked_across(room: Room, first: str, second: str) -> None:
     assert await client.send(sender, b"plain") == ACCEPTED
 
 
-def on_its_way(server: Server, name: str) -> int:
-    return transfer_message_count(server.door.unit.namespace("ns").queues[name])
+def in_transit(server: Server, name: str) -> int:
+    return transfer_message_count(server.server.unit.namespace("ns").queues[name])
 
 
 @in_loop
 async def test_across_entities_the_first_one_may_be_here_and_the_other_one_elsewhere() -> None:
     async with servers() as room:
         await worked_across(room, "own", "q")
-        assert (active(room.first, "own"), on_its_way(room.first, "own"), active(room.owner, "q")) == (0, 1, 1)
+        assert (active(room.first, "own"), in_transit(room.first, "own"), active(room.owner, "q")) == (0, 1, 1)
 
 
 @in_loop
 async def test_across_entities_the_first_one_may_be_elsewhere_and_the_other_one_here() -> None:
     async with servers() as room:
         await worked_across(room, "q", "own")
-        assert (active(room.owner), on_its_way(room.owner, "q"), active(room.first, "own")) == (0, 1, 1)
+        assert (active(room.owner), in_transit(room.owner, "q"), active(room.first, "own")) == (0, 1, 1)
 
 
 @in_loop
 async def test_across_entities_both_may_be_elsewhere_and_with_different_owners() -> None:
     async with servers() as room:
         await worked_across(room, "q", "p")
-        assert (active(room.owner), on_its_way(room.owner, "q"), active(room.other, "p")) == (0, 1, 1)
+        assert (active(room.owner), in_transit(room.owner, "q"), active(room.other, "p")) == (0, 1, 1)
 
 
 @in_loop
@@ -415,9 +415,9 @@ async def test_across_entities_the_destination_has_to_exist_where_it_is_sent_fro
         event = await client.wait(LinkDetached, lambda event: event.link is link)
         assert event.error is not None
         assert event.error.condition == "amqp:not-found"
-        (peer,) = room.first.door.peers
-        peer.tick(room.first.door.clock.now_ms(), room.first.door.clock.monotonic_ms())
-        assert not any(isinstance(found, RemoteViaLink) for found in peer.passing.node_links())
+        (peer,) = room.first.server.peers
+        peer.tick(room.first.server.clock.now_ms(), room.first.server.clock.monotonic_ms())
+        assert not any(isinstance(found, RemoteViaLink) for found in peer.router.node_links())
 
 
 # -- silence ----------------------------------------------------------------------------------------------------------
@@ -428,15 +428,15 @@ async def test_servers_believe_in_a_silent_connection_between_them_for_seconds_o
     async with servers() as room:
         client = await room.client()
         await client.sender("q")
-        (near,), (far,) = room.first.door.peers, room.owner.door.peers
-        assert far.engine.settings.idle_time_out_ms == IDLE_MS
+        (near,), (remote,) = room.first.server.peers, room.owner.server.peers
+        assert remote.engine.settings.idle_time_out_ms == IDLE_MS
         # The client's own connection is another matter.
         assert near.engine.settings.idle_time_out_ms > IDLE_MS
-        now_ms = room.owner.door.clock.monotonic_ms()
-        far.tick(room.owner.door.clock.now_ms(), now_ms + IDLE_MS)
-        assert not far.engine.is_closed
-        far.tick(room.owner.door.clock.now_ms(), now_ms + 3 * IDLE_MS)
-        assert far.engine.is_closed
+        now_ms = room.owner.server.clock.monotonic_ms()
+        remote.tick(room.owner.server.clock.now_ms(), now_ms + IDLE_MS)
+        assert not remote.engine.is_closed
+        remote.tick(room.owner.server.clock.now_ms(), now_ms + 3 * IDLE_MS)
+        assert remote.engine.is_closed
 
 
 # -- order ------------------------------------------------------------------------------------------------------------
@@ -447,7 +447,7 @@ async def test_a_discharge_does_not_overtake_a_message_that_takes_many_frames() 
     large = QueueDescription(name="q", max_message_size_bytes=8 << 20)
     async with serving() as first, serving(large) as owner:
         for server in (first, owner):
-            server.door.whereabouts = Map(server, {"q": owner})
+            server.server.owners = Map(server, {"q": owner})
         client = await Room(first, owner, owner).client()
         controller = await coordinator(client)
         sender = await client.sender("q")
@@ -467,8 +467,8 @@ async def test_what_is_dropped_before_it_is_written_to_the_owner_dooms_its_trans
         sender = await client.sender("q")
         txn = await declare(client, controller)
         await send(client, sender, txn, b"a")
-        (peer,) = room.first.door.peers
-        (upstream,) = peer.passing._upstreams.values()
+        (peer,) = room.first.server.peers
+        (upstream,) = peer.router._upstreams.values()
         for pair in upstream._sessions.values():
             # The owner takes nothing for now.
             pair.owner._remote_window = 0

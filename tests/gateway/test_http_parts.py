@@ -314,7 +314,7 @@ def test_a_request_becomes_a_message_with_its_properties_where_amqp_has_them() -
     assert (found.correlation_id, found.group_id, found.reply_to_group_id) == ("c", "s", "rs")
     assert found.content_type == "text/plain"
     assert application_properties(made.bare) == {"P": 1}
-    assert made.special == MessageMetadata(ttl_ms=5, session_id="s", via_partition_key="v")
+    assert made.metadata == MessageMetadata(ttl_ms=5, session_id="s", via_partition_key="v")
     assert made.key == b"ss"
 
 
@@ -324,7 +324,7 @@ def test_a_message_without_an_id_gets_one_of_32_digits() -> None:
     assert isinstance(identity, str)
     assert len(identity) == 32
     assert int(identity, 16) >= 0
-    assert made.special is None
+    assert made.metadata is None
     assert made.key is None
 
 
@@ -346,7 +346,7 @@ def test_a_batch_is_read_with_all_its_forms_of_bodies() -> None:
     assert [split_batch(message.bare)[1] for message in made] == [["ä".encode()], [b"\x00\x01"], [b'{"a": 1}'], [b""]]
     assert application_properties(made[0].bare) == {"Priority": "Low", "N": 1, "F": 1.5, "B": True}
     assert scan(made[0].bare).subject == "M1"
-    assert made[0].special == MessageMetadata(ttl_ms=40_000)
+    assert made[0].metadata == MessageMetadata(ttl_ms=40_000)
 
 
 @pytest.mark.parametrize(

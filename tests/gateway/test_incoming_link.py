@@ -123,12 +123,12 @@ class Desk:
             meter=lambda queue, *what: self.metered.append(what),
             error=lambda error, path: error,
             is_gone=False,
-            door=SimpleNamespace(
+            server=SimpleNamespace(
                 loop=SimpleNamespace(call_later=lambda s, call: self.timers.append((s, call))),
                 unit=SimpleNamespace(message_ids=MessageIds(uuid.uuid4)),
             ),
             write_soon=self._write,
-            passing=SimpleNamespace(send_via=lambda link, event: False),
+            router=SimpleNamespace(send_via=lambda link, event: False),
             transactions=self.books,
             endpoints_of=lambda session: iter(()),
         )
@@ -140,8 +140,8 @@ class Desk:
     def _write(self) -> None:
         self.written += 1
 
-    def _demand(self, special: Any, *, is_ping: bool) -> None:
-        if special is not None and special.partition_key == "refused":
+    def _demand(self, metadata: Any, *, is_ping: bool) -> None:
+        if metadata is not None and metadata.partition_key == "refused":
             raise QuotaExceeded("refused")
 
     def transfer(
@@ -174,280 +174,280 @@ def batch_of(*messages: bytes) -> bytes:
 
 def test_a_client_may_send_as_much_as_can_be_admitted_in_a_second() -> None:
     for throttle, credit in ((None, CREDIT), (Rate(9, 50), 50), (Rate(9, 5 * CREDIT), CREDIT)):
-        desk = Desk(throttle)
-        assert desk.line.granted == []
-        desk.link.start()
-        assert desk.line.granted == [credit]
+        endpoint = Desk(throttle)
+        assert endpoint.line.granted == []
+        endpoint.link.start()
+        assert endpoint.line.granted == [credit]
 
 
 def test_credit_is_given_again_when_half_is_used_up_and_never_beyond_what_is_owed() -> None:
-    desk = Desk()
-    desk.line.credit = CREDIT // 2 + 1
-    desk.transfer(*[plain()] * 10)
-    (sent,) = desk.sent
-    assert desk.link.owes
-    desk.answer(sent)
-    desk.link.deliver_answers()
-    assert (desk.line.granted, desk.link.owes) == ([], False)
-    desk.transfer(*[plain()] * 100)
-    desk.transfer(plain())
-    desk.line.credit = CREDIT // 2
-    desk.answer(desk.sent[-1])
-    desk.link.deliver_answers()
-    assert desk.line.granted == [CREDIT - 100]
-    assert desk.link.owes
+    endpoint = Desk()
+    endpoint.line.credit = CREDIT // 2 + 1
+    endpoint.transfer(*[plain()] * 10)
+    (sent,) = endpoint.sent
+    assert endpoint.link.owes
+    endpoint.answer(sent)
+    endpoint.link.deliver_answers()
+    assert (endpoint.line.granted, endpoint.link.owes) == ([], False)
+    endpoint.transfer(*[plain()] * 100)
+    endpoint.transfer(plain())
+    endpoint.line.credit = CREDIT // 2
+    endpoint.answer(endpoint.sent[-1])
+    endpoint.link.deliver_answers()
+    assert endpoint.line.granted == [CREDIT - 100]
+    assert endpoint.link.owes
 
 
 def test_a_link_that_stops_takes_its_credit_back_and_gives_none_again() -> None:
-    desk = Desk()
-    desk.link.start()
-    desk.link.stop()
-    desk.transfer(plain())
-    desk.line.credit = 0
-    desk.answer(desk.sent[0])
-    desk.link.deliver_answers()
-    assert desk.line.granted == [CREDIT, 0]
-    assert desk.line.told() == [(7, 7, "accepted")]
+    endpoint = Desk()
+    endpoint.link.start()
+    endpoint.link.stop()
+    endpoint.transfer(plain())
+    endpoint.line.credit = 0
+    endpoint.answer(endpoint.sent[0])
+    endpoint.link.deliver_answers()
+    assert endpoint.line.granted == [CREDIT, 0]
+    assert endpoint.line.told() == [(7, 7, "accepted")]
 
 
 def test_a_link_that_is_closed_gives_no_credit() -> None:
-    desk = Desk()
-    desk.link.close()
-    desk.transfer(b"damaged")
-    assert desk.line.granted == []
+    endpoint = Desk()
+    endpoint.link.close()
+    endpoint.transfer(b"damaged")
+    assert endpoint.line.granted == []
 
 
 def test_its_connection_looks_at_it_once_a_turn() -> None:
-    desk = Desk()
-    desk.link.wake()
-    desk.link.wake()
-    assert desk.looked == 1
-    desk.link.deliver_answers()
-    desk.link.wake()
-    assert desk.looked == 2
+    endpoint = Desk()
+    endpoint.link.wake()
+    endpoint.link.wake()
+    assert endpoint.looked == 1
+    endpoint.link.deliver_answers()
+    endpoint.link.wake()
+    assert endpoint.looked == 2
 
 
 def test_a_changed_entity_has_another_largest_message() -> None:
-    desk = Desk()
-    desk.queue.description.max_message_size_bytes = 99
-    desk.link.entity_changed()
-    assert desk.line.max_message_size == 99
+    endpoint = Desk()
+    endpoint.queue.description.max_message_size_bytes = 99
+    endpoint.link.entity_changed()
+    assert endpoint.line.max_message_size == 99
 
 
 # -- what is sent ----------------------------------------------------------------------------------------------
 
 
 def test_plain_messages_of_one_read_are_one_batch() -> None:
-    desk = Desk()
-    desk.transfer(plain(b"a"), plain(b"bb"), first=0xFFFFFFFF, settled=True)
-    (sent,) = desk.sent
+    endpoint = Desk()
+    endpoint.transfer(plain(b"a"), plain(b"bb"), first=0xFFFFFFFF, settled=True)
+    (sent,) = endpoint.sent
     assert (sent.first_delivery_id, sent.n, sent.unsettled, sent.atomic) == (0xFFFFFFFF, 2, False, False)
-    assert (sent.payloads, sent.reply) == ([plain(b"a"), plain(b"bb")], desk.link)
-    assert desk.carried == [sent.bytes_total]
+    assert (sent.payloads, sent.reply) == ([plain(b"a"), plain(b"bb")], endpoint.link)
+    assert endpoint.carried == [sent.bytes_total]
 
 
 def test_keys_are_looked_for_where_the_queue_has_parts() -> None:
     for partitioned in (False, True):
-        desk = Desk(partitioned=partitioned)
-        desk.transfer(keyed("a"), plain(), keyed("b"))
-        (sent,) = desk.sent
+        endpoint = Desk(partitioned=partitioned)
+        endpoint.transfer(keyed("a"), plain(), keyed("b"))
+        (sent,) = endpoint.sent
         assert (sent.keys is not None) is partitioned
         assert sent.extra is not None
-        assert {index: special.partition_key for index, special in sent.extra.items()} == {0: "a", 2: "b"}
+        assert {index: metadata.partition_key for index, metadata in sent.extra.items()} == {0: "a", 2: "b"}
         if sent.keys is not None:
             assert [key is None for key in sent.keys] == [False, True, False]
 
 
 def test_refused_messages_and_pings_part_a_read_and_the_others_keep_their_ids() -> None:
-    desk = Desk()
+    endpoint = Desk()
     first = 0xFFFFFFFE
-    desk.transfer(plain(b"0"), keyed("refused"), plain(b"2"), ping(), keyed("k", b"4"), plain(b"5"), first=first)
-    assert [(sent.first_delivery_id, sent.n, sent.ping) for sent in desk.sent] == [
+    endpoint.transfer(plain(b"0"), keyed("refused"), plain(b"2"), ping(), keyed("k", b"4"), plain(b"5"), first=first)
+    assert [(sent.first_delivery_id, sent.n, sent.ping) for sent in endpoint.sent] == [
         (first, 1, False),
         (0, 1, False),
         (first + 3, 1, True),
         (2, 2, False),
     ]
-    assert all(sent.unsettled for sent in desk.sent)
-    assert desk.line.told() == [(0xFFFFFFFF, 0xFFFFFFFF, "QuotaExceeded")]
-    desk = Desk()
-    desk.transfer(keyed("refused"), ping(), settled=True)
-    assert [sent.unsettled for sent in desk.sent] == [False]
-    assert desk.line.told() == []
+    assert all(sent.unsettled for sent in endpoint.sent)
+    assert endpoint.line.told() == [(0xFFFFFFFF, 0xFFFFFFFF, "QuotaExceeded")]
+    endpoint = Desk()
+    endpoint.transfer(keyed("refused"), ping(), settled=True)
+    assert [sent.unsettled for sent in endpoint.sent] == [False]
+    assert endpoint.line.told() == []
 
 
 def test_the_messages_of_a_batch_transfer_are_one_delivery_that_is_stored_as_a_whole() -> None:
     """I40."""
-    desk = Desk()
+    endpoint = Desk()
     both = batch_of(plain(b"a"), plain(b"b")), batch_of(plain(b"c"))
-    desk.transfer(*both, form=BATCH_FORMAT, settled=True)
-    desk.transfer(*both, form=BATCH_FORMAT)
-    found = [(sent.first_delivery_id, sent.n, sent.atomic, sent.unsettled) for sent in desk.sent]
+    endpoint.transfer(*both, form=BATCH_FORMAT, settled=True)
+    endpoint.transfer(*both, form=BATCH_FORMAT)
+    found = [(sent.first_delivery_id, sent.n, sent.atomic, sent.unsettled) for sent in endpoint.sent]
     assert found == [(7, 2, True, False), (8, 1, True, False), (7, 2, True, True), (8, 1, True, True)]
-    for sent in desk.sent:
-        desk.answer(sent)
-    desk.link.deliver_answers()
-    assert desk.line.told() == [(7, 8, "accepted")]
-    assert not desk.link.owes
+    for sent in endpoint.sent:
+        endpoint.answer(sent)
+    endpoint.link.deliver_answers()
+    assert endpoint.line.told() == [(7, 8, "accepted")]
+    assert not endpoint.link.owes
 
 
 @pytest.mark.parametrize("more", [0, 60])
 def test_an_id_from_the_broker_makes_no_message_of_a_batch_too_large(more: int) -> None:
     """AMQP contract, chapter E, row 7.5: without id, it is as large as its sender made it."""
-    desk = Desk()
+    endpoint = Desk()
     empty = len(data_section(bytes(1000))) - 1000
-    desk.transfer(batch_of(data_section(bytes(LIMIT - empty + more))), form=BATCH_FORMAT)
-    assert len(desk.sent) == (0 if more else 1)
+    endpoint.transfer(batch_of(data_section(bytes(LIMIT - empty + more))), form=BATCH_FORMAT)
+    assert len(endpoint.sent) == (0 if more else 1)
 
 
 @pytest.mark.parametrize("settled", [False, True])
 def test_a_batch_transfer_with_nothing_to_store_is_accepted_all_the_same(settled: bool) -> None:
-    desk = Desk()
-    desk.transfer(batch_of(ping()), form=BATCH_FORMAT, settled=settled)
-    assert desk.sent == []
-    assert desk.line.told() == ([] if settled else [(7, 7, "accepted")])
-    assert desk.line.granted == [CREDIT]
+    endpoint = Desk()
+    endpoint.transfer(batch_of(ping()), form=BATCH_FORMAT, settled=settled)
+    assert endpoint.sent == []
+    assert endpoint.line.told() == ([] if settled else [(7, 7, "accepted")])
+    assert endpoint.line.granted == [CREDIT]
 
 
 def test_a_batch_transfer_that_cannot_be_decoded_is_refused_alone() -> None:
-    desk = Desk()
-    desk.transfer(b"\x00", batch_of(plain()), batch_of(keyed("refused"), plain()), form=BATCH_FORMAT)
-    assert [sent.first_delivery_id for sent in desk.sent] == [8]
-    assert desk.line.told() == [(7, 7, "Undecodable"), (9, 9, "QuotaExceeded")]
+    endpoint = Desk()
+    endpoint.transfer(b"\x00", batch_of(plain()), batch_of(keyed("refused"), plain()), form=BATCH_FORMAT)
+    assert [sent.first_delivery_id for sent in endpoint.sent] == [8]
+    assert endpoint.line.told() == [(7, 7, "Undecodable"), (9, 9, "QuotaExceeded")]
 
 
 @pytest.mark.parametrize(
     ("size", "error"), [(LIMIT, "ServerBusy"), (LIMIT + 1, "MessageTooLarge"), (5 * LIMIT, "MessageTooLarge")]
 )
 def test_what_the_engine_did_not_take_in_is_too_large_or_has_no_room_now(size: int, error: str) -> None:
-    desk = Desk()
+    endpoint = Desk()
     state = TransactionalState(b"t", None)
     for settled, said in ((False, [(5, 5, error)]), (True, [])):
-        desk.link.refused(TransferRefused(desk.line, 5, settled, size, ""))
-        assert desk.line.told() == said
-    assert desk.books.doomed == []
-    desk.link.refused(TransferRefused(desk.line, 5, False, size, "", state))
-    assert [(txn_id, type(error).__name__) for txn_id, error in desk.books.doomed] == [(b"t", error)]
+        endpoint.link.refused(TransferRefused(endpoint.line, 5, settled, size, ""))
+        assert endpoint.line.told() == said
+    assert endpoint.books.doomed == []
+    endpoint.link.refused(TransferRefused(endpoint.line, 5, False, size, "", state))
+    assert [(txn_id, type(error).__name__) for txn_id, error in endpoint.books.doomed] == [(b"t", error)]
 
 
 @pytest.mark.parametrize("ids", [("one", "two"), ("one", "another")])
 def test_the_header_of_messages_with_a_session_is_not_stored_with_them(ids: tuple[str, str]) -> None:
     """Whether all of a read are laid out alike or not."""
-    desk = Desk(sessions=True)
+    endpoint = Desk(sessions=True)
     messages = [build_message([name, *[None] * 9, "s"], data=b"x") for name in ids]
     # A header of which every field is null or the default: nothing in it is kept.
-    desk.transfer(*[EMPTY_HEADER + message for message in messages])
-    (sent,) = desk.sent
+    endpoint.transfer(*[EMPTY_HEADER + message for message in messages])
+    (sent,) = endpoint.sent
     assert sent.payloads == messages
-    assert [special.session_id for special in sent.sessions or []] == ["s", "s"]
+    assert [metadata.session_id for metadata in sent.sessions or []] == ["s", "s"]
 
 
 # -- what is answered ------------------------------------------------------------------------------------------
 
 
 def test_outcomes_are_told_in_ranges_and_never_over_ids_between() -> None:
-    desk = Desk()
-    desk.transfer(*[plain()] * 6, first=0xFFFFFFFD)
-    desk.transfer(*[plain()] * 2, first=4)
-    one, two = desk.sent
-    desk.answer(one, [5, 0, 1])
-    desk.answer(two)
-    desk.answer(one, [3], QuotaExceeded("full"))
-    desk.link.deliver_answers()
-    assert desk.line.told() == [
+    endpoint = Desk()
+    endpoint.transfer(*[plain()] * 6, first=0xFFFFFFFD)
+    endpoint.transfer(*[plain()] * 2, first=4)
+    one, two = endpoint.sent
+    endpoint.answer(one, [5, 0, 1])
+    endpoint.answer(two)
+    endpoint.answer(one, [3], QuotaExceeded("full"))
+    endpoint.link.deliver_answers()
+    assert endpoint.line.told() == [
         (0, 0, "QuotaExceeded"),
         (4, 5, "accepted"),
         (0xFFFFFFFD, 0xFFFFFFFE, "accepted"),
         (2, 2, "accepted"),
     ]
-    assert desk.link.owes
-    desk.answer(one, [2, 4])
-    desk.link.deliver_answers()
-    assert desk.line.told() == [(0xFFFFFFFF, 0xFFFFFFFF, "accepted"), (1, 1, "accepted")]
-    assert not desk.link.owes
+    assert endpoint.link.owes
+    endpoint.answer(one, [2, 4])
+    endpoint.link.deliver_answers()
+    assert endpoint.line.told() == [(0xFFFFFFFF, 0xFFFFFFFF, "accepted"), (1, 1, "accepted")]
+    assert not endpoint.link.owes
 
 
 def test_what_was_sent_settled_is_not_answered_but_counted() -> None:
-    desk = Desk()
-    desk.transfer(plain(b"abc"), settled=True)
-    desk.transfer(plain(b"de"), settled=True)
-    desk.answer(desk.sent[0])
-    desk.answer(desk.sent[1], None, QuotaExceeded("full"))
-    desk.link.deliver_answers()
-    assert desk.line.told() == []
+    endpoint = Desk()
+    endpoint.transfer(plain(b"abc"), settled=True)
+    endpoint.transfer(plain(b"de"), settled=True)
+    endpoint.answer(endpoint.sent[0])
+    endpoint.answer(endpoint.sent[1], None, QuotaExceeded("full"))
+    endpoint.link.deliver_answers()
+    assert endpoint.line.told() == []
     size = len(plain(b"abc"))
-    assert desk.metered == [(SEND, 1, size, 1)]
-    assert sum(desk.carried) == 0
-    assert not desk.link.owes
+    assert endpoint.metered == [(SEND, 1, size, 1)]
+    assert sum(endpoint.carried) == 0
+    assert not endpoint.link.owes
 
 
 @pytest.mark.parametrize("why", ["is_gone", "has_moved"])
 def test_nobody_is_told_when_the_connection_is_gone_or_the_store_has_another_owner(why: str) -> None:
-    desk = Desk()
-    desk.transfer(plain())
-    desk.transfer(plain())
-    setattr(desk.peer if why == "is_gone" else desk.queue, why, True)
-    desk.answer(desk.sent[0])
-    desk.answer(desk.sent[1], None, QuotaExceeded("full"))
-    desk.link.deliver_answers()
-    assert (desk.line.told(), desk.line.granted) == ([], [])
-    assert len(desk.metered) == 1
-    assert not desk.link.owes
+    endpoint = Desk()
+    endpoint.transfer(plain())
+    endpoint.transfer(plain())
+    setattr(endpoint.peer if why == "is_gone" else endpoint.queue, why, True)
+    endpoint.answer(endpoint.sent[0])
+    endpoint.answer(endpoint.sent[1], None, QuotaExceeded("full"))
+    endpoint.link.deliver_answers()
+    assert (endpoint.line.told(), endpoint.line.granted) == ([], [])
+    assert len(endpoint.metered) == 1
+    assert not endpoint.link.owes
 
 
 def test_large_messages_are_several_operations_and_small_ones_one_each() -> None:
-    desk = Desk()
+    endpoint = Desk()
     large, small = plain(b"x" * 2 * OPERATION_BYTES), plain(b"x" * (OPERATION_BYTES // 2))
-    desk.transfer(large, small, small, small)
-    (sent,) = desk.sent
-    desk.answer(sent, [1, 2, 3])
-    desk.link.deliver_answers()
-    desk.answer(sent, [0])
-    desk.link.deliver_answers()
-    desk.transfer(large, small)
-    desk.answer(desk.sent[-1])
-    desk.transfer(ping())
-    desk.answer(desk.sent[-1])
-    desk.link.deliver_answers()
+    endpoint.transfer(large, small, small, small)
+    (sent,) = endpoint.sent
+    endpoint.answer(sent, [1, 2, 3])
+    endpoint.link.deliver_answers()
+    endpoint.answer(sent, [0])
+    endpoint.link.deliver_answers()
+    endpoint.transfer(large, small)
+    endpoint.answer(endpoint.sent[-1])
+    endpoint.transfer(ping())
+    endpoint.answer(endpoint.sent[-1])
+    endpoint.link.deliver_answers()
     bare = len(ping())
-    assert desk.metered == [
+    assert endpoint.metered == [
         (SEND, 3, 3 * len(small), 3),
         (SEND, 1, len(large), 3),
         (PING, 1, bare, 1),
         (SEND, 2, len(large) + len(small), 4),
     ]
-    assert sum(desk.carried) == 0
+    assert sum(endpoint.carried) == 0
 
 
 # -- the namespace's rate --------------------------------------------------------------------------------------
 
 
 def test_messages_beyond_the_rate_are_refused_and_credit_comes_half_a_second_later() -> None:
-    desk = Desk(Rate(2, 1000))
-    desk.transfer(*[plain()] * 5, first=0xFFFFFFFF)
-    (sent,) = desk.sent
+    endpoint = Desk(Rate(2, 1000))
+    endpoint.transfer(*[plain()] * 5, first=0xFFFFFFFF)
+    (sent,) = endpoint.sent
     assert (sent.first_delivery_id, sent.n) == (0xFFFFFFFF, 2)
-    assert desk.line.told() == [(1, 3, "ServerBusy")]
-    assert desk.line.granted == []
-    desk.transfer(plain(), first=4, settled=True)
-    assert (len(desk.sent), desk.line.told()) == (1, [])
-    ((after_s, let_go),) = desk.timers
+    assert endpoint.line.told() == [(1, 3, "ServerBusy")]
+    assert endpoint.line.granted == []
+    endpoint.transfer(plain(), first=4, settled=True)
+    assert (len(endpoint.sent), endpoint.line.told()) == (1, [])
+    ((after_s, let_go),) = endpoint.timers
     assert after_s == 0.5
     let_go()
-    assert (desk.line.granted, desk.written) == ([1000 - 2], 1)
-    desk.transfer(plain(), first=5)
-    assert len(desk.timers) == 2
+    assert (endpoint.line.granted, endpoint.written) == ([1000 - 2], 1)
+    endpoint.transfer(plain(), first=5)
+    assert len(endpoint.timers) == 2
 
 
 def test_a_batch_transfer_is_admitted_as_a_whole_or_refused_as_one_delivery() -> None:
-    desk = Desk(Rate(3))
+    endpoint = Desk(Rate(3))
     two = batch_of(plain(), plain())
-    desk.transfer(two, two, form=BATCH_FORMAT)
-    assert [sent.first_delivery_id for sent in desk.sent] == [7]
-    assert desk.line.told() == [(8, 8, "ServerBusy")]
-    assert len(desk.timers) == 1
-    desk.transfer(two, form=BATCH_FORMAT, settled=True)
-    assert desk.line.told() == []
+    endpoint.transfer(two, two, form=BATCH_FORMAT)
+    assert [sent.first_delivery_id for sent in endpoint.sent] == [7]
+    assert endpoint.line.told() == [(8, 8, "ServerBusy")]
+    assert len(endpoint.timers) == 1
+    endpoint.transfer(two, form=BATCH_FORMAT, settled=True)
+    assert endpoint.line.told() == []
 
 
 # -- in a transaction ------------------------------------------------------------------------------------------
@@ -455,50 +455,52 @@ def test_a_batch_transfer_is_admitted_as_a_whole_or_refused_as_one_delivery() ->
 
 @pytest.mark.parametrize("settled", [False, True])
 def test_a_delivery_in_a_transaction_is_kept_by_it_and_answered_at_once(settled: bool) -> None:
-    desk = Desk()
-    desk.transfer(batch_of(plain(), plain()), state=TransactionalState(b"t", None), form=BATCH_FORMAT, settled=settled)
-    ((txn_id, batch),) = desk.books.sent
+    endpoint = Desk()
+    endpoint.transfer(
+        batch_of(plain(), plain()), state=TransactionalState(b"t", None), form=BATCH_FORMAT, settled=settled
+    )
+    ((txn_id, batch),) = endpoint.books.sent
     assert batch is not None
-    assert (txn_id, batch.n, batch.atomic, desk.sent) == (b"t", 2, True, [])
+    assert (txn_id, batch.n, batch.atomic, endpoint.sent) == (b"t", 2, True, [])
     if settled:
-        assert desk.line.settled == []
+        assert endpoint.line.settled == []
     else:
-        ((first, last, state),) = desk.line.settled
+        ((first, last, state),) = endpoint.line.settled
         assert (first, last, state.txn_id, state.outcome) == (7, 7, b"t", ACCEPTED)
-    assert desk.line.granted == [CREDIT]
+    assert endpoint.line.granted == [CREDIT]
 
 
 def test_a_message_that_cannot_be_taken_dooms_its_transaction() -> None:
-    desk = Desk(Rate(1))
+    endpoint = Desk(Rate(1))
     state = TransactionalState(b"t", None)
-    desk.transfer(keyed("refused"), state=state)
-    desk.transfer(batch_of(plain(), plain()), state=state, form=BATCH_FORMAT, first=8)
-    desk.transfer(b"\x00", state=state, first=9)
+    endpoint.transfer(keyed("refused"), state=state)
+    endpoint.transfer(batch_of(plain(), plain()), state=state, form=BATCH_FORMAT, first=8)
+    endpoint.transfer(b"\x00", state=state, first=9)
     errors = [QuotaExceeded, ServerBusy, Undecodable]
-    assert [(txn_id, type(error)) for txn_id, error in desk.books.doomed] == [(b"t", error) for error in errors]
-    assert desk.line.told() == [(7 + at, 7 + at, error.__name__) for at, error in enumerate(errors)]
-    assert desk.books.sent == []
+    assert [(txn_id, type(error)) for txn_id, error in endpoint.books.doomed] == [(b"t", error) for error in errors]
+    assert endpoint.line.told() == [(7 + at, 7 + at, error.__name__) for at, error in enumerate(errors)]
+    assert endpoint.books.sent == []
     # One that fits is taken: the rate counts what is kept, when it comes.
-    desk.transfer(plain(), state=state, first=10)
-    assert len(desk.books.sent) == 1
+    endpoint.transfer(plain(), state=state, first=10)
+    assert len(endpoint.books.sent) == 1
 
 
 def test_a_delivery_cannot_be_resumed() -> None:
     """TL11."""
-    desk = Desk()
-    desk.transfer(plain(), state=ACCEPTED)
-    assert desk.line.told() == [(7, 7, NotImplementedYet.__name__)]
-    assert desk.books.doomed == []
-    assert MessageTooLarge.__name__ not in desk.line.told()
+    endpoint = Desk()
+    endpoint.transfer(plain(), state=ACCEPTED)
+    assert endpoint.line.told() == [(7, 7, NotImplementedYet.__name__)]
+    assert endpoint.books.doomed == []
+    assert MessageTooLarge.__name__ not in endpoint.line.told()
 
 
 @pytest.mark.parametrize("names_key", [False, True])
 def test_the_envelope_of_a_batch_speaks_for_messages_that_say_nothing(names_key: bool) -> None:
-    desk = Desk(partitioned=True)
+    endpoint = Desk(partitioned=True)
     inner = [keyed("own") if names_key else plain(), plain()]
     annotations = {Symbol("x-opt-partition-key"): "of the envelope"}
-    desk.transfer(build_message(annotations=annotations) + batch_of(*inner), form=BATCH_FORMAT)
-    (sent,) = desk.sent
+    endpoint.transfer(build_message(annotations=annotations) + batch_of(*inner), form=BATCH_FORMAT)
+    (sent,) = endpoint.sent
     assert sent.keys is not None
     if names_key:
         assert sent.keys[0] is not None
@@ -509,7 +511,7 @@ def test_the_envelope_of_a_batch_speaks_for_messages_that_say_nothing(names_key:
 
 def test_a_refusal_gives_credit_again_when_half_is_used_up() -> None:
     for credit, granted in ((CREDIT // 2 + 1, []), (CREDIT // 2, [CREDIT])):
-        desk = Desk()
-        desk.line.credit = credit
-        desk.transfer(keyed("refused"))
-        assert desk.line.granted == granted
+        endpoint = Desk()
+        endpoint.line.credit = credit
+        endpoint.transfer(keyed("refused"))
+        assert endpoint.line.granted == granted

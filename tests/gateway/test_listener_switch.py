@@ -14,7 +14,7 @@ from gateway_kit import Client, TcpStream, WebSocketStream, closed_by_server, in
 from duobus.amqp import ACCEPTED
 from duobus.clock import Clock, Entropy
 from duobus.gateway import protocol_switch as switch
-from duobus.gateway.protocol_switch import AMQP, HEAD_BYTES_MAX, HTTP, UNDECIDED, ProtocolSwitch, protocol_of
+from duobus.gateway.protocol_switch import AMQP, HEAD_BYTES_MAX, HTTP, IN_DOUBT, ProtocolSwitch, protocol_of
 from duobus.gateway.tls import SelfSigned, TlsFiles
 
 PORTS = ("amqp", "tls", "http", "https")
@@ -126,22 +126,22 @@ async def test_closing_a_listener_drops_connections_that_are_undecided() -> None
         listener = server.listeners["amqp"]
         stream = await TcpStream.connect(number)
         await stream.write(b"AM")
-        await settled(lambda: len(listener._undecided) == 1)
+        await settled(lambda: len(listener._in_doubt) == 1)
         await listener.close()
         assert await closed_by_server(stream.read) == b""
-        await settled(lambda: not listener._undecided)
+        await settled(lambda: not listener._in_doubt)
 
 
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (b"", UNDECIDED),
-        (b"A", UNDECIDED),
-        (b"AMQ", UNDECIDED),
+        (b"", IN_DOUBT),
+        (b"A", IN_DOUBT),
+        (b"AMQ", IN_DOUBT),
         (b"AMQP", AMQP),
         (b"AMQX", AMQP),
-        (b"G", UNDECIDED),
-        (b"GET / HTTP/1.1\r\n", UNDECIDED),
+        (b"G", IN_DOUBT),
+        (b"GET / HTTP/1.1\r\n", IN_DOUBT),
         (b"GET / HTTP/1.1\r\n\r\n", HTTP),
         (b"DELETE /q HTTP/1.1\r\n\r\n", HTTP),
         (b"POST" + bytes(HEAD_BYTES_MAX), HTTP),
@@ -158,7 +158,7 @@ def test_no_method_of_http_can_be_mistaken_for_amqp() -> None:
     for method in ("GET", "PUT", "POST", "HEAD", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE"):
         request = f"{method} / HTTP/1.1\r\n\r\n".encode()
         kinds = [protocol_of(request[:size]) for size in range(len(request) + 1)]
-        assert kinds == [UNDECIDED] * len(request) + [HTTP]
+        assert kinds == [IN_DOUBT] * len(request) + [HTTP]
 
 
 @in_loop
@@ -172,17 +172,17 @@ async def test_what_was_read_is_handed_over_whole_and_once() -> None:
     def wrong() -> asyncio.Protocol:
         raise AssertionError("this is no HTTP")
 
-    undecided: set[ProtocolSwitch] = set()
+    in_doubt: set[ProtocolSwitch] = set()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: ProtocolSwitch(Recorder, wrong, undecided), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: ProtocolSwitch(Recorder, wrong, in_doubt), "127.0.0.1", 0)
     async with server:
         stream = await TcpStream.connect(server.sockets[0].getsockname()[1])
         await stream.write(b"AM")
-        await settled(lambda: len(undecided) == 1)
+        await settled(lambda: len(in_doubt) == 1)
         await stream.write(b"QP rest")
         await settled(lambda: bool(received))
         await stream.write(b" and more")
         await settled(lambda: len(received) == 2)
         assert received == [b"AMQP rest", b" and more"]
-        assert not undecided
+        assert not in_doubt
         stream.drop()

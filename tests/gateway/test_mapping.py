@@ -35,11 +35,11 @@ FIRST_NUMBER = b"x-opt-enqueue-sequence-number"
 PING = Symbol("application/vnd.ms-servicebus-ping")
 
 
-def slot(payload: bytes, **special: Any) -> QueuedMessage:
+def slot(payload: bytes, **metadata: Any) -> QueuedMessage:
     """A message as the broker keeps it."""
     found = QueuedMessage(77, payload, ENQUEUED_MS)
-    if special:
-        found.special = MessageMetadata(**special)
+    if metadata:
+        found.metadata = MessageMetadata(**metadata)
     return found
 
 
@@ -58,7 +58,7 @@ def test_an_ordinary_head_says_what_the_thorough_one_says(default_ttl_ms: int | 
     made = HeadMaker(default_ttl_ms, locks=locks)
     found = slot(BARE)
     message = out(made, found, LOCKED_MS if locks else 0)
-    head, payload = made.rare(found, FRAGMENT, LOCKED_MS if locks else 0, TOKEN if locks else None)
+    head, payload = made.with_metadata(found, FRAGMENT, LOCKED_MS if locks else 0, TOKEN if locks else None)
     assert message == decode_payload(memoryview(head + payload))
     assert message.delivery_annotations == ({b"x-opt-lock-token": TOKEN} if locks else {})
     number = FRAGMENT << COUNT_BITS | 77
@@ -88,7 +88,7 @@ def test_an_ordinary_message_that_comes_again_gets_the_head_of_the_thorough_way(
 
         message = out(made, found, until_ms)
 
-        head, payload = made.rare(found, FRAGMENT, until_ms, TOKEN if locks else None)
+        head, payload = made.with_metadata(found, FRAGMENT, until_ms, TOKEN if locks else None)
         assert message == decode_payload(memoryview(head + payload))
         assert message.header.delivery_count == deliveries
 
@@ -128,14 +128,14 @@ def test_annotations_of_rare_messages_are_all_there() -> None:
 def test_the_state_of_a_message_is_told_where_it_is_not_active(kind: int, number: int) -> None:
     found = slot(BARE)
     found.state = state_of(0, kind)
-    head, payload = HeadMaker(None, locks=False).rare(found, FRAGMENT, 0)
+    head, payload = HeadMaker(None, locks=False).with_metadata(found, FRAGMENT, 0)
     message = decode_payload(memoryview(head + payload))
     assert message.message_annotations[b"x-opt-message-state"] == number
 
 
 def test_a_lock_token_stands_between_the_header_and_the_annotations() -> None:
     token = uuid.UUID(int=7)
-    head, payload = HeadMaker(None, locks=True).rare(slot(BARE), FRAGMENT, LOCKED_MS, token)
+    head, payload = HeadMaker(None, locks=True).with_metadata(slot(BARE), FRAGMENT, LOCKED_MS, token)
     message = decode_payload(memoryview(head + payload))
     assert message.delivery_annotations == {b"x-opt-lock-token": token}
     # The specification's order of sections, which the scan insists on.
@@ -169,15 +169,15 @@ def test_header_and_annotations_are_taken_off_and_the_rest_stays_as_it_came() ->
     found = take_apart(whole)
     assert found.bare == build_message(["id"], data=b"body")
     assert found.key == string_key("p")
-    assert found.special is not None
-    assert (found.special.ttl_ms, found.special.priority, found.special.partition_key) == (4000, 9, "p")
+    assert found.metadata is not None
+    assert (found.metadata.ttl_ms, found.metadata.priority, found.metadata.partition_key) == (4000, 9, "p")
     # What is the broker's to give is dropped, however a sender put it.
-    assert found.special.annotations == encode(Symbol("x-mine")) + encode(1)
+    assert found.metadata.annotations == encode(Symbol("x-mine")) + encode(1)
 
 
 def test_everything_that_is_kept_can_be_written_to_a_store() -> None:
     """The codec's own types are no plain ones, and a store knows plain ones only (a bug once: the send hung)."""
-    special = take_apart(
+    metadata = take_apart(
         build_message(
             data=b"m",
             header=header_section(True, 9, 4000),
@@ -187,16 +187,16 @@ def test_everything_that_is_kept_can_be_written_to_a_store() -> None:
                 "x-opt-scheduled-enqueue-time": Timestamp(5),
             },
         )
-    ).special
-    assert special is not None
-    assert MessageMetadata.decode(special.encode()) == special
-    assert {type(special.ttl_ms), type(special.priority), type(special.scheduled_ms)} == {int}
-    assert {type(special.partition_key), type(special.via_partition_key)} == {str}
+    ).metadata
+    assert metadata is not None
+    assert MessageMetadata.decode(metadata.encode()) == metadata
+    assert {type(metadata.ttl_ms), type(metadata.priority), type(metadata.scheduled_ms)} == {int}
+    assert {type(metadata.partition_key), type(metadata.via_partition_key)} == {str}
 
 
 def test_a_message_without_anything_rare_has_no_special() -> None:
     found = take_apart(BARE)
-    assert (found.bare, found.special, found.key, found.is_ping) == (BARE, None, None, False)
+    assert (found.bare, found.metadata, found.key, found.is_ping) == (BARE, None, None, False)
     assert plain_offset(BARE, True) == 0
 
 
@@ -215,8 +215,8 @@ def test_a_long_life_is_told_by_two_instants(
 ) -> None:
     stamps = [None if value is None else Timestamp(value) for value in (expires, created)]
     whole = build_message([None] * 8 + stamps, data=b"m", header=header_section(True, None, ttl))
-    special = take_apart(whole).special
-    assert (special.ttl_ms if special is not None else None) == life
+    metadata = take_apart(whole).metadata
+    assert (metadata.ttl_ms if metadata is not None else None) == life
 
 
 @pytest.mark.parametrize("name", ["message id", "session id", "partition key"])
@@ -280,13 +280,13 @@ def test_typed_ids_and_properties_pass_untouched_through_the_broker() -> None:
 
 
 @pytest.mark.parametrize("deliveries", [0, 2])
-@pytest.mark.parametrize("special", [None, {"session_id": "s"}, {"partition_key": "k"}, {"ttl_ms": 5}])
-def test_heads_with_ends_of_their_own_say_what_the_thorough_ones_say(deliveries: int, special: Any) -> None:
+@pytest.mark.parametrize("metadata", [None, {"session_id": "s"}, {"partition_key": "k"}, {"ttl_ms": 5}])
+def test_heads_with_ends_of_their_own_say_what_the_thorough_ones_say(deliveries: int, metadata: Any) -> None:
     made = HeadMaker(None, locks=True)
-    found = slot(BARE, **(special or {}))
+    found = slot(BARE, **(metadata or {}))
     found.deliveries = deliveries
     (head,), (payload,) = made.heads_until([found], FRAGMENT, PREFIX, LOCK, [LOCKED_MS + 7])
-    thorough, bare = made.rare(found, FRAGMENT, LOCKED_MS + 7, TOKEN)
+    thorough, bare = made.with_metadata(found, FRAGMENT, LOCKED_MS + 7, TOKEN)
     assert decode_payload(memoryview(head + payload)) == decode_payload(memoryview(thorough + bare))
 
 
@@ -299,8 +299,8 @@ def test_the_envelope_of_a_batch_may_name_the_key() -> None:
 def test_annotations_of_a_sender_are_counted_by_keys_and_values() -> None:
     for number in (1, 2, 5):
         taken = take_apart(build_message(annotations={Symbol(f"my-{at}"): at for at in range(number)}))
-        assert taken.special is not None
-        assert taken.special.annotations_count == 2 * number
+        assert taken.metadata is not None
+        assert taken.metadata.annotations_count == 2 * number
 
 
 @pytest.mark.parametrize("name", ["x-opt-partition-key", "x-opt-via-partition-key"])
@@ -362,7 +362,7 @@ def test_keys_of_a_footer_come_out_as_symbols_and_the_rest_as_it_was() -> None:
 def test_each_message_of_a_run_has_the_lock_token_of_its_tag(default_ttl_ms: int | None) -> None:
     made = HeadMaker(default_ttl_ms, locks=True)
     slots = [QueuedMessage(number, BARE, ENQUEUED_MS) for number in range(1, 301)]
-    slots[7].special, slots[9].deliveries = MessageMetadata(priority=3), 2
+    slots[7].metadata, slots[9].deliveries = MessageMetadata(priority=3), 2
     for some in (slots, slots[10:]):
         for prefix in (PREFIX, PREFIX[::-1]):
             heads, payloads = made.heads(some, FRAGMENT, prefix, LOCK, LOCKED_MS)
@@ -377,23 +377,23 @@ def test_each_message_of_a_run_has_the_lock_token_of_its_tag(default_ttl_ms: int
 def test_delivery_annotations_of_the_sender_come_through(locks: bool) -> None:
     sent = build_message(["id"], data=b"m", delivery_annotations={"mine": 3, "x-opt-lock-token": uuid.UUID(int=1)})
     taken = take_apart(sent)
-    assert taken.special is not None
+    assert taken.metadata is not None
     found = slot(taken.bare)
-    found.special = MessageMetadata.decode(taken.special.encode())
+    found.metadata = MessageMetadata.decode(taken.metadata.encode())
     message = out(HeadMaker(None, locks=locks), found)
     assert message.delivery_annotations == ({b"x-opt-lock-token": TOKEN} if locks else {}) | {b"mine": 3}
 
 
 def test_a_lock_token_that_a_message_brings_along_makes_nothing_special_of_it() -> None:
     sent = build_message(["id"], data=b"m", delivery_annotations={"x-opt-lock-token": uuid.UUID(int=1)})
-    assert take_apart(sent).special is None
+    assert take_apart(sent).metadata is None
 
 
 def test_a_message_that_is_only_looked_at_has_no_delivery_annotations_but_its_sender_s() -> None:
     made = HeadMaker(None, locks=True)
     plain, with_own = slot(BARE), slot(BARE, delivery_annotations=encode(Symbol("mine")) + encode(3))
     for found, wanted in ((plain, None), (with_own, {b"mine": 3})):
-        head, payload = made.rare(found, FRAGMENT, 0)
+        head, payload = made.with_metadata(found, FRAGMENT, 0)
         assert decode_payload(memoryview(head + payload)).delivery_annotations == wanted
 
 
@@ -406,9 +406,9 @@ def test_durable_and_priority_are_told_as_the_sender_gave_them(
     sent = header_section(durable, priority) + BARE
     offset = plain_offset(sent, False)
     taken = take_apart(sent)
-    assert (offset >= 0) == (durable is None and priority is None) == (taken.special is None)
+    assert (offset >= 0) == (durable is None and priority is None) == (taken.metadata is None)
     found = slot(taken.bare)
-    found.special, found.deliveries = taken.special, deliveries
+    found.metadata, found.deliveries = taken.metadata, deliveries
     header = out(HeadMaker(None, locks=True), found).header
     assert (header.durable, header.priority) == (durable, priority)
     assert (header.ttl, header.first_acquirer, header.delivery_count) == (None, None, deliveries)
@@ -416,22 +416,22 @@ def test_durable_and_priority_are_told_as_the_sender_gave_them(
 
 @pytest.mark.parametrize("default_ttl_ms", [None, 50_000])
 @pytest.mark.parametrize("own_ttl_ms", [None, 1_000, 1 << 40, 1 << 60])
-@pytest.mark.parametrize("door", ["links", "peek"])
+@pytest.mark.parametrize("server", ["links", "peek"])
 def test_the_expiry_that_is_told_is_that_of_the_broker(
-    default_ttl_ms: int | None, own_ttl_ms: int | None, door: str
+    default_ttl_ms: int | None, own_ttl_ms: int | None, server: str
 ) -> None:
     """The sender's own clock says something else."""
     fields = ["id", None, "to", None, None, None, None, None, Timestamp(5_000), Timestamp(4_000), None, UInt(1)]
     taken = take_apart(build_message(fields, data=b"m"))
-    assert taken.special is not None
+    assert taken.metadata is not None
     found = slot(taken.bare)
-    found.special = taken.special
-    found.special.ttl_ms = own_ttl_ms
+    found.metadata = taken.metadata
+    found.metadata.ttl_ms = own_ttl_ms
     made = HeadMaker(default_ttl_ms, locks=True)
-    if door == "links":
+    if server == "links":
         message = out(made, found)
     else:
-        head, payload = made.rare(found, FRAGMENT, 0)
+        head, payload = made.with_metadata(found, FRAGMENT, 0)
         message = decode_payload(memoryview(head + payload))
     lives = [ttl for ttl in (default_ttl_ms, own_ttl_ms) if ttl is not None]
     told = message.properties
@@ -454,24 +454,24 @@ def test_of_ordinary_messages_the_header_tells_how_long_they_live_and_the_bytes_
 
 def test_the_body_of_a_large_message_is_not_copied_for_its_expiry() -> None:
     large = build_message(["id"], data=bytes(3 << 20))
-    head, rest = HeadMaker(None, locks=True).rare(slot(large, ttl_ms=5), FRAGMENT, LOCKED_MS, TOKEN)
+    head, rest = HeadMaker(None, locks=True).with_metadata(slot(large, ttl_ms=5), FRAGMENT, LOCKED_MS, TOKEN)
     assert isinstance(rest, memoryview)
     assert rest.obj is large
     assert decode_payload(memoryview(head + rest)).properties.absolute_expiry_time == ENQUEUED_MS + 5
 
 
-@pytest.mark.parametrize("special", [None, {"reason": "r"}, {"enqueued_sequence_number": 9}])
+@pytest.mark.parametrize("metadata", [None, {"reason": "r"}, {"enqueued_sequence_number": 9}])
 @pytest.mark.parametrize("is_dead", [True, False])
 @pytest.mark.parametrize("is_copy", [True, False])
 def test_the_first_sequence_number_is_told_of_what_was_handed_on(
-    special: dict[str, Any] | None, is_dead: bool, is_copy: bool
+    metadata: dict[str, Any] | None, is_dead: bool, is_copy: bool
 ) -> None:
     found = QueuedCopy(77, BARE, ENQUEUED_MS, 55) if is_copy else QueuedMessage(77, BARE, ENQUEUED_MS)
-    found.special = MessageMetadata(**special) if special else None
+    found.metadata = MessageMetadata(**metadata) if metadata else None
     found.state = state_of(DEAD_LETTER, 0) if is_dead else 0
     message = out((CopyHeadMaker if is_copy else HeadMaker)(None, locks=True), found)
     wanted = None
-    if special and "enqueued_sequence_number" in special:
+    if metadata and "enqueued_sequence_number" in metadata:
         wanted = 9
     elif is_copy or is_dead:
         wanted = FRAGMENT << COUNT_BITS | (55 if is_copy else 77)

@@ -140,7 +140,7 @@ async def peeked(client: ServiceBusClient, queue: str, number: int = 1) -> list[
         return [message.message_id for message in await receiver.peek_messages(number)]
 
 
-async def desk(http: Http, path: str, **members: Any) -> dict[str, Any]:
+async def endpoint(http: Http, path: str, **members: Any) -> dict[str, Any]:
     reply = await http.ask("POST", f"/{path}/$desk", json.dumps(members))
     assert reply.status == 200, reply
     found: dict[str, Any] = json.loads(reply.body)
@@ -163,7 +163,7 @@ async def test_every_way_of_sending_gives_an_id_of_32_digits_and_no_two_are_the_
         for properties in ({}, {"BrokerProperties": json.dumps({"Label": "l"})}):
             assert (await http.ask("POST", "/plain/messages", "m", properties)).status == 201
         item = {"message": {"body": {"data": ["m"]}}}
-        assert (await desk(http, "plain", action="send", items=[item]))["sent"] == 1
+        assert (await endpoint(http, "plain", action="send", items=[item]))["sent"] == 1
         found = await peeked(client, "plain", 20)
         assert len(found) == 11
         of_session = build_message([None] * 10 + ["s"], data=b"m")
@@ -171,9 +171,9 @@ async def test_every_way_of_sending_gives_an_id_of_32_digits_and_no_two_are_the_
         async with client.get_queue_receiver("sessions", session_id="s") as receiver:
             for _ in range(2):
                 found += [message.message_id for message in await receiver.receive_messages(1, max_wait_time=5)]
-        await desk(http, "graves/$DeadLetterQueue", action="bury", items=[item])
-        (buried,) = (await desk(http, "graves/$DeadLetterQueue", action="list", messages=True))["messages"]
-        found.append(buried["message"]["properties"]["messageId"])
+        await endpoint(http, "graves/$DeadLetterQueue", action="bury", items=[item])
+        (forgotten,) = (await endpoint(http, "graves/$DeadLetterQueue", action="list", messages=True))["messages"]
+        found.append(forgotten["message"]["properties"]["messageId"])
         assert len(set(found)) == len(found) == 14
         assert all(ID.fullmatch(one) for one in found), found
 
@@ -211,7 +211,7 @@ async def test_a_dead_letter_that_is_forwarded_and_one_that_is_resubmitted_keep_
                 assert await id_in(client, "graves") == message.message_id
                 continue
             repair = {"set": {"a": 1}, "properties": {"messageId": None}}
-            (moved,) = (await desk(http, "plain/$DeadLetterQueue", action="resubmit", repair=repair))["moved"]
+            (moved,) = (await endpoint(http, "plain/$DeadLetterQueue", action="resubmit", repair=repair))["moved"]
             assert moved["movedTo"]
             assert await id_in(client, "plain") == message.message_id
 
@@ -271,12 +271,12 @@ def test_an_id_stays_the_same_whatever_becomes_of_its_message(seed: int, tmp_pat
             await moved_to_store(server, "plain", other)
         elif event == "desk":
             await dead(client)
-            await desk(http, "plain/$DeadLetterQueue", action="move", to="sink")
+            await endpoint(http, "plain/$DeadLetterQueue", action="move", to="sink")
             await dead(client, "sink")
-            await desk(http, "sink/$DeadLetterQueue", action="move", to="plain")
+            await endpoint(http, "sink/$DeadLetterQueue", action="move", to="plain")
         elif event == "dead":
             await dead(client)
-            await desk(http, "plain/$DeadLetterQueue", action="resubmit")
+            await endpoint(http, "plain/$DeadLetterQueue", action="resubmit")
         else:
             async with taken(client.get_queue_receiver("plain")) as (message, receiver):
                 assert message.message_id == known
@@ -289,7 +289,7 @@ def test_an_id_stays_the_same_whatever_becomes_of_its_message(seed: int, tmp_pat
                 else:
                     await receiver.abandon_message(message)
             if event == "defer":
-                await desk(http, "plain/$DeadLetterQueue", action="resubmit")
+                await endpoint(http, "plain/$DeadLetterQueue", action="resubmit")
 
     async def dead(client: ServiceBusClient, queue: str = "plain") -> None:
         async with taken(client.get_queue_receiver(queue)) as (message, receiver):
@@ -354,7 +354,7 @@ async def test_what_an_earlier_version_has_stored_without_an_id_gets_one_when_it
         async with taken(client.get_queue_receiver("plain")) as (message, receiver):
             assert message.message_id is None
             await receiver.dead_letter_message(message)
-        await desk(http, "plain/$DeadLetterQueue", action="resubmit")
+        await endpoint(http, "plain/$DeadLetterQueue", action="resubmit")
         assert ID.fullmatch(await id_in(client, "plain"))
 
 

@@ -66,7 +66,7 @@ async def test_a_request_counts_in_the_name_of_the_rule_that_signed_its_token() 
 
 def lock_tokens(server: Server) -> Array:
     """The tokens of every lock of ``q``, as a client shows them."""
-    fragment = server.door.unit.namespace("ns").queues["q"].fragments[0].fragment
+    fragment = server.server.unit.namespace("ns").queues["q"].fragments[0].fragment
     assert fragment is not None
     tokens = [tag_of(fragment.prefix, lock) for lock in fragment.sources[0].locks]
     return Array(uuid.UUID, [uuid.UUID(bytes_le=token) for token in tokens])
@@ -81,7 +81,7 @@ async def with_dead_letters(server: Server, number: int) -> Client:
     # Known once it is attached.
     (await client.sender()).detach()
     await client.flush()
-    (peer,) = server.door.peers
+    (peer,) = server.server.peers
     peer.grants.set_login(Grant((), 0, None, "login"))
     peer.grants.add(HOST + DEAD, Grant(tuple(DEAD.lower().split("/")), Right.LISTEN, None, "undertaker"))
     server.metering.take(0)
@@ -148,7 +148,7 @@ async def test_a_transaction_settles_dead_letters_in_the_name_of_the_token_for_t
 async def test_a_token_for_the_entity_names_what_is_done_on_its_dead_letters() -> None:
     async with serving() as server:
         client = await with_dead_letters(server, 1)
-        (peer,) = server.door.peers
+        (peer,) = server.server.peers
         peer.grants.add(HOST + "q", Grant(("q",), Right.LISTEN | Right.SEND, None, "owner"))
         await client.receive(await client.receiver(DEAD, credit=1))
         await client.send(await client.sender(), b"x")
@@ -192,16 +192,16 @@ class Named(SimpleNamespace):
 
 
 def test_the_key_of_a_send_gives_the_right_to_send_and_a_new_token_is_seen_at_once() -> None:
-    door, grants = Door(), Grants()
+    server, grants = Door(), Grants()
     grants.add(HOST + "orders", Grant(("orders",), Right.SEND, None, "writer"))
     grants.add(HOST, Grant((), Right.LISTEN, None, "reader"))
-    counting = Meter(door, grants)  # type: ignore[arg-type]
+    counting = Meter(server, grants)  # type: ignore[arg-type]
     orders = Named(namespace="n", path="Orders")
     counting.count(orders, SEND, 1, 2, 3)
     counting.count(orders, PEEK, 1, 2, 3)
     grants.add(HOST + "orders", Grant(("orders",), Right.SEND, None, "second"))
     counting.count(orders, SEND, 1, 2, 3)
-    assert door.counted == [
+    assert server.counted == [
         ("n", "Orders", "send", 1, 2, 3, "writer"),
         ("n", "Orders", "peek", 1, 2, 3, "reader"),
         ("n", "Orders", "send", 1, 2, 3, "second"),
@@ -228,13 +228,13 @@ def test_the_key_of_what_is_counted_is_looked_up_once_until_another_token_comes(
 
 def test_a_connection_that_lives_long_remembers_only_so_many_entities(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meter, "KEYS_MAX", 3)
-    door, grants = Door(), Grants()
+    server, grants = Door(), Grants()
     grants.set_login(Grant((), Right.SEND, None, "writer"))
-    counting = Meter(door, grants)  # type: ignore[arg-type]
+    counting = Meter(server, grants)  # type: ignore[arg-type]
     for number in range(10):
         counting.count(Named(namespace="n", path=f"q{number}"), SEND, 1, 1, 1)
         assert len(counting._keys) <= 4
-    assert {counted[-1] for counted in door.counted} == {"writer"}
+    assert {counted[-1] for counted in server.counted} == {"writer"}
 
 
 def test_names_beyond_the_limit_are_counted_without_their_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,8 +251,8 @@ def test_names_beyond_the_limit_are_counted_without_their_name(monkeypatch: pyte
 
 
 def test_what_is_done_in_a_share_of_a_queue_is_counted_for_the_queue() -> None:
-    door = Door()
-    counting = Meter(door, Grants())  # type: ignore[arg-type]
+    server = Door()
+    counting = Meter(server, Grants())  # type: ignore[arg-type]
     for path in ("a/b/q/~share/2", "a/b/q", "q/~share/1"):
         counting.count(Named(namespace="n", path=path), SEND, 1, 2, 3)
-    assert [counted[1] for counted in door.counted] == ["a/b/q", "a/b/q", "q"]
+    assert [counted[1] for counted in server.counted] == ["a/b/q", "a/b/q", "q"]

@@ -65,10 +65,10 @@ class Line:
 
 
 class Receiver:
-    """What the broker knows of the link: how much is wanted of it, and how much is lent."""
+    """What the broker knows of the link: how much is wanted of it, and how much is granted."""
 
     def __init__(self) -> None:
-        self.wanted = self.lent = 0
+        self.wanted = self.granted = 0
         self.asked: list[int] = []
         self.is_closed = False
         self.gate: Any = None
@@ -109,7 +109,7 @@ class Room:
             has_room=True,
             can_write=True,
             is_gone=False,
-            door=SimpleNamespace(loop=SimpleNamespace(call_later=lambda s, call: self.timers.append((s, call)))),
+            server=SimpleNamespace(loop=SimpleNamespace(call_later=lambda s, call: self.timers.append((s, call)))),
         )
         self.link = OutgoingLink(
             self.peer,
@@ -335,9 +335,9 @@ def test_a_drain_waits_for_what_is_lent_for_settlements_and_for_what_is_not_writ
     room = Room()
     room.delivered(2)
     room.line.credit = 5
-    room.receiver.lent = 1
+    room.receiver.granted = 1
     assert not drained(room)
-    room.receiver.lent = 0
+    room.receiver.granted = 0
     room.settle(0, 0, ACCEPTED)
     room.link.deliver_answers()
     assert room.line.drains == 0

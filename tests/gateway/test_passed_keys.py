@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 from gateway_kit import Client, in_loop, settled
-from test_passing import passing
+from test_passing import router
 
 from duobus.amqp import ACCEPTED, LinkDetached
 from duobus.cluster.directory import Directory
@@ -20,10 +20,10 @@ UNAUTHORIZED = "amqp:unauthorized-access"
 
 def _change_key(server: Server) -> None:
     """Give the namespace's rule other keys, as a server does that reads them in the catalog."""
-    namespace = server.door.authorizer.namespace_of("localhost")
+    namespace = server.server.authorizer.namespace_of("localhost")
     name, rule = next(iter(namespace.rules.items()))
     namespace.rules = {name: msgspec.structs.replace(rule, primary_key="K" * 44, secondary_key="L" * 44)}
-    server.door.rules_changed(namespace.name)
+    server.server.rules_changed(namespace.name)
 
 
 async def _ended(client: Client) -> str:
@@ -34,17 +34,17 @@ async def _ended(client: Client) -> str:
 
 @in_loop
 async def test_the_owner_ends_what_it_was_passed() -> None:
-    async with passing() as room:
+    async with router() as room:
         sender = await room.client.sender("q")
         assert await room.client.send(sender, b"x") is ACCEPTED
         _change_key(room.owner)
         assert await _ended(room.client) == UNAUTHORIZED
-        await settled(lambda: not room.owner.door.peers)
+        await settled(lambda: not room.owner.server.peers)
 
 
 @in_loop
 async def test_so_does_the_server_that_passes_it_on() -> None:
-    async with passing() as room:
+    async with router() as room:
         sender = await room.client.sender("q")
         assert await room.client.send(sender, b"x") is ACCEPTED
         _change_key(room.first)
@@ -53,10 +53,10 @@ async def test_so_does_the_server_that_passes_it_on() -> None:
 
 @in_loop
 async def test_rules_that_another_server_has_written_count_here_as_soon_as_the_catalog_is_read() -> None:
-    async with passing() as room:
+    async with router() as room:
         sender = await room.client.sender("q")
         assert await room.client.send(sender, b"x") is ACCEPTED
-        namespace = room.owner.door.authorizer.namespace_of("localhost")
+        namespace = room.owner.server.authorizer.namespace_of("localhost")
         rules = tuple(
             msgspec.structs.replace(rule, primary_key="K" * 44, secondary_key="L" * 44)
             for rule in namespace.rules.values()
@@ -64,8 +64,8 @@ async def test_rules_that_another_server_has_written_count_here_as_soon_as_the_c
 
         def read(*namespaces: NamespaceRow) -> None:
             directory = Directory(CatalogContents(namespaces, (), ()))
-            server: Any = SimpleNamespace(door=room.owner.door)
-            ClusterServer._see_rules(server, room.owner.door.authorizer, directory)
+            server: Any = SimpleNamespace(server=room.owner.server)
+            ClusterServer._see_rules(server, room.owner.server.authorizer, directory)
 
         read(NamespaceRow("ns", tuple(namespace.rules.values())), NamespaceRow("unknown", rules))
         assert await room.client.send(sender, b"x") is ACCEPTED

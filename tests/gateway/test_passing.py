@@ -28,8 +28,8 @@ class Elsewhere:
     def __init__(self, here: Server, owner: Server | None) -> None:
         self.node_id = "first"
         self.context = None
-        self.passed_links = 0
-        self.passed_messages = 0
+        self.proxied_links = 0
+        self.proxied_messages = 0
         self.answer = UNKNOWN if owner is None else f"127.0.0.1:{owner.port('amqp')}"
         self.looked = 0
         self.after: str | None = None
@@ -38,10 +38,10 @@ class Elsewhere:
     def where(self, namespace: str, key: str) -> str:
         return HERE if self._here.unit.namespace(namespace).is_taken(key) else self.answer
 
-    def spread_of(self, namespace: str, key: str) -> None:
+    def sharded_queue_of(self, namespace: str, key: str) -> None:
         return None
 
-    def door_of(self, store_id: int) -> str:
+    def address_of(self, store_id: int) -> str:
         return self.answer
 
     async def look_again(self) -> None:
@@ -64,11 +64,11 @@ class Room:
 
 
 @asynccontextmanager
-async def passing() -> AsyncIterator[Room]:
+async def router() -> AsyncIterator[Room]:
     queue = QueueDescription(name="q", max_delivery_count=10)
     async with serving(QueueDescription(name="own")) as first, serving(queue) as owner:
         elsewhere = Elsewhere(first, owner)
-        first.door.whereabouts = elsewhere
+        first.server.owners = elsewhere
         client = Client(await TcpStream.connect(first.port("amqp") or 0))
         yield Room(first, owner, elsewhere, client)
 
@@ -86,7 +86,7 @@ async def _refusal(client: Client, address: str) -> tuple[str, str]:
 
 @in_loop
 async def test_messages_pass_in_both_directions_and_settlements_too() -> None:
-    async with passing() as room:
+    async with router() as room:
         sender = await room.client.sender("q")
         for number in range(5):
             assert await room.client.send(sender, b"%d" % number) == ACCEPTED
@@ -109,13 +109,13 @@ async def test_messages_pass_in_both_directions_and_settlements_too() -> None:
         tokens = [decode_payload(memoryview(payload)).delivery_annotations for payload in got]
         assert tokens == [{b"x-opt-lock-token": uuid.UUID(bytes_le=tag)} for tag in receiver.tags]
         await settled(lambda: _numbers(room.owner)[0] == 2)
-        assert room.elsewhere.passed_messages == 8
-        assert room.elsewhere.passed_links == 2
+        assert room.elsewhere.proxied_messages == 8
+        assert room.elsewhere.proxied_links == 2
 
 
 @in_loop
 async def test_what_is_removed_passes_with_empty_tags_and_the_sender_s_annotations() -> None:
-    async with passing() as room:
+    async with router() as room:
         sender = await room.client.sender("q")
         payload = build_message(["id"], data=b"m", delivery_annotations={"mine": 3})
         for number in range(3):
@@ -139,18 +139,18 @@ async def test_what_is_removed_passes_with_empty_tags_and_the_sender_s_annotatio
 
 @in_loop
 async def test_credit_is_the_owner_s_and_a_batch_stays_a_batch() -> None:
-    async with passing() as room:
-        own, passed = await room.client.sender("own"), await room.client.sender("q")
-        assert passed.credit == own.credit
+    async with router() as room:
+        own, proxied = await room.client.sender("own"), await room.client.sender("q")
+        assert proxied.credit == own.credit
         batch = b"".join(b"\x00\x53\x75\xb0" + len(one).to_bytes(4, "big") + one for one in map(message, [b"a", b"b"]))
-        passed.send_one(b"tag", batch, False, BATCH_FORMAT)
+        proxied.send_one(b"tag", batch, False, BATCH_FORMAT)
         await room.client.flush()
         await settled(lambda: _numbers(room.owner)[0] == 2)
 
 
 @in_loop
 async def test_a_drained_link_hears_so_from_the_owner() -> None:
-    async with passing() as room:
+    async with router() as room:
         receiver = await room.client.receiver("q")
         receiver.grant(10, drain=True)
         await room.client.flush()
@@ -160,7 +160,7 @@ async def test_a_drained_link_hears_so_from_the_owner() -> None:
 
 @in_loop
 async def test_what_a_lost_client_held_is_the_owner_s_again_at_once() -> None:
-    async with passing() as room:
+    async with router() as room:
         sender = await room.client.sender("q")
         await room.client.send(sender, b"m")
         receiver = await room.client.receiver("q", credit=1)
@@ -173,10 +173,10 @@ async def test_what_a_lost_client_held_is_the_owner_s_again_at_once() -> None:
 
 @in_loop
 async def test_links_end_with_the_way_to_the_owner_and_can_be_attached_again() -> None:
-    async with passing() as room:
+    async with router() as room:
         sender = await room.client.sender("q")
         own = await room.client.sender("own")
-        for peer in list(room.owner.door.peers):
+        for peer in list(room.owner.server.peers):
             peer.abort()
         event = await room.client.wait(LinkDetached, lambda event: event.link is sender)
         assert event.error is not None
@@ -188,14 +188,14 @@ async def test_links_end_with_the_way_to_the_owner_and_can_be_attached_again() -
 
 @in_loop
 async def test_a_link_on_what_moves_is_told_to_come_again() -> None:
-    async with passing() as room:
+    async with router() as room:
         room.elsewhere.answer = MOVING
         assert (await _refusal(room.client, "q"))[0] == DETACH_FORCED
 
 
 @in_loop
 async def test_an_owner_that_cannot_be_reached_is_no_reason_to_give_up() -> None:
-    async with passing() as room:
+    async with router() as room:
         room.elsewhere.answer = "127.0.0.1:1"
         condition, text = await _refusal(room.client, "q")
         assert condition == DETACH_FORCED
@@ -204,7 +204,7 @@ async def test_an_owner_that_cannot_be_reached_is_no_reason_to_give_up() -> None
 
 @in_loop
 async def test_what_is_not_known_is_looked_for_once_and_then_missing() -> None:
-    async with passing() as room:
+    async with router() as room:
         room.elsewhere.answer = UNKNOWN
         assert (await _refusal(room.client, "nowhere"))[0] == "amqp:not-found"
         assert room.elsewhere.looked == 1
@@ -212,7 +212,7 @@ async def test_what_is_not_known_is_looked_for_once_and_then_missing() -> None:
 
 @in_loop
 async def test_what_was_created_a_moment_ago_is_found_by_looking_again() -> None:
-    async with passing() as room:
+    async with router() as room:
         room.elsewhere.after, room.elsewhere.answer = room.elsewhere.answer, UNKNOWN
         sender = await room.client.sender("q")
         assert await room.client.send(sender, b"m") == ACCEPTED
@@ -220,7 +220,7 @@ async def test_what_was_created_a_moment_ago_is_found_by_looking_again() -> None
 
 @in_loop
 async def test_the_owner_s_own_words_come_back_when_it_refuses() -> None:
-    async with passing() as room:
+    async with router() as room:
         condition, text = await _refusal(room.client, "q/$DeadLetterQueue")
         assert condition == "amqp:not-allowed"
         assert "dead-letter queue" in text
@@ -228,16 +228,16 @@ async def test_the_owner_s_own_words_come_back_when_it_refuses() -> None:
 
 @in_loop
 async def test_a_connection_that_a_server_has_made_is_passed_on_no_further() -> None:
-    async with passing() as room:
-        room.owner.door.whereabouts = Elsewhere(room.owner, room.first)
-        room.first.door.whereabouts = room.elsewhere
+    async with router() as room:
+        room.owner.server.owners = Elsewhere(room.owner, room.first)
+        room.first.server.owners = room.elsewhere
         condition, _ = await _refusal(room.client, "neither")
         assert condition == DETACH_FORCED
 
 
 @in_loop
 async def test_a_message_that_is_too_large_for_the_owner_is_refused_and_the_link_lives() -> None:
-    async with passing() as room:
+    async with router() as room:
         sender = await room.client.sender("q")
         outcome = await room.client.send(sender, bytes(2 << 20))
         assert isinstance(outcome, Rejected)

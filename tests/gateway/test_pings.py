@@ -126,8 +126,8 @@ async def test_the_desk_makes_no_ping_appear() -> None:
         form = {"properties": {"contentType": {"$symbol": ping.CONTENT_TYPE}}, "body": {"data": [""]}}
         assert (await done("/q/$desk", action="send", items=[{"message": form}]))["sent"] == 1
         dead = "/q/$DeadLetterQueue/$desk"
-        buried = await done(dead, action="bury", items=[{"message": form}])
-        assert (buried["moved"], buried["skipped"][0]["reason"]) == ([], ping.TEXT)
+        forgotten = await done(dead, action="bury", items=[{"message": form}])
+        assert (forgotten["moved"], forgotten["skipped"][0]["reason"]) == ([], ping.TEXT)
         assert stored(server) == 0
         empty = {"message": {"body": {"data": [""]}}}
         assert len((await done(dead, action="bury", items=[empty]))["moved"]) == 1

@@ -97,24 +97,24 @@ def test_a_target_address_names_a_link_too() -> None:
 
 def test_a_named_link_of_another_session_is_found() -> None:
     room = Room()
-    near, far = room.link("a", room.here), room.link("b", room.there)
+    near, remote = room.link("a", room.here), room.link("b", room.there)
     room.ask("b")
-    assert (len(near.sent), len(far.sent)) == (0, 1)
+    assert (len(near.sent), len(remote.sent)) == (0, 1)
 
 
 def test_without_reply_to_the_request_s_own_session_answers() -> None:
     room = Room()
-    far, near = room.link("a", room.there), room.link("b", room.here)
+    remote, near = room.link("a", room.there), room.link("b", room.here)
     room.ask(None)
-    assert (len(far.sent), len(near.sent)) == (0, 1)
+    assert (len(remote.sent), len(near.sent)) == (0, 1)
 
 
 def test_the_node_s_own_address_names_nobody_on_another_session() -> None:
     room = Room()
-    far = room.link("a", room.there, target="q/$management")
+    remote = room.link("a", room.there, target="q/$management")
     near = room.link("b", room.here, target="other")
     room.ask("q/$management")
-    assert (len(far.sent), len(near.sent)) == (0, 1)
+    assert (len(remote.sent), len(near.sent)) == (0, 1)
 
 
 def test_links_of_another_node_are_never_used() -> None:

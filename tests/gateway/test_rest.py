@@ -39,9 +39,9 @@ async def asked(
         }
     )
     options: dict[str, Any] = {} if token is None else {"may_read_metrics": token.accepts}
-    door = RestServer(unit, Metrics(samples), lambda: ready, is_draining=lambda: draining, **options)
+    interface = RestServer(unit, Metrics(samples), lambda: ready, is_draining=lambda: draining, **options)
     headers = {} if authorization is None else {"Authorization": authorization}
-    server = await asyncio.get_running_loop().create_server(await door.open(), "127.0.0.1", 0)
+    server = await asyncio.get_running_loop().create_server(await interface.open(), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     try:
         async with (
@@ -51,7 +51,7 @@ async def asked(
             return response.status, await response.text(), response.headers["Content-Type"]
     finally:
         server.close()
-        await door.close()
+        await interface.close()
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ async def test_a_poll_ends_soon_after_its_key_was_taken_away_and_leaves_the_mess
         own.authorization = token("g", rule="app", key="K" * 44)
         for method in ("POST", "DELETE"):
             waiting = asyncio.ensure_future(own.ask(method, "/g/messages/head"))
-            await settled(lambda: any(server.unit.namespace("ns").queues["g"].lenders[0].receivers))
+            await settled(lambda: any(server.unit.namespace("ns").queues["g"].schedulers[0].receivers))
             await asyncio.sleep(0.15)
             assert not waiting.done()
             await server.unit.update_queue("ns", msgspec.structs.replace(guarded, authorization_rules=()))
@@ -157,7 +157,7 @@ async def test_a_poll_waits_for_a_message_and_no_longer_than_it_was_told() -> No
         assert (await http.ask("POST", "/q/messages/head?timeout=0.3")).status == 204
         assert 0.25 < time.monotonic() - start < 3
         waiting = asyncio.ensure_future(http.ask("POST", "/q/messages/head"))
-        await settled(lambda: any(server.unit.namespace("ns").queues["q"].lenders[0].receivers))
+        await settled(lambda: any(server.unit.namespace("ns").queues["q"].schedulers[0].receivers))
         await other.ask("POST", "/q/messages", b"x")
         assert (await waiting).body == b"x"
         for wrong in ("soon", "-1", "nan"):
@@ -171,9 +171,9 @@ async def test_whoever_goes_away_while_waiting_gets_nothing_and_costs_no_deliver
         for method in ("POST", "DELETE"):
             leaving = await Http.connect(http_port(server))
             await leaving.start(method, "/q/messages/head")
-            await settled(lambda: bool(queue.lenders[0].receivers))
+            await settled(lambda: bool(queue.schedulers[0].receivers))
             leaving.stream.drop()
-            await settled(lambda: not queue.lenders[0].receivers)
+            await settled(lambda: not queue.schedulers[0].receivers)
         http = await Http.connect(http_port(server))
         await http.ask("POST", "/q/messages", b"x")
         got = await http.ask("POST", "/q/messages/head?timeout=0")
@@ -409,7 +409,7 @@ async def test_one_connection_serves_many_requests_and_usage_is_counted() -> Non
         for _ in range(50):
             assert (await http.ask("DELETE", "/q/messages/head")).status == 200
         assert (await http.ask("DELETE", "/q/messages/head?timeout=0")).status == 204
-        totals = server.door.totals
+        totals = server.server.totals
         assert totals["ns", "q", "send"][0::2] == [50, 100]
         assert totals["ns", "q", "receive"][0::2] == [50, 100]
         assert totals["ns", "q", "empty-receive"][2] == 1

@@ -25,7 +25,7 @@ from duobus.testing.broker import MovableClock
 LOCK_MS = 5_000
 QUEUE = QueueDescription(name="q", requires_session=True, lock_duration_ms=LOCK_MS)
 LOST = "com.microsoft:session-lock-lost"
-WAYS = pytest.mark.parametrize("is_passed", [False, True], ids=["direct", "passed"])
+WAYS = pytest.mark.parametrize("is_proxied", [False, True], ids=["direct", "passed"])
 
 
 class Room:
@@ -56,17 +56,17 @@ class Room:
 
 
 @asynccontextmanager
-async def room(*, is_passed: bool) -> AsyncIterator[Room]:
+async def room(*, is_proxied: bool) -> AsyncIterator[Room]:
     clock = MovableClock()
     servers = [await _server(QUEUE, clock)]
-    if is_passed:
+    if is_proxied:
         servers.append(await _server(QueueDescription(name="own"), clock))
-        servers[1].door.whereabouts = Elsewhere(servers[1], servers[0])
+        servers[1].server.owners = Elsewhere(servers[1], servers[0])
     try:
         yield Room(servers[0], clock, servers[-1].port("amqp") or 0)
     finally:
         for server in reversed(servers):
-            for peer in list(server.door.peers):
+            for peer in list(server.server.peers):
                 peer.abort()
             await server.stop()
 
@@ -109,8 +109,8 @@ async def stays(client: Client, link: Link) -> bool:
 
 @WAYS
 @in_loop
-async def test_a_receive_and_delete_link_outlives_its_lock_by_some_seconds(is_passed: bool) -> None:
-    async with room(is_passed=is_passed) as place:
+async def test_a_receive_and_delete_link_outlives_its_lock_by_some_seconds(is_proxied: bool) -> None:
+    async with room(is_proxied=is_proxied) as place:
         client = await place.client()
         await place.send(client, b"1")
         link = await accept(client, removing=True)
@@ -124,9 +124,9 @@ async def test_a_receive_and_delete_link_outlives_its_lock_by_some_seconds(is_pa
 @WAYS
 @in_loop
 async def test_a_link_that_has_settled_everything_outlives_its_lock_and_one_with_a_message_does_not(
-    is_passed: bool,
+    is_proxied: bool,
 ) -> None:
-    async with room(is_passed=is_passed) as place:
+    async with room(is_proxied=is_proxied) as place:
         client = await place.client()
         await place.send(client, b"1")
         link = await accept(client)
@@ -151,9 +151,9 @@ async def test_a_link_that_has_settled_everything_outlives_its_lock_and_one_with
 @pytest.mark.parametrize("session", ["s", None], ids=["by name", "next available"])
 @in_loop
 async def test_whoever_accepts_the_session_ends_the_link_of_its_former_holder(
-    is_passed: bool, session: str | None
+    is_proxied: bool, session: str | None
 ) -> None:
-    async with room(is_passed=is_passed) as place:
+    async with room(is_proxied=is_proxied) as place:
         client, other = await place.client(), await place.client()
         link = await accept(client)
         await place.pass_time(LOCK_MS)
@@ -170,7 +170,7 @@ async def test_whoever_accepts_the_session_ends_the_link_of_its_former_holder(
 
 @in_loop
 async def test_one_client_may_accept_its_session_again_beside_the_link_that_lost_it() -> None:
-    async with room(is_passed=False) as place:
+    async with room(is_proxied=False) as place:
         client = await place.client()
         former = await accept(client)
         await place.pass_time(LOCK_MS)
@@ -184,7 +184,7 @@ async def test_one_client_may_accept_its_session_again_beside_the_link_that_lost
 
 @in_loop
 async def test_nothing_is_kept_of_links_that_close_within_the_grace() -> None:
-    async with room(is_passed=False) as place:
+    async with room(is_proxied=False) as place:
         client = await place.client()
         links = [await accept(client, session=f"s{number}") for number in range(3)]
         await place.pass_time(LOCK_MS)

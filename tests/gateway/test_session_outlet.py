@@ -67,19 +67,19 @@ class Room:
         self.session: Any = SimpleNamespace(
             disposition=lambda role, first, last, state, settled: self.told.append((first, last, state))
         )
-        self.outlet = session_writer_of(self.peer, self.session, self.queue, self.deliveries)
+        self.writer = session_writer_of(self.peer, self.session, self.queue, self.deliveries)
         self.a, self.b = Link("a"), Link("b")
         self.owners = [self.a, self.a, self.b, self.b, self.b, self.a, self.a]
         handle: Any = SimpleNamespace()
-        self.deliveries.add(self.outlet, handle, PREFIX, 10, 100, 7, self.owners)
+        self.deliveries.add(self.writer, handle, PREFIX, 10, 100, 7, self.owners)
 
     def settle(self, first: int, last: int, state: Any = ACCEPTED, *, settled: bool = False) -> None:
-        self.outlet.settle(self.deliveries.settle(first, last), state, settled=settled)
+        self.writer.settle(self.deliveries.settle(first, last), state, settled=settled)
 
     def answer(self, error: ServiceBusError | None = None, lost: tuple[int, ...] = ()) -> list[tuple[int, int, str]]:
         for command in self.commands:
             command.error, command.lost = error, list(lost)
-        self.outlet._answer(self.commands)
+        self.writer._answer(self.commands)
         self.commands.clear()
         return [
             (first, last, str(state.error) if isinstance(state, Rejected) else "accepted")
@@ -92,14 +92,14 @@ def test_a_completion_over_many_links_is_one_command(state: Any) -> None:
     room = Room()
     room.settle(11, 14, state)
     (command,) = room.commands
-    assert (command.ranges, command.reply) == ([(101, 4)], room.outlet)
+    assert (command.ranges, command.reply) == ([(101, 4)], room.writer)
     assert room.metered == [(SETTLE, 4, 0, 4)]
     assert (room.a.settled, room.b.settled) == ([], [])
-    assert room.outlet.owes(room.a)  # type: ignore[arg-type]
-    assert room.outlet.owes(room.b)  # type: ignore[arg-type]
+    assert room.writer.owes(room.a)  # type: ignore[arg-type]
+    assert room.writer.owes(room.b)  # type: ignore[arg-type]
     assert room.answer() == [(11, 14, "accepted")]
     assert (room.a.even, room.b.even) == (1, 1)
-    assert not room.outlet.owes(room.a)  # type: ignore[arg-type]
+    assert not room.writer.owes(room.a)  # type: ignore[arg-type]
 
 
 def test_any_other_outcome_is_each_links_own_matter() -> None:
@@ -114,12 +114,12 @@ def test_any_other_outcome_is_each_links_own_matter() -> None:
 def test_only_the_links_of_what_is_owed_wait_for_it() -> None:
     room = Room()
     room.settle(12, 13)
-    assert room.outlet.owes(room.b)  # type: ignore[arg-type]
-    assert not room.outlet.owes(room.a)  # type: ignore[arg-type]
+    assert room.writer.owes(room.b)  # type: ignore[arg-type]
+    assert not room.writer.owes(room.a)  # type: ignore[arg-type]
     quiet = Room()
     quiet.settle(10, 16, settled=True)
     assert quiet.commands[0].reply is None
-    assert not quiet.outlet.owes(quiet.a)  # type: ignore[arg-type]
+    assert not quiet.writer.owes(quiet.a)  # type: ignore[arg-type]
 
 
 def test_lost_locks_are_told_by_their_links_and_the_others_are_settled() -> None:
@@ -167,13 +167,13 @@ def test_what_waits_for_the_socket_goes_to_the_links_whose_it_is_and_outcomes_st
     slots: Any = ["1", "2", "3"]
     outcome: Any = object()
     parts = [(lock_of("a"), 2, 50), (lock_of("b"), 1, 60)]
-    room.outlet.ready = [
+    room.writer.ready = [
         outcome,
         SessionDeliveryBatch(handle, PREFIX, 100, slots, parts),
         SessionDeliveryBatch(handle, PREFIX, 200, slots, parts),
     ]
-    room.outlet.spread()
-    assert room.outlet.ready == [outcome]
+    room.writer.sharded_queue()
+    assert room.writer.ready == [outcome]
     assert kept == [
         ("a", 100, ["1", "2"], 50),
         ("b", 102, ["3"], 60),
@@ -206,26 +206,26 @@ def test_large_messages_of_many_links_are_written_a_quarter_of_a_mebibyte_at_a_t
     slots = [QueuedMessage(count, text, 5) for count, text in enumerate(texts, 1)]
     handle: Any = SimpleNamespace(number=1)
     batch = SessionDeliveryBatch(handle, PREFIX, 200, slots, [(lock_of(name), 1, 9) for name in "abcde"])
-    room.outlet.ready = [batch]
-    room.outlet.deliver_answers()
+    room.writer.ready = [batch]
+    room.writer.deliver_answers()
     every = [
         (["a", "b"], [(PREFIX, 200, 2)], texts[:2]),
         (["c", "d"], [(PREFIX, 202, 2)], texts[2:4]),
         (["e"], [(PREFIX, 204, 1)], texts[4:]),
     ]
     assert written == (every[:1] if gets_stuck else every)
-    left: Any = room.outlet.ready
+    left: Any = room.writer.ready
     assert [(one.first_lock, one.slots, len(one.parts)) for one in left] == (
         [(202, slots[2:], 3)] if gets_stuck else []
     )
-    assert room.outlet.is_held is gets_stuck
+    assert room.writer.is_held is gets_stuck
 
 
 def test_an_outlet_is_there_as_long_as_one_of_its_links() -> None:
     room = Room()
-    assert session_writer_of(room.peer, room.session, room.queue, room.deliveries) is room.outlet
-    leave(room.outlet, room.deliveries)
-    assert room.deliveries.outlets == {room.queue: room.outlet}
-    leave(room.outlet, room.deliveries)
-    assert room.deliveries.outlets == {}
-    assert isinstance(room.outlet, SessionWriter)
+    assert session_writer_of(room.peer, room.session, room.queue, room.deliveries) is room.writer
+    leave(room.writer, room.deliveries)
+    assert room.deliveries.writers == {room.queue: room.writer}
+    leave(room.writer, room.deliveries)
+    assert room.deliveries.writers == {}
+    assert isinstance(room.writer, SessionWriter)

@@ -1,4 +1,4 @@
-"""Links on a queue that is spread over the stores of several servers, through a server that has none of them."""
+"""Links on a sharded queue over the stores of several servers, through a server that has none of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import uuid
 from typing import Any
 
 from gateway_kit import in_loop, message, settled
-from spread_kit import SpreadRoom, spreading
+from spread_kit import SpreadRoom, sharded_entities
 
 from duobus.amqp import (
     ACCEPTED,
@@ -62,7 +62,7 @@ async def _take(room: SpreadRoom, link: Link, number: int) -> list[tuple[int, by
 
 @in_loop
 async def test_messages_without_a_key_go_to_all_shares_by_turns() -> None:
-    async with spreading() as room:
+    async with sharded_entities() as room:
         sender = await room.client.sender("q")
         for number in range(10):
             assert await room.client.send(sender, b"%d" % number) == ACCEPTED
@@ -71,10 +71,10 @@ async def test_messages_without_a_key_go_to_all_shares_by_turns() -> None:
 
 @in_loop
 async def test_a_key_belongs_to_one_share_and_is_accepted_nowhere_else() -> None:
-    async with spreading() as room:
+    async with sharded_entities() as room:
         sender = await room.client.sender("q")
         keys = [f"key-{number}" for number in range(40)]
-        expected = [room.about.spread.of_key(b"s" + key.encode()) for key in keys]  # type: ignore[union-attr]
+        expected = [room.about.sharded_queue.of_key(b"s" + key.encode()) for key in keys]  # type: ignore[union-attr]
         for key in keys:
             assert await _put(room, sender, _keyed(key)) == ACCEPTED
         assert room.numbers() == [expected.count(0), expected.count(1)]
@@ -83,9 +83,9 @@ async def test_a_key_belongs_to_one_share_and_is_accepted_nowhere_else() -> None
 
 @in_loop
 async def test_a_batch_stays_a_batch_and_may_not_part() -> None:
-    async with spreading() as room:
+    async with sharded_entities() as room:
         sender = await room.client.sender("q")
-        same = [key for key in map(str, range(40)) if room.about.spread.of_key(b"s" + key.encode()) == 0]  # type: ignore[union-attr]
+        same = [key for key in map(str, range(40)) if room.about.sharded_queue.of_key(b"s" + key.encode()) == 0]  # type: ignore[union-attr]
         other = next(key for key in map(str, range(40)) if key not in same)
 
         def batch(*payloads: bytes) -> bytes:
@@ -102,7 +102,7 @@ async def test_a_batch_stays_a_batch_and_may_not_part() -> None:
 
 @in_loop
 async def test_a_receiver_gets_what_every_share_has_and_settles_it_there() -> None:
-    async with spreading(max_delivery_count=10) as room:
+    async with sharded_entities(max_delivery_count=10) as room:
         sender = await room.client.sender("q")
         for number in range(10):
             await room.client.send(sender, b"%d" % number)
@@ -121,13 +121,13 @@ async def test_a_receiver_gets_what_every_share_has_and_settles_it_there() -> No
             receiver.settle(delivery_id, delivery_id, Rejected(None))
         await room.client.flush()
         await settled(lambda: room.numbers() == [0, 0] and sum(room.numbers(1)) == 4)
-        buried = await room.client.receiver("q/$deadletterqueue", credit=4)
-        assert len(await _take(room, buried, 4)) == 4
+        forgotten = await room.client.receiver("q/$deadletterqueue", credit=4)
+        assert len(await _take(room, forgotten, 4)) == 4
 
 
 @in_loop
 async def test_one_credit_is_good_for_whichever_share_has_a_message_and_never_passed() -> None:
-    async with spreading() as room:
+    async with sharded_entities() as room:
         receiver = await room.client.receiver("q", credit=1)
         sender = await room.client.sender("q")
         for number in range(6):
@@ -142,7 +142,7 @@ async def test_one_credit_is_good_for_whichever_share_has_a_message_and_never_pa
 
 @in_loop
 async def test_messages_that_come_later_wake_a_receiver_that_waits() -> None:
-    async with spreading() as room:
+    async with sharded_entities() as room:
         receiver = await room.client.receiver("q", credit=10)
         for share in (1, 2):
             sender = await room.client.sender("q")
@@ -153,7 +153,7 @@ async def test_messages_that_come_later_wake_a_receiver_that_waits() -> None:
 
 @in_loop
 async def test_a_drain_gives_what_there_is_and_is_answered() -> None:
-    async with spreading() as room:
+    async with sharded_entities() as room:
         sender = await room.client.sender("q")
         for number in range(5):
             await room.client.send(sender, b"%d" % number)
@@ -166,7 +166,7 @@ async def test_a_drain_gives_what_there_is_and_is_answered() -> None:
 
 @in_loop
 async def test_receive_and_delete_removes_at_once() -> None:
-    async with spreading() as room:
+    async with sharded_entities() as room:
         sender = await room.client.sender("q")
         for number in range(6):
             await room.client.send(sender, b"%d" % number)
@@ -179,7 +179,7 @@ async def test_receive_and_delete_removes_at_once() -> None:
 
 @in_loop
 async def test_two_receivers_share_what_there_is() -> None:
-    async with spreading() as room:
+    async with sharded_entities() as room:
         first, second = await room.client.receiver("q", credit=5), await room.client.receiver("q", credit=5)
         sender = await room.client.sender("q")
         for number in range(10):
@@ -189,7 +189,7 @@ async def test_two_receivers_share_what_there_is() -> None:
 
 @in_loop
 async def test_what_a_lost_client_held_is_there_again_at_once() -> None:
-    async with spreading() as room:
+    async with sharded_entities() as room:
         sender = await room.client.sender("q")
         for number in range(4):
             await room.client.send(sender, b"%d" % number)
@@ -203,25 +203,25 @@ async def test_what_a_lost_client_held_is_there_again_at_once() -> None:
 
 @in_loop
 async def test_a_share_without_an_owner_is_passed_over_and_taken_up_again() -> None:
-    async with spreading() as room:
+    async with sharded_entities() as room:
         room.about.away = {1}
         sender = await room.client.sender("q")
         for number in range(4):
             assert await room.client.send(sender, b"%d" % number) == ACCEPTED
         assert room.numbers() == [0, 4]
-        key = next(key for key in map(str, range(40)) if room.about.spread.of_key(b"s" + key.encode()) == 0)  # type: ignore[union-attr]
+        key = next(key for key in map(str, range(40)) if room.about.sharded_queue.of_key(b"s" + key.encode()) == 0)  # type: ignore[union-attr]
         outcome = await _put(room, sender, _keyed(key))
         assert isinstance(outcome, Rejected)
         assert str(outcome.error.condition) == "com.microsoft:server-busy"
         # It says for which keys that is so.
-        spread = room.about.spread
-        assert spread is not None
-        first, last, slots = spread.slots_of(0)
+        sharded_queue = room.about.sharded_queue
+        assert sharded_queue is not None
+        first, last, slots = sharded_queue.slots_of(0)
         assert f" StoreUnavailable:q, Fragment:{first}-{last}/{slots} TrackingId:" in str(outcome.error.description)
         for other in map(string_key, map(str, range(40))):
-            assert (first <= slot_of(other, slots) <= last) == (spread.of_key(other) == 0)
+            assert (first <= slot_of(other, slots) <= last) == (sharded_queue.of_key(other) == 0)
         room.about.away = set()
-        await settled(lambda: len(room.owners[1].door.peers) == 1)
+        await settled(lambda: len(room.owners[1].server.peers) == 1)
         while room.numbers()[0] == 0:
             assert await room.client.send(sender, b"m") == ACCEPTED
         assert await _put(room, sender, _keyed(key)) == ACCEPTED
@@ -229,14 +229,14 @@ async def test_a_share_without_an_owner_is_passed_over_and_taken_up_again() -> N
 
 @in_loop
 async def test_the_loss_of_an_idle_owner_leaves_the_link_alone() -> None:
-    async with spreading() as room:
+    async with sharded_entities() as room:
         sender = await room.client.sender("q")
         for number in range(4):
             await room.client.send(sender, b"%d" % number)
         room.about.away = {2}
-        for peer in list(room.owners[2].door.peers):
+        for peer in list(room.owners[2].server.peers):
             peer.abort()
-        await settled(lambda: not room.owners[2].door.peers)
+        await settled(lambda: not room.owners[2].server.peers)
         for number in range(4):
             assert await room.client.send(sender, b"%d" % number) == ACCEPTED
         assert room.numbers() == [6, 2]
@@ -245,14 +245,14 @@ async def test_the_loss_of_an_idle_owner_leaves_the_link_alone() -> None:
 
 @in_loop
 async def test_a_receiver_that_holds_messages_of_a_lost_owner_is_told_to_come_again() -> None:
-    async with spreading() as room:
+    async with sharded_entities() as room:
         sender = await room.client.sender("q")
         for number in range(4):
             await room.client.send(sender, b"%d" % number)
         receiver = await room.client.receiver("q", credit=4)
         await _take(room, receiver, 4)
         room.about.away = {2}
-        for peer in list(room.owners[2].door.peers):
+        for peer in list(room.owners[2].server.peers):
             peer.abort()
         event = await room.client.wait(LinkDetached, lambda event: event.link is receiver)
         assert event.error is not None
@@ -267,7 +267,7 @@ async def _refusal(room: SpreadRoom, link: Link) -> tuple[str, str]:
 
 @in_loop
 async def test_what_an_owner_refuses_is_refused_in_its_words() -> None:
-    async with spreading(status=RECEIVE_DISABLED) as room:
+    async with sharded_entities(status=RECEIVE_DISABLED) as room:
         link = room.client.session.attach_receiver("r", Source(address="q"), Target(address="c"))
         condition, text = await _refusal(room, link)
         assert condition == "com.microsoft:entity-disabled"
@@ -276,7 +276,7 @@ async def test_what_an_owner_refuses_is_refused_in_its_words() -> None:
 
 @in_loop
 async def test_what_is_not_offered_over_shares_is_refused() -> None:
-    async with spreading() as room:
+    async with sharded_entities() as room:
         filters = {Symbol("com.microsoft:session-filter"): None}
         link = room.client.session.attach_receiver("r", Source(address="q", filter=filters), Target(address="c"))
         assert "session" in (await _refusal(room, link))[1]
@@ -289,7 +289,7 @@ async def test_what_is_not_offered_over_shares_is_refused() -> None:
 
 @in_loop
 async def test_links_end_when_the_queue_is_deleted() -> None:
-    async with spreading() as room:
+    async with sharded_entities() as room:
         sender = await room.client.sender("q")
-        room.about.spread = None
+        room.about.sharded_queue = None
         assert (await _refusal(room, sender))[0] == "amqp:not-found"

@@ -1,4 +1,4 @@
-"""``$management`` of a queue that is spread over the stores of several servers."""
+"""``$management`` of a sharded queue over the stores of several servers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway_kit import in_loop, settled
-from spread_kit import SpreadRoom, spreading
+from spread_kit import SpreadRoom, sharded_entities
 from transaction_kit import condition, coordinator, declare, discharge_message, outcome, put, send
 
 from duobus.amqp import ACCEPTED, LinkAttached, Modified, Source, Target, TransactionalState, Transfers
@@ -71,7 +71,7 @@ def _numbers(body: Any) -> list[int]:
 
 @in_loop
 async def test_a_peek_sees_what_every_share_has_in_order() -> None:
-    async with spreading() as room:
+    async with sharded_entities() as room:
         node = await Asking(room).begin()
         assert (await node.ask("peek-message", {"from-sequence-number": 0, "message-count": 5}))[0] == 204
         await _filled(room, 10)
@@ -87,7 +87,7 @@ async def test_a_peek_sees_what_every_share_has_in_order() -> None:
 
 @in_loop
 async def test_a_peek_passes_over_a_share_without_an_owner() -> None:
-    async with spreading() as room:
+    async with sharded_entities() as room:
         await _filled(room, 6)
         node = await Asking(room).begin()
         room.about.away = {1}
@@ -99,7 +99,7 @@ async def test_a_peek_passes_over_a_share_without_an_owner() -> None:
 
 @in_loop
 async def test_locks_are_renewed_and_settled_by_token_wherever_they_are() -> None:
-    async with spreading() as room:
+    async with sharded_entities() as room:
         await _filled(room, 6)
         _, tokens = await _locked(room, 6)
         node = await Asking(room).begin()
@@ -120,7 +120,7 @@ async def test_locks_are_renewed_and_settled_by_token_wherever_they_are() -> Non
 
 @in_loop
 async def test_deferred_messages_are_received_by_number_wherever_they_are() -> None:
-    async with spreading() as room:
+    async with sharded_entities() as room:
         await _filled(room, 4)
         receiver = await room.client.receiver("q", credit=4)
         numbers: list[int] = []
@@ -154,7 +154,7 @@ def _later(key: str | None = None) -> dict[str, Any]:
 
 @in_loop
 async def test_messages_are_scheduled_and_cancelled_wherever_they_belong() -> None:
-    async with spreading() as room:
+    async with sharded_entities() as room:
         node = await Asking(room).begin()
         numbers: list[int] = []
         for _ in range(4):
@@ -164,19 +164,19 @@ async def test_messages_are_scheduled_and_cancelled_wherever_they_belong() -> No
         assert room.numbers(4) == [4, 4]
         status, body = await node.ask("schedule-message", {"messages": [_later("k")]})
         fragment = body["sequence-numbers"].items[0] >> 48
-        assert room.about.spread is not None
-        assert room.about.spread.of_number(fragment) == room.about.spread.of_key(b"sk")
+        assert room.about.sharded_queue is not None
+        assert room.about.sharded_queue.of_number(fragment) == room.about.sharded_queue.of_key(b"sk")
         cancel = {"sequence-numbers": Array(int, numbers)}
         assert (await node.ask("cancel-scheduled-message", cancel))[0] == 200
         await settled(lambda: sum(room.numbers(4)) == 1)
-        keys = [key for key in map(str, range(40)) if room.about.spread.of_key(b"s" + key.encode()) == 0]
+        keys = [key for key in map(str, range(40)) if room.about.sharded_queue.of_key(b"s" + key.encode()) == 0]
         other = next(key for key in map(str, range(40)) if key not in keys)
         assert (await node.ask("schedule-message", {"messages": [_later(keys[0]), _later(other)]}))[0] == 400
 
 
 @in_loop
 async def test_messages_are_deleted_in_all_shares() -> None:
-    async with spreading() as room:
+    async with sharded_entities() as room:
         await _filled(room, 8)
         node = await Asking(room).begin()
         before = Timestamp(int(datetime.now(UTC).timestamp() * 1000) + 60_000)
@@ -189,7 +189,7 @@ async def test_messages_are_deleted_in_all_shares() -> None:
 
 @in_loop
 async def test_what_is_no_operation_is_refused_by_a_share() -> None:
-    async with spreading() as room:
+    async with sharded_entities() as room:
         node = await Asking(room).begin()
         assert (await node.ask("nonsense", {}))[0] == 501
         assert (await node.ask("get-message-sessions", {}))[0] == 400
@@ -197,20 +197,20 @@ async def test_what_is_no_operation_is_refused_by_a_share() -> None:
 
 @in_loop
 async def test_the_node_outlives_the_owner_of_a_share() -> None:
-    async with spreading() as room:
+    async with sharded_entities() as room:
         await _filled(room, 4)
         node = await Asking(room).begin()
         ask = {"from-sequence-number": 0, "message-count": 100}
         assert len(_numbers((await node.ask("peek-message", ask))[1])) == 4
-        for peer in list(room.owners[1].door.peers):
+        for peer in list(room.owners[1].server.peers):
             peer.abort()
-        await settled(lambda: not room.owners[1].door.peers)
+        await settled(lambda: not room.owners[1].server.peers)
         assert len(_numbers((await node.ask("peek-message", ask))[1])) == 4
 
 
 @in_loop
 async def test_a_request_in_a_transaction_is_refused_before_the_discharge_that_follows_it() -> None:
-    async with spreading() as room:
+    async with sharded_entities() as room:
         client = room.client
         controller = await coordinator(client)
         sender = await client.sender("own")

@@ -1,4 +1,4 @@
-"""HTTP requests about a queue that is spread: which share each goes to."""
+"""HTTP requests about a sharded queue: which share each goes to."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Owners:
     def __init__(self, *statuses: int | None) -> None:
         self.statuses = statuses
         self.asked: list[tuple[int, str]] = []
-        self.passing = HttpShardRouter()
+        self.router = HttpShardRouter()
 
     async def send(self, index: int, path: str) -> web.Response | None:
         self.asked.append((index, path))
@@ -44,7 +44,7 @@ class Owners:
         target = parse_target(path)
         call = call_of(method, target)
         assert call is not None
-        return (await self.passing.answer(call, request, target, SPREAD_QUEUE, self.send)).status
+        return (await self.router.answer(call, request, target, SPREAD_QUEUE, self.send)).status
 
 
 def _key(share: int) -> str:
@@ -117,6 +117,6 @@ def test_numbers_of_all_shares_are_added_up() -> None:
 async def test_an_entry_says_when_a_part_of_its_queue_has_no_server() -> None:
     owners = Owners(200, None)
     own = web.Response(text="<S>Available</S>", headers={"Content-Type": "application/atom+xml;type=entry"})
-    answer = await owners.passing.entry(own, parse_target("/a/q"), SPREAD_QUEUE, owners.send)
+    answer = await owners.router.entry(own, parse_target("/a/q"), SPREAD_QUEUE, owners.send)
     assert isinstance(answer, web.Response)
     assert answer.body == b"<S>Limited</S>"

@@ -24,12 +24,12 @@ def go_bus(go: Go, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoBus]:
 
 
 @pytest.fixture(params=["tcp", "tls", "websocket"])
-def way(request: pytest.FixtureRequest, go_bus: GoBus) -> dict[str, Any]:
+def route(request: pytest.FixtureRequest, go_bus: GoBus) -> dict[str, Any]:
     """The three transports of the SDK, one after the other."""
-    return go_bus.way(request.param)
+    return go_bus.route(request.param)
 
 
 @pytest.fixture
 def tcp(go_bus: GoBus) -> dict[str, Any]:
     """Plain TCP, for checks that have nothing to do with the transport."""
-    return go_bus.way("tcp")
+    return go_bus.route("tcp")

@@ -35,7 +35,7 @@ class GoBus(ProgramBus):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, POOL)
 
-    def way(self, transport: str) -> dict[str, Any]:
+    def route(self, transport: str) -> dict[str, Any]:
         """What the SDK needs to take a transport: tcp, tls or websocket."""
         if transport == "tcp":
             return {"connection": self.process.connection_string}

@@ -27,8 +27,8 @@ def test_the_programs_have_the_form_that_gofmt_gives_them(go: Go) -> None:
     assert subprocess.run([gofmt, "-l", PROGRAMS], capture_output=True, text=True, check=True).stdout == ""
 
 
-def test_one_message_and_a_batch_of_100_arrive_as_101(go: Go, go_bus: GoBus, way: dict[str, Any]) -> None:
-    found = go.run("sending", queue=go_bus.queue(), **way)
+def test_one_message_and_a_batch_of_100_arrive_as_101(go: Go, go_bus: GoBus, route: dict[str, Any]) -> None:
+    found = go.run("sending", queue=go_bus.queue(), **route)
     assert found["bodies"] == ["alone", *map(str, range(100))]
 
 
@@ -37,8 +37,8 @@ def test_a_partitioned_queue_takes_and_gives_the_same_messages(go: Go, go_bus: G
     assert sorted(found["bodies"]) == sorted(["alone", *map(str, range(100))])
 
 
-def test_sizes_up_to_the_announced_limit_pass_and_more_is_refused(go: Go, go_bus: GoBus, way: dict[str, Any]) -> None:
-    found = go.run("sizes", queue=go_bus.queue(), large=go_bus.queue("large"), **way)
+def test_sizes_up_to_the_announced_limit_pass_and_more_is_refused(go: Go, go_bus: GoBus, route: dict[str, Any]) -> None:
+    found = go.run("sizes", queue=go_bus.queue(), large=go_bus.queue("large"), **route)
     assert found["added"] == found["arrived"] == 26
     assert found["tooLarge"]["code"] == "too large", found
     assert found["tooLarge"]["seconds"] < 2
@@ -99,8 +99,8 @@ def test_receive_and_delete_leaves_the_queue_empty_at_once(go: Go, go_bus: GoBus
     assert "not settleable" in found["settling"]
 
 
-def test_each_of_the_four_settlements_is_confirmed_and_works(go: Go, go_bus: GoBus, way: dict[str, Any]) -> None:
-    found = go.run("settlements", queue=go_bus.queue(), **way)
+def test_each_of_the_four_settlements_is_confirmed_and_works(go: Go, go_bus: GoBus, route: dict[str, Any]) -> None:
+    found = go.run("settlements", queue=go_bus.queue(), **route)
     assert max(found["took"].values()) < 1, found
     # The SDK counts from one: this is the second delivery.
     assert found["again"] == [["abandon", 2, "one"]]
@@ -172,7 +172,7 @@ def test_a_client_goes_on_by_itself_when_the_broker_is_started_again(go: Go, tmp
         again = threading.Timer(1.0, start_again)
         again.start()
         try:
-            found = go.run("restarted", queue=bus.queue(), seconds=4, **bus.way("tcp"))
+            found = go.run("restarted", queue=bus.queue(), seconds=4, **bus.route("tcp"))
         finally:
             again.join()
     assert found["refused"] == [], found

@@ -86,13 +86,13 @@ class Bus:
         self.secondary = secondary
         number = next(self._used)
         self.name = f"contoso-{number}"
-        self.orders, self.bills, self.visits = (f"{name}-{number}" for name in ("orders", "bills", "visits"))
+        self.orders, self.bills, self.registrations = (f"{name}-{number}" for name in ("orders", "bills", "visits"))
         self.backlogs = backlog.paths(self.name, BACKLOGS)
         # Not in the configurations: a server with the queues of all tests would take seconds for each of its starts.
         with Remote(primary.connection_string, None, None).administration(self.orders) as administration:
             administration.create_queue(self.orders)
             administration.create_queue(self.bills)
-            administration.create_queue(self.visits, requires_session=True)
+            administration.create_queue(self.registrations, requires_session=True)
         with Remote(secondary.connection_string, None, None).administration(self.name) as administration:
             for path in self.backlogs:
                 administration.create_queue(path, lock_duration=BACKLOG_LOCK)

@@ -27,9 +27,9 @@ def put(outbox: Outbox, *texts: str, key: str = "") -> None:
 
 
 def taken(outbox: Outbox) -> tuple[OutboxBatch, list[str]]:
-    parcel = outbox.take()
-    assert parcel is not None
-    return parcel, [item[2].decode() for item in outbox.read(parcel).result() if not isinstance(item, int)]
+    batch = outbox.take()
+    assert batch is not None
+    return batch, [item[2].decode() for item in outbox.read(batch).result() if not isinstance(item, int)]
 
 
 @pytest.fixture
@@ -135,10 +135,10 @@ def test_a_damaged_message_is_set_aside_and_never_sent_as_something_else(path: P
         database.execute("UPDATE messages SET head = 'text' WHERE number = 4")
     database.close()
     with Outbox(path) as outbox:
-        parcel = outbox.take()
-        assert parcel is not None
-        assert [item for item in outbox.read(parcel).result() if isinstance(item, int)] == [2, 4]
-        outbox.on_damaged(parcel, [2, 4])
+        batch = outbox.take()
+        assert batch is not None
+        assert [item for item in outbox.read(batch).result() if isinstance(item, int)] == [2, 4]
+        outbox.on_damaged(batch, [2, 4])
         assert taken(outbox)[1] == ["whole", "whole too"]
         assert [item.number for item in outbox.set_aside()] == [2, 4]
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duobus.ha.outbox.plan import PARCEL_BYTES_MAX, PARCEL_MESSAGES_MAX, SINGLY_MAX, OutboxBatch, OutboxPlan
+from duobus.ha.outbox.plan import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, SINGLY_MAX, OutboxBatch, OutboxPlan
 
 
 def taken(plan: OutboxPlan, now_ms: int = 0) -> OutboxBatch:
-    parcel = plan.take(now_ms)
-    assert parcel is not None
-    return parcel
+    batch = plan.take(now_ms)
+    assert batch is not None
+    return batch
 
 
 def filled(*keys: str, **options: int) -> OutboxPlan:
@@ -30,27 +30,27 @@ def test_messages_of_one_key_go_together_and_in_order() -> None:
 
 def test_a_key_whose_messages_are_on_their_way_waits_for_them() -> None:
     plan = filled("a")
-    parcel = taken(plan)
+    batch = taken(plan)
     plan.add(2, "a", 10)
     assert plan.take(0) is None
-    plan.on_sent(parcel)
+    plan.on_sent(batch)
     assert taken(plan).numbers == [2]
 
 
 def test_a_parcel_has_so_many_messages_and_no_more() -> None:
-    plan = filled(*["a"] * (PARCEL_MESSAGES_MAX + 1))
-    assert len(taken(plan).numbers) == PARCEL_MESSAGES_MAX
+    plan = filled(*["a"] * (BATCH_MESSAGES_MAX + 1))
+    assert len(taken(plan).numbers) == BATCH_MESSAGES_MAX
 
 
 def test_a_parcel_has_so_many_bytes_and_a_message_that_is_larger_goes_alone() -> None:
     plan = OutboxPlan()
-    for number, size in enumerate((PARCEL_BYTES_MAX - 10, 10, 1, PARCEL_BYTES_MAX + 1), 1):
+    for number, size in enumerate((BATCH_BYTES_MAX - 10, 10, 1, BATCH_BYTES_MAX + 1), 1):
         plan.add(number, "", size)
-    parcels = []
-    while (parcel := plan.take(0)) is not None:
-        parcels.append(parcel.numbers)
-        plan.on_sent(parcel)
-    assert parcels == [[1, 2], [3], [4]]
+    batches = []
+    while (batch := plan.take(0)) is not None:
+        batches.append(batch.numbers)
+        plan.on_sent(batch)
+    assert batches == [[1, 2], [3], [4]]
     assert (plan.messages, plan.size) == (0, 0)
 
 
@@ -67,9 +67,9 @@ def test_after_a_failure_the_same_messages_go_first_and_the_pause_doubles_up_to_
     plan = filled("a", retry_first_ms=100, retry_last_ms=500)
     now, pauses = 0, []
     for _ in range(5):
-        parcel = taken(plan, now)
-        assert parcel.numbers == [1]
-        pauses.append(plan.on_away(parcel, now))
+        batch = taken(plan, now)
+        assert batch.numbers == [1]
+        pauses.append(plan.on_away(batch, now))
         assert plan.next_ms() == now + pauses[-1]
         assert plan.take(now + pauses[-1] - 1) is None
         now += pauses[-1]
@@ -86,8 +86,8 @@ def test_a_pause_is_shortened_by_chance() -> None:
 
 def test_while_the_namespace_is_away_one_parcel_at_a_time_finds_out_whether_it_is_back() -> None:
     plan = filled(*"abcdefgh", in_flight=8)
-    for parcel in [taken(plan) for _ in range(8)]:
-        plan.on_away(parcel, 0)
+    for batch in [taken(plan) for _ in range(8)]:
+        plan.on_away(batch, 0)
     first = taken(plan, 1_000)
     assert plan.take(1_000) is None
     plan.on_sent(first)
@@ -116,12 +116,12 @@ def test_lists_that_are_refused_although_each_message_is_taken_get_rare() -> Non
     """Duplicate detection on a partitioned entity refuses lists over several fragments."""
     plan = filled(*["a"] * 1_000)
     lists = 0
-    while (parcel := plan.take(0)) is not None:
-        if len(parcel.numbers) > 1:
+    while (batch := plan.take(0)) is not None:
+        if len(batch.numbers) > 1:
             lists += 1
-            plan.on_refused(parcel)
+            plan.on_refused(batch)
         else:
-            plan.on_sent(parcel)
+            plan.on_sent(batch)
     assert plan.messages == 0
     assert lists < 6
     assert SINGLY_MAX < 1_000 << 16
@@ -159,28 +159,28 @@ def test_whatever_happens_each_message_arrives_in_the_order_of_its_key(keys: lis
     arrived: dict[str, list[int]] = {key: [] for key in order}
     now, aside = 0, set()
 
-    def finish(parcel: OutboxBatch, how: str) -> None:
+    def finish(batch: OutboxBatch, how: str) -> None:
         if how == "away":
-            plan.on_away(parcel, now)
+            plan.on_away(batch, now)
         elif how == "refused":
-            number = plan.on_refused(parcel)
+            number = plan.on_refused(batch)
             if number is not None:
                 aside.add(number)
         else:
-            arrived[parcel.key] += parcel.numbers
-            plan.on_sent(parcel)
+            arrived[batch.key] += batch.numbers
+            plan.on_sent(batch)
 
     for step in steps:
         now += 50
         if step == "take":
-            parcel = plan.take(now)
-            if parcel is not None:
-                assert parcel.key not in {other.key for other in under_way}
-                under_way.append(parcel)
+            batch = plan.take(now)
+            if batch is not None:
+                assert batch.key not in {other.key for other in under_way}
+                under_way.append(batch)
         elif under_way:
             finish(under_way.pop(0), step)
-    for parcel in under_way:
-        finish(parcel, "sent")
+    for batch in under_way:
+        finish(batch, "sent")
     while plan.messages:
         now = max(now, plan.next_ms() or 0)
         finish(taken(plan, now), "sent")

@@ -34,7 +34,7 @@ async def test_an_outbox_whose_client_was_closed_gives_up_nothing_and_keeps_the_
     """The SDK says ValueError there, as it does of messages that it cannot encode."""
     events = Events()
     closed = client(bus.primary)
-    made: list[Any] = [closed.get_queue_sender(bus.visits)]
+    made: list[Any] = [closed.get_queue_sender(bus.registrations)]
     with Outbox(tmp_path / "outbox.db", retry_first_ms=20, retry_last_ms=100) as outbox:
         async with OutboxSender(lambda: made[-1], outbox, on_event=events) as sender:
             await sender.send_messages(ServiceBusMessage("0", session_id="s"))
@@ -47,12 +47,12 @@ async def test_an_outbox_whose_client_was_closed_gives_up_nothing_and_keeps_the_
             assert not await sender.flush(0.2), "what waits is not sent"
             assert (outbox.depth.messages, outbox.depth.set_aside) == (4, 0)
             async with client(bus.primary) as new:
-                made.append(new.get_queue_sender(bus.visits))
+                made.append(new.get_queue_sender(bus.registrations))
                 assert await sender.flush(10)
     assert events.of(OutboxSetAside) == []
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len([text for text in told if "wait in the outbox" in text]) == 1, "once, not with each try"
-    received = await drain(bus.primary, bus.visits, session_id="s")
+    received = await drain(bus.primary, bus.registrations, session_id="s")
     assert [body(message) for message in received] == ["0", "1", "2", "3", "4"]
 
 

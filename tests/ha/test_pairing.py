@@ -95,10 +95,13 @@ async def test_a_failure_reaches_the_caller_and_after_the_interval_sends_are_div
 @bounded
 async def test_the_syphon_brings_everything_back_with_every_property(bus: Bus) -> None:
     async with bus.paired(enable_syphon=True) as (pair, events):
-        async with pair.get_queue_sender(bus.orders) as orders, pair.get_queue_sender(bus.visits) as visits:
+        async with (
+            pair.get_queue_sender(bus.orders) as orders,
+            pair.get_queue_sender(bus.registrations) as registrations,
+        ):
             bus.primary.kill()
             await fail_over(orders, events)
-            await fail_over(visits, events)
+            await fail_over(registrations, events)
             await events.wait(FailoverEngaged, 2)
             sent = ServiceBusMessage(
                 "full",
@@ -110,7 +113,7 @@ async def test_the_syphon_brings_everything_back_with_every_property(bus: Bus) -
             )
             await orders.send_messages(sent)
             await orders.send_messages([ServiceBusMessage(str(number)) for number in range(30)])
-            await visits.send_messages([ServiceBusMessage("in a session", session_id="s-1")])
+            await registrations.send_messages([ServiceBusMessage("in a session", session_id="s-1")])
             bus.primary.start()
             async with asyncio.timeout(LIMIT_S):
                 while sum(event.messages for event in events.of(Syphoned)) < 32:
@@ -121,8 +124,8 @@ async def test_the_syphon_brings_everything_back_with_every_property(bus: Bus) -
         assert full.time_to_live == timedelta(hours=1)
         assert full.application_properties == {b"number": 5, b"x-ms-path": b"mine"}
         assert {body(message) for message in others} == {str(number) for number in range(30)}
-        (visit,) = await drain(bus.primary, bus.visits, session_id="s-1")
-        assert body(visit) == "in a session"
+        (registration,) = await drain(bus.primary, bus.registrations, session_id="s-1")
+        assert body(registration) == "in a session"
     assert await bus.kept() == []
 
 
@@ -291,13 +294,13 @@ async def test_a_path_is_marked_healthy_by_hand(bus: Bus) -> None:
 
 @bounded
 async def test_a_ping_works_on_an_entity_that_requires_sessions_and_nobody_gets_it(bus: Bus) -> None:
-    async with bus.paired() as (pair, events), pair.get_queue_sender(bus.visits) as sender:
+    async with bus.paired() as (pair, events), pair.get_queue_sender(bus.registrations) as sender:
         bus.primary.kill()
         await fail_over(sender, events)
         bus.primary.start()
         await events.wait(PrimaryHealthy)
         await sender.send_messages(ServiceBusMessage("real", session_id="s"))
-    assert [body(message) for message in await drain(bus.primary, bus.visits, session_id="s")] == ["real"]
+    assert [body(message) for message in await drain(bus.primary, bus.registrations, session_id="s")] == ["real"]
 
 
 @bounded

@@ -29,7 +29,7 @@ class Room:
         self.pump = _Pump(self.syphon, "backlog")
 
 
-def parcel(name: object = "m", seconds_ago: float | None = 5, **properties: Any) -> _SyphonItem:
+def chunk(name: object = "m", seconds_ago: float | None = 5, **properties: Any) -> _SyphonItem:
     """A message of the backlog, as it was received and as it goes on."""
     at = None if seconds_ago is None else datetime.fromtimestamp(NOW_MS / 1000 - seconds_ago, UTC)
     received: Any = SimpleNamespace(enqueued_time_utc=at, name=name)
@@ -41,9 +41,9 @@ def parcel(name: object = "m", seconds_ago: float | None = 5, **properties: Any)
 
 def test_the_age_is_that_of_the_oldest_and_never_below_zero() -> None:
     pump = Room().pump
-    assert pump._age_ms([parcel(seconds_ago=2), parcel(seconds_ago=9), parcel(seconds_ago=None)]) == 9_000
-    assert pump._age_ms([parcel(seconds_ago=-9)]) == 0
-    assert pump._age_ms([parcel(seconds_ago=None)]) == 0
+    assert pump._age_ms([chunk(seconds_ago=2), chunk(seconds_ago=9), chunk(seconds_ago=None)]) == 9_000
+    assert pump._age_ms([chunk(seconds_ago=-9)]) == 0
+    assert pump._age_ms([chunk(seconds_ago=None)]) == 0
 
 
 def test_what_was_held_goes_back_when_its_destination_is_to_be_tried_again() -> None:
@@ -55,7 +55,7 @@ def test_what_was_held_goes_back_when_its_destination_is_to_be_tried_again() -> 
 
     async def run() -> None:
         receiver: Any = SimpleNamespace(abandon_message=abandon)
-        await room.pump._skip("q", [parcel(1), parcel(2)], ServiceBusServerBusyError())
+        await room.pump._skip("q", [chunk(1), chunk(2)], ServiceBusServerBusyError())
         room.now_ms = room.syphon._retry_ms - 1
         await room.pump._give_back(receiver)
         assert back == []
@@ -73,8 +73,8 @@ def test_what_was_held_goes_back_when_its_destination_is_to_be_tried_again() -> 
 
 def test_an_error_without_a_text_is_told_by_its_kind() -> None:
     room = Room()
-    asyncio.run(room.pump._skip("q", [parcel()], TimeoutError()))
-    asyncio.run(room.pump._skip("q", [parcel()], TimeoutError("too long")))
+    asyncio.run(room.pump._skip("q", [chunk()], TimeoutError()))
+    asyncio.run(room.pump._skip("q", [chunk()], TimeoutError("too long")))
     assert ["TimeoutError" in repr(room.told[0]), "too long" in repr(room.told[1])] == [True, True]
 
 
@@ -86,7 +86,7 @@ def test_a_lock_that_was_lost_is_told_with_its_error() -> None:
             raise ValueError("the lock is gone")
 
     receiver: Any = SimpleNamespace(complete_message=complete)
-    asyncio.run(room.pump._complete(receiver, "q", [parcel("kept"), parcel("lost")]))
+    asyncio.run(room.pump._complete(receiver, "q", [chunk("kept"), chunk("lost")]))
     failed = [event for event in room.told if isinstance(event, SyphonFailed)]
     assert len(failed) == 1
     assert "the lock is gone" in repr(failed[0])
@@ -98,8 +98,8 @@ def test_messages_go_on_together_by_session_and_key() -> None:
     def of(session: str | None) -> dict[str, Any]:
         return {} if session is None else AmqpMessageProperties(group_id=session)  # type: ignore[return-value]
 
-    parcels = [parcel(1), parcel(2), parcel(3, key="k"), parcel(4)]
-    parcels[1].message.properties = of("s")
-    parcels[3].message.properties = of("s")
-    found = [[one.received.name for one in batch] for batch in _batches(parcels)]
+    chunks = [chunk(1), chunk(2), chunk(3, key="k"), chunk(4)]
+    chunks[1].message.properties = of("s")
+    chunks[3].message.properties = of("s")
+    found = [[one.received.name for one in batch] for batch in _batches(chunks)]
     assert found == [[1], [2, 4], [3]]

@@ -41,7 +41,7 @@ async def test_what_lies_in_a_lost_store_is_diverted_after_the_interval_and_all_
         lost, there, keyless = (pair.get_queue_sender(place.parts) for _ in range(3))
         session = pair.get_queue_sender(place.sessions)
         sick, well = place.key(place.parts, lost=True), place.key(place.parts, lost=False)
-        visit = place.key(place.sessions, lost=True)
+        registration = place.key(place.sessions, lost=True)
         await lost.send_messages(message("lost 0", sick))
         with place.drill.away(SICK, how):
             going = asyncio.create_task(go_on(there, keyless, well))
@@ -50,7 +50,7 @@ async def test_what_lies_in_a_lost_store_is_diverted_after_the_interval_and_all_
                 until_taken(lambda: queue.send_messages(message("queue 1"))),
                 until_taken(lambda: topic.send_messages(message("topic 1"))),
                 until_taken(lambda: lost.send_messages(message("lost 1", sick))),
-                until_taken(lambda: session.send_messages(ServiceBusMessage("visit 1", session_id=visit))),
+                until_taken(lambda: session.send_messages(ServiceBusMessage("visit 1", session_id=registration))),
             )
             for refused, took_s in waits:
                 assert refused

@@ -65,13 +65,13 @@ def test_a_healthy_pair_of_threads_changes_nothing(bus: Bus) -> None:
 
 def test_an_outage_is_diverted_pinged_and_syphoned_back_with_threads(bus: Bus) -> None:
     with paired_in_threads(bus, enable_syphon=True) as (pair, told):
-        with pair.get_queue_sender(bus.orders) as sender, pair.get_queue_sender(bus.visits) as visits:
+        with pair.get_queue_sender(bus.orders) as sender, pair.get_queue_sender(bus.registrations) as registrations:
             sender.send_messages(ServiceBusMessage("before"))
-            visits.send_messages(ServiceBusMessage("before", session_id="s-1"))
+            registrations.send_messages(ServiceBusMessage("before", session_id="s-1"))
             bus.primary.kill()
             fail_over(sender, told)
             assert pair.state(bus.orders) is State.FAILED_OVER
-            assert pair.state(bus.visits) is State.HEALTHY, "failover is per entity"
+            assert pair.state(bus.registrations) is State.HEALTHY, "failover is per entity"
             with pytest.raises(NotDiverted, match="scheduled_enqueue_time_utc"):
                 sender.cancel_scheduled_messages(1)
             full = ServiceBusMessage(

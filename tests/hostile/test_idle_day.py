@@ -9,7 +9,7 @@ import pytest
 
 from duobus.amqp import Closed, Connection, ConnectionSettings, LinkAttached, Source, Target, Transfers, plain_response
 from duobus.codec import build_message
-from duobus.gateway.amqp import server as door
+from duobus.gateway.amqp import server as server
 from duobus.model.descriptions import QueueDescription
 from simulation.world.world import World
 
@@ -74,7 +74,7 @@ class Idle(asyncio.Protocol):
 
 def test_no_receiver_is_deaf_after_a_day_without_traffic(monkeypatch: pytest.MonkeyPatch) -> None:
     # Looked at twice a second in earnest; a day of that would be 172,800 rounds of nothing.
-    monkeypatch.setattr(door, "SWEEP_S", 20.0)
+    monkeypatch.setattr(server, "SWEEP_S", 20.0)
     queues = [QueueDescription(name=f"q{number}") for number in range(RECEIVERS)]
     world = World(1, queues, 1)
 

@@ -57,7 +57,7 @@ class JavaBus(ProgramBus):
         subprocess.run(command, capture_output=True, timeout=STORE_LIMIT_S, check=True)
         return store
 
-    def way(self, transport: str) -> dict[str, Any]:
+    def route(self, transport: str) -> dict[str, Any]:
         """What the SDK needs to take a transport: tcp, tls or websocket."""
         if transport == "tcp":
             return {"connection": self.process.connection_string}

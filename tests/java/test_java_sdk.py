@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.timeout(2 * BUILD_LIMIT_S + LIMIT_S), pytest.mark.xdis
 def test_one_message_a_batch_of_100_and_a_large_one_arrive_as_102(
     java: Java, java_bus: JavaBus, transport: str
 ) -> None:
-    found = java.run("sending", queue=java_bus.queue(), **java_bus.way(transport))
+    found = java.run("sending", queue=java_bus.queue(), **java_bus.route(transport))
     assert found["bodies"] == ["alone", *map(str, range(100))]
     assert found["large"] is True
     assert found["first"] == ["an id", "subject", 7]

@@ -37,14 +37,14 @@ def websockets(node_bus: NodeBus) -> bool:
 
 
 @pytest.fixture(params=["tcp", "tls", "websocket"])
-def way(request: pytest.FixtureRequest, node_bus: NodeBus, websockets: bool) -> dict[str, Any]:
+def route(request: pytest.FixtureRequest, node_bus: NodeBus, websockets: bool) -> dict[str, Any]:
     """The three transports of the SDK, one after the other."""
     if request.param == "websocket" and not websockets:
         pytest.skip("the broker's HTTP port does not answer 101 on /$servicebus/websocket")
-    return node_bus.way(request.param)
+    return node_bus.route(request.param)
 
 
 @pytest.fixture
 def tcp(node_bus: NodeBus) -> dict[str, Any]:
     """Plain TCP, for checks that have nothing to do with the transport."""
-    return node_bus.way("tcp")
+    return node_bus.route("tcp")

@@ -67,7 +67,7 @@ class NodeBus(ProgramBus):
         """What a plain client needs: port, rule and key with all rights, a queue."""
         return {"port": self.port, **self.credentials(), "queue": queue}
 
-    def way(self, transport: str) -> dict[str, Any]:
+    def route(self, transport: str) -> dict[str, Any]:
         """What the SDK needs to take a transport: tcp, tls or websocket."""
         if transport == "tcp":
             return {"connection": self.process.connection_string}

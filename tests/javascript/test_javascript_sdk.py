@@ -38,8 +38,8 @@ def test_every_form_of_an_address_reaches_the_same_queue(node: Node, node_bus: N
         assert any(f'"{form}"' in line for line in answers), (form, answers)
 
 
-def test_one_message_and_a_batch_of_100_arrive_as_101(node: Node, node_bus: NodeBus, way: dict[str, Any]) -> None:
-    found = node.run("sending", queue=node_bus.queue(), **way)
+def test_one_message_and_a_batch_of_100_arrive_as_101(node: Node, node_bus: NodeBus, route: dict[str, Any]) -> None:
+    found = node.run("sending", queue=node_bus.queue(), **route)
     assert found["bodies"] == ["alone", *range(100)]
 
 
@@ -56,9 +56,9 @@ def test_messages_without_an_id_are_sent_received_and_settled(
 
 
 def test_sizes_up_to_the_announced_limit_pass_and_more_is_refused(
-    node: Node, node_bus: NodeBus, way: dict[str, Any]
+    node: Node, node_bus: NodeBus, route: dict[str, Any]
 ) -> None:
-    found = node.run("sizes", queue=node_bus.queue(), large=node_bus.queue("large"), **way)
+    found = node.run("sizes", queue=node_bus.queue(), large=node_bus.queue("large"), **route)
     assert found["limit"] == 256 * 1024
     assert found["added"] == found["arrived"] == 26
     assert found["tooLarge"]["code"] == "MessageSizeExceeded", found
@@ -87,10 +87,10 @@ def test_a_missing_entity_or_right_is_told_within_two_seconds(
 
 
 def test_an_empty_queue_is_read_three_times_on_the_same_link(
-    node: Node, node_bus: NodeBus, way: dict[str, Any]
+    node: Node, node_bus: NodeBus, route: dict[str, Any]
 ) -> None:
     queue = node_bus.queue()
-    found, trace = node.run_traced("empty", debug="rhea:frames", queue=queue, **way)
+    found, trace = node.run_traced("empty", debug="rhea:frames", queue=queue, **route)
     assert found["counts"] == [0, 0, 0]
     assert all(0.45 < took < 1.2 for took in found["took"]), found
     attaches = [line for line in trace.splitlines() if "-> attach#12" in line and f'"{queue}"' in line]
@@ -118,9 +118,9 @@ def test_twenty_five_messages_come_as_ten_ten_and_five(node: Node, node_bus: Nod
 
 
 def test_each_of_the_four_settlements_is_confirmed_and_works(
-    node: Node, node_bus: NodeBus, way: dict[str, Any]
+    node: Node, node_bus: NodeBus, route: dict[str, Any]
 ) -> None:
-    found = node.run("settlements", queue=node_bus.queue(), **way)
+    found = node.run("settlements", queue=node_bus.queue(), **route)
     assert max(found["took"].values()) < 1, found
     assert found["again"] == [["abandon", 1, "one"]]
     assert found["back"] == ["defer", "blue"]
@@ -239,7 +239,7 @@ def test_a_client_goes_on_by_itself_when_the_broker_is_started_again(node: Node,
         again = threading.Thread(target=start_again)
         again.start()
         try:
-            found = node.run("restarted", queue=bus.queue(), seconds=8, **bus.way("tcp"))
+            found = node.run("restarted", queue=bus.queue(), seconds=8, **bus.route("tcp"))
         finally:
             again.join()
     assert found["interruptions"], found

@@ -129,7 +129,7 @@ def test_a_message_comes_back_byte_by_byte(body: dict[str, Any]) -> None:
     properties = {f"p{index}": value for index, value in enumerate(VALUES[:20])}
     bare = build_message([*fields, "session", UInt(7), "rg"], properties, **body)
     pairs = {Symbol("x-opt-a"): UInt(1), Symbol("x-b"): "c"}
-    special = MessageMetadata(
+    metadata = MessageMetadata(
         ttl_ms=5_000,
         scheduled_ms=1_700_000_000_000,
         partition_key="session",
@@ -141,8 +141,8 @@ def test_a_message_comes_back_byte_by_byte(body: dict[str, Any]) -> None:
         durable=True,
         has_expiry=True,
     )
-    form = json.loads(json.dumps(form_of(bare, special)))
-    assert message_of(form) == (bare, special)
+    form = json.loads(json.dumps(form_of(bare, metadata)))
+    assert message_of(form) == (bare, metadata)
 
 
 def test_what_cannot_be_read_is_kept_as_it_is() -> None:
@@ -195,7 +195,7 @@ def test_a_json_patch_that_does_not_fit_changes_nothing(patch: Any) -> None:
 
 def test_a_repair_changes_what_it_names_and_nothing_else() -> None:
     bare = build_message(["id", None, None, "s"], {"Keep": 1, "Drop": 2, "DeadLetterReason": "old"}, data=b'{"a": 1}')
-    special = MessageMetadata(
+    metadata = MessageMetadata(
         session_id="one", partition_key="one", reason="r", priority=3, overlay=encode({"laid": "over"})
     )
     repair = parse_repair(
@@ -206,12 +206,12 @@ def test_a_repair_changes_what_it_names_and_nothing_else() -> None:
             "patch": [{"op": "add", "path": "/b", "value": 2}],
         }
     )
-    after, rare = resendable(bare, special, repair, keeps_reason=False)
-    assert form_of(after, rare) == {
+    after, with_metadata = resendable(bare, metadata, repair, keeps_reason=False)
+    assert form_of(after, with_metadata) == {
         "header": {"priority": 3},
         "partitionKey": "two",
         "properties": {"messageId": "id", "groupId": "two"},
         "applicationProperties": {"Keep": 1, "laid": "over", "new": {"$uint": 1}},
         "body": {"data": ['{"a":1,"b":2}']},
     }
-    assert (rare.session_id, rare.reason) == ("two", None)
+    assert (with_metadata.session_id, with_metadata.reason) == ("two", None)

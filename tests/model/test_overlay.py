@@ -58,11 +58,11 @@ def test_sections_that_are_missing_are_made() -> None:
 
 def test_what_is_rare_of_the_copy_is_changed_and_of_the_original_not() -> None:
     original = MessageMetadata(ttl_ms=1, session_id="s", priority=9)
-    assert OVERLAY.special(original) == MessageMetadata(ttl_ms=5, priority=9)
+    assert OVERLAY.metadata(original) == MessageMetadata(ttl_ms=5, priority=9)
     assert original == MessageMetadata(ttl_ms=1, session_id="s", priority=9)
-    assert Overlay(None, None, (), {"ttl_ms": None}).special(MessageMetadata(ttl_ms=1)) is None
-    assert Overlay(None, None, (), {"ttl_ms": 7}).special(None) == MessageMetadata(ttl_ms=7)
-    assert Overlay().special(original) is original
+    assert Overlay(None, None, (), {"ttl_ms": None}).metadata(MessageMetadata(ttl_ms=1)) is None
+    assert Overlay(None, None, (), {"ttl_ms": 7}).metadata(None) == MessageMetadata(ttl_ms=7)
+    assert Overlay().metadata(original) is original
 
 
 def test_the_message_id_that_the_broker_gave_stays_so_and_no_action_takes_one_away() -> None:

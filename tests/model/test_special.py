@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duobus.errors import InternalError
-from duobus.model import metadata as special
+from duobus.model import metadata as metadata
 from duobus.model.metadata import MessageMetadata, SessionMetadata, encoded, has_session_only, own
 from duobus.model.metering import KINDS, operations_of
 
@@ -28,8 +28,8 @@ _SPECIALS = st.builds(
 
 
 @given(_SPECIALS)
-def test_a_special_part_comes_back_as_it_was_stored(special: MessageMetadata) -> None:
-    assert MessageMetadata.decode(special.encode()) == special
+def test_a_special_part_comes_back_as_it_was_stored(metadata: MessageMetadata) -> None:
+    assert MessageMetadata.decode(metadata.encode()) == metadata
 
 
 def test_an_empty_special_part_takes_a_byte_for_each_member() -> None:
@@ -88,4 +88,4 @@ def test_ordinary_is_what_has_nothing_rare_but_a_session() -> None:
 def test_the_memory_of_stored_forms_is_bounded() -> None:
     for number in range(5000):
         assert encoded(SessionMetadata(session_id=f"{number}")) == MessageMetadata(session_id=f"{number}").encode()
-    assert len(special._ENCODED) <= special._ENCODED_MAX
+    assert len(metadata._ENCODED) <= metadata._ENCODED_MAX

@@ -95,10 +95,10 @@ def truth(sql: str, properties: dict[str, Any] | None = None, fields: list[Any] 
 
 
 def overlay_of(
-    action: str, payload: bytes = VECTOR_MESSAGE, special: MessageMetadata | None = None, **more: Any
+    action: str, payload: bytes = VECTOR_MESSAGE, metadata: MessageMetadata | None = None, **more: Any
 ) -> Overlay:
     """What an action makes of a message; an error in the message is raised as EvaluationError."""
-    match = rule_set({1: [rule(action=action, **more)]}).match(MessageView(payload, special))
+    match = rule_set({1: [rule(action=action, **more)]}).match(MessageView(payload, metadata))
     if match.errors:
         raise EvaluationError(match.errors[1])
     assert match.sources == ()

@@ -18,8 +18,8 @@ from duobus.rules.matching import result_cache as memo_module
 from duobus.rules.matching.property_cache import NAMES_MAX
 
 
-def give(found: RuleSet, payload: bytes, special: MessageMetadata | None = None, number: int = 1) -> tuple[int, ...]:
-    return found.match_payload(payload, special, 5, number).sources
+def give(found: RuleSet, payload: bytes, metadata: MessageMetadata | None = None, number: int = 1) -> tuple[int, ...]:
+    return found.match_payload(payload, metadata, 5, number).sources
 
 
 def message(message_id: Any = None, label: str | None = None, **properties: Any) -> bytes:
@@ -72,11 +72,11 @@ def test_a_message_id_counts_where_a_rule_looks_at_it(by_id: Rule) -> None:
 )
 def test_nothing_is_kept_where_a_filter_looks_at_more_than_properties(sql: str) -> None:
     found = counting(rule(sql), rule("a = 1"))
-    special = MessageMetadata()
-    special.partition_key = "k"
-    for number, rare in ((1, None), (2, None), (3, special)):
-        expected = found.match(MessageView(message(a=1), rare, 5, number)).sources
-        assert give(found, message(a=1), rare, number) == expected
+    metadata = MessageMetadata()
+    metadata.partition_key = "k"
+    for number, with_metadata in ((1, None), (2, None), (3, metadata)):
+        expected = found.match(MessageView(message(a=1), with_metadata, 5, number)).sources
+        assert give(found, message(a=1), with_metadata, number) == expected
 
 
 def test_newid_is_drawn_for_each_message() -> None:

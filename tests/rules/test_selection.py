@@ -19,10 +19,10 @@ BODY = (
 )
 
 
-def takes(sql: str | None = None, condition: str | None = None, **special: Any) -> bool:
+def takes(sql: str | None = None, condition: str | None = None, **metadata: Any) -> bool:
     bare = build_message(["id", None, None, "subject"], {"n": 5}, data=BODY)
     return Selection(sql, condition).takes(
-        bare, MessageMetadata(**special), enqueued_ms=1_700_000_000_000, sequence_number=3, deliveries=4
+        bare, MessageMetadata(**metadata), enqueued_ms=1_700_000_000_000, sequence_number=3, deliveries=4
     )
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from duobus.broker import ScaleUnit
 from duobus.clock import Clock, Entropy
-from duobus.errors import ConfigurationError, RowsInTheWay, StoreFailed
+from duobus.errors import ConfigurationError, RowsExist, StoreFailed
 from duobus.model.descriptions import QueueDescription
 from duobus.server.composition import Server
 from duobus.server.settings import Settings, load_settings
@@ -299,7 +299,7 @@ def test_a_creation_that_meets_messages_refuses_and_leaves_them(data: Path) -> N
                 commit.sources.append((source.source_key, 1 + len(PAYLOADS), 0, b""))
 
             await broker.carry(fill)
-        with pytest.raises(RowsInTheWay, match="which are not its own"):
+        with pytest.raises(RowsExist, match="which are not its own"):
             await unit.create_queue(SPACE, QueueDescription(name="public"))
         assert "public" not in unit.namespace(SPACE).queues
 

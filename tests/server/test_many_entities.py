@@ -72,7 +72,7 @@ def queues_of(server: Server) -> dict[str, Any]:
     return server.unit.namespace("sbemulatorns").queues
 
 
-def resident_bytes() -> int:
+def memory_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -100,12 +100,12 @@ def listed(port: int) -> list[str]:
 async def created(folder: Path) -> int:
     """Create them, list them, and return what they take."""
     gc.collect()
-    before = resident_bytes()
+    before = memory_bytes()
     with counted() as steps:
         server = server_in(folder)
         await server.start()
     gc.collect()
-    taken = resident_bytes() - before
+    taken = memory_bytes() - before
     batches = -(-ENTITIES // BATCH)
     try:
         assert sorted(queues_of(server)) == sorted(NAMES)

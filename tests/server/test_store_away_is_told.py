@@ -132,12 +132,12 @@ def test_a_link_that_cannot_be_opened_says_it(place: Place) -> None:
     assert store_away(refused.value) == Away("sessions", slot, slot, SLOTS)
 
 
-@pytest.mark.parametrize("door", ["tls", "websocket"])
-def test_the_text_comes_through_every_transport(place: Place, door: str) -> None:
-    way = next(one for one in endpoints_of(place.server) if one.name == door)
+@pytest.mark.parametrize("amqp", ["tls", "websocket"])
+def test_the_text_comes_through_every_transport(place: Place, amqp: str) -> None:
+    route = next(one for one in endpoints_of(place.server) if one.name == amqp)
 
     async def send() -> None:
-        async with way.async_client() as client, client.get_queue_sender(place.lost) as sender:
+        async with route.async_client() as client, client.get_queue_sender(place.lost) as sender:
             await sender.send_messages(ServiceBusMessage("x"))
 
     with pytest.raises(ServiceBusServerBusyError) as refused:

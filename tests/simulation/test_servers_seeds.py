@@ -7,9 +7,9 @@ import pytest
 from simulation.scenarios.servers import SERVERS, run
 
 #: Seeds that have found something: a store that was opened while it was given back; a session that was held when the
-#: lease of its store ended, which left the store with two servers. Of those that forward: a lane that gave messages
-#: back when its lease had ended, and left the store with two message brokers; a store that was lost while it was
-#: opened, whose server said of its messages that they are gone.
+#: lease of its store ended, which left the store with two servers. Of those that forward: a forwarder that gave
+#: messages back when its lease had ended, and left the store with two message brokers; a store that was lost while it
+#: was opened, whose server said of its messages that they are gone.
 FINDERS = (1, 8, 71, 170, 520)
 #: Of those in which nothing must be wrong; CI has no time for all of them.
 CLEAN_SEEDS = range(100, 130, 6)

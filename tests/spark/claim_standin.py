@@ -177,27 +177,27 @@ def run(
     between: Callable[[], None] = lambda: None,
 ) -> None:
     """One run of a query with availableNow, by the order of calls of spark-pipeline 2.3; Killed leaves it anywhere."""
-    claimer = ClaimRunner(engine(), StandInAccess(queue, owner, steps))
-    start: Any = json.loads(logs.offsets[-1]) if logs.offsets else claimer.initial()
+    claim_runner = ClaimRunner(engine(), StandInAccess(queue, owner, steps))
+    start: Any = json.loads(logs.offsets[-1]) if logs.offsets else claim_runner.initial()
     if len(logs.offsets) > logs.commits:
-        before = json.loads(logs.offsets[-2]) if len(logs.offsets) > 1 else claimer.initial()
-        _batch(logs, queue, steps, claimer, before, start)
+        before = json.loads(logs.offsets[-2]) if len(logs.offsets) > 1 else claim_runner.initial()
+        _batch(logs, queue, steps, claim_runner, before, start)
     while True:
         between()
-        end, _ = claimer.latest(start, limit, 0)
+        end, _ = claim_runner.latest(start, limit, 0)
         if json.dumps(end) == json.dumps(start):
             return
         steps.step()
         logs.offsets.append(json.dumps(end))
         steps.step()
         if logs.commits:
-            claimer.commit(start)
-        _batch(logs, queue, steps, claimer, start, json.loads(logs.offsets[-1]))
+            claim_runner.commit(start)
+        _batch(logs, queue, steps, claim_runner, start, json.loads(logs.offsets[-1]))
         start = json.loads(logs.offsets[-1])
 
 
-def _batch(logs: Logs, queue: StandIn, steps: Steps, claimer: ClaimRunner, start: Any, end: Any) -> None:
-    plan = claimer.plan(start, end)
+def _batch(logs: Logs, queue: StandIn, steps: Steps, claim_runner: ClaimRunner, start: Any, end: Any) -> None:
+    plan = claim_runner.plan(start, end)
     wanted = list(plan.claim.get(QUEUE, {}))
     steps.step()
     states = queue.seen()

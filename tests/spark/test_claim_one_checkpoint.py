@@ -19,10 +19,10 @@ def process(queue: StandIn, owner: str) -> tuple[ClaimRunner, StandInAccess]:
     return ClaimRunner(ClaimEngine("here", ("orders",)), access), access
 
 
-def claimed(claimer: ClaimRunner) -> tuple[Any, Any]:
+def claimed(claim_runner: ClaimRunner) -> tuple[Any, Any]:
     """Claim a batch that Spark writes down: its start and its end."""
-    start = claimer.initial()
-    end, _ = claimer.latest(start, 4, 0)
+    start = claim_runner.initial()
+    end, _ = claim_runner.latest(start, 4, 0)
     return start, json.loads(json.dumps(end))
 
 

@@ -197,30 +197,30 @@ def test_two_streams_and_their_broker_may_be_killed_at_any_time() -> None:
 def test_deferring_before_the_offset_is_written_would_leave_messages_behind() -> None:
     """The counter-example, so that nobody turns the order around: nothing is deferred when ``latest`` returns."""
     queue = StandIn(4)
-    claimer = ClaimRunner(ClaimEngine("here", ("orders",)), StandInAccess(queue, "one", Steps()))
-    claimer.latest(claimer.initial(), 4, 0)
+    claim_runner = ClaimRunner(ClaimEngine("here", ("orders",)), StandInAccess(queue, "one", Steps()))
+    claim_runner.latest(claim_runner.initial(), 4, 0)
     assert not any(seen.is_deferred for seen in queue.seen().values())
 
 
 def test_the_same_batch_is_planned_once() -> None:
     queue = StandIn(4)
-    claimer = ClaimRunner(ClaimEngine("here", ("orders",)), StandInAccess(queue, "one", Steps()))
-    start = claimer.initial()
-    end, count = claimer.latest(start, 4, 0)
+    claim_runner = ClaimRunner(ClaimEngine("here", ("orders",)), StandInAccess(queue, "one", Steps()))
+    start = claim_runner.initial()
+    end, count = claim_runner.latest(start, 4, 0)
     assert count == 4
-    assert claimer.plan(start, end) is claimer.plan(start, end)
+    assert claim_runner.plan(start, end) is claim_runner.plan(start, end)
 
 
 def test_a_message_whose_lock_ended_before_it_was_deferred_is_left_to_a_later_batch() -> None:
     queue = StandIn(4)
-    claimer = ClaimRunner(ClaimEngine("here", ("orders",)), StandInAccess(queue, "one", Steps()))
-    start = claimer.initial()
-    end, _ = claimer.latest(start, 2, 0)
+    claim_runner = ClaimRunner(ClaimEngine("here", ("orders",)), StandInAccess(queue, "one", Steps()))
+    start = claim_runner.initial()
+    end, _ = claim_runner.latest(start, 2, 0)
     queue.now += LOCK_MS + 1
-    assert claimer.plan(start, end).dropped == 2
-    later, count = claimer.latest(end, 4, 0)
+    assert claim_runner.plan(start, end).dropped == 2
+    later, count = claim_runner.latest(end, 4, 0)
     assert count == 4
-    assert set(claimer.plan(end, later).claim[QUEUE]) == {1, 2, 3, 4}
+    assert set(claim_runner.plan(end, later).claim[QUEUE]) == {1, 2, 3, 4}
 
 
 def test_an_idle_poll_settles_nothing_again() -> None:
@@ -258,44 +258,44 @@ def test_a_checkpoint_of_another_entity_is_refused() -> None:
 def test_an_error_while_committing_does_not_fail_the_query() -> None:
     queue = StandIn(2)
     access = StandInAccess(queue, "one", Steps())
-    claimer = ClaimRunner(ClaimEngine("here", ("orders",)), access)
-    start = claimer.initial()
-    end, _ = claimer.latest(start, 2, 0)
-    claimer.plan(start, end)
+    claim_runner = ClaimRunner(ClaimEngine("here", ("orders",)), access)
+    start = claim_runner.initial()
+    end, _ = claim_runner.latest(start, 2, 0)
+    claim_runner.plan(start, end)
     good, access.remove = access.remove, None  # type: ignore[assignment, method-assign]
-    claimer.commit(end)
+    claim_runner.commit(end)
     access.remove = good  # type: ignore[method-assign]
-    claimer.latest(end, 2, 0)
+    claim_runner.latest(end, 2, 0)
     assert queue.left() == 0
 
 
 def test_with_settle_on_commit_a_commit_settles() -> None:
     queue = StandIn(4)
     engine = ClaimEngine("here", ("orders",), settles_early=False)
-    claimer = ClaimRunner(engine, StandInAccess(queue, "one", Steps()))
-    start = claimer.initial()
-    end, _ = claimer.latest(start, 2, 0)
-    claimer.plan(start, end)
-    later, _ = claimer.latest(end, 2, 0)
-    claimer.plan(end, later)
+    claim_runner = ClaimRunner(engine, StandInAccess(queue, "one", Steps()))
+    start = claim_runner.initial()
+    end, _ = claim_runner.latest(start, 2, 0)
+    claim_runner.plan(start, end)
+    later, _ = claim_runner.latest(end, 2, 0)
+    claim_runner.plan(end, later)
     assert queue.left() == 4
-    claimer.commit(end)
+    claim_runner.commit(end)
     assert queue.left() == 2
 
 
 @pytest.mark.parametrize("counts", [False, True])
 def test_an_offset_says_by_how_much_a_deferral_counts_as_soon_as_that_is_known(counts: bool) -> None:
     queue = StandIn(6, counts=counts)
-    claimer = ClaimRunner(ClaimEngine("here", ("orders",)), StandInAccess(queue, "one", Steps()))
-    start = claimer.initial()
-    first, _ = claimer.latest(start, 2, 0)
+    claim_runner = ClaimRunner(ClaimEngine("here", ("orders",)), StandInAccess(queue, "one", Steps()))
+    start = claim_runner.initial()
+    first, _ = claim_runner.latest(start, 2, 0)
     assert ClaimOffset.from_json(first).counted is None
-    claimer.plan(start, first)
-    second, _ = claimer.latest(first, 2, 0)
+    claim_runner.plan(start, first)
+    second, _ = claim_runner.latest(first, 2, 0)
     assert ClaimOffset.from_json(second).counted == int(counts)
     # A new process knows it from the offset before its own.
-    claimer = ClaimRunner(ClaimEngine("here", ("orders",)), StandInAccess(queue, "two", Steps()))
-    third, _ = claimer.latest(second, 2, 0)
+    claim_runner = ClaimRunner(ClaimEngine("here", ("orders",)), StandInAccess(queue, "two", Steps()))
+    third, _ = claim_runner.latest(second, 2, 0)
     assert ClaimOffset.from_json(third).counted == int(counts)
     assert ClaimOffset.from_json(third).batch == 3
 
@@ -340,15 +340,15 @@ def test_messages_are_taken_for_locked_while_they_are_as_they_were_received() ->
 
 
 def test_a_third_of_the_shortest_lock_has_to_be_left() -> None:
-    ticket = LockHandle(1, 0, None, 20_000, 0, 0)
-    assert ticket.is_safe(15_000)
-    assert not ticket.is_safe(15_001)
+    handle = LockHandle(1, 0, None, 20_000, 0, 0)
+    assert handle.is_safe(15_000)
+    assert not handle.is_safe(15_001)
 
 
 def test_the_life_of_a_fragment_is_read_from_a_lock_token() -> None:
     prefix = (3).to_bytes(2, "big") + (0x01020304).to_bytes(4, "big") + b"sa"
-    ticket = LockHandle(1, 0, UUID(bytes_le=prefix + bytes(8)), 0, 0, 0)
-    assert ticket.life == 0x01020304
+    handle = LockHandle(1, 0, UUID(bytes_le=prefix + bytes(8)), 0, 0, 0)
+    assert handle.life == 0x01020304
 
 
 def test_a_message_that_was_looked_at_tells_whether_it_is_deferred_in_either_form() -> None:

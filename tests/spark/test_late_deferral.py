@@ -39,25 +39,25 @@ class Interrupted(StandInAccess):
 
 
 def begun(access: StandInAccess) -> tuple[ClaimRunner, Any, Any]:
-    claimer = ClaimRunner(ClaimEngine("here", ("orders",), counted=0), access)
-    start = claimer.initial()
-    end, _ = claimer.latest(start, 4, 0)
-    return claimer, start, json.loads(json.dumps(end))
+    claim_runner = ClaimRunner(ClaimEngine("here", ("orders",), counted=0), access)
+    start = claim_runner.initial()
+    end, _ = claim_runner.latest(start, 4, 0)
+    return claim_runner, start, json.loads(json.dumps(end))
 
 
 def test_a_deferral_that_comes_after_its_request_broke_is_part_of_the_batch() -> None:
     """Otherwise the batch is read without them, and whoever settles it after a restart removes them unread."""
     queue = StandIn(4)
-    claimer, start, end = begun(Interrupted(queue, "first", Steps()))
-    assert set(claimer.plan(start, end).claim[QUEUE]) == {1, 2, 3, 4}
+    claim_runner, start, end = begun(Interrupted(queue, "first", Steps()))
+    assert set(claim_runner.plan(start, end).claim[QUEUE]) == {1, 2, 3, 4}
 
 
 def test_one_that_never_comes_is_waited_for_as_long_as_the_locks_last() -> None:
     queue = StandIn(4)
     access = Interrupted(queue, "first", Steps())
     access.late = False
-    claimer, start, end = begun(access)
-    assert claimer.plan(start, end).dropped == 4
+    claim_runner, start, end = begun(access)
+    assert claim_runner.plan(start, end).dropped == 4
     assert queue.now >= LOCK_MS
     # Nothing is settled by mistake, and the next batch has them.
     after = ClaimRunner(ClaimEngine("here", ("orders",), counted=0), StandInAccess(queue, "second", Steps()))

@@ -57,12 +57,12 @@ def test_a_replay_restores_everything_and_sends_nothing_twice(
     )}  # fmt: skip
     assert sorted(found) == list(range(39))
     assert found[5].message_id == "m5"
-    special = found[3]
-    assert special.message_id.endswith("/3")
-    assert (special.partition_key, special.subject) == ("k", "s")
-    assert special.time_to_live == timedelta(days=1)
-    assert special.scheduled_enqueue_time_utc is None
-    properties = special.application_properties
+    metadata = found[3]
+    assert metadata.message_id.endswith("/3")
+    assert (metadata.partition_key, metadata.subject) == ("k", "s")
+    assert metadata.time_to_live == timedelta(days=1)
+    assert metadata.scheduled_enqueue_time_utc is None
+    properties = metadata.application_properties
     assert (properties[b"n"], properties[b"t"]) == (5, b"x")
     assert properties[b"x-duobus-original-delivery-count"] == 2
     assert properties[b"x-duobus-original-dead-letter-reason"] == b"poison"

@@ -30,7 +30,7 @@ class Sends:
         self.most_open = 0
         self.batches: Batches[SmallBatch] = Batches(
             lambda _: SmallBatch(10),
-            lambda lane, batch: self.sent.append((lane, batch.messages)),
+            lambda forwarder, batch: self.sent.append((forwarder, batch.messages)),
             open_max,
             messages_max,
         )
@@ -73,7 +73,7 @@ def test_messages_of_a_key_keep_their_order_however_batches_are_closed() -> None
         sends.add("q", str(number % 5), f"{number}")
     sends.batches.flush()
     for key in "01234":
-        numbers = [int(m) for lane, messages in sends.sent for m in messages if lane == ("q", key)]
+        numbers = [int(m) for forwarder, messages in sends.sent for m in messages if forwarder == ("q", key)]
         assert numbers == sorted(numbers)
 
 

@@ -63,10 +63,10 @@ class Broker:
         batch: CommitBatch,
         source: SourceRow,
         payloads: list[bytes],
-        specials: dict[int, tuple[int, int, bytes | None]] | None = None,
+        all_metadata: dict[int, tuple[int, int, bytes | None]] | None = None,
     ) -> Put:
         """Add messages at the source's next counts; the source advances when the batch is committed."""
-        put = Put(source.source_key, source.next_count, 1_700_000_000_000 + source.next_count, payloads, specials)
+        put = Put(source.source_key, source.next_count, 1_700_000_000_000 + source.next_count, payloads, all_metadata)
         source.next_count += len(payloads)
         batch.puts.append(put)
         batch.sources.append((source.source_key, source.next_count, source.highest_delivered, source.counters))
@@ -95,7 +95,7 @@ class Broker:
 
 def as_tuples(messages: list[StoredMessage]) -> list[tuple[int, int, int, int, bytes, bytes | None]]:
     """Return messages as plain values, to be compared."""
-    return [(m.count, m.enqueued_ms, m.state, m.deliveries, m.payload, m.special) for m in messages]
+    return [(m.count, m.enqueued_ms, m.state, m.deliveries, m.payload, m.metadata) for m in messages]
 
 
 def payloads_of(messages: list[StoredMessage]) -> list[bytes]:

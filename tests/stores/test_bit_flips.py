@@ -60,7 +60,7 @@ def test_no_single_flipped_bit_lets_an_altered_message_out(tmp_path: Path, table
     store = sqlite_store(tmp_path)
     broker = Broker(store)
     (source,) = broker.add()
-    broker.send(source, [b"first", b"second", b"third", b""], specials={1: (2, 1, b"why"), 3: (2, 0, None)})
+    broker.send(source, [b"first", b"second", b"third", b""], all_metadata={1: (2, 1, b"why"), 3: (2, 0, None)})
     broker.change((1, 3, 0, 300, None))
     good, scanned = as_tuples(store.load(1, 1, 100)), as_tuples(store.scan(1, 2, 1, 100))
     assert (len(good), len(scanned)) == (4, 2)

@@ -146,9 +146,9 @@ def test_deleting_an_ambiguous_run_gives_back_the_bodies_of_its_copies(broker: B
     home, sources = topic(broker, 3)
     publish(broker, home, sources, [b"kept"])
     first = publish(broker, home, sources, [b"gone", b"too"])
-    stones = tuple(Tombstone(1, 1, 1, source.source_key, 2, 3) for source in sources)
+    tombstones = tuple(Tombstone(1, 1, 1, source.source_key, 2, 3) for source in sources)
     own = Tombstone(1, 1, 1, home.source_key, first, first + 1)
-    broker.reopen((own, *stones))
+    broker.reopen((own, *tombstones))
     for source in sources:
         assert [m.payload for m in broker.store.load(source.source_key, 1, 9)] == [b"kept"]
     assert broker.store.usage().rows == 4

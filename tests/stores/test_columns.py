@@ -95,11 +95,11 @@ def test_a_read_ends_with_the_stretch_that_makes_it_16_mib(
     assert len(store.load_columns(1, 1, 4 * STRETCH)) == 2
 
 
-@pytest.mark.parametrize("special", [(2, 0, None), (0, 1, None), (3, 0, b"life"), (0, 0, b"x")])
+@pytest.mark.parametrize("metadata", [(2, 0, None), (0, 1, None), (3, 0, b"life"), (0, 0, b"x")])
 def test_what_is_not_ordinary_ends_the_columns(
-    store: SqliteStore, broker: Broker, source: SourceRow, special: tuple[int, int, bytes | None]
+    store: SqliteStore, broker: Broker, source: SourceRow, metadata: tuple[int, int, bytes | None]
 ) -> None:
-    broker.send(source, bodies(3 * STRETCH), specials={STRETCH + 2: special})
+    broker.send(source, bodies(3 * STRETCH), all_metadata={STRETCH + 2: metadata})
     assert [columns.first_count for columns in store.load_columns(1, 1, 100)] == [1]
     assert [columns.first_count for columns in store.load_columns(1, 2 * STRETCH + 1, 100)] == [2 * STRETCH + 1]
 
@@ -251,7 +251,7 @@ def test_the_store_in_memory_has_columns_too() -> None:
     store = MemoryStore()
     broker = Broker(store)
     (source,) = broker.add()
-    broker.send(source, bodies(10), specials={6: (2, 0, None)})
+    broker.send(source, bodies(10), all_metadata={6: (2, 0, None)})
     assert taken(store.load_columns(1, 1, 100)) == loaded(store, 1, 6)
     assert store.load_columns(1, 7, 100) == store.load_columns(9, 1, 100) == []
     store.close()

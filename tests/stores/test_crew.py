@@ -52,8 +52,8 @@ async def stopped(*writers: PooledWriter) -> list[bool]:
 
 def test_one_thread_serves_all_stores_while_they_are_quick() -> None:
     async def run() -> None:
-        crew = WriterPool(asyncio.get_running_loop(), slow_s=WAIT_S)
-        writers = [crew.writer() for _ in range(4)]
+        pool = WriterPool(asyncio.get_running_loop(), slow_s=WAIT_S)
+        writers = [pool.writer() for _ in range(4)]
         threads = await asyncio.gather(*(submitted(one, threading.get_ident) for _ in range(20) for one in writers))
         assert len(set(threads)) == 1
         assert threading.get_ident() not in threads
@@ -64,8 +64,8 @@ def test_one_thread_serves_all_stores_while_they_are_quick() -> None:
 
 def test_stores_take_turns_and_each_keeps_its_order() -> None:
     async def run() -> None:
-        crew = WriterPool(asyncio.get_running_loop(), slow_s=WAIT_S)
-        writers = [crew.writer() for _ in range(3)]
+        pool = WriterPool(asyncio.get_running_loop(), slow_s=WAIT_S)
+        writers = [pool.writer() for _ in range(3)]
         gate, ran = Gate(), []
         waiting = [submitted(writers[0], gate)]
         assert await asyncio.to_thread(gate.is_reached.wait, WAIT_S)
@@ -82,8 +82,8 @@ def test_stores_take_turns_and_each_keeps_its_order() -> None:
 
 def test_no_store_waits_for_one_that_hangs_and_its_own_calls_stay_in_order() -> None:
     async def run() -> None:
-        crew = WriterPool(asyncio.get_running_loop(), slow_s=0.01)
-        sick, sound, other = (crew.writer() for _ in range(3))
+        pool = WriterPool(asyncio.get_running_loop(), slow_s=0.01)
+        sick, sound, other = (pool.writer() for _ in range(3))
         gate = Gate()
         hanging = submitted(sick, gate)
         behind = submitted(sick, lambda: "behind")
@@ -101,8 +101,8 @@ def test_no_store_waits_for_one_that_hangs_and_its_own_calls_stay_in_order() -> 
 
 def test_what_waits_behind_a_call_that_came_back_is_done_though_another_store_hangs() -> None:
     async def run() -> None:
-        crew = WriterPool(asyncio.get_running_loop(), slow_s=0.01)
-        back, sick = crew.writer(), crew.writer()
+        pool = WriterPool(asyncio.get_running_loop(), slow_s=0.01)
+        back, sick = pool.writer(), pool.writer()
         first, second = Gate(), Gate()
         came_back = submitted(back, first)
         behind = submitted(back, lambda: "behind")
@@ -110,7 +110,7 @@ def test_what_waits_behind_a_call_that_came_back_is_done_though_another_store_ha
         hanging = submitted(sick, second)
         assert await asyncio.to_thread(second.is_reached.wait, WAIT_S)
         # Nothing is in line, so nobody in the loop looks.
-        while crew._timer is not None:  # noqa: ASYNC110 - the crew has no event to wait for
+        while pool._timer is not None:  # noqa: ASYNC110 - the writer pool has no event to wait for
             await asyncio.sleep(0.001)
         first.open()
         await came_back
@@ -124,8 +124,8 @@ def test_what_waits_behind_a_call_that_came_back_is_done_though_another_store_ha
 
 def test_stores_that_all_hang_have_a_thread_each() -> None:
     async def run() -> None:
-        crew = WriterPool(asyncio.get_running_loop(), slow_s=0.01)
-        writers = [crew.writer() for _ in range(4)]
+        pool = WriterPool(asyncio.get_running_loop(), slow_s=0.01)
+        writers = [pool.writer() for _ in range(4)]
         gates = [Gate() for _ in writers]
         calls = [submitted(writer, gate) for writer, gate in zip(writers, gates, strict=True)]
         for gate in gates:
@@ -141,13 +141,13 @@ def test_stores_that_all_hang_have_a_thread_each() -> None:
 def test_a_store_that_was_slow_is_served_beside_the_others() -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        crew = WriterPool(loop, slow_s=WAIT_S)
-        sick, sound = crew.writer(), crew.writer()
+        pool = WriterPool(loop, slow_s=WAIT_S)
+        sick, sound = pool.writer(), pool.writer()
         sick.apart_until_s = loop.time() + WAIT_S
         gate = Gate()
         hanging = submitted(sick, gate)
         assert await asyncio.to_thread(gate.is_reached.wait, WAIT_S)
-        # Nobody has to find out first that it hangs: with this crew that would take longer than the test waits.
+        # Nobody has to find out first that it hangs: with this writer pool that would take longer than the test waits.
         assert await asyncio.wait_for(submitted(sound, lambda: "sound"), WAIT_S / 2) == "sound"
         gate.open()
         await hanging
@@ -159,8 +159,8 @@ def test_a_store_that_was_slow_is_served_beside_the_others() -> None:
 def test_a_slow_call_sets_its_store_apart() -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        crew = WriterPool(loop, slow_s=0.0)
-        writer = crew.writer()
+        pool = WriterPool(loop, slow_s=0.0)
+        writer = pool.writer()
         await submitted(writer, lambda: None)
         await stopped(writer)
         assert writer.apart_until_s > loop.time()
@@ -173,8 +173,8 @@ def test_a_fault_in_telling_one_outcome_keeps_no_other_back() -> None:
         loop = asyncio.get_running_loop()
         faults: list[dict[str, Any]] = []
         loop.set_exception_handler(lambda _, context: faults.append(context))
-        crew = WriterPool(loop)
-        one, other = crew.writer(), crew.writer()
+        pool = WriterPool(loop)
+        one, other = pool.writer(), pool.writer()
         gate = Gate()
         first = submitted(one, gate)
 
@@ -194,8 +194,8 @@ def test_a_fault_in_telling_one_outcome_keeps_no_other_back() -> None:
 
 def test_a_store_that_is_stopped_finishes_and_takes_nothing_more() -> None:
     async def run() -> None:
-        crew = WriterPool(asyncio.get_running_loop())
-        writer, other = crew.writer(), crew.writer()
+        pool = WriterPool(asyncio.get_running_loop())
+        writer, other = pool.writer(), pool.writer()
         gate = Gate()
         waiting = [submitted(writer, gate), submitted(writer, lambda: "last")]
         assert not await asyncio.to_thread(writer.stop, 0.01)
@@ -211,8 +211,8 @@ def test_a_store_that_is_stopped_finishes_and_takes_nothing_more() -> None:
 
 def test_its_threads_end_with_the_last_store() -> None:
     async def run() -> None:
-        crew = WriterPool(asyncio.get_running_loop(), "ending")
-        writers = [crew.writer() for _ in range(2)]
+        pool = WriterPool(asyncio.get_running_loop(), "ending")
+        writers = [pool.writer() for _ in range(2)]
         await asyncio.gather(*(submitted(writer, lambda: None) for writer in writers))
         await stopped(writers[0])
         (thread,) = (one for one in threading.enumerate() if one.name.startswith("ending"))
@@ -225,15 +225,15 @@ def test_its_threads_end_with_the_last_store() -> None:
 
 def test_who_works_for_one_store_leads_until_its_call_is_slow() -> None:
     async def run() -> None:
-        crew = WriterPool(asyncio.get_running_loop(), slow_s=WAIT_S)
-        one, other = crew.writer(), crew.writer()
+        pool = WriterPool(asyncio.get_running_loop(), slow_s=WAIT_S)
+        one, other = pool.writer(), pool.writer()
         first, second = Gate(), Gate()
         waiting = [submitted(one, first), submitted(one, second)]
         first.open()
         assert await asyncio.to_thread(second.is_reached.wait, WAIT_S)
         # The thread that has taken the next call leads no less than the one that was woken.
         waiting.append(submitted(other, threading.get_ident))
-        assert crew._number == 1
+        assert pool._number == 1
         second.open()
         assert len(set(await asyncio.gather(*waiting))) == 1
         assert await stopped(one, other) == [True] * 2

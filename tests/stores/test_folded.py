@@ -55,7 +55,7 @@ def sqlite_of(broker: Broker) -> SqliteStore:
 
 
 def number_folded(broker: Broker) -> int:
-    return len(sqlite_of(broker)._folded.where)
+    return len(sqlite_of(broker)._packed.where)
 
 
 def count(folder: Path, table: str) -> int:
@@ -95,10 +95,10 @@ def test_a_store_with_folded_copies_is_like_one_that_has_none(tmp_path: Path, se
                 topic.broker.change((key, number, 0, step, None))
         if step % 10 == 6:
             # Both begin a new generation; what was not read is read from the file.
-            stones = [Tombstone(1, 1, 1, *dice.choice(left), 99)] if left and dice.random() < 0.5 else []
+            tombstones = [Tombstone(1, 1, 1, *dice.choice(left), 99)] if left and dice.random() < 0.5 else []
             for topic in topics:
-                topic.broker.reopen(tuple(stones))
-            gone = {(s.source_key, n) for s in stones for n in range(s.first_count, s.last_count + 1)}
+                topic.broker.reopen(tuple(tombstones))
+            gone = {(s.source_key, n) for s in tombstones for n in range(s.first_count, s.last_count + 1)}
             left[:] = [copy for copy in left if copy not in gone]
         assert topics[0].broker.store.usage().rows == topics[1].broker.store.usage().rows
         if step % 10 == 9:
@@ -129,7 +129,7 @@ def test_a_copy_that_changes_gets_a_row_and_so_do_those_of_the_same_message(tmp_
     topic.broker.change((topic.sources[1].source_key, 1, 4, 2, b"dead"))
     assert number_folded(topic.broker) == 2
     (found,) = topic.broker.store.scan(topic.sources[1].source_key, 4, 1, 9)
-    assert (found.count, found.deliveries, found.special) == (1, 2, b"dead")
+    assert (found.count, found.deliveries, found.metadata) == (1, 2, b"dead")
     assert found.payload == b"1" * 99
     topic.broker.store.close()
 
@@ -262,7 +262,7 @@ def test_a_range_of_any_width_finds_its_first_and_its_last_copy() -> None:
 
 def test_copies_in_a_damaged_row_are_those_of_its_own_topic() -> None:
     db = apsw.Connection(":memory:")
-    db.execute(schema.CREATE_FOLDED)
+    db.execute(schema.CREATE_PACKED)
     home, source, stranger, other = 1, 2, 3, 4
     body_id = bodies.body_key_of(home) << COUNT_BITS | 7
     copies = [key << COUNT_BITS | 1 for key in (source, stranger, other)]
@@ -300,15 +300,15 @@ def test_a_copy_that_is_not_ordinary_is_not_folded_and_keeps_what_it_is(tmp_path
     batch = broker.batch()
     topic.home.next_count += 2
     batch.sources.append((topic.home.source_key, topic.home.next_count, 0, b""))
-    for source, specials in zip(topic.sources, ({1: (0, 3, b"special")}, None), strict=True):
-        put = broker.put(batch, source, [b"first", b"second"], specials)
+    for source, all_metadata in zip(topic.sources, ({1: (0, 3, b"special")}, None), strict=True):
+        put = broker.put(batch, source, [b"first", b"second"], all_metadata)
         put.enqueued_ms, put.origins = NOW_MS, [-1, -2]
     broker.commit(batch)
     # Both copies of the second message have rows, and those of the first are folded.
     assert number_folded(broker) == 2
     broker.reopen()
     rows = [broker.store.load(source.source_key, 1, 9) for source in topic.sources]
-    assert [[(row.payload, row.deliveries, row.special) for row in found] for found in rows] == [
+    assert [[(row.payload, row.deliveries, row.metadata) for row in found] for found in rows] == [
         [(b"first", 0, None), (b"second", 3, b"special")],
         [(b"first", 0, None), (b"second", 0, None)],
     ]

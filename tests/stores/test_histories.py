@@ -64,8 +64,8 @@ def test_the_blocks_of_a_run_that_is_deleted_go_with_it(broker: Broker) -> None:
     (source,) = broker.add()
     for _ in range(3):
         send(broker, source, 2, b"x")
-    stone = Tombstone(1, broker.generation, broker.commit_no, source.source_key, 3, 4)
-    broker.reopen((stone,))
+    tombstone = Tombstone(1, broker.generation, broker.commit_no, source.source_key, 3, 4)
+    broker.reopen((tombstone,))
     assert [count for count, _, _ in blocks(broker, source)] == [1, 5]
     assert [m.count for m in broker.store.load(source.source_key, 1, 10)] == [1, 2, 5, 6]
 

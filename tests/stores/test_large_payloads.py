@@ -30,12 +30,12 @@ def _body(size: int, seed: int = 0) -> bytes:
 def test_large_messages_come_back_bit_exact_among_small_ones(broker: Broker, size: int) -> None:
     (source,) = broker.add()
     bodies = [b"before", _body(size), b"", _body(size, 1), b"after"]
-    broker.send(source, bodies, specials={3: (2, 1, b"special")})
+    broker.send(source, bodies, all_metadata={3: (2, 1, b"special")})
     broker.reopen()
     assert payloads_of(broker.store.load(1, 1, 10)) == bodies
     assert payloads_of(broker.store.load(1, 2, 1)) == bodies[1:2]
     (scanned,) = broker.store.scan(1, 2, 1, 10)
-    assert (scanned.payload, scanned.special) == (bodies[3], b"special")
+    assert (scanned.payload, scanned.metadata) == (bodies[3], b"special")
 
 
 def test_a_large_message_changes_its_state_and_goes_like_any_other(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_large_message_changes_its_state_and_goes_like_any_other(tmp_path: Pat
     broker.change((1, 1, 4, 3, b"overlay"))
     broker.reopen()
     first, _ = broker.store.load(1, 1, 10)
-    assert (first.payload, first.state, first.deliveries, first.special) == (body, 4, 3, b"overlay")
+    assert (first.payload, first.state, first.deliveries, first.metadata) == (body, 4, 3, b"overlay")
     broker.remove((1, 1, 1))
     assert payloads_of(broker.store.load(1, 1, 10)) == [b"small"]
     assert isinstance(broker.store, SqliteStore)
@@ -62,7 +62,7 @@ def test_nothing_of_a_large_message_stays_in_memory_once_it_is_stored(tmp_path: 
     broker.send(source, [b"small"])
     before = apsw.memory_used()
     broker.send(source, [_body(64 * MIB)])
-    broker.send(source, [_body(64 * MIB)], specials={0: (2, 0, b"special")})
+    broker.send(source, [_body(64 * MIB)], all_metadata={0: (2, 0, b"special")})
     assert apsw.memory_used() - before < CACHE_BYTES
     broker.store.close()
 
@@ -86,7 +86,7 @@ def test_the_driver_makes_no_copy_of_its_own_of_what_is_read(
 ) -> None:
     broker = Broker(sqlite_store(tmp_path))
     (source,) = broker.add()
-    broker.send(source, [_body(64 * MIB)], specials={0: (2, 0, None)})
+    broker.send(source, [_body(64 * MIB)], all_metadata={0: (2, 0, None)})
     broker.reopen()
     assert isinstance(broker.store, SqliteStore)
     before = apsw.memory_used()
@@ -100,7 +100,7 @@ def test_the_driver_makes_no_copy_of_its_own_of_what_is_read(
 def test_a_flipped_bit_in_a_large_message_never_lets_it_out_altered(tmp_path: Path) -> None:
     broker = Broker(sqlite_store(tmp_path))
     (source,) = broker.add()
-    broker.send(source, [b"before", _body(LARGE_BYTES + 5_000), b"after"], specials={1: (2, 1, b"why")})
+    broker.send(source, [b"before", _body(LARGE_BYTES + 5_000), b"after"], all_metadata={1: (2, 1, b"why")})
     good, scanned = as_tuples(broker.store.load(1, 1, 100)), as_tuples(broker.store.scan(1, 2, 1, 100))
     assert (len(good), len(scanned)) == (3, 1)
     broker.store.close()

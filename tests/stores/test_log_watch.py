@@ -29,7 +29,7 @@ def opened(folder: Path, store_id: int = 1) -> tuple[Broker, SourceRow]:
     return broker, source
 
 
-def passed(broker: Broker) -> None:
+def proxied(broker: Broker) -> None:
     """What the thread of the checkpoints does some times a second."""
     assert isinstance(broker.store, SqliteStore)
     broker.store.checkpoint_aside()
@@ -150,7 +150,7 @@ def test_a_log_that_lost_some_of_its_last_commit_fails_the_next_and_the_store_st
     before = database(folder).read_bytes()
     if is_pass_first:
         with pytest.raises(StoreFailed, match="log was cut or written over while in use"):
-            passed(broker)
+            proxied(broker)
         assert database(folder).read_bytes() == before
     with pytest.raises(StoreFailed, match="log was cut or written over while in use"):
         broker.store.probe()
@@ -177,7 +177,7 @@ def test_a_log_that_was_cut_is_not_filled_up_with_zeros(tmp_path: Path) -> None:
 
 def test_a_copy_made_before_a_log_began_anew_is_refused(tmp_path: Path) -> None:
     broker, _ = opened(tmp_path / "store")
-    passed(broker)
+    proxied(broker)
     older = log_of(tmp_path / "store").read_bytes()
     broker.store.probe()
     assert isinstance(broker.store, SqliteStore)
@@ -205,14 +205,14 @@ def test_a_connection_that_could_not_be_set_up_is_closed_although_the_refusal_is
 def test_another_log_that_was_written_over_it_fails_the_commit(tmp_path: Path) -> None:
     folder, other = tmp_path / "store", tmp_path / "other"
     broker, source = opened(folder)
-    passed(broker)
+    proxied(broker)
     broker.send(source, [b"after"])
     second, _ = opened(other, 2)
     shutil.copyfile(log_of(other), log_of(folder))
     # Nor is it copied into the database.
     before = database(folder).read_bytes()
     with pytest.raises(StoreFailed, match="log was cut or written over while in use"):
-        passed(broker)
+        proxied(broker)
     assert database(folder).read_bytes() == before
     with pytest.raises(StoreFailed, match="log was cut or written over while in use"):
         broker.send(source, [b"refused"])
@@ -249,7 +249,7 @@ def test_a_killed_store_without_its_log_is_refused_until_the_log_is_back(tmp_pat
 @pytest.mark.parametrize(("length", "words"), [(0, "is empty"), (31, "shorter"), (33, "shorter"), (30_000, "shorter")])
 def test_a_killed_store_with_a_cut_log_is_refused(tmp_path: Path, length: int, words: str) -> None:
     broker, _ = opened(tmp_path / "store")
-    passed(broker)
+    proxied(broker)
     folder = killed(tmp_path / "store")
     os.truncate(log_of(folder), length)
     assert words in refusal(folder)
@@ -261,7 +261,7 @@ def test_an_older_copy_is_refused_and_not_copied_home(tmp_path: Path, what: str)
     broker, source = opened(tmp_path / "store")
     older = killed(tmp_path / "store", "older")
     broker.send(source, [b"after"])
-    passed(broker)
+    proxied(broker)
     folder = killed(tmp_path / "store")
     shutil.copyfile(log_of(older), log_of(folder))
     if what == "both":
@@ -365,9 +365,9 @@ def test_files_that_were_left_alone_are_never_refused(tmp_path: Path, monkeypatc
             broker = Broker(SqliteStore(str(folder / "f0.db"), 1))
             (source,) = broker.add()
             broker.send(source, [b"m"])
-            passed(broker)
+            proxied(broker)
             broker.send(source, [b"n"])
-            passed(broker)
+            proxied(broker)
             if not life:
                 broker.store.close()
             else:
@@ -387,7 +387,7 @@ def test_the_mark_follows_every_step(tmp_path: Path) -> None:
         lambda: broker.store.drop_entity(2),
     ):
         do()
-        passed(broker)
+        proxied(broker)
         mark = read_mark(str(database(folder)))
         assert mark is not None
         assert mark.is_in_use

@@ -103,10 +103,10 @@ class TwoStores(RuleBasedStateMachine):
         batch = CommitBatch(self.commit_no + 1, self.commit_no * 3 % 7)
         batch.epochs = [(key, epoch + is_stale) for key, epoch in self.epochs]
         ends: dict[int, int] = {}
-        for payloads, specials in puts:
+        for payloads, all_metadata in puts:
             key = data.draw(st.sampled_from(sorted(self.sources)))
             first = ends.get(key, self.sources[key].next_count)
-            known = {i: special for i, special in specials.items() if i < len(payloads)}
+            known = {i: metadata for i, metadata in all_metadata.items() if i < len(payloads)}
             batch.puts.append(Put(key, first, 7, payloads, known or None))
             ends[key] = first + len(payloads)
         batch.sources = [(key, end, end // 2, b"c%d" % end) for key, end in ends.items()]

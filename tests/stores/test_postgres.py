@@ -423,7 +423,7 @@ def test_columns_are_read_beside_the_commits(make: Callable[..., PostgresStore])
     store = make()
     broker = Broker(store)
     (source,) = broker.add()
-    broker.send(source, [b"%d" % number for number in range(9)], specials={7: (2, 0, None)})
+    broker.send(source, [b"%d" % number for number in range(9)], all_metadata={7: (2, 0, None)})
     (plain,) = store.load_columns(1, 2, 100)
     assert list(plain.payloads) == [b"%d" % number for number in range(1, 7)]
     store.close()

@@ -116,7 +116,7 @@ def test_a_plain_commit_is_one_call(make: Callable[..., PostgresStore], monkeypa
         {"puts": [Put(7, 1, 0, [b"a copy"], origins=[1])]},
         {"removed": [(7, 1, 1)]},
         {"tombstones": [Tombstone(2, 1, 1, 1, 1, 1)]},
-        {"buried": [(2, 1)]},
+        {"forgotten": [(2, 1)]},
         {"histories": [IdBlock(1, 1, 0, b"id")]},
         {"outdated": [(1, 5)]},
         {"puts": [Put(1, 1, 0, [bytes(LARGE)] * (postgres_call.CALL_BYTES_MAX // LARGE + 1))]},
@@ -161,7 +161,7 @@ def test_states_that_no_row_has_are_not_asked_for(
     store = make()
     broker = Broker(store)
     one, two = broker.add()[0], broker.add(2)[0]
-    broker.send(one, [b"a", b"b", b"c"], specials={1: (5, 0, b"s")})
+    broker.send(one, [b"a", b"b", b"c"], all_metadata={1: (5, 0, b"s")})
     broker.change((one.source_key, 3, 7, 1, None))
     assert [payloads_of(store.scan(one.source_key, state, 1, 9)) for state in (5, 7)] == [[b"b"], [b"c"]]
     broker.reopen()

@@ -74,10 +74,10 @@ def test_a_payload_of_any_size_stays_as_it_was(broker: Broker, payload: bytes) -
 
 def test_special_messages_keep_state_deliveries_and_special(broker: Broker) -> None:
     (source,) = broker.add()
-    specials = {1: (3, 2, b"why"), 2: (0, 4, None), 3: (0, 0, b""), 4: (2, 0, None)}
-    broker.send(source, [b"p%d" % i for i in range(6)], specials=specials)
+    all_metadata = {1: (3, 2, b"why"), 2: (0, 4, None), 3: (0, 0, b""), 4: (2, 0, None)}
+    broker.send(source, [b"p%d" % i for i in range(6)], all_metadata=all_metadata)
     broker.reopen()
-    read = [(m.state, m.deliveries, m.special) for m in broker.store.load(source.source_key, 1, 10)]
+    read = [(m.state, m.deliveries, m.metadata) for m in broker.store.load(source.source_key, 1, 10)]
     assert read == [(0, 0, None), (3, 2, b"why"), (0, 4, None), (0, 0, b""), (2, 0, None), (0, 0, None)]
 
 
@@ -85,11 +85,11 @@ def test_messages_that_all_have_a_special_and_nothing_else_keep_it(broker: Broke
     (source,) = broker.add()
     batch = broker.batch()
     put = broker.put(batch, source, [b"p%d" % i for i in range(130)])
-    put.equal_specials = [b"session %d" % (i % 7) for i in range(130)]
+    put.equal_metadata = [b"session %d" % (i % 7) for i in range(130)]
     broker.commit(batch)
     broker.change((source.source_key, 2, 4, 1, b"session 1 and more"))
     broker.reopen()
-    read = [(m.payload, m.state, m.deliveries, m.special) for m in broker.store.load(source.source_key, 1, 200)]
+    read = [(m.payload, m.state, m.deliveries, m.metadata) for m in broker.store.load(source.source_key, 1, 200)]
     expected = [(b"p%d" % i, 0, 0, b"session %d" % (i % 7)) for i in range(130)]
     expected[1] = (b"p1", 4, 1, b"session 1 and more")
     assert read == expected
@@ -109,11 +109,11 @@ def test_scan_finds_the_messages_of_one_state_only(broker: Broker) -> None:
 
 def test_a_change_replaces_state_deliveries_and_special(broker: Broker) -> None:
     (source,) = broker.add()
-    broker.send(source, [b"a", b"b", b"c"], specials={1: (1, 0, b"later")})
+    broker.send(source, [b"a", b"b", b"c"], all_metadata={1: (1, 0, b"later")})
     key = source.source_key
     broker.change((key, 1, 4, 7, b"dead"), (key, 2, 0, 0, None))
     broker.reopen()
-    read = [(m.state, m.deliveries, m.special) for m in broker.store.load(key, 1, 10)]
+    read = [(m.state, m.deliveries, m.metadata) for m in broker.store.load(key, 1, 10)]
     assert read == [(4, 7, b"dead"), (0, 0, None), (0, 0, None)]
     assert payloads_of(broker.store.scan(key, 4, 1, 10)) == [b"a"]
     assert broker.store.scan(key, 1, 1, 10) == []
@@ -124,7 +124,7 @@ def test_the_last_change_of_a_message_in_a_commit_counts(broker: Broker) -> None
     broker.send(source, [b"a"])
     key = source.source_key
     broker.change((key, 1, 4, 7, b"dead"), (key, 1, 2, 1, None))
-    assert [(m.state, m.deliveries, m.special) for m in broker.store.load(key, 1, 10)] == [(2, 1, None)]
+    assert [(m.state, m.deliveries, m.metadata) for m in broker.store.load(key, 1, 10)] == [(2, 1, None)]
 
 
 def test_a_change_of_a_missing_message_changes_nothing(broker: Broker) -> None:
@@ -139,7 +139,7 @@ def test_changes_of_many_messages_fit_in_one_commit(broker: Broker) -> None:
     broker.send(source, [b"x"] * 123)
     broker.change(*[(source.source_key, count, 2, count, b"s%d" % count) for count in range(1, 124)])
     read = broker.store.scan(source.source_key, 2, 1, 1000)
-    assert [(m.deliveries, m.special) for m in read] == [(count, b"s%d" % count) for count in range(1, 124)]
+    assert [(m.deliveries, m.metadata) for m in read] == [(count, b"s%d" % count) for count in range(1, 124)]
 
 
 @pytest.mark.parametrize(
@@ -376,16 +376,19 @@ def test_tombstones_are_kept_until_they_are_buried(broker: Broker) -> None:
     batch.tombstones = [Tombstone(2, 5, 70, 3, 10, 19), Tombstone(2, 6, 71, 3, 20, 20), Tombstone(3, 5, 1, 1, 1, 1)]
     broker.commit(batch)
     broker.reopen()
-    kept = [(t.store_id, t.generation, t.commit_no, t.source_key, t.first_count, t.last_count) for t in _stones(broker)]
+    kept = [
+        (t.store_id, t.generation, t.commit_no, t.source_key, t.first_count, t.last_count)
+        for t in _tombstones_of(broker)
+    ]
     assert kept == [(2, 5, 70, 3, 10, 19), (2, 6, 71, 3, 20, 20), (3, 5, 1, 1, 1, 1)]
     batch = broker.batch()
-    batch.buried = [(2, 5), (9, 9)]
+    batch.forgotten = [(2, 5), (9, 9)]
     broker.commit(batch)
     broker.reopen()
-    assert [(t.store_id, t.generation) for t in _stones(broker)] == [(2, 6), (3, 5)]
+    assert [(t.store_id, t.generation) for t in _tombstones_of(broker)] == [(2, 6), (3, 5)]
 
 
-def _stones(broker: Broker) -> list[Tombstone]:
+def _tombstones_of(broker: Broker) -> list[Tombstone]:
     return broker.contents.tombstones
 
 
@@ -472,7 +475,7 @@ def test_a_read_ends_with_the_message_that_makes_it_large(broker: Broker, monkey
         monkeypatch.setattr(module, "READ_BYTES_MAX", 1000)
     (source,) = broker.add()
     sizes = [400, 599, 1, 2000, 0, 10]
-    broker.send(source, [bytes(size) for size in sizes], specials=dict.fromkeys(range(6), (2, 0, None)))
+    broker.send(source, [bytes(size) for size in sizes], all_metadata=dict.fromkeys(range(6), (2, 0, None)))
     for read in (lambda first: broker.store.load(1, first, 10), lambda first: broker.store.scan(1, 2, first, 10)):
         pages = [read(1), read(4), read(5)]
         assert [[m.count for m in page] for page in pages] == [[1, 2, 3], [4], [5, 6]]

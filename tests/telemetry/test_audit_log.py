@@ -13,7 +13,7 @@ from duobus.telemetry.audit_log import CREATE, DONE, UNKNOWN, AuditLog, Change, 
 
 
 def change(path: str = "q") -> Change:
-    return Change(CREATE, "queue", "ns", path, who="rule", origin="127.0.0.1", door="http")
+    return Change(CREATE, "queue", "ns", path, who="rule", origin="127.0.0.1", interface="http")
 
 
 def test_a_change_is_on_disk_before_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

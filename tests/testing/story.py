@@ -79,14 +79,14 @@ class Story:
         self.now += 1
         return delivery
 
-    def settling(self, delivery: Delivery, outcome: str = COMPLETE, **options: Any) -> int:
+    def settlement(self, delivery: Delivery, outcome: str = COMPLETE, **options: Any) -> int:
         op = self.history.next_op()
         connection = options.pop("connection", delivery.connection)
         self.history.append(SettleBegin(op, connection, delivery.token or b"", outcome, **options))
         return op
 
     def settle(self, delivery: Delivery, outcome: str = COMPLETE, **options: Any) -> None:
-        op = self.settling(delivery, outcome, **options)
+        op = self.settlement(delivery, outcome, **options)
         self.now += 1
         self.ok(op)
         if outcome == DEFER:

@@ -44,7 +44,7 @@ def test_locks_end_by_time_outcome_link_crash_and_epoch() -> None:
         if cause == "abandon":
             story.settle(first, ABANDON)
         if cause == "abandon unanswered":
-            story.info(story.settling(first, ABANDON))
+            story.info(story.settlement(first, ABANDON))
         if cause == "link":
             story.lose_link()
         if cause == "crash":
@@ -65,7 +65,7 @@ def test_a_renewed_lock_holds_to_its_new_end() -> None:
 
 def test_an_abandon_that_was_refused_frees_nothing() -> None:
     story = sent()
-    story.fail(story.settling(story.deliver("m1", 1), ABANDON), "amqp:not-allowed")
+    story.fail(story.settlement(story.deliver("m1", 1), ABANDON), "amqp:not-allowed")
     story.deliver("m1", 1, connection="c2")
     assert story.broken() == {2}
 
@@ -96,9 +96,9 @@ def test_a_superseded_token_that_is_honoured_is_caught() -> None:
         first = story.deliver("m1", 1)
         story.lose_link()
         second = story.deliver("m1", 1, connection="c2")
-        op = story.settling(first, connection="c1")
+        op = story.settlement(first, connection="c1")
         story.ok(op, broker_ms=story.now if stamped else None)
-        story.info(story.settling(second))
+        story.info(story.settlement(second))
         assert 3 in story.broken()
 
 
@@ -155,10 +155,10 @@ def test_a_lock_lost_without_any_reason_is_caught() -> None:
         if reason == "crash":
             story.crash()
         if reason == "unanswered":
-            story.info(story.settling(first))
+            story.info(story.settlement(first))
         if reason == "notice":
             story.history.append(LockEnded(first.token or b"", "released", story.now))
-        story.fail(story.settling(first), LOCK_LOST)
+        story.fail(story.settlement(first), LOCK_LOST)
         assert story.broken() == ({3} if reason == "none" else set()), reason
 
 
@@ -255,7 +255,7 @@ def test_only_the_epoch_tells_of_a_crash_and_less_is_demanded() -> None:
 
 def test_a_dead_lettered_message_that_comes_from_the_main_queue_is_caught() -> None:
     story = sent()
-    story.info(story.settling(story.deliver("m1", 1), DEAD_LETTERED))
+    story.info(story.settlement(story.deliver("m1", 1), DEAD_LETTERED))
     story.settle(story.deliver("m1", 1, subqueue=DEAD_LETTER, delivery_count=1, reason="poison"))
     story.settle(story.deliver("m1", 1, delivery_count=2))
     assert story.broken() == {6}
@@ -300,13 +300,13 @@ def test_a_late_transfer_of_an_older_delivery_is_no_second_one() -> None:
 
 def test_a_settlement_answered_twice_or_never_is_caught() -> None:
     story = sent()
-    op = story.settling(story.deliver("m1", 1))
+    op = story.settlement(story.deliver("m1", 1))
     story.ok(op)
     story.ok(op)
     assert story.broken() == {18}
     for link_dies, broken in ((True, set[int]()), (False, {18})):
         story = sent()
-        story.settling(story.deliver("m1", 1))
+        story.settlement(story.deliver("m1", 1))
         if link_dies:
             story.lose_link()
         story.drain()
@@ -315,11 +315,11 @@ def test_a_settlement_answered_twice_or_never_is_caught() -> None:
 
 def test_a_refused_settlement_that_removed_the_message_is_caught() -> None:
     story = sent()
-    story.fail(story.settling(story.deliver("m1", 1)))
+    story.fail(story.settlement(story.deliver("m1", 1)))
     story.drain()
     assert story.broken() == {1, 18}
     story = sent()
-    story.fail(story.settling(story.deliver("m1", 1)))
+    story.fail(story.settlement(story.deliver("m1", 1)))
     story.now += 2 * LOCK_MS
     story.settle(story.deliver("m1", 1))
     story.drain()

@@ -122,7 +122,7 @@ def test_an_unanswered_completion_may_have_removed_the_message_or_not() -> None:
     for redelivered in (False, True):
         story = Story()
         story.send("m1")
-        story.info(story.settling(story.deliver("m1", 1)))
+        story.info(story.settlement(story.deliver("m1", 1)))
         story.lose_link()
         if redelivered:
             story.settle(story.deliver("m1", 1, connection="c2"))

@@ -119,7 +119,7 @@ def test_counters_that_differ_from_what_is_there_are_caught(wrong: dict[str, obj
 # --- I23 ---
 
 
-def buried(reason: str | None, *, management: bool = False) -> Story:
+def forgotten(reason: str | None, *, management: bool = False) -> Story:
     story = Story()
     story.send("m1")
     story.settle(story.deliver("m1", 1), DEAD_LETTERED, management=management)
@@ -130,8 +130,8 @@ def buried(reason: str | None, *, management: bool = False) -> Story:
 def test_a_dead_letter_without_a_reason_or_with_a_wrong_one_is_caught() -> None:
     cases = (("poison", False, set()), (None, True, set()), (None, False, {23}), ("TTLExpiredException", False, {23}))
     for reason, management, broken in cases:
-        assert buried(reason, management=management).broken() == broken, reason
-    assert buried("because").broken() == {23}
+        assert forgotten(reason, management=management).broken() == broken, reason
+    assert forgotten("because").broken() == {23}
 
 
 def test_a_dead_letter_that_expires_is_caught() -> None:

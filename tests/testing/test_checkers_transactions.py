@@ -30,7 +30,7 @@ def moved(story: Story, end: str, **options: bool) -> None:
     """A message that is received, and in a transaction completed and answered by another."""
     story.send("in")
     held = story.deliver("in", 1)
-    discharge(story, end, story.begin("out", **TXN), story.settling(held, **TXN), **options)
+    discharge(story, end, story.begin("out", **TXN), story.settlement(held, **TXN), **options)
 
 
 def again(story: Story, uid: str = "in", seq: int = 1) -> None:
@@ -103,7 +103,7 @@ def test_an_abandon_says_nothing_about_the_rest() -> None:
     story = Story()
     story.send("in")
     held = story.deliver("in", 1)
-    discharge(story, "ok", story.begin("out", **TXN), story.settling(held, ABANDON, **TXN))
+    discharge(story, "ok", story.begin("out", **TXN), story.settlement(held, ABANDON, **TXN))
     again(story)
     again(story, "out", 2)
     story.drain()

@@ -84,14 +84,14 @@ def test_changes_removals_and_scans_show_the_new_state() -> None:
     disk = Disk()
     store = ready(disk)
     first = batch_of(1, b"a", b"b", b"c")
-    first.puts[0].specials = {1: (2, 0, b"later")}
+    first.puts[0].all_metadata = {1: (2, 0, b"later")}
     store.commit(first)
     second = CommitBatch(2, 1002)
     second.epochs.append((FRAGMENT, 1))
     second.changes.append((SOURCE, 3, 1, 4, b"why"))
     second.removed.append((SOURCE, 1, 1))
     store.commit(second)
-    assert [(m.count, m.state, m.deliveries, m.special) for m in store.load(SOURCE, 1, 10)] == [
+    assert [(m.count, m.state, m.deliveries, m.metadata) for m in store.load(SOURCE, 1, 10)] == [
         (2, 2, 0, b"later"),
         (3, 1, 4, b"why"),
     ]
@@ -122,10 +122,10 @@ def test_buried_tombstones_are_gone_for_good() -> None:
     first.tombstones += [Tombstone(3, 1, 9, 4, 10, 12), Tombstone(3, 2, 9, 4, 10, 12)]
     store.commit(first)
     second = batch_of(2)
-    second.buried.append((3, 1))
+    second.forgotten.append((3, 1))
     store.commit(second)
     store.close()
-    assert [stone.generation for stone in store.open().tombstones] == [2]
+    assert [tombstone.generation for tombstone in store.open().tombstones] == [2]
 
 
 def test_adding_a_fragment_twice_returns_the_same() -> None:

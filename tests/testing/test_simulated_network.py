@@ -95,70 +95,70 @@ def world() -> Iterator[World]:
 def test_bytes_arrive_whole_in_order_and_in_odd_pieces() -> None:
     for seed in range(20):
         world = World(seed, split_probability=0.7)
-        near, far = world.connect()
+        near, remote = world.connect()
         sent = random.Random(seed).randbytes(20_000)
         for start in range(0, len(sent), 1000):
             near.transport.write(sent[start : start + 1000])
-        far.transport.writelines([sent[:10], sent[10:500]])
+        remote.transport.writelines([sent[:10], sent[10:500]])
         world.loop.advance(5)
-        assert bytes(far.data) == sent
+        assert bytes(remote.data) == sent
         assert bytes(near.data) == sent[:500]
-        assert far.reads > 1
+        assert remote.reads > 1
         world.loop.close()
 
 
 def test_both_ends_know_their_names(world: World) -> None:
-    near, far = world.connect()
+    near, remote = world.connect()
     assert near.transport.get_extra_info("peername") == ("server", 5672)
-    assert far.transport.get_extra_info("peername") == near.transport.get_extra_info("sockname")
-    assert far.transport.get_extra_info("socket") is None
+    assert remote.transport.get_extra_info("peername") == near.transport.get_extra_info("sockname")
+    assert remote.transport.get_extra_info("socket") is None
 
 
 def test_close_delivers_everything_and_ends_both_sides(world: World) -> None:
-    near, far = world.connect()
+    near, remote = world.connect()
     near.transport.write(b"last words")
     near.transport.close()
     assert near.transport.is_closing()
     near.transport.write(b"dropped")
     world.loop.advance(1)
-    assert bytes(far.data) == b"last words"
+    assert bytes(remote.data) == b"last words"
     assert near.log == ["made", ("lost", "NoneType")]
-    assert far.log == ["made", "eof", ("lost", "NoneType")]
+    assert remote.log == ["made", "eof", ("lost", "NoneType")]
     assert world.net.connections() == []
 
 
 def test_abort_loses_what_is_buffered_and_resets_the_peer(world: World) -> None:
-    near, far = world.connect()
+    near, remote = world.connect()
     near.transport.abort()
     world.loop.advance(1)
     assert near.log == ["made", ("lost", "NoneType")]
-    assert far.log == ["made", ("lost", "ConnectionResetError")]
+    assert remote.log == ["made", ("lost", "ConnectionResetError")]
 
 
 def test_half_close_lets_the_other_direction_go_on() -> None:
     world = World()
     world.half_open = True
-    near, far = world.connect()
+    near, remote = world.connect()
     near.transport.write(b"question")
     near.transport.write_eof()
     with pytest.raises(RuntimeError):
         near.transport.write(b"more")
     world.loop.advance(1)
-    far.transport.write(b"answer")
-    far.transport.close()
+    remote.transport.write(b"answer")
+    remote.transport.close()
     world.loop.advance(1)
-    assert bytes(far.data) == b"question"
+    assert bytes(remote.data) == b"question"
     assert bytes(near.data) == b"answer"
     assert near.log == ["made", "eof", ("lost", "NoneType")]
-    assert far.log == ["made", "eof", ("lost", "NoneType")]
+    assert remote.log == ["made", "eof", ("lost", "NoneType")]
     world.loop.close()
 
 
 def test_a_reader_that_pauses_makes_the_writer_pause() -> None:
     world = World(capacity=1000)
-    near, far = world.connect()
-    far.transport.pause_reading()
-    assert not far.transport.is_reading()
+    near, remote = world.connect()
+    remote.transport.pause_reading()
+    assert not remote.transport.is_reading()
     near.transport.set_write_buffer_limits(high=500)
     near.transport.write(bytes(1200))
     assert near.log == ["made"]
@@ -166,11 +166,11 @@ def test_a_reader_that_pauses_makes_the_writer_pause() -> None:
     world.loop.advance(10)
     assert near.log == ["made", "pause"]
     assert near.transport.get_write_buffer_size() == 1200
-    assert len(far.data) == 0
-    far.transport.resume_reading()
+    assert len(remote.data) == 0
+    remote.transport.resume_reading()
     world.loop.advance(10)
     assert near.log == ["made", "pause", "resume"]
-    assert len(far.data) == 2200
+    assert len(remote.data) == 2200
     world.loop.close()
 
 
@@ -185,75 +185,75 @@ def test_water_marks_are_set_as_asyncio_sets_them(world: World) -> None:
 
 
 def test_a_cut_stalls_bytes_until_it_heals(world: World) -> None:
-    near, far = world.connect()
+    near, remote = world.connect()
     world.net.cut("client", "server", both=False)
     near.transport.write(b"stalled")
-    far.transport.write(b"other way")
+    remote.transport.write(b"other way")
     world.loop.advance(300)
-    assert bytes(far.data) == b""
+    assert bytes(remote.data) == b""
     assert bytes(near.data) == b"other way"
     world.net.heal()
     world.loop.advance(1)
-    assert bytes(far.data) == b"stalled"
+    assert bytes(remote.data) == b"stalled"
 
 
 def test_one_connection_is_cut_while_its_neighbour_lives(world: World) -> None:
-    near, far = world.connect()
+    near, remote = world.connect()
     near_2, far_2 = world.connect()
     world.net.connections("client")[0].cut()
     near.transport.write(b"a")
     near_2.transport.write(b"b")
     world.loop.advance(5)
-    assert (bytes(far.data), bytes(far_2.data)) == (b"", b"b")
+    assert (bytes(remote.data), bytes(far_2.data)) == (b"", b"b")
     world.net.connections("client")[0].heal()
     world.loop.advance(5)
-    assert bytes(far.data) == b"a"
+    assert bytes(remote.data) == b"a"
 
 
 def test_a_clog_delays_and_then_lets_go(world: World) -> None:
-    near, far = world.connect()
+    near, remote = world.connect()
     world.net.clog("client", "server", 5)
     near.transport.write(b"late")
     world.loop.advance(4.9)
-    assert bytes(far.data) == b""
+    assert bytes(remote.data) == b""
     world.loop.advance(0.2)
-    assert bytes(far.data) == b"late"
+    assert bytes(remote.data) == b"late"
 
 
 def test_a_reset_is_seen_by_both_ends(world: World) -> None:
-    near, far = world.connect()
+    near, remote = world.connect()
     near.transport.write(b"lost on the way")
     world.net.connections()[0].reset()
     world.loop.advance(1)
-    assert bytes(far.data) == b""
-    assert near.log == far.log == ["made", ("lost", "ConnectionResetError")]
+    assert bytes(remote.data) == b""
+    assert near.log == remote.log == ["made", ("lost", "ConnectionResetError")]
 
 
 def test_the_living_end_of_a_half_open_connection_hears_nothing() -> None:
     world = World(capacity=1000)
-    near, far = world.connect()
+    near, remote = world.connect()
     world.net.connections()[0].half_open("client")
     world.loop.advance(1)
     assert near.log == ["made", ("lost", "ConnectionResetError")]
-    far.transport.write(bytes(200_000))
+    remote.transport.write(bytes(200_000))
     world.loop.advance(600)
-    assert far.log == ["made", "pause"]
+    assert remote.log == ["made", "pause"]
     world.loop.close()
 
 
 def test_a_killed_process_resets_or_closes_its_connections(world: World) -> None:
-    near, far = world.connect()
-    far.transport.write(b"taken over by the kernel")
+    near, remote = world.connect()
+    remote.transport.write(b"taken over by the kernel")
     world.server.kill()
     world.loop.advance(1)
     assert bytes(near.data) == b"taken over by the kernel"
     assert near.log == ["made", "eof", ("lost", "NoneType")]
-    assert far.log == ["made"]
+    assert remote.log == ["made"]
 
 
 def test_a_killed_process_with_unread_bytes_resets_its_peer(world: World) -> None:
-    near, far = world.connect()
-    far.transport.pause_reading()
+    near, remote = world.connect()
+    remote.transport.pause_reading()
     near.transport.write(b"never read")
     world.loop.advance(1)
     world.server.kill()
@@ -274,10 +274,10 @@ def test_after_a_power_cut_the_peer_hears_nothing_until_the_machine_is_back(worl
 
 
 def test_a_dead_life_can_write_nothing_more(world: World) -> None:
-    near, far = world.connect()
+    near, remote = world.connect()
     world.server.kill()
-    far.transport.write(b"from the grave")
-    far.transport.close()
+    remote.transport.write(b"from the grave")
+    remote.transport.close()
     world.loop.advance(1)
     assert bytes(near.data) == b""
 
@@ -351,23 +351,23 @@ def test_tls_is_refused_in_clear_words(world: World) -> None:
 
 
 def test_a_protocol_that_raises_loses_its_connection_and_fails_the_run(world: World) -> None:
-    near, far = world.connect()
+    near, remote = world.connect()
 
     def explode(data: bytes) -> None:
         raise ValueError("bad frame")
 
-    far.data_received = explode  # type: ignore[method-assign]
+    remote.data_received = explode  # type: ignore[method-assign]
     near.transport.write(b"x")
     with pytest.raises(UnhandledFailure, match="bad frame"):
         world.loop.advance(1)
-    assert far.log == ["made", ("lost", "ValueError")]
+    assert remote.log == ["made", ("lost", "ValueError")]
     assert near.log == ["made", ("lost", "ConnectionResetError")]
 
 
 def test_closing_with_a_full_buffer_ends_when_the_peer_is_gone() -> None:
     world = World(capacity=1000)
-    near, far = world.connect()
-    far.transport.pause_reading()
+    near, remote = world.connect()
+    remote.transport.pause_reading()
     near.transport.write(bytes(5000))
     near.transport.close()
     world.loop.advance(10)
@@ -424,12 +424,12 @@ def test_streams_of_asyncio_work_over_the_network(world: World) -> None:
 def test_the_same_seed_gives_the_same_traffic() -> None:
     def run() -> tuple[int, int, int]:
         world = World(5)
-        near, far = world.connect()
+        near, remote = world.connect()
         for _ in range(50):
             near.transport.write(bytes(100))
             world.loop.advance(0.001)
         world.loop.advance(1)
         world.loop.close()
-        return far.reads, world.loop.callbacks, world.loop.digest()
+        return remote.reads, world.loop.callbacks, world.loop.digest()
 
     assert run() == run()

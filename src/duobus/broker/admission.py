@@ -29,7 +29,7 @@ BUSY_WAIT_S = 2
 
 
 class ThrottledWaiter(Protocol):
-    """A receiver that was lent nothing."""
+    """A receiver that was granted nothing."""
 
     def rate_allows(self) -> None:
         """There is something to lend again."""
@@ -85,13 +85,13 @@ class Throttle:
         """What is said to those who are not admitted."""
         return busy(f"the namespace '{self.namespace}' has used up its {self.rate} messages a second")
 
-    def lend(self, receiver: ThrottledWaiter, number: int) -> int:
+    def grant(self, receiver: ThrottledWaiter, number: int) -> int:
         """How many of so many messages a receiver may have now; with 0 it is asked again by itself."""
         now_ms = self._clock.monotonic_ms()
-        lent = min(number, self._bucket.room(now_ms))
-        if lent > 0:
-            self._bucket.take(lent, now_ms)
-            return lent
+        granted = min(number, self._bucket.room(now_ms))
+        if granted > 0:
+            self._bucket.take(granted, now_ms)
+            return granted
         self._waiting[receiver] = None
         if self._timer is None:
             wait_ms = self._bucket.wait_ms(max(1, self.rate // SERVED_EACH), now_ms)
@@ -99,7 +99,7 @@ class Throttle:
         return 0
 
     def give_back(self, number: int) -> None:
-        """So many of what was lent were not handed out."""
+        """So many of what was granted were not handed out."""
         self._bucket.put_back(number)
 
     def _serve(self) -> None:

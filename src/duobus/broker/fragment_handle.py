@@ -28,7 +28,7 @@ class FragmentHandle:
         fragment: The engine while the store is open; None while it is away.
         home: The handle of the whole fragment: this one, or the topic's when this is a subscription's.
         parts: Of a topic's fragment: source number to the handle that the subscription has of it.
-        lenders: (source number, sub-queue) to whoever wants to hear of available messages.
+        schedulers: (source number, sub-queue) to whoever wants to hear of available messages.
         slot, slots: Which keys belong to it: those of this slot, of so many of the entity; see ``placement.py``.
         waiting, waiting_bytes: New messages that wait for a commit of it to start; counted by ``backlog.py``.
     """
@@ -38,9 +38,9 @@ class FragmentHandle:
         "entity_id",
         "fragment",
         "home",
-        "lenders",
         "number",
         "parts",
+        "schedulers",
         "slot",
         "slots",
         "waiting",
@@ -54,7 +54,7 @@ class FragmentHandle:
         self.fragment: Fragment | None = None if home is None else home.fragment
         self.home = home or self
         self.parts: dict[int, FragmentHandle] = {}
-        self.lenders: dict[tuple[int, int], AvailabilityListener] = {}
+        self.schedulers: dict[tuple[int, int], AvailabilityListener] = {}
         self.slot = 0
         self.slots = 1
         self.waiting = 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from duobus.broker import admission, recovery
 from duobus.broker.delivery.credit_scheduler import CreditScheduler
 from duobus.broker.fragment_handle import FragmentHandle
-from duobus.errors import RowsInTheWay, ServiceBusError, StoreFailed, StoreUnavailable
+from duobus.errors import RowsExist, ServiceBusError, StoreFailed, StoreUnavailable
 from duobus.fragment.commands import Command, Group, Run, TakeAndRemove
 from duobus.fragment.fragment import Fragment
 from duobus.fragment.sessions import sessions
@@ -59,12 +59,12 @@ def demand_untouched(handle: FragmentHandle, sources: Iterable[SourceRow]) -> No
     that from the rows of another entity, which are there when the catalog has forgotten it.
 
     Raises:
-        RowsInTheWay: These are somebody else's; they stay as they are.
+        RowsExist: These are somebody else's; they stay as they are.
     """
     for row in sources:
         # A source that was restored from a backup has left out counts.
         if (row.next_count - 1) % COUNTS_LEFT_OUT or row.highest_delivered:
-            raise RowsInTheWay(
+            raise RowsExist(
                 f"Messaging store {handle.broker.store_id} holds messages under the number {handle.entity_id} of this "
                 "entity, which are not its own; they are left as they are. The catalog is not the one of this store. "
                 f"{ADVICE}."
@@ -76,7 +76,7 @@ async def add_source(handle: FragmentHandle, source_no: int, settings: SourceSet
 
     Raises:
         StoreUnavailable: The store is away, or failed on this and is being reopened.
-        RowsInTheWay: It has had messages already.
+        RowsExist: It has had messages already.
     """
     store = handle.broker.store
     _, rows = await handle.broker.use(lambda: store.add_fragment(handle.entity_id, handle.number, [source_no]))
@@ -137,7 +137,7 @@ class FragmentHost:
     _lines: FairQueue
     _work: list[Command] | None
     _writer: StoreWatchdog
-    _freight: PiggybackWrites
+    _piggyback: PiggybackWrites
     _alarm: DeadlineTimer
     _commit_no: int
     _life: int
@@ -148,11 +148,11 @@ class FragmentHost:
 
     if TYPE_CHECKING:
 
-        async def use(self, call: Callable[[], Any], patience_s: float | None = None) -> Any: ...  # noqa: D102
+        async def use(self, call: Callable[[], Any], timeout_s: float | None = None) -> Any: ...  # noqa: D102
         def unavailable(self) -> StoreUnavailable: ...  # noqa: D102
         def now_ms(self) -> int: ...  # noqa: D102
         def follow_up(self, fragment: Fragment, commands: list[Command], *, missing: int = 0) -> None: ...  # noqa: D102
-        def _refuse(self, command: Command, error: ServiceBusError, stones: list[Tombstone]) -> None: ...
+        def _refuse(self, command: Command, error: ServiceBusError, tombstones: list[Tombstone]) -> None: ...
         def _fail(self, error: BaseException, *, was_submitted: bool = True) -> None: ...
         def _schedule(self) -> None: ...
         def submit(self, command: Command) -> None: ...  # noqa: D102
@@ -201,19 +201,19 @@ class FragmentHost:
 
     def _give_back(self, takes: list[TakeAndRemove]) -> None:
         """Give credit back that waits here, so that other stores of its entity may use it (I29)."""
-        shelves: dict[tuple[FragmentHandle, int, int], None] = {}
+        body_keys: dict[tuple[FragmentHandle, int, int], None] = {}
         for take in takes:
             fragment = take.handle.fragment
             if fragment is not None:
                 # What it was promised is there for who takes messages with a lock: that needs no store.
                 fragment.sources[take.source_no].sub_queues[take.sub_queue].promised -= take.credit
-                shelves[take.handle, take.source_no, take.sub_queue] = None
+                body_keys[take.handle, take.source_no, take.sub_queue] = None
         for take in takes:
             take.receiver.deliver(DeliveryBatch(take.handle, b"", 0, [], 0), take.credit)
         for handle, source_no, sub_queue in sorted(
-            shelves, key=lambda one: (one[0].entity_id, one[0].number, *one[1:])
+            body_keys, key=lambda one: (one[0].entity_id, one[0].number, *one[1:])
         ):
-            taker = handle.lenders.get((source_no, sub_queue))
+            taker = handle.schedulers.get((source_no, sub_queue))
             if taker is not None:
                 taker.offer(handle)
 
@@ -223,7 +223,7 @@ class FragmentHost:
             handle = fragment.handle
             assert isinstance(handle, FragmentHandle)
             for part in (handle, *handle.parts.values()):
-                for taker in list(part.lenders.values()):
+                for taker in list(part.schedulers.values()):
                     if isinstance(taker, CreditScheduler) and taker.passes_over:
                         taker.offer(part)
 
@@ -274,7 +274,7 @@ class FragmentHost:
 
         Raises:
             StoreUnavailable: The store is away, or failed on this and is being reopened.
-            RowsInTheWay: Some of them have had messages already; these are another's.
+            RowsExist: Some of them have had messages already; these are another's.
         """
         asked = [(plan.handle.entity_id, plan.handle.number, sorted(plan.settings)) for plan in plans]
         found = await self.use(lambda: self.store.add_fragments(asked))
@@ -333,11 +333,11 @@ class FragmentHost:
 
         The future may raise StoreUnavailable: the store failed, or was away already.
         """
-        future = self._freight.add(fill)
+        future = self._piggyback.add(fill)
         if self.state == "open":
             self._schedule()
         else:
-            self._freight.lost(self.unavailable())
+            self._piggyback.lost(self.unavailable())
         return future
 
     def take_out(self, plan: FragmentPlan) -> list[Run]:
@@ -377,7 +377,7 @@ class FragmentHost:
             self._refuse(command, self.unavailable(), [])
         return runs
 
-    def _is_resident(self, fragment: Fragment) -> bool:
+    def _is_hosted(self, fragment: Fragment) -> bool:
         """Whether a fragment is used here; timers and reads may still come for one that was deleted or moved."""
         return self._fragments.get(fragment.fragment_key) is fragment
 

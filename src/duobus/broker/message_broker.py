@@ -42,7 +42,7 @@ from duobus.fragment.message import NEVER, QueuedMessage
 from duobus.fragment.sessions import sessions
 from duobus.fragment.topics import fanout
 from duobus.model.batches import DeliveryBatch, Mailbox
-from duobus.model.quotas import STORE_PATIENCE_S
+from duobus.model.quotas import STORE_TIMEOUT_S
 from duobus.storage.interface import CommitBatch, MessagingStore, StoreContents, Tombstone
 from duobus.storage.writer_pool import CLOSE_S, ENDLESS_S, StoreWatchdog
 from duobus.storage.writers import Writer
@@ -92,7 +92,7 @@ class MessageBroker(FragmentHost):
         entropy: Entropy,
         watcher: StoreWatcher,
         reader: Writer | None = None,
-        patience_s: float = STORE_PATIENCE_S,
+        timeout_s: float = STORE_TIMEOUT_S,
     ) -> None:
         self.store_id = store_id
         self.store = store
@@ -113,7 +113,7 @@ class MessageBroker(FragmentHost):
         self._entropy = entropy
         self._watcher = watcher
         self._loop = asyncio.get_running_loop()
-        self._writer = StoreWatchdog(self._loop, writer, patience_s, self.see_late, self.see_prompt)
+        self._writer = StoreWatchdog(self._loop, writer, timeout_s, self.see_late, self.see_prompt)
         self._fragments: dict[int, Fragment] = {}
         # Fragments with delivery counts to write, and those of the commit under way.
         self._changed: dict[int, Fragment] = {}
@@ -125,16 +125,16 @@ class MessageBroker(FragmentHost):
         self._commit_no = 0
         self._start_scheduled = False
         self._alarm = DeadlineTimer(self._loop, time.now_ms, self._ring)
-        self._pager = Pager(self, self._writer if reader is None else StoreWatchdog(self._loop, reader, patience_s))
+        self._pager = Pager(self, self._writer if reader is None else StoreWatchdog(self._loop, reader, timeout_s))
         self.sessions = SessionService(self)
         self.watches = []
         self._returned = []
-        self._freight = PiggybackWrites()
+        self._piggyback = PiggybackWrites()
         # Tombstones of other stores, each with the refusal that waits until it is durable; then those in a commit.
         self._tombstones: list[tuple[Tombstone, LateRefusal]] = []
         self._carried: list[tuple[Tombstone, LateRefusal]] = []
-        self._buried: list[tuple[int, int]] = []
-        self._undecided = InDoubtCommits()
+        self._forgotten: list[tuple[int, int]] = []
+        self._in_doubt = InDoubtCommits()
         self._life = 0
         self._idle: asyncio.Future[None] | None = None
 
@@ -168,9 +168,9 @@ class MessageBroker(FragmentHost):
     async def recover(self, contents: StoreContents) -> None:
         """Begin a new life of the store that ``open`` found, and bring its fragments back."""
         deletions = [
-            stone
-            for stone in self._watcher.tombstones_of(self.store_id, contents.generation)
-            if contents.last_commit_no >= stone.commit_no
+            tombstone
+            for tombstone in self._watcher.tombstones_of(self.store_id, contents.generation)
+            if contents.last_commit_no >= tombstone.commit_no
         ]
         previous = contents.generation
         counters = await recovery.counters_without(self, contents, deletions)
@@ -186,8 +186,8 @@ class MessageBroker(FragmentHost):
             self._adopt(fragment)
         self.state = "open"
         self.last_error = None
-        self._undecided.decide(contents.last_commit_no)
-        self._watcher.bury(self.store_id, previous)
+        self._in_doubt.decide(contents.last_commit_no)
+        self._watcher.forget_tombstones(self.store_id, previous)
         self._watcher.store_opened(self, contents)
         self.quarantined = {}
         self._note_quarantine(damaged)
@@ -199,7 +199,7 @@ class MessageBroker(FragmentHost):
         """Run a blocking call of the store in its thread, in order with the commits, however long it takes."""
         return self._call(call, ENDLESS_S)
 
-    def _call(self, call: Callable[[], T], patience_s: float | None) -> asyncio.Future[T]:
+    def _call(self, call: Callable[[], T], timeout_s: float | None) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self._loop.create_future()
 
         def done(result: T | None, error: BaseException | None) -> None:
@@ -210,7 +210,7 @@ class MessageBroker(FragmentHost):
             else:
                 future.set_result(result)  # type: ignore[arg-type]
 
-        self._writer.submit(call, done, patience_s)
+        self._writer.submit(call, done, timeout_s)
         return future
 
     def read(self, call: Callable[[], T], take: Callable[[T], None]) -> None:
@@ -228,10 +228,10 @@ class MessageBroker(FragmentHost):
 
         self._writer.submit(lambda: (call(), self.store.quarantined()), done)
 
-    async def use(self, call: Callable[[], T], patience_s: float | None = None) -> T:
+    async def use(self, call: Callable[[], T], timeout_s: float | None = None) -> T:
         """Run a call of the open store for somebody who waits; its failure ends this life as that of a commit does.
 
-        ``patience_s``: how long it may take; None for as long as a commit.
+        ``timeout_s``: how long it may take; None for as long as a commit.
 
         Raises:
             StoreUnavailable: The store failed on this, or was away already.
@@ -240,7 +240,7 @@ class MessageBroker(FragmentHost):
             raise self.unavailable()
         life = self._life
         try:
-            result, damaged = await self._call(lambda: (call(), self.store.quarantined()), patience_s)
+            result, damaged = await self._call(lambda: (call(), self.store.quarantined()), timeout_s)
         except StoreFailed as error:
             if life == self._life:
                 self._fail(error)
@@ -398,7 +398,7 @@ class MessageBroker(FragmentHost):
         if self.state != "open":
             return
         touched = self._committing
-        others = touched or self._tombstones or self._buried or self._freight
+        others = touched or self._tombstones or self._forgotten or self._piggyback
         if not (work or others) and self._counts.may_wait(self._changed):
             if self._pending or self._lines:
                 # All that was taken was refused, and took as long as a commit may.
@@ -417,10 +417,10 @@ class MessageBroker(FragmentHost):
                 if source.touched:
                     self._changed[fragment.fragment_key] = fragment
         self._carried, self._tombstones = self._tombstones, []
-        commit.tombstones += [stone for stone, _ in self._carried]
-        commit.buried += self._buried
-        self._buried = []
-        self._freight.load(commit)
+        commit.tombstones += [tombstone for tombstone, _ in self._carried]
+        commit.forgotten += self._forgotten
+        self._forgotten = []
+        self._piggyback.load(commit)
         self._counts.taken(self._changed)
         for watch in self.watches:
             watch(commit)
@@ -506,8 +506,8 @@ class MessageBroker(FragmentHost):
         self._committing = {}
         self.commits += 1
         self._took(self._loop.time() - self._started_s)
-        woken, removed = self._release(work, fragments)
-        self._freight.delivered(commit)
+        notified, removed = self._release(work, fragments)
+        self._piggyback.delivered(commit)
         kept, self._carried = self._carried, []
         # What was stored slowly may have run out of life by now: the next commit looks at that first.
         for fragment in fragments.values():
@@ -515,10 +515,10 @@ class MessageBroker(FragmentHost):
             self._alarm.note(fragment)
         # The store works on the next commit while the doors write the answers of this one.
         self._start()
-        for mailbox in woken:
+        for mailbox in notified:
             mailbox.wake()
-        for stone, refusal in kept:
-            refusal.settled(stone)
+        for tombstone, refusal in kept:
+            refusal.settled(tombstone)
         for taken in removed:
             taken.receiver.deliver(DeliveryBatch(taken.handle, bytes(8), 0, taken.slots, 0), taken.credit)
         self._show(fragments)
@@ -528,7 +528,7 @@ class MessageBroker(FragmentHost):
     ) -> tuple[list[Mailbox], list[TakeAndRemove]]:
         """Release the commands of a durable commit: the mailboxes to wake, and what receivers were waiting for."""
         now_ms = self._time.now_ms()
-        woken: dict[int, Mailbox] = {}
+        notified: dict[int, Mailbox] = {}
         removed: list[TakeAndRemove] = []
         for command in work:
             for member in command.members if isinstance(command, Group) else (command,):
@@ -537,8 +537,8 @@ class MessageBroker(FragmentHost):
                     removed.append(member)
             if command.reply is not None:
                 command.reply.ready.append(command)
-                woken[id(command.reply)] = command.reply
-        return list(woken.values()), removed
+                notified[id(command.reply)] = command.reply
+        return list(notified.values()), removed
 
     def _took(self, seconds: float) -> None:
         self.commit_seconds += seconds
@@ -549,13 +549,13 @@ class MessageBroker(FragmentHost):
     def _show(self, fragments: dict[object, Fragment]) -> None:
         """Offer what a commit made available, and note what is due when."""
         for fragment in fragments.values():
-            if fragment.fresh or fragment.woken or fragment.ended:
+            if fragment.fresh or fragment.notified or fragment.ended:
                 self._offer(fragment)
             self._pager.warm(fragment)
             self._alarm.note(fragment)
 
     def _offer(self, fragment: Fragment) -> None:
-        """Tell the lenders of messages that became available, and the holders of sessions."""
+        """Tell the credit schedulers of messages that became available, and the holders of sessions."""
         notify_holders_of(fragment)
         handle = fragment.handle
         assert isinstance(handle, FragmentHandle)
@@ -563,14 +563,14 @@ class MessageBroker(FragmentHost):
         fragment.fresh.clear()
         for key in fresh:
             part = handle.part(key[0])
-            lender = part.lenders.get(key)
-            if lender is not None:
-                lender.offer(part)
+            scheduler = part.schedulers.get(key)
+            if scheduler is not None:
+                scheduler.offer(part)
 
     # -- time ---------------------------------------------------------------------------------------------------
 
     def _tick(self, fragment: Fragment, now_ms: int) -> None:
-        if not self._is_resident(fragment):
+        if not self._is_hosted(fragment):
             return
         self._pending.extendleft(fragment.tick(now_ms))
         self._settle_down(fragment)
@@ -581,14 +581,14 @@ class MessageBroker(FragmentHost):
             self._changed[fragment.fragment_key] = fragment
         if self._pending or self._changed:
             self._schedule()
-        if fragment.fresh or fragment.woken or fragment.ended:
+        if fragment.fresh or fragment.notified or fragment.ended:
             self._offer(fragment)
         self._pager.warm(fragment)
         self._alarm.note(fragment)
 
     def follow_up(self, fragment: Fragment, commands: list[Command], *, missing: int = 0) -> None:
-        """What was read of a cold tail asks for these commands; ``missing``: the store could not give so many back."""
-        if not self._is_resident(fragment):
+        """What was read of a paged tail asks for these commands; ``missing``: the store could not give so many back."""
+        if not self._is_hosted(fragment):
             return
         self._pending.extend(commands)
         if missing:
@@ -629,7 +629,7 @@ class MessageBroker(FragmentHost):
         return await self._pager.peek(handle, source_no, sub_queue, first_count, limit, size, session_id)
 
     async def read_ahead(self, fragment: Fragment) -> None:
-        """Bring more of a fragment's cold tails into memory, if there is room.
+        """Bring more of a fragment's paged tails into memory, if there is room.
 
         Raises:
             StoreUnavailable: The store failed on this, or was away already.
@@ -652,15 +652,15 @@ class MessageBroker(FragmentHost):
         unavailable = self.unavailable()
         for command in work:
             if isinstance(command, AWAITED) and was_submitted:
-                self._undecided.keep(command, commit_no, unavailable)
+                self._in_doubt.keep(command, commit_no, unavailable)
             else:
-                self._refuse(command, unavailable, self._stones(command, commit_no, old))
+                self._refuse(command, unavailable, self._tombstones_of(command, commit_no, old))
         for command in pending:
             if isinstance(command, Run):
                 admission.note_left(command)
             self._refuse(command, unavailable, [])
         unkept, self._tombstones, self._carried = self._carried + self._tombstones, [], []
-        self._watcher.stones_unkept(unkept)
+        self._watcher.tombstones_lost(unkept)
         self._watcher.store_failed(self, error)
         life = self._life
         self._loop.call_later(REOPEN_FIRST_S, self._reopen, life, REOPEN_FIRST_S)
@@ -678,19 +678,19 @@ class MessageBroker(FragmentHost):
         self._changed, self._committing = {}, {}
         self._counts.taken(None)
         self._alarm.clear()
-        self._freight.lost(self.unavailable())
+        self._piggyback.lost(self.unavailable())
         self._quiet()
         for owner in owners:
             owner.lost()
 
-    def _refuse(self, command: Command, error: ServiceBusError, stones: list[Tombstone]) -> None:
+    def _refuse(self, command: Command, error: ServiceBusError, tombstones: list[Tombstone]) -> None:
         """Answer a command that this store cannot do; a run may find a place elsewhere."""
         if isinstance(command, Run):
-            self._watcher.run_lost(self, command, stones)
+            self._watcher.run_lost(self, command, tombstones)
         else:
             self._answer(command, error)
 
-    def _stones(self, run: Command, commit_no: int, old: dict[object, Fragment]) -> list[Tombstone]:
+    def _tombstones_of(self, run: Command, commit_no: int, old: dict[object, Fragment]) -> list[Tombstone]:
         """The tombstones of a run whose commit may or may not be on disk; none for what is no run of messages."""
         # The entity may have been deleted while its commit was under way: then nobody brings its messages back.
         fragment = old.get(run.handle)
@@ -706,14 +706,14 @@ class MessageBroker(FragmentHost):
             command.reply.ready.append(command)
             command.reply.wake()
 
-    def keep_tombstone(self, stone: Tombstone, refusal: LateRefusal) -> None:
+    def keep_tombstone(self, tombstone: Tombstone, refusal: LateRefusal) -> None:
         """Write a tombstone of another store with the next commit, and tell the refusal that waits for it."""
-        self._tombstones.append((stone, refusal))
+        self._tombstones.append((tombstone, refusal))
         self._schedule()
 
-    def bury(self, store_id: int, generation: int) -> None:
+    def forget_tombstones(self, store_id: int, generation: int) -> None:
         """Delete tombstones that have been acted upon, with the next commit."""
-        self._buried.append((store_id, generation))
+        self._forgotten.append((store_id, generation))
         self._schedule()
 
     def reopen_later(self, error: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""Reading the cold tail: ahead of need for receivers, and on demand for those who peek (design 3.9)."""
+"""Reading the paged tail: ahead of need for receivers, and on demand for those who peek (design 3.9)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from duobus.fragment import paged_tail as cold_tail
-from duobus.fragment import peek as browsing
+from duobus.fragment import peek as peek
 from duobus.fragment.fragment import WINDOW_BYTES, Fragment
 from duobus.fragment.message import MAIN, NEVER, QueuedMessage
 from duobus.fragment.paged_tail import TailPage
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from duobus.storage.writers import Writer
 
 
-# Bringing a cold tail into memory beside the commits, in columns (design 3.9, decision 0013).
+# Bringing a paged tail into memory beside the commits, in columns (design 3.9, decision 0013).
 #
 # A reader of its own, another thread where there are threads, reads ordinary messages while the store's writer commits,
 # verifies them and makes their slots: work for the time in which the loop waits for its clients. On the loop they are
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 # What is read out of order with the commits may be more than this side knows of, or less. So only counts below
 # ``Source.cold_end`` are asked for: they are durable, and released. And only what is not in memory is taken in. A cold
 # message leaves the store without having been in memory only when its own time to live ends, and those are not
-# ordinary: columns never have one. Everything else ends the convoy; what is behind it is read by row, in order with the
-# commits.
+# ordinary: columns never have one. Everything else ends the page loader; what is behind it is read by row, in order
+# with the commits.
 
 #: Messages of a part.
 PART: Final = 256
@@ -51,7 +51,7 @@ def read(store: MessagingStore, source_key: int, first_count: int, number: int) 
 
 
 class PageSource(Protocol):
-    """What a convoy needs of the pager.
+    """What a page loader needs of the pager.
 
     Attributes:
         reader: Runs the reading calls.
@@ -59,15 +59,15 @@ class PageSource(Protocol):
 
     reader: Writer
 
-    def arrived(self, convoy: PageLoader) -> None:
-        """Nothing of this convoy is on its way any more."""
+    def arrived(self, loader: PageLoader) -> None:
+        """Nothing of this page loader is on its way any more."""
 
 
 class PageLoader:
     """Pages of one source that follow each other without a pause.
 
     Args:
-        road: Whom to tell of its end.
+        page_source: Whom to tell of its end.
         broker: Whose store it is.
         fragment: Of this life.
         source: One of its sources; its ``is_paging`` is set.
@@ -81,19 +81,19 @@ class PageLoader:
         "_broker",
         "_is_taking",
         "_next_count",
+        "_page_source",
         "_read",
-        "_road",
         "_waiting",
         "fragment",
         "is_blocked",
         "source",
     )
 
-    def __init__(self, road: PageSource, broker: MessageBroker, fragment: Fragment, source: Source) -> None:
+    def __init__(self, page_source: PageSource, broker: MessageBroker, fragment: Fragment, source: Source) -> None:
         self.fragment = fragment
         self.source = source
         self.is_blocked = False
-        self._road = road
+        self._page_source = page_source
         self._broker = broker
         self._next_count = source.cold_first
         # Messages asked for and not here yet; what is here, and not taken in.
@@ -123,7 +123,7 @@ class PageLoader:
             return False
         self._asked = number
         call = partial(read, store, source.source_key, self._next_count, number)
-        self._road.reader.submit(call, self._arrived)
+        self._page_source.reader.submit(call, self._arrived)
         return True
 
     async def all_taken(self) -> None:
@@ -170,7 +170,7 @@ class PageLoader:
             self._is_taking = True
             asyncio.get_running_loop().call_soon(self._turn)
         elif not self._asked:
-            self._road.arrived(self)
+            self._page_source.arrived(self)
 
     def _take(self) -> None:
         is_needed = not self.source.sub_queues[MAIN].available()
@@ -186,14 +186,14 @@ class PageLoader:
 
 
 #: Payload bytes that all fragments of a store may keep in memory before new windows get short.
-RESIDENT_BYTES_MAX = 128 << 20
+MEMORY_BYTES_MAX = 128 << 20
 WINDOW_BYTES_SHORT = 1 << 20
 #: Rows read at once to dispose of expired messages, and for a peek.
 FETCH_ROWS, PEEK_ROWS = 1000, 250
 
 
 class Pager:
-    """Brings pages of cold tails into memory for one message broker.
+    """Brings pages of paged tails into memory for one message broker.
 
     Args:
         broker: Whose store it is.
@@ -203,16 +203,16 @@ class Pager:
         reader: See ``read_ahead.Road``.
     """
 
-    __slots__ = ("_broker", "_convoys", "reader")
+    __slots__ = ("_broker", "_loaders", "reader")
 
     def __init__(self, broker: MessageBroker, reader: Writer) -> None:
         self._broker = broker
         self.reader = reader
         # What is on its way, by source key.
-        self._convoys: dict[int, PageLoader] = {}
+        self._loaders: dict[int, PageLoader] = {}
 
     def warm(self, fragment: Fragment) -> None:
-        """Read what is about to be wanted of a fragment's cold tails, and what has to be disposed of there."""
+        """Read what is about to be wanted of a fragment's paged tails, and what has to be disposed of there."""
         for source in fragment.sources.values():
             if source.cold_number and not source.is_paging:
                 self._warm(fragment, source)
@@ -228,20 +228,20 @@ class Pager:
         if page is None:
             return
         source.is_paging = True
-        convoy = PageLoader(self, self._broker, fragment, source)
-        if not convoy.ask():
+        loader = PageLoader(self, self._broker, fragment, source)
+        if not loader.ask():
             self._read_rows(fragment, source)
         else:
-            self._convoys[source.source_key] = convoy
+            self._loaders[source.source_key] = loader
 
-    def arrived(self, convoy: PageLoader) -> None:
-        """See ``read_ahead.Road``: go on with rows, or with the next convoy when there is room."""
-        fragment, source = convoy.fragment, convoy.source
-        if self._convoys.get(source.source_key) is convoy:
-            del self._convoys[source.source_key]
-        if not convoy.is_current:
+    def arrived(self, loader: PageLoader) -> None:
+        """See ``read_ahead.Road``: go on with rows, or with the next page loader when there is room."""
+        fragment, source = loader.fragment, loader.source
+        if self._loaders.get(source.source_key) is loader:
+            del self._loaders[source.source_key]
+        if not loader.is_current:
             return
-        if convoy.is_blocked and source.cold_number:
+        if loader.is_blocked and source.cold_number:
             self._read_rows(fragment, source)
         else:
             source.is_paging = False
@@ -266,9 +266,9 @@ class Pager:
         """Read what ``warm`` reads, and return when it is there."""
         self.warm(fragment)
         for source in fragment.sources.values():
-            convoy = self._convoys.get(source.source_key)
-            if convoy is not None:
-                await convoy.all_taken()
+            loader = self._loaders.get(source.source_key)
+            if loader is not None:
+                await loader.all_taken()
         # Calls of a store are done in order, so whatever was asked of it before has come by then.
         await self._broker.use(lambda: None)
 
@@ -290,7 +290,7 @@ class Pager:
             source = fragment.sources[source_no]
             end = source.cold_first if sub_queue == MAIN and source.cold_number else NEVER
             if sought.first < end:
-                if browsing.peek(fragment, source_no, sought, end, broker.now_ms()) and end == NEVER:
+                if peek.peek(fragment, source_no, sought, end, broker.now_ms()) and end == NEVER:
                     break
                 # Others have their turn before the next stretch.
                 await asyncio.sleep(0)
@@ -301,7 +301,7 @@ class Pager:
             if not rows:
                 break
             if handle.fragment is fragment:
-                browsing.peek_rows(fragment, source_no, sought, rows, broker.now_ms())
+                peek.peek_rows(fragment, source_no, sought, rows, broker.now_ms())
         if sought.is_early:
             # Durable before visible: calls of a store are done in order, so this comes after the commit under way.
             await broker.use(lambda: None)
@@ -311,7 +311,7 @@ class Pager:
 def set_windows(fragments: Iterable[Fragment]) -> None:
     """Share the room for resident messages: large windows while there is room, small ones when there is not."""
     fragments = list(fragments)
-    resident = sum(source.resident_bytes for fragment in fragments for source in fragment.sources.values())
-    window = WINDOW_BYTES if resident < RESIDENT_BYTES_MAX else WINDOW_BYTES_SHORT
+    in_memory = sum(source.memory_bytes for fragment in fragments for source in fragment.sources.values())
+    window = WINDOW_BYTES if in_memory < MEMORY_BYTES_MAX else WINDOW_BYTES_SHORT
     for fragment in fragments:
         fragment.window_bytes = window

@@ -24,19 +24,19 @@ class LateRefusal:
     all stores are away neither can happen: then the sender is told, in time, that nobody knows.
     """
 
-    __slots__ = ("_error", "_is_given", "_run", "_stones")
+    __slots__ = ("_error", "_is_given", "_run", "_tombstones_of")
 
-    def __init__(self, run: Run, stones: list[Tombstone], error: ServiceBusError) -> None:
+    def __init__(self, run: Run, tombstones: list[Tombstone], error: ServiceBusError) -> None:
         self._run = run
-        self._stones = list(stones)
+        self._tombstones_of = list(tombstones)
         self._error = error
         self._is_given = False
 
-    def settled(self, stone: Tombstone) -> None:
+    def settled(self, tombstone: Tombstone) -> None:
         """One of the tombstones has done its work, or is kept."""
-        if stone in self._stones:
-            self._stones.remove(stone)
-            if not self._stones:
+        if tombstone in self._tombstones_of:
+            self._tombstones_of.remove(tombstone)
+            if not self._tombstones_of:
                 self.give()
 
     def give(self) -> None:
@@ -69,7 +69,7 @@ class StoreWatcher(Protocol):
     def store_failed(self, broker: MessageBroker, error: BaseException) -> None:
         """The store failed; its fragments are away."""
 
-    def run_lost(self, broker: MessageBroker, run: Run, stones: list[Tombstone]) -> None:
+    def run_lost(self, broker: MessageBroker, run: Run, tombstones: list[Tombstone]) -> None:
         """A run was not stored (no tombstones) or nobody knows: find it another place, or answer it."""
 
     def messages_missing(self, broker: MessageBroker, fragment: Fragment, number: int) -> None:
@@ -78,13 +78,13 @@ class StoreWatcher(Protocol):
     def messages_quarantined(self, broker: MessageBroker, found: list[tuple[Fragment | None, int, str]]) -> None:
         """Reading has found messages damaged: the fragment, if it is there, the count, and what is wrong."""
 
-    def stones_unkept(self, stones: list[tuple[Tombstone, LateRefusal]]) -> None:
+    def tombstones_lost(self, tombstones: list[tuple[Tombstone, LateRefusal]]) -> None:
         """The store that was to keep these tombstones failed: find them another."""
 
     def tombstones_of(self, store_id: int, generation: int) -> list[Tombstone]:
         """Runs of that store that were sent elsewhere since it was opened as ``generation``."""
 
-    def bury(self, store_id: int, generation: int) -> None:
+    def forget_tombstones(self, store_id: int, generation: int) -> None:
         """Tombstones of that store up to that generation have been acted upon."""
 
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE = 2000
 #: Blocks of message ids, each of which holds those of one run.
 BLOCKS_AT_ONCE = 200
-#: Rows of a ledger, each of which tells of one run that came from another store.
-LEDGER_ROWS_AT_ONCE = 500
+#: Rows of a record of accepted numbers, each of which tells of one run that came from another store.
+DEDUP_ROWS_AT_ONCE = 500
 #: The same for states of sessions, of which each may have 256 KiB.
 STATES_AT_ONCE = 100
 
@@ -164,8 +164,8 @@ async def _recover_history(broker: MessageBroker, fragment: Fragment, row: Sourc
 
 async def _recover_forward_dedup(broker: MessageBroker, fragment: Fragment, row: SourceRow) -> None:
     first = 1
-    while rows := await broker.call(partial(broker.store.scan, row.source_key, TAKEN, first, LEDGER_ROWS_AT_ONCE)):
-        fragment.sources[row.source_no].ledger.recover(rows)
+    while rows := await broker.call(partial(broker.store.scan, row.source_key, TAKEN, first, DEDUP_ROWS_AT_ONCE)):
+        fragment.sources[row.source_no].dedup.recover(rows)
         first = rows[-1].count + 1
 
 
@@ -181,13 +181,15 @@ async def _recover_state(broker: MessageBroker, fragment: Fragment, row: SourceR
         first = rows[-1].count + 1
 
 
-async def counters_without(broker: MessageBroker, contents: StoreContents, stones: list[Tombstone]) -> dict[int, bytes]:
+async def counters_without(
+    broker: MessageBroker, contents: StoreContents, tombstones: list[Tombstone]
+) -> dict[int, bytes]:
     """What sources count without the runs that are about to be deleted, by source key.
 
     It is written with the deletion. Kept in memory alone it would be forgotten by a crash before the next commit, and
     the messages of those runs would be counted, and reported as missing, by every life after that (I32).
     """
-    deleted = await _load_runs(broker, stones)
+    deleted = await _load_runs(broker, tombstones)
     counters: dict[int, bytes] = {}
     for row in contents.sources:
         if row.source_key in deleted:
@@ -200,14 +202,14 @@ async def counters_without(broker: MessageBroker, contents: StoreContents, stone
     return counters
 
 
-async def _load_runs(broker: MessageBroker, stones: list[Tombstone]) -> dict[int, list[StoredMessage]]:
+async def _load_runs(broker: MessageBroker, tombstones: list[Tombstone]) -> dict[int, list[StoredMessage]]:
     """The messages of runs, by source key."""
     found: dict[int, list[StoredMessage]] = {}
-    for stone in stones:
-        first = stone.first_count
-        while first <= stone.last_count:
-            number = stone.last_count - first + 1
-            rows = await broker.call(partial(broker.store.load, stone.source_key, first, number))
-            found.setdefault(stone.source_key, []).extend(row for row in rows if row.count <= stone.last_count)
-            first = stone.last_count + 1 if is_end(rows, number) else rows[-1].count + 1
+    for tombstone in tombstones:
+        first = tombstone.first_count
+        while first <= tombstone.last_count:
+            number = tombstone.last_count - first + 1
+            rows = await broker.call(partial(broker.store.load, tombstone.source_key, first, number))
+            found.setdefault(tombstone.source_key, []).extend(row for row in rows if row.count <= tombstone.last_count)
+            first = tombstone.last_count + 1 if is_end(rows, number) else rows[-1].count + 1
     return found

@@ -39,7 +39,7 @@ from duobus.cluster.shards import sharded_queue_of
 from duobus.errors import (
     EntityAlreadyExists,
     QuotaExceeded,
-    RowsInTheWay,
+    RowsExist,
     ServerBusy,
     ServiceBusError,
     StoreFailed,
@@ -175,8 +175,8 @@ class ScaleUnit:
                 broker.reopen_later(error)
                 continue
             opened[store_id] = found
-            for stone in found.tombstones:
-                self._tombstones.setdefault(stone.store_id, []).append(stone)
+            for tombstone in found.tombstones:
+                self._tombstones.setdefault(tombstone.store_id, []).append(tombstone)
         recorded_ms = max((found.broker_ms for found in opened.values()), default=0)
         for store_id in opened:
             # Before anything asks for the time: the clock may be wrong.
@@ -255,7 +255,7 @@ class ScaleUnit:
             made = self.make_queue(row)
             try:
                 await create_fragments(plans_of(made))
-            except RowsInTheWay:
+            except RowsExist:
                 # To undo it would delete what is another's: the intent stays, and holds the name.
                 raise
             except (StoreFailed, ServiceBusError) as error:
@@ -472,7 +472,7 @@ class ScaleUnit:
                 for store_id in {slot.store_id for slot in row.slots}:
                     await self.brokers[store_id].drop_entity(row.entity_id)
                 self.catalog.finish_delete(row.entity_id)
-        except (StoreFailed, StoreUnavailable, RowsInTheWay) as error:
+        except (StoreFailed, StoreUnavailable, RowsExist) as error:
             # A store is away: the intent stays in the catalog for the next start.
             self.store_events(0, "unfinished", f"{row.state} of '{row.path}': {error}")
 
@@ -524,12 +524,12 @@ class ScaleUnit:
         for entity in unfinished:
             self._clear_beside(entity, f"{entity.kind} '{entity.path}' had been deleted when a store failed")
         homeless, self._homeless = self._homeless, []
-        for stone, refusal in homeless:
-            if stone.store_id == broker.store_id:
+        for tombstone, refusal in homeless:
+            if tombstone.store_id == broker.store_id:
                 # Recovered without the run.
-                refusal.settled(stone)
+                refusal.settled(tombstone)
             else:
-                broker.keep_tombstone(stone, refusal)
+                broker.keep_tombstone(tombstone, refusal)
 
     def _note_generation(self, broker: MessageBroker) -> None:
         """The store's new generation is durable; from now on an older copy of it is known."""
@@ -568,11 +568,11 @@ class ScaleUnit:
                     return f"'{space.name}/{queue.path}'"
         return f"entity {entity_id}"
 
-    def run_lost(self, broker: MessageBroker, run: Run, stones: list[Tombstone]) -> None:
+    def run_lost(self, broker: MessageBroker, run: Run, tombstones: list[Tombstone]) -> None:
         """Send a keyless run elsewhere; answer a keyed one with its definite, retriable error (I28)."""
-        for stone in stones:
-            self._tombstones.setdefault(stone.store_id, []).append(stone)
-        stones = run.tombstones + stones
+        for tombstone in tombstones:
+            self._tombstones.setdefault(tombstone.store_id, []).append(tombstone)
+        tombstones = run.tombstones + tombstones
         error: ServiceBusError = run.handle.home.unavailable(broker)
         loop = asyncio.get_running_loop()
         since_s = run.since_s if isinstance(run, Rerun) else loop.time()
@@ -583,36 +583,36 @@ class ScaleUnit:
             except StoreUnavailable as none_left:
                 error = none_left
             else:
-                handle.broker.submit(Rerun(run, handle, stones, since_s))
+                handle.broker.submit(Rerun(run, handle, tombstones, since_s))
                 return
-        refusal = LateRefusal(run, stones, error)
-        if stones:
-            self.stones_unkept([(stone, refusal) for stone in stones])
+        refusal = LateRefusal(run, tombstones, error)
+        if tombstones:
+            self.tombstones_lost([(tombstone, refusal) for tombstone in tombstones])
             loop.call_later(REFUSAL_S, refusal.give_up)
         else:
             refusal.give()
 
-    def stones_unkept(self, stones: list[tuple[Tombstone, LateRefusal]]) -> None:
+    def tombstones_lost(self, tombstones: list[tuple[Tombstone, LateRefusal]]) -> None:
         """A refused run must not appear later (I38), not even after a crash: another store is to remember that."""
-        for stone, refusal in stones:
+        for tombstone, refusal in tombstones:
             for broker in self.brokers.values():
-                if broker.state == "open" and broker.store_id != stone.store_id:
-                    broker.keep_tombstone(stone, refusal)
+                if broker.state == "open" and broker.store_id != tombstone.store_id:
+                    broker.keep_tombstone(tombstone, refusal)
                     break
             else:
-                self._homeless.append((stone, refusal))
+                self._homeless.append((tombstone, refusal))
 
     def tombstones_of(self, store_id: int, generation: int) -> list[Tombstone]:
         """Those of exactly this life of the store; a later life has acted upon earlier ones already."""
-        return [stone for stone in self._tombstones.get(store_id, []) if stone.generation == generation]
+        return [tombstone for tombstone in self._tombstones.get(store_id, []) if tombstone.generation == generation]
 
-    def bury(self, store_id: int, generation: int) -> None:
+    def forget_tombstones(self, store_id: int, generation: int) -> None:
         """Forget tombstones of that life and earlier ones, here and in the stores that hold them."""
-        stones = self._tombstones.pop(store_id, [])
-        if stones:
+        tombstones = self._tombstones.pop(store_id, [])
+        if tombstones:
             for broker in self.brokers.values():
                 if broker.store_id != store_id and broker.state == "open":
-                    broker.bury(store_id, generation)
+                    broker.forget_tombstones(store_id, generation)
 
 
 #: Fragments that one line of the log, or one refusal, names.

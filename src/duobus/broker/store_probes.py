@@ -29,18 +29,18 @@ class StoreProbes:
         brokers: Its message brokers; they may come and go.
     """
 
-    __slots__ = ("_brokers", "_timer", "_under_way")
+    __slots__ = ("_brokers", "_pending", "_timer")
 
     def __init__(self, brokers: Mapping[int, MessageBroker]) -> None:
         self._brokers = brokers
         self._timer: asyncio.TimerHandle | None = None
-        self._under_way: set[asyncio.Future[Any]] = set()
+        self._pending: set[asyncio.Future[Any]] = set()
 
     async def look(self) -> None:
         """Return when the state of each store is no older than FRESH_S, or has not changed for ANSWER_S."""
         self._probe(FRESH_S)
-        if self._under_way:
-            await asyncio.wait(set(self._under_way), timeout=ANSWER_S)
+        if self._pending:
+            await asyncio.wait(set(self._pending), timeout=ANSWER_S)
 
     def begin(self) -> None:
         """Probe idle stores from now on."""
@@ -61,11 +61,11 @@ class StoreProbes:
         for broker in list(self._brokers.values()):
             probe = broker.probe(idle_s)
             if probe is not None:
-                self._under_way.add(probe)
+                self._pending.add(probe)
                 probe.add_done_callback(self._ended)
 
     def _ended(self, probe: asyncio.Future[Any]) -> None:
-        self._under_way.discard(probe)
+        self._pending.discard(probe)
         if not probe.cancelled():
             # What became of it is seen where everything of this store is.
             probe.exception()

@@ -25,10 +25,10 @@ class Directory:
 
     Attributes:
         contents: What it held.
-        spreads: Namespace and lower-case path to each queue that is spread.
+        sharded: Namespace and lower-case path to each sharded queue.
     """
 
-    __slots__ = ("_by_id", "_stores", "contents", "spreads")
+    __slots__ = ("_by_id", "_stores", "contents", "sharded")
 
     def __init__(self, contents: CatalogContents) -> None:
         self.contents = contents
@@ -37,7 +37,7 @@ class Directory:
             for row in contents.entities
             if row.slots and row.state != DELETING
         }
-        self.spreads: dict[tuple[str, str], ShardedQueueMap] = find_sharded_queues(contents.entities)
+        self.sharded: dict[tuple[str, str], ShardedQueueMap] = find_sharded_queues(contents.entities)
         self._by_id = {row.entity_id: (row.slots[0].store_id, row.namespace) for row in contents.entities if row.slots}
 
     def store_of_id(self, entity_id: int) -> int | None:

@@ -177,7 +177,7 @@ class StoreLeases:
             held.is_closed = True
             self.wants_soon = True
 
-    def lapsed(self, now_ms: int) -> list[int]:
+    def is_expired(self, now_ms: int) -> list[int]:
         """Stores whose leases are over because the table was not reached: to be dropped at once. Tells of each once."""
         over = [store_id for store_id, held in self._held.items() if now_ms >= held.ends_ms]
         for store_id in over:

@@ -53,7 +53,7 @@ class ClusterNode:
         node_id: Its name among them.
         ownership: Its leases.
         context: For TLS connections to the others, or None.
-        passed_links, passed_messages: What it has passed on to others.
+        proxied_links, proxied_messages: What it has passed on to others.
         failovers: Stores that it has lost without having given them back.
 
     Args:
@@ -82,8 +82,8 @@ class ClusterNode:
         self.node_id = me.node_id
         self.ownership = StoreLeases(me)
         self.context = context
-        self.passed_links = 0
-        self.passed_messages = 0
+        self.proxied_links = 0
+        self.proxied_messages = 0
         self.failovers = 0
         self.beats_missed = 0
         self._unit = unit
@@ -184,7 +184,7 @@ class ClusterNode:
     def _watch(self) -> None:
         """Drop what has lapsed; the time of leases stops their use anyway, this ends their links."""
         if not self._is_over:
-            self._drop(self.ownership.lapsed(self._clock.monotonic_ms()))
+            self._drop(self.ownership.is_expired(self._clock.monotonic_ms()))
             self._lapsing = self._loop.call_later(_LAPSE_S, self._watch)
 
     # -- stores -------------------------------------------------------------------------------------------------
@@ -259,36 +259,36 @@ class ClusterNode:
         if not task.cancelled() and task.exception() is not None:
             self._log.error("a task of the cluster failed", error=repr(task.exception()))
 
-    # -- whereabouts --------------------------------------------------------------------------------------------
+    # -- owner directory --------------------------------------------------------------------------------------------
 
     def where(self, namespace: str, key: str) -> str:
         """See passing.Whereabouts."""
         home = self._unit.namespaces.get(namespace.lower())
         if home is not None and home.is_taken(key):
             return HERE
-        if (namespace.lower(), key) in self._unit.directory.spreads:
+        if (namespace.lower(), key) in self._unit.directory.sharded:
             return MOVING
         store_id = self._unit.directory.store_of(namespace, key)
         return UNKNOWN if store_id is None else self.owner_of(store_id)
 
-    def spread_of(self, namespace: str, key: str) -> ShardedQueueMap | None:
+    def sharded_queue_of(self, namespace: str, key: str) -> ShardedQueueMap | None:
         """See passing.Whereabouts."""
-        return self._unit.directory.spreads.get((namespace.lower(), key))
+        return self._unit.directory.sharded.get((namespace.lower(), key))
 
     @property
-    def own_http_door(self) -> str:
+    def own_http_address(self) -> str:
         """See rest.passing.HttpWhereabouts."""
         return self.ownership.me.http_address
 
-    def http_door_at(self, store_id: int) -> str:
+    def http_address_at(self, store_id: int) -> str:
         """See rest.passing.HttpWhereabouts."""
-        door = self._http_door(store_id)
-        return self.ownership.me.http_address if door is None else door
+        address = self._http_address(store_id)
+        return self.ownership.me.http_address if address is None else address
 
-    def door_of(self, store_id: int) -> str:
+    def address_of(self, store_id: int) -> str:
         """See passing.Whereabouts; this server's own door for what is here."""
-        door = self.owner_of(store_id)
-        return self.ownership.me.address if door == HERE else door
+        address = self.owner_of(store_id)
+        return self.ownership.me.address if address == HERE else address
 
     def owner_of(self, store_id: int, *, of_http: bool = False) -> str:
         """HERE, MOVING, or where the door of the server is that has a store."""
@@ -299,7 +299,7 @@ class ClusterNode:
             return MOVING
         return owner.http_address if of_http else owner.address
 
-    def http_door_of(self, namespace: str, lower: tuple[str, ...], *, may_be_new: bool) -> str | None:
+    def http_address_of(self, namespace: str, lower: tuple[str, ...], *, may_be_new: bool) -> str | None:
         """See rest.passing.HttpWhereabouts; ``?`` when nothing is known of any part of the path."""
         home = self._unit.namespaces.get(namespace.lower())
         for length in range(len(lower), 0, -1):
@@ -308,9 +308,9 @@ class ClusterNode:
                 return None
             store_id = self._unit.directory.store_of(namespace, key)
             if store_id is not None:
-                return self._http_door(store_id)
+                return self._http_address(store_id)
         store_id = self._unit.directory.store_for_new(namespace, "/".join(lower)) if may_be_new else None
-        return "?" if store_id is None else self._http_door(store_id)
+        return "?" if store_id is None else self._http_address(store_id)
 
     def listed(self, namespace: str, kind: str) -> Sequence[Listed]:
         """See rest.passing.HttpWhereabouts."""
@@ -326,17 +326,19 @@ class ClusterNode:
             # Shares are no entities to clients.
             and sharded_queue_of(row.path) is None
         ]
-        doors = {store_id: self._http_door(store_id) for _, store_id in found}
-        spread = [
+        addresses = {store_id: self._http_address(store_id) for _, store_id in found}
+        sharded = [
             Listed(one.row.path, own, is_everywhere=True)
-            for (name, _), one in directory.spreads.items()
+            for (name, _), one in directory.sharded.items()
             if kind == QUEUE and name == namespace.lower()
         ]
-        return [Listed(path, own if (door := doors[store_id]) is None else door) for path, store_id in found] + spread
+        return [
+            Listed(path, own if (address := addresses[store_id]) is None else address) for path, store_id in found
+        ] + sharded
 
-    def _http_door(self, store_id: int) -> str | None:
-        door = self.owner_of(store_id, of_http=True)
-        return {HERE: None, MOVING: ""}.get(door, door)
+    def _http_address(self, store_id: int) -> str | None:
+        address = self.owner_of(store_id, of_http=True)
+        return {HERE: None, MOVING: ""}.get(address, address)
 
     def numbers(self) -> Iterable[tuple[str, float]]:
         """See passing.Whereabouts."""
@@ -344,11 +346,11 @@ class ClusterNode:
         yield "duobus_cluster_stores_owned", len(self._open)
         yield "duobus_cluster_stores_lost", self.failovers
         yield "duobus_cluster_beats_missed", self.beats_missed
-        yield "duobus_cluster_passed_links", self.passed_links
-        yield "duobus_cluster_passed_messages", self.passed_messages
+        yield "duobus_cluster_passed_links", self.proxied_links
+        yield "duobus_cluster_passed_messages", self.proxied_messages
 
     @property
-    def is_joined(self) -> bool:
+    def is_member(self) -> bool:
         """Whether the others count this server among them, as far as it knows."""
         return self.node_id in self.ownership.nodes and self._is_beating
 

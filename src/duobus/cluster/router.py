@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from duobus.amqp import Transfers
     from duobus.gateway.amqp.peer import Peer
 
-#: In the properties of open: a connection that another server has made for a client. Its links are passed on no more.
-PASSED: Final = "com.duobus:passed-by"
+#: In the properties of open: a connection that another server has made for a client. Its links are proxied no more.
+PROXIED: Final = "com.duobus:passed-by"
 #: Tokens that are kept to be shown to owners: those put last.
 TOKENS_MAX: Final = 100
 #: How long a server may take to accept a connection, in seconds.
@@ -74,21 +74,21 @@ class OwnerDirectory(Protocol):
     Attributes:
         node_id: This server's name among the others.
         context: For TLS connections to others, or None for plain ones.
-        passed_links, passed_messages: Counted, for the metrics.
+        proxied_links, proxied_messages: Counted, for the metrics.
     """
 
     node_id: str
     context: SSLContext | None
-    passed_links: int
-    passed_messages: int
+    proxied_links: int
+    proxied_messages: int
 
     def where(self, namespace: str, key: str) -> str:
         """HERE, MOVING, UNKNOWN, or the address ``host:port`` of the server that has the entity."""
 
-    def spread_of(self, namespace: str, key: str) -> ShardedQueueMap | None:
-        """A queue that is spread over several stores, or None."""
+    def sharded_queue_of(self, namespace: str, key: str) -> ShardedQueueMap | None:
+        """A sharded queue over several stores, or None."""
 
-    def door_of(self, store_id: int) -> str:
+    def address_of(self, store_id: int) -> str:
         """MOVING, or the address ``host:port`` of the server that has a store, this one too."""
 
     def numbers(self) -> Iterable[tuple[str, float]]:
@@ -101,7 +101,7 @@ class OwnerDirectory(Protocol):
 class LocalRouter:
     """What a connection has at other servers where there are none: nothing. See Passing for the methods."""
 
-    is_passed = False
+    is_proxied = False
     has_others = False
 
     def coordinate(self, start: Callable[[], None]) -> None:  # noqa: D102
@@ -110,7 +110,7 @@ class LocalRouter:
     def coordinated(self) -> None:  # noqa: D102
         return
 
-    def send_via(self, link: Link, event: Transfers, passed: ProxiedLink | None = None) -> bool:  # noqa: D102
+    def send_via(self, link: Link, event: Transfers, proxied: ProxiedLink | None = None) -> bool:  # noqa: D102
         return False
 
     def named(self, first: int, last: int) -> int:  # noqa: D102
@@ -157,22 +157,22 @@ class ClusterRouter(LocalRouter):
     """What one connection of a client has at other servers.
 
     Attributes:
-        is_passed: It is itself one that another server has made.
+        is_proxied: It is itself one that another server has made.
         has_others: Other servers may have created entities that this one has not heard of yet.
         tokens: Audience to token, as the client has put them.
     """
 
-    def __init__(self, peer: Peer, whereabouts: OwnerDirectory) -> None:
-        self.is_passed = False
+    def __init__(self, peer: Peer, owners: OwnerDirectory) -> None:
+        self.is_proxied = False
         self.has_others = True
         self.tokens: dict[str, str] = {}
         self._peer = peer
-        self._whereabouts = whereabouts
+        self._owners = owners
         self._hostname: str | None = None
         self._login: tuple[str, str] | None = None
         self._upstreams: dict[str, UpstreamConnection] = {}
         # A dict, for simulations must do the same every time.
-        self._spreads: dict[ShardedLink, None] = {}
+        self._sharded_links: dict[ShardedLink, None] = {}
         self._nodes: dict[tuple[str, ...], ShardedManagementNode] = {}
         # Links of the client, and those beside them on which its transactions send.
         self._vias: dict[Link, RemoteViaLink] = {}
@@ -186,9 +186,9 @@ class ClusterRouter(LocalRouter):
     def opened(self, event: OpenReceived) -> None:
         """The client has opened its connection."""
         self._hostname = event.hostname
-        self.is_passed = any(str(key) == PASSED for key in event.properties)
-        self.has_others = not self.is_passed
-        if self.is_passed:
+        self.is_proxied = any(str(key) == PROXIED for key in event.properties)
+        self.has_others = not self.is_proxied
+        if self.is_proxied:
             self._peer.engine.settings.idle_time_out_ms = IDLE_MS
 
     def logged_in(self, name: str, key: str) -> None:
@@ -214,14 +214,14 @@ class ClusterRouter(LocalRouter):
         """
         namespace = self._peer.namespace or ""
         return (
-            self.is_passed
-            or self._whereabouts.spread_of(namespace, address.key) is not None
-            or self._whereabouts.where(namespace, address.key) not in (HERE, UNKNOWN)
+            self.is_proxied
+            or self._owners.sharded_queue_of(namespace, address.key) is not None
+            or self._owners.where(namespace, address.key) not in (HERE, UNKNOWN)
         )
 
     async def learn(self) -> None:
         """Look for entities that others have created meanwhile."""
-        await self._whereabouts.look_again()
+        await self._owners.look_again()
 
     def concerns(self, link: Link, address: Address, again: Callable[[], None], *, is_last: bool) -> bool:
         """Whether a link is answered by somebody else, or later by ``again``; ``is_last``: it is not asked again.
@@ -231,11 +231,11 @@ class ClusterRouter(LocalRouter):
             Unauthorized: The client has no right there.
         """
         peer = self._peer
-        spread = None if self.is_passed else self._whereabouts.spread_of(peer.namespace or "", address.key)
-        where = UNKNOWN if spread else self._whereabouts.where(peer.namespace or "", address.key)
-        if where == UNKNOWN and is_last and not spread:
+        sharded = None if self.is_proxied else self._owners.sharded_queue_of(peer.namespace or "", address.key)
+        where = UNKNOWN if sharded else self._owners.where(peer.namespace or "", address.key)
+        if where == UNKNOWN and is_last and not sharded:
             return False
-        if self.is_passed and link.remote is not None and is_via_session(link.remote):
+        if self.is_proxied and link.remote is not None and is_via_session(link.remote):
             # It is not this entity's: see attaching.
             return False
         if self._needs_via(link, address, where):
@@ -248,27 +248,27 @@ class ClusterRouter(LocalRouter):
                 "Unauthorized access. A claim (Send, Listen or Manage) is required to perform this operation. "
                 f"Resource: 'sb://{peer.namespace}/{address.path}'. Put a token that has one."
             )
-        if spread is not None:
-            self._spread(link, address, spread)
+        if sharded is not None:
+            self._route_sharded(link, address, sharded)
             return True
         if where == UNKNOWN:
             # It may have been created a moment ago, by another server.
             peer.spawn(self._look_again(link, again), 0)
             return True
-        if where == MOVING or self.is_passed:
+        if where == MOVING or self.is_proxied:
             raise DetachForced(f"'{address.path}' moves to another server. Attach again.")
         upstream = self.upstream(where)
         if link.is_sender and not address.is_management:
             demand_same(peer, link.session, address.path, upstream)
-        passed = ProxiedLink(peer, link, address.segments(), self._whereabouts)
-        passed.is_entity = not address.is_management
-        peer.add_endpoint(link, passed)
-        upstream.attach(passed)
+        proxied = ProxiedLink(peer, link, address.segments(), self._owners)
+        proxied.is_entity = not address.is_management
+        peer.add_endpoint(link, proxied)
+        upstream.attach(proxied)
         return True
 
     def _needs_via(self, link: Link, address: Address, where: str) -> bool:
         """Whether transactions send on a link by way of an entity of another server, and have no link there yet."""
-        if link.is_sender or address.is_management or self.is_passed or link in self._vias:
+        if link.is_sender or address.is_management or self.is_proxied or link in self._vias:
             return False
         first = first_of(self._peer, link.session)
         if not isinstance(first, ProxiedLink) or where in (MOVING, UNKNOWN):
@@ -277,42 +277,42 @@ class ClusterRouter(LocalRouter):
 
     def _make_via(self, link: Link, address: Address, again: Callable[[], None]) -> None:
         first = first_of(self._peer, link.session)
-        via = self._vias[link] = RemoteViaLink(self._peer, link, address.path, self._whereabouts, again)
+        via = self._vias[link] = RemoteViaLink(self._peer, link, address.path, self._owners, again)
         first.attach_beside(via)
 
-    def send_via(self, link: Link, event: Transfers, passed: ProxiedLink | None = None) -> bool:
+    def send_via(self, link: Link, event: Transfers, proxied: ProxiedLink | None = None) -> bool:
         """Have a transaction send something by way of its session's first entity; False when that is the link's own.
 
-        ``passed``: the link, if another server answers it.
+        ``proxied``: the link, if another server answers it.
         """
         via = self._vias.get(link)
         if via is not None:
             via.take(event)
             return True
-        queue = None if passed is None else via_entity(self._peer, link.session)
-        if queue is None or passed is None:
+        queue = None if proxied is None else via_entity(self._peer, link.session)
+        if queue is None or proxied is None:
             return False
-        BorrowedViaLink(self._peer, link, queue, passed.segments, passed.path).take(event)
+        BorrowedViaLink(self._peer, link, queue, proxied.segments, proxied.path).take(event)
         return True
 
-    def _spread(self, link: Link, address: Address, spread: ShardedQueueMap) -> None:
-        """Answer a link on a queue that is spread, together with the owners of its shares."""
+    def _route_sharded(self, link: Link, address: Address, sharded: ShardedQueueMap) -> None:
+        """Answer a link on a sharded queue, together with the owners of its shares."""
         if address.is_management:
             node = self._nodes.get(address.segments())
             if node is None:
-                node = ShardedManagementNode(self._peer, address, spread, self._whereabouts, self.upstream)
+                node = ShardedManagementNode(self._peer, address, sharded, self._owners, self.upstream)
                 self._nodes[address.segments()] = node
             node.serve(link, address.segments())
             return
         demand_ordinary(link)
         made: type[ShardedLink] = ShardedReceiver if link.is_sender else ShardedSender
-        whole = made(self._peer, link, address, spread, self._whereabouts, self.upstream)
+        whole = made(self._peer, link, address, sharded, self._owners, self.upstream)
         self._peer.add_endpoint(link, whole)
-        self._spreads[whole] = None
+        self._sharded_links[whole] = None
         whole.start()
 
     async def _look_again(self, link: Link, again: Callable[[], None]) -> None:
-        await self._whereabouts.look_again()
+        await self._owners.look_again()
         if not self._peer.is_gone and link.remote is not None:
             again()
             self._peer.write_soon()
@@ -336,16 +336,16 @@ class ClusterRouter(LocalRouter):
             idle_time_out_ms=IDLE_MS,
             mechanisms=(mechanism,),
             sasl_response=response,
-            properties={PASSED: self._whereabouts.node_id},
+            properties={PROXIED: self._owners.node_id},
         )
 
     async def _connect(self, upstream: UpstreamConnection, address: str) -> None:
         host, _, port = address.rpartition(":")
-        context = self._whereabouts.context
+        context = self._owners.context
         name = host if context else None
         try:
             async with asyncio.timeout(CONNECT_S):
-                await self._peer.door.loop.create_connection(
+                await self._peer.server.loop.create_connection(
                     lambda: upstream,
                     host.strip("[]"),
                     int(port),
@@ -410,10 +410,10 @@ class ClusterRouter(LocalRouter):
 
     def tick(self, monotonic_ms: int) -> None:
         """Heartbeats."""
-        for whole in list(self._spreads):
+        for whole in list(self._sharded_links):
             whole.tick(monotonic_ms)
             if whole.is_over:
-                self._spreads.pop(whole, None)
+                self._sharded_links.pop(whole, None)
         for address, upstream in list(self._upstreams.items()):
             upstream.tick(monotonic_ms)
             if upstream.is_gone:
@@ -422,7 +422,7 @@ class ClusterRouter(LocalRouter):
             self._vias.pop(link).end()
 
     def node_links(self) -> list[ProxiedLink]:
-        """Links with owners that are no endpoints: of management nodes of queues that are spread, and beside others."""
+        """Links with owners that are no endpoints: of management nodes of sharded queues, and beside others."""
         return [link for node in self._nodes.values() for link in node.parts()] + list(self._vias.values())
 
     def close(self) -> None:
@@ -431,6 +431,6 @@ class ClusterRouter(LocalRouter):
             upstream.abort()
         self._upstreams.clear()
         self._nodes.clear()
-        self._spreads.clear()
+        self._sharded_links.clear()
         self._vias.clear()
         self.tokens.clear()

@@ -83,8 +83,8 @@ class ClusteredScaleUnit(ScaleUnit):
     Attributes:
         directory: Where all entities are.
         adopted: Stores that are served here, with everything in them.
-        courier, intake: What is forwarded to entities of other servers, and from these.
-        spreading: Queues that are spread over all stores.
+        remote, receiver: What is forwarded to entities of other servers, and from these.
+        sharded_entities: Queues that are spread over all stores.
     """
 
     def __init__(
@@ -100,10 +100,10 @@ class ClusteredScaleUnit(ScaleUnit):
         # Called whenever the catalog was read anew, at once.
         self.seen: Callable[[Directory], None] = lambda directory: None
         self.adopted: set[int] = set()
-        self.intake = ForwardReceiver(self)
-        self.courier = RemoteForwarder(self)
-        self.forwarding.abroad = self.courier
-        self.spreading = ShardedQueues(self)
+        self.receiver = ForwardReceiver(self)
+        self.remote = RemoteForwarder(self)
+        self.forwarding.remote_entities = self.remote
+        self.sharded_entities = ShardedQueues(self)
         self._time = time
         self._adopting = asyncio.Lock()
 
@@ -115,12 +115,12 @@ class ClusteredScaleUnit(ScaleUnit):
         """See ScaleUnit; others have entities of it, too."""
         home = super().namespace(name)
         home.is_shared = True
-        home.abroad = self.courier
+        home.remote_entities = self.remote
         return home
 
     async def stop(self) -> None:
         """See ScaleUnit."""
-        self.courier.stop()
+        self.remote.stop()
         await super().stop()
 
     # -- coming and going ---------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class ClusteredScaleUnit(ScaleUnit):
             if self.brokers.get(broker.store_id) is broker:
                 # It was not lost while it was opened.
                 self.adopted.add(broker.store_id)
-            await self.spreading.see(directory, broker.store_id)
+            await self.sharded_entities.see(directory, broker.store_id)
 
     def demand_own(self, broker: MessageBroker, contents: StoreContents) -> None:
         """See Watcher; another server may have changed the catalog, and told the store, after it was read here."""
@@ -182,8 +182,8 @@ class ClusteredScaleUnit(ScaleUnit):
         # Not to be opened again: whoever wants it back makes a message broker of its own.
         broker._life += 1
         broker.state = "closed"
-        for flight, group in self.forwarding.stranded(broker):
-            self.courier.carry(flight, group, is_in_doubt=True)
+        for in_flight, group in self.forwarding.stranded(broker):
+            self.remote.carry(in_flight, group, is_in_doubt=True)
         return broker
 
     async def leave(self, store_id: int, why: str) -> MessageBroker | None:
@@ -218,7 +218,7 @@ class ClusteredScaleUnit(ScaleUnit):
         self.forwarding.end(queue)
         self.tell(queue)
 
-    # -- queues that are spread ---------------------------------------------------------------------------------
+    # -- sharded queues ---------------------------------------------------------------------------------
 
     async def see(self, directory: Directory) -> None:
         """The catalog was read anew: know where everything is, and do what is asked of the stores here."""
@@ -227,7 +227,7 @@ class ClusteredScaleUnit(ScaleUnit):
         self.catalog.mark.see(directory.contents)
         self.seen(directory)
         async with self._adopting:
-            await self.spreading.see(directory)
+            await self.sharded_entities.see(directory)
 
     async def read_again(self) -> None:
         """Read the catalog, and act on it."""
@@ -249,22 +249,22 @@ class ClusteredScaleUnit(ScaleUnit):
         self, namespace: str, description: QueueDescription, *, demand_targets: bool = True
     ) -> Queue:
         """See ScaleUnit."""
-        if self.spreading.takes(description):
-            return await self.spreading.create(self.namespace(namespace), description)
+        if self.sharded_entities.takes(description):
+            return await self.sharded_entities.create(self.namespace(namespace), description)
         return await super().create_queue(namespace, description, demand_targets=demand_targets)
 
     async def update_queue(self, namespace: str, description: QueueDescription, *, profile: Profile = CLOUD) -> Queue:
         """See ScaleUnit."""
         queue = self.namespace(namespace).queues.get(description.name.lower())
         if isinstance(queue, ShardedQueue):
-            return self.spreading.update(queue, description, profile)
+            return self.sharded_entities.update(queue, description, profile)
         return await super().update_queue(namespace, description, profile=profile)
 
     async def delete_queue(self, namespace: str, path: str) -> None:
         """See ScaleUnit."""
         home = self.namespace(namespace)
         if isinstance(home.queues.get(path.lower()), ShardedQueue):
-            await self.spreading.delete(home, path.lower())
+            await self.sharded_entities.delete(home, path.lower())
         else:
             await super().delete_queue(namespace, path)
 
@@ -292,14 +292,14 @@ class ClusteredScaleUnit(ScaleUnit):
         if self.brokers.get(broker.store_id) is broker:
             super().store_failed(broker, error)
 
-    def stones_unkept(self, stones: list[tuple[Tombstone, LateRefusal]]) -> None:
+    def tombstones_lost(self, tombstones: list[tuple[Tombstone, LateRefusal]]) -> None:
         """Keep them until the store itself is back here; where it moves away, its clients are detached unanswered.
 
         Another store could not tell the next owner in time: it may have an owner of its own.
         """
-        for stone, refusal in stones:
-            if stone.store_id in self.brokers:
-                self._homeless.append((stone, refusal))
+        for tombstone, refusal in tombstones:
+            if tombstone.store_id in self.brokers:
+                self._homeless.append((tombstone, refusal))
             else:
                 # Given to links that are detached: they count it, and tell nobody.
-                refusal.settled(stone)
+                refusal.settled(tombstone)

@@ -20,8 +20,8 @@ from duobus.storage.catalog_rows import DELETING, LIVE, EntityRow, SlotRow
 
 #: Kind of a queue that consists of shares.
 SHARDED: Final = "spread"
-#: Longest name of a queue that is spread: what its shares add to it has room.
-SPREAD_NAME_MAX: Final = PATH_LENGTH_MAX - len(f"/{SHARE}/") - 2
+#: Longest name of a sharded queue: what its shares add to it has room.
+SHARDED_NAME_MAX: Final = PATH_LENGTH_MAX - len(f"/{SHARE}/") - 2
 
 
 def shard_path(path: str, number: int) -> str:
@@ -47,7 +47,7 @@ def assign_shards(fragments: int, stores: Sequence[int], offset: int = 0) -> lis
 
 
 class ShardedQueueMap:
-    """A queue that is spread.
+    """A sharded queue.
 
     Attributes:
         row: Its entry in the catalog.
@@ -91,7 +91,7 @@ class ShardedQueueMap:
 
 
 def find_sharded_queues(rows: Iterable[EntityRow]) -> dict[tuple[str, str], ShardedQueueMap]:
-    """Namespace and lower-case path to each queue that is spread and may be used."""
+    """Namespace and lower-case path to each sharded queue and may be used."""
     parents: dict[tuple[str, str], EntityRow] = {}
     shares: dict[tuple[str, str], list[EntityRow]] = {}
     for row in rows:
@@ -102,4 +102,4 @@ def find_sharded_queues(rows: Iterable[EntityRow]) -> dict[tuple[str, str], Shar
             if whole is not None:
                 shares.setdefault((row.namespace.lower(), whole), []).append(row)
     found = {place: ShardedQueueMap(row, shares.get(place, ())) for place, row in parents.items()}
-    return {place: spread for place, spread in found.items() if spread.is_whole}
+    return {place: sharded_queue for place, sharded_queue in found.items() if sharded_queue.is_whole}

@@ -20,18 +20,18 @@ _NO_DIGIT: Final = 0x8080808080808080
 
 def digits(counter: int) -> int:
     """Return a lock counter, modulo ``COUNTERS``, as the number whose eight bytes stand in a tag."""
-    spread = (counter & 0x0FFFFFFF) | (counter & 0xFFFFFFF0000000) << 4
-    spread = (spread & 0x00003FFF00003FFF) | (spread & 0x0FFFC0000FFFC000) << 2
-    return (spread & 0x007F007F007F007F) | (spread & 0x3F803F803F803F80) << 1
+    spaced = (counter & 0x0FFFFFFF) | (counter & 0xFFFFFFF0000000) << 4
+    spaced = (spaced & 0x00003FFF00003FFF) | (spaced & 0x0FFFC0000FFFC000) << 2
+    return (spaced & 0x007F007F007F007F) | (spaced & 0x3F803F803F803F80) << 1
 
 
 def counter_of(found: int) -> int:
     """Return the lock counter of ``digits``; -1 when that is none, since a byte is above 0x7F."""
     if found & _NO_DIGIT:
         return -1
-    joined = (found & 0x007F007F007F007F) | (found & 0x7F007F007F007F00) >> 1
-    joined = (joined & 0x00003FFF00003FFF) | (joined & 0x3FFF00003FFF0000) >> 2
-    return (joined & 0x0FFFFFFF) | (joined & 0x0FFFFFFF00000000) >> 4
+    packed = (found & 0x007F007F007F007F) | (found & 0x7F007F007F007F00) >> 1
+    packed = (packed & 0x00003FFF00003FFF) | (packed & 0x3FFF00003FFF0000) >> 2
+    return (packed & 0x0FFFFFFF) | (packed & 0x0FFFFFFF00000000) >> 4
 
 
 def digit_runs(first: int, number: int) -> Sequence[int]:

@@ -225,7 +225,7 @@ class TakeAndRemove(Command):
     """Receive-and-delete: take up to ``credit`` messages; they are removed before they are shown (I13).
 
     Attributes:
-        receiver: Who lent the credit; gets a DeliveryBatch, perhaps an empty one.
+        receiver: Who granted the credit; gets a DeliveryBatch, perhaps an empty one.
         holder: The lock of the session from which it takes; None for none.
         slots: After apply: what was taken.
     """

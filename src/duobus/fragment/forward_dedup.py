@@ -110,8 +110,8 @@ class QueryForwarded(ForgetForwarded):
 
 def record(source: Source, command: RecordForwarded, now_ms: int, commit: CommitBatch) -> None:
     """Apply a Record."""
-    ledger, counts = source.ledger, command.counts
-    known = ledger.known.get(command.origin)
+    dedup, counts = source.dedup, command.counts
+    known = dedup.known.get(command.origin)
     if known and not known.keys().isdisjoint(counts):
         fresh = [index for index, count in enumerate(counts) if count not in known]
         command.run.indices = fresh
@@ -122,34 +122,34 @@ def record(source: Source, command: RecordForwarded, now_ms: int, commit: Commit
     source.next_count += 1
     payload = _ORIGIN.pack(*command.origin) + b"".join(map(_COUNT.pack, counts))
     commit.puts.append(Put(source.source_key, row, now_ms, [payload], {0: (TAKEN, 0, None)}))
-    ledger.add(command.origin, counts, row)
+    dedup.add(command.origin, counts, row)
 
 
 def forget(source: Source, command: ForgetForwarded, commit: CommitBatch) -> None:
     """Apply a Forget."""
-    ledger = source.ledger
-    known = ledger.known.get(command.origin, {})
+    dedup = source.dedup
+    known = dedup.known.get(command.origin, {})
     if isinstance(command, QueryForwarded):
         command.taken = list(known)
     for count in command.counts:
         row = known.pop(count, None)
         if row is None:
             continue
-        ledger.rows[row] -= 1
-        if not ledger.rows[row]:
-            del ledger.rows[row]
+        dedup.rows[row] -= 1
+        if not dedup.rows[row]:
+            del dedup.rows[row]
             commit.removed.append((source.source_key, row, row))
     if not known:
-        ledger.known.pop(command.origin, None)
+        dedup.known.pop(command.origin, None)
 
 
 # Doubts: messages that an earlier life of their fragment has sent on, perhaps (I14).
 #
 # Between stores a forward is two commits, and what is between them is in no record of the origin. A new life knows only
-# that everything it found may be at the destination already. Sending it again is safe, for the ledger knows it; letting
-# it expire is not: it would be a dead letter here and a message there. So what a source that forwards has found expires
-# only when the destination has told which messages of this origin its ledger holds (``lane.py`` asks). The answer is
-# final: what an earlier life sent is taken in or void by then.
+# that everything it found may be at the destination already. Sending it again is safe, for the record of accepted
+# numbers knows it; letting it expire is not: it would be a dead letter here and a message there. So what a source that
+# forwards has found expires only when the destination has told which messages of this origin its record of accepted
+# numbers holds (``forwarder.py`` asks). The answer is final: what an earlier life sent is taken in or void by then.
 
 #: How often it is looked whether what stands at the front in doubt has been taken from there.
 LOOK_MS: Final = 1_000
@@ -157,17 +157,17 @@ LOOK_MS: Final = 1_000
 
 def begin_in_doubt(source: Source) -> None:
     """A source has been found in a store."""
-    source.doubt_below = source.next_count if source.settings.forwards else 0
+    source.in_doubt_below = source.next_count if source.settings.forwards else 0
 
 
 def is_in_doubt(source: Source, count: int) -> bool:
     """Whether a message may not expire, since it may be at its destination, or is."""
-    return count < source.doubt_below or count in source.elsewhere
+    return count < source.in_doubt_below or count in source.elsewhere
 
 
 def withheld(fragment: Fragment, source: Source, slot: QueuedMessage, now_ms: int) -> bool:
     """Whether a message would have expired if that could be; it is not sent on either until that is known."""
-    return slot.count < source.doubt_below and fragment.lapsed(source, slot, now_ms)
+    return slot.count < source.in_doubt_below and fragment.is_expired(source, slot, now_ms)
 
 
 def settle_in_doubt(fragment: Fragment, source: Source, taken: Iterable[int], now_ms: int | None = None) -> None:
@@ -175,13 +175,13 @@ def settle_in_doubt(fragment: Fragment, source: Source, taken: Iterable[int], no
 
     ``now_ms``: with it, only what has run out of life is looked at again.
     """
-    below, source.doubt_below = source.doubt_below, 0
+    below, source.in_doubt_below = source.in_doubt_below, 0
     still = (count for count in taken if count in source.by_count or source.is_cold(count))
     source.elsewhere = {count for count in still if count < below}
     for slot in source.by_count.values():
         if slot.count >= below or slot.state != ACTIVE or slot.lock or slot.count in source.elsewhere:
             continue
-        if now_ms is None or fragment.lapsed(source, slot, now_ms):
+        if now_ms is None or fragment.is_expired(source, slot, now_ms):
             # Its entry in the index was used up while it was held.
             slot.expires_ms = 0
             fragment.index_expiry(source, slot, always=True)
@@ -190,6 +190,6 @@ def settle_in_doubt(fragment: Fragment, source: Source, taken: Iterable[int], no
 
 def settings_changed(fragment: Fragment, source: Source) -> None:
     """A source that forwards no more holds nothing."""
-    if (source.doubt_below or source.elsewhere) and not source.settings.forwards:
-        source.doubt_below = source.next_count
+    if (source.in_doubt_below or source.elsewhere) and not source.settings.forwards:
+        source.in_doubt_below = source.next_count
         settle_in_doubt(fragment, source, ())

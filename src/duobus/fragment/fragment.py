@@ -18,7 +18,7 @@ from duobus.errors import MessageNotFound, ServiceBusError
 from duobus.fragment import duplicate_detection as duplicates
 from duobus.fragment import forward_dedup, housekeeping, send, transfer
 from duobus.fragment import purge as clearing
-from duobus.fragment import settlement as settling
+from duobus.fragment import settlement as settlement
 from duobus.fragment.commands import (
     CancelScheduled,
     Command,
@@ -70,7 +70,7 @@ class Fragment:
         epoch: Of this life of the fragment; in every lock token, so that tokens of an earlier life are lost.
         prefix: First 8 bytes of this life's lock tokens.
         fresh: (source number, sub-queue) pairs that got available messages since the broker last looked.
-        woken: Locks of sessions that got such messages.
+        notified: Locks of sessions that got such messages.
         ended: Locks of sessions that ran out since then.
         topic: What a topic's fragment knows of its subscriptions; None in a queue's.
         dirty: Sources of a topic whose rows the next commit writes; a queue's one source is always written.
@@ -89,12 +89,12 @@ class Fragment:
         "fresh",
         "handle",
         "next_lock",
+        "notified",
         "number",
         "prefix",
         "sources",
         "topic",
         "window_bytes",
-        "woken",
     )
 
     def __init__(self, handle: object, fragment_key: int, number: int, epoch: int, salt: bytes) -> None:
@@ -110,7 +110,7 @@ class Fragment:
         self.topic: fanout.TopicState | None = None
         self.dirty: set[int] = set()
         self.fresh: set[tuple[int, int]] = set()
-        self.woken: list[sessions.SessionLock] = []
+        self.notified: list[sessions.SessionLock] = []
         self.ended: list[sessions.SessionLock] = []
         self.deadline = NEVER
         self.armed = NEVER
@@ -142,9 +142,9 @@ class Fragment:
                 slot.deliveries = 1
             source.keep(slot)
             # What was put off or deferred had deliveries left: one that has none was locked as a deferred message.
-            if kind_of(slot.state) != SCHEDULED and self.worn_out(source, slot):
+            if kind_of(slot.state) != SCHEDULED and self.is_exhausted(source, slot):
                 slot.lock = RESERVED
-                source.worn.append(slot)
+                source.exhausted.append(slot)
                 self.deadline = 0
             else:
                 self.place(source, slot, in_order=True)
@@ -164,7 +164,7 @@ class Fragment:
         self.deadline = NEVER
         for source in self.sources.values() if self.topic is None else fanout.busy_sources(self):
             keeping = Housekeeping(self.handle, source.source_no)
-            keeping.exhausted, source.worn = source.worn, []
+            keeping.exhausted, source.exhausted = source.exhausted, []
             self._end_locks(source, now_ms, keeping)
             if source.sessions is not None:
                 sessions.end_locks(self, source, now_ms, keeping)
@@ -232,7 +232,7 @@ class Fragment:
         if isinstance(command, Run):
             return send.check(self, self.sources[command.source_no], command, now_ms)
         if isinstance(command, SettleBatch):
-            return settling.check(self, command)
+            return settlement.check(self, command)
         if isinstance(command, transfer.TransferCommand):
             return transfer.check(self.sources[command.source_no], command)
         if isinstance(command, SetSessionState):
@@ -274,7 +274,7 @@ class Fragment:
         if isinstance(command, Run):
             send.apply_run(self, source, command, now_ms, commit)
         elif isinstance(command, SettleBatch):
-            settling.apply(self, source, command, now_ms, commit)
+            settlement.apply(self, source, command, now_ms, commit)
         elif isinstance(command, TakeAndRemove):
             self._apply_take(source, command, commit)
         elif isinstance(command, SetSessionState):
@@ -289,7 +289,7 @@ class Fragment:
             transfer.apply(source, command, now_ms, commit)
         else:
             assert isinstance(command, Housekeeping)
-            settling.apply_housekeeping(source, command, now_ms, commit, self.number)
+            settlement.apply_housekeeping(source, command, now_ms, commit, self.number)
             if command.at_topic and self.topic is not None:
                 fanout.activate(self, self.topic, command, now_ms, commit)
 
@@ -345,7 +345,7 @@ class Fragment:
         for slot in slots:
             slot.lock = RESERVED
         source.uncount(slots)
-        settling.removals(source, slots, commit)
+        settlement.removals(source, slots, commit)
 
     # -- release ------------------------------------------------------------------------------------------------
 
@@ -359,17 +359,17 @@ class Fragment:
             self._release_run(source, command)
             fanout.release(self, command.copies)
         elif isinstance(command, SettleBatch):
-            settling.release(self, source, command, now_ms)
+            settlement.release(self, source, command, now_ms)
         elif isinstance(command, Housekeeping):
-            settling.release_housekeeping(self, source, command)
+            settlement.release_housekeeping(self, source, command)
             fanout.release(self, command.copies)
             if command.due:
                 source.is_activating = False
                 self.due_at(now_ms)
         else:
-            self._release_rare_command(source, command)
+            self._release_command(source, command)
 
-    def _release_rare_command(self, source: Source, command: Command) -> None:
+    def _release_command(self, source: Source, command: Command) -> None:
         if isinstance(command, (TakeAndRemove, TakeDeferred, CancelScheduled)):
             for slot in command.slots:
                 source.forget(slot)
@@ -389,39 +389,39 @@ class Fragment:
             send.into_sessions(self, source, slots, run.size)
             return
         if run.batch.extra is not None or source.sessions is not None:
-            self.release_rare(source, slots)
+            self.release_with_metadata(source, slots)
         else:
             self.release_plain(source, slots, run.size)
 
     def release_plain(self, source: Source, slots: list[QueuedMessage], size: int) -> None:
-        """Make new messages available of which none has anything rare."""
+        """Make new messages available of which none has metadata."""
         first = slots[0].count
         main = source.sub_queues[MAIN]
         if source.cold_number or self._is_window_full(source, len(main.ready)):
-            source.chill(first, len(slots), size)
+            source.page_out(first, len(slots), size)
             return
         source.by_count.update(zip(range(first, first + len(slots)), slots, strict=True))
-        source.resident_bytes += size
+        source.memory_bytes += size
         default_ttl = source.settings.default_ttl_ms
         if default_ttl is not None and not main.ready:
             self.due_at(slots[0].enqueued_ms + default_ttl)
         main.ready.extend(slots)
         self.fresh.add((source.source_no, MAIN))
 
-    def release_rare(self, source: Source, slots: list[QueuedMessage]) -> None:
-        """Make new messages available of which at least one has something rare."""
+    def release_with_metadata(self, source: Source, slots: list[QueuedMessage]) -> None:
+        """Make new messages available of which at least one has metadata."""
         main = source.sub_queues[MAIN]
         for slot in slots:
             if slot.state == ACTIVE and (source.cold_number or self._is_window_full(source, len(main.ready))):
-                source.chill(slot.count, 1, len(slot.payload))
-                note_paged_expiry(self, source, slot.count, slot.enqueued_ms, slot.special)
+                source.page_out(slot.count, 1, len(slot.payload))
+                note_paged_expiry(self, source, slot.count, slot.enqueued_ms, slot.metadata)
                 continue
             source.keep(slot)
             self.place(source, slot, in_order=True)
 
     def _is_window_full(self, source: Source, ready: int) -> bool:
         # Whoever accepts a session wants all of it: the messages of sessions stay in memory.
-        is_full = ready >= WINDOW_COUNT or source.resident_bytes >= self.window_bytes
+        is_full = ready >= WINDOW_COUNT or source.memory_bytes >= self.window_bytes
         return is_full and source.sessions is None
 
     def place(self, source: Source, slot: QueuedMessage, *, in_order: bool) -> None:
@@ -435,13 +435,13 @@ class Fragment:
             transfer.place_transfer(self, source, slot)
             return
         if kind == SCHEDULED:
-            assert slot.special is not None
-            assert slot.special.scheduled_ms is not None
-            heappush(source.scheduled, (slot.special.scheduled_ms, slot.count))
-            self.due_at(slot.special.scheduled_ms)
+            assert slot.metadata is not None
+            assert slot.metadata.scheduled_ms is not None
+            heappush(source.scheduled, (slot.metadata.scheduled_ms, slot.count))
+            self.due_at(slot.metadata.scheduled_ms)
             return
         if sub == MAIN:
-            if kind == ACTIVE and slot.special is not None and slot.special.redeliver_at_ms is not None:
+            if kind == ACTIVE and slot.metadata is not None and slot.metadata.redeliver_at_ms is not None:
                 housekeeping.park(self, source, slot)
                 return
             if kind != DEFERRED:
@@ -472,7 +472,7 @@ class Fragment:
         """Enter a message into the expiry index: one with its own time to live, or one out of the ready order."""
         if slot.expires_ms:
             return
-        own = slot.special.ttl_ms if slot.special is not None else None
+        own = slot.metadata.ttl_ms if slot.metadata is not None else None
         if own is None and not always:
             return
         life = effective_ttl(own, source.settings.default_ttl_ms)
@@ -485,8 +485,8 @@ class Fragment:
 
     def available(self, source_no: int, sub_queue: int) -> int:
         """Messages that a take would find and that are not promised to anyone."""
-        shelf = self.sources[source_no].sub_queues[sub_queue]
-        return shelf.available() - shelf.promised
+        body_key = self.sources[source_no].sub_queues[sub_queue]
+        return body_key.available() - body_key.promised
 
     def lock(self, source_no: int, sub_queue: int, limit: int, now_ms: int) -> tuple[int, list[QueuedMessage], int]:
         """Peek-lock up to ``limit`` messages: (first lock counter, messages, end of the locks). Needs no commit."""
@@ -578,22 +578,22 @@ class Fragment:
             slot.deliveries += 1
         if slot.deliveries or source.sessions is not None:
             source.touched[slot.count] = slot
-        if self.worn_out(source, slot):
+        if self.is_exhausted(source, slot):
             slot.lock = RESERVED
             keeping.exhausted.append(slot)
-        elif self.lapsed(source, slot, now_ms):
+        elif self.is_expired(source, slot, now_ms):
             slot.lock = RESERVED
             keeping.expired.append(slot)
         else:
             self.place(source, slot, in_order=False)
 
     @staticmethod
-    def worn_out(source: Source, slot: QueuedMessage) -> bool:
+    def is_exhausted(source: Source, slot: QueuedMessage) -> bool:
         """Whether an active message has used up its deliveries; dead letters never do (contract 13.3)."""
         return sub_queue_of(slot.state) == MAIN and slot.deliveries >= source.settings.max_delivery_count
 
     @classmethod
-    def lapsed(cls, source: Source, slot: QueuedMessage, now_ms: int) -> bool:
+    def is_expired(cls, source: Source, slot: QueuedMessage, now_ms: int) -> bool:
         """Whether a message has to go because it has run out of life; a deferred one stays until it is asked for."""
         return kind_of(slot.state) != DEFERRED and cls.has_run_out(source, slot, now_ms)
 
@@ -602,7 +602,7 @@ class Fragment:
         """Whether a message in the main sub-queue has run out of life; one that is scheduled has not begun it."""
         if sub_queue_of(slot.state) != MAIN or slot.state == SCHEDULED:
             return False
-        own = slot.special.ttl_ms if slot.special is not None else None
+        own = slot.metadata.ttl_ms if slot.metadata is not None else None
         life = effective_ttl(own, source.settings.default_ttl_ms)
         return life is not None and slot.enqueued_ms + life <= now_ms
 
@@ -621,7 +621,7 @@ class Fragment:
             # Only what still exists and was not written by this commit's own commands.
             if source.by_count.get(count) is slot and slot.state != GONE:
                 is_counted = slot.lock > 0 and sub_queue_of(slot.state) == MAIN
-                settling.write(source, slot, commit, deliveries=slot.deliveries + (1 if is_counted else 0))
+                settlement.write(source, slot, commit, deliveries=slot.deliveries + (1 if is_counted else 0))
         if source.history is not None:
             source.history.write_outdated(source.source_key, commit)
         commit.sources.append((source.source_key, source.next_count, source.highest_delivered, source.counters()))

@@ -67,16 +67,16 @@ def put_off(source: Source, slot: QueuedMessage, detail: SettleDetail | None, no
         # What the receiver says counts, also when it says "at once".
         delay = int(detail.properties.get(DELAY_PROPERTY, delay))
     if delay > 0:
-        special = slot.special = own(slot.special)
-        special.redeliver_at_ms = now_ms + delay
+        metadata = slot.metadata = own(slot.metadata)
+        metadata.redeliver_at_ms = now_ms + delay
 
 
 def park(fragment: Fragment, source: Source, slot: QueuedMessage) -> None:
     """Keep a message away until its instant."""
-    assert slot.special is not None
-    at_ms = slot.special.redeliver_at_ms
+    assert slot.metadata is not None
+    at_ms = slot.metadata.redeliver_at_ms
     assert at_ms is not None
-    life = effective_ttl(slot.special.ttl_ms, source.settings.default_ttl_ms)
+    life = effective_ttl(slot.metadata.ttl_ms, source.settings.default_ttl_ms)
     if life is not None:
         # It is not away for longer than it lives.
         at_ms = min(at_ms, slot.enqueued_ms + life)
@@ -91,11 +91,11 @@ def wake(fragment: Fragment, source: Source, now_ms: int, keeping: Housekeeping)
     while delayed and delayed[0][0] <= now_ms:
         _, count = heappop(delayed)
         slot = source.by_count.get(count)
-        if slot is None or slot.lock != DELAYED or slot.special is None:
+        if slot is None or slot.lock != DELAYED or slot.metadata is None:
             continue
-        slot.special.redeliver_at_ms = None
+        slot.metadata.redeliver_at_ms = None
         slot.lock = 0
-        if fragment.lapsed(source, slot, now_ms):
+        if fragment.is_expired(source, slot, now_ms):
             slot.lock = RESERVED
             keeping.expired.append(slot)
         else:
@@ -118,7 +118,7 @@ def expire(fragment: Fragment, source: Source, now_ms: int, keeping: Housekeepin
                 and ready[0].state != GONE
                 and forward_dedup.is_in_doubt(source, ready[0].count)
             ):
-                # Its lane takes it from here soon.
+                # Its forwarder takes it from here soon.
                 break
             slot = ready.popleft()
             if slot.state == GONE:

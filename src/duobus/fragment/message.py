@@ -23,7 +23,7 @@ SCHEDULED: Final = 2
 TIMED: Final = 3
 #: Only in stores: the state of a session, in a row of its own (behind the states of the last sub-queue).
 SESSION_STATE: Final = SUB_QUEUES * 4
-#: Only in stores: what a source has taken over from others by forwarding, in rows of their own (``ledger.py``).
+#: Only in stores: what a source has taken over from others by forwarding, in rows of their own (``dedup.py``).
 TAKEN: Final = SESSION_STATE + 1
 #: Sent via this entity and on its way to another (contract 12.4): in no sub-queue, so that nobody receives it here.
 TRANSFER: Final = SESSION_STATE + 2
@@ -54,9 +54,9 @@ def kind_of(state: int) -> int:
     return state & 3
 
 
-def stored_state(state: int, special: MessageMetadata | None) -> int:
+def stored_state(state: int, metadata: MessageMetadata | None) -> int:
     """The state under which a store keeps a message."""
-    return TIMED if state == ACTIVE and special is not None and special.ttl_ms is not None else state
+    return TIMED if state == ACTIVE and metadata is not None and metadata.ttl_ms is not None else state
 
 
 def state_in_memory(stored: int) -> int:
@@ -77,10 +77,10 @@ class QueuedMessage:
         state: ``state_of(sub_queue, kind)``, or GONE.
         lock: Lock counter while locked, RESERVED while a commit disposes of it, DELAYED while it is put
             off, FORWARDING while it is taken somewhere else, 0 otherwise.
-        special: Everything rare, or None.
+        metadata: Everything rare, or None.
     """
 
-    __slots__ = ("count", "deliveries", "enqueued_ms", "expires_ms", "lock", "payload", "special", "state")
+    __slots__ = ("count", "deliveries", "enqueued_ms", "expires_ms", "lock", "metadata", "payload", "state")
 
     def __init__(self, count: int, payload: bytes, enqueued_ms: int) -> None:
         self.count = count
@@ -90,7 +90,7 @@ class QueuedMessage:
         self.deliveries = 0
         self.state = 0
         self.lock = 0
-        self.special: MessageMetadata | None = None
+        self.metadata: MessageMetadata | None = None
 
     def __lt__(self, other: QueuedMessage) -> bool:
         """Heaps ask when counts are equal: a message is back that left there, out of turn, one that is GONE."""
@@ -120,7 +120,7 @@ class QueuedCopy(QueuedMessage):
         self.deliveries = 0
         self.state = 0
         self.lock = 0
-        self.special = None
+        self.metadata = None
         self.origin = origin
 
 

@@ -1,4 +1,4 @@
-"""The cold tail: messages that lie in the store only, because nobody is near them yet (design 3.9).
+"""The paged tail: messages that lie in the store only, because nobody is near them yet (design 3.9).
 
 Resident are the head window and whatever is locked, deferred, scheduled or dead. A deep queue costs its window, and
 a recovery does not grow with the backlog.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def recovered(fragment: Fragment, source_no: int) -> None:
-    """All that recovery reads has been taken in; whatever else is active is the cold tail (design 3.9).
+    """All that recovery reads has been taken in; whatever else is active is the paged tail (design 3.9).
 
     Dead, deferred and scheduled messages that the store could not give back count no more (I57).
     """
@@ -45,16 +45,16 @@ def recovered(fragment: Fragment, source_no: int) -> None:
 
 
 def note_expiry(fragment: Fragment, source_no: int, row: StoredMessage) -> None:
-    """Recovery met a message with a time to live of its own in the cold tail: only its end is kept."""
-    special = MessageMetadata.decode(row.special) if row.special is not None else None
-    note_paged_expiry(fragment, fragment.sources[source_no], row.count, row.enqueued_ms, special)
+    """Recovery met a message with a time to live of its own in the paged tail: only its end is kept."""
+    metadata = MessageMetadata.decode(row.metadata) if row.metadata is not None else None
+    note_paged_expiry(fragment, fragment.sources[source_no], row.count, row.enqueued_ms, metadata)
 
 
 def note_paged_expiry(
-    fragment: Fragment, source: Source, count: int, enqueued_ms: int, special: MessageMetadata | None
+    fragment: Fragment, source: Source, count: int, enqueued_ms: int, metadata: MessageMetadata | None
 ) -> None:
     """Note when a cold message with a time to live of its own ends."""
-    own = special.ttl_ms if special is not None else None
+    own = metadata.ttl_ms if metadata is not None else None
     life = effective_ttl(own, source.settings.default_ttl_ms)
     if own is not None and life is not None:
         heappush(source.expiring, (enqueued_ms + life, count))
@@ -62,7 +62,7 @@ def note_paged_expiry(
 
 
 def page_in(fragment: Fragment, source_no: int, rows: list[StoredMessage], *, is_last: bool) -> int:
-    """Take a page of the cold tail into the head window; returns how many messages turned out to be missing.
+    """Take a page of the paged tail into the head window; returns how many messages turned out to be missing.
 
     ``rows`` are the source's rows from ``cold_first`` on; ``is_last``: there are none behind them. Rows that the
     store could not verify are missing for good: it has quarantined and reported them (I57).
@@ -78,7 +78,7 @@ def page_in(fragment: Fragment, source_no: int, rows: list[StoredMessage], *, is
         # Scheduled and dead messages are in memory anyway, and so is what is being disposed of.
         if count in by_count or state_in_memory(row.state) != ACTIVE:
             continue
-        if row.state == ACTIVE and row.special is None and not row.deliveries and not row.origin:
+        if row.state == ACTIVE and row.metadata is None and not row.deliveries and not row.origin:
             # ``place`` of an ordinary message comes to this.
             slot = by_count[count] = QueuedMessage(count, row.payload, row.enqueued_ms)
             ready.append(slot)
@@ -93,7 +93,7 @@ def page_in(fragment: Fragment, source_no: int, rows: list[StoredMessage], *, is
     if plain:
         number += plain
         size += plain_size
-        source.resident_bytes += plain_size
+        source.memory_bytes += plain_size
         fragment.paged(source)
     source.warmed(number, size, next_count)
     missing = source.cold_number if is_last else 0
@@ -107,7 +107,7 @@ def page_in(fragment: Fragment, source_no: int, rows: list[StoredMessage], *, is
 
 
 class TailPage:
-    """Ordinary messages of a cold tail, their counts consecutive, ready to be taken in; any thread may make it.
+    """Ordinary messages of a paged tail, their counts consecutive, ready to be taken in; any thread may make it.
 
     Attributes:
         first_count: Of the first.
@@ -135,12 +135,12 @@ def is_kept_in_memory(source: Source, part: TailPage) -> bool:
 
 
 def take_in(fragment: Fragment, source_no: int, part: TailPage) -> None:
-    """Take ordinary messages of the cold tail that are ``is_apart`` into the head window."""
+    """Take ordinary messages of the paged tail that are ``is_apart`` into the head window."""
     source = fragment.sources[source_no]
     slots = part.slots
     source.by_count.update(zip(range(part.first_count, part.end_count), slots, strict=True))
     source.sub_queues[MAIN].ready.extend(slots)
-    source.resident_bytes += part.size
+    source.memory_bytes += part.size
     fragment.paged(source)
     source.warmed(len(slots), part.size, part.end_count)
 
@@ -174,8 +174,8 @@ def message_of_row(row: StoredMessage) -> QueuedMessage:
         slot = QueuedCopy(row.count, row.payload, row.enqueued_ms, row.origin)
     slot.state = state_in_memory(row.state)
     slot.deliveries = row.deliveries
-    if row.special is not None:
-        slot.special = MessageMetadata.decode(row.special)
+    if row.metadata is not None:
+        slot.metadata = MessageMetadata.decode(row.metadata)
     return slot
 
 

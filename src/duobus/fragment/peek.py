@@ -53,7 +53,7 @@ class PeekProgress:
 
     def offer(self, fragment: Fragment, source: Source, slot: QueuedMessage, now_ms: int) -> None:
         """Take a message if it is one of those sought; those elsewhere and lapsed ones are not."""
-        if self.session_id is not None and (slot.special is None or slot.special.session_id != self.session_id):
+        if self.session_id is not None and (slot.metadata is None or slot.metadata.session_id != self.session_id):
             return
         if sub_queue_of(slot.state) == self.sub_queue and _shows(fragment, source, slot, now_ms):
             self.found.append(_copy(slot))
@@ -107,7 +107,7 @@ def peek_rows(
 
 def _copy(slot: QueuedMessage) -> QueuedMessage:
     copy = message_like(slot)
-    copy.state, copy.deliveries, copy.lock, copy.special = slot.state, slot.deliveries, slot.lock, slot.special
+    copy.state, copy.deliveries, copy.lock, copy.metadata = slot.state, slot.deliveries, slot.lock, slot.metadata
     return copy
 
 
@@ -116,4 +116,4 @@ def _shows(fragment: Fragment, source: Source, slot: QueuedMessage, now_ms: int)
     if kind_of(slot.state) == DEFERRED and (slot.expires_ms or slot.lock == RESERVED):
         # It was asked for, and is about to be disposed of if it has run out of life.
         return not fragment.has_run_out(source, slot, now_ms)
-    return not fragment.lapsed(source, slot, now_ms)
+    return not fragment.is_expired(source, slot, now_ms)

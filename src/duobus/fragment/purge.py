@@ -124,10 +124,10 @@ def is_available(slot: QueuedMessage, before_ms: int) -> bool:
     return slot.state == _AVAILABLE and not slot.lock and slot.enqueued_ms < before_ms
 
 
-def _next_available(shelf: SubQueue, command: PurgeAvailable) -> list[QueuedMessage]:
+def _next_available(body_key: SubQueue, command: PurgeAvailable) -> list[QueuedMessage]:
     """Counts and times of enqueueing ascend together, so the first that is too young ends it."""
     slots: list[QueuedMessage] = []
-    returned, ready = shelf.returned, shelf.ready
+    returned, ready = body_key.returned, body_key.ready
     while len(slots) < command.limit and (returned or ready):
         is_returned = bool(returned) and (not ready or returned[0][0] < ready[0].count)
         slot = returned[0][1] if is_returned else ready[0]
@@ -139,7 +139,7 @@ def _next_available(shelf: SubQueue, command: PurgeAvailable) -> list[QueuedMess
         else:
             ready.popleft()
         if is_gone:
-            shelf.stale -= 1
+            body_key.stale -= 1
         else:
             slots.append(slot)
     return slots

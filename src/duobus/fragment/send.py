@@ -1,4 +1,4 @@
-"""New messages on their way in: which way, and what is done for those with something rare.
+"""New messages on their way in: which way, and what is done for those with metadata.
 
 Most of those that are rare have a session and nothing else.
 """
@@ -99,11 +99,11 @@ def apply_reserved(source: Source, run: ReservedRun, now_ms: int, commit: Commit
         if index in dropped:
             continue
         slot = QueuedMessage(run.first_count + index, payload, now_ms)
-        slot.special = special = extra.get(index) or MessageMetadata()
+        slot.metadata = metadata = extra.get(index) or MessageMetadata()
         slot.state = SCHEDULED
         run.slots.append(slot)
         run.size += len(payload)
-        row = (stored_state(SCHEDULED, special), 0, special.encode())
+        row = (stored_state(SCHEDULED, metadata), 0, metadata.encode())
         put = Put(source.source_key, slot.count, now_ms, [payload], {0: row})
         put.is_reserved = True
         commit.puts.append(put)
@@ -133,16 +133,16 @@ def apply_run(fragment: Fragment, source: Source, run: Run, now_ms: int, commit:
 
 
 def attach_metadata(source: Source, run: Run, indices: list[int] | None, now_ms: int, put: Put) -> None:
-    """Attach the specials of a batch to the run's slots, count them, and give the store its form of them."""
+    """Attach the metadata of a batch to the run's slots, count them, and give the store its form of them."""
     every = run.batch.sessions
     if every is not None:
         found = every if indices is None else [every[index] for index in indices]
-        for slot, special in zip(run.slots, found, strict=True):
-            slot.special = special
-        put.equal_specials = encoded_all(found)
+        for slot, metadata in zip(run.slots, found, strict=True):
+            slot.metadata = metadata
+        put.equal_metadata = encoded_all(found)
         source.numbers[MAIN] += len(run.slots)
         return
-    put.specials = _mixed(run.batch.extra or {}, run, indices, now_ms)
+    put.all_metadata = _mixed(run.batch.extra or {}, run, indices, now_ms)
     for slot in run.slots:
         source.counted(slot.state, 1)
 
@@ -151,27 +151,27 @@ def _mixed(
     extra: dict[int, MessageMetadata], run: Run, indices: list[int] | None, now_ms: int
 ) -> dict[int, tuple[int, int, bytes | None]]:
     """By position in the run."""
-    specials: dict[int, tuple[int, int, bytes | None]] = {}
+    all_metadata: dict[int, tuple[int, int, bytes | None]] = {}
     for position, index in enumerate(range(run.batch.n) if indices is None else indices):
-        special = extra.get(index)
-        if special is None:
+        metadata = extra.get(index)
+        if metadata is None:
             continue
         slot = run.slots[position]
-        slot.special = special
-        if special.way is not None and special.way.to is not None:
+        slot.metadata = metadata
+        if metadata.route is not None and metadata.route.to is not None:
             slot.state = TRANSFER
         # A past or present time: enqueue at once (contract 13.1).
-        elif special.scheduled_ms is not None and special.scheduled_ms > now_ms:
+        elif metadata.scheduled_ms is not None and metadata.scheduled_ms > now_ms:
             slot.state = SCHEDULED
-        specials[position] = (stored_state(slot.state, special), 0, special.encode())
-    return specials
+        all_metadata[position] = (stored_state(slot.state, metadata), 0, metadata.encode())
+    return all_metadata
 
 
 def into_sessions(fragment: Fragment, source: Source, slots: list[QueuedMessage], size: int) -> None:
     """Make new messages available that have a session and nothing else: ``Fragment.place`` for all of them."""
     first = slots[0].count
     source.by_count.update(zip(range(first, first + len(slots)), slots, strict=True))
-    source.resident_bytes += size
+    source.memory_bytes += size
     life = source.settings.default_ttl_ms
     if life is not None:
         # ``Fragment.index_expiry``: they leave the order of the others, and came at the same time.

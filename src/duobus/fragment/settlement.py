@@ -133,9 +133,9 @@ def _apply_other(
         if sub_queue_of(slot.state) == MAIN:
             # In a dead-letter queue the count stays what it was (contract chapter E, 8.4).
             slot.deliveries += 1
-        if fragment.worn_out(source, slot):
+        if fragment.is_exhausted(source, slot):
             dead_letter(source, slot, MAX_DELIVERY_COUNT_EXCEEDED, exhausted_text(source))
-        elif fragment.lapsed(source, slot, now_ms) and source.settings.dead_letter_on_expiration:
+        elif fragment.is_expired(source, slot, now_ms) and source.settings.dead_letter_on_expiration:
             dead_letter(source, slot, TTL_EXPIRED, TTL_TEXT)
         else:
             redelivery.put_off(source, slot, detail, now_ms)
@@ -146,8 +146,8 @@ def _apply_other(
         # It expires only when it is asked for: see ``Fragment.find_fault``.
         slot.expires_ms = 0
         if slot.count < source.inherited:
-            slot.special = own(slot.special)
-            slot.special.deferred_in = fragment.epoch & 0xFFFFFFFF
+            slot.metadata = own(slot.metadata)
+            slot.metadata.deferred_in = fragment.epoch & 0xFFFFFFFF
     else:
         assert command.outcome == DEAD_LETTER_OUTCOME
         detail = detail or SettleDetail(None, None, None)
@@ -187,7 +187,7 @@ def _forget_all(source: Source, slots: list[QueuedMessage], size: int) -> None:
         del by_count[count]
     for slot in slots if source.expiring else ():
         slot.expires_ms = 0
-    source.resident_bytes -= size
+    source.memory_bytes -= size
 
 
 def apply_housekeeping(
@@ -211,22 +211,24 @@ def apply_housekeeping(
 def _apply_due(source: Source, command: Housekeeping, now_ms: int, commit: CommitBatch, fragment_number: int) -> None:
     """Activation gives a new number; the first stays as the enqueued sequence number (contract 13.1)."""
     first = source.next_count
-    specials: dict[int, tuple[int, int, bytes | None]] = {}
+    all_metadata: dict[int, tuple[int, int, bytes | None]] = {}
     for old in command.due:
         slot = QueuedMessage(source.next_count, old.payload, now_ms)
         source.next_count += 1
-        special = MessageMetadata.decode(old.special.encode()) if old.special is not None else MessageMetadata()
-        special.enqueued_sequence_number = fragment_number << 48 | old.count
-        slot.special = special
+        metadata = MessageMetadata.decode(old.metadata.encode()) if old.metadata is not None else MessageMetadata()
+        metadata.enqueued_sequence_number = fragment_number << 48 | old.count
+        slot.metadata = metadata
         # The sender's annotation is shown as it was sent, but it no longer schedules anything.
-        specials[len(command.due_slots)] = (stored_state(ACTIVE, special), 0, special.encode())
+        all_metadata[len(command.due_slots)] = (stored_state(ACTIVE, metadata), 0, metadata.encode())
         command.due_slots.append(slot)
     source.uncount(command.due)
     for slot in command.due_slots:
         source.counted(slot.state, 1)
         source.bytes += len(slot.payload)
     removals(source, command.due, commit)
-    commit.puts.append(Put(source.source_key, first, now_ms, [slot.payload for slot in command.due_slots], specials))
+    commit.puts.append(
+        Put(source.source_key, first, now_ms, [slot.payload for slot in command.due_slots], all_metadata)
+    )
 
 
 def release_housekeeping(fragment: Fragment, source: Source, command: Housekeeping) -> None:
@@ -242,7 +244,7 @@ def release_housekeeping(fragment: Fragment, source: Source, command: Housekeepi
             source.forget(slot)
     for slot in command.due:
         source.forget(slot)
-    fragment.release_rare(source, command.due_slots)
+    fragment.release_with_metadata(source, command.due_slots)
 
 
 def dead_letter(source: Source, slot: QueuedMessage, reason: str | None, description: str | None) -> None:
@@ -251,19 +253,19 @@ def dead_letter(source: Source, slot: QueuedMessage, reason: str | None, descrip
     slot.state = state_of(DEAD_LETTER, ACTIVE)
     source.counted(slot.state, 1)
     slot.expires_ms = 0
-    special = slot.special = own(slot.special)
-    special.reason = reason[:DEAD_LETTER_TEXT_MAX] if reason is not None else None
-    special.description = description[:DEAD_LETTER_TEXT_MAX] if description is not None else None
+    metadata = slot.metadata = own(slot.metadata)
+    metadata.reason = reason[:DEAD_LETTER_TEXT_MAX] if reason is not None else None
+    metadata.description = description[:DEAD_LETTER_TEXT_MAX] if description is not None else None
 
 
 def overlay(slot: QueuedMessage, properties: dict[str, Any]) -> None:
     """Lay application properties over the message's own; the bytes that came stay as they are (design 3.12)."""
-    special = slot.special = own(slot.special)
+    metadata = slot.metadata = own(slot.metadata)
     merged: dict[str, Any] = {}
-    if special.overlay is not None:
-        merged.update(decode_value(special.overlay)[0])
+    if metadata.overlay is not None:
+        merged.update(decode_value(metadata.overlay)[0])
     merged.update(properties)
-    special.overlay = encode(merged)
+    metadata.overlay = encode(merged)
 
 
 def change(source: Source, slot: QueuedMessage, commit: CommitBatch, *, deliveries: int) -> None:
@@ -274,9 +276,9 @@ def change(source: Source, slot: QueuedMessage, commit: CommitBatch, *, deliveri
 
 def write(source: Source, slot: QueuedMessage, commit: CommitBatch, *, deliveries: int) -> None:
     """Write a message's row into a commit."""
-    special = encoded(slot.special) if slot.special is not None else None
-    state = stored_state(slot.state, slot.special)
-    commit.changes.append((source.source_key, slot.count, state, deliveries, special))
+    metadata = encoded(slot.metadata) if slot.metadata is not None else None
+    state = stored_state(slot.state, slot.metadata)
+    commit.changes.append((source.source_key, slot.count, state, deliveries, metadata))
 
 
 def removals(source: Source, slots: list[QueuedMessage], commit: CommitBatch) -> None:

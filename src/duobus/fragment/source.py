@@ -39,7 +39,7 @@ COMPACT_FROM: Final = 1024
 
 #: The head window: never delivered messages that are kept in memory per source. Beyond it they go cold.
 WINDOW_COUNT: Final = 50_000
-#: Rows of one page of the cold tail: some milliseconds of reading.
+#: Rows of one page of the paged tail: some milliseconds of reading.
 PAGE_COUNT: Final = 4_096
 
 _COUNTERS: Final = struct.Struct(">6q")
@@ -178,26 +178,27 @@ class Source:
         delayed: The same for messages that are put off.
         touched: Delivery counts that changed and ride in the next commit.
         firsts: With sessions, what was handed out of them since the last commit.
-        worn: Recovered messages that have no delivery left; the next tick dead-letters them.
+        exhausted: Recovered messages that have no delivery left; the next tick dead-letters them.
         numbers: Messages per sub-queue (locked ones included), then deferred and scheduled, cold ones included; as
             decided, so that what rides in a commit speaks of that commit too.
         bytes: Sum of the payload sizes, cold ones included.
-        cold_first: First count of the cold tail: every active message from there on that is not in ``by_count`` lies
+        cold_first: First count of the paged tail: every active message from there on that is not in ``by_count`` lies
             in the store only. 0 when nothing is cold.
         cold_end: No message from there on is known to be cold: it may be in a commit that is under way.
-        cold_number: Messages in the cold tail.
+        cold_number: Messages in the paged tail.
         cold_bytes: Their payload bytes.
-        resident_bytes: Payload bytes in memory.
+        memory_bytes: Payload bytes in memory.
         is_activating: A commit that activates scheduled messages is under way.
-        is_paging: A page of the cold tail is on its way.
+        is_paging: A page of the paged tail is on its way.
         missing: Dead, deferred and scheduled messages that recovery was to find in the store and did not.
         cold_due: Counts of cold messages whose time to live has ended; they are fetched to be disposed of.
         history: Message ids of late, with duplicate detection; else None.
         sessions: The sessions of a source that requires them, instead of the main sub-queue's lists; None otherwise.
         transfers: Lower-case path to a heap of (count, slot): what was sent via this entity and waits for that one.
         transferring: Messages of that kind, those that are on their way included.
-        ledger: What it has taken over from sources of other stores.
-        doubt_below: Messages with lower counts may have been sent on in an earlier life, and their destination has not
+        dedup: What it has taken over from sources of other stores.
+        in_doubt_below: Messages with lower counts may have been sent on in an earlier life, and their destination has
+        not
             told yet whether it has them (``doubts.py``); 0 when nothing is in doubt.
         elsewhere: Those of which it is known that they are.
         inherited: Messages with lower counts came in an earlier life of the fragment, whose last deliveries of them may
@@ -212,24 +213,25 @@ class Source:
         "cold_end",
         "cold_first",
         "cold_number",
+        "dedup",
         "delayed",
-        "doubt_below",
         "elsewhere",
         "ends",
+        "exhausted",
         "expiring",
         "firsts",
         "highest_delivered",
         "history",
+        "in_doubt_below",
         "inherited",
         "is_activating",
         "is_paging",
-        "ledger",
         "locks",
+        "memory_bytes",
         "missing",
         "next_count",
         "numbers",
         "renewed",
-        "resident_bytes",
         "scheduled",
         "sessions",
         "settings",
@@ -239,7 +241,6 @@ class Source:
         "touched",
         "transferring",
         "transfers",
-        "worn",
     )
 
     def __init__(self, source_key: int, source_no: int, settings: SourceSettings) -> None:
@@ -258,14 +259,14 @@ class Source:
         self.delayed: list[tuple[int, int]] = []
         self.touched: dict[int, QueuedMessage] = {}
         self.firsts = FirstDeliveries()
-        self.worn: list[QueuedMessage] = []
+        self.exhausted: list[QueuedMessage] = []
         self.numbers = [0] * (SUB_QUEUES + 2)
         self.bytes = 0
         self.cold_first = 0
         self.cold_end = 0
         self.cold_number = 0
         self.cold_bytes = 0
-        self.resident_bytes = 0
+        self.memory_bytes = 0
         self.is_activating = False
         self.is_paging = False
         self.missing = 0
@@ -274,8 +275,8 @@ class Source:
         self.sessions = Sessions() if settings.requires_session else None
         self.transfers: dict[str, list[tuple[int, QueuedMessage]]] = {}
         self.transferring = 0
-        self.ledger = ForwardDedup()
-        self.doubt_below = 0
+        self.dedup = ForwardDedup()
+        self.in_doubt_below = 0
         self.inherited = 0
         self.elsewhere: set[int] = set()
 
@@ -309,12 +310,12 @@ class Source:
     def keep(self, slot: QueuedMessage) -> None:
         """Hold a message in memory."""
         self.by_count[slot.count] = slot
-        self.resident_bytes += len(slot.payload)
+        self.memory_bytes += len(slot.payload)
 
     def forget(self, slot: QueuedMessage) -> None:
         """Drop a message from memory whose removal is durable."""
         del self.by_count[slot.count]
-        self.resident_bytes -= len(slot.payload)
+        self.memory_bytes -= len(slot.payload)
         slot.expires_ms = 0
 
     def uncount(self, slots: Iterable[QueuedMessage]) -> None:
@@ -323,9 +324,9 @@ class Source:
             self.counted(slot.state, -1)
             self.bytes -= len(slot.payload)
 
-    # -- the cold tail ------------------------------------------------------------------------------------------
+    # -- the paged tail ------------------------------------------------------------------------------------------
 
-    def chill(self, count: int, number: int, size: int) -> None:
+    def page_out(self, count: int, number: int, size: int) -> None:
         """Leave ``number`` new messages from ``count`` on to the store alone."""
         if not self.cold_number:
             self.cold_first = count
@@ -343,15 +344,15 @@ class Source:
         """Whether a message with this count, if it is active, lies in the store only."""
         return 0 < self.cold_first <= count and count not in self.by_count
 
-    def wanted_page(self, window_bytes: int, on_its_way: int = 0) -> tuple[int, int] | None:
+    def wanted_page(self, window_bytes: int, in_transit: int = 0) -> tuple[int, int] | None:
         """(first count, number of rows) of the page to read ahead now, or None; at most half a window.
 
-        ``on_its_way``: messages that were read, or are being read, and are not taken in yet.
+        ``in_transit``: messages that were read, or are being read, and are not taken in yet.
         """
         if not self.cold_number:
             return None
         # Not the list's length: it may be full of messages that are gone, and who finds none takes none off.
-        available = self.sub_queues[0].available() + on_its_way
+        available = self.sub_queues[0].available() + in_transit
         if available > WINDOW_COUNT // 2:
             return None
         if available * max(1, self.cold_bytes // self.cold_number) > window_bytes // 2:
@@ -359,7 +360,7 @@ class Source:
         return self.cold_first, self.page_rows(window_bytes)
 
     def page_rows(self, window_bytes: int) -> int:
-        """Rows of a page of the cold tail: no more than half a window holds."""
+        """Rows of a page of the paged tail: no more than half a window holds."""
         average = max(1, self.cold_bytes // self.cold_number) if self.cold_number else 1
         return max(1, min(PAGE_COUNT, window_bytes // 2 // average))
 
@@ -402,7 +403,7 @@ class Source:
         successor = message_like(slot)
         successor.deliveries = slot.deliveries
         successor.state = slot.state
-        successor.special = slot.special
+        successor.metadata = slot.metadata
         self.by_count[slot.count] = successor
         slot.state = GONE
         slot.expires_ms = 0

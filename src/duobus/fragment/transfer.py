@@ -151,8 +151,8 @@ def take(source: Source, sub_queue: int, limit: int, size: int) -> list[QueuedMe
     """Take available messages of a sub-queue off, in order: at most ``limit``, until they have ``size`` bytes."""
     if sub_queue == MAIN and source.sessions is not None:
         return _take_of_sessions(source, source.sessions, limit, size)
-    shelf = source.sub_queues[sub_queue]
-    slots = shelf.take(limit)
+    body_key = source.sub_queues[sub_queue]
+    slots = body_key.take(limit)
     number = 0
     for slot in slots:
         if size <= 0:
@@ -161,7 +161,7 @@ def take(source: Source, sub_queue: int, limit: int, size: int) -> list[QueuedMe
         size -= len(slot.payload)
         number += 1
     for slot in slots[number:]:
-        shelf.give_back(slot)
+        body_key.give_back(slot)
     return slots[:number]
 
 
@@ -204,7 +204,7 @@ def take_transfers(source: Source, destination: str, limit: int, size: int) -> l
 
 def place_transfer(fragment: Fragment, source: Source, slot: QueuedMessage) -> None:
     """Put a message into the transfer queue of its destination."""
-    path = _route_of(slot.special).to
+    path = _route_of(slot.metadata).to
     assert path is not None
     heappush(source.transfers.setdefault(path.lower(), []), (slot.count, slot))
     fragment.fresh.add((source.source_no, TRANSFER))
@@ -214,7 +214,7 @@ def give_back(fragment: Fragment, source: Source, slots: list[QueuedMessage], no
     """Put messages back where they were; those that ran out of life meanwhile expire. Returns what needs a commit."""
     keeping = Housekeeping(fragment.handle, source.source_no)
     for slot in slots:
-        if fragment.lapsed(source, slot, now_ms) and not forward_dedup.is_in_doubt(source, slot.count):
+        if fragment.is_expired(source, slot, now_ms) and not forward_dedup.is_in_doubt(source, slot.count):
             slot.lock = RESERVED
             keeping.expired.append(slot)
         else:
@@ -244,15 +244,15 @@ def apply(source: Source, command: Command, now_ms: int, commit: CommitBatch) ->
 
 def _dead_letter_transfer(source: Source, slot: QueuedMessage, command: DeadLetterTransfer) -> None:
     source.counted(slot.state, -1)
-    special = slot.special = slot.special or MessageMetadata()
+    metadata = slot.metadata = slot.metadata or MessageMetadata()
     if sub_queue_of(slot.state) == DEAD_LETTER:
         # Why it was dead-lettered stays with it as properties of its own, under the reason why it stays here.
-        _keep_reason(special)
+        _keep_reason(metadata)
     slot.state = _TRANSFER_DEAD
     source.counted(slot.state, 1)
     slot.expires_ms = 0
-    special.reason = command.reason
-    special.description = command.description
+    metadata.reason = command.reason
+    metadata.description = command.description
 
 
 def release(fragment: Fragment, source: Source, command: TransferCommand) -> None:
@@ -264,7 +264,7 @@ def release(fragment: Fragment, source: Source, command: TransferCommand) -> Non
 
 
 def onward(slot: QueuedMessage, fragment_number: int, path: str, default_ttl_ms: int | None) -> MessageMetadata:
-    """What is rare about a message when it has been forwarded; its bytes are those of ``onward_payload``.
+    """The metadata of a message when it has been forwarded; its bytes are those of ``onward_payload``.
 
     Kept are keys, session, header, annotations, overlay, and the number that it was first given (contract 8.3). Its
     delivery count begins anew, and so does its life, which the entity may have cut. A dead letter does not expire, so
@@ -276,8 +276,8 @@ def onward(slot: QueuedMessage, fragment_number: int, path: str, default_ttl_ms:
         path: Of the entity where it is.
         default_ttl_ms: That entity's.
     """
-    old = slot.special or _ORDINARY
-    way = _route_of(slot.special)
+    old = slot.metadata or _ORDINARY
+    route = _route_of(slot.metadata)
     # A copy was first given its number by the topic.
     first = slot.origin if isinstance(slot, QueuedCopy) else slot.count
     new = MessageMetadata(
@@ -292,7 +292,7 @@ def onward(slot: QueuedMessage, fragment_number: int, path: str, default_ttl_ms:
         overlay=old.overlay,
         enqueued_sequence_number=old.enqueued_sequence_number or fragment_number << 48 | first,
         dead_letter_source=old.dead_letter_source,
-        way=TransferRoute(way.hops + 1),
+        route=TransferRoute(route.hops + 1),
         durable=old.durable,
         delivery_annotations=old.delivery_annotations,
         has_expiry=old.has_expiry,
@@ -300,7 +300,7 @@ def onward(slot: QueuedMessage, fragment_number: int, path: str, default_ttl_ms:
     if slot.state == TRANSFER:
         # It was never a message of this entity, whose time to live is none of its business.
         new.ttl_ms = old.ttl_ms
-        new.scheduled_ms = way.scheduled_ms
+        new.scheduled_ms = route.scheduled_ms
     elif sub_queue_of(slot.state) == DEAD_LETTER:
         new.ttl_ms = None
         new.reason, new.description = old.reason, old.description
@@ -315,36 +315,36 @@ def onward_payload(slot: QueuedMessage) -> bytes:
     The change is put in here and not handed on beside them, because a destination knows the message as it is now: its
     own rules look at it, and its limits hold for it.
     """
-    special = slot.special
-    if special is None or special.changes is None:
+    metadata = slot.metadata
+    if metadata is None or metadata.changes is None:
         return slot.payload
-    return Overlay.decode(special.changes).apply_to(slot.payload)
+    return Overlay.decode(metadata.changes).apply_to(slot.payload)
 
 
-def hops_of(special: MessageMetadata) -> int:
+def hops_of(metadata: MessageMetadata) -> int:
     """How often a message has been forwarded."""
-    return _route_of(special).hops
+    return _route_of(metadata).hops
 
 
-def _route_of(special: MessageMetadata | None) -> TransferRoute:
-    return _NO_WAY if special is None or special.way is None else special.way
+def _route_of(metadata: MessageMetadata | None) -> TransferRoute:
+    return _NO_ROUTE if metadata is None or metadata.route is None else metadata.route
 
 
-def _keep_reason(special: MessageMetadata) -> None:
+def _keep_reason(metadata: MessageMetadata) -> None:
     """Turn the reason of a dead letter into properties that the message keeps."""
     properties: dict[str, Any] = {}
-    if special.overlay is not None:
-        properties.update(decode_value(special.overlay)[0])
-    if special.reason is not None:
-        properties["DeadLetterReason"] = special.reason
-    if special.description is not None:
-        properties["DeadLetterErrorDescription"] = special.description
-    special.overlay = encode(properties) if properties else None
-    special.reason = special.description = None
+    if metadata.overlay is not None:
+        properties.update(decode_value(metadata.overlay)[0])
+    if metadata.reason is not None:
+        properties["DeadLetterReason"] = metadata.reason
+    if metadata.description is not None:
+        properties["DeadLetterErrorDescription"] = metadata.description
+    metadata.overlay = encode(properties) if properties else None
+    metadata.reason = metadata.description = None
 
 
 _ORDINARY: Final = MessageMetadata()
-_NO_WAY: Final = TransferRoute()
+_NO_ROUTE: Final = TransferRoute()
 
 
 # Moving inside a fragment: messages are taken by number, and others are put straight into a sub-queue.
@@ -361,12 +361,12 @@ class InsertMessages(TransferCommand):
 
     Attributes:
         slots: After apply: the messages.
-        payloads, specials: What they are.
+        payloads, all_metadata: What they are.
         sub_queue: Where they go.
         grows: They are more than what leaves in the same commit, so that the size quota has a say.
     """
 
-    __slots__ = ("grows", "payloads", "specials", "sub_queue")
+    __slots__ = ("all_metadata", "grows", "payloads", "sub_queue")
 
     def __init__(
         self,
@@ -374,14 +374,14 @@ class InsertMessages(TransferCommand):
         source_no: int,
         reply: Mailbox | None,
         payloads: list[bytes],
-        specials: list[MessageMetadata],
+        all_metadata: list[MessageMetadata],
         sub_queue: int,
         *,
         grows: bool,
     ) -> None:
         super().__init__(handle, source_no, reply, [])
         self.payloads = payloads
-        self.specials = specials
+        self.all_metadata = all_metadata
         self.sub_queue = sub_queue
         self.grows = grows
 
@@ -399,11 +399,11 @@ class InsertMessages(TransferCommand):
         state = state_of(self.sub_queue, ACTIVE)
         rows: dict[int, tuple[int, int, bytes | None]] = {}
         for index, payload in enumerate(self.payloads):
-            special = self.specials[index]
+            metadata = self.all_metadata[index]
             slot = QueuedMessage(first + index, payload, now_ms)
             slot.state = state
-            slot.special = special
-            rows[index] = (stored_state(state, special), 0, special.encode())
+            slot.metadata = metadata
+            rows[index] = (stored_state(state, metadata), 0, metadata.encode())
             source.counted(state, 1)
             source.bytes += len(payload)
             self.slots.append(slot)
@@ -415,7 +415,7 @@ class InsertMessages(TransferCommand):
 
     def release(self, fragment: Fragment, source: Source) -> None:
         """They are durable, so they can be had."""
-        fragment.release_rare(source, self.slots)
+        fragment.release_with_metadata(source, self.slots)
 
 
 def take_counts(source: Source, sub_queue: int, counts: Iterable[int]) -> list[QueuedMessage]:

@@ -70,7 +70,7 @@ class Listener:
         # When the last connection was taken.
         self._accepted = 0.0
         self._silent: set[asyncio.Task[None]] = set()
-        self._undecided: set[ProtocolSwitch] = set()
+        self._in_doubt: set[ProtocolSwitch] = set()
         self._http = http
 
     async def open(self, host: str, port: int) -> None:
@@ -110,7 +110,7 @@ class Listener:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for switch in list(self._undecided):
+        for switch in list(self._in_doubt):
             switch.abort()
 
     def _accept(self, listening: socket.socket) -> None:
@@ -129,7 +129,7 @@ class Listener:
         if now - self._accepted < ACCEPT_REST_S:
             self._rest(listening, ACCEPT_REST_S)
         self._accepted = now
-        if len(self._silent) + len(self._undecided) >= SILENT_MAX:
+        if len(self._silent) + len(self._in_doubt) >= SILENT_MAX:
             sock.close()
             return
         task = loop.create_task(self._hand_over(sock))
@@ -181,7 +181,7 @@ class Listener:
     def _make(self) -> asyncio.Protocol:
         if self._http is None:
             return self._protocol()
-        return ProtocolSwitch(self._protocol, self._http, self._undecided)
+        return ProtocolSwitch(self._protocol, self._http, self._in_doubt)
 
 
 def _peek(sock: socket.socket) -> int | None:

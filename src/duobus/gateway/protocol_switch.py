@@ -9,10 +9,10 @@ from typing import Final
 #: A connection says what it wants within this time: the protocol's first bytes, for HTTP the whole head of the first
 #: request, however slowly it drips (reliability T9).
 FIRST_BYTES_S: Final = 10.0
-#: A head of more bytes is passed on as it is; the HTTP server goes on counting bytes and time (``rest/head_limit``).
+#: A head of more bytes is proxied as it is; the HTTP server goes on counting bytes and time (``rest/head_limit``).
 HEAD_BYTES_MAX: Final = 65_536
 
-UNDECIDED: Final = 0
+IN_DOUBT: Final = 0
 AMQP: Final = 1
 HTTP: Final = 2
 
@@ -32,9 +32,9 @@ def protocol_of(data: bytes) -> int:
     """
     start = bytes(data[:_START_SIZE])
     if start in _METHODS:
-        return HTTP if _HEAD_END in data or len(data) >= HEAD_BYTES_MAX else UNDECIDED
+        return HTTP if _HEAD_END in data or len(data) >= HEAD_BYTES_MAX else IN_DOUBT
     if len(start) < _START_SIZE and any(known.startswith(start) for known in _STARTS):
-        return UNDECIDED
+        return IN_DOUBT
     return AMQP
 
 
@@ -44,15 +44,15 @@ class ProtocolSwitch(asyncio.Protocol):
     Args:
         amqp: Makes the protocol of an AMQP connection.
         http: Makes that of an HTTP connection.
-        undecided: Where this connection is kept meanwhile, so that they can be counted and ended.
+        in_doubt: Where this connection is kept meanwhile, so that they can be counted and ended.
     """
 
-    __slots__ = ("_amqp", "_data", "_http", "_timer", "_transport", "_undecided")
+    __slots__ = ("_amqp", "_data", "_http", "_in_doubt", "_timer", "_transport")
 
-    def __init__(self, amqp: ProtocolFactory, http: ProtocolFactory, undecided: set[ProtocolSwitch]) -> None:
+    def __init__(self, amqp: ProtocolFactory, http: ProtocolFactory, in_doubt: set[ProtocolSwitch]) -> None:
         self._amqp = amqp
         self._http = http
-        self._undecided = undecided
+        self._in_doubt = in_doubt
         self._data = bytearray()
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -61,7 +61,7 @@ class ProtocolSwitch(asyncio.Protocol):
         """See asyncio.Protocol."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._undecided.add(self)
+        self._in_doubt.add(self)
         self._timer = asyncio.get_running_loop().call_later(FIRST_BYTES_S, self.abort)
 
     def data_received(self, data: bytes) -> None:
@@ -71,11 +71,11 @@ class ProtocolSwitch(asyncio.Protocol):
         if begin >= _START_SIZE and len(self._data) < HEAD_BYTES_MAX:
             # HTTP, then. Only what is new is searched: a head may drip byte by byte.
             is_whole = self._data.find(_HEAD_END, begin - len(_HEAD_END) + 1) >= 0
-            kind = HTTP if is_whole else UNDECIDED
+            kind = HTTP if is_whole else IN_DOUBT
         else:
             kind = protocol_of(bytes(self._data))
         transport = self._transport
-        if kind == UNDECIDED or transport is None:
+        if kind == IN_DOUBT or transport is None:
             return
         self._leave()
         protocol = self._amqp() if kind == AMQP else self._http()
@@ -93,7 +93,7 @@ class ProtocolSwitch(asyncio.Protocol):
             self._transport.abort()
 
     def _leave(self) -> None:
-        self._undecided.discard(self)
+        self._in_doubt.discard(self)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -155,7 +155,7 @@ class PairMetrics:
     def _skipped(self, event: events.SyphonSkipped) -> None:
         self.add("duobus.pair.syphon.skipped", event.messages, entity=event.entity, backlog=event.backlog)
 
-    def _buried(self, event: events.SyphonDeadLettered) -> None:
+    def _dead_lettered(self, event: events.SyphonDeadLettered) -> None:
         reason = event.reason if event.reason in REASONS else "other"
         self.add("duobus.pair.syphon.dead_lettered", 1, backlog=event.backlog, reason=reason)
 
@@ -196,7 +196,7 @@ _NOTES: Final[dict[type[events.Event], Callable[[PairMetrics, Any], None]]] = {
     events.SyphonPolled: PairMetrics._polled,
     events.Syphoned: PairMetrics._syphoned,
     events.SyphonSkipped: PairMetrics._skipped,
-    events.SyphonDeadLettered: PairMetrics._buried,
+    events.SyphonDeadLettered: PairMetrics._dead_lettered,
     events.SyphonFailed: PairMetrics._syphon_failed,
 }
 

@@ -40,7 +40,7 @@ class SendBatch:
         payloads: Bare messages, from the properties section on, exactly the bytes that came (I16), but for the message
             id that is given to those without one (decision 0051).
         keys: Placement key of each (type letter and canonical bytes) or None; the list is None when nobody has one.
-        extra: Index to Special, for messages with anything rare (a time to live of their own, a scheduled time,
+        extra: Index to Special, for messages with metadata (a time to live of their own, a scheduled time,
             annotations ...); None when there is none.
         ids: What duplicate detection knows each message by, or None; the list is None when nobody looks, or none has
             an id.

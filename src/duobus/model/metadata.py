@@ -32,7 +32,7 @@ class TransferRoute(msgspec.Struct, array_like=True):
 
 
 class MessageMetadata(msgspec.Struct, array_like=True):
-    """What is rare about one message; every member is None (or 0) when the message has none of it.
+    """The metadata of one message; every member is None (or 0) when the message has none of it.
 
     The stored form is a MessagePack array in the order below. Members are only ever added at the end: a shorter
     array, written by an earlier version, reads with the defaults for the rest.
@@ -52,7 +52,7 @@ class MessageMetadata(msgspec.Struct, array_like=True):
         enqueued_sequence_number: Sequence number it first had, when it has moved since.
         dead_letter_source: Path of the entity in which it was dead-lettered, when it has been forwarded since.
         redeliver_at_ms: Until when an abandon has put it off.
-        way: Of messages that are or were forwarded, or sent via another entity.
+        route: Of messages that are or were forwarded, or sent via another entity.
         changes: What a rule's action changed on this copy: an encoded ``Overlay``, to be applied at delivery.
         deferred_in: Of what was deferred in a later life of its fragment than it came in: the epoch of that life. Some
             deliveries may be forgotten in between, so that the count does not tell whose deferral it is.
@@ -75,7 +75,7 @@ class MessageMetadata(msgspec.Struct, array_like=True):
     enqueued_sequence_number: int | None = None
     dead_letter_source: str | None = None
     redeliver_at_ms: int | None = None
-    way: TransferRoute | None = None
+    route: TransferRoute | None = None
     changes: bytes | None = None
     deferred_in: int | None = None
     durable: bool | None = None
@@ -106,17 +106,19 @@ class SessionMetadata(MessageMetadata, frozen=True):  # type: ignore[misc]
     """
 
 
-def own(special: MessageMetadata | None) -> MessageMetadata:
+def own(metadata: MessageMetadata | None) -> MessageMetadata:
     """The special of one message alone, to be changed."""
-    if special is None:
+    if metadata is None:
         return MessageMetadata()
-    return MessageMetadata(session_id=special.session_id) if type(special) is SessionMetadata else special
+    return MessageMetadata(session_id=metadata.session_id) if type(metadata) is SessionMetadata else metadata
 
 
-def has_session_only(special: MessageMetadata | None) -> bool:
-    """Whether a message has nothing rare but, perhaps, its session."""
+def has_session_only(metadata: MessageMetadata | None) -> bool:
+    """Whether a message has no metadata but, perhaps, its session."""
     return (
-        special is None or type(special) is SessionMetadata or special == MessageMetadata(session_id=special.session_id)
+        metadata is None
+        or type(metadata) is SessionMetadata
+        or metadata == MessageMetadata(session_id=metadata.session_id)
     )
 
 
@@ -129,20 +131,20 @@ _ENCODED_MAX = 4096
 _ENCODED: dict[str | None, bytes] = {}
 
 
-def encoded(special: MessageMetadata) -> bytes:
+def encoded(metadata: MessageMetadata) -> bytes:
     """``special.encode()``, without making it again for each message of a session."""
-    if type(special) is not SessionMetadata:
-        return special.encode()
-    form = _ENCODED.get(special.session_id)
+    if type(metadata) is not SessionMetadata:
+        return metadata.encode()
+    form = _ENCODED.get(metadata.session_id)
     if form is None:
         if len(_ENCODED) >= _ENCODED_MAX:
             _ENCODED.clear()
-        form = _ENCODED[special.session_id] = special.encode()
+        form = _ENCODED[metadata.session_id] = metadata.encode()
     return form
 
 
-def encoded_all(specials: Sequence[SessionMetadata]) -> list[bytes]:
+def encoded_all(all_metadata: Sequence[SessionMetadata]) -> list[bytes]:
     """``encoded`` of each."""
-    forms = list(map(_ENCODED.get, map(_SESSION_ID, specials)))
+    forms = list(map(_ENCODED.get, map(_SESSION_ID, all_metadata)))
     known = [form for form in forms if form is not None]
-    return known if len(known) == len(forms) else [encoded(special) for special in specials]
+    return known if len(known) == len(forms) else [encoded(metadata) for metadata in all_metadata]

@@ -74,8 +74,8 @@ class Overlay:
             payload = _with_application(payload, self.application, self.removed)
         return payload
 
-    def special(self, original: MessageMetadata | None) -> MessageMetadata | None:
-        """Return what is rare about the copy, given what is rare about the original, which stays as it is."""
+    def metadata(self, original: MessageMetadata | None) -> MessageMetadata | None:
+        """Return the metadata of the copy, given the metadata of the original, which stays as it is."""
         if not self.envelope:
             return original
         changed = MessageMetadata() if original is None else MessageMetadata.decode(original.encode())

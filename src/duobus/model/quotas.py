@@ -10,7 +10,7 @@ from duobus.errors import ConfigurationError
 
 #: How long a messaging store may take for one call, in seconds, unless the operator says otherwise. The slowest send
 #: has to succeed elsewhere within 5 s of a fault (PE4), and no healthy disk that synced for this long has been seen.
-STORE_PATIENCE_S: Final = 3.0
+STORE_TIMEOUT_S: Final = 3.0
 
 
 class Quotas(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,7 +32,7 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True):
         sku: As clients are told.
         has_topics: Whether there are topics.
         has_features: Sessions, duplicate detection, forwarding, deletion of idle entities.
-        has_express: Whether an entity may be express.
+        offers_enable_express: Whether an entity may be express.
         sizes_mib: Sizes that an entity may be given.
         message_kib_default: Largest message, unless the entity says otherwise.
         message_kib_min: Least value that it may say.
@@ -48,7 +48,7 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True):
     sku: str
     has_topics: bool = True
     has_features: bool = True
-    has_express: bool = True
+    offers_enable_express: bool = True
     sizes_mib: tuple[int, ...] = SIZES_MIB
     message_kib_default: int = 256
     message_kib_min: int = 1
@@ -66,7 +66,7 @@ BASIC: Final = Tier(
     sku="Basic",
     has_topics=False,
     has_features=False,
-    has_express=False,
+    offers_enable_express=False,
     sizes_mib=SIZES_MIB[:5],
     message_kib_min=256,
     message_kib_max=256,
@@ -79,7 +79,7 @@ STANDARD: Final = Tier(
 PREMIUM: Final = Tier(
     name="premium",
     sku="Premium",
-    has_express=False,
+    offers_enable_express=False,
     message_kib_default=1024,
     message_kib_min=1024,
     partitions=2,
@@ -112,7 +112,7 @@ def check_tier(description: _Described, tier: Tier) -> None:
         raise ArgumentInvalid(f"DefaultMessageTimeToLive is at most {limit // _DAY_MS} days in the {tier.name} tier.")
     if isinstance(description, SubscriptionDescription):
         return
-    if description.enable_express and not tier.has_express:
+    if description.enable_express and not tier.offers_enable_express:
         raise ArgumentInvalid(f"The {tier.name} tier does not have EnableExpress. Leave it out.")
     if description.max_size_in_megabytes not in tier.sizes_mib:
         raise ArgumentInvalid(

@@ -230,13 +230,13 @@ def _as_flag(name: str, value: Any) -> bool:
 
 
 def _converter(place: int) -> Callable[[str, Any], Any]:
-    special = {
+    metadata = {
         CONTENT_TYPE: _as_ascii,
         FORCE_PERSISTENCE: _as_flag,
         SCHEDULED_TIME: _as_date,
         TIME_TO_LIVE: _as_life,
     }
-    return special.get(place, _as_id if place in IDS else _as_text)
+    return metadata.get(place, _as_id if place in IDS else _as_text)
 
 
 _CONVERTERS: Final = tuple(_converter(place) for place in range(COUNT))

@@ -40,7 +40,7 @@ _MEMBERS: Final = frozenset(
 _NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{0,15}[1-9])?", re.ASCII)
 _PLAIN: Final = (int, float, str, bool)
 #: Characters of the texts that may have another key than themselves: booleans and GUIDs (``key_of``).
-FOLDED_LENGTHS: Final = frozenset((4, 5, 36))
+CASEFOLD_LENGTHS: Final = frozenset((4, 5, 36))
 
 
 def read_field(message: MessageView, field: Field) -> Any:
@@ -133,7 +133,7 @@ def key_of(value: Any) -> object:
     """
     kind = type(value)
     if kind is str:
-        if len(value) in FOLDED_LENGTHS:
+        if len(value) in CASEFOLD_LENGTHS:
             low = value.lower()
             if low in ("true", "false") or is_guid_like(value):
                 return low

@@ -27,7 +27,7 @@ SHORT: Final = 64
 _FOUND_BELOW: Final = 4_096
 _FOUND_FIRST: Final = 4
 #: The characters of a segment that are joined before ``str.find`` goes on from the first place that is left.
-_JOINED_BEFORE_FIND: Final = 8
+_CANDIDATES_BEFORE_FIND: Final = 8
 #: ``str.find`` compares each character with each of a segment, at worst, unless the text has this length: then it takes
 #: an algorithm whose time is linear. A text is made longer where the worst would be more than this.
 _LINEAR_FROM: Final = 30_000
@@ -222,7 +222,7 @@ class _Segment:
         spend, part = letters.spend, self._text
         cost = STEP + (room + self.size) // _JOIN_SHARE
         state = -1
-        joined, look = 0, 4
+        tried, look = 0, 4
         for character in order:
             _, bits = letters.places(character)
             for offset in self._made_offsets()[character]:
@@ -230,10 +230,10 @@ class _Segment:
                 state &= bits >> start + offset
                 if not state:
                     return -1
-                joined += 1
-                if part is not None and joined >= _JOINED_BEFORE_FIND:
+                tried += 1
+                if part is not None and tried >= _CANDIDATES_BEFORE_FIND:
                     return letters.find(part, start + _lowest(state))
-                if joined == look:
+                if tried == look:
                     # Where nearly everything fits, the first place does so as a rule.
                     look *= 2
                     spend(STEP * self.looks)

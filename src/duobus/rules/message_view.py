@@ -56,14 +56,14 @@ def index_names(values: dict[str, Any]) -> dict[str, Any]:
     names = "".join(values)
     if names == names.lower():
         return values
-    folded: list[tuple[str, Any]] | None = None
+    lowered: list[tuple[str, Any]] | None = None
     for name, value in values.items():
         low = name.lower()
         if low != name:
-            if folded is None:
-                folded = []
-            folded.append((low, value))
-    for low, value in folded or ():
+            if lowered is None:
+                lowered = []
+            lowered.append((low, value))
+    for low, value in lowered or ():
         # Of several that differ only in case the first counts; one that is written so counts before them.
         values.setdefault(low, value)
     return values
@@ -74,7 +74,7 @@ class MessageView:
 
     Args:
         payload: The bare message, from the properties section on.
-        special: What is rare about it, or None.
+        metadata: What is rare about it, or None.
         enqueued_ms: When the topic took it (or, scheduled, when it became due), ms since the epoch; None: not yet.
         sequence_number: The one that the topic gave it; None: not yet.
 
@@ -92,11 +92,11 @@ class MessageView:
         "_texts",
         "enqueued_ms",
         "is_quick",
+        "metadata",
         "meter",
         "new_id",
         "payload",
         "sequence_number",
-        "special",
         "system",
         "user",
     )
@@ -107,12 +107,12 @@ class MessageView:
     def __init__(
         self,
         payload: bytes,
-        special: MessageMetadata | None = None,
+        metadata: MessageMetadata | None = None,
         enqueued_ms: int | None = None,
         sequence_number: int | None = None,
     ) -> None:
         self.payload = payload
-        self.special = special
+        self.metadata = metadata
         self.enqueued_ms = enqueued_ms
         self.sequence_number = sequence_number
         self.system = _NOTHING_KNOWN
@@ -196,26 +196,26 @@ class MessageView:
 
     def _load_envelope(self) -> None:
         system = self.system
-        special = self.special
+        metadata = self.metadata
         # A message in a topic has not been delivered, locked or dead-lettered: what tells of that is null.
         system[DELIVERY_COUNT] = 0
         system[SIZE] = len(self.payload)
         system[SEQUENCE_NUMBER] = system[ENQUEUED_SEQUENCE_NUMBER] = self.sequence_number
         if self.enqueued_ms is not None:
             system[ENQUEUED_TIME] = DateTime.of_ms(self.enqueued_ms)
-        if special is None:
+        if metadata is None:
             return
-        system[PARTITION_KEY] = special.partition_key
-        system[VIA_PARTITION_KEY] = special.via_partition_key
-        system[DEAD_LETTER_SOURCE] = special.dead_letter_source
-        if special.scheduled_ms is not None:
-            system[SCHEDULED_TIME] = DateTime.of_ms(special.scheduled_ms)
-        if special.ttl_ms is not None:
-            system[TIME_TO_LIVE] = TimeSpan.of_ms(special.ttl_ms)
+        system[PARTITION_KEY] = metadata.partition_key
+        system[VIA_PARTITION_KEY] = metadata.via_partition_key
+        system[DEAD_LETTER_SOURCE] = metadata.dead_letter_source
+        if metadata.scheduled_ms is not None:
+            system[SCHEDULED_TIME] = DateTime.of_ms(metadata.scheduled_ms)
+        if metadata.ttl_ms is not None:
+            system[TIME_TO_LIVE] = TimeSpan.of_ms(metadata.ttl_ms)
             if self.enqueued_ms is not None:
-                system[EXPIRES_AT] = DateTime.of_ms(self.enqueued_ms + special.ttl_ms)
-        if special.enqueued_sequence_number is not None:
-            system[ENQUEUED_SEQUENCE_NUMBER] = special.enqueued_sequence_number
+                system[EXPIRES_AT] = DateTime.of_ms(self.enqueued_ms + metadata.ttl_ms)
+        if metadata.enqueued_sequence_number is not None:
+            system[ENQUEUED_SEQUENCE_NUMBER] = metadata.enqueued_sequence_number
 
     def front_size(self) -> int:
         """Return where the application properties end; only after they were decoded."""

@@ -366,7 +366,7 @@ class RuleSet:
         self._shapes.start(is_on=by_names == APPLICATION_SECTION)
 
     def match_payload(
-        self, payload: bytes, special: MessageMetadata | None, enqueued_ms: int | None, sequence_number: int | None
+        self, payload: bytes, metadata: MessageMetadata | None, enqueued_ms: int | None, sequence_number: int | None
     ) -> Match:
         """Return what ``match`` gives for the view of a message, which is only made when nothing like it was seen."""
         memo = self._memo
@@ -375,11 +375,11 @@ class RuleSet:
             memo = self._named_memo
             key = memo.key(payload) if memo.sections else None
         if key is None:
-            return self.match(MessageView(payload, special, enqueued_ms, sequence_number))
+            return self.match(MessageView(payload, metadata, enqueued_ms, sequence_number))
         known = memo.find(key)
         if known is not None:
             return known
-        message = MessageView(payload, special, enqueued_ms, sequence_number)
+        message = MessageView(payload, metadata, enqueued_ms, sequence_number)
         match = self.match(message)
         if message.is_quick and match.errors is None and not match.altered:
             memo.keep(key, match)

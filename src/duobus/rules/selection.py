@@ -51,7 +51,7 @@ class Selection:
     def takes(
         self,
         payload: bytes,
-        special: MessageMetadata | None,
+        metadata: MessageMetadata | None,
         *,
         enqueued_ms: int,
         sequence_number: int,
@@ -61,25 +61,25 @@ class Selection:
         if self.is_everything:
             return True
         try:
-            seen = as_seen(payload, special)
+            seen = as_seen(payload, metadata)
         except DecodeError:
             return False
         if self._condition is not None:
             body = body_of(seen)
             if body is None or not self._condition.holds(body):
                 return False
-        return self._rule is None or self._passes(self._rule, seen, special, enqueued_ms, sequence_number, deliveries)
+        return self._rule is None or self._passes(self._rule, seen, metadata, enqueued_ms, sequence_number, deliveries)
 
     @staticmethod
     def _passes(
         rule: Rule,
         seen: bytes,
-        special: MessageMetadata | None,
+        metadata: MessageMetadata | None,
         enqueued_ms: int,
         sequence_number: int,
         deliveries: int,
     ) -> bool:
-        view = MessageView(seen, special, enqueued_ms, sequence_number)
+        view = MessageView(seen, metadata, enqueued_ms, sequence_number)
         view.new_id = lambda: _NO_ID
         try:
             view.need(rule.sections)
@@ -90,16 +90,16 @@ class Selection:
             return False
 
 
-def as_seen(payload: bytes, special: MessageMetadata | None) -> bytes:
+def as_seen(payload: bytes, metadata: MessageMetadata | None) -> bytes:
     """The bare message as a receiver of a dead letter sees it.
 
     Raises:
         DecodeError: The message is malformed.
     """
-    payload = merged(payload, special)
-    if special is None or (special.reason is None and special.description is None):
+    payload = merged(payload, metadata)
+    if metadata is None or (metadata.reason is None and metadata.description is None):
         return payload
-    reasons = ((REASON, special.reason), (DESCRIPTION, special.description))
+    reasons = ((REASON, metadata.reason), (DESCRIPTION, metadata.description))
     return Overlay(application={name: text for name, text in reasons if text is not None}).apply_to(payload)
 
 

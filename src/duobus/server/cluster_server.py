@@ -78,15 +78,15 @@ class LeasedStore(PostgresStore):
 # Forwarding between the servers of one catalog: the parts of it, put together.
 
 
-def open_cluster_forwarding(door: AmqpServer, unit: ClusteredScaleUnit, node: ClusterNode, clock: Clock) -> None:
+def open_cluster_forwarding(amqp: AmqpServer, unit: ClusteredScaleUnit, node: ClusterNode, clock: Clock) -> None:
     """From now on messages are forwarded to entities of other servers, and taken in from these."""
 
     def rules(namespace: str) -> Iterable[AccessRule]:
         rows = unit.directory.contents.namespaces
         return next((row.rules for row in rows if row.name.lower() == namespace.lower()), ())
 
-    unit.courier.connect(node, AmqpClusterConnections(node.node_id, node.context, clock, rules))
-    door.crossing = ForwardingEndpoint(unit.intake, rules)
+    unit.remote.connect(node, AmqpClusterConnections(node.node_id, node.context, clock, rules))
+    amqp.forwarding = ForwardingEndpoint(unit.receiver, rules)
 
 
 #: How long a start waits for another server that prepares the same catalog, in tries and seconds between them.
@@ -118,7 +118,7 @@ class ClusterServer(Server):
     def _make_unit(self) -> ScaleUnit:
         settings = self.settings
         unit = ClusteredScaleUnit(self._catalog, self._store_event, settings.quotas, self._entropy.uuid, self._time)
-        unit.spreading.is_wanted = settings.spread
+        unit.sharded_entities.is_wanted = settings.spread
         return unit
 
     # -- start --------------------------------------------------------------------------------------------------
@@ -222,8 +222,8 @@ class ClusterServer(Server):
             clock=self._clock,
             context=self._context,
         )
-        self.door.whereabouts = self.node
-        open_cluster_forwarding(self.door, self.unit, self.node, self._clock)
+        self.amqp.owners = self.node
+        open_cluster_forwarding(self.amqp, self.unit, self.node, self._clock)
         await super()._open_listeners(authorizer)
         self.unit.seen = partial(self._see_rules, authorizer)
         self.rest.pass_on(HttpProxy(self.node, authorizer, self._clock))
@@ -247,7 +247,7 @@ class ClusterServer(Server):
             rules = {rule.name: rule for rule in row.rules}
             if known.name == row.name.lower() and known.rules != rules:
                 known.rules = rules
-                self.door.rules_changed(known.name)
+                self.amqp.rules_changed(known.name)
 
     # -- stores -------------------------------------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ class ClusterServer(Server):
             entropy=self._entropy,
             watcher=self.unit,
             reader=reader,
-            patience_s=self.settings.store_patience_s,
+            timeout_s=self.settings.store_timeout_s,
         )
         broker.id_room.limit = self.settings.quotas.history_ids
         broker.disk = store_id

@@ -108,7 +108,7 @@ class Server:
         self._catalog: Catalog = self._make_catalog()
         self._writers: list[StoppableWriter] = []
         #: Disk to the threads of the stores on it.
-        self._crews: dict[int, WriterPool] = {}
+        self._pools: dict[int, WriterPool] = {}
         self._checkpoints: list[CheckpointThread] = []
         self.drills: dict[int, DrillStore] = {}
         self.unit = self._make_unit()
@@ -162,7 +162,7 @@ class Server:
             await self.tokens.start()
         authorizer = Authorizer(rules, self.tokens.verifier if self.tokens else None)
         self.default = namespaces[0]
-        self.door = AmqpServer(
+        self.amqp = AmqpServer(
             self.unit,
             authorizer,
             clock=self._clock,
@@ -172,7 +172,7 @@ class Server:
             budget=ByteBudget(self.settings.incoming_bytes_max),
         )
         if self.tokens is not None:
-            self.tokens.keys.changed = self.door.keys_changed
+            self.tokens.keys.changed = self.amqp.keys_changed
         await self._open_listeners(authorizer)
         if self._lock is not None:
             # For whoever starts a second server on this folder.
@@ -230,7 +230,7 @@ class Server:
         )
 
     def _samples(self, started_ms: int) -> Iterator[Sample]:
-        yield from samples(self.unit, self.door, started_ms, self._skew.skews)
+        yield from samples(self.unit, self.amqp, started_ms, self._skew.skews)
         yield Sample("duobus_clock_ahead_seconds", (), self._time.ahead_ms / 1000)
 
     async def _start_stores(self, contents: CatalogContents) -> list[NamespaceRow]:
@@ -311,7 +311,7 @@ class Server:
                 entropy=self._entropy,
                 watcher=self.unit,
                 reader=reader,
-                patience_s=self.settings.store_patience_s,
+                timeout_s=self.settings.store_timeout_s,
             )
             broker.id_room.limit = self.settings.quotas.history_ids
             broker.place = "memory" if self.settings.ephemeral else planned.path
@@ -386,12 +386,12 @@ class Server:
         return store, writer
 
     def _make_writer(self, planned: PlannedStore) -> StoppableWriter:
-        """What calls a store that shares its disk, and this interpreter, with those of the same crew."""
+        """What calls a store that shares its disk, and this interpreter, with those of the same writer pool."""
         disk = self._disk_of(planned)
-        crew = self._crews.get(disk)
-        if crew is None:
-            crew = self._crews[disk] = WriterPool(asyncio.get_running_loop())
-        return crew.writer()
+        pool = self._pools.get(disk)
+        if pool is None:
+            pool = self._pools[disk] = WriterPool(asyncio.get_running_loop())
+        return pool.writer()
 
     async def _create_entities(self, config: NamespaceConfig) -> None:
         """What the file asks for and is missing is created; what differs is named and left alone (design 6)."""
@@ -445,22 +445,22 @@ class Server:
 
         started_ms = self._clock.now_ms()
         metrics = Metrics(lambda: self._samples(started_ms))
-        websocket = WebSocketServer(self.door, self._own_hosts(), Log("websocket"))
+        websocket = WebSocketServer(self.amqp, self._own_hosts(), Log("websocket"))
         api = HttpApi(
             self.unit,
             authorizer,
             clock=self._clock,
             entropy=self._entropy,
             log=Log("http"),
-            meter=self.door.meter,
-            errors=self.door.errors,
+            meter=self.amqp.meter,
+            errors=self.amqp.errors,
             options=settings.http,
             started_ms=started_ms,
             drills=dict(self.drills),
             backups=self._make_backups(),
             audit=self.audit,
         )
-        self.door.audit = self.audit
+        self.amqp.audit = self.audit
         self.rest = RestServer(
             self.unit,
             metrics,
@@ -504,7 +504,7 @@ class Server:
         return hosts
 
     async def _listen(self, name: str, http: ProtocolFactory, port: int, tls: TlsSource | None) -> None:
-        listener = Listener(name, self.door, tls, Log("listener"), http=http)
+        listener = Listener(name, self.amqp, tls, Log("listener"), http=http)
         try:
             await listener.open(self.settings.host, port)
         except OSError as error:
@@ -560,8 +560,8 @@ class Server:
         self._probes.stop()
         for listener in self.listeners.values():
             await listener.close()
-        if hasattr(self, "door"):
-            await self.door.close(PEERS_CLOSE_S)
+        if hasattr(self, "amqp"):
+            await self.amqp.close(PEERS_CLOSE_S)
         if hasattr(self, "rest"):
             await self.rest.close()
         if self.tokens is not None:
@@ -603,6 +603,6 @@ class Server:
     def _idle_ends(self, queue: Queue) -> Callable[[str | None], None]:
         """Nobody asked for it: a queue was idle for as long as its creator allowed, and is about to go."""
         who, now_ms = "AutoDeleteOnIdle", self._clock.now_ms
-        change = Change(DELETE, queue.kind, queue.namespace, queue.path, who=who, origin="", door="server")
+        change = Change(DELETE, queue.kind, queue.namespace, queue.path, who=who, origin="", interface="server")
         self.audit.begin(change, now_ms())
         return lambda outcome: self.audit.end(change, now_ms(), outcome or DONE)

@@ -14,14 +14,14 @@ from duobus.telemetry.metrics import Sample
 _STATES = ("active", "dead-letter", "transfer-dead-letter", "deferred", "scheduled")
 
 
-def samples(unit: ScaleUnit, door: AmqpServer, started_ms: int, skews: Mapping[Where, float]) -> Iterator[Sample]:
+def samples(unit: ScaleUnit, amqp: AmqpServer, started_ms: int, skews: Mapping[Where, float]) -> Iterator[Sample]:
     """Yield every sample there is now."""
     for where, skew in skews.items():
         yield Sample("duobus_keys_skew", where, skew)
     yield Sample("duobus_start_time_seconds", (), started_ms / 1000)
-    yield from _of_servers(door)
-    if door.whereabouts is not None:
-        for name, value in door.whereabouts.numbers():
+    yield from _of_servers(amqp)
+    if amqp.owners is not None:
+        for name, value in amqp.owners.numbers():
             yield Sample(name, (), value)
     for store_id, broker in unit.brokers.items():
         label = (str(store_id),)
@@ -44,13 +44,13 @@ def samples(unit: ScaleUnit, door: AmqpServer, started_ms: int, skews: Mapping[W
                 yield Sample("duobus_fragment_available", (*where, str(handle.number)), int(handle.online))
 
 
-def _of_servers(door: AmqpServer) -> Iterator[Sample]:
-    yield Sample("duobus_connections", (), len(door.peers))
-    yield Sample("duobus_links", (), sum(peer.links for peer in door.peers))
-    yield Sample("duobus_connections_opened", (), door.connections_opened)
-    for condition, number in door.errors.items():
+def _of_servers(amqp: AmqpServer) -> Iterator[Sample]:
+    yield Sample("duobus_connections", (), len(amqp.peers))
+    yield Sample("duobus_links", (), sum(peer.links for peer in amqp.peers))
+    yield Sample("duobus_connections_opened", (), amqp.connections_opened)
+    for condition, number in amqp.errors.items():
         yield Sample("duobus_errors", (condition,), number)
-    for (namespace, entity, kind), (messages, size, operations) in door.totals.items():
+    for (namespace, entity, kind), (messages, size, operations) in amqp.totals.items():
         yield Sample("duobus_metered_messages", (namespace, entity, kind), messages)
         yield Sample("duobus_metered_bytes", (namespace, entity, kind), size)
         yield Sample("duobus_operations", (namespace, entity, kind), operations)

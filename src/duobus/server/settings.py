@@ -14,7 +14,7 @@ import msgspec
 
 from duobus.errors import ConfigurationError
 from duobus.model.options import HttpOptions, TokenOptions
-from duobus.model.quotas import STORE_PATIENCE_S, Quotas
+from duobus.model.quotas import STORE_TIMEOUT_S, Quotas
 from duobus.server.access.token_file import read_token_file
 from duobus.server.config_file import NamespaceConfig, read_config_file
 from duobus.storage.postgres.address import PostgresAddress
@@ -75,7 +75,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         websocket_origins: Hosts beside the server's own whose pages may connect; ``*`` for all.
         quotas: How many there may be of what.
         http: What can be chosen about the HTTP APIs.
-        store_patience_s: How long a store may take for a call before it counts as failed.
+        store_timeout_s: How long a store may take for a call before it counts as failed.
         drain_delay_s: How long a server that is told to stop goes on, so that a balancer can take it out.
         allow_drills: Let an operator make stores fail and stall.
         backup_to: Folder in which backups are made on request, or None for none.
@@ -111,7 +111,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     websocket_origins: tuple[str, ...] = ()
     quotas: Quotas = Quotas()
     http: HttpOptions = HttpOptions()
-    store_patience_s: float = STORE_PATIENCE_S
+    store_timeout_s: float = STORE_TIMEOUT_S
     drain_delay_s: float = 0.0
     allow_drills: bool = False
     backup_to: Path | None = None

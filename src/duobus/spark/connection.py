@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from azure.servicebus.management import ServiceBusAdministrationClient
 
 #: The ways to say which namespace; exactly one is given.
-WAYS: Final = ("connectionString", "connectionStringEnv", "connectionStringFile", "endpoint")
+ADDRESS_OPTIONS: Final = ("connectionString", "connectionStringEnv", "connectionStringFile", "endpoint")
 
 #: Where an emulator manages entities when its address names no port.
 EMULATOR_HTTP_PORT: Final = 5300
@@ -55,7 +55,7 @@ class Place:
     """Which namespace, without what is secret about it unless it was given as an option itself.
 
     Attributes:
-        way: Name of the option that says it.
+        option: Name of the option that says it.
         value: Its value.
         provider: ``module:function`` of the credential, with ``endpoint``.
         ca_file: Certificate authority to trust.
@@ -63,7 +63,7 @@ class Place:
         retries: Of the SDK.
     """
 
-    way: str
+    option: str
     value: str = field(repr=False)
     provider: str | None = None
     ca_file: str | None = None
@@ -77,16 +77,16 @@ def place_of(options: Parsed) -> Place:
     Raises:
         OptionError: None is named, or several, or a part is missing.
     """
-    given = [way for way in WAYS if options[way] is not None]
+    given = [option for option in ADDRESS_OPTIONS if options[option] is not None]
     if len(given) != 1:
-        told = " and ".join(f"'{way}'" for way in given) if given else "none of them"
-        raise OptionError(f"One of the options {', '.join(WAYS)} says which namespace; {told} was given.")
-    way = given[0]
-    if (way == "endpoint") != (options["credentialProvider"] is not None):
+        told = " and ".join(f"'{option}'" for option in given) if given else "none of them"
+        raise OptionError(f"One of the options {', '.join(ADDRESS_OPTIONS)} says which namespace; {told} was given.")
+    option = given[0]
+    if (option == "endpoint") != (options["credentialProvider"] is not None):
         raise OptionError("The options 'endpoint' and 'credentialProvider' go together.")
     return Place(
-        way,
-        options[way],
+        option,
+        options[option],
         options["credentialProvider"],
         options["caFile"],
         options["managementEndpoint"],
@@ -107,7 +107,7 @@ class _Resolved:
     def __init__(self, place: Place) -> None:
         self.text: str | None = None
         self.credential: Any = None
-        if place.way == "endpoint":
+        if place.option == "endpoint":
             self.credential = _provided(place)
             if isinstance(self.credential, str):
                 self.text, self.credential = self.credential, None
@@ -116,7 +116,7 @@ class _Resolved:
         members = _members(self.text) if self.text is not None else {}
         self.is_plain = members.get("usedevelopmentemulator", "").lower() == "true"
         endpoint = members.get("endpoint") or place.value
-        self.address = _split(endpoint if "://" in endpoint else f"sb://{endpoint}", place.way)
+        self.address = _split(endpoint if "://" in endpoint else f"sb://{endpoint}", place.option)
 
 
 def _members(text: str) -> dict[str, str]:
@@ -125,14 +125,14 @@ def _members(text: str) -> dict[str, str]:
 
 
 def _connection_string(place: Place) -> str:
-    if place.way == "connectionStringEnv":
+    if place.option == "connectionStringEnv":
         text = os.environ.get(place.value, "")
         if not text:
             raise OptionError(
                 f"The environment variable '{place.value}' that 'connectionStringEnv' names is not set in the process "
                 f"{os.getpid()}. It has to be set for the driver and on every node."
             )
-    elif place.way == "connectionStringFile":
+    elif place.option == "connectionStringFile":
         try:
             with Path(place.value).open("rb") as file:
                 text = file.read(FILE_BYTES_MAX).decode()
@@ -143,7 +143,7 @@ def _connection_string(place: Place) -> str:
     members = _members(text)
     if "endpoint" not in members:
         raise OptionError(
-            f"What '{place.way}' gives is no connection string; it has the form "
+            f"What '{place.option}' gives is no connection string; it has the form "
             "Endpoint=sb://HOST;SharedAccessKeyName=NAME;SharedAccessKey=KEY."
         )
     return text.strip()
@@ -164,7 +164,7 @@ def _provided(place: Place) -> Any:
     return made
 
 
-def _split(url: str, way: str) -> Any:
+def _split(url: str, option: str) -> Any:
     """Take an address apart, which is quoted in no error, since a key may have got into it."""
     try:
         found = urlsplit(url)
@@ -172,7 +172,7 @@ def _split(url: str, way: str) -> Any:
             raise ValueError(url)
         _ = found.port
     except ValueError:
-        raise OptionError(f"The address that '{way}' gives is none. It has the form sb://HOST or HOST.") from None
+        raise OptionError(f"The address that '{option}' gives is none. It has the form sb://HOST or HOST.") from None
     return found
 
 
@@ -202,7 +202,7 @@ def demand_reachable(place: Place, clock: Clock | None = None) -> None:
         except OSError as error:
             if clock.monotonic_ms() + REACH_PAUSE_S * 1000 >= until_ms:
                 raise AddressError(
-                    f"Nobody answers at {here.address.hostname}:{port}, the address that '{place.way}' gives "
+                    f"Nobody answers at {here.address.hostname}:{port}, the address that '{place.option}' gives "
                     f"({error.strerror or error}). Is the broker running, and is the address right?"
                 ) from None
         Event().wait(REACH_PAUSE_S)

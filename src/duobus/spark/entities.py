@@ -31,9 +31,9 @@ def entities_of(options: Parsed) -> tuple[str, ...]:
     Raises:
         OptionError: None is named, or several ways are mixed.
     """
-    ways = [way for way in ("queue", "topic", "queues", "queuesPattern") if options[way] is not None]
-    if len(ways) != 1:
-        told = " and ".join(f"'{way}'" for way in ways) or "none of them"
+    given = [option for option in ("queue", "topic", "queues", "queuesPattern") if options[option] is not None]
+    if len(given) != 1:
+        told = " and ".join(f"'{option}'" for option in given) or "none of them"
         raise OptionError(
             f"One of the options queue, topic with subscription, queues and queuesPattern says what to read; {told} "
             "was given."

@@ -20,7 +20,7 @@ WAIT_S: Final = 1.0
 SESSION_WAIT_S: Final = 0.25
 
 #: What passes by itself, or when the broker is less busy.
-_PASSING: Final = frozenset({Meaning.RETRY, Meaning.WAIT})
+_TRANSIENT: Final = frozenset({Meaning.RETRY, Meaning.WAIT})
 
 _log = logging.getLogger("duobus.spark")
 
@@ -54,9 +54,9 @@ def retried(key: Key, work: Callable[[], Any], clock: Clock, session_timeout_s: 
                 ) from None
             pause(SESSION_WAIT_S)
         except exceptions.ServiceBusError as error:
-            is_passing = meaning(error) in _PASSING or isinstance(error, exceptions.SessionLockLostError)
+            is_transient = meaning(error) in _TRANSIENT or isinstance(error, exceptions.SessionLockLostError)
             attempt += 1
-            if not is_passing or attempt >= ATTEMPTS:
+            if not is_transient or attempt >= ATTEMPTS:
                 raise
             _log.info("'%s' does not answer; attempt %d of %d", key.entity, attempt, ATTEMPTS)
             pause(WAIT_S)

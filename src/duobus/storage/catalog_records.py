@@ -198,7 +198,7 @@ class CopyKeeper:
 
 
 @contextmanager
-def lent(mark: CatalogMark | None, store_id: int) -> Iterator[Mapping[str, bytes | None]]:
+def handed_over(mark: CatalogMark | None, store_id: int) -> Iterator[Mapping[str, bytes | None]]:
     """Lend what a store is to write now of its catalog's rows; what fails is to be written again."""
     copies = mark.copies if mark is not None else None
     taken = {} if copies is None else copies.take(store_id)

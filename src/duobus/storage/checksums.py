@@ -43,19 +43,19 @@ def body_sums(first_id: int, enqueued_ms: int, payloads: Sequence[bytes]) -> lis
     return list(map(crc32, payloads, range(start, start + len(payloads))))
 
 
-def state_sum(message_id: int, state: int, deliveries: int, special: bytes | None) -> int:
+def state_sum(message_id: int, state: int, deliveries: int, metadata: bytes | None) -> int:
     """Return the checksum of what may change in a message's row.
 
     A row that never was exceptional (state 0, no deliveries, no special) has NULL instead.
     """
-    return crc32(special or b"", crc32(_STATE(message_id, state, deliveries, special is not None)))
+    return crc32(metadata or b"", crc32(_STATE(message_id, state, deliveries, metadata is not None)))
 
 
-def metadata_sums(first_id: int, specials: Sequence[bytes]) -> list[int]:
-    """Return ``state_sum`` of new messages with consecutive ids and a special each, without a Python step for each."""
-    n = len(specials)
+def metadata_sums(first_id: int, all_metadata: Sequence[bytes]) -> list[int]:
+    """Return ``state_sum`` of new messages with consecutive ids and metadata each, without a Python step for each."""
+    n = len(all_metadata)
     numbers = map(_STATE, range(first_id, first_id + n), repeat(0, n), repeat(0, n), repeat(True, n))
-    return list(map(crc32, specials, map(crc32, numbers)))
+    return list(map(crc32, all_metadata, map(crc32, numbers)))
 
 
 def numbers_sum(numbers: Sequence[int], blob: bytes = b"") -> int:
@@ -68,19 +68,21 @@ def message_row_fault(row: tuple[object, ...]) -> str | None:
 
     Types are looked at first: a flipped bit in a record's header changes them.
     """
-    message_id, enqueued_ms, state, deliveries, special, payload, body, state_check = row
+    message_id, enqueued_ms, state, deliveries, metadata, payload, body, state_check = row
     if not (isinstance(message_id, int) and isinstance(enqueued_ms, int) and isinstance(payload, bytes)):
         return "body: a column has the wrong type"
     if body != body_sum(message_id, enqueued_ms, payload):
         return "body: the checksum does not hold"
     if state_check is None:
         # Compared by type too: 0.0 equals 0 and is no state.
-        if state == 0 and type(state) is int and deliveries == 0 and type(deliveries) is int and special is None:
+        if state == 0 and type(state) is int and deliveries == 0 and type(deliveries) is int and metadata is None:
             return None
         return "state: the checksum is missing"
-    if not (isinstance(state, int) and isinstance(deliveries, int) and (special is None or isinstance(special, bytes))):
+    if not (
+        isinstance(state, int) and isinstance(deliveries, int) and (metadata is None or isinstance(metadata, bytes))
+    ):
         return "state: a column has the wrong type"
-    if state_check != state_sum(message_id, state, deliveries, special):
+    if state_check != state_sum(message_id, state, deliveries, metadata):
         return "state: the checksum does not hold"
     return None
 

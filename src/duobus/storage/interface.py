@@ -2,7 +2,7 @@
 
 A store is blocking and single-threaded: a ``StoreWriter`` (stores/writer.py) owns the thread that calls
 it. Nothing above this line knows SQL; nothing below it knows what a message means. A message's payload
-(the bare message) and its ``special`` (everything rare, encoded by the fragment) are opaque bytes here.
+(the bare message) and its ``metadata`` (everything rare, encoded by the fragment) are opaque bytes here.
 """
 
 from __future__ import annotations
@@ -92,26 +92,26 @@ class Put:
     """Messages of one source with consecutive counts, new in this commit.
 
     Attributes:
-        specials: Index into ``payloads`` to (state, deliveries, special) for the messages that are not
+        all_metadata: Index into ``payloads`` to (state, deliveries, special) for the messages that are not
             ordinary, or None when all are: state 0 (active), no deliveries, no special.
         origins: For copies of a topic's messages, in sources other than 0: the count that each message had in source
             0 of the fragment; 0 for what is no copy. A negative count: the message has several copies, all of them in
             this commit and with the same payload, which is kept once until the last of them is removed. None: no
             copies.
         is_reserved: Its counts were used up before, for these messages, and have none yet.
-        equal_specials: In the place of ``specials``, where all are active, never delivered, and have a special: that
+        equal_metadata: In the place of ``all_metadata``, where all are active, never delivered, and have metadata: that
             of each.
     """
 
     __slots__ = (
+        "all_metadata",
         "enqueued_ms",
-        "equal_specials",
+        "equal_metadata",
         "first_count",
         "is_reserved",
         "origins",
         "payloads",
         "source_key",
-        "specials",
     )
 
     def __init__(
@@ -120,23 +120,23 @@ class Put:
         first_count: int,
         enqueued_ms: int,
         payloads: Sequence[bytes],
-        specials: dict[int, tuple[int, int, bytes | None]] | None = None,
+        all_metadata: dict[int, tuple[int, int, bytes | None]] | None = None,
         origins: Sequence[int] | None = None,
     ) -> None:
         self.source_key = source_key
         self.first_count = first_count
         self.enqueued_ms = enqueued_ms
         self.payloads = payloads
-        self.specials = specials
+        self.all_metadata = all_metadata
         self.origins = origins
-        self.equal_specials: list[bytes] | None = None
+        self.equal_metadata: list[bytes] | None = None
         self.is_reserved = False
 
-    def special_of(self, index: int) -> tuple[int, int, bytes | None] | None:
+    def metadata_of(self, index: int) -> tuple[int, int, bytes | None] | None:
         """(state, deliveries, special) of a message; None when it is ordinary."""
-        if self.equal_specials is not None:
-            return (0, 0, self.equal_specials[index])
-        return None if self.specials is None else self.specials.get(index)
+        if self.equal_metadata is not None:
+            return (0, 0, self.equal_metadata[index])
+        return None if self.all_metadata is None else self.all_metadata.get(index)
 
 
 class Tombstone:
@@ -192,7 +192,7 @@ class CommitBatch:
         changes: (source_key, count, state, deliveries, special): new state of messages that exist.
         sources: (source_key, next_count, highest_delivered, counters) of every source touched.
         tombstones: Runs of other stores that this commit takes over.
-        buried: Tombstones that are done with, to be deleted: (store_id, generation).
+        forgotten: Tombstones that are done with, to be deleted: (store_id, generation).
         histories: New blocks of message ids.
         outdated: (source_key, last_count): blocks up to that first count are to be deleted.
         shared: Filled in by the store: ``StoreContents.shared`` of the fragments whose copies this commit changed.
@@ -200,10 +200,10 @@ class CommitBatch:
 
     __slots__ = (
         "broker_ms",
-        "buried",
         "changes",
         "commit_no",
         "epochs",
+        "forgotten",
         "histories",
         "outdated",
         "puts",
@@ -222,7 +222,7 @@ class CommitBatch:
         self.changes: list[tuple[int, int, int, int, bytes | None]] = []
         self.sources: list[tuple[int, int, int, bytes]] = []
         self.tombstones: list[Tombstone] = []
-        self.buried: list[tuple[int, int]] = []
+        self.forgotten: list[tuple[int, int]] = []
         self.histories: list[IdBlock] = []
         self.outdated: list[tuple[int, int]] = []
         self.shared: dict[int, int] = {}
@@ -231,7 +231,7 @@ class CommitBatch:
 class StoredMessage:
     """One row read back and verified; ``origin``: of a copy, the count of its message in source 0; else 0."""
 
-    __slots__ = ("count", "deliveries", "enqueued_ms", "origin", "payload", "special", "state")
+    __slots__ = ("count", "deliveries", "enqueued_ms", "metadata", "origin", "payload", "state")
 
     def __init__(
         self,
@@ -240,7 +240,7 @@ class StoredMessage:
         state: int,
         deliveries: int,
         payload: bytes,
-        special: bytes | None,
+        metadata: bytes | None,
         origin: int = 0,
     ) -> None:
         self.count = count
@@ -248,7 +248,7 @@ class StoredMessage:
         self.state = state
         self.deliveries = deliveries
         self.payload = payload
-        self.special = special
+        self.metadata = metadata
         self.origin = origin
 
 
@@ -474,7 +474,7 @@ def columns_of(first_count: int, messages: Iterable[StoredMessage]) -> list[Plai
     """Return as many of these messages as are ordinary and follow each other from ``first_count`` on."""
     found: list[StoredMessage] = []
     for message in messages:
-        is_plain = not message.state and not message.deliveries and message.special is None and not message.origin
+        is_plain = not message.state and not message.deliveries and message.metadata is None and not message.origin
         if not is_plain or message.count != first_count + len(found):
             break
         found.append(message)

@@ -47,7 +47,7 @@ class MemoryStore(MessagingStore):
         self._fragments: dict[int, FragmentRow] = {}
         self._sources: dict[int, SourceRow] = {}
         self._tombstones: list[Tombstone] = []
-        self._shelves: dict[int, _SourceRows] = {}
+        self._body_keys: dict[int, _SourceRows] = {}
         self._bodies = SharedBodies()
 
     def open(self) -> StoreContents:
@@ -73,9 +73,9 @@ class MemoryStore(MessagingStore):
             check_run_owner(self._store_id, run.store_id)
         for run in runs:
             self._remove(run.source_key, run.first_count, run.last_count)
-            shelf = self._shelves.get(run.source_key)
-            if shelf is not None:
-                shelf.forget_ids(run.first_count, run.last_count)
+            body_key = self._body_keys.get(run.source_key)
+            if body_key is not None:
+                body_key.forget_ids(run.first_count, run.last_count)
         for source_key, counted in (counters or {}).items():
             self._sources[source_key].counters = counted
         self._generation += 1
@@ -101,7 +101,7 @@ class MemoryStore(MessagingStore):
         for number in missing:
             source = SourceRow(self._next_source_key, fragment.fragment_key, number)
             self._sources[source.source_key] = known[number] = source
-            self._shelves[source.source_key] = _SourceRows()
+            self._body_keys[source.source_key] = _SourceRows()
             self._next_source_key += 1
         self._bodies.note_sources(self._sources)
         return copy_of_fragment(fragment), [copy_of_source(known[number]) for number in source_nos]
@@ -114,7 +114,7 @@ class MemoryStore(MessagingStore):
             del self._fragments[key]
         for key in [key for key, row in self._sources.items() if row.fragment_key in gone]:
             del self._sources[key]
-            del self._shelves[key]
+            del self._body_keys[key]
             self._bodies.forget(key)
         self._bodies.note_sources(self._sources)
 
@@ -126,7 +126,7 @@ class MemoryStore(MessagingStore):
             return False
         keys = [key for key, row in self._sources.items() if row.fragment_key == fragment.fragment_key]
         for key in keys:
-            counts = heapq.nsmallest(limit, self._shelves[key].rows)
+            counts = heapq.nsmallest(limit, self._body_keys[key].rows)
             for count in counts:
                 self._remove(key, count, count)
             limit -= len(counts)
@@ -134,7 +134,7 @@ class MemoryStore(MessagingStore):
             return True
         for key in keys:
             del self._sources[key]
-            del self._shelves[key]
+            del self._body_keys[key]
             self._bodies.forget(key)
         del self._fragments[fragment.fragment_key]
         self._bodies.note_sources(self._sources)
@@ -146,7 +146,7 @@ class MemoryStore(MessagingStore):
         gone = {key for key, row in self._fragments.items() if row.entity_id == entity_id}
         keys = [k for k, row in self._sources.items() if row.fragment_key in gone and row.source_no == source_no]
         for key in keys:
-            counts = heapq.nsmallest(limit, self._shelves[key].rows)
+            counts = heapq.nsmallest(limit, self._body_keys[key].rows)
             for count in counts:
                 self._remove(key, count, count)
             limit -= len(counts)
@@ -154,7 +154,7 @@ class MemoryStore(MessagingStore):
             return bool(keys)
         for key in keys:
             del self._sources[key]
-            del self._shelves[key]
+            del self._body_keys[key]
         self._bodies.note_sources(self._sources)
         return False
 
@@ -169,23 +169,23 @@ class MemoryStore(MessagingStore):
             raise
         before = dict(self._bodies.totals)
         for put in batch.puts:
-            self._shelves[put.source_key].add(put)
+            self._body_keys[put.source_key].add(put)
             self._bodies.add(put)
-        for source_key, count, state, deliveries, special in batch.changes:
-            shelf = self._shelves.get(source_key)
-            if shelf is not None:
-                shelf.change(count, state, deliveries, special)
+        for source_key, count, state, deliveries, metadata in batch.changes:
+            body_key = self._body_keys.get(source_key)
+            if body_key is not None:
+                body_key.change(count, state, deliveries, metadata)
         for source_key, first_count, last_count in batch.removed:
             self._remove(source_key, first_count, last_count)
         for source_key, next_count, highest_delivered, counters in batch.sources:
             source = self._sources[source_key]
             source.next_count, source.highest_delivered, source.counters = next_count, highest_delivered, counters
         for block in batch.histories:
-            self._shelves[block.source_key].histories[block.first_count] = (block.at_ms, block.ids)
+            self._body_keys[block.source_key].histories[block.first_count] = (block.at_ms, block.ids)
         for source_key, last_count in batch.outdated:
-            self._shelves[source_key].forget_ids(0, last_count)
-        buried = set(batch.buried)
-        self._tombstones = [t for t in self._tombstones if (t.store_id, t.generation) not in buried]
+            self._body_keys[source_key].forget_ids(0, last_count)
+        forgotten = set(batch.forgotten)
+        self._tombstones = [t for t in self._tombstones if (t.store_id, t.generation) not in forgotten]
         self._tombstones.extend(batch.tombstones)
         batch.shared = {key: size for key, size in self._bodies.totals.items() if before.get(key, 0) != size}
         self._last_commit_no = batch.commit_no
@@ -195,34 +195,34 @@ class MemoryStore(MessagingStore):
         """Refuse to put messages where others are, as the key of a table does."""
         for put in batch.puts:
             counts = range(put.first_count, put.first_count + len(put.payloads))
-            if put.is_reserved and not self._shelves[put.source_key].rows.keys().isdisjoint(counts):
+            if put.is_reserved and not self._body_keys[put.source_key].rows.keys().isdisjoint(counts):
                 raise StoreFailed(f"source {put.source_key}: count {put.first_count} has a message already")
 
     def load(self, source_key: int, first_count: int, limit: int) -> list[StoredMessage]:
         """Return messages by count."""
         self._demand_open()
-        shelf = self._shelves.get(source_key)
-        return [] if shelf is None else shelf.load(first_count, limit)
+        body_key = self._body_keys.get(source_key)
+        return [] if body_key is None else body_key.load(first_count, limit)
 
     def load_columns(self, source_key: int, first_count: int, limit: int) -> list[PlainColumns]:
         """Return the ordinary messages with which ``load`` would begin."""
-        shelf = self._shelves.get(source_key) if self._is_open else None
-        return [] if shelf is None else columns_of(first_count, shelf.load(first_count, limit))
+        body_key = self._body_keys.get(source_key) if self._is_open else None
+        return [] if body_key is None else columns_of(first_count, body_key.load(first_count, limit))
 
     def scan(self, source_key: int, state: int, first_count: int, limit: int) -> list[StoredMessage]:
         """Return messages of one state other than 0."""
         self._demand_open()
-        shelf = self._shelves.get(source_key)
-        return [] if shelf is None else shelf.scan(state, first_count, limit)
+        body_key = self._body_keys.get(source_key)
+        return [] if body_key is None else body_key.scan(state, first_count, limit)
 
     def load_ids(self, source_key: int, first_count: int, limit: int) -> list[IdBlock]:
         """Return blocks of a duplicate history."""
         self._demand_open()
-        shelf = self._shelves.get(source_key)
-        if shelf is None:
+        body_key = self._body_keys.get(source_key)
+        if body_key is None:
             return []
-        counts = heapq.nsmallest(limit, (count for count in shelf.histories if count >= first_count))
-        return [IdBlock(source_key, count, *shelf.histories[count]) for count in counts]
+        counts = heapq.nsmallest(limit, (count for count in body_key.histories if count >= first_count))
+        return [IdBlock(source_key, count, *body_key.histories[count]) for count in counts]
 
     def quarantined(self) -> list[tuple[int, int, str]]:
         """Return nothing: memory is not checksummed."""
@@ -231,9 +231,9 @@ class MemoryStore(MessagingStore):
     def usage(self) -> StoreUsage:
         """Return the rows held; the bytes are those of the payloads."""
         self._demand_open()
-        shelves = self._shelves.values()
-        rows = sum(len(shelf.rows) for shelf in shelves) + len(self._bodies.shared)
-        size = sum(shelf.size for shelf in shelves) + sum(size for _, size in self._bodies.shared.values())
+        body_keys = self._body_keys.values()
+        rows = sum(len(body_key.rows) for body_key in body_keys) + len(self._bodies.shared)
+        size = sum(body_key.size for body_key in body_keys) + sum(size for _, size in self._bodies.shared.values())
         return StoreUsage(rows, size, None)
 
     def checkpoint(self) -> None:
@@ -253,9 +253,9 @@ class MemoryStore(MessagingStore):
             raise StoreFailed("the store is not open")
 
     def _remove(self, source_key: int, first_count: int, last_count: int) -> None:
-        shelf = self._shelves.get(source_key)
-        if shelf is not None:
-            for row in shelf.remove(first_count, last_count):
+        body_key = self._body_keys.get(source_key)
+        if body_key is not None:
+            for row in body_key.remove(first_count, last_count):
                 self._bodies.remove(source_key, row)
 
 
@@ -329,15 +329,15 @@ class _SourceRows:
             count += 1
         self.highest = max(self.highest, count - 1)
         for index in range(len(put.payloads)):
-            rare = put.special_of(index)
-            if rare is not None:
-                self.change(put.first_count + index, *rare)
+            with_metadata = put.metadata_of(index)
+            if with_metadata is not None:
+                self.change(put.first_count + index, *with_metadata)
 
-    def change(self, count: int, state: int, deliveries: int, special: bytes | None) -> None:
+    def change(self, count: int, state: int, deliveries: int, metadata: bytes | None) -> None:
         old = self.rows.get(count)
         if old is None:
             return
-        self.rows[count] = StoredMessage(count, old.enqueued_ms, state, deliveries, old.payload, special, old.origin)
+        self.rows[count] = StoredMessage(count, old.enqueued_ms, state, deliveries, old.payload, metadata, old.origin)
         if state:
             self.exceptional.add(count)
         else:
@@ -419,5 +419,5 @@ def copy_of_source(row: SourceRow) -> SourceRow:
 def copy_of_message(row: StoredMessage) -> StoredMessage:
     """Return a row of the caller's own: what it does to it must not reach the store."""
     return StoredMessage(
-        row.count, row.enqueued_ms, row.state, row.deliveries, row.payload, row.special, abs(row.origin)
+        row.count, row.enqueued_ms, row.state, row.deliveries, row.payload, row.metadata, abs(row.origin)
     )

@@ -24,7 +24,7 @@ from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
 from duobus.errors import StoreFailed
-from duobus.model.quotas import STORE_PATIENCE_S
+from duobus.model.quotas import STORE_TIMEOUT_S
 from duobus.storage.writers import STOP_TIMEOUT_S, Outcome, StoppableWriter, Writer, outcome_of
 
 T = TypeVar("T")
@@ -40,10 +40,10 @@ APART_S: Final = 10.0
 class PooledWriter(StoppableWriter):
     """The writer of one store; made by ``Crew.writer``."""
 
-    __slots__ = ("_crew", "apart_until_s", "drained", "is_stopped", "is_taken", "jobs")
+    __slots__ = ("_pool", "apart_until_s", "drained", "is_stopped", "is_taken", "jobs")
 
-    def __init__(self, crew: WriterPool) -> None:
-        self._crew = crew
+    def __init__(self, pool: WriterPool) -> None:
+        self._pool = pool
         self.jobs: deque[tuple[Callable[[], Any], _Done]] = deque()
         # A thread is at it, or it stands in the line of those that wait for one.
         self.is_taken = False
@@ -54,16 +54,16 @@ class PooledWriter(StoppableWriter):
 
     def submit(self, call: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         """See ``Writer.submit``."""
-        self._crew.submit(self, call, done)
+        self._pool.submit(self, call, done)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
         """See ``Writer.stop``; blocks for at most ``timeout_s`` seconds."""
-        self._crew.stop(self)
+        self._pool.stop(self)
         return self.drained.wait(timeout_s)
 
 
 class _Worker:
-    """A thread of a crew.
+    """A thread of a writer pool.
 
     Attributes:
         bell: True for work, False for the end.
@@ -181,7 +181,7 @@ class WriterPool:
             while self._idle:
                 self._idle.pop().bell.put(False)
 
-    # -- in a thread of the crew --------------------------------------------------------------------------------
+    # -- in a thread of the writer pool --------------------------------------------------------------------------------
 
     def _run(self, worker: _Worker) -> None:
         while worker.bell.get():
@@ -266,7 +266,7 @@ class WriterPool:
 LATE_S: Final = 0.5
 #: What a commit may take from its handing over to its answer, in patiences of the store: the time of PE4 less what it
 #: takes to send what it holds elsewhere.
-COMMIT_PATIENCES: Final = 1.5
+COMMIT_TIMEOUTS: Final = 1.5
 #: How long a refusal may wait until a store has made sure that the messages cannot appear any more: what is left of the
 #: time of PE4 when a commit has had all of its patience.
 REFUSAL_S: Final = 0.5
@@ -285,16 +285,16 @@ class PendingCall:
 
     Attributes:
         done: Whom to tell; None when somebody has been told that the store stalls.
-        patience_s: How long it may take once nothing is before it.
+        timeout_s: How long it may take once nothing is before it.
         due_s: When it has to be answered in any case.
         is_dropped: It had not begun when the store stalled: it never will.
     """
 
-    __slots__ = ("done", "due_s", "is_dropped", "patience_s")
+    __slots__ = ("done", "due_s", "is_dropped", "timeout_s")
 
-    def __init__(self, done: Callable[[Any, BaseException | None], None], patience_s: float) -> None:
+    def __init__(self, done: Callable[[Any, BaseException | None], None], timeout_s: float) -> None:
         self.done: Callable[[Any, BaseException | None], None] | None = done
-        self.patience_s = patience_s
+        self.timeout_s = timeout_s
         self.due_s = ENDLESS_S
         self.is_dropped = False
 
@@ -307,7 +307,7 @@ class StoreWatchdog:
     Args:
         loop: Whose clock counts.
         writer: Runs the calls, in order; all of them come through here.
-        patience_s: How long a call may take, in seconds, unless ``submit`` says otherwise.
+        timeout_s: How long a call may take, in seconds, unless ``submit`` says otherwise.
         late: Told once of each call that has been the first in line for LATE_S and may take longer.
         prompt: Told when such a call has come to a good end, before whoever waits for it is.
 
@@ -320,18 +320,18 @@ class StoreWatchdog:
         self,
         loop: asyncio.AbstractEventLoop,
         writer: Writer,
-        patience_s: float = STORE_PATIENCE_S,
+        timeout_s: float = STORE_TIMEOUT_S,
         late: Callable[[], None] | None = None,
         prompt: Callable[[], None] | None = None,
     ) -> None:
-        self.patience_s = patience_s
+        self.timeout_s = timeout_s
         self.is_late = False
         self.is_stalled = False
         self._late = late
         self._prompt = prompt
         self._loop = loop
         self._writer = writer
-        self._tickets: deque[PendingCall] = deque()
+        self._pending_calls: deque[PendingCall] = deque()
         self._first_since_s = 0.0
         self._commit: PendingCall | None = None
         self._commit_since_s = 0.0
@@ -341,45 +341,45 @@ class StoreWatchdog:
         self,
         call: Callable[[], T],
         done: Callable[[T | None, BaseException | None], None],
-        patience_s: float | None = None,
+        timeout_s: float | None = None,
     ) -> None:
         """See ``Writer.submit``; ``done`` gets StoreFailed when the call is given up.
 
-        ``patience_s``: of this call; None for that of the writer.
+        ``timeout_s``: of this call; None for that of the writer.
         """
-        self._submit(PendingCall(done, self.patience_s if patience_s is None else patience_s), call)
+        self._submit(PendingCall(done, self.timeout_s if timeout_s is None else timeout_s), call)
 
     def commit(self, call: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         """As ``submit``, for the one commit under way: it is given up COMMIT_PATIENCES after this, too."""
-        self._commit = ticket = PendingCall(done, self.patience_s)
+        self._commit = pending_call = PendingCall(done, self.timeout_s)
         self._commit_since_s = self._loop.time()
-        if all(other.patience_s <= self.patience_s for other in self._tickets):
+        if all(other.timeout_s <= self.timeout_s for other in self._pending_calls):
             # Behind what may take longer on a healthy disk, its own patience is all there is.
-            ticket.due_s = self._commit_since_s + COMMIT_PATIENCES * self.patience_s
-        self._submit(ticket, call)
+            pending_call.due_s = self._commit_since_s + COMMIT_TIMEOUTS * self.timeout_s
+        self._submit(pending_call, call)
 
-    def _submit(self, ticket: PendingCall, call: Callable[[], Any]) -> None:
-        if not self._tickets:
+    def _submit(self, pending_call: PendingCall, call: Callable[[], Any]) -> None:
+        if not self._pending_calls:
             self._first_since_s = self._loop.time()
-        self._tickets.append(ticket)
+        self._pending_calls.append(pending_call)
         self._watch()
-        self._writer.submit(partial(_run, ticket, call), partial(self._answered, ticket))
+        self._writer.submit(partial(_run, pending_call, call), partial(self._answered, pending_call))
 
     def end(self) -> None:
         """Give nothing up any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self.patience_s = ENDLESS_S
+        self.timeout_s = ENDLESS_S
 
-    def _answered(self, ticket: PendingCall, result: Any, error: BaseException | None) -> None:
-        done = ticket.done
+    def _answered(self, pending_call: PendingCall, result: Any, error: BaseException | None) -> None:
+        done = pending_call.done
         self.is_stalled = False
         if done is None:
             return
         # In order: what was not given up is the first one.
-        self._tickets.popleft()
-        if ticket is self._commit:
+        self._pending_calls.popleft()
+        if pending_call is self._commit:
             self._commit = None
         self._first_since_s = self._loop.time()
         was_late, self.is_late = self.is_late, False
@@ -389,7 +389,7 @@ class StoreWatchdog:
         done(result, error)
 
     def _watch(self) -> None:
-        if not self._tickets or self._tickets[0].patience_s == ENDLESS_S:
+        if not self._pending_calls or self._pending_calls[0].timeout_s == ENDLESS_S:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
@@ -404,8 +404,8 @@ class StoreWatchdog:
 
     def _allowance_s(self) -> float:
         """How long the first call may take before something is done about it."""
-        patience_s = self._tickets[0].patience_s
-        return patience_s if self._late is None or self.is_late else min(patience_s, LATE_S)
+        timeout_s = self._pending_calls[0].timeout_s
+        return timeout_s if self._late is None or self.is_late else min(timeout_s, LATE_S)
 
     def _due_s(self) -> float:
         return ENDLESS_S if self._commit is None else self._commit.due_s
@@ -413,8 +413,8 @@ class StoreWatchdog:
     def _look(self) -> None:
         self._timer = None
         now_s = self._loop.time()
-        if self._tickets:
-            if now_s >= min(self._first_since_s + self._tickets[0].patience_s, self._due_s()):
+        if self._pending_calls:
+            if now_s >= min(self._first_since_s + self._pending_calls[0].timeout_s, self._due_s()):
                 self._give_up()
             elif now_s >= self._first_since_s + self._allowance_s() and self._late is not None:
                 self.is_late = True
@@ -424,23 +424,23 @@ class StoreWatchdog:
     def _give_up(self) -> None:
         self.is_late = False
         self.is_stalled = True
-        tickets, self._tickets = self._tickets, deque()
+        pending_calls, self._pending_calls = self._pending_calls, deque()
         since_s = self._first_since_s if self._commit is None else min(self._first_since_s, self._commit_since_s)
         waited_s = self._loop.time() - since_s
         self._commit = None
         error = StoreFailed(f"the store stalls: no answer within {waited_s:.1f} seconds")
         waiting = []
-        for index, ticket in enumerate(tickets):
+        for index, pending_call in enumerate(pending_calls):
             # The first one is under way and may yet come to its end; the others never begin.
-            ticket.is_dropped = index > 0
-            if ticket.done is not None:
-                waiting.append(ticket.done)
-            ticket.done = None
+            pending_call.is_dropped = index > 0
+            if pending_call.done is not None:
+                waiting.append(pending_call.done)
+            pending_call.done = None
         for done in waiting:
             done(None, error)
 
 
-def _run(ticket: PendingCall, call: Callable[[], T]) -> T:
-    if ticket.is_dropped:
+def _run(pending_call: PendingCall, call: Callable[[], T]) -> T:
+    if pending_call.is_dropped:
         raise StoreFailed("given up before it began, because the store stalled")
     return call()

@@ -50,13 +50,13 @@ class Change:
         path: Of the entity; of a rule with its subscription.
         who: Name of the access rule, or of the bearer's identity, that allowed it; the server itself.
         origin: Network address that it came from; empty for the server itself.
-        door: http, amqp or server.
+        interface: http, amqp or server.
     """
 
-    __slots__ = ("door", "kind", "namespace", "number", "operation", "origin", "path", "who")
+    __slots__ = ("interface", "kind", "namespace", "number", "operation", "origin", "path", "who")
 
     def __init__(
-        self, operation: str, kind: str, namespace: str, path: str, *, who: str, origin: str, door: str
+        self, operation: str, kind: str, namespace: str, path: str, *, who: str, origin: str, interface: str
     ) -> None:
         self.operation = operation
         self.kind = kind
@@ -64,7 +64,7 @@ class Change:
         self.path = path
         self.who = who
         self.origin = origin
-        self.door = door
+        self.interface = interface
         self.number = 0
 
 
@@ -109,7 +109,7 @@ class AuditLog(AuditTrail):
             "path": change.path,
             "who": change.who,
             "from": change.origin,
-            "door": change.door,
+            "door": change.interface,
         }
         try:
             self._append(line, is_synced=True)

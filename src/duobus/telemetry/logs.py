@@ -170,8 +170,8 @@ def _clean(text: str) -> str:
     # Cut first: masking a cut text cannot leave a secret whose name was cut off, since names stand before values.
     if len(text) > VALUE_LENGTH_MAX:
         text = text[:VALUE_LENGTH_MAX] + "…"
-    folded = text.casefold()
+    lowered = text.casefold()
     # Four plain searches; the patterns, each of which needs one of these words, take ten times as long.
-    if any(word in folded for word in _SECRET_WORDS):
+    if any(word in lowered for word in _SECRET_WORDS):
         return mask_connection_string(mask_token(text))
     return text

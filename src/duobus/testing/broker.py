@@ -35,7 +35,7 @@ CLOSE_S = 0.2
 #: A call into the broker that takes longer has hung.
 CALL_TIMEOUT_S = 30.0
 #: How long a store of a test's broker may hang before it is taken out.
-DRILL_PATIENCE_S = 1.0
+DRILL_TIMEOUT_S = 1.0
 #: Messages that ``messages`` returns at most.
 MESSAGES_MAX = 1000
 
@@ -58,13 +58,13 @@ class MovableClock(Clock):
 class _Place:
     """A namespace: the door and the listener that lead to it."""
 
-    __slots__ = ("door", "key", "listener", "name", "rule")
+    __slots__ = ("amqp_server", "key", "listener", "name", "rule")
 
-    def __init__(self, name: str, rule: str, key: str, door: AmqpServer, listener: Listener) -> None:
+    def __init__(self, name: str, rule: str, key: str, amqp_server: AmqpServer, listener: Listener) -> None:
         self.name = name
         self.rule = rule
         self.key = key
-        self.door = door
+        self.amqp_server = amqp_server
         self.listener = listener
 
 
@@ -91,7 +91,7 @@ class BrokerHost:
                 emulator=True,
                 # For the fixture duobus_drill; a store that hangs is taken out sooner than a server does it.
                 allow_drills=True,
-                store_patience_s=DRILL_PATIENCE_S,
+                store_timeout_s=DRILL_TIMEOUT_S,
             )
         )
         self._places: dict[str, _Place] = {}
@@ -112,7 +112,7 @@ class BrokerHost:
         name = f"test-{self._entropy.token(6).hex()}"
         row = new_namespace(name, self._entropy)
         rule = row.rules[0]
-        door = AmqpServer(
+        amqp_server = AmqpServer(
             self._server.unit,
             Authorizer([NamespaceRules(name, row.rules)]),
             clock=self.clock,
@@ -120,10 +120,10 @@ class BrokerHost:
             log=Log("amqp"),
             metering=self._server.metering,
         )
-        listener = Listener(name, door, None, Log("listener"))
+        listener = Listener(name, amqp_server, None, Log("listener"))
         await listener.open("127.0.0.1", 0)
         self._server.unit.namespace(name)
-        self._places[name] = _Place(name, rule.name, rule.primary_key, door, listener)
+        self._places[name] = _Place(name, rule.name, rule.primary_key, amqp_server, listener)
         text = (
             f"Endpoint=sb://localhost:{listener.port};SharedAccessKeyName={rule.name};"
             f"SharedAccessKey={rule.primary_key};UseDevelopmentEmulator=true;"
@@ -136,15 +136,15 @@ class BrokerHost:
         if place is None:
             return
         await place.listener.close()
-        if place.door.peers:
-            for peer in list(place.door.peers):
+        if place.amqp_server.peers:
+            for peer in list(place.amqp_server.peers):
                 peer.abort()
-        await place.door.close(CLOSE_S)
+        await place.amqp_server.close(CLOSE_S)
         await self._server.unit.drop_namespace(name)
 
     async def reset_namespace(self, name: str) -> None:
         """Close its connections and delete all that is in it; name, port and key stay."""
-        for peer in list(self._places[name].door.peers):
+        for peer in list(self._places[name].amqp_server.peers):
             peer.abort()
         await self._server.unit.drop_namespace(name)
         self._server.unit.namespace(name)
@@ -229,7 +229,7 @@ class BrokerHost:
 
 
 def _members(slot: QueuedMessage, sequence_number: int) -> dict[str, Any]:
-    special = slot.special
+    metadata = slot.metadata
     if sub_queue_of(slot.state) == DEAD_LETTER:
         state = "dead-letter"
     else:
@@ -247,7 +247,7 @@ def _members(slot: QueuedMessage, sequence_number: int) -> dict[str, Any]:
             key: value if isinstance(value, str | int | float | bool | None) else str(value)
             for key, value in application_properties(slot.payload).items()
         },
-        "dead_letter_reason": None if special is None else special.reason,
+        "dead_letter_reason": None if metadata is None else metadata.reason,
     }
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Name of the marker, and what it can ask for.
 MARKER: Final = "duobus_drill"
-_WAYS: Final = ("fail", "stall")
+_KINDS: Final = ("fail", "stall")
 #: Short names of the fixtures, unless they are taken.
 _ALIASES = ("broker", "namespace", "connection_string", "drill")
 
@@ -135,8 +135,8 @@ def _store_away(request: pytest.FixtureRequest, duobus_drill: Drill) -> None:
     """The stores that the test's markers name fail or stall; ``duobus_drill`` heals them after the test."""
     for mark in request.node.iter_markers(MARKER):
         store, how = _told(*mark.args, **mark.kwargs)
-        if how not in _WAYS:
-            raise pytest.UsageError(f"@pytest.mark.{MARKER}: how is {how!r}, and can be {' or '.join(_WAYS)}.")
+        if how not in _KINDS:
+            raise pytest.UsageError(f"@pytest.mark.{MARKER}: how is {how!r}, and can be {' or '.join(_KINDS)}.")
         getattr(duobus_drill, how)(store)
 
 

@@ -48,10 +48,10 @@ class FanoutExpectations:
         self._lock = threading.Lock()
         self._publications: dict[str, set[int]] = {}
         #: By outlet, copy and publication, the sequence numbers under which it came.
-        self._numbers: dict[str, dict[tuple[Copy, int], set[int]]] = {outlet: {} for outlet in expected}
-        self._taken: dict[str, set[tuple[Copy, int]]] = {outlet: set() for outlet in expected}
-        self._completed: dict[str, set[int]] = {outlet: set() for outlet in expected}
-        self._altered: dict[str, dict[Copy, str]] = {outlet: {} for outlet in expected}
+        self._numbers: dict[str, dict[tuple[Copy, int], set[int]]] = {receive_path: {} for receive_path in expected}
+        self._taken: dict[str, set[tuple[Copy, int]]] = {receive_path: set() for receive_path in expected}
+        self._completed: dict[str, set[int]] = {receive_path: set() for receive_path in expected}
+        self._altered: dict[str, dict[Copy, str]] = {receive_path: {} for receive_path in expected}
         self._revived: Counter[str] = Counter()
         self._completed_over: Counter[str] = Counter()
         self._held = 0
@@ -64,31 +64,31 @@ class FanoutExpectations:
         with self._lock:
             self._held += count
 
-    def received(self, outlet: str, delivery: ReceivedCopy) -> None:
+    def received(self, receive_path: str, delivery: ReceivedCopy) -> None:
         """A message was handed to the application."""
-        wanted = self._expected[outlet].get(delivery.copy)
+        wanted = self._expected[receive_path].get(delivery.copy)
         with self._lock:
-            if delivery.number in self._completed[outlet]:
-                self._revived[outlet] += 1
+            if delivery.number in self._completed[receive_path]:
+                self._revived[receive_path] += 1
             self._publications.setdefault(delivery.copy.message_id, set()).add(delivery.publication)
-            self._numbers[outlet].setdefault((delivery.copy, delivery.publication), set()).add(delivery.number)
+            self._numbers[receive_path].setdefault((delivery.copy, delivery.publication), set()).add(delivery.number)
             difference = wanted.difference(delivery.look) if wanted is not None else ""
             if difference:
-                self._altered[outlet][delivery.copy] = difference
+                self._altered[receive_path][delivery.copy] = difference
 
-    def completed(self, outlet: str, delivery: ReceivedCopy, transport: str) -> None:
+    def completed(self, receive_path: str, delivery: ReceivedCopy, transport: str) -> None:
         """A completion was acknowledged, on a connection of this kind: the copy must never come again."""
         with self._lock:
-            self._taken[outlet].add((delivery.copy, delivery.publication))
-            self._completed[outlet].add(delivery.number)
+            self._taken[receive_path].add((delivery.copy, delivery.publication))
+            self._completed[receive_path].add(delivery.number)
             self._completed_over[transport] += 1
             self._held -= 1
             self._settled += 1
 
-    def completion_unknown(self, outlet: str, delivery: ReceivedCopy) -> None:
+    def completion_unknown(self, receive_path: str, delivery: ReceivedCopy) -> None:
         """A completion raised: the copy may be gone, or may come again."""
         with self._lock:
-            self._taken[outlet].add((delivery.copy, delivery.publication))
+            self._taken[receive_path].add((delivery.copy, delivery.publication))
 
     # -- how it stands ------------------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class FanoutExpectations:
         Of every publication of which a copy was seen, all have to come; and every message has to be published.
         """
         with self._lock:
-            return {outlet: self._missing(outlet) for outlet in self._expected}
+            return {receive_path: self._missing(receive_path) for receive_path in self._expected}
 
     def report(self) -> dict[str, Any]:
         """Return the counts as members of a result: those of COUNTS in all, and by outlet.
@@ -127,42 +127,46 @@ class FanoutExpectations:
         """
         missing = self.missing()
         with self._lock:
-            outlets = {
-                outlet: {
+            receive_paths = {
+                receive_path: {
                     "expected": len(expected),
-                    "received": len({copy for copy, _ in self._taken[outlet]} & expected.keys()),
-                    "duplicates": self._duplicates(outlet),
-                    "lost": len(missing[outlet]),
-                    "altered": len(self._altered[outlet]),
-                    "wrong": self._wrong_count(outlet),
-                    "revived": self._revived[outlet],
+                    "received": len({copy for copy, _ in self._taken[receive_path]} & expected.keys()),
+                    "duplicates": self._duplicates(receive_path),
+                    "lost": len(missing[receive_path]),
+                    "altered": len(self._altered[receive_path]),
+                    "wrong": self._wrong_count(receive_path),
+                    "revived": self._revived[receive_path],
                 }
-                for outlet, expected in self._expected.items()
+                for receive_path, expected in self._expected.items()
             }
-            totals = {name: sum(counts[name] for counts in outlets.values()) for name in COUNTS}
-            return {**totals, "outlets": outlets}
+            totals = {name: sum(counts[name] for counts in receive_paths.values()) for name in COUNTS}
+            return {**totals, "outlets": receive_paths}
 
     def examples(self) -> dict[str, list[str]]:
         """Return a few of what is lost, altered and wrong, in words."""
         missing = self.missing()
         with self._lock:
             found = {
-                "missing": [f"{outlet}: {_words(copy)}" for outlet, copies in missing.items() for copy in copies],
+                "missing": [
+                    f"{receive_path}: {_words(copy)}" for receive_path, copies in missing.items() for copy in copies
+                ],
                 "altered_how": [
-                    f"{outlet}: {_words(copy)}: {how}"
-                    for outlet, copies in self._altered.items()
+                    f"{receive_path}: {_words(copy)}: {how}"
+                    for receive_path, copies in self._altered.items()
                     for copy, how in copies.items()
                 ],
                 "wrong_which": [
-                    f"{outlet}: {_words(copy)}" for outlet in self._expected for copy in self._wrong(outlet)
+                    f"{receive_path}: {_words(copy)}"
+                    for receive_path in self._expected
+                    for copy in self._wrong(receive_path)
                 ],
             }
         return {name: texts[:_EXAMPLES_MAX] for name, texts in found.items()}
 
-    def _missing(self, outlet: str) -> list[Copy]:
-        taken = self._taken[outlet]
+    def _missing(self, receive_path: str) -> list[Copy]:
+        taken = self._taken[receive_path]
         found: list[Copy] = []
-        for copy in self._expected[outlet]:
+        for copy in self._expected[receive_path]:
             publications = self._publications.get(copy.message_id)
             if publications is not None:
                 found += [copy for publication in publications if (copy, publication) not in taken]
@@ -170,18 +174,18 @@ class FanoutExpectations:
                 found.append(copy)
         return found
 
-    def _duplicates(self, outlet: str) -> int:
-        publications = Counter(copy for copy, _ in self._numbers[outlet] if copy in self._expected[outlet])
+    def _duplicates(self, receive_path: str) -> int:
+        publications = Counter(copy for copy, _ in self._numbers[receive_path] if copy in self._expected[receive_path])
         return sum(count - 1 for count in publications.values())
 
-    def _wrong(self, outlet: str) -> dict[Copy, int]:
+    def _wrong(self, receive_path: str) -> dict[Copy, int]:
         found: Counter[Copy] = Counter()
-        for (copy, _), numbers in self._numbers[outlet].items():
-            found[copy] += len(numbers) - (copy in self._expected[outlet])
+        for (copy, _), numbers in self._numbers[receive_path].items():
+            found[copy] += len(numbers) - (copy in self._expected[receive_path])
         return {copy: count for copy, count in found.items() if count}
 
-    def _wrong_count(self, outlet: str) -> int:
-        return sum(self._wrong(outlet).values())
+    def _wrong_count(self, receive_path: str) -> int:
+        return sum(self._wrong(receive_path).values())
 
 
 def _words(copy: Copy) -> str:

@@ -107,7 +107,7 @@ class Subscription(NamedTuple):
     forward_to: str = ""
 
     @property
-    def outlet(self) -> str:
+    def receive_path(self) -> str:
         """Where its copies come out."""
         return self.forward_to or self.name
 
@@ -210,7 +210,7 @@ SUBSCRIPTIONS = (
     ),
 )
 
-OUTLETS = tuple(subscription.outlet for subscription in SUBSCRIPTIONS)
+OUTLETS = tuple(subscription.receive_path for subscription in SUBSCRIPTIONS)
 
 
 def fanout_config() -> dict[str, Any]:
@@ -264,7 +264,7 @@ def expected_of(looks: Mapping[str, ExpectedCopy]) -> dict[str, dict[Copy, Expec
     """Return the copies that each outlet has to hand out, with their looks."""
     expected: dict[str, dict[Copy, ExpectedCopy]] = {}
     for subscription in SUBSCRIPTIONS:
-        copies = expected.setdefault(subscription.outlet, {})
+        copies = expected.setdefault(subscription.receive_path, {})
         for message_id, look in looks.items():
             copies.update(subscription.copies(message_id, look))
     return expected

@@ -62,8 +62,8 @@ class FanoutScenario:
         self._looks = looks_of(messages)
         self._book = FanoutExpectations(expected_of(self._looks))
         self._feed = Feed(messages)
-        self._ledger = MessageAccount(clock)
-        self._run = RunState(TOPIC, self._feed, self._ledger, Dispositions(0), clock, limit_s)
+        self._account = MessageAccount(clock)
+        self._run = RunState(TOPIC, self._feed, self._account, Dispositions(0), clock, limit_s)
         self._doors = endpoints_of(server)
         self._kills: list[dict[str, Any]] = []
 
@@ -83,7 +83,7 @@ class FanoutScenario:
                 self._kill(number)
             self._until_sent(self._total)
             left = self._drain()
-        sends = self._ledger.report()
+        sends = self._account.report()
         transports = {
             name: {"sent": counts["sent"], "received": self._book.completions_over(name)}
             for name, counts in sends["transports"].items()
@@ -100,14 +100,19 @@ class FanoutScenario:
         }
 
     def _jobs(self) -> list[tuple[str, Callable[[], None]]]:
-        run, doors = self._run, sync_endpoints(self._doors)
+        run, endpoints = self._run, sync_endpoints(self._doors)
         jobs: list[tuple[str, Callable[[], None]]] = []
         for index in range(PUBLISHERS):
-            door = doors[index % len(doors)]
-            jobs.append((f"publisher {index}", partial(run_publisher, run, door, self._looks)))
+            endpoint = endpoints[index % len(endpoints)]
+            jobs.append((f"publisher {index}", partial(run_publisher, run, endpoint, self._looks)))
         for index in range(SUBSCRIBERS * len(OUTLETS)):
-            outlet, door = OUTLETS[index // SUBSCRIBERS], doors[index % len(doors)]
-            jobs.append((f"subscriber {index} of {outlet}", partial(run_subscriber, run, door, self._book, outlet)))
+            receive_path, endpoint = OUTLETS[index // SUBSCRIBERS], endpoints[index % len(endpoints)]
+            jobs.append(
+                (
+                    f"subscriber {index} of {receive_path}",
+                    partial(run_subscriber, run, endpoint, self._book, receive_path),
+                )
+            )
         return jobs
 
     def _until_sent(self, number: int) -> None:
@@ -115,19 +120,19 @@ class FanoutScenario:
 
         def look() -> bool:
             self._show()
-            return self._ledger.settled_sends >= number
+            return self._account.settled_sends >= number
 
         self._run.wait_until(look, _PHASE_TIMEOUT_S, f"{number} messages are published")
 
     def _is_busy(self) -> bool:
-        return self._ledger.in_flight >= UNSETTLED_SENDS_MIN and self._book.held >= COPIES_HELD_MIN
+        return self._account.in_flight >= UNSETTLED_SENDS_MIN and self._book.held >= COPIES_HELD_MIN
 
     def _kill(self, number: int) -> None:
         server = self._server
         self._feed.allow(None)
         self._run.may_receive.set()
         freeze_in_the_middle(self._run, server, self._is_busy)
-        kill: dict[str, Any] = {"unsettled_sends": self._ledger.in_flight, "locks_held": self._book.held}
+        kill: dict[str, Any] = {"unsettled_sends": self._account.in_flight, "locks_held": self._book.held}
         self._feed.allow(self._feed.taken)
         server.kill()
         self._kills.append(kill)

@@ -70,10 +70,10 @@ class PairScenario:
             divide(messages[number * fifth : (number + 1) * fifth], with_carts=number == DRILL)
         self._watcher = watcher
         self._clock = clock
-        self._ledger = MessageAccount(clock)
+        self._account = MessageAccount(clock)
         self._book = PairExpectations(clock)
         self._feed = Feed(messages)
-        self._run = RunState(ORDERS, self._feed, self._ledger, Dispositions(0), clock, limit_s)
+        self._run = RunState(ORDERS, self._feed, self._account, Dispositions(0), clock, limit_s)
         self._kill: dict[str, Any] = {}
         self._drill: dict[str, Any] = {}
 
@@ -86,10 +86,10 @@ class PairScenario:
         began_ms = self._clock.monotonic_ms()
         traffic = PairedTraffic(self._run, self._book, endpoints_of(self._primary)[0], endpoints_of(self._secondary)[0])
         fifth = self._total // FIFTHS
-        book, ledger = self._book, self._ledger
+        book, account = self._book, self._account
         with WorkerThreads(self._run, [("asyncio", traffic)]):
             self._feed.allow(fifth)
-            self._wait(lambda: ledger.settled_sends >= fifth // 2, "half of the first fifth is sent")
+            self._wait(lambda: account.settled_sends >= fifth // 2, "half of the first fifth is sent")
             self._kill_primary()
             self._wait(lambda: book.troubled == {ORDERS, VISITS}, "both queues have failed over")
             self._send_until(2 * fifth)
@@ -100,11 +100,11 @@ class PairScenario:
             self._send_until(DRILL * fifth)
             self._lose_store((DRILL + 1) * fifth)
             self._feed.allow(None)
-            self._wait(lambda: ledger.settled_sends >= self._total, "all messages are sent")
+            self._wait(lambda: account.settled_sends >= self._total, "all messages are sent")
             self._note("all messages sent")
-            self._wait(lambda: not ledger.missing() and book.syphoned >= book.diverted, "all messages are received")
+            self._wait(lambda: not account.missing() and book.syphoned >= book.diverted, "all messages are received")
             self._note("all messages received")
-        counts = ledger.report()
+        counts = account.report()
         del counts["per_fragment"]  # One queue of three is partitioned.
         return {
             "part": "paired",
@@ -113,22 +113,22 @@ class PairScenario:
             "left": self._look(),
             "kills": [self._kill],
             "drills": [self._drill],
-            "missing": ledger.missing()[:10],
-            "altered_how": dict(list(ledger.altered().items())[:10]),
+            "missing": account.missing()[:10],
+            "altered_how": dict(list(account.altered().items())[:10]),
             "timeline": book.timeline,
             "seconds": round((self._clock.monotonic_ms() - began_ms) / 1000, 2),
         }
 
     def _kill_primary(self) -> None:
-        freeze_in_the_middle(self._run, self._primary, lambda: self._ledger.in_flight >= UNSETTLED_SENDS_MIN)
-        self._kill.update(unsettled_sends=self._ledger.in_flight, locks_held=0)
+        freeze_in_the_middle(self._run, self._primary, lambda: self._account.in_flight >= UNSETTLED_SENDS_MIN)
+        self._kill.update(unsettled_sends=self._account.in_flight, locks_held=0)
         self._primary.kill()
         self._note("primary killed")
 
     def _lose_store(self, until: int) -> None:
         """Send up to ``until`` while the store of ORDERS, and of some fragments of CARTS, is away; then heal it."""
         (store,) = stores_of(self._primary, ORDERS)
-        before = self._ledger.settled_sends
+        before = self._account.settled_sends
         operate(self._primary, "fail", store)
         self._note(f"store {store} of the primary fails")
         self._send_until(until)
@@ -155,7 +155,7 @@ class PairScenario:
 
     def _send_until(self, count: int) -> None:
         self._feed.allow(count)
-        self._wait(lambda: self._ledger.settled_sends >= count, f"{count} messages are sent")
+        self._wait(lambda: self._account.settled_sends >= count, f"{count} messages are sent")
 
     def _look(self) -> int:
         """Count what is left in the backlog queues and their dead letters."""
@@ -176,7 +176,7 @@ class PairScenario:
 
     def _wait(self, is_reached: Callable[[], bool], what: str) -> None:
         def look() -> bool:
-            self._watcher.progress(self._ledger.received_ids, self._total)
+            self._watcher.progress(self._account.received_ids, self._total)
             return is_reached()
 
         self._run.wait_until(look, _PHASE_TIMEOUT_S, what)

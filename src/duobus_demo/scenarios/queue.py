@@ -49,8 +49,8 @@ _LASTING_MS = 15_000
 class _Holder:
     """A receiver that takes messages and settles none of them, so that their locks are held when the broker dies."""
 
-    def __init__(self, door: Endpoint) -> None:
-        self._client: ServiceBusClient = door.client()
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._client: ServiceBusClient = endpoint.client()
         self._receiver: ServiceBusReceiver | None = None
         self._held: list[ServiceBusReceivedMessage] = []
 
@@ -104,7 +104,7 @@ class QueueScenario:
         watcher: Told how it goes.
         clock: Time.
         limit_s: The part may take this long.
-        crew: How many workers.
+        pool: How many workers.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class QueueScenario:
         watcher: Watcher,
         clock: Clock,
         limit_s: float,
-        crew: WorkerCounts = WorkerCounts(),  # noqa: B008 - immutable
+        pool: WorkerCounts = WorkerCounts(),  # noqa: B008 - immutable
     ) -> None:
         self._server = server
         self._total = len(messages)
@@ -122,10 +122,10 @@ class QueueScenario:
         self._clock = clock
         self._limit_s = limit_s
         self._feed = Feed(messages)
-        self._ledger = MessageAccount(clock)
-        self._run = RunState(QUEUE, self._feed, self._ledger, Dispositions(), clock, limit_s)
+        self._account = MessageAccount(clock)
+        self._run = RunState(QUEUE, self._feed, self._account, Dispositions(), clock, limit_s)
         self._doors = endpoints_of(server)
-        self._crew = crew
+        self._pool = pool
         self._kills: list[dict[str, Any]] = []
 
     def play(self) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class QueueScenario:
             DemoFailed: Something did not happen in its time.
         """
         began_ms = self._clock.monotonic_ms()
-        with Traffic(self._run, self._doors, self._crew) as traffic:
+        with Traffic(self._run, self._doors, self._pool) as traffic:
             # What is deferred early has to survive two kills before anybody asks for it.
             self._run.may_fetch_deferred.clear()
             for number in range(1, KILLS + 1):
@@ -144,27 +144,27 @@ class QueueScenario:
                 if number == KILLS - 1:
                     self._run.may_fetch_deferred.set()
             self._feed.allow(None)
-            self._wait(lambda: self._ledger.settled_sends >= self._total, "all messages are sent")
+            self._wait(lambda: self._account.settled_sends >= self._total, "all messages are sent")
             left = traffic.drain(self._limit_s, self._show)
         return {
             "part": "queue",
-            **self._ledger.report(),
+            **self._account.report(),
             "left": left,
             "kills": self._kills,
-            "missing": self._ledger.missing()[:10],
-            "altered_how": dict(list(self._ledger.altered().items())[:10]),
+            "missing": self._account.missing()[:10],
+            "altered_how": dict(list(self._account.altered().items())[:10]),
             "seconds": round((self._clock.monotonic_ms() - began_ms) / 1000, 2),
         }
 
     def _send_until(self, count: int) -> None:
         """Let ``count`` messages be sent in all; the last of them with the receivers standing by."""
-        half = (count + self._ledger.settled_sends) // 2
+        half = (count + self._account.settled_sends) // 2
         self._feed.allow(half)
-        self._wait(lambda: self._ledger.settled_sends >= half, f"{half} messages are sent")
+        self._wait(lambda: self._account.settled_sends >= half, f"{half} messages are sent")
         # From here on they pile up for the holder.
         self._run.may_receive.clear()
         self._feed.allow(count)
-        self._wait(lambda: self._ledger.settled_sends >= count, f"{count} messages are sent")
+        self._wait(lambda: self._account.settled_sends >= count, f"{count} messages are sent")
 
     def _kill(self, number: int) -> None:
         run, server = self._run, self._server
@@ -173,9 +173,9 @@ class QueueScenario:
             holder.hold(run)
             run.may_receive.set()
             self._feed.allow(None)
-            freeze_in_the_middle(run, server, lambda: self._ledger.in_flight >= UNSETTLED_SENDS_MIN)
+            freeze_in_the_middle(run, server, lambda: self._account.in_flight >= UNSETTLED_SENDS_MIN)
             kill: dict[str, Any] = {
-                "unsettled_sends": self._ledger.in_flight,
+                "unsettled_sends": self._account.in_flight,
                 "locks_held": holder.count(self._clock.now_ms()),
             }
             self._feed.allow(self._feed.taken)
@@ -198,7 +198,7 @@ class QueueScenario:
         self._run.wait_until(look, _PHASE_TIMEOUT_S, what)
 
     def _show(self) -> None:
-        self._watcher.progress(self._ledger.received_ids, self._total - self._ledger.too_large)
+        self._watcher.progress(self._account.received_ids, self._total - self._account.too_large)
 
 
 def failures_of(result: dict[str, Any]) -> list[str]:

@@ -78,9 +78,9 @@ class SessionsScenario:
         self._total = sum(map(len, sessions.values()))
         self._watcher = watcher
         self._clock = clock
-        self._ledger = MessageAccount(clock)
+        self._account = MessageAccount(clock)
         self._book = SessionExpectations(sessions)
-        self._run = RunState(QUEUE, Feed([]), self._ledger, Dispositions(0), clock, limit_s)
+        self._run = RunState(QUEUE, Feed([]), self._account, Dispositions(0), clock, limit_s)
         self._doors = endpoints_of(server)
         self._kills: list[dict[str, Any]] = []
 
@@ -100,40 +100,44 @@ class SessionsScenario:
         left = self._look()
         return {
             "part": "sessions",
-            **self._ledger.report(),
+            **self._account.report(),
             **self._book.report(),
             "left": left,
             "kills": self._kills,
-            "missing": self._ledger.missing()[:10],
-            "altered_how": dict(list(self._ledger.altered().items())[:10]),
+            "missing": self._account.missing()[:10],
+            "altered_how": dict(list(self._account.altered().items())[:10]),
             "disorder": self._book.faults(),
             "seconds": round((self._clock.monotonic_ms() - began_ms) / 1000, 2),
         }
 
     def _until_sent(self, number: int) -> None:
-        self._wait(lambda: self._ledger.settled_sends >= number, f"{number} messages are sent")
+        self._wait(lambda: self._account.settled_sends >= number, f"{number} messages are sent")
 
     def _jobs(self) -> list[tuple[str, Callable[[], None]]]:
-        run, book, doors = self._run, self._book, sync_endpoints(self._doors)
+        run, book, endpoints = self._run, self._book, sync_endpoints(self._doors)
         jobs: list[tuple[str, Callable[[], None]]] = []
         for index in range(SENDERS):
             mine = list(book.sessions)[index::SENDERS]
-            jobs.append((f"sender {index}", partial(run_session_sender, run, doors[index % len(doors)], book, mine)))
+            jobs.append(
+                (f"sender {index}", partial(run_session_sender, run, endpoints[index % len(endpoints)], book, mine))
+            )
         for index in range(RECEIVERS):
-            jobs.append((f"receiver {index}", partial(run_session_receiver, run, doors[index % len(doors)], book)))
+            jobs.append(
+                (f"receiver {index}", partial(run_session_receiver, run, endpoints[index % len(endpoints)], book))
+            )
         return jobs
 
     def _is_done(self) -> bool:
         # Completions may come later than the state that tells of the message.
-        return self._book.is_done and not self._ledger.missing()
+        return self._book.is_done and not self._account.missing()
 
     def _is_busy(self) -> bool:
-        return self._ledger.in_flight >= UNSETTLED_SENDS_MIN and self._book.held >= SESSIONS_HELD_MIN
+        return self._account.in_flight >= UNSETTLED_SENDS_MIN and self._book.held >= SESSIONS_HELD_MIN
 
     def _kill(self, number: int) -> None:
         server = self._server
         freeze_in_the_middle(self._run, server, self._is_busy)
-        kill: dict[str, Any] = {"unsettled_sends": self._ledger.in_flight, "locks_held": self._book.held}
+        kill: dict[str, Any] = {"unsettled_sends": self._account.in_flight, "locks_held": self._book.held}
         server.kill()
         self._kills.append(kill)
         self._watcher.note(
@@ -155,7 +159,7 @@ class SessionsScenario:
 
     def _wait(self, is_reached: Callable[[], bool], what: str) -> None:
         def look() -> bool:
-            self._watcher.progress(self._ledger.received_ids, self._total)
+            self._watcher.progress(self._account.received_ids, self._total)
             return is_reached()
 
         self._run.wait_until(look, _PHASE_TIMEOUT_S, what)

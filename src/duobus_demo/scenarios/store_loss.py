@@ -107,7 +107,7 @@ class StoreLossScenario:
         watcher: Told how it goes.
         clock: Time.
         limit_s: The part may take this long.
-        crew: How many workers.
+        pool: How many workers.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class StoreLossScenario:
         watcher: Watcher,
         clock: Clock,
         limit_s: float,
-        crew: WorkerCounts = WorkerCounts(2, 2, 2, 2),  # noqa: B008 - immutable
+        pool: WorkerCounts = WorkerCounts(2, 2, 2, 2),  # noqa: B008 - immutable
     ) -> None:
         self._server = server
         self._total = len(messages)
@@ -127,9 +127,9 @@ class StoreLossScenario:
         for message in messages:
             message.partition_key = None
         self._feed = Feed(messages)
-        self._ledger = TimedMessageAccount(clock)
-        self._run = RunState(QUEUE, self._feed, self._ledger, Dispositions(), clock, limit_s)
-        self._crew = crew
+        self._account = TimedMessageAccount(clock)
+        self._run = RunState(QUEUE, self._feed, self._account, Dispositions(), clock, limit_s)
+        self._pool = pool
         self._drills: list[dict[str, Any]] = []
 
     def play(self) -> dict[str, Any]:
@@ -141,29 +141,29 @@ class StoreLossScenario:
         began_ms = self._clock.monotonic_ms()
         # Before each drill, in it, and after the last: so many shares of the messages.
         shares = 2 * len(DRILLS) + 1
-        with Traffic(self._run, endpoints_of(self._server), self._crew) as traffic:
+        with Traffic(self._run, endpoints_of(self._server), self._pool) as traffic:
             for index, (drill, store) in enumerate(DRILLS):
                 self._send_until((2 * index + 1) * self._total // shares)
                 self._drill(drill, store, (2 * index + 2) * self._total // shares)
             self._feed.allow(None)
-            self._wait(lambda: self._ledger.settled_sends >= self._total, "all messages are sent")
+            self._wait(lambda: self._account.settled_sends >= self._total, "all messages are sent")
             left = traffic.drain(self._limit_s, self._show)
-        self._watcher.note(f"What clients saw: {self._ledger.seen.text()}.")
+        self._watcher.note(f"What clients saw: {self._account.seen.text()}.")
         return {
             "part": "store-loss",
-            **self._ledger.report(),
+            **self._account.report(),
             "left": left,
-            "slowest_send_seconds": round(self._ledger.slowest_ms / 1000, 3),
+            "slowest_send_seconds": round(self._account.slowest_ms / 1000, 3),
             "drills": self._drills,
-            "seen": self._ledger.seen.summary(),
-            "missing": self._ledger.missing()[:10],
-            "altered_how": dict(list(self._ledger.altered().items())[:10]),
+            "seen": self._account.seen.summary(),
+            "missing": self._account.missing()[:10],
+            "altered_how": dict(list(self._account.altered().items())[:10]),
             "seconds": round((self._clock.monotonic_ms() - began_ms) / 1000, 2),
         }
 
     def _drill(self, drill: str, store: int, until: int) -> None:
         """Send up to ``until`` while a store is away, then heal it and wait until it is back."""
-        before = self._ledger.settled_sends
+        before = self._account.settled_sends
         self._feed.allow(until)
         operate(self._server, drill, store)
         self._wait(lambda: state_of(self._server, store) != "open", f"store {store} is taken out")
@@ -183,7 +183,7 @@ class StoreLossScenario:
 
     def _send_until(self, count: int) -> None:
         self._feed.allow(count)
-        self._wait(lambda: self._ledger.settled_sends >= count, f"{count} messages are sent")
+        self._wait(lambda: self._account.settled_sends >= count, f"{count} messages are sent")
 
     def _wait(self, is_reached: Callable[[], bool], what: str) -> None:
         def look() -> bool:
@@ -193,7 +193,7 @@ class StoreLossScenario:
         self._run.wait_until(look, _PHASE_TIMEOUT_S, what)
 
     def _show(self) -> None:
-        self._watcher.progress(self._ledger.received_ids, self._total - self._ledger.too_large)
+        self._watcher.progress(self._account.received_ids, self._total - self._account.too_large)
 
 
 def failures_of(result: dict[str, Any]) -> list[str]:

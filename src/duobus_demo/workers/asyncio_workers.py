@@ -25,14 +25,14 @@ from duobus_demo.run_state import POLL_S, RETRY_S, RunState
 from duobus_demo.workers.sync_workers import RECEIVE_COUNT, RECEIVE_WAIT_S, SEND_TIMEOUT_S
 
 
-async def run_async_sender(run: RunState, door: Endpoint) -> None:
+async def run_async_sender(run: RunState, endpoint: Endpoint) -> None:
     """Send what the feed hands out, each message until its outcome is known."""
-    async with door.async_client() as client:
+    async with endpoint.async_client() as client:
         sender = client.get_queue_sender(run.queue)
         try:
             while (outgoing := await _next_message(run)) is not None:
                 body = outgoing.read()
-                while not await _is_sent(run, door, sender, outgoing, body):
+                while not await _is_sent(run, endpoint, sender, outgoing, body):
                     await close_quietly_async(sender)
                     sender = client.get_queue_sender(run.queue)
                     if run.stopping.is_set():
@@ -51,25 +51,27 @@ async def _next_message(run: RunState) -> Outgoing | None:
     return None
 
 
-async def _is_sent(run: RunState, door: Endpoint, sender: ServiceBusSender, outgoing: Outgoing, body: bytes) -> bool:
-    run.ledger.sending(outgoing.message_id, body, outgoing.partition_key)
+async def _is_sent(
+    run: RunState, endpoint: Endpoint, sender: ServiceBusSender, outgoing: Outgoing, body: bytes
+) -> bool:
+    run.account.sending(outgoing.message_id, body, outgoing.partition_key)
     try:
         await sender.send_messages(message_of(outgoing, body, digest_of(body)), timeout=SEND_TIMEOUT_S)
     except MessageSizeExceededError:
-        run.ledger.refused_as_too_large(outgoing.message_id)
+        run.account.refused_as_too_large(outgoing.message_id)
         return True
     except UNKNOWN_OUTCOME as error:
-        run.ledger.send_unknown(outgoing.message_id, type(error).__name__)
+        run.account.send_unknown(outgoing.message_id, type(error).__name__)
         return False
-    run.ledger.acknowledged(outgoing.message_id, door.name)
+    run.account.acknowledged(outgoing.message_id, endpoint.name)
     return True
 
 
 async def run_async_receiver(
-    run: RunState, door: Endpoint, prefetch: int, sub_queue: ServiceBusSubQueue | None = None
+    run: RunState, endpoint: Endpoint, prefetch: int, sub_queue: ServiceBusSubQueue | None = None
 ) -> None:
     """Receive and settle until the run ends; the arguments are those of ``workers.run_receiver``."""
-    async with door.async_client() as client:
+    async with endpoint.async_client() as client:
         while not run.stopping.is_set():
             if not run.may_receive.is_set():
                 await asyncio.sleep(POLL_S)
@@ -78,37 +80,37 @@ async def run_async_receiver(
             # Entered, which opens the link: within the limit of a receive call it may never open on a busy machine.
             with suppress(*UNKNOWN_OUTCOME):
                 async with receiver:
-                    await _receive_until_it_breaks(run, door, receiver, sub_queue is not None)
+                    await _receive_until_it_breaks(run, endpoint, receiver, sub_queue is not None)
             await asyncio.sleep(RETRY_S)
 
 
 async def _receive_until_it_breaks(
-    run: RunState, door: Endpoint, receiver: ServiceBusReceiver, is_dead_letters: bool
+    run: RunState, endpoint: Endpoint, receiver: ServiceBusReceiver, is_dead_letters: bool
 ) -> None:
     while not run.stopping.is_set():
         if not run.may_receive.is_set():
             await asyncio.sleep(POLL_S)
-        elif not await _has_received(run, door, receiver, is_dead_letters):
+        elif not await _has_received(run, endpoint, receiver, is_dead_letters):
             return
 
 
-async def _has_received(run: RunState, door: Endpoint, receiver: ServiceBusReceiver, is_dead_letters: bool) -> bool:
+async def _has_received(run: RunState, endpoint: Endpoint, receiver: ServiceBusReceiver, is_dead_letters: bool) -> bool:
     """Receive once and settle; False when the connection has to be made anew."""
     try:
         messages = await receiver.receive_messages(max_message_count=RECEIVE_COUNT, max_wait_time=RECEIVE_WAIT_S)
     except UNKNOWN_OUTCOME:
         return False
     for message in messages:
-        record_received(run.ledger, message)
+        record_received(run.account, message)
         action = Action.COMPLETE if is_dead_letters else run.dispositions.choose(message_id_of(message))
-        if not await _is_settled(run, door, receiver, message, action):
+        if not await _is_settled(run, endpoint, receiver, message, action):
             # The connection is gone, and with it the locks on the rest of these messages: they come again.
             return False
     return True
 
 
 async def _is_settled(
-    run: RunState, door: Endpoint, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, action: Action
+    run: RunState, endpoint: Endpoint, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, action: Action
 ) -> bool:
     """Settle a message and enter it into the ledger; False when the outcome is unknown."""
     try:
@@ -116,20 +118,20 @@ async def _is_settled(
             # The SDK tells the end of a lock only until the message is settled.
             until_ms = locked_until_ms(message)
             await receiver.complete_message(message)
-            run.ledger.completed(message_id_of(message), number_of(message), door.name, locked_until_ms=until_ms)
+            run.account.completed(message_id_of(message), number_of(message), endpoint.name, locked_until_ms=until_ms)
         elif action is Action.ABANDON:
             await receiver.abandon_message(message)
-            run.ledger.count("abandoned")
+            run.account.count("abandoned")
         elif action is Action.DEFER:
             await receiver.defer_message(message)
             run.deferred.add(number_of(message))
-            run.ledger.count("deferred")
+            run.account.count("deferred")
         else:
             await receiver.dead_letter_message(message, reason=DEAD_LETTER_REASON, error_description="a share of all")
-            run.ledger.count("dead_lettered")
+            run.account.count("dead_lettered")
     except UNKNOWN_OUTCOME:
         if action is Action.COMPLETE:
-            run.ledger.completion_unknown(message_id_of(message))
+            run.account.completion_unknown(message_id_of(message))
         elif action is Action.DEFER:
             # It may be deferred all the same, and nobody but us knows the number.
             run.deferred.add(number_of(message))

@@ -28,13 +28,13 @@ _PEEK_COUNT = 100
 _LOOKERS = 8
 
 
-def run_publisher(run: RunState, door: Endpoint, looks: Mapping[str, ExpectedCopy]) -> None:
+def run_publisher(run: RunState, endpoint: Endpoint, looks: Mapping[str, ExpectedCopy]) -> None:
     """Publish what the feed hands out, each message until its outcome is known."""
-    with door.client() as client:
+    with endpoint.client() as client:
         sender = client.get_topic_sender(TOPIC)
         try:
             while (outgoing := run.next_message()) is not None:
-                while not _is_published(run, door, sender, outgoing, looks[outgoing.message_id]):
+                while not _is_published(run, endpoint, sender, outgoing, looks[outgoing.message_id]):
                     close_quietly(sender)
                     sender = client.get_topic_sender(TOPIC)
                     if run.stopping.wait(RETRY_S):
@@ -44,7 +44,7 @@ def run_publisher(run: RunState, door: Endpoint, looks: Mapping[str, ExpectedCop
 
 
 def _is_published(
-    run: RunState, door: Endpoint, sender: ServiceBusSender, outgoing: Outgoing, look: ExpectedCopy
+    run: RunState, endpoint: Endpoint, sender: ServiceBusSender, outgoing: Outgoing, look: ExpectedCopy
 ) -> bool:
     body = outgoing.read()
     message = ServiceBusMessage(
@@ -54,31 +54,31 @@ def _is_published(
         partition_key=look.partition_key,
         application_properties=dict(look.properties.items()),
     )
-    run.ledger.sending(outgoing.message_id, body, outgoing.partition_key)
+    run.account.sending(outgoing.message_id, body, outgoing.partition_key)
     try:
         sender.send_messages(message, timeout=SEND_TIMEOUT_S)
     except UNKNOWN_OUTCOME:
-        run.ledger.send_unknown(outgoing.message_id)
+        run.account.send_unknown(outgoing.message_id)
         return False
-    run.ledger.acknowledged(outgoing.message_id, door.name)
+    run.account.acknowledged(outgoing.message_id, endpoint.name)
     return True
 
 
-def run_subscriber(run: RunState, door: Endpoint, book: FanoutExpectations, outlet: str) -> None:
+def run_subscriber(run: RunState, endpoint: Endpoint, book: FanoutExpectations, receive_path: str) -> None:
     """Receive from one outlet and complete until the run ends."""
-    with door.client() as client:
+    with endpoint.client() as client:
         while not run.stopping.is_set():
-            receiver = _receiver(client, outlet)
+            receiver = _receiver(client, receive_path)
             with suppress(*UNKNOWN_OUTCOME), receiver:
                 while not run.stopping.is_set():
                     if run.may_receive.is_set():
-                        _take(book, door, receiver, outlet)
+                        _take(book, endpoint, receiver, receive_path)
                     else:
                         run.stopping.wait(POLL_S)
             run.stopping.wait(RETRY_S)
 
 
-def _take(book: FanoutExpectations, door: Endpoint, receiver: ServiceBusReceiver, outlet: str) -> None:
+def _take(book: FanoutExpectations, endpoint: Endpoint, receiver: ServiceBusReceiver, receive_path: str) -> None:
     """Receive once and complete; raises what the SDK does when the connection breaks."""
     messages = receiver.receive_messages(max_message_count=RECEIVE_COUNT, max_wait_time=RECEIVE_WAIT_S)
     book.hold(len(messages))
@@ -86,13 +86,13 @@ def _take(book: FanoutExpectations, door: Endpoint, receiver: ServiceBusReceiver
     try:
         for message in messages:
             delivery = delivery_of(message)
-            book.received(outlet, delivery)
+            book.received(receive_path, delivery)
             try:
                 receiver.complete_message(message)
             except UNKNOWN_OUTCOME:
-                book.completion_unknown(outlet, delivery)
+                book.completion_unknown(receive_path, delivery)
                 raise
-            book.completed(outlet, delivery, door.name)
+            book.completed(receive_path, delivery, endpoint.name)
             left -= 1
     finally:
         # What is left was locked for a connection that is gone, and comes again.
@@ -116,13 +116,15 @@ def _text(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _receiver(client: ServiceBusClient, outlet: str, sub_queue: ServiceBusSubQueue | None = None) -> ServiceBusReceiver:
-    if outlet == END:
+def _receiver(
+    client: ServiceBusClient, receive_path: str, sub_queue: ServiceBusSubQueue | None = None
+) -> ServiceBusReceiver:
+    if receive_path == END:
         return client.get_queue_receiver(END, sub_queue=sub_queue)
-    return client.get_subscription_receiver(TOPIC, outlet, sub_queue=sub_queue)
+    return client.get_subscription_receiver(TOPIC, receive_path, sub_queue=sub_queue)
 
 
-def look_for_rest(door: Endpoint) -> int:
+def look_for_rest(endpoint: Endpoint) -> int:
     """Return how many messages are left anywhere, dead letters included; counts 1 where it cannot look."""
     places: list[tuple[str, ServiceBusSubQueue | None]] = [(END, None), (END, ServiceBusSubQueue.DEAD_LETTER)]
     for subscription in SUBSCRIPTIONS:
@@ -133,7 +135,7 @@ def look_for_rest(door: Endpoint) -> int:
 
     def look(place: tuple[str, ServiceBusSubQueue | None]) -> int:
         try:
-            with door.client() as client, _receiver(client, *place) as receiver:
+            with endpoint.client() as client, _receiver(client, *place) as receiver:
                 return len(receiver.peek_messages(max_message_count=_PEEK_COUNT, timeout=10))
         except UNKNOWN_OUTCOME:
             return 1

@@ -104,9 +104,9 @@ class PairedTraffic:
         await asyncio.to_thread(self._run.stopping.wait)
         await pair.close()
 
-    def _client(self, door: Endpoint) -> ServiceBusClient:
+    def _client(self, endpoint: Endpoint) -> ServiceBusClient:
         # Without retries of the SDK's own, so that the pair sees a failure at once.
-        made = ServiceBusClient.from_connection_string(door.connection_string, retry_total=0, **door.options)
+        made = ServiceBusClient.from_connection_string(endpoint.connection_string, retry_total=0, **endpoint.options)
         return prompt_client(made)
 
     def _hear(self, event: Event) -> None:
@@ -145,15 +145,15 @@ class PairedTraffic:
                     return
 
     async def _is_sent(self, sender: PairedSender, outgoing: Outgoing) -> bool:
-        ledger = self._run.ledger
+        account = self._run.account
         self._sending[asyncio.current_task()] = outgoing.message_id
-        ledger.sending(outgoing.message_id, outgoing.read(), None)
+        account.sending(outgoing.message_id, outgoing.read(), None)
         try:
             await sender.send_messages(message_of(outgoing), timeout=SEND_TIMEOUT_S)
         except (*UNKNOWN_OUTCOME, BacklogUnavailable):
-            ledger.send_unknown(outgoing.message_id)
+            account.send_unknown(outgoing.message_id)
             return False
-        ledger.acknowledged(outgoing.message_id, self._primary.name)
+        account.acknowledged(outgoing.message_id, self._primary.name)
         return True
 
     # -- receivers ----------------------------------------------------------------------------------------------
@@ -184,14 +184,14 @@ class PairedTraffic:
                 return  # On to another session.
 
     async def _complete(self, receiver: ServiceBusReceiver, queue: str, message: ServiceBusReceivedMessage) -> None:
-        ledger, message_id = self._run.ledger, message_id_of(message)
+        account, message_id = self._run.account, message_id_of(message)
         # Each queue counts for itself.
         number = number_of(message) | QUEUES.index(queue) << _QUEUE_SHIFT
-        ledger.received(message_id, body_of(message), digest=digest_in(message), partition_key=None, number=number)
+        account.received(message_id, body_of(message), digest=digest_in(message), partition_key=None, number=number)
         self._book.received(message, queue)
         try:
             await receiver.complete_message(message)
         except UNKNOWN_OUTCOME:
-            ledger.completion_unknown(message_id)
+            account.completion_unknown(message_id)
         else:
-            ledger.completed(message_id, number, self._primary.name)
+            account.completed(message_id, number, self._primary.name)

@@ -38,9 +38,11 @@ CALLS_PER_SESSION = 4
 LOOKERS = 8
 
 
-def run_session_sender(run: RunState, door: Endpoint, book: SessionExpectations, session_ids: Sequence[str]) -> None:
+def run_session_sender(
+    run: RunState, endpoint: Endpoint, book: SessionExpectations, session_ids: Sequence[str]
+) -> None:
     """Send the messages of these sessions, those of one session strictly one after the other."""
-    with door.client() as client:
+    with endpoint.client() as client:
         sender = client.get_queue_sender(run.queue)
         try:
             for position in range(max(len(book.sessions[session_id]) for session_id in session_ids)):
@@ -48,7 +50,7 @@ def run_session_sender(run: RunState, door: Endpoint, book: SessionExpectations,
                     if position >= len(book.sessions[session_id]):
                         continue
                     # The next of a session follows when this one's outcome is known: its order is that of the sends.
-                    while not _is_sent(run, door, sender, book.sessions[session_id][position], session_id):
+                    while not _is_sent(run, endpoint, sender, book.sessions[session_id][position], session_id):
                         close_quietly(sender)
                         sender = client.get_queue_sender(run.queue)
                         if run.stopping.wait(RETRY_S):
@@ -57,7 +59,7 @@ def run_session_sender(run: RunState, door: Endpoint, book: SessionExpectations,
             close_quietly(sender)
 
 
-def _is_sent(run: RunState, door: Endpoint, sender: ServiceBusSender, outgoing: Outgoing, session_id: str) -> bool:
+def _is_sent(run: RunState, endpoint: Endpoint, sender: ServiceBusSender, outgoing: Outgoing, session_id: str) -> bool:
     body = outgoing.read()
     message = ServiceBusMessage(
         body,
@@ -65,27 +67,27 @@ def _is_sent(run: RunState, door: Endpoint, sender: ServiceBusSender, outgoing: 
         session_id=session_id,
         application_properties={DIGEST_PROPERTY: digest_of(body)},
     )
-    run.ledger.sending(outgoing.message_id, body, None)
+    run.account.sending(outgoing.message_id, body, None)
     try:
         sender.send_messages(message, timeout=SEND_TIMEOUT_S)
     except UNKNOWN_OUTCOME:
-        run.ledger.send_unknown(outgoing.message_id)
+        run.account.send_unknown(outgoing.message_id)
         return False
-    run.ledger.acknowledged(outgoing.message_id, door.name)
+    run.account.acknowledged(outgoing.message_id, endpoint.name)
     return True
 
 
-def run_session_receiver(run: RunState, door: Endpoint, book: SessionExpectations) -> None:
+def run_session_receiver(run: RunState, endpoint: Endpoint, book: SessionExpectations) -> None:
     """Accept one session after the other, and apply its messages to its state."""
-    with door.client() as client:
+    with endpoint.client() as client:
         while not run.stopping.is_set():
             # Without a session in time there is an error, too; either way the next try is a new link.
             with suppress(*UNKNOWN_OUTCOME):
-                _work_on_next(run, door, book, client)
+                _work_on_next(run, endpoint, book, client)
             run.stopping.wait(RETRY_S / 10)
 
 
-def _work_on_next(run: RunState, door: Endpoint, book: SessionExpectations, client: ServiceBusClient) -> None:
+def _work_on_next(run: RunState, endpoint: Endpoint, book: SessionExpectations, client: ServiceBusClient) -> None:
     receiver = client.get_queue_receiver(
         run.queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=ACCEPT_WAIT_S, prefetch_count=0
     )
@@ -97,7 +99,7 @@ def _work_on_next(run: RunState, door: Endpoint, book: SessionExpectations, clie
                 messages = receiver.receive_messages(max_message_count=RECEIVE_COUNT, max_wait_time=RECEIVE_WAIT_S)
                 for message in messages:
                     state = _apply(run, book, receiver, message, state)
-                    if not is_settled(run, door, receiver, message, Action.COMPLETE):
+                    if not is_settled(run, endpoint, receiver, message, Action.COMPLETE):
                         return
                 if not messages:
                     return
@@ -113,7 +115,7 @@ def _apply(
     state: Applied,
 ) -> Applied:
     """Let a message have its effect unless it had it before; returns the session's state."""
-    record_received(run.ledger, message)
+    record_received(run.account, message)
     session_id = receiver.session.session_id
     position = book.position(message_id_of(message), message.session_id or "", number_of(message), state.messages)
     if position < state.messages:
@@ -125,12 +127,12 @@ def _apply(
     return applied
 
 
-def look_at_sessions(run: RunState, door: Endpoint, book: SessionExpectations) -> int:
+def look_at_sessions(run: RunState, endpoint: Endpoint, book: SessionExpectations) -> int:
     """Read every session's state back; returns how many sessions still have messages."""
     with_messages: set[str] = set()
 
     def look(session_ids: Sequence[str]) -> None:
-        with door.client() as client:
+        with endpoint.client() as client:
             for session_id in session_ids:
                 with client.get_queue_receiver(run.queue, session_id=session_id) as receiver:
                     book.read_back(session_id, receiver.session.get_state(timeout=SEND_TIMEOUT_S))
@@ -141,7 +143,7 @@ def look_at_sessions(run: RunState, door: Endpoint, book: SessionExpectations) -
     with ThreadPoolExecutor(LOOKERS) as pool:
         for looked in [pool.submit(look, list(book.sessions)[index::LOOKERS]) for index in range(LOOKERS)]:
             looked.result()
-    with door.client() as client:
+    with endpoint.client() as client:
         # Those that have a state are listed, too.
         unknown = set(client.list_queue_sessions(run.queue)) - set(book.sessions)
     return len(with_messages | unknown)

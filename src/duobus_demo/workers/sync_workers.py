@@ -35,14 +35,14 @@ RECEIVE_WAIT_S = 0.5
 RECEIVE_COUNT = 20
 
 
-def run_sender(run: RunState, door: Endpoint) -> None:
+def run_sender(run: RunState, endpoint: Endpoint) -> None:
     """Send what the feed hands out, each message until its outcome is known."""
-    with door.client() as client:
+    with endpoint.client() as client:
         sender = client.get_queue_sender(run.queue)
         try:
             while (outgoing := run.next_message()) is not None:
                 body = outgoing.read()
-                while not _is_sent(run, door, sender, outgoing, body):
+                while not _is_sent(run, endpoint, sender, outgoing, body):
                     close_quietly(sender)
                     sender = client.get_queue_sender(run.queue)
                     if run.stopping.wait(RETRY_S):
@@ -51,30 +51,30 @@ def run_sender(run: RunState, door: Endpoint) -> None:
             close_quietly(sender)
 
 
-def _is_sent(run: RunState, door: Endpoint, sender: ServiceBusSender, outgoing: Outgoing, body: bytes) -> bool:
-    run.ledger.sending(outgoing.message_id, body, outgoing.partition_key)
+def _is_sent(run: RunState, endpoint: Endpoint, sender: ServiceBusSender, outgoing: Outgoing, body: bytes) -> bool:
+    run.account.sending(outgoing.message_id, body, outgoing.partition_key)
     try:
         sender.send_messages(message_of(outgoing, body, digest_of(body)), timeout=SEND_TIMEOUT_S)
     except MessageSizeExceededError:
-        run.ledger.refused_as_too_large(outgoing.message_id)
+        run.account.refused_as_too_large(outgoing.message_id)
         return True
     except UNKNOWN_OUTCOME as error:
-        run.ledger.send_unknown(outgoing.message_id, type(error).__name__)
+        run.account.send_unknown(outgoing.message_id, type(error).__name__)
         return False
-    run.ledger.acknowledged(outgoing.message_id, door.name)
+    run.account.acknowledged(outgoing.message_id, endpoint.name)
     return True
 
 
-def run_receiver(run: RunState, door: Endpoint, prefetch: int, sub_queue: ServiceBusSubQueue | None = None) -> None:
+def run_receiver(run: RunState, endpoint: Endpoint, prefetch: int, sub_queue: ServiceBusSubQueue | None = None) -> None:
     """Receive and settle until the run ends; competes with all other receivers of the queue.
 
     Args:
         run: What the workers share.
-        door: How to connect.
+        endpoint: How to connect.
         prefetch: Messages that the SDK asks for ahead of need.
         sub_queue: The dead-letter queue, where everything is completed; None is the queue itself.
     """
-    with door.client() as client:
+    with endpoint.client() as client:
         while not run.stopping.is_set():
             if not run.may_receive.is_set():
                 run.stopping.wait(POLL_S)
@@ -82,37 +82,37 @@ def run_receiver(run: RunState, door: Endpoint, prefetch: int, sub_queue: Servic
             receiver = client.get_queue_receiver(run.queue, sub_queue=sub_queue, prefetch_count=prefetch)
             # Entered, which opens the link: within the limit of a receive call it may never open on a busy machine.
             with suppress(*UNKNOWN_OUTCOME), receiver:
-                _receive_until_it_breaks(run, door, receiver, sub_queue is not None)
+                _receive_until_it_breaks(run, endpoint, receiver, sub_queue is not None)
             run.stopping.wait(RETRY_S)
 
 
 def _receive_until_it_breaks(
-    run: RunState, door: Endpoint, receiver: ServiceBusReceiver, is_dead_letters: bool
+    run: RunState, endpoint: Endpoint, receiver: ServiceBusReceiver, is_dead_letters: bool
 ) -> None:
     while not run.stopping.is_set():
         if not run.may_receive.is_set():
             run.stopping.wait(POLL_S)
-        elif not _has_received(run, door, receiver, is_dead_letters):
+        elif not _has_received(run, endpoint, receiver, is_dead_letters):
             return
 
 
-def _has_received(run: RunState, door: Endpoint, receiver: ServiceBusReceiver, is_dead_letters: bool) -> bool:
+def _has_received(run: RunState, endpoint: Endpoint, receiver: ServiceBusReceiver, is_dead_letters: bool) -> bool:
     """Receive once and settle; False when the connection has to be made anew."""
     try:
         messages = receiver.receive_messages(max_message_count=RECEIVE_COUNT, max_wait_time=RECEIVE_WAIT_S)
     except UNKNOWN_OUTCOME:
         return False
     for message in messages:
-        record_received(run.ledger, message)
+        record_received(run.account, message)
         action = Action.COMPLETE if is_dead_letters else run.dispositions.choose(message_id_of(message))
-        if not is_settled(run, door, receiver, message, action):
+        if not is_settled(run, endpoint, receiver, message, action):
             # The connection is gone, and with it the locks on the rest of these messages: they come again.
             return False
     return True
 
 
 def is_settled(
-    run: RunState, door: Endpoint, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, action: Action
+    run: RunState, endpoint: Endpoint, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, action: Action
 ) -> bool:
     """Settle a message and enter it into the ledger; False when the outcome is unknown."""
     try:
@@ -120,20 +120,20 @@ def is_settled(
             # The SDK tells the end of a lock only until the message is settled.
             until_ms = locked_until_ms(message)
             receiver.complete_message(message)
-            run.ledger.completed(message_id_of(message), number_of(message), door.name, locked_until_ms=until_ms)
+            run.account.completed(message_id_of(message), number_of(message), endpoint.name, locked_until_ms=until_ms)
         elif action is Action.ABANDON:
             receiver.abandon_message(message)
-            run.ledger.count("abandoned")
+            run.account.count("abandoned")
         elif action is Action.DEFER:
             receiver.defer_message(message)
             run.deferred.add(number_of(message))
-            run.ledger.count("deferred")
+            run.account.count("deferred")
         else:
             receiver.dead_letter_message(message, reason=DEAD_LETTER_REASON, error_description="a share of all")
-            run.ledger.count("dead_lettered")
+            run.account.count("dead_lettered")
     except UNKNOWN_OUTCOME:
         if action is Action.COMPLETE:
-            run.ledger.completion_unknown(message_id_of(message))
+            run.account.completion_unknown(message_id_of(message))
         elif action is Action.DEFER:
             # It may be deferred all the same, and nobody but us knows the number.
             run.deferred.add(number_of(message))
@@ -141,16 +141,16 @@ def is_settled(
     return True
 
 
-def run_deferred_receiver(run: RunState, door: Endpoint) -> None:
+def run_deferred_receiver(run: RunState, endpoint: Endpoint) -> None:
     """Fetch deferred messages by sequence number, one after the other, and complete them."""
-    with door.client() as client:
+    with endpoint.client() as client:
         receiver = client.get_queue_receiver(run.queue)
         try:
             while not run.stopping.is_set():
                 number = run.deferred.take() if run.may_fetch_deferred.is_set() else None
                 if number is None:
                     run.stopping.wait(POLL_S)
-                elif not _has_fetched(run, door, receiver, number):
+                elif not _has_fetched(run, endpoint, receiver, number):
                     run.deferred.add(number)
                     close_quietly(receiver)
                     receiver = client.get_queue_receiver(run.queue)
@@ -159,7 +159,7 @@ def run_deferred_receiver(run: RunState, door: Endpoint) -> None:
             close_quietly(receiver)
 
 
-def _has_fetched(run: RunState, door: Endpoint, receiver: ServiceBusReceiver, number: int) -> bool:
+def _has_fetched(run: RunState, endpoint: Endpoint, receiver: ServiceBusReceiver, number: int) -> bool:
     """Fetch and complete one deferred message; False when it has to be tried again on a new connection."""
     try:
         messages = receiver.receive_deferred_messages(number, timeout=SEND_TIMEOUT_S)
@@ -170,7 +170,7 @@ def _has_fetched(run: RunState, door: Endpoint, receiver: ServiceBusReceiver, nu
     except UNKNOWN_OUTCOME:
         return False
     for message in messages:
-        record_received(run.ledger, message)
-        if not is_settled(run, door, receiver, message, Action.COMPLETE):
+        record_received(run.account, message)
+        if not is_settled(run, endpoint, receiver, message, Action.COMPLETE):
             return False
     return True

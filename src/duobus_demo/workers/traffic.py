@@ -39,20 +39,20 @@ class Traffic:
 
     Args:
         run: What the workers share.
-        doors: Ways to connect, taken in turn.
-        crew: How many workers.
+        endpoints: Ways to connect, taken in turn.
+        pool: How many workers.
     """
 
-    def __init__(self, run: RunState, doors: Sequence[Endpoint], crew: WorkerCounts) -> None:
+    def __init__(self, run: RunState, endpoints: Sequence[Endpoint], pool: WorkerCounts) -> None:
         self._run = run
-        self._doors = doors
-        self._sync_doors = sync_endpoints(doors)
+        self._doors = endpoints
+        self._sync_doors = sync_endpoints(endpoints)
         jobs: list[tuple[str, Callable[[], None]]] = [
-            (f"sender {index}", self._sender(index)) for index in range(crew.senders)
+            (f"sender {index}", self._sender(index)) for index in range(pool.senders)
         ]
-        jobs += [(f"receiver {index}", self._receiver(index)) for index in range(crew.receivers)]
-        jobs.append(("deferred receiver", lambda: run_deferred_receiver(run, doors[0])))
-        jobs.append(("asyncio", lambda: asyncio.run(self._run_tasks(crew))))
+        jobs += [(f"receiver {index}", self._receiver(index)) for index in range(pool.receivers)]
+        jobs.append(("deferred receiver", lambda: run_deferred_receiver(run, endpoints[0])))
+        jobs.append(("asyncio", lambda: asyncio.run(self._run_tasks(pool))))
         self._threads = WorkerThreads(run, jobs)
 
     def __enter__(self) -> Self:
@@ -87,8 +87,8 @@ class Traffic:
             if not left:
                 return 0
             now_ms = clock.monotonic_ms()
-            if (run.ledger.completions, left) != state:
-                state, moved_ms = (run.ledger.completions, left), now_ms
+            if (run.account.completions, left) != state:
+                state, moved_ms = (run.account.completions, left), now_ms
             elif now_ms - moved_ms > STALLED_S * 1000:
                 return left
             if now_ms - began_ms > timeout_s * 1000:
@@ -111,25 +111,27 @@ class Traffic:
             return max(seen, 1)
         return seen
 
-    def _door(self, index: int) -> Endpoint:
+    def _endpoint(self, index: int) -> Endpoint:
         return self._doors[index % len(self._doors)]
 
-    def _sync_door(self, index: int) -> Endpoint:
+    def _sync_endpoint(self, index: int) -> Endpoint:
         return self._sync_doors[index % len(self._sync_doors)]
 
     def _sender(self, index: int) -> Callable[[], None]:
-        return lambda: run_sender(self._run, self._sync_door(index))
+        return lambda: run_sender(self._run, self._sync_endpoint(index))
 
     def _receiver(self, index: int) -> Callable[[], None]:
-        return lambda: run_receiver(self._run, self._sync_door(index), _PREFETCHES[index % 2])
+        return lambda: run_receiver(self._run, self._sync_endpoint(index), _PREFETCHES[index % 2])
 
-    async def _run_tasks(self, crew: WorkerCounts) -> None:
+    async def _run_tasks(self, pool: WorkerCounts) -> None:
         run = self._run
-        jobs: list[Awaitable[None]] = [run_async_sender(run, self._door(index)) for index in range(crew.async_senders)]
+        jobs: list[Awaitable[None]] = [
+            run_async_sender(run, self._endpoint(index)) for index in range(pool.async_senders)
+        ]
         jobs += [
             # The other way round than the threads: each door is used with and without prefetch.
-            run_async_receiver(run, self._door(index), _PREFETCHES[(index + 1) % 2])
-            for index in range(crew.async_receivers)
+            run_async_receiver(run, self._endpoint(index), _PREFETCHES[(index + 1) % 2])
+            for index in range(pool.async_receivers)
         ]
-        jobs.append(run_async_receiver(run, self._door(1), 0, ServiceBusSubQueue.DEAD_LETTER))
+        jobs.append(run_async_receiver(run, self._endpoint(1), 0, ServiceBusSubQueue.DEAD_LETTER))
         await asyncio.gather(*jobs)

@@ -19,7 +19,7 @@ from duobus.model.ping import is_ping
 if TYPE_CHECKING:
     from duobus.broker.fragment_handle import FragmentHandle
 
-#: Pages of a cold tail that are read to find a message that is to be made a dead letter again.
+#: Pages of a paged tail that are read to find a message that is to be made a dead letter again.
 _WARMINGS: Final = 64
 
 
@@ -28,25 +28,25 @@ class DeadLetterRestore:
 
     Attributes:
         payload: The bare message.
-        special: What is rare about it, its reasons among them.
+        metadata: The metadata of it, its reasons among them.
         number: The sequence number that it had as a dead letter; 0 when it never was one.
         where: The entity in whose main sub-queue it is now, or None when it is nowhere.
         now: Its sequence number there.
     """
 
-    __slots__ = ("now", "number", "payload", "special", "where")
+    __slots__ = ("metadata", "now", "number", "payload", "where")
 
     def __init__(
-        self, payload: bytes, special: MessageMetadata, *, number: int = 0, where: Queue | None = None, now: int = 0
+        self, payload: bytes, metadata: MessageMetadata, *, number: int = 0, where: Queue | None = None, now: int = 0
     ) -> None:
         self.payload = payload
-        self.special = special
+        self.metadata = metadata
         self.number = number
         self.where = where
         self.now = now
 
 
-async def restore(queue: Queue, burials: Sequence[DeadLetterRestore]) -> MoveResult:
+async def restore(queue: Queue, restorations: Sequence[DeadLetterRestore]) -> MoveResult:
     """Make messages dead letters of an entity: those of moves that are undone, or such as were exported.
 
     What is where a move has brought it leaves there in the same commit, when that is in the same store; otherwise
@@ -62,17 +62,17 @@ async def restore(queue: Queue, burials: Sequence[DeadLetterRestore]) -> MoveRes
     groups: dict[
         object, list[tuple[int, DeadLetterRestore, FragmentHandle, FragmentHandle | None, QueuedMessage | None]]
     ] = {}
-    for index, burial in enumerate(burials):
-        if is_ping(burial.payload):
+    for index, restoration in enumerate(restorations):
+        if is_ping(restoration.payload):
             result.skipped[index] = PING_TEXT
             continue
-        home = _dead_letter_place(queue, burial)
-        where, slot = await _found_again(burial)
-        if burial.where is not None and slot is None:
+        home = _dead_letter_place(queue, restoration)
+        where, slot = await _found_again(restoration)
+        if restoration.where is not None and slot is None:
             result.skipped[index] = "It is not where it was moved to, or a receiver holds it."
             continue
         groups.setdefault((home.broker, None if where is None else where.broker), []).append(
-            (index, burial, home, where, slot)
+            (index, restoration, home, where, slot)
         )
     done = 0
     every = list(groups.values())
@@ -83,31 +83,31 @@ async def restore(queue: Queue, burials: Sequence[DeadLetterRestore]) -> MoveRes
             result.moved.update((index, None) for index, *_ in items)
     finally:
         for items in every[done:]:
-            for _, burial, _, where, slot in items:
-                if where is not None and slot is not None and burial.where is not None and where.fragment:
-                    give_back(burial.where, where, where.fragment, [slot])
+            for _, restoration, _, where, slot in items:
+                if where is not None and slot is not None and restoration.where is not None and where.fragment:
+                    give_back(restoration.where, where, where.fragment, [slot])
     return result
 
 
-def _dead_letter_place(queue: Queue, burial: DeadLetterRestore) -> FragmentHandle:
-    key = ends.key_of(burial.special) if queue.is_partitioned else None
+def _dead_letter_place(queue: Queue, restoration: DeadLetterRestore) -> FragmentHandle:
+    key = ends.key_of(restoration.metadata) if queue.is_partitioned else None
     if key is not None:
         return queue.placement.keyed(key)
     for handle in queue.fragments:
-        if burial.number and handle.number == burial.number >> COUNT_BITS and handle.online:
+        if restoration.number and handle.number == restoration.number >> COUNT_BITS and handle.online:
             return handle
-    return queue.placement.keyless(len(burial.payload))
+    return queue.placement.keyless(len(restoration.payload))
 
 
-async def _found_again(burial: DeadLetterRestore) -> tuple[FragmentHandle | None, QueuedMessage | None]:
+async def _found_again(restoration: DeadLetterRestore) -> tuple[FragmentHandle | None, QueuedMessage | None]:
     """Take a message off where it is now; a cold one is read from the store first."""
-    queue = burial.where
+    queue = restoration.where
     if queue is None:
         return None, None
-    handle = next((one for one in queue.fragments if one.number == burial.now >> COUNT_BITS), None)
+    handle = next((one for one in queue.fragments if one.number == restoration.now >> COUNT_BITS), None)
     if handle is None:
         return None, None
-    count = burial.now & COUNT_MASK
+    count = restoration.now & COUNT_MASK
     for _ in range(_WARMINGS):
         fragment, _now = handle.broker.present(handle)
         source = fragment.sources.get(queue.source_no)
@@ -127,11 +127,11 @@ async def _restore_some(
     queue: Queue, items: list[tuple[DeadLetterRestore, FragmentHandle, FragmentHandle | None, QueuedMessage | None]]
 ) -> None:
     leaving: dict[tuple[int, FragmentHandle], tuple[Queue, list[QueuedMessage]]] = {}
-    graves: dict[FragmentHandle, list[DeadLetterRestore]] = {}
-    for burial, home, where, slot in items:
-        graves.setdefault(home, []).append(burial)
-        if where is not None and slot is not None and burial.where is not None:
-            leaving.setdefault((burial.where.source_no, where), (burial.where, []))[1].append(slot)
+    places: dict[FragmentHandle, list[DeadLetterRestore]] = {}
+    for restoration, home, where, slot in items:
+        places.setdefault(home, []).append(restoration)
+        if where is not None and slot is not None and restoration.where is not None:
+            leaving.setdefault((restoration.where.source_no, where), (restoration.where, []))[1].append(slot)
     departures: list[Command] = [
         RemoveTransferred(where, source_no, None, sorted(slots, key=lambda slot: slot.count))
         for (source_no, where), (_, slots) in leaving.items()
@@ -141,12 +141,12 @@ async def _restore_some(
             home,
             queue.source_no,
             None,
-            [burial.payload for burial in some],
-            [burial.special for burial in some],
+            [restoration.payload for restoration in some],
+            [restoration.metadata for restoration in some],
             DEAD_LETTER,
             grows=True,
         )
-        for home, some in graves.items()
+        for home, some in places.items()
     ]
     broker = items[0][1].broker
     is_one_store = not leaving or next(iter(leaving))[1].broker is broker

@@ -1,4 +1,4 @@
-"""What the dead-letter desk's ways of moving have in common."""
+"""What the dead-letter service's ways of moving have in common."""
 
 from __future__ import annotations
 

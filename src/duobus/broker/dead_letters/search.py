@@ -58,7 +58,7 @@ class DeadLetterQuery:
             return False
         return self.selection.takes(
             slot.payload,
-            slot.special,
+            slot.metadata,
             enqueued_ms=slot.enqueued_ms,
             sequence_number=number,
             deliveries=slot.deliveries,

@@ -3,7 +3,7 @@
 A chunk is at most CHUNK_MAX messages of one fragment. They are taken out of everyone's reach, not locked: nothing
 depends on a lock that could end, and whoever asked may go away. Within a store their removal and their arrival are one
 commit: a crash leaves each of them on exactly one side. Between stores it is accepted there, with an entry in the
-ledger, and then removed here (I14), as forwarding does it.
+record of accepted numbers, and then removed here (I14), as forwarding does it.
 
 A move is no send: duplicate detection does not look at what is moved (it would drop a message whose id it remembers
 from the first time), and what goes back to a subscription is not published again.
@@ -156,20 +156,20 @@ class DeadLetterService:
         for slot in slots:
             number = number_of(handle, slot)
             try:
-                payload, special = resendable(slot.payload, slot.special, repair, keeps_reason=keeps_reason)
+                payload, metadata = resendable(slot.payload, slot.metadata, repair, keeps_reason=keeps_reason)
                 # Only what an earlier version has stored, and what a repair has made of nothing, has none.
                 payload = self._unit.message_ids.named(payload)
                 if is_ping(payload):
                     raise ArgumentInvalid(PING_TEXT)
-                special.enqueued_sequence_number = _first_number(handle, slot)
-                why = ends.fault(entity, payload, special)
+                metadata.enqueued_sequence_number = _first_number(handle, slot)
+                why = ends.fault(entity, payload, metadata)
                 if why is not None:
                     raise ArgumentInvalid(why[1])
-                place = self._place(queue, handle, entity, special, len(payload), changed=repair.changes_key)
+                place = self._place(queue, handle, entity, metadata, len(payload), changed=repair.changes_key)
             except (ArgumentInvalid, StoreUnavailable) as error:
                 result.skipped[number] = str(error)
                 continue
-            item = (slot, payload, special)
+            item = (slot, payload, metadata)
             shaped.append(item)
             routes.setdefault(place, []).append(item)
         await self._travel(queue, handle, fragment, entity, routes, gone, result)
@@ -179,16 +179,16 @@ class DeadLetterService:
     ) -> tuple[list[QueuedMessage], list[QueuedMessage]]:
         """Part what another store has taken over in an earlier life, and has to be removed only, from the rest."""
         forwarding = self._unit.forwarding
-        doubt = forwarding.doubt_below(handle, queue.source_no, fragment)
+        in_doubt_below = forwarding.in_doubt_below(handle, queue.source_no, fragment)
         origin = origin_of(handle, queue.source_no)
         others_are_there = all(broker.state == "open" for broker in self._unit.brokers.values())
         gone: list[QueuedMessage] = []
         rest: list[QueuedMessage] = []
         for slot in slots:
-            if slot.count < doubt and forwarding.has_taken(origin, slot.count):
+            if slot.count < in_doubt_below and forwarding.has_taken(origin, slot.count):
                 gone.append(slot)
                 result.moved[number_of(handle, slot)] = None
-            elif slot.count < doubt and not others_are_there:
+            elif slot.count < in_doubt_below and not others_are_there:
                 result.skipped[number_of(handle, slot)] = "A store that may have taken it over already is away."
             else:
                 rest.append(slot)
@@ -196,7 +196,7 @@ class DeadLetterService:
 
     @staticmethod
     def _place(
-        queue: Queue, handle: FragmentHandle, entity: Queue, special: MessageMetadata, size: int, *, changed: bool
+        queue: Queue, handle: FragmentHandle, entity: Queue, metadata: MessageMetadata, size: int, *, changed: bool
     ) -> FragmentHandle:
         """The fragment where a message goes.
 
@@ -204,7 +204,7 @@ class DeadLetterService:
             ArgumentInvalid: It would leave its subscription's fragment.
             StoreUnavailable: The fragment is away.
         """
-        key = ends.key_of(special) if entity.is_partitioned else None
+        key = ends.key_of(metadata) if entity.is_partitioned else None
         if entity is queue:
             # Where it is, its key has put it, unless that was just changed.
             home = handle if key is None or not changed else entity.placement.keyed(key)
@@ -271,7 +271,7 @@ class DeadLetterService:
         if error is not None:
             result.skipped.update((number_of(handle, slot), str(error)) for slot in slots)
             return
-        self._unit.forwarding.note_ledger(place)
+        self._unit.forwarding.note_dedup(place)
         result.moved.update(_numbers(handle, entity, run, slots))
         if handle.fragment is fragment:
             await leave(queue, handle, fragment, slots, [])
@@ -293,8 +293,8 @@ async def leave(
 
 
 def _first_number(handle: FragmentHandle, slot: QueuedMessage) -> int:
-    if slot.special is not None and slot.special.enqueued_sequence_number is not None:
-        return slot.special.enqueued_sequence_number
+    if slot.metadata is not None and slot.metadata.enqueued_sequence_number is not None:
+        return slot.metadata.enqueued_sequence_number
     return handle.number << COUNT_BITS | (slot.origin if isinstance(slot, QueuedCopy) else slot.count)
 
 
@@ -305,12 +305,12 @@ def _arrival(
     place: FragmentHandle,
     items: list[tuple[QueuedMessage, bytes, MessageMetadata]],
 ) -> Command:
-    payloads, specials = [payload for _, payload, _ in items], [special for _, _, special in items]
+    payloads, all_metadata = [payload for _, payload, _ in items], [metadata for _, _, metadata in items]
     if entity is queue and place is handle:
         # As many bytes as leave, or nearly: an entity that is full can be cleared in this way too.
-        return InsertMessages(place, queue.source_no, None, payloads, specials, MAIN, grows=False)
+        return InsertMessages(place, queue.source_no, None, payloads, all_metadata, MAIN, grows=False)
     batch = SendBatch(0, payloads, False, NOBODY)
-    batch.extra = dict(enumerate(specials))
+    batch.extra = dict(enumerate(all_metadata))
     return Run(place, SOURCE, batch, None, None)
 
 

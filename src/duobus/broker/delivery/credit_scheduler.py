@@ -1,8 +1,8 @@
-"""Credit is lent: a receiver's credit stands at the entity, which lends it to fragments that have messages.
+"""Credit is granted: a receiver's credit stands at the entity, which grants it to fragments that have messages.
 
 A fragment that is ill has no messages to offer, so it holds nobody up, and nothing is locked for a client that
 did not ask (design 3.7). A lock needs no store; to take messages for good needs a commit, so whoever does that is not
-lent to a store while it is late (I29). ``take`` at the message broker is not a synchronous return: what comes of it
+granted to a store while it is late (I29). ``take`` at the message broker is not a synchronous return: what comes of it
 arrives through ``Receiver.deliver``, so that an owner in another process fits.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from duobus.broker.fragment_handle import FragmentHandle
     from duobus.fragment.fragment import Fragment
 
-#: Most messages lent to one fragment at a time: small enough that receivers share, large enough that the cost
+#: Most messages granted to one fragment at a time: small enough that receivers share, large enough that the cost
 #: of a turn is spread over many messages.
 QUANTUM = 100
 
@@ -28,63 +28,68 @@ class Receiver:
     """The standing request of one link (or one waiting call).
 
     Attributes:
-        wanted: Credit that is not lent.
-        lent: Credit lent to fragments that have not answered yet.
+        wanted: Credit that is not granted.
+        granted: Credit granted to fragments that have not answered yet.
         removing: Receive-and-delete instead of peek-lock.
         mailbox: Gets the DeliveryBatches.
         gate: The rate that it shares with others, or None.
     """
 
-    __slots__ = ("closed", "gate", "lender", "lent", "mailbox", "removing", "wanted")
+    __slots__ = ("closed", "gate", "granted", "mailbox", "removing", "scheduler", "wanted")
 
-    def __init__(self, lender: CreditScheduler, mailbox: Mailbox, *, removing: bool) -> None:
-        self.lender = lender
+    def __init__(self, scheduler: CreditScheduler, mailbox: Mailbox, *, removing: bool) -> None:
+        self.scheduler = scheduler
         self.mailbox = mailbox
         self.removing = removing
         self.wanted = 0
-        self.lent = 0
+        self.granted = 0
         self.closed = False
         self.gate: Throttle | None = None
 
     def request(self, credit: int) -> None:
-        """Set how many more messages are wanted, those that were lent for included; who is closed wants none.
+        """Set how many more messages are wanted, those that were granted for included; who is closed wants none.
 
         The answer to a settlement may still come to a link that has ended, and have it ask for more. Lent to, it would
         give back at once what it got, and the offer would be taken for one of which nothing comes (I29).
         """
         if self.closed:
             return
-        self.wanted = max(0, credit - self.lent)
+        self.wanted = max(0, credit - self.granted)
         if self.wanted:
-            self.lender.join(self)
+            self.scheduler.join(self)
 
-    def deliver(self, batch: DeliveryBatch, lent: int) -> None:
-        """Called by the message broker: the answer to a ``take`` of ``lent`` credits, perhaps with fewer messages."""
-        self.lent -= lent
-        unused = lent - len(batch.slots)
+    def deliver(self, batch: DeliveryBatch, granted: int) -> None:
+        """Called by the message broker.
+
+        The answer to a ``take`` of ``granted`` credits, perhaps with fewer messages.
+        """
+        self.granted -= granted
+        unused = granted - len(batch.slots)
         if unused and self.gate is not None:
             self.gate.give_back(unused)
         if self.closed:
             if batch.slots and not self.removing:
                 ranges = [(batch.first_lock, len(batch.slots))]
-                batch.fragment.broker.unlock(batch.fragment, self.lender.source_no, batch.prefix, ranges, counted=False)
+                batch.fragment.broker.unlock(
+                    batch.fragment, self.scheduler.source_no, batch.prefix, ranges, counted=False
+                )
             return
         self.mailbox.ready.append(batch)
         self.mailbox.wake()
         if unused:
             self.wanted += unused
-            self.lender.join(self)
+            self.scheduler.join(self)
 
     def rate_allows(self) -> None:
         """See throttle.Waiting."""
         if not self.closed:
-            self.lender.join(self)
+            self.scheduler.join(self)
 
     def close(self) -> None:
         """Stop asking; what a fragment still answers goes back to it."""
         self.closed = True
         self.wanted = 0
-        self.lender.leave(self)
+        self.scheduler.leave(self)
 
 
 class AvailabilityWatcher(Protocol):
@@ -106,7 +111,7 @@ class CreditScheduler:
 
     __slots__ = (
         "_offers",
-        "_passing",
+        "_unserved",
         "_waiting",
         "clock",
         "receivers",
@@ -127,7 +132,7 @@ class CreditScheduler:
         self._waiting: OrderedDict[Receiver, None] = OrderedDict()
         self._offers: OrderedDict[FragmentHandle, None] = OrderedDict()
         # Receivers that take for good, in order, for whom there is something in late stores only.
-        self._passing: OrderedDict[Receiver, None] = OrderedDict()
+        self._unserved: OrderedDict[Receiver, None] = OrderedDict()
 
     def open(self, mailbox: Mailbox, *, removing: bool) -> Receiver:
         """Add a receiver without credit."""
@@ -137,7 +142,7 @@ class CreditScheduler:
 
     def join(self, receiver: Receiver) -> None:
         """Queue a receiver that wants messages, behind those that wait already."""
-        if receiver not in self._passing:
+        if receiver not in self._unserved:
             self._waiting.setdefault(receiver)
         self.match()
 
@@ -148,20 +153,20 @@ class CreditScheduler:
             self.clock.note()
         self.receivers.discard(receiver)
         self._waiting.pop(receiver, None)
-        self._passing.pop(receiver, None)
+        self._unserved.pop(receiver, None)
 
     @property
     def passes_over(self) -> bool:
-        """Whether somebody waits who was not lent to a store because that is late."""
-        return bool(self._passing)
+        """Whether somebody waits who was not granted to a store because that is late."""
+        return bool(self._unserved)
 
     def offer(self, handle: FragmentHandle) -> None:
         """A fragment has available messages."""
         self._offers.setdefault(handle)
-        if self._passing and not handle.broker.is_late:
+        if self._unserved and not handle.broker.is_late:
             # They have waited longest. In place: a match may be under way.
-            while self._passing:
-                receiver, _ = self._passing.popitem()
+            while self._unserved:
+                receiver, _ = self._unserved.popitem()
                 self._waiting[receiver] = None
                 self._waiting.move_to_end(receiver, last=False)
         self.match()
@@ -184,22 +189,22 @@ class CreditScheduler:
             if receiver.removing and handle.broker.is_late:
                 prompt = self._prompt_offer()
                 if prompt is None:
-                    self._passing[receiver] = None
+                    self._unserved[receiver] = None
                     continue
                 handle, fragment, available = prompt
-            lent = min(receiver.wanted, available, QUANTUM)
-            if lent > 0 and receiver.gate is not None:
-                lent = receiver.gate.lend(receiver, lent)
-            if lent <= 0:
+            granted = min(receiver.wanted, available, QUANTUM)
+            if granted > 0 and receiver.gate is not None:
+                granted = receiver.gate.grant(receiver, granted)
+            if granted <= 0:
                 continue
-            receiver.wanted -= lent
-            receiver.lent += lent
+            receiver.wanted -= granted
+            receiver.granted += granted
             if receiver.wanted:
                 waiting[receiver] = None
             # Offered again only while takes make it fewer: where nothing comes of one, what was there has just expired.
             # A fragment that gets messages back within the take offers itself.
             del offers[handle]
-            handle.broker.take(handle, self.source_no, self.sub_queue, lent, receiver)
+            handle.broker.take(handle, self.source_no, self.sub_queue, granted, receiver)
             if fragment.available(self.source_no, self.sub_queue) != available:
                 offers.setdefault(handle)
 

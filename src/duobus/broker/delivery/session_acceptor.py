@@ -38,12 +38,12 @@ class SessionReceiver(LockOwner):
     """The standing request of one link for the messages of the one session that it holds.
 
     Attributes:
-        wanted: Credit that is not lent.
-        lent: Credit lent to the fragment, not answered yet.
+        wanted: Credit that is not granted.
+        granted: Credit granted to the fragment, not answered yet.
         removing: Receive-and-delete instead of peek-lock.
         mailbox: Gets the DeliveryBatches; set before credit is given.
         gate: The rate that it shares with others, or None.
-        outlet: See Owner. Nothing that is shared so goes through a gate, or is removed at once.
+        group: See Owner. Nothing that is shared so goes through a gate, or is removed at once.
         lock: Of the session.
         is_closed: Nothing is wanted any more, and nothing that came belongs to it.
         handle: The fragment where it lies.
@@ -52,12 +52,12 @@ class SessionReceiver(LockOwner):
     __slots__ = (
         "_is_offering",
         "gate",
+        "granted",
+        "group",
         "handle",
         "is_closed",
-        "lent",
         "lock",
         "mailbox",
-        "outlet",
         "removing",
         "wanted",
     )
@@ -69,15 +69,15 @@ class SessionReceiver(LockOwner):
     def __init__(self, *, removing: bool) -> None:
         self.removing = removing
         self.wanted = 0
-        self.lent = 0
+        self.granted = 0
         self.gate: Throttle | None = None
-        self.outlet: SessionGroup | None = None
+        self.group: SessionGroup | None = None
         self.is_closed = False
         self._is_offering = False
 
     def request(self, credit: int) -> None:
-        """Set how many more messages are wanted, those that were lent for included."""
-        self.wanted = max(0, credit - self.lent)
+        """Set how many more messages are wanted, those that were granted for included."""
+        self.wanted = max(0, credit - self.granted)
         self.offer()
 
     def offer(self) -> None:
@@ -86,37 +86,40 @@ class SessionReceiver(LockOwner):
         available = sessions.available(lock)
         if available <= 0 or not self.wanted or self._is_offering:
             return
-        if self.outlet is not None:
+        if self.group is not None:
             self.handle.broker.sessions.hand_out(self.handle, lock)
             return
         self._is_offering = True
         while available > 0 and self.wanted and not self.is_closed:
-            lent = min(self.wanted, available, QUANTUM)
+            granted = min(self.wanted, available, QUANTUM)
             if self.gate is not None:
-                lent = self.gate.lend(self, lent)
-                if lent <= 0:
+                granted = self.gate.grant(self, granted)
+                if granted <= 0:
                     break
-            self.wanted -= lent
-            self.lent += lent
-            self.handle.broker.sessions.take(self.handle, lock, lent, self)
+            self.wanted -= granted
+            self.granted += granted
+            self.handle.broker.sessions.take(self.handle, lock, granted, self)
             before, available = available, sessions.available(lock)
             if before == available:
                 # Nothing came of it: not again before the next offer.
                 break
         self._is_offering = False
 
-    def deliver(self, batch: DeliveryBatch, lent: int) -> None:
-        """Called by the message broker: the answer to a ``take`` of ``lent`` credits, perhaps with fewer messages."""
-        self.lent -= lent
-        if self.gate is not None and len(batch.slots) < lent:
-            self.gate.give_back(lent - len(batch.slots))
+    def deliver(self, batch: DeliveryBatch, granted: int) -> None:
+        """Called by the message broker.
+
+        The answer to a ``take`` of ``granted`` credits, perhaps with fewer messages.
+        """
+        self.granted -= granted
+        if self.gate is not None and len(batch.slots) < granted:
+            self.gate.give_back(granted - len(batch.slots))
         if self.is_closed:
             # Locks went with the session's.
             return
         self.mailbox.ready.append(batch)
         self.mailbox.wake()
-        if len(batch.slots) < lent:
-            self.wanted += lent - len(batch.slots)
+        if len(batch.slots) < granted:
+            self.wanted += granted - len(batch.slots)
             self.offer()
 
     def rate_allows(self) -> None:

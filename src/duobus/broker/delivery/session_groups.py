@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class SessionDeliveryBatch:
     """Messages that a fragment hands to several holders of sessions at once, locked.
 
-    Their credit counts as lent until the batch is written, or found to be nobody's any more.
+    Their credit counts as granted until the batch is written, or found to be nobody's any more.
 
     Attributes:
         handle: The fragment.
@@ -82,33 +82,33 @@ class SessionGroup(Mailbox):
         """Take what there is of the sessions that were put off: it is more at a time, and so cheaper."""
         self.is_held = False
         behind, self._behind = self._behind, {}
-        for fragment, woken in behind.items():
-            notify_holders(fragment, woken)
+        for fragment, notified in behind.items():
+            notify_holders(fragment, notified)
 
 
-def notify_holders(fragment: Fragment, woken: list[SessionLock]) -> None:
+def notify_holders(fragment: Fragment, notified: list[SessionLock]) -> None:
     """Give the holders of these sessions what there is of them, or let them take it."""
     home: FragmentHandle = fragment.handle  # type: ignore[assignment]
     if home.fragment is fragment:
-        woken = hand_out_all(fragment, woken)
+        notified = hand_out_all(fragment, notified)
     else:
         # It was moved or deleted while a commit of it was under way: its sessions were told that they are lost.
-        woken = [lock for lock in woken if lock.owner.outlet is None]
-    for lock in woken:
-        lock.is_woken = False
+        notified = [lock for lock in notified if lock.owner.group is None]
+    for lock in notified:
+        lock.is_notified = False
         if not lock.is_over:
             lock.owner.offer()
 
 
-def hand_out_all(fragment: Fragment, woken: list[SessionLock]) -> list[SessionLock]:
-    """Give outlets what there is of their sessions that were woken, as far as the credit of each goes.
+def hand_out_all(fragment: Fragment, notified: list[SessionLock]) -> list[SessionLock]:
+    """Give groups what there is of their sessions that were woken, as far as the credit of each goes.
 
     Args:
         fragment: Where they are.
-        woken: Their locks, none twice.
+        notified: Their locks, none twice.
 
     Returns:
-        Those whose holders share no outlet: they are still to be told.
+        Those whose holders share no group: they are still to be told.
     """
     home: FragmentHandle = fragment.handle  # type: ignore[assignment]
     # Time may have passed since: what has run out is found now, and not handed out.
@@ -116,43 +116,43 @@ def hand_out_all(fragment: Fragment, woken: list[SessionLock]) -> list[SessionLo
     alone: list[SessionLock] = []
     turns: dict[SessionGroup, list[tuple[SessionLock, int, int]]] = {}
     find = turns.get
-    for lock in woken:
+    for lock in notified:
         receiver: SessionReceiver = lock.owner  # type: ignore[assignment]
-        outlet = receiver.outlet
-        if outlet is None:
+        group = receiver.group
+        if group is None:
             alone.append(lock)
             continue
-        if outlet.is_held:
-            outlet.put_off(fragment, lock)
+        if group.is_held:
+            group.put_off(fragment, lock)
             continue
-        asked = find(outlet)
+        asked = find(group)
         if asked is None:
             if home.part(lock.source_no).fragment is not fragment:
                 continue
-            asked = turns[outlet] = []
-        lock.is_woken = False
+            asked = turns[group] = []
+        lock.is_notified = False
         session = lock.session
         number = session.available
         wanted = receiver.wanted
-        # ``sessions.available``; nobody who shares an outlet was promised anything.
+        # ``sessions.available``; nobody who shares an group was promised anything.
         if not number or not wanted or session.returning or lock.is_over:
             continue
         if number > wanted:
             number = wanted
         receiver.wanted = wanted - number
-        receiver.lent += number
+        receiver.granted += number
         asked.append((lock, number, lock.until_ms))
-    for outlet, asked in turns.items():
+    for group, asked in turns.items():
         if asked:
-            _hand_out(fragment, home, outlet, asked)
+            _hand_out(fragment, home, group, asked)
     return alone
 
 
 def _hand_out(
-    fragment: Fragment, home: FragmentHandle, outlet: SessionGroup, asked: list[tuple[SessionLock, int, int]]
+    fragment: Fragment, home: FragmentHandle, group: SessionGroup, asked: list[tuple[SessionLock, int, int]]
 ) -> None:
     source_no = asked[0][0].source_no
     first, slots = take_for_sessions(fragment, fragment.sources[source_no], asked)
     home.broker.note_touched(fragment)
-    outlet.ready.append(SessionDeliveryBatch(home.part(source_no), fragment.prefix, first, slots, asked))
-    outlet.wake()
+    group.ready.append(SessionDeliveryBatch(home.part(source_no), fragment.prefix, first, slots, asked))
+    group.wake()

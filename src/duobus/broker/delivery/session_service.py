@@ -109,14 +109,14 @@ class SessionService:
             receiver.deliver(DeliveryBatch(handle, fragment.prefix, first, slots, lock.until_ms), credit)
 
     def hand_out(self, handle: FragmentHandle, lock: SessionLock) -> None:
-        """Hand out to the outlet of a session's holder what there is: the one way of all that goes there, in order."""
+        """Hand out to the group of a session's holder what there is: the one way of all that goes there, in order."""
         try:
             fragment, _ = self._broker.present(handle)
         except StoreUnavailable:
             return
-        if not lock.is_woken and not lock.is_over:
+        if not lock.is_notified and not lock.is_over:
             # Else it is about to be told.
-            lock.is_woken = True
+            lock.is_notified = True
             notify_holders(fragment, [lock])
 
     def claim(self, handle: FragmentHandle, command: SettleBatch) -> None:
@@ -172,13 +172,13 @@ class SessionService:
 
 def notify_holders_of(fragment: Fragment) -> None:
     """Tell the holders of sessions what happened to them since the last time."""
-    while fragment.ended or fragment.woken:
+    while fragment.ended or fragment.notified:
         ended, fragment.ended = fragment.ended, []
-        woken, fragment.woken = fragment.woken, []
+        notified, fragment.notified = fragment.notified, []
         for lock in ended:
             lock.owner.lost()
-        if woken:
-            notify_holders(fragment, woken)
+        if notified:
+            notify_holders(fragment, notified)
 
 
 __all__ = ["SessionService", "notify_holders_of"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from duobus.broker.protocols import FragmentPlan
-from duobus.errors import EntityAlreadyExists, RowsInTheWay, ServiceBusError, StoreFailed, StoreUnavailable
+from duobus.errors import EntityAlreadyExists, RowsExist, ServiceBusError, StoreFailed, StoreUnavailable
 from duobus.model.descriptions import QUEUE, QueueDescription, to_json
 from duobus.storage.catalog_rows import INTENT, EntityRow
 
@@ -170,7 +170,7 @@ async def _create_singly(
     """Create the fragments of one queue, or all of it elsewhere; return whether it still has to be begun."""
     try:
         await create_fragments(plans_of(queue))
-    except RowsInTheWay as error:
+    except RowsExist as error:
         # To undo it would delete what is another's: the intent stays, and holds the name.
         del unit.namespace(queue.namespace).queues[about.name.lower()]
         refused(about, error)

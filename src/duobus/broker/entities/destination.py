@@ -81,13 +81,13 @@ class ForwardSource(Protocol):
     Attributes:
         namespace: Name of its namespace.
         fragments: In order of slot.
-        lenders: Sub-queue to whoever lends from it.
+        schedulers: Sub-queue to whoever grants from it.
         acceptor: Who takes the main sub-queue's messages instead, where sessions are required.
     """
 
     namespace: str
     fragments: list[FragmentHandle]
-    lenders: dict[int, CreditScheduler]
+    schedulers: dict[int, CreditScheduler]
     acceptor: SessionAcceptor | None
 
     @property
@@ -125,16 +125,16 @@ def locate(home: Namespace, path: str) -> Destination:
     demand_one_place(home, path)
     found: Queue | None = home.queues.get(key) or home.topics.get(key)
     if found is None:
-        far = None if home.abroad is None else home.abroad.find(home.name, path)
-        if far is None:
+        remote = None if home.remote_entities is None else home.remote_entities.find(home.name, path)
+        if remote is None:
             raise not_found(f"sb://{home.name}/{path}")
-        return far
+        return remote
     return found
 
 
 def demand_one_place(home: Namespace, path: str) -> None:
-    """Raise NotAllowed for a queue that is spread over several servers (decision 0029): none of them has all of it."""
-    if home.abroad is not None and home.abroad.is_spread(home.name, path):
+    """Raise NotAllowed for a sharded queue over several servers (decision 0029): none of them has all of it."""
+    if home.remote_entities is not None and home.remote_entities.is_sharded(home.name, path):
         raise NotAllowed(
             f"'{path}' is spread over several servers, so nothing is forwarded to it. Forward to a queue that lies in "
             "one store, or make this one without --spread."
@@ -174,17 +174,17 @@ def check_targets(home: Namespace, description: QueueDescription, kept: QueueDes
         )
 
 
-def fault(entity: Destination, payload: bytes, special: MessageMetadata) -> tuple[str, str] | None:
+def fault(entity: Destination, payload: bytes, metadata: MessageMetadata) -> tuple[str, str] | None:
     """Why an entity can never take this message: (reason, description); None when it can."""
     about = entity.description
     limit = about.max_message_size_bytes
     if len(payload) > limit and sent_size(payload) > limit:
         return MESSAGE_TOO_LARGE, f"The message has {len(payload)} bytes; '{entity.path}' takes {limit} at most."
-    if special.session_id is None and getattr(about, "requires_session", False):
+    if metadata.session_id is None and getattr(about, "requires_session", False):
         return SESSION_MISSING, f"'{entity.path}' requires sessions, and the message has no session id."
-    if special.overlay is not None:
+    if metadata.overlay is not None:
         try:
-            scan(with_application_properties(payload, decode(special.overlay)[0]))
+            scan(with_application_properties(payload, decode(metadata.overlay)[0]))
         except TooLargeError as error:
             return HEADER_TOO_LARGE, f"The properties of the message are too large for '{entity.path}': {error}."
         except DecodeError:
@@ -193,9 +193,9 @@ def fault(entity: Destination, payload: bytes, special: MessageMetadata) -> tupl
     return None
 
 
-def key_of(special: MessageMetadata) -> bytes | None:
+def key_of(metadata: MessageMetadata) -> bytes | None:
     """What places a message: its session id, else its partition key."""
-    text = special.session_id if special.session_id is not None else special.partition_key
+    text = metadata.session_id if metadata.session_id is not None else metadata.partition_key
     return None if text is None else string_key(text)
 
 
@@ -246,10 +246,10 @@ def address(batch: SendBatch, via: Queue, destination: str) -> None:
     extra = batch.extra or {}
     keys: list[bytes | None] = []
     for index in range(batch.n):
-        special = extra.setdefault(index, MessageMetadata())
-        special.way = TransferRoute(to=destination, scheduled_ms=special.scheduled_ms)
-        special.scheduled_ms = None
-        key = special.via_partition_key
+        metadata = extra.setdefault(index, MessageMetadata())
+        metadata.route = TransferRoute(to=destination, scheduled_ms=metadata.scheduled_ms)
+        metadata.scheduled_ms = None
+        key = metadata.via_partition_key
         keys.append(None if key is None else string_key(key))
     batch.extra = extra
     batch.ids = None

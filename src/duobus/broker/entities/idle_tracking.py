@@ -53,7 +53,7 @@ def last_access_ms(queue: Queue) -> int:
     clock = queue.idle
     if clock is None:
         return 0
-    if any(lender.receivers for lender in queue.lenders.values()) or queue.has_session_users:
+    if any(scheduler.receivers for scheduler in queue.schedulers.values()) or queue.has_session_users:
         clock.note()
     return clock.accessed_ms
 
@@ -89,8 +89,8 @@ class IdleDeletion:
         limit_ms = about.auto_delete_on_idle_ms if about.forward_to is None else None
         known = 0 if queue.idle is None else queue.idle.accessed_ms
         clock = queue.idle = LastUse(limit_ms, self._now_ms, known)
-        for lender in queue.lenders.values():
-            lender.clock = clock
+        for scheduler in queue.schedulers.values():
+            scheduler.clock = clock
         if limit_ms is not None:
             self._arm(clock.last_ms + limit_ms)
 
@@ -146,9 +146,9 @@ class IdleDeletion:
 def _is_in_use(queue: Queue) -> bool:
     """What no call tells: receivers that are there or were since the last look, scheduled messages, absent stores."""
     was_used = queue.sessions_were_used()
-    for lender in queue.lenders.values():
-        was_used = was_used or lender.was_used or bool(lender.receivers)
-        lender.was_used = False
+    for scheduler in queue.schedulers.values():
+        was_used = was_used or scheduler.was_used or bool(scheduler.receivers)
+        scheduler.was_used = False
     if was_used or not all(handle.online for handle in queue.fragments):
         return True
     counts, _ = queue.numbers()

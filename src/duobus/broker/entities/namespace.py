@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RemoteEntities(Protocol):
-    """What a server knows of entities that others have, and how it gets there; see ``courier.py``."""
+    """What a server knows of entities that others have, and how it gets there; see ``remote.py``."""
 
     def find(self, namespace: str, path: str) -> Destination | None:
         """An entity of another server as a destination; None when there is none of this name for certain.
@@ -30,8 +30,8 @@ class RemoteEntities(Protocol):
     def knows(self, namespace: str, path: str) -> bool:
         """Whether the catalog names such an entity."""
 
-    def is_spread(self, namespace: str, path: str) -> bool:
-        """Whether it names a queue that is spread over several servers."""
+    def is_sharded(self, namespace: str, path: str) -> bool:
+        """Whether it names a sharded queue over several servers."""
 
     async def look(self) -> None:
         """Read anew what the catalog names."""
@@ -53,10 +53,10 @@ class Namespace:
         unbuilt: Lower-case path to what this version stores and does not serve (a topic, say).
         throttle: Its rate, or None when it has no bound.
         is_shared: Other servers have entities of it, too.
-        abroad: The way to these, where there are any.
+        remote_entities: The way to these, where there are any.
     """
 
-    __slots__ = ("abroad", "is_shared", "name", "queues", "throttle", "topics", "unbuilt")
+    __slots__ = ("is_shared", "name", "queues", "remote_entities", "throttle", "topics", "unbuilt")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -65,7 +65,7 @@ class Namespace:
         self.unbuilt: dict[str, str] = {}
         self.throttle: Throttle | None = None
         self.is_shared = False
-        self.abroad: RemoteEntities | None = None
+        self.remote_entities: RemoteEntities | None = None
 
     def access_rules(self, segments: Sequence[str]) -> Iterator[tuple[tuple[str, ...], AccessRule]]:
         """The access rules of the entities on the way to a resource, each with its entity's lower-case segments."""
@@ -105,7 +105,7 @@ class Namespace:
 
     def has(self, path: str) -> bool:
         """Whether there is an entity of this name, here or at another server."""
-        return self.is_taken(path) or (self.abroad is not None and self.abroad.knows(self.name, path))
+        return self.is_taken(path) or (self.remote_entities is not None and self.remote_entities.knows(self.name, path))
 
     def topic(self, path: str) -> Topic:
         """The topic of this name.

@@ -175,19 +175,19 @@ async def _clear_available(
     end: int,
     is_time_over: Callable[[], bool],
 ) -> None:
-    """Remove what receivers would get next, paging the cold tail in as it goes."""
+    """Remove what receivers would get next, paging the paged tail in as it goes."""
     left = limit
     while left > 0 and not is_time_over():
         source = _source_of(handle, source_no)
-        shelf = source.sub_queues[sub_queue]
-        if shelf.available() <= 0:
+        body_key = source.sub_queues[sub_queue]
+        if body_key.available() <= 0:
             cold = source.cold_number
             if sub_queue != MAIN or not cold:
                 return
             fragment = handle.fragment
             assert fragment is not None
             await handle.broker.read_ahead(fragment)
-            if source.cold_number == cold and shelf.available() <= 0:
+            if source.cold_number == cold and body_key.available() <= 0:
                 # Somebody else's page is on its way, or there is no room for one: not now.
                 return
             continue

@@ -56,7 +56,7 @@ class Queue:
         fragments: In order of slot.
         source_no: The source that it is in each of them.
         placement: Which of them a message goes to.
-        lenders: Sub-queue to the lender of its receivers.
+        schedulers: Sub-queue to the credit scheduler of its receivers.
         acceptor: Where those wait who want the next available session; None when it requires no sessions.
         idle: Since when nobody uses it, when that matters; else None.
         is_deleted: It is gone for clients; whoever still holds it has to let go.
@@ -74,16 +74,16 @@ class Queue:
         "idle",
         "is_deleted",
         "is_leaving",
-        "lenders",
         "namespace",
         "placement",
+        "schedulers",
         "source_no",
     )
 
     #: What it is called in texts.
     kind = "queue"
     #: Its messages are in shares, each an entity of its own.
-    is_spread = False
+    is_sharded = False
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Queue:
         self.fragments = list(fragments)
         self.source_no = source_no
         self.placement = Placement(self.fragments)
-        self.lenders = {sub: CreditScheduler(source_no, sub) for sub in (MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER)}
+        self.schedulers = {sub: CreditScheduler(source_no, sub) for sub in (MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER)}
         self.idle: LastUse | None = None
         self.is_deleted = False
         self.has_moved = False
@@ -107,9 +107,9 @@ class Queue:
         self._by_number = {handle.number: handle for handle in self.fragments}
         self.acceptor = SessionAcceptor(source_no, self.fragments) if description.requires_session else None
         for handle in self.fragments:
-            handle.lenders = {(source_no, sub): lender for sub, lender in self.lenders.items()}
+            handle.schedulers = {(source_no, sub): scheduler for sub, scheduler in self.schedulers.items()}
             if self.acceptor is not None:
-                handle.lenders[source_no, MAIN] = self.acceptor
+                handle.schedulers[source_no, MAIN] = self.acceptor
 
     @property
     def path(self) -> str:
@@ -198,13 +198,13 @@ class Queue:
             if not handle.online:
                 raise handle.unavailable()
 
-    def demand_session(self, special: MessageMetadata | None, *, is_ping: bool) -> None:
+    def demand_session(self, metadata: MessageMetadata | None, *, is_ping: bool) -> None:
         """Refuse a message that belongs to no session, where every message must.
 
         Raises:
             NotAllowed: It has no session id.
         """
-        if self.acceptor is None or is_ping or (special is not None and special.session_id is not None):
+        if self.acceptor is None or is_ping or (metadata is not None and metadata.session_id is not None):
             return
         raise NotAllowed(f"The {self.kind} '{self.path}' requires sessions. Set the session id of the message.")
 
@@ -226,7 +226,7 @@ class Queue:
     def open_receiver(self, sub_queue: int, mailbox: Mailbox, *, removing: bool) -> Receiver:
         """Add a receiver without credit; DeliveryBatches come to ``mailbox``."""
         self._note_use()
-        return self.lenders[sub_queue].open(mailbox, removing=removing)
+        return self.schedulers[sub_queue].open(mailbox, removing=removing)
 
     def settle(self, command: SettleBatch) -> None:
         """Settle locked messages; the command comes back to its ``reply`` when it is durable."""

@@ -29,7 +29,7 @@ from duobus.errors import (
     EntityAlreadyExists,
     EntityNotFound,
     QuotaExceeded,
-    RowsInTheWay,
+    RowsExist,
     ServerBusy,
     ServiceBusError,
     StoreFailed,
@@ -112,7 +112,7 @@ class TopicLife:
             if row.kind == SUBSCRIPTION and row.state != LIVE:
                 try:
                     await self._resume_subscription(row)
-                except (StoreFailed, StoreUnavailable, RowsInTheWay) as error:
+                except (StoreFailed, StoreUnavailable, RowsExist) as error:
                     self._unit.store_events(0, "unfinished", f"{row.state} of subscription '{row.path}': {error}")
         self._subscriptions = {}
 
@@ -196,7 +196,7 @@ class TopicLife:
             topic.attach(subscription)
         try:
             await self._create_fragments(topic)
-        except RowsInTheWay:
+        except RowsExist:
             # To undo it would delete what is another's: the intent stays, and holds the name.
             raise
         except (StoreFailed, ServiceBusError) as error:
@@ -266,7 +266,7 @@ class TopicLife:
         subscription = self._begin_subscription(topic, about)
         try:
             await self._create_sources(subscription)
-        except RowsInTheWay:
+        except RowsExist:
             topic.sources.pop(subscription.source_no, None)
             raise
         except (StoreFailed, ServiceBusError) as error:

@@ -1,4 +1,4 @@
-"""What a lane sends: parcels for the fragments of a destination, and the outlets at which they wait."""
+"""What a forwarder sends: batches for the fragments of a destination, and the destination queues at which they wait."""
 
 from __future__ import annotations
 
@@ -35,76 +35,78 @@ class ForwardBatch:
 
 
 class DestinationQueue:
-    """What a lane has for one fragment of the destination.
+    """What a forwarder has for one fragment of the destination.
 
     Attributes:
         handle: The fragment.
-        parcels: In order.
+        forward_batches: In order.
         is_busy: One is on its way.
         is_waiting: It was refused for now.
     """
 
-    __slots__ = ("handle", "is_busy", "is_waiting", "parcels")
+    __slots__ = ("forward_batches", "handle", "is_busy", "is_waiting")
 
     def __init__(self, handle: FragmentHandle) -> None:
         self.handle = handle
-        self.parcels: deque[ForwardBatch] = deque()
+        self.forward_batches: deque[ForwardBatch] = deque()
         self.is_busy = False
         self.is_waiting = False
 
 
 class PendingForward(Mailbox):
-    """What a lane has on its way to its destination.
+    """What a forwarder has on its way to its destination.
 
     Attributes:
         life: The fragment that it is of, in the life that it had then.
     """
 
-    __slots__ = ("_lane", "life")
+    __slots__ = ("_forwarder", "life")
 
-    def __init__(self, lane: Forwarder, life: Fragment) -> None:
+    def __init__(self, forwarder: Forwarder, life: Fragment) -> None:
         super().__init__()
-        self._lane = lane
+        self._forwarder = forwarder
         self.life = life
 
     @property
     def destination(self) -> tuple[str, str]:
         """Namespace and path of where it goes."""
-        return self._lane.namespace, self._lane.path
+        return self._forwarder.namespace, self._forwarder.path
 
     @property
     def is_current(self) -> bool:
         """Whether the fragment lives on, and is this server's."""
-        handle = self._lane.handle
+        handle = self._forwarder.handle
         return handle.fragment is self.life and time_of(handle.broker) is not None
 
 
 class InFlightBatch(PendingForward):
-    """A parcel on its way.
+    """A batch on its way.
 
     Attributes:
-        outlet: Where to.
-        parcel: The parcel.
+        queue: Where to.
+        forward_batch: The batch.
         is_known: The destination has said whether it has it.
     """
 
-    __slots__ = ("is_known", "outlet", "parcel")
+    __slots__ = ("forward_batch", "is_known", "queue")
 
-    def __init__(self, lane: Forwarder, outlet: DestinationQueue, parcel: ForwardBatch, life: Fragment) -> None:
-        super().__init__(lane, life)
-        self.outlet = outlet
-        self.parcel = parcel
+    def __init__(
+        self, forwarder: Forwarder, queue: DestinationQueue, forward_batch: ForwardBatch, life: Fragment
+    ) -> None:
+        super().__init__(forwarder, life)
+        self.queue = queue
+        self.forward_batch = forward_batch
         self.is_known = False
 
     def wake(self) -> None:
         """See Mailbox."""
         answers, self.ready = self.ready, []
         for answer in answers:
-            self._lane.answered(self, answer)
+            self._forwarder.answered(self, answer)
 
 
 class InDoubtQuery(PendingForward):
-    """What a lane asks its destination about the messages that earlier lives of their fragment may have sent.
+    """What a forwarder asks its destination about the messages that earlier lives of their fragment may have sent.
 
     Attributes:
         number: Of answers that are awaited.
@@ -112,14 +114,14 @@ class InDoubtQuery(PendingForward):
 
     __slots__ = ("number",)
 
-    def __init__(self, lane: Forwarder, life: Fragment, number: int) -> None:
-        super().__init__(lane, life)
+    def __init__(self, forwarder: Forwarder, life: Fragment, number: int) -> None:
+        super().__init__(forwarder, life)
         self.number = number
 
     def wake(self) -> None:
         """See Mailbox."""
         if len(self.ready) == self.number:
-            self._lane.heard(self)
+            self._forwarder.heard(self)
 
 
 class NullMailbox(Mailbox):
@@ -131,12 +133,12 @@ class NullMailbox(Mailbox):
         """See Mailbox."""
 
 
-#: Of batches whose outcome comes to those who sent the parcel.
+#: Of batches whose outcome comes to those who sent the batch.
 NOBODY: Final = NullMailbox()
 
 
 def origin_of(handle: FragmentHandle, source_no: int) -> tuple[int, int, int]:
-    """What a ledger knows a source by."""
+    """What a record of accepted numbers knows a source by."""
     return handle.entity_id, handle.number, source_no
 
 
@@ -151,7 +153,7 @@ def time_of(broker: MessageBroker) -> int | None:
 def forward_batch_of(
     slots: list[QueuedMessage], batch: SendBatch, indices: list[int], *, is_keyless: bool
 ) -> ForwardBatch:
-    """The messages at ``indices`` as a parcel of their own."""
+    """The messages at ``indices`` as a batch of their own."""
     if len(indices) == len(slots):
         return ForwardBatch(slots, batch, is_keyless=is_keyless)
     made = SendBatch(0, [batch.payloads[index] for index in indices], False, NOBODY)

@@ -1,12 +1,12 @@
-"""Lane: the way of messages from one sub-queue of one fragment to the entity that they are forwarded to.
+"""Forwarder: the way of messages from one sub-queue of one fragment to the entity that they are forwarded to.
 
-Messages are taken from the fragment and made up into parcels, one for each fragment of the destination. Within one
-store a parcel is one commit: removed here and stored there. Between stores it is two: it is accepted there, with an
-entry in the destination's ledger, and only then removed here. A crash between the two lets it come again, and the
-ledger leaves out what it knows (I14).
+Messages are taken from the fragment and made up into batches, one for each fragment of the destination. Within one
+store a batch is one commit: removed here and stored there. Between stores it is two: it is accepted there, with an
+entry in the destination's record of accepted numbers, and only then removed here. A crash between the two lets it come
+again, and the record of accepted numbers leaves out what it knows (I14).
 
-Each fragment of the destination has an outlet with one parcel on its way at a time, so that the order of a key stays
-and a fragment that is away or full holds nobody else up.
+Each fragment of the destination has an destination queue with one batch on its way at a time, so that the order of a
+key stays and a fragment that is away or full holds nobody else up.
 """
 
 from __future__ import annotations
@@ -49,19 +49,20 @@ if TYPE_CHECKING:
     from duobus.model.metadata import MessageMetadata
 
 #: Messages, and their bytes, that are taken at once: a part of a commit, so that others have room in it.
-PARCEL_MESSAGES_MAX: Final = 500
-PARCEL_BYTES_MAX: Final = 512 << 10
-#: Messages, and their bytes, that a lane holds: those on their way, and those for fragments that do not take them now.
-LANE_MESSAGES_MAX: Final = 10_000
-LANE_BYTES_MAX: Final = 16 << 20
+FORWARD_BATCH_MESSAGES_MAX: Final = 500
+FORWARD_BATCH_BYTES_MAX: Final = 512 << 10
+#: Messages, and their bytes, that a forwarder holds: those on their way, and those for fragments that do not take them
+#: now.
+FORWARDER_MESSAGES_MAX: Final = 10_000
+FORWARDER_BYTES_MAX: Final = 16 << 20
 #: Parcels that wait behind the one on its way.
-OUTLET_PARCELS: Final = 2
+QUEUED_BATCHES_MAX: Final = 2
 
 #: Pauses before the next attempt: the first, and the longest of its doublings.
 RETRY_FIRST_S: Final = 0.1
 RETRY_MAX_S: Final = 5.0
 #: How long a destination may be missing, disabled or full before messages go to the transfer dead-letter queue.
-PATIENCE_MS: Final = 10 * 60_000
+TIMEOUT_MS: Final = 10 * 60_000
 
 
 class Forwarder:
@@ -78,18 +79,18 @@ class Forwarder:
     __slots__ = (
         "_aside",
         "_delay_s",
-        "_desk",
         "_entity",
-        "_flights",
+        "_in_flight",
         "_is_paused",
         "_is_pumping",
         "_last_refusal_s",
         "_life",
         "_loop",
         "_origin",
-        "_outlets",
         "_question",
+        "_queues",
         "_refused_since",
+        "_service",
         "_size",
         "_taken",
         "_timer",
@@ -103,7 +104,7 @@ class Forwarder:
 
     def __init__(
         self,
-        desk: ForwardingService,
+        service: ForwardingService,
         entity: ForwardSource,
         source_no: int,
         handle: FragmentHandle,
@@ -115,13 +116,13 @@ class Forwarder:
         self.channel = channel
         self.path = path
         self.is_closed = False
-        self._desk = desk
+        self._service = service
         self._origin = entity
         self._loop = asyncio.get_running_loop()
         self._life: Fragment | None = None
         self._entity: Destination | None = None
-        self._outlets: dict[FragmentHandle, DestinationQueue] = {}
-        self._flights: dict[InFlightBatch, None] = {}
+        self._queues: dict[FragmentHandle, DestinationQueue] = {}
+        self._in_flight: dict[InFlightBatch, None] = {}
         # Messages whose destination may have them already, and cannot be asked now.
         self._aside: list[QueuedMessage] = []
         # Count to the fragment that may have taken it, of flights that began in an earlier life of ours.
@@ -146,7 +147,7 @@ class Forwarder:
     @property
     def is_idle(self) -> bool:
         """Whether it has nothing and waits for nothing."""
-        return not self._taken and not self._flights and self._timer is None
+        return not self._taken and not self._in_flight and self._timer is None
 
     # -- taking -------------------------------------------------------------------------------------------------
 
@@ -162,19 +163,19 @@ class Forwarder:
             self._is_pumping = False
 
     def _step(self) -> bool:
-        """Take one parcel's worth of messages; False when there is nothing to do now."""
+        """Take one batch's worth of messages; False when there is nothing to do now."""
         fragment = self._present()
         if fragment is None:
             return False
         source = fragment.sources[self.source_no]
-        if source.doubt_below and self.channel == MAIN:
+        if source.in_doubt_below and self.channel == MAIN:
             self._resolve(fragment, source)
         if self._is_choked():
             return False
         if self.channel != TRANSFER and self._origin.description.status in (DISABLED, RECEIVE_DISABLED):
             return False
         try:
-            entity = ends.find(self._desk.home_of(self._origin), self.path)
+            entity = ends.find(self._service.home_of(self._origin), self.path)
         except ServiceBusError as error:
             return self._without_destination(fragment, source, error)
         if entity is not self._entity:
@@ -195,11 +196,13 @@ class Forwarder:
             return None
         if fragment is not self._life:
             # Its memory was lost, and with it whatever was taken.
-            for flight in self._flights:
-                if not flight.is_known:
-                    self._unresolved.update((slot.count, flight.outlet.handle) for slot in flight.parcel.slots)
+            for in_flight in self._in_flight:
+                if not in_flight.is_known:
+                    self._unresolved.update(
+                        (slot.count, in_flight.queue.handle) for slot in in_flight.forward_batch.slots
+                    )
             self._life = fragment
-            self._outlets = {}
+            self._queues = {}
             self._aside = []
             self._question = None
             self._taken = self._size = 0
@@ -207,16 +210,18 @@ class Forwarder:
 
     def _is_choked(self) -> bool:
         """Whether it holds enough: in all, or for a fragment that does take messages."""
-        if self._taken >= LANE_MESSAGES_MAX or self._size >= LANE_BYTES_MAX:
+        if self._taken >= FORWARDER_MESSAGES_MAX or self._size >= FORWARDER_BYTES_MAX:
             return True
-        return any(len(outlet.parcels) >= OUTLET_PARCELS and not outlet.is_waiting for outlet in self._outlets.values())
+        return any(
+            len(queue.forward_batches) >= QUEUED_BATCHES_MAX and not queue.is_waiting for queue in self._queues.values()
+        )
 
     def _take(self, fragment: Fragment, source: Source) -> list[QueuedMessage]:
-        limit = min(PARCEL_MESSAGES_MAX, LANE_MESSAGES_MAX - self._taken)
+        limit = min(FORWARD_BATCH_MESSAGES_MAX, FORWARDER_MESSAGES_MAX - self._taken)
         if self.channel == TRANSFER:
-            slots = transfer.take_transfers(source, self.path.lower(), limit, PARCEL_BYTES_MAX)
+            slots = transfer.take_transfers(source, self.path.lower(), limit, FORWARD_BATCH_BYTES_MAX)
         else:
-            slots = transfer.take(source, self.channel, limit, PARCEL_BYTES_MAX)
+            slots = transfer.take(source, self.channel, limit, FORWARD_BATCH_BYTES_MAX)
         self._taken += len(slots)
         self._size += sum([len(slot.payload) for slot in slots])
         # What lies in the store only is read ahead.
@@ -235,7 +240,7 @@ class Forwarder:
             return False
         # What was sent via this entity to one that does not exist has no time to wait (contract 12.4).
         is_final = self.channel == TRANSFER and isinstance(error, EntityNotFound)
-        if not is_final and not (ends.is_retriable(error) and self._is_patience_over(None)):
+        if not is_final and not (ends.is_retriable(error) and self._is_overdue(None)):
             self._later(is_pause=True)
             return False
         slots = self._take(fragment, source)
@@ -252,7 +257,7 @@ class Forwarder:
             self._settle(fragment, ())
             return
         try:
-            entity = ends.locate(self._desk.home_of(self._origin), self.path)
+            entity = ends.locate(self._service.home_of(self._origin), self.path)
         except EntityNotFound:
             # It is gone with all that it had.
             self._settle(fragment, ())
@@ -261,8 +266,8 @@ class Forwarder:
             self._later(is_pause=False)
             return
         origin = origin_of(self.handle, self.source_no)
-        if self._desk.abroad is not None:
-            self._desk.abroad.arrived(origin, fragment.epoch)
+        if self._service.remote_entities is not None:
+            self._service.remote_entities.arrived(origin, fragment.epoch)
         question = self._question = InDoubtQuery(self, fragment, len(entity.fragments))
         for handle in entity.fragments:
             handle.broker.submit(QueryForwarded(handle, SOURCE, question, origin=origin))
@@ -292,7 +297,7 @@ class Forwarder:
 
     def _sorted_out(self, fragment: Fragment, source: Source, slots: list[QueuedMessage]) -> list[QueuedMessage]:
         """Those that go on; the destination has some of the others already, and some may have to expire instead."""
-        if self.channel != MAIN or not (source.doubt_below or source.elsewhere):
+        if self.channel != MAIN or not (source.in_doubt_below or source.elsewhere):
             return slots
         now_ms = time_of(self.handle.broker)
         there: list[QueuedMessage] = []
@@ -309,30 +314,30 @@ class Forwarder:
             self.handle.broker.submit(RemoveTransferred(self.handle, self.source_no, None, there))
         return rest
 
-    # -- making parcels -----------------------------------------------------------------------------------------
+    # -- making batches -----------------------------------------------------------------------------------------
 
     def _send_on(self, fragment: Fragment, source: Source, entity: Destination, slots: list[QueuedMessage]) -> None:
         number, path, life_ms = self.handle.number, self._origin.path, source.settings.default_ttl_ms
         good: list[QueuedMessage] = []
         pings: list[QueuedMessage] = []
         payloads: list[bytes] = []
-        specials: list[MessageMetadata] = []
+        all_metadata: list[MessageMetadata] = []
         for slot in slots:
-            special = transfer.onward(slot, number, path, life_ms)
-            if transfer.hops_of(special) > transfer.HOPS_MAX:
+            metadata = transfer.onward(slot, number, path, life_ms)
+            if transfer.hops_of(metadata) > transfer.HOPS_MAX:
                 self._divert([slot], transfer.HOPS_EXCEEDED, transfer.HOPS_TEXT)
                 continue
             payload = transfer.onward_payload(slot)
             if len(payload) <= SMALL_BYTES and is_ping(payload):
                 pings.append(slot)
                 continue
-            why = ends.fault(entity, payload, special)
+            why = ends.fault(entity, payload, metadata)
             if why is not None:
                 self._divert([slot], *why)
                 continue
             good.append(slot)
             payloads.append(payload)
-            specials.append(special)
+            all_metadata.append(metadata)
         if pings:
             # They end here: nobody is ever given one.
             self._let_go(pings)
@@ -340,9 +345,9 @@ class Forwarder:
         if not good:
             return
         batch = SendBatch(0, payloads, False, NOBODY)
-        batch.extra = dict(enumerate(specials))
+        batch.extra = dict(enumerate(all_metadata))
         if entity.is_partitioned:
-            keys = [ends.key_of(special) for special in specials]
+            keys = [ends.key_of(metadata) for metadata in all_metadata]
             batch.keys = keys if any(key is not None for key in keys) else None
         entity.prepare(batch)
         self._route(fragment, entity, good, batch)
@@ -352,14 +357,14 @@ class Forwarder:
         if not entity.is_partitioned:
             self._put(entity.fragments[0], ForwardBatch(slots, batch, is_keyless=False))
             return
-        doubt = self._desk.doubt_below(self.handle, self.source_no, fragment)
+        in_doubt = self._service.in_doubt_below(self.handle, self.source_no, fragment)
         by_handle: dict[FragmentHandle, list[int]] = {}
         keyless: list[int] = []
         for index, slot in enumerate(slots):
             key = None if batch.keys is None else batch.keys[index]
             if key is not None:
                 by_handle.setdefault(ends.fragment_of_key(entity, key), []).append(index)
-            elif slot.count >= doubt:
+            elif slot.count >= in_doubt:
                 keyless.append(index)
             elif (known := self._remembered(entity, slot.count)) is not None:
                 by_handle.setdefault(known, []).append(index)
@@ -386,130 +391,138 @@ class Forwarder:
             return self._unresolved[count]
         origin = origin_of(self.handle, self.source_no)
         for handle in entity.fragments:
-            if handle.fragment is not None and handle.fragment.sources[SOURCE].ledger.has(origin, count):
+            if handle.fragment is not None and handle.fragment.sources[SOURCE].dedup.has(origin, count):
                 return handle
         return None
 
-    def _put(self, handle: FragmentHandle, parcel: ForwardBatch) -> None:
-        outlet = self._outlets.get(handle)
-        if outlet is None:
-            outlet = self._outlets[handle] = DestinationQueue(handle)
-        outlet.parcels.append(parcel)
-        self._let_out(outlet)
+    def _put(self, handle: FragmentHandle, forward_batch: ForwardBatch) -> None:
+        queue = self._queues.get(handle)
+        if queue is None:
+            queue = self._queues[handle] = DestinationQueue(handle)
+        queue.forward_batches.append(forward_batch)
+        self._let_out(queue)
 
     # -- on the way ---------------------------------------------------------------------------------------------
 
-    def _let_out(self, outlet: DestinationQueue) -> None:
-        """Send the next parcel of an outlet, if none is on its way."""
+    def _let_out(self, queue: DestinationQueue) -> None:
+        """Send the next batch of an destination queue, if none is on its way."""
         life = self._life
-        if outlet.is_busy or outlet.is_waiting or not outlet.parcels or life is None:
+        if queue.is_busy or queue.is_waiting or not queue.forward_batches or life is None:
             return
-        if not outlet.handle.online:
-            outlet.is_waiting = True
+        if not queue.handle.online:
+            queue.is_waiting = True
             self._later(is_pause=False)
             return
-        parcel = outlet.parcels.popleft()
-        outlet.is_busy = True
+        forward_batch = queue.forward_batches.popleft()
+        queue.is_busy = True
         entity = self._entity
         assert entity is not None
-        flight = InFlightBatch(self, outlet, parcel, life)
-        self._flights[flight] = None
-        handle = outlet.handle
-        group = self._group(flight, entity.placement if parcel.is_keyless else None)
+        in_flight = InFlightBatch(self, queue, forward_batch, life)
+        self._in_flight[in_flight] = None
+        handle = queue.handle
+        group = self._group(in_flight, entity.placement if forward_batch.is_keyless else None)
         if handle.broker is self.handle.broker:
             if not self._may_be_known(handle):
                 del group.members[0]
-            group.members.insert(0, RemoveTransferred(self.handle, self.source_no, None, parcel.slots))
+            group.members.insert(0, RemoveTransferred(self.handle, self.source_no, None, forward_batch.slots))
         handle.broker.submit(group)
 
-    def _group(self, flight: InFlightBatch, placement: Placement | None = None) -> Group:
-        """What the destination is to do with a parcel: look whether it has it, and take it in."""
-        handle, parcel = flight.outlet.handle, flight.parcel
-        run = Run(handle, SOURCE, parcel.batch, None, placement)
-        return Group([self._record(handle, parcel, run), run], flight)
+    def _group(self, in_flight: InFlightBatch, placement: Placement | None = None) -> Group:
+        """What the destination is to do with a batch: look whether it has it, and take it in."""
+        handle, forward_batch = in_flight.queue.handle, in_flight.forward_batch
+        run = Run(handle, SOURCE, forward_batch.batch, None, placement)
+        return Group([self._record(handle, forward_batch, run), run], in_flight)
 
-    def _record(self, handle: FragmentHandle, parcel: ForwardBatch, run: Run) -> RecordForwarded:
-        counts = [slot.count for slot in parcel.slots]
+    def _record(self, handle: FragmentHandle, forward_batch: ForwardBatch, run: Run) -> RecordForwarded:
+        counts = [slot.count for slot in forward_batch.slots]
         return RecordForwarded(handle, SOURCE, origin=origin_of(self.handle, self.source_no), counts=counts, run=run)
 
     def _may_be_known(self, handle: FragmentHandle) -> bool:
         """Whether it took messages of ours when one of us was in another store, and has not forgotten them."""
         return handle.fragment is not None and bool(
-            handle.fragment.sources[SOURCE].ledger.known.get(origin_of(self.handle, self.source_no))
+            handle.fragment.sources[SOURCE].dedup.known.get(origin_of(self.handle, self.source_no))
         )
 
-    def answered(self, flight: InFlightBatch, answer: Group | RemoveTransferred) -> None:
-        """One of the commits of a parcel is durable, or was refused."""
-        outlet = flight.outlet
-        is_here = flight.life is self._life and flight.life is self.handle.fragment
+    def answered(self, in_flight: InFlightBatch, answer: Group | RemoveTransferred) -> None:
+        """One of the commits of a batch is durable, or was refused."""
+        queue = in_flight.queue
+        is_here = in_flight.life is self._life and in_flight.life is self.handle.fragment
         if isinstance(answer, RemoveTransferred):
-            self._end(flight, is_gone=is_here and answer.error is None)
+            self._end(in_flight, is_gone=is_here and answer.error is None)
         else:
-            flight.is_known = True
-            outlet.is_busy = False
-            for slot in flight.parcel.slots if self._unresolved else ():
+            in_flight.is_known = True
+            queue.is_busy = False
+            for slot in in_flight.forward_batch.slots if self._unresolved else ():
                 self._unresolved.pop(slot.count, None)
             if answer.error is None:
-                self._accepted(flight, is_here=is_here)
+                self._accepted(in_flight, is_here=is_here)
             else:
-                del self._flights[flight]
+                del self._in_flight[in_flight]
                 if is_here:
-                    self._refused(outlet, flight.parcel, answer.error)
-        if self._outlets.get(outlet.handle) is outlet:
-            self._let_out(outlet)
+                    self._refused(queue, in_flight.forward_batch, answer.error)
+        if self._queues.get(queue.handle) is queue:
+            self._let_out(queue)
         self.pump()
 
-    def _accepted(self, flight: InFlightBatch, *, is_here: bool) -> None:
-        self._refused_since.pop(flight.outlet.handle, None)
-        if flight.outlet.handle.broker is self.handle.broker:
-            self._end(flight, is_gone=is_here)
+    def _accepted(self, in_flight: InFlightBatch, *, is_here: bool) -> None:
+        self._refused_since.pop(in_flight.queue.handle, None)
+        if in_flight.queue.handle.broker is self.handle.broker:
+            self._end(in_flight, is_gone=is_here)
             return
-        self._desk.note_ledger(flight.outlet.handle)
+        self._service.note_dedup(in_flight.queue.handle)
         if is_here:
-            self.handle.broker.submit(RemoveTransferred(self.handle, self.source_no, flight, flight.parcel.slots))
+            self.handle.broker.submit(
+                RemoveTransferred(self.handle, self.source_no, in_flight, in_flight.forward_batch.slots)
+            )
         else:
-            # Its memory was lost meanwhile: the message is there again, and the ledger knows it.
-            del self._flights[flight]
+            # Its memory was lost meanwhile: the message is there again, and the record of accepted numbers knows it.
+            del self._in_flight[in_flight]
 
-    def _end(self, flight: InFlightBatch, *, is_gone: bool) -> None:
-        del self._flights[flight]
+    def _end(self, in_flight: InFlightBatch, *, is_gone: bool) -> None:
+        del self._in_flight[in_flight]
         if is_gone:
-            self._let_go(flight.parcel.slots)
+            self._let_go(in_flight.forward_batch.slots)
 
     # -- refusals -----------------------------------------------------------------------------------------------
 
-    def _refused(self, outlet: DestinationQueue, parcel: ForwardBatch, error: ServiceBusError) -> None:
-        """A parcel was not taken, for certain."""
-        if self.is_closed or self._outlets.get(outlet.handle) is not outlet:
-            self._give_back(parcel.slots)
+    def _refused(self, queue: DestinationQueue, forward_batch: ForwardBatch, error: ServiceBusError) -> None:
+        """A batch was not taken, for certain."""
+        if self.is_closed or self._queues.get(queue.handle) is not queue:
+            self._give_back(forward_batch.slots)
             return
         is_temporary = isinstance(error, ServerBusy) or type(error).transient
-        if not is_temporary and len(parcel.slots) > 1 and not isinstance(error, (EntityDisabled, EntityNotFound)):
+        if (
+            not is_temporary
+            and len(forward_batch.slots) > 1
+            and not isinstance(error, (EntityDisabled, EntityNotFound))
+        ):
             # There may be room for some, or nothing may be wrong with the others.
-            half = len(parcel.slots) // 2
-            for indices in (range(half, len(parcel.slots)), range(half)):
-                part = forward_batch_of(parcel.slots, parcel.batch, list(indices), is_keyless=parcel.is_keyless)
-                outlet.parcels.appendleft(part)
+            half = len(forward_batch.slots) // 2
+            for indices in (range(half, len(forward_batch.slots)), range(half)):
+                part = forward_batch_of(
+                    forward_batch.slots, forward_batch.batch, list(indices), is_keyless=forward_batch.is_keyless
+                )
+                queue.forward_batches.appendleft(part)
             return
-        if not is_temporary and (not ends.is_retriable(error) or self._is_patience_over(outlet.handle)):
-            self._divert(parcel.slots, ends.reason_of(error), str(error))
+        if not is_temporary and (not ends.is_retriable(error) or self._is_overdue(queue.handle)):
+            self._divert(forward_batch.slots, ends.reason_of(error), str(error))
             return
-        if parcel.is_keyless and not isinstance(error, QuotaExceeded):
+        if forward_batch.is_keyless and not isinstance(error, QuotaExceeded):
             self._later(is_pause=True)
-            self._give_back(parcel.slots)
+            self._give_back(forward_batch.slots)
             return
-        outlet.parcels.appendleft(parcel)
-        outlet.is_waiting = True
+        queue.forward_batches.appendleft(forward_batch)
+        queue.is_waiting = True
         self._later(is_pause=False)
 
-    def _is_patience_over(self, who: FragmentHandle | None) -> bool:
+    def _is_overdue(self, who: FragmentHandle | None) -> bool:
         now_ms = time_of(self.handle.broker)
-        return now_ms is not None and now_ms - self._refused_since.setdefault(who, now_ms) >= PATIENCE_MS
+        return now_ms is not None and now_ms - self._refused_since.setdefault(who, now_ms) >= TIMEOUT_MS
 
     def _divert(self, slots: list[QueuedMessage], reason: str, description: str) -> None:
         """Messages that cannot go on are to be found in the transfer dead-letter queue."""
         source = None if self._life is None else self._life.sources.get(self.source_no)
-        if source is not None and self.channel == MAIN and (source.doubt_below or source.elsewhere):
+        if source is not None and self.channel == MAIN and (source.in_doubt_below or source.elsewhere):
             doubtful = [slot for slot in slots if forward_dedup.is_in_doubt(source, slot.count)]
             if doubtful:
                 # They may be at the destination, or are; they are taken again when that is known.
@@ -541,13 +554,13 @@ class Forwarder:
     def _give_all_back(self) -> None:
         """Everything that is not on its way goes back, so that its life can end and it can take another way."""
         slots, self._aside = self._aside, []
-        for outlet in list(self._outlets.values()):
-            for parcel in outlet.parcels:
-                slots += parcel.slots
-            outlet.parcels.clear()
-            outlet.is_waiting = False
-            if not outlet.is_busy:
-                del self._outlets[outlet.handle]
+        for queue in list(self._queues.values()):
+            for forward_batch in queue.forward_batches:
+                slots += forward_batch.slots
+            queue.forward_batches.clear()
+            queue.is_waiting = False
+            if not queue.is_busy:
+                del self._queues[queue.handle]
         self._give_back(slots)
 
     # -- again --------------------------------------------------------------------------------------------------
@@ -583,9 +596,9 @@ class Forwarder:
         Each with what would be submitted for it now.
         """
         return [
-            (flight, self._group(flight))
-            for flight in self._flights
-            if flight.outlet.handle.broker is broker and not flight.is_known
+            (in_flight, self._group(in_flight))
+            for in_flight in self._in_flight
+            if in_flight.queue.handle.broker is broker and not in_flight.is_known
         ]
 
     def halt(self) -> None:

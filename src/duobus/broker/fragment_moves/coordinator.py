@@ -12,7 +12,7 @@ from duobus.errors import (
     ArgumentInvalid,
     EntityNotFound,
     NotAllowed,
-    RowsInTheWay,
+    RowsExist,
     ServerBusy,
     ServiceBusError,
     StoreFailed,
@@ -30,12 +30,12 @@ MOVES_SHOWN_MAX: Final = 100
 class FragmentMoves:
     """The moves of a scale unit."""
 
-    __slots__ = ("_is_stopped", "_left", "_mover", "_shown", "_task", "_unit")
+    __slots__ = ("_is_stopped", "_left", "_running", "_shown", "_task", "_unit")
 
     def __init__(self, unit: ScaleUnit) -> None:
         self._unit = unit
         self._task: asyncio.Task[None] | None = None
-        self._mover: FragmentMove | None = None
+        self._running: FragmentMove | None = None
         self._is_stopped = False
         self._shown: deque[dict[str, Any]] = deque(maxlen=MOVES_SHOWN_MAX)
         # Those of which a store that was away still has rows that are nobody's.
@@ -43,8 +43,8 @@ class FragmentMoves:
 
     def status(self) -> list[dict[str, Any]]:
         """What became of the moves of this server, the latest first: ``state`` is running, done or failed."""
-        if self._mover is not None:
-            self._shown[0]["messages"] = self._mover.messages
+        if self._running is not None:
+            self._shown[0]["messages"] = self._running.messages
         return [dict(one) for one in self._shown]
 
     def start(self, namespace: str, path: str, fragment_no: int, store_id: int) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class FragmentMoves:
             ServerBusy: There is a move under way, or one of the stores is away.
         """
         if self._unit.namespace(namespace).is_shared:
-            # Links and requests are passed on by entity, so all of it has to be with one owner (decision 0024).
+            # Links and requests are proxied by entity, so all of it has to be with one owner (decision 0024).
             raise NotAllowed(
                 "Servers that share a catalog do not move fragments: an entity lies in one store, and whole stores "
                 "move between the servers by themselves. Start another server to spread them further."
@@ -100,7 +100,7 @@ class FragmentMoves:
             "endedMs": None,
         }
         self._shown.appendleft(status)
-        self._mover = mover = FragmentMove(
+        self._running = running = FragmentMove(
             self._unit.catalog,
             move,
             plan,
@@ -108,7 +108,7 @@ class FragmentMoves:
             lambda: self._demand(entity),
             lambda: self._unit.forwarding.store_opened(target),
         )
-        self._task = asyncio.get_running_loop().create_task(self._run(mover, move, status), name="move-fragment")
+        self._task = asyncio.get_running_loop().create_task(self._run(running, move, status), name="move-fragment")
         return dict(status)
 
     async def wait(self) -> None:
@@ -154,7 +154,7 @@ class FragmentMoves:
 
     def _demand_free(self, move: MoveRow, path: str) -> None:
         if (move.entity_id, move.fragment_no) in self._unit.strays.get(move.to_store, ()):
-            raise RowsInTheWay(
+            raise RowsExist(
                 f"Messaging store {move.to_store} has something under the number of fragment {move.fragment_no} of "
                 f"'{path}' that the catalog does not know, and a move would delete it. Choose another store."
             )
@@ -165,28 +165,28 @@ class FragmentMoves:
         if entity.is_deleted:
             raise MoveAborted("the entity was deleted")
 
-    async def _run(self, mover: FragmentMove, move: MoveRow, status: dict[str, Any]) -> None:
+    async def _run(self, running: FragmentMove, move: MoveRow, status: dict[str, Any]) -> None:
         unit = self._unit
         what = f"fragment {move.fragment_no} of '{status['entity']}' from store {move.from_store} to {move.to_store}"
         unit.store_events(move.to_store, "move begun", what)
         reason: str | None = None
         try:
-            await mover.run()
+            await running.run()
         except (MoveAborted, StoreFailed, ServiceBusError) as error:
             reason = str(error)
         except Exception as error:  # noqa: BLE001 - whoever asks has to learn that it has ended
             reason = f"a fault of the server: {error!r}"
-        self._mover = None
+        self._running = None
         self._note_left(move)
         await self._clear_up_left()
         status |= {
-            "state": "done" if mover.has_switched else "failed",
+            "state": "done" if running.has_switched else "failed",
             "reason": reason,
-            "messages": mover.messages,
-            "heldMs": round(mover.held_s * 1000),
+            "messages": running.messages,
+            "heldMs": round(running.held_s * 1000),
             "endedMs": unit.now_ms(),
         }
-        unit.store_events(move.to_store, f"move {status['state']}", f"{what}: {reason or mover.messages}")
+        unit.store_events(move.to_store, f"move {status['state']}", f"{what}: {reason or running.messages}")
 
     def _note_left(self, move: MoveRow) -> None:
         try:

@@ -247,9 +247,9 @@ def puts_of(rows: Sequence[Found], origins: Sequence[int]) -> list[Put]:
             # Their counts were used up long ago, in the other store.
             put.is_reserved = True
             puts.append(put)
-        if row.state or row.deliveries or row.special is not None:
-            assert put.specials is not None
-            put.specials[len(put.payloads)] = (row.state, row.deliveries, row.special)
+        if row.state or row.deliveries or row.metadata is not None:
+            assert put.all_metadata is not None
+            put.all_metadata[len(put.payloads)] = (row.state, row.deliveries, row.metadata)
         payloads, put_origins = put.payloads, put.origins
         assert isinstance(payloads, list)
         payloads.append(row.payload)
@@ -260,12 +260,12 @@ def puts_of(rows: Sequence[Found], origins: Sequence[int]) -> list[Put]:
 
 def same(one: StoredMessage, other: StoredMessage) -> bool:
     """Whether two stores have the same message."""
-    return (one.count, one.enqueued_ms, one.state, one.deliveries, one.payload, one.special, one.origin) == (
+    return (one.count, one.enqueued_ms, one.state, one.deliveries, one.payload, one.metadata, one.origin) == (
         other.count,
         other.enqueued_ms,
         other.state,
         other.deliveries,
         other.payload,
-        other.special,
+        other.metadata,
         other.origin,
     )

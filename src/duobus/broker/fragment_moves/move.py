@@ -1,8 +1,8 @@
 """Moving a fragment to another messaging store while its entity is in use (decision 0025).
 
 The intent is in the catalog. The rows are copied through the commits of the other store, in the order of their counts,
-and what changes meanwhile is brought up to date (``mirror.py``); each row that was written is read back, and at the end
-both stores are compared. Then the fragment is taken out of its message broker for the moment that the last rows
+and what changes meanwhile is brought up to date (``tracker.py``); each row that was written is read back, and at the
+end both stores are compared. Then the fragment is taken out of its message broker for the moment that the last rows
 take, the catalog says where it is from now on, and it is recovered there as after a restart: numbers go on, locks are
 lost. Whatever fails before the catalog has said so undoes the move; after that only the old rows are to be deleted.
 """
@@ -86,7 +86,7 @@ class FragmentMove:
         self._lives = (self._origin.life, target.life)
         self._demand_on = demand
         self._moved_in = moved
-        self._mirror = CopyTracker({})
+        self._tracker = CopyTracker({})
         self._row = FragmentRow(0, 0, 0, 0)
         self._shared = 0
 
@@ -102,12 +102,12 @@ class FragmentMove:
         self._catalog.begin_move(self._move)
         try:
             await self._prepare()
-            self._origin.watches.append(self._mirror.note)
+            self._origin.watches.append(self._tracker.note)
             try:
                 await self._copy()
                 await self._hand_over()
             finally:
-                self._origin.watches.remove(self._mirror.note)
+                self._origin.watches.remove(self._tracker.note)
         except BaseException:
             if not self.has_switched and not self.is_unknown:
                 await clear_up(self._catalog, self._move, (self._target,))
@@ -125,7 +125,7 @@ class FragmentMove:
         self._row, rows = await target.use(lambda: store.add_fragment(move.entity_id, move.fragment_no, numbers))
         keys = {row.source_no: row.source_key for row in rows}
         sources = (SourceCopyTracker(no, fragment.sources[no].source_key, keys[no]) for no in numbers)
-        self._mirror = CopyTracker({source.source_key: source for source in sources})
+        self._tracker = CopyTracker({source.source_key: source for source in sources})
         self._demand()
 
     async def _copy(self) -> None:
@@ -135,28 +135,28 @@ class FragmentMove:
             await self._round()
             if self.messages - before < ROUND_SMALL:
                 break
-        for source in self._mirror.sources.values():
+        for source in self._tracker.sources.values():
             await self._compare(source)
 
     async def _round(self) -> None:
-        mirror = self._mirror
-        mirror.begin_round()
+        tracker = self._tracker
+        tracker.begin_round()
         while True:
-            for source in list(mirror.wanting()):
+            for source in list(tracker.wanting()):
                 await self._read(source)
-            rows = mirror.take()
+            rows = tracker.take()
             if not rows:
                 break
             await self._write(rows)
-            if mirror.left >= ROWS_AT_ONCE:
+            if tracker.left >= ROWS_AT_ONCE:
                 await self._catch_up()
         await self._catch_up()
-        for source in mirror.sources.values():
+        for source in tracker.sources.values():
             await self._copy_ids(source)
 
     async def _read(self, source: SourceCopyTracker) -> None:
         self._demand()
-        number = max(_PAGE_MIN, ROWS_AT_ONCE // len(self._mirror.sources))
+        number = max(_PAGE_MIN, ROWS_AT_ONCE // len(self._tracker.sources))
         start = source.begin_read()
         rows = await self._load(self._origin, source.source_key, start, number)
         source.end_read(start, rows, is_end=is_end(rows, number))
@@ -166,10 +166,10 @@ class FragmentMove:
         return await broker.use(lambda: store.load(key, first, limit))
 
     async def _write(self, rows: list[Found]) -> None:
-        mirror = self._mirror
-        origins = mirror.origins_of(rows)
+        tracker = self._tracker
+        origins = tracker.origins_of(rows)
         puts = puts_of(rows, origins)
-        touched = [(source.target_key, source.next_count, 0, b"") for source in mirror.wrote(rows, origins)]
+        touched = [(source.target_key, source.next_count, 0, b"") for source in tracker.wrote(rows, origins)]
 
         def fill(commit: CommitBatch) -> None:
             commit.puts += puts
@@ -185,7 +185,7 @@ class FragmentMove:
             fill(commit)
 
         commit = await self._target.carry(fenced)
-        for source in self._mirror.sources.values():
+        for source in self._tracker.sources.values():
             if not source.source_no:
                 self._shared = commit.shared.get(source.target_key, self._shared)
 
@@ -203,7 +203,7 @@ class FragmentMove:
 
     async def _catch_up(self) -> None:
         """Bring up to date what has changed of what the other store has."""
-        for source in self._mirror.sources.values():
+        for source in self._tracker.sources.values():
             self._demand()
             pending = source.take_pending()
             wanted = sorted(pending.changed | pending.late)
@@ -223,9 +223,9 @@ class FragmentMove:
         # What their bodies are shared by went before them.
         new = [entry for entry in rows if entry[1].count in late]
         puts = puts_of(new, [row.origin for _, row in new])
-        touched = [(other.target_key, other.next_count, 0, b"") for other in self._mirror.wrote(new, [])]
+        touched = [(other.target_key, other.next_count, 0, b"") for other in self._tracker.wrote(new, [])]
         changes = [
-            (source.target_key, row.count, row.state, row.deliveries, row.special)
+            (source.target_key, row.count, row.state, row.deliveries, row.metadata)
             for _, row in rows
             if row.count not in late
         ]
@@ -267,7 +267,7 @@ class FragmentMove:
                 if (one is None or other is None or not same(one, other)) and not source.noted.touches(count):
                     raise MoveAborted(f"message {count} is not the same in both stores")
             first = last + 1
-            if self._mirror.left >= ROWS_AT_ONCE:
+            if self._tracker.left >= ROWS_AT_ONCE:
                 # Between two pages, so that what is noted stays little under any load.
                 await self._catch_up()
 
@@ -294,7 +294,7 @@ class FragmentMove:
             self._demand()
             await self._switch()
             handle.move_to(self._target)
-            rows = [self._moved(one, fragment) for one in self._mirror.sources.values()]
+            rows = [self._moved(one, fragment) for one in self._tracker.sources.values()]
             await self._target.take_in(self._plan, self._row, rows, self._shared)
             self._moved_in()
         except BaseException:
@@ -313,27 +313,27 @@ class FragmentMove:
 
     async def _finish(self, fragment: Fragment) -> None:
         """Copy what is left. Calls of a store are done in order, so all commits of the fragment are behind us then."""
-        mirror, origin = self._mirror, self._origin
+        tracker, origin = self._tracker, self._origin
         await origin.use(lambda: None)
         scratch = CommitBatch(0, origin.now_ms())
         for source in fragment.sources.values():
             fragment.touch(source, scratch, len(source.touched))
         for key, count, _, deliveries, _ in scratch.changes:
-            mirror.sources[key].deliveries[count] = deliveries
-            mirror.sources[key].noted.changed.add(count)
+            tracker.sources[key].deliveries[count] = deliveries
+            tracker.sources[key].noted.changed.add(count)
         await self._round()
-        keys = mirror.sources.keys()
+        keys = tracker.sources.keys()
         damaged = sum(key in keys for key, _ in origin.quarantined)
         if damaged:
             raise MoveAborted(
                 f"{damaged} of its messages are damaged and cannot be read, so it cannot be moved whole. Receive or "
                 "purge what is left of it, or give the store up (duobus store replace)"
             )
-        rows = [self._moved(one, fragment) for one in mirror.sources.values()]
+        rows = [self._moved(one, fragment) for one in tracker.sources.values()]
 
         def fill(commit: CommitBatch) -> None:
             commit.sources += [(one.source_key, one.next_count, one.highest_delivered, one.counters) for one in rows]
-            commit.outdated += [(one.target_key, one.outdated) for one in mirror.sources.values() if one.outdated]
+            commit.outdated += [(one.target_key, one.outdated) for one in tracker.sources.values() if one.outdated]
 
         await self._carry(fill)
 
@@ -386,7 +386,7 @@ class FragmentMove:
         if fragment is None:
             raise MoveAborted("the fragment is away")
         sources = {source.source_key for source in fragment.sources.values()}
-        if self._mirror.sources and sources != self._mirror.sources.keys():
+        if self._tracker.sources and sources != self._tracker.sources.keys():
             raise MoveAborted("a subscription was created or deleted meanwhile")
         return fragment
 

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from duobus.cli.remote import NotFound
 from duobus.errors import ConfigurationError
 from duobus.model.options import HttpOptions
-from duobus.model.quotas import STORE_PATIENCE_S, parse_quotas
+from duobus.model.quotas import STORE_TIMEOUT_S, parse_quotas
 from duobus.model.tiers import TIERS, tier_named
 from duobus.server.settings import (
     DEFAULT_HOST,
@@ -107,7 +107,7 @@ SIGTERM or Ctrl-C drains and stops; a second one ends --drain-delay, or stops at
 @click.option(
     "--store-patience",
     type=click.FloatRange(0.1, 3600),
-    default=STORE_PATIENCE_S,
+    default=STORE_TIMEOUT_S,
     show_default=True,
     help="Seconds that a messaging store may take to answer before it is taken out.",
 )
@@ -199,7 +199,7 @@ def command(
                 ),
                 bearer_tokens=bearer_tokens,
                 metrics_token_file=metrics_token_file,
-                store_patience_s=store_patience,
+                store_timeout_s=store_patience,
                 drain_delay_s=drain_delay,
                 allow_drills=allow_drills,
                 backup_to=backup_to,
@@ -231,7 +231,7 @@ Example:
 """
 
 #: What to do, and to what it applies, with the path of the authority's certificate for {ca}.
-_WAYS: Final = {
+_INSTRUCTIONS: Final = {
     "python": (
         ("ServiceBusClient, and the administration client", "connection_verify={literal}"),
         ("instead, for the synchronous administration client", "export REQUESTS_CA_BUNDLE={ca}"),
@@ -259,13 +259,13 @@ _WAYS: Final = {
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Data folder of the server.",
 )
-@click.option("--language", type=click.Choice(tuple(_WAYS)), help="Only this one.")
+@click.option("--language", type=click.Choice(tuple(_INSTRUCTIONS)), help="Only this one.")
 def trust(data: Path, language: str | None) -> None:
     """Tell what makes each language trust the server's own authority. Changes nothing."""
     ca = (data / "tls" / "ca.pem").resolve()
     if not ca.is_file():
         raise NotFound(f"There is no {ca}. duobus serve --tls-self-signed makes it at its first start.")
-    for name in [language] if language else _WAYS:
-        for purpose, text in _WAYS[name]:
+    for name in [language] if language else _INSTRUCTIONS:
+        for purpose, text in _INSTRUCTIONS[name]:
             click.echo(f"# {name}: {purpose}")
             click.echo(text.format(ca=shlex.quote(str(ca)), literal=repr(str(ca))))

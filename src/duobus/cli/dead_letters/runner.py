@@ -143,7 +143,7 @@ class Runner:
             elif self._work.action == "send":
                 self._send(chunk, totals)
             else:
-                self._bury(chunk, totals, note)
+                self._restore(chunk, totals, note)
         return totals
 
     @staticmethod
@@ -162,7 +162,7 @@ class Runner:
         for refused in answer["refused"]:
             totals.skip(chunk[refused["index"]].get("sequenceNumber"), refused["reason"])
 
-    def _bury(self, chunk: list[dict[str, Any]], totals: Totals, note: Callable[[list[int]], None] | None) -> None:
+    def _restore(self, chunk: list[dict[str, Any]], totals: Totals, note: Callable[[list[int]], None] | None) -> None:
         names = ("message", "reason", "description", "sequenceNumber", "movedTo")
         items = [{name: record[name] for name in names if record.get(name) is not None} for record in chunk]
         answer = self._link.order(self._work.address, {"action": "bury", "items": items})

@@ -152,7 +152,7 @@ class SdkDeadLetters:
             return False
         if sender is not None:
             try:
-                form = self._revived(record)
+                form = self._resendable(record)
             except ServiceBusError as error:
                 totals.skip(record["sequenceNumber"], str(error))
                 return False
@@ -196,23 +196,23 @@ class SdkDeadLetters:
         number = record["sequenceNumber"]
         if self._numbers and number not in self._numbers:
             return False
-        payload, special = _bare_of(record)
+        payload, metadata = _bare_of(record)
         return self._selection.takes(
-            payload, special, enqueued_ms=0, sequence_number=number, deliveries=record["deliveryCount"]
+            payload, metadata, enqueued_ms=0, sequence_number=number, deliveries=record["deliveryCount"]
         )
 
     def _previewed(self, record: dict[str, Any]) -> dict[str, Any]:
         if self._work.action in ("list", "purge"):
             return record
         try:
-            return record | {"repaired": self._revived(record)}
+            return record | {"repaired": self._resendable(record)}
         except ServiceBusError as error:
             return record | {"refused": str(error)}
 
-    def _revived(self, record: dict[str, Any]) -> dict[str, Any]:
-        payload, special = _bare_of(record)
+    def _resendable(self, record: dict[str, Any]) -> dict[str, Any]:
+        payload, metadata = _bare_of(record)
         repair = parse_repair(self._work.repair)
-        return form_of(*resendable(payload, special, repair, keeps_reason=self._work.keeps_reason))
+        return form_of(*resendable(payload, metadata, repair, keeps_reason=self._work.keeps_reason))
 
 
 def _is_sent(sender: Any, message: AmqpAnnotatedMessage, number: int | None, totals: Totals) -> bool:
@@ -230,9 +230,9 @@ def _is_sent(sender: Any, message: AmqpAnnotatedMessage, number: int | None, tot
 
 
 def _bare_of(record: dict[str, Any]) -> tuple[bytes, MessageMetadata]:
-    payload, special = message_of(record["message"])
-    special.reason, special.description = record["reason"], record["description"]
-    return payload, special
+    payload, metadata = message_of(record["message"])
+    metadata.reason, metadata.description = record["reason"], record["description"]
+    return payload, metadata
 
 
 def record_of(message: ServiceBusReceivedMessage) -> dict[str, Any]:
@@ -344,7 +344,7 @@ def sdk_message(form: dict[str, Any]) -> Any:
     from azure.servicebus.amqp import AmqpAnnotatedMessage
 
     # All that can be wrong with it is told here, in the words of the form.
-    _, special = message_of(form)
+    _, metadata = message_of(form)
     body = form.get("body") or {"data": [""]}
     options: dict[str, Any] = {}
     if "data" in body:
@@ -358,15 +358,15 @@ def sdk_message(form: dict[str, Any]) -> Any:
     for annotation, member in _KNOWN.items():
         if form.get(member) is not None:
             annotations[annotation] = form[member]
-    if special.scheduled_ms is not None:
-        annotations["x-opt-scheduled-enqueue-time"] = {"TYPE": "TIMESTAMP", "VALUE": special.scheduled_ms}
+    if metadata.scheduled_ms is not None:
+        annotations["x-opt-scheduled-enqueue-time"] = {"TYPE": "TIMESTAMP", "VALUE": metadata.scheduled_ms}
     header: dict[str, Any] = {}
-    if special.ttl_ms is not None:
+    if metadata.ttl_ms is not None:
         header["time_to_live"] = parse_duration(str(form["header"]["timeToLive"]))
-    if special.priority is not None:
-        header["priority"] = special.priority
-    if special.durable is not None:
-        header["durable"] = special.durable
+    if metadata.priority is not None:
+        header["priority"] = metadata.priority
+    if metadata.durable is not None:
+        header["durable"] = metadata.durable
     return AmqpAnnotatedMessage(
         header=header or None,
         properties=fields or None,

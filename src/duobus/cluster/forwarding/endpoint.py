@@ -40,8 +40,8 @@ FORWARDING_NODE: Final = "$crossing"
 CHALLENGE: Final = "com.duobus:challenge"
 PROOF: Final = "com.duobus:proof"
 _CHALLENGE_BYTES: Final = 32
-#: Largest freight: the largest message of the Premium profile, what is taken beside it, and what is rare about all.
-FREIGHT_BYTES_MAX: Final = 192 << 20
+#: Largest request: the largest message of the Premium profile, what is taken beside it, and the metadata of all.
+REQUEST_BYTES_MAX: Final = 192 << 20
 #: Landings of one connection; of those that are over, nobody needs to know.
 LANDINGS_MAX: Final = 100_000
 
@@ -50,12 +50,12 @@ class ForwardingEndpoint:
     """What the node of every connection needs.
 
     Attributes:
-        intake: Takes the messages in.
+        receiver: Takes the messages in.
         rules: A namespace's access rules, as the catalog has them.
     """
 
-    def __init__(self, intake: ForwardReceiver, rules: Callable[[str], Iterable[AccessRule]]) -> None:
-        self.intake = intake
+    def __init__(self, receiver: ForwardReceiver, rules: Callable[[str], Iterable[AccessRule]]) -> None:
+        self.receiver = receiver
         self.rules = rules
 
 
@@ -69,19 +69,19 @@ def signing_key(rules: Iterable[AccessRule]) -> str | None:
     return next((rule.primary_key for rule in rules if rule.rights & Right.MANAGE), None)
 
 
-def attach_forwarding(peer: Peer, link: Link, desk: ForwardingEndpoint | None) -> None:
+def attach_forwarding(peer: Peer, link: Link, forwarding: ForwardingEndpoint | None) -> None:
     """Accept a link of another server.
 
     Raises:
         Unauthorized: It has not shown that it reads the catalog, or there are no other servers.
     """
     node = next((link.node for link in peer.reply_links() if isinstance(link.node, ForwardingNode)), None)
-    if desk is None:
+    if forwarding is None:
         raise Unauthorized("This server shares its catalog with no others, which alone could attach here.")
     if link.is_sender:
         if node is not None:
             raise Unauthorized("This connection has a challenge already. Answer it.")
-        node = ForwardingNode(peer, desk, peer.door.entropy.token(_CHALLENGE_BYTES))
+        node = ForwardingNode(peer, forwarding, peer.server.entropy.token(_CHALLENGE_BYTES))
         link.accept(properties={CHALLENGE: node.challenge})
         peer.add_endpoint(link, ReplyLink(peer, link, node, ()))
         return
@@ -90,7 +90,7 @@ def attach_forwarding(peer: Peer, link: Link, desk: ForwardingEndpoint | None) -
     if node is None or not node.accepts(proof):
         raise Unauthorized("Only servers that share this one's catalog attach here. Compare --join of both.")
     endpoint = ForwardingLink(peer, link, node, ())
-    link.accept(max_message_size=FREIGHT_BYTES_MAX)
+    link.accept(max_message_size=REQUEST_BYTES_MAX)
     peer.add_endpoint(link, endpoint)
     peer.now_known()
     endpoint.start()
@@ -103,14 +103,14 @@ class ForwardingNode(RequestNode):
         challenge: What its other server has to answer.
     """
 
-    def __init__(self, peer: Peer, desk: ForwardingEndpoint, challenge: bytes) -> None:
+    def __init__(self, peer: Peer, forwarding: ForwardingEndpoint, challenge: bytes) -> None:
         super().__init__(peer, FORWARDING_NODE)
         self.challenge = challenge
-        self._desk = desk
+        self._forwarding = forwarding
         self._is_used = False
         self._proof = b""
         self._last = 0
-        self._visits: dict[int, OriginRegistration] = {}
+        self._registrations: dict[int, OriginRegistration] = {}
 
     def accepts(self, proof: Any) -> bool:
         """Whether the challenge was answered, which may be tried once."""
@@ -125,7 +125,7 @@ class ForwardingNode(RequestNode):
         if not self._is_used:
             return True
         is_good = False
-        for rule in self._desk.rules(self.peer.namespace or ""):
+        for rule in self._forwarding.rules(self.peer.namespace or ""):
             for key in (rule.primary_key, rule.secondary_key):
                 is_right = hmac.compare_digest(proof_of(key, self.challenge), self._proof)
                 is_good |= is_right and bool(rule.rights & Right.MANAGE)
@@ -138,32 +138,38 @@ class ForwardingNode(RequestNode):
             _demand_messages(request)
         try:
             if isinstance(request, RegisterOrigin):
-                self._answer(self._land(request))
+                self._answer(self._register(request))
             elif isinstance(request, OriginQuery):
-                gone = self._desk.intake.gone(request.origin, request.counts)
+                gone = self._forwarding.receiver.gone(request.origin, request.counts)
                 self._answer(ForwardReply(request.number, gone=gone))
             elif isinstance(request, ReceivedQuery):
-                self.peer.spawn(self._tell(request), len(payload))
+                self.peer.spawn(self._answer_query(request), len(payload))
             else:
-                self.peer.spawn(self._unload(request), len(payload))
+                self.peer.spawn(self._accept(request), len(payload))
         except ServiceBusError as error:
             self._answer(refusal(request.number, error))
 
-    def _land(self, request: RegisterOrigin) -> ForwardReply:
-        if len(self._visits) >= LANDINGS_MAX:
-            is_current = self._desk.intake.is_current
-            self._visits = {number: visit for number, visit in self._visits.items() if is_current(visit)}
-            if len(self._visits) >= LANDINGS_MAX:
+    def _register(self, request: RegisterOrigin) -> ForwardReply:
+        if len(self._registrations) >= LANDINGS_MAX:
+            is_current = self._forwarding.receiver.is_current
+            self._registrations = {
+                number: registration for number, registration in self._registrations.items() if is_current(registration)
+            }
+            if len(self._registrations) >= LANDINGS_MAX:
                 raise ServerBusy(f"This connection has {LANDINGS_MAX} landings, which is the limit.")
-        visit = self._desk.intake.land(self.peer.namespace or "", request.path, request.origin, request.epoch)
+        registration = self._forwarding.receiver.register(
+            self.peer.namespace or "", request.path, request.origin, request.epoch
+        )
         self._last += 1
-        self._visits[self._last] = visit
-        return ForwardReply(request.number, landing=self._last)
+        self._registrations[self._last] = registration
+        return ForwardReply(request.number, registration_no=self._last)
 
-    async def _unload(self, request: ForwardRequest) -> None:
+    async def _accept(self, request: ForwardRequest) -> None:
         try:
-            visit = self._visit(request.landing)
-            error = await self._desk.intake.take(visit, request.counts, request.payloads, request.specials)
+            registration = self._registration(request.registration_no)
+            error = await self._forwarding.receiver.take(
+                registration, request.counts, request.payloads, request.all_metadata
+            )
         except ServiceBusError as refused:
             error = refused
         except Exception as fault:
@@ -171,9 +177,9 @@ class ForwardingNode(RequestNode):
             raise fault
         self._answer(ForwardReply(request.number) if error is None else refusal(request.number, error))
 
-    async def _tell(self, request: ReceivedQuery) -> None:
+    async def _answer_query(self, request: ReceivedQuery) -> None:
         try:
-            taken = await self._desk.intake.ask(self._visit(request.landing), request.first)
+            taken = await self._forwarding.receiver.ask(self._registration(request.registration_no), request.first)
         except ServiceBusError as refused:
             self._answer(refusal(request.number, refused))
         except Exception as fault:
@@ -182,11 +188,11 @@ class ForwardingNode(RequestNode):
         else:
             self._answer(ForwardReply(request.number, taken=taken))
 
-    def _visit(self, landing: int) -> OriginRegistration:
-        visit = self._visits.get(landing)
-        if visit is None:
+    def _registration(self, registration_no: int) -> OriginRegistration:
+        registration = self._registrations.get(registration_no)
+        if registration is None:
             raise StoreUnavailable("There is no such landing any more. Land again.")
-        return visit
+        return registration
 
     def _answer(self, reply: ForwardReply) -> None:
         found = next((link for link in self.peer.reply_links() if link.node is self), None)
@@ -194,10 +200,10 @@ class ForwardingNode(RequestNode):
             found.send(encode(reply))
 
 
-def _demand_messages(freight: ForwardRequest) -> None:
+def _demand_messages(request: ForwardRequest) -> None:
     """Raise Undecodable when anything of it is no message, which nothing could be done with later."""
     try:
-        for payload in freight.payloads:
+        for payload in request.payloads:
             scan(payload)
     except DecodeError as error:
         raise Undecodable(f"The freight of another server holds what is no message: {error}") from error

@@ -1,9 +1,9 @@
 """What servers that share a catalog tell each other of forwarded messages; pure, in MessagePack.
 
-Whoever has an origin *lands* it at the owner of a destination and gets the number of that *landing*; over it freight
+Whoever has an origin *lands* it at the owner of a destination and gets the number of that *landing*; over it request
 is sent. A landing is good for one life of the destination's store at one server, and the next one of the same origin
 ends it: so what a connection brings late is told from what counts, and the destination may forget messages that their
-origin has removed (I14). How the two sides use this is in ``courier.py`` and ``intake.py``.
+origin has removed (I14). How the two sides use this is in ``remote.py`` and ``receiver.py``.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from duobus.model.metadata import MessageMetadata
 
 #: Messages whose fate is asked for at a time: a request of 90 KB at most.
 ASKED_MAX: Final = 10_000
-#: Messages of one freight: more than a lane takes at a time.
-FREIGHT_MESSAGES_MAX: Final = 1_000
+#: Messages of one request: more than a forwarder takes at a time.
+REQUEST_MESSAGES_MAX: Final = 1_000
 
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]
@@ -38,7 +38,7 @@ _Origin = tuple[
 ]
 
 #: Outcomes. DONE: durable. LATER: nothing was taken. DOUBT: nobody can say yet. The others: it cannot be taken.
-DONE, LATER, DOUBT = "done", "later", "doubt"
+DONE, LATER, IN_DOUBT = "done", "later", "doubt"
 _MISSING, _DISABLED, _FULL, _UNFIT, _REFUSED = "missing", "disabled", "full", "unfit", "refused"
 
 
@@ -59,10 +59,10 @@ class ForwardRequest(msgspec.Struct, array_like=True, tag="freight", frozen=True
     """Messages, in order: their counts at the origin, and what they are at the destination."""
 
     number: _Number
-    landing: _Number
-    counts: Annotated[list[_Count], msgspec.Meta(min_length=1, max_length=FREIGHT_MESSAGES_MAX)]
+    registration_no: _Number
+    counts: Annotated[list[_Count], msgspec.Meta(min_length=1, max_length=REQUEST_MESSAGES_MAX)]
     payloads: list[bytes]
-    specials: list[MessageMetadata]
+    all_metadata: list[MessageMetadata]
 
 
 class OriginQuery(msgspec.Struct, array_like=True, tag="inquiry", frozen=True):
@@ -77,7 +77,7 @@ class ReceivedQuery(msgspec.Struct, array_like=True, tag="query", frozen=True):
     """Which messages of the origin that is landed are at the destination? From ``first`` on, ASKED_MAX at most."""
 
     number: _Number
-    landing: _Number
+    registration_no: _Number
     first: _Count
 
 
@@ -87,7 +87,7 @@ class ForwardReply(msgspec.Struct, array_like=True):
     Attributes:
         outcome: DONE, or why not.
         text, reason: Of an error, and its DeadLetterReason.
-        landing: Its number.
+        registration_no: Its number.
         gone: What the origin does not have.
         taken: What the destination has, ascending.
     """
@@ -96,7 +96,7 @@ class ForwardReply(msgspec.Struct, array_like=True):
     outcome: str = DONE
     text: str = ""
     reason: str = ""
-    landing: int = 0
+    registration_no: int = 0
     gone: list[int] = []
     taken: list[int] = []
 
@@ -114,7 +114,7 @@ Request = RegisterOrigin | ForwardRequest | OriginQuery | ReceivedQuery
 
 _KINDS: Final[dict[str, type[ServiceBusError]]] = {
     LATER: StoreUnavailable,
-    DOUBT: InDoubt,
+    IN_DOUBT: InDoubt,
     _MISSING: EntityNotFound,
     _DISABLED: EntityDisabled,
     _FULL: QuotaExceeded,
@@ -131,7 +131,7 @@ def refusal(number: int, error: ServiceBusError) -> ForwardReply:
     if isinstance(error, Unfit):
         return ForwardReply(number, _UNFIT, str(error), error.reason)
     if isinstance(error, InDoubt):
-        return ForwardReply(number, DOUBT, str(error))
+        return ForwardReply(number, IN_DOUBT, str(error))
     if isinstance(error, StoreUnavailable) or type(error).transient:
         return ForwardReply(number, LATER, str(error))
     outcome = next((name for name, kind in _KINDS.items() if isinstance(error, kind)), _REFUSED)
@@ -152,7 +152,7 @@ def decode_request(data: bytes) -> Request:
     try:
         found: Request = _REQUESTS.decode(data)
         if isinstance(found, ForwardRequest) and not (
-            len(found.counts) == len(found.payloads) == len(found.specials) == len(set(found.counts))
+            len(found.counts) == len(found.payloads) == len(found.all_metadata) == len(set(found.counts))
         ):
             raise Undecodable("Freight has one count, one payload and one special for each message.")
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -1,10 +1,10 @@
 """Courier: takes what is forwarded to entities of other servers there, and asks what their origins still have.
 
-To a lane (``lane.py``) an entity of another server is a destination like any other, with one fragment whose message
-broker is ``FarBroker``: what is submitted there is carried to the owner, whoever that is by then, this server included.
-The owner's answer says that it is durable (``intake.py``).
+To a forwarder (``forwarder.py``) an entity of another server is a destination like any other, with one fragment whose
+message broker is ``FarBroker``: what is submitted there is carried to the owner, whoever that is by then, this server
+included. The owner's answer says that it is durable (``receiver.py``).
 
-A parcel is *in doubt* from the moment at which it may have left this server until somebody says what became of it. As
+A batch is *in doubt* from the moment at which it may have left this server until somebody says what became of it. As
 long it stays taken, as it does when a store of this server fails while it writes one: it is carried again, to the
 present owner, until that knows it or has it. Otherwise it would go another way, or expire, and be there as well.
 """
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
     from duobus.cluster.scale_unit import ClusteredScaleUnit
     from duobus.fragment.forward_dedup import Origin
 
-#: Pauses before a parcel in doubt is carried again, in seconds: the first, and the longest of its doublings.
+#: Pauses before a batch in doubt is carried again, in seconds: the first, and the longest of its doublings.
 AGAIN_FIRST_S: Final = 0.1
 AGAIN_MAX_S: Final = 1.0
-#: How often it is looked whether the server that was given a parcel still has the destination.
+#: How often it is looked whether the server that was given a batch still has the destination.
 LOOK_S: Final = 0.5
 #: Ways that are kept open though nothing goes there now, and names that are known to be nobody's.
 ROUTES_MAX: Final = 10_000
 ABSENT_MAX: Final = 10_000
-#: For how long these are believed to be, in seconds: longer than the pauses of a lane.
+#: For how long these are believed to be, in seconds: longer than the pauses of a forwarder.
 ABSENT_S: Final = 10.0
 
 
@@ -106,15 +106,15 @@ class _RemoteDescription:
 class RemoteBroker:
     """Stands where a message broker does: what is submitted is carried to another server."""
 
-    __slots__ = ("_courier",)
+    __slots__ = ("_remote",)
 
-    def __init__(self, courier: RemoteForwarder) -> None:
-        self._courier = courier
+    def __init__(self, remote: RemoteForwarder) -> None:
+        self._remote = remote
 
     def submit(self, command: Group | QueryForwarded) -> None:
-        """Carry a parcel, a Record and its Run, or a question."""
-        flight: Any = command.reply
-        self._courier.carry(flight, command, is_in_doubt=False)
+        """Carry a batch, a Record and its Run, or a question."""
+        in_flight: Any = command.reply
+        self._remote.carry(in_flight, command, is_in_doubt=False)
 
 
 class RemoteFragment:
@@ -149,31 +149,33 @@ class RemoteEntity:
 class _RemoteTask:
     """What is to be carried."""
 
-    __slots__ = ("command", "flight", "is_in_doubt", "origin")
+    __slots__ = ("command", "in_flight", "is_in_doubt", "origin")
 
     def __init__(
         self,
-        flight: InFlightBatch | InDoubtQuery,
+        in_flight: InFlightBatch | InDoubtQuery,
         command: Group | QueryForwarded,
         origin: Origin,
         *,
         is_in_doubt: bool,
     ) -> None:
-        self.flight = flight
+        self.in_flight = in_flight
         self.command = command
         self.origin = origin
         self.is_in_doubt = is_in_doubt
 
     def demand_current(self) -> None:
         """Raise StoreUnavailable when the origin is not this server's any more, or has begun another life."""
-        if not self.flight.is_current:
+        if not self.in_flight.is_current:
             raise StoreUnavailable("The store of what forwards is away.")
 
-    def unload(self, intake: ForwardReceiver, visit: OriginRegistration) -> Awaitable[ServiceBusError | None]:
+    def run_here(
+        self, receiver: ForwardReceiver, registration: OriginRegistration
+    ) -> Awaitable[ServiceBusError | None]:
         """Have it done here, where the destination is by now."""
         raise NotImplementedError
 
-    def request(self, number: int, landing: int) -> Request:
+    def request(self, number: int, registration_no: int) -> Request:
         """What is asked of the destination's owner."""
         raise NotImplementedError
 
@@ -187,29 +189,31 @@ class _RemoteBatch(_RemoteTask):
 
     __slots__ = ("note", "run")
 
-    def __init__(self, flight: InFlightBatch, group: Group, is_in_doubt: bool) -> None:
+    def __init__(self, in_flight: InFlightBatch, group: Group, is_in_doubt: bool) -> None:
         note, run = group.members
         assert isinstance(note, RecordForwarded)
         assert isinstance(run, Run)
-        super().__init__(flight, group, note.origin, is_in_doubt=is_in_doubt)
+        super().__init__(in_flight, group, note.origin, is_in_doubt=is_in_doubt)
         self.note = note
         self.run = run
 
     @property
-    def _specials(self) -> list[MessageMetadata]:
+    def _metadata(self) -> list[MessageMetadata]:
         extra = self.run.batch.extra or {}
         return [extra.get(index) or MessageMetadata() for index in range(self.run.batch.n)]
 
-    def unload(self, intake: ForwardReceiver, visit: OriginRegistration) -> Awaitable[ServiceBusError | None]:
+    def run_here(
+        self, receiver: ForwardReceiver, registration: OriginRegistration
+    ) -> Awaitable[ServiceBusError | None]:
         """See _Job."""
-        done = intake.take(visit, self.note.counts, self.run.batch.payloads, self._specials)
+        done = receiver.take(registration, self.note.counts, self.run.batch.payloads, self._metadata)
         self.is_in_doubt = True
         return done
 
-    def request(self, number: int, landing: int) -> Request:
+    def request(self, number: int, registration_no: int) -> Request:
         """See _Job."""
         self.is_in_doubt = True
-        return ForwardRequest(number, landing, self.note.counts, self.run.batch.payloads, self._specials)
+        return ForwardRequest(number, registration_no, self.note.counts, self.run.batch.payloads, self._metadata)
 
 
 class _RemoteQuery(_RemoteTask):
@@ -222,14 +226,14 @@ class _RemoteQuery(_RemoteTask):
         self.ask = ask
         self.first = 0
 
-    async def unload(self, intake: ForwardReceiver, visit: OriginRegistration) -> ServiceBusError | None:
+    async def run_here(self, receiver: ForwardReceiver, registration: OriginRegistration) -> ServiceBusError | None:
         """See _Job."""
-        self.ask.taken = await intake.ask(visit, 0)
+        self.ask.taken = await receiver.ask(registration, 0)
         return None
 
-    def request(self, number: int, landing: int) -> Request:
+    def request(self, number: int, registration_no: int) -> Request:
         """See _Job."""
-        return ReceivedQuery(number, landing, self.first)
+        return ReceivedQuery(number, registration_no, self.first)
 
     def heard(self, reply: ForwardReply) -> bool:
         """See _Job."""
@@ -245,11 +249,11 @@ class _Route:
 
     Attributes:
         jobs: What is to be carried, in order.
-        landing: Where the origin is landed: the connection, and the number there.
+        registration_no: Where the origin is landed: the connection, and the number there.
         is_driven: A task sees to it.
     """
 
-    __slots__ = ("epoch", "is_driven", "jobs", "landing", "namespace", "origin", "path")
+    __slots__ = ("epoch", "is_driven", "jobs", "namespace", "origin", "path", "registration_no")
 
     def __init__(self, namespace: str, path: str, origin: Origin, epoch: int) -> None:
         self.namespace = namespace
@@ -257,7 +261,7 @@ class _Route:
         self.origin = origin
         self.epoch = epoch
         self.jobs: deque[_RemoteTask] = deque()
-        self.landing: tuple[ClusterConnection, int] | None = None
+        self.registration_no: tuple[ClusterConnection, int] | None = None
         self.is_driven = False
 
 
@@ -268,21 +272,21 @@ class RemoteForwarder:
         "_absent",
         "_asking",
         "_broker",
+        "_connections",
         "_entities",
-        "_ferry",
         "_gone",
         "_log",
         "_looks",
+        "_owners",
         "_routes",
         "_tasks",
         "_unit",
-        "_whereabouts",
     )
 
     def __init__(self, unit: ClusteredScaleUnit) -> None:
         self._unit = unit
-        self._whereabouts: OwnerDirectory | None = None
-        self._ferry: ClusterConnections | None = None
+        self._owners: OwnerDirectory | None = None
+        self._connections: ClusterConnections | None = None
         self._broker = RemoteBroker(self)
         self._log = Log("forwarding")
         self._entities: dict[tuple[str, str], RemoteEntity] = {}
@@ -295,17 +299,17 @@ class RemoteForwarder:
         self._gone: dict[Origin, set[int]] = {}
         self._asking: set[Origin] = set()
 
-    def connect(self, whereabouts: OwnerDirectory, ferry: ClusterConnections) -> None:
+    def connect(self, owners: OwnerDirectory, connections: ClusterConnections) -> None:
         """From now on there are other servers."""
-        self._whereabouts = whereabouts
-        self._ferry = ferry
+        self._owners = owners
+        self._connections = connections
 
     def stop(self) -> None:
         """Carry nothing more; what is under way is sent again by the next owner of its origin."""
         for task in list(self._tasks):
             task.cancel()
-        if self._ferry is not None:
-            self._ferry.close()
+        if self._connections is not None:
+            self._connections.close()
 
     # -- destinations -------------------------------------------------------------------------------------------
 
@@ -330,12 +334,12 @@ class RemoteForwarder:
         """See namespace.Abroad."""
         return self._unit.directory.store_of(namespace, path.lower()) is not None
 
-    def is_spread(self, namespace: str, path: str) -> bool:
+    def is_sharded(self, namespace: str, path: str) -> bool:
         """See namespace.Abroad."""
-        return (namespace.lower(), path.lower()) in self._unit.directory.spreads
+        return (namespace.lower(), path.lower()) in self._unit.directory.sharded
 
     def _where(self, namespace: str, key: str) -> str:
-        return MOVING if self._whereabouts is None else self._whereabouts.where(namespace, key)
+        return MOVING if self._owners is None else self._owners.where(namespace, key)
 
     def _is_absent(self, key: tuple[str, str] | int) -> bool:
         """Whether the catalog, read since this was missed first, does not have it."""
@@ -350,25 +354,25 @@ class RemoteForwarder:
 
     async def look(self) -> None:
         """See namespace.Abroad."""
-        if self._whereabouts is not None:
-            await self._whereabouts.look_again()
+        if self._owners is not None:
+            await self._owners.look_again()
         self._looks += 1
 
     # -- carrying -----------------------------------------------------------------------------------------------
 
-    def carry(self, flight: Any, command: Group | QueryForwarded, *, is_in_doubt: bool) -> None:
-        """Carry a parcel to its destination; the flight gets the group back as it does from a message broker.
+    def carry(self, in_flight: Any, command: Group | QueryForwarded, *, is_in_doubt: bool) -> None:
+        """Carry a batch to its destination; the flight gets the group back as it does from a message broker.
 
         The same for a question.
         """
         job: _RemoteTask = (
-            _RemoteQuery(flight, command)
+            _RemoteQuery(in_flight, command)
             if isinstance(command, QueryForwarded)
-            else _RemoteBatch(flight, command, is_in_doubt)
+            else _RemoteBatch(in_flight, command, is_in_doubt)
         )
-        namespace, path = flight.destination
+        namespace, path = in_flight.destination
         key = namespace.lower(), path.lower(), job.origin
-        epoch = flight.life.epoch
+        epoch = in_flight.life.epoch
         route = self._routes.get(key)
         if route is None or route.epoch != epoch:
             if len(self._routes) >= ROUTES_MAX:
@@ -385,20 +389,20 @@ class RemoteForwarder:
             while route.jobs:
                 job = route.jobs[0]
                 error = await self._try(route, job)
-                if isinstance(error, StoreUnavailable) and job.is_in_doubt and job.flight.is_current:
+                if isinstance(error, StoreUnavailable) and job.is_in_doubt and job.in_flight.is_current:
                     await asyncio.sleep(delay_s)
                     delay_s = min(2 * delay_s, AGAIN_MAX_S)
                     continue
                 delay_s = AGAIN_FIRST_S
                 route.jobs.popleft()
                 job.command.error = error
-                job.flight.ready.append(job.command)
-                job.flight.wake()
+                job.in_flight.ready.append(job.command)
+                job.in_flight.wake()
         finally:
             route.is_driven = False
 
     async def _try(self, route: _Route, job: _RemoteTask) -> ServiceBusError | None:
-        """Carry a parcel once; None when it is there, durable."""
+        """Carry a batch once; None when it is there, durable."""
         was_in_doubt = job.is_in_doubt
         try:
             job.demand_current()
@@ -408,7 +412,7 @@ class RemoteForwarder:
             if where in (MOVING, UNKNOWN):
                 raise StoreUnavailable(f"'{route.path}' moves to another server.")
             if where == HERE:
-                error = await self._unload(route, job)
+                error = await self._run_here(route, job)
             else:
                 error = await self._ship(route, job, where)
         except ConnectionError as lost:
@@ -421,18 +425,18 @@ class RemoteForwarder:
             return StoreUnavailable(str(error))
         return error
 
-    async def _unload(self, route: _Route, job: _RemoteTask) -> ServiceBusError | None:
+    async def _run_here(self, route: _Route, job: _RemoteTask) -> ServiceBusError | None:
         """The destination has come to this server."""
-        route.landing = None
-        intake = self._unit.intake
-        visit: OriginRegistration = intake.land(route.namespace, route.path, route.origin, route.epoch)
-        return await job.unload(intake, visit)
+        route.registration_no = None
+        receiver = self._unit.receiver
+        registration: OriginRegistration = receiver.register(route.namespace, route.path, route.origin, route.epoch)
+        return await job.run_here(receiver, registration)
 
     async def _ship(self, route: _Route, job: _RemoteTask, where: str) -> ServiceBusError | None:
         """Send it to the server at ``where``."""
-        assert self._ferry is not None
-        wire = await self._ferry.wire(where, route.namespace)
-        if route.landing is None or route.landing[0] is not wire:
+        assert self._connections is not None
+        wire = await self._connections.wire(where, route.namespace)
+        if route.registration_no is None or route.registration_no[0] is not wire:
             origin, epoch, path = route.origin, route.epoch, route.path
             landed = await self._answer(
                 route, where, wire.ask(lambda number: RegisterOrigin(number, origin, epoch, path))
@@ -440,16 +444,16 @@ class RemoteForwarder:
             error = landed.error()
             if error is not None:
                 return error
-            route.landing = wire, landed.landing
-        landing = route.landing[1]
+            route.registration_no = wire, landed.registration_no
+        registration_no = route.registration_no[1]
         while True:
             # Nothing may happen between this look and the sending.
             job.demand_current()
-            reply = await self._answer(route, where, wire.ask(lambda number: job.request(number, landing)))
+            reply = await self._answer(route, where, wire.ask(lambda number: job.request(number, registration_no)))
             error = reply.error()
             if isinstance(error, StoreUnavailable):
                 # The landing may have ended.
-                route.landing = None
+                route.registration_no = None
             if error is not None or job.heard(reply):
                 return error
 
@@ -465,13 +469,13 @@ class RemoteForwarder:
                 return answer.result()
             if self._where(route.namespace, route.path.lower()) != where:
                 # Its next owner ends what is still under way to this one, by a generation of its own.
-                route.landing = None
+                route.registration_no = None
                 answer.cancel()
                 raise ConnectionError("it has moved")
 
     def arrived(self, origin: Origin, epoch: int) -> None:
         """See namespace.Abroad."""
-        self._unit.intake.arrived(origin, epoch)
+        self._unit.receiver.arrived(origin, epoch)
 
     # -- what origins have --------------------------------------------------------------------------------------
 
@@ -480,7 +484,7 @@ class RemoteForwarder:
         found = self._gone.pop(origin, set())
         gone = [count for count in counts if count in found]
         rest = [count for count in counts if count not in found][:ASKED_MAX]
-        if rest and origin not in self._asking and self._whereabouts is not None:
+        if rest and origin not in self._asking and self._owners is not None:
             self._asking.add(origin)
             self._spawn(self._inquire(origin, rest))
         return gone
@@ -497,18 +501,18 @@ class RemoteForwarder:
             self._gone.setdefault(origin, set()).update(gone)
 
     async def _still(self, origin: Origin, counts: list[int]) -> list[int]:
-        assert self._whereabouts is not None
-        assert self._ferry is not None
+        assert self._owners is not None
+        assert self._connections is not None
         store_id = self._unit.directory.store_of_id(origin[0])
         if store_id is None:
             # The entity was deleted with all that was in it.
             return counts if self._is_absent(origin[0]) else []
-        where = self._whereabouts.owner_of(store_id)
+        where = self._owners.owner_of(store_id)
         if where == MOVING:
             return []
         if where == HERE:
-            return self._unit.intake.gone(origin, counts)
-        wire = await self._ferry.wire(where, self._unit.directory.namespace_of_id(origin[0]))
+            return self._unit.receiver.gone(origin, counts)
+        wire = await self._connections.wire(where, self._unit.directory.namespace_of_id(origin[0]))
         async with asyncio.timeout(LOOK_S * 10):
             reply = await wire.ask(lambda number: OriginQuery(number, origin, counts))
         return [] if reply.error() is not None else reply.gone

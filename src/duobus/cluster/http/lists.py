@@ -29,14 +29,14 @@ class Listed(NamedTuple):
     """
 
     path: str
-    door: str
+    address: str
     is_everywhere: bool = False
 
 
 class PageSegment(NamedTuple):
     """What one server has of a page: from which one on in its own list, and how many."""
 
-    door: str
+    address: str
     skip: int
     top: int
 
@@ -55,13 +55,13 @@ class ListPage:
         found, self.is_followed = cut(rows, page, _path_of)
         self._page = page
         self.paths = [row.path for row in found]
-        doors = dict.fromkeys(row.door for row in found)
-        self.parts = [_part_of(rows, found, page, door) for door in doors]
+        addresses = dict.fromkeys(row.address for row in found)
+        self.parts = [_part_of(rows, found, page, address) for address in addresses]
 
     @property
     def is_moving(self) -> bool:
         """Whether something on it has no server at the moment."""
-        return any(not part.door for part in self.parts)
+        return any(not part.address for part in self.parts)
 
     def assemble(self, title: str, url: str, texts: Sequence[str], now_ms: int) -> str | None:
         """The feed, of what the servers told of their parts; None when one of the entities is missing."""
@@ -93,10 +93,10 @@ def _path_of(row: Listed) -> str:
     return row.path
 
 
-def _part_of(rows: Sequence[Listed], found: Sequence[Listed], page: Page, door: str) -> PageSegment:
+def _part_of(rows: Sequence[Listed], found: Sequence[Listed], page: Page, address: str) -> PageSegment:
     own, _ = cut(
-        (row for row in rows if row.door == door or row.is_everywhere), Page(0, len(rows), page.prefix), _path_of
+        (row for row in rows if row.address == address or row.is_everywhere), Page(0, len(rows), page.prefix), _path_of
     )
-    wanted = [row for row in found if row.door == door]
+    wanted = [row for row in found if row.address == address]
     first = own.index(wanted[0])
-    return PageSegment(door, first, own.index(wanted[-1]) - first + 1)
+    return PageSegment(address, first, own.index(wanted[-1]) - first + 1)

@@ -26,7 +26,7 @@ from duobus.model.address import parse_address
 from duobus.model.descriptions import QUEUE, TOPIC
 
 #: Names the server that has sent a request on: it is sent on no more.
-PASSED: Final = "X-Duobus-Passed-By"
+PROXIED: Final = "X-Duobus-Passed-By"
 #: Connections to all other servers at a time; more requests wait for one.
 CONNECTIONS_MAX: Final = 256
 #: Seconds to connect to another server, and for the whole answer: a receive waits for a minute at most.
@@ -53,10 +53,10 @@ class HttpOwnerDirectory(Protocol):
     context: SSLContext | None
 
     @property
-    def own_http_door(self) -> str:
+    def own_http_address(self) -> str:
         """This server's own address."""
 
-    def http_door_of(self, namespace: str, lower: tuple[str, ...], *, may_be_new: bool) -> str | None:
+    def http_address_of(self, namespace: str, lower: tuple[str, ...], *, may_be_new: bool) -> str | None:
         """Address of the server that has what a path is in.
 
         None for this one, empty while it moves, ``?`` when nothing is known of any part of the path. ``may_be_new``:
@@ -66,14 +66,14 @@ class HttpOwnerDirectory(Protocol):
     def listed(self, namespace: str, kind: str) -> Sequence[Listed]:
         """All entities of a kind, and who has them; this server with its own address."""
 
-    def spread_of(self, namespace: str, key: str) -> ShardedQueueMap | None:
-        """A queue that is spread over several stores, or None."""
+    def sharded_queue_of(self, namespace: str, key: str) -> ShardedQueueMap | None:
+        """A sharded queue over several stores, or None."""
 
-    def http_door_at(self, store_id: int) -> str:
+    def http_address_at(self, store_id: int) -> str:
         """Address of the server that has a store, this one too; empty while it moves."""
 
     @property
-    def is_joined(self) -> bool:
+    def is_member(self) -> bool:
         """Whether this server can reach what it shares with the others."""
 
     def look_again(self) -> Awaitable[None]:
@@ -83,17 +83,17 @@ class HttpOwnerDirectory(Protocol):
 class HttpProxy:
     """Sends requests on, for one server."""
 
-    def __init__(self, whereabouts: HttpOwnerDirectory, authorizer: Authorizer, clock: Clock) -> None:
-        self._whereabouts = whereabouts
+    def __init__(self, owners: HttpOwnerDirectory, authorizer: Authorizer, clock: Clock) -> None:
+        self._owners = owners
         self._authorizer = authorizer
         self._clock = clock
         self._session: ClientSession | None = None
-        self._spread = HttpShardRouter()
+        self._shard_router = HttpShardRouter()
 
     @property
-    def is_joined(self) -> bool:
+    def is_member(self) -> bool:
         """Whether requests can be answered though no store is here."""
-        return self._whereabouts.is_joined
+        return self._owners.is_member
 
     async def close(self) -> None:
         """Close the connections to the others."""
@@ -110,26 +110,26 @@ class HttpProxy:
             return None
         if target.lower[0] == LISTS:
             # Who is asked by another server tells what it has itself.
-            return None if PASSED in request.headers else await self._list(request, target)
-        whole = None if PASSED in request.headers else self._whole_of(request, target)
+            return None if PROXIED in request.headers else await self._list(request, target)
+        whole = None if PROXIED in request.headers else self._whole_of(request, target)
         if whole is not None:
             return await self._of_shares(request, target, *whole)
-        door = await self._door(request, target)
-        if door is None:
+        address = await self._address(request, target)
+        if address is None:
             return None
-        if not door or PASSED in request.headers:
+        if not address or PROXIED in request.headers:
             return _refusal(503, "The entity moves to another server. Please wait a second and try again.")
         try:
-            return await self._send_on(request, door)
+            return await self._send_on(request, address)
         except ClientConnectorCertificateError as error:
             found = error.certificate_error
-            text = untrusted(door, found) if isinstance(found, SSLCertVerificationError) else str(found)
+            text = untrusted(address, found) if isinstance(found, SSLCertVerificationError) else str(found)
             return _refusal(503, f"The entity is served by another server, and {text}.")
         except (ClientError, OSError, TimeoutError) as error:
             return _refusal(503, f"The server of the entity cannot be reached ({type(error).__name__}). Try again.")
 
     def _whole_of(self, request: web.Request, target: Target) -> tuple[Call | None, ShardedQueueMap] | None:
-        """What is asked of a queue that is spread: something of its messages, or for its entry (None).
+        """What is asked of a sharded queue: something of its messages, or for its entry (None).
 
         None altogether when it is about another entity, or changes this one, which any server does.
         """
@@ -140,33 +140,33 @@ class HttpProxy:
             return None
         if call is None and request.method != "GET":
             return None
-        spread = self._whereabouts.spread_of(self._authorizer.namespace_of(request.host).name, key)
-        return None if spread is None else (call, spread)
+        sharded = self._owners.sharded_queue_of(self._authorizer.namespace_of(request.host).name, key)
+        return None if sharded is None else (call, sharded)
 
     async def _of_shares(
-        self, request: web.Request, target: Target, call: Call | None, spread: ShardedQueueMap
+        self, request: web.Request, target: Target, call: Call | None, sharded: ShardedQueueMap
     ) -> web.StreamResponse:
         """The answer of a share; or, where nothing is asked of messages, the entry of all of them."""
 
         async def send(index: int, path: str) -> web.Response | None:
-            door = self._whereabouts.http_door_at(spread.store_of(index))
-            return None if not door else await self._whole(request, door, path)
+            address = self._owners.http_address_at(sharded.store_of(index))
+            return None if not address else await self._whole(request, address, path)
 
         try:
             if call is not None:
-                return await self._spread.answer(call, request, target, spread, send)
-            own = await self._whole(request, self._whereabouts.own_http_door, request.raw_path)
-            return await self._spread.entry(own, target, spread, send)
+                return await self._shard_router.answer(call, request, target, sharded, send)
+            own = await self._whole(request, self._owners.own_http_address, request.raw_path)
+            return await self._shard_router.entry(own, target, sharded, send)
         except ServiceBusError as error:
             return _refusal(error.http_status, str(error))
         except (ClientError, OSError, TimeoutError) as error:
             return _refusal(503, f"The server of the entity cannot be reached ({type(error).__name__}). Try again.")
 
-    async def _whole(self, request: web.Request, door: str, path: str) -> web.Response:
+    async def _whole(self, request: web.Request, address: str, path: str) -> web.Response:
         """Another server's answer, as a whole."""
         async with self._opened().request(
             request.method,
-            self._url(door, path),
+            self._url(address, path),
             headers=self._headers(request),
             data=request.content if request.can_read_body else None,
             allow_redirects=False,
@@ -180,15 +180,15 @@ class HttpProxy:
                 answer.headers["Content-Type"] = found.headers["Content-Type"]
             return answer
 
-    async def _door(self, request: web.Request, target: Target) -> str | None:
+    async def _address(self, request: web.Request, target: Target) -> str | None:
         namespace = self._authorizer.namespace_of(request.host).name
-        find = self._whereabouts.http_door_of
-        door = find(namespace, target.lower, may_be_new=False)
-        if door == "?":
+        find = self._owners.http_address_of
+        address = find(namespace, target.lower, may_be_new=False)
+        if address == "?":
             # It may have been created a moment ago, by another server.
-            await self._whereabouts.look_again()
-            door = find(namespace, target.lower, may_be_new=request.method == "PUT")
-        return None if door == "?" else door
+            await self._owners.look_again()
+            address = find(namespace, target.lower, may_be_new=request.method == "PUT")
+        return None if address == "?" else address
 
     async def _list(self, request: web.Request, target: Target) -> web.Response | None:
         """One feed of what all servers have; None when this one says as much alone."""
@@ -202,8 +202,8 @@ class HttpProxy:
         namespace = self._authorizer.namespace_of(request.host).name
         for _ in range(LIST_TRIES):
             # Another server may have changed something a moment ago.
-            await self._whereabouts.look_again()
-            found = ListPage(self._whereabouts.listed(namespace, kind), page)
+            await self._owners.look_again()
+            found = ListPage(self._owners.listed(namespace, kind), page)
             if not found.paths:
                 return None
             answer = None if found.is_moving else await self._gathered(request, target, found)
@@ -228,7 +228,7 @@ class HttpProxy:
     async def _part(self, request: web.Request, target: Target, part: PageSegment) -> web.Response:
         path = f"/{'/'.join(target.segments)}?{query_of(target.query, part)}"
         async with self._opened().request(
-            "GET", self._url(part.door, path), headers=self._headers(request), allow_redirects=False
+            "GET", self._url(part.address, path), headers=self._headers(request), allow_redirects=False
         ) as found:
             text = await found.text()
             return web.Response(
@@ -239,7 +239,7 @@ class HttpProxy:
         if self._session is None:
             self._session = ClientSession(
                 connector=TCPConnector(
-                    limit=CONNECTIONS_MAX, ssl=self._whereabouts.context or True, socket_factory=watched_socket
+                    limit=CONNECTIONS_MAX, ssl=self._owners.context or True, socket_factory=watched_socket
                 ),
                 timeout=ClientTimeout(total=ANSWER_S, sock_connect=CONNECT_S),
                 auto_decompress=False,
@@ -248,16 +248,16 @@ class HttpProxy:
 
     def _headers(self, request: web.Request) -> list[tuple[str, str]]:
         headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _HOP]
-        return [*headers, (PASSED, self._whereabouts.node_id)]
+        return [*headers, (PROXIED, self._owners.node_id)]
 
-    def _url(self, door: str, path: str) -> URL:
-        return URL(f"{'https' if self._whereabouts.context else 'http'}://{door}{path}", encoded=True)
+    def _url(self, address: str, path: str) -> URL:
+        return URL(f"{'https' if self._owners.context else 'http'}://{address}{path}", encoded=True)
 
-    async def _send_on(self, request: web.Request, door: str) -> web.StreamResponse:
+    async def _send_on(self, request: web.Request, address: str) -> web.StreamResponse:
         body = request.content if request.can_read_body else None
         async with self._opened().request(
             request.method,
-            self._url(door, request.raw_path),
+            self._url(address, request.raw_path),
             headers=self._headers(request),
             data=body,
             allow_redirects=False,

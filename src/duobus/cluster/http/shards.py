@@ -1,4 +1,4 @@
-"""Requests for messages of a queue that is spread: which of its shares each goes to (decision 0029).
+"""Requests for messages of a sharded queue: which of its shares each goes to (decision 0029).
 
 A send with a key belongs to the share of the key, any other goes to the shares by turns; a receive asks one after the
 other until one has something; a lock token names the share that it is of. What is asked then is asked of a share, as of
@@ -43,7 +43,7 @@ class HttpShardRouter:
         self._turn = 0
 
     async def answer(
-        self, call: Call, request: web.Request, target: Target, spread: ShardedQueueMap, send: Send
+        self, call: Call, request: web.Request, target: Target, sharded: ShardedQueueMap, send: Send
     ) -> web.StreamResponse:
         """The answer of the share that a request is for.
 
@@ -52,60 +52,61 @@ class HttpShardRouter:
         """
         self._turn += 1
         if call.kind == routes.SEND:
-            return await self._send(request, call, spread, send)
+            return await self._send(request, call, sharded, send)
         if call.kind in (routes.PEEK_LOCK, routes.RECEIVE):
-            return await self._receive(target, call, spread, send)
+            return await self._receive(target, call, sharded, send)
         try:
             token = uuid.UUID(call.token).bytes_le
         except ValueError:
             raise ArgumentInvalid("The lock token in the address is no GUID.") from None
-        index = spread.of_number(int.from_bytes(token[:2], "big"))
+        index = sharded.of_number(int.from_bytes(token[:2], "big"))
         if index is None:
             raise MessageLockLost("The lock token is not one of this entity. Receive the message again.")
         rest = f"{quote(call.message)}/{quote(call.token)}"
-        return _found(await send(index, f"{_messages_of(spread, index, call)}/{rest}{_query(target.query)}"))
+        return _found(await send(index, f"{_messages_of(sharded, index, call)}/{rest}{_query(target.query)}"))
 
     async def entry(
-        self, own: web.StreamResponse, target: Target, spread: ShardedQueueMap, send: Send
+        self, own: web.StreamResponse, target: Target, sharded: ShardedQueueMap, send: Send
     ) -> web.StreamResponse:
         """What this server tells of a queue, with the numbers of all its shares."""
         if own.status != 200 or not isinstance(own, web.Response):
             return own
         query = _query(target.query)
-        paths = [f"{quote(f'/{share.path}')}{query}" for share in spread.shares]
+        paths = [f"{quote(f'/{share.path}')}{query}" for share in sharded.shares]
         found = await asyncio.gather(*(send(index, path) for index, path in enumerate(paths)))
         texts = [one.text or "" for one in found if isinstance(one, web.Response) and one.status == 200]
         text = summed(own.text or "", texts)
-        if len(texts) < len(spread.shares):
+        if len(texts) < len(sharded.shares):
             text = text.replace(f">{AVAILABLE}<", f">{LIMITED}<")
         return web.Response(body=text.encode(), headers={"Content-Type": own.headers["Content-Type"]})
 
-    async def _send(self, request: web.Request, call: Call, spread: ShardedQueueMap, send: Send) -> web.StreamResponse:
+    async def _send(self, request: web.Request, call: Call, sharded: ShardedQueueMap, send: Send) -> web.StreamResponse:
         if is_batch_type(request.headers.get("Content-Type")):
             raise NotImplementedYet(
-                f"'{spread.row.path}' is spread over several servers. Send batches to it over AMQP, or messages singly."
+                f"'{sharded.row.path}' is spread over several servers. Send batches to it over AMQP, or messages "
+                "singly."
             )
         text = request.headers.get("BrokerProperties")
         properties = None if text is None else read_header(text)
         key = None if properties is None else properties.session_id or properties.partition_key
         if key is not None:
-            index = spread.of_key(string_key(key))
-            return _found(await send(index, _messages_of(spread, index, call)), spread.slots_of(index))
-        for index in self._order(spread):
+            index = sharded.of_key(string_key(key))
+            return _found(await send(index, _messages_of(sharded, index, call)), sharded.slots_of(index))
+        for index in self._order(sharded):
             # A body can be sent on once: what an owner has begun to read it has answered, or nobody knows.
-            answer = await send(index, _messages_of(spread, index, call))
+            answer = await send(index, _messages_of(sharded, index, call))
             if answer is not None:
                 return answer
         return _found(None)
 
-    async def _receive(self, target: Target, call: Call, spread: ShardedQueueMap, send: Send) -> web.StreamResponse:
+    async def _receive(self, target: Target, call: Call, sharded: ShardedQueueMap, send: Send) -> web.StreamResponse:
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_of(target.query)
         query = _query({**target.query, "timeout": "0"})
         while True:
             answer: web.StreamResponse | None = None
-            for index in self._order(spread):
-                found = await send(index, f"{_messages_of(spread, index, call)}/head{query}")
+            for index in self._order(sharded):
+                found = await send(index, f"{_messages_of(sharded, index, call)}/head{query}")
                 if found is not None and found.status != 204:
                     return found
                 answer = answer or found
@@ -113,8 +114,8 @@ class HttpShardRouter:
                 return _found(answer)
             await asyncio.sleep(PAUSE_S)
 
-    def _order(self, spread: ShardedQueueMap) -> list[int]:
-        number = len(spread.shares)
+    def _order(self, sharded: ShardedQueueMap) -> list[int]:
+        number = len(sharded.shares)
         return [(self._turn + step) % number for step in range(number)]
 
 
@@ -127,10 +128,10 @@ def summed(text: str, parts: list[str]) -> str:
     return _NUMBER.sub(lambda found: f"<{found[1]}>{totals.get(found[1], 0)}<", text)
 
 
-def _messages_of(spread: ShardedQueueMap, index: int, call: Call) -> str:
+def _messages_of(sharded: ShardedQueueMap, index: int, call: Call) -> str:
     """The path of a share's messages, or of those of the same sub-queue of it."""
-    rest = call.entity[len(spread.row.path) :]
-    return quote(f"/{spread.shares[index].path}{rest}/messages")
+    rest = call.entity[len(sharded.row.path) :]
+    return quote(f"/{sharded.shares[index].path}{rest}/messages")
 
 
 def _query(query: Mapping[str, str]) -> str:

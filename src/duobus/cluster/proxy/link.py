@@ -114,7 +114,7 @@ class ProxiedSession:
 
 
 class ProxiedLink:
-    """The client's end of a link that is passed on.
+    """The client's end of a link that is proxied.
 
     Attributes:
         link: The client's.
@@ -128,10 +128,10 @@ class ProxiedLink:
         "_held",
         "_is_accepted",
         "_is_stopping",
+        "_owners",
         "_peer",
         "_prefix",
         "_upstream",
-        "_whereabouts",
         "is_entity",
         "link",
         "segments",
@@ -139,18 +139,18 @@ class ProxiedLink:
         "uplink",
     )
 
-    def __init__(self, peer: Peer, link: Link, segments: tuple[str, ...], whereabouts: OwnerDirectory) -> None:
+    def __init__(self, peer: Peer, link: Link, segments: tuple[str, ...], owners: OwnerDirectory) -> None:
         self.link = link
         self.segments = segments
         self.is_entity = False
         self.uplink: Link | None = None
         self.session: ProxiedSession | None = None
         self._peer = peer
-        self._whereabouts = whereabouts
+        self._owners = owners
         self._upstream: UpstreamConnection | None = None
         self._is_accepted = False
         self._is_stopping = False
-        self._prefix = peer.door.entropy.token(8)
+        self._prefix = peer.server.entropy.token(8)
         self._counter = 0
         # What came from the owner and the client has no credit for, because it took some back: id, tag, format, ...
         self._held: deque[tuple[int, bytes, bytes, int, bool]] = deque()
@@ -212,7 +212,7 @@ class ProxiedLink:
         asked = self.link.remote
         if asked is not None:
             self.link.remote = summarize_attach(asked)
-        self._whereabouts.passed_links += 1
+        self._owners.proxied_links += 1
         if self.link.is_sender:
             self.flow()
         else:
@@ -249,7 +249,7 @@ class ProxiedLink:
         uplink, session = self.uplink, self.session
         number = len(event.payloads)
         if event.state is not None:
-            if self._peer.passing.send_via(self.link, event, self):
+            if self._peer.router.send_via(self.link, event, self):
                 # The owner counts on a credit that this delivery has used up here.
                 self.owner_flow()
             else:
@@ -270,7 +270,7 @@ class ProxiedLink:
         if not event.settled:
             session.note_sent(first, event.first_delivery_id, event.payloads)
             self._peer.carry(sum(map(len, event.payloads)))
-        self._whereabouts.passed_messages += number
+        self._owners.proxied_messages += number
         self._write()
 
     def _tag(self, number: int) -> bytes:
@@ -301,7 +301,7 @@ class ProxiedLink:
         if not event.settled:
             session.note_sent(first, event.first_delivery_id, event.payloads)
             self._peer.carry(len(payload))
-        self._whereabouts.passed_messages += 1
+        self._owners.proxied_messages += 1
         self._write()
 
     def refused(self, event: TransferRefused) -> None:
@@ -346,7 +346,7 @@ class ProxiedLink:
             return
         number = len(event.payloads)
         tags, uplink.tags = uplink.tags[:number], uplink.tags[number:]
-        self._whereabouts.passed_messages += number
+        self._owners.proxied_messages += number
         first_counter = 0 if event.settled else _run_from(tags)
         if not self._held and self.link.credit >= number and first_counter >= 0 and not event.message_format:
             prefix, heads = tags[0][:8], [b""] * number

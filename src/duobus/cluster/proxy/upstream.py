@@ -73,7 +73,7 @@ class UpstreamConnection(asyncio.Protocol):
             transport.abort()
             return
         self._transport = transport
-        self._engine.open(self._peer.door.clock.monotonic_ms())
+        self._engine.open(self._peer.server.clock.monotonic_ms())
         session = self._engine.begin()
         if self._tokens:
             self._replies = session.attach_receiver("cbs-replies", Source(address=CBS), Target(address=CBS))
@@ -84,17 +84,17 @@ class UpstreamConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
-        for event in self._engine.receive(data, self._peer.door.clock.monotonic_ms()):
+        for event in self._engine.receive(data, self._peer.server.clock.monotonic_ms()):
             self._handle(event)
         while self._engine.is_cut:
-            for event in self._engine.receive(b"", self._peer.door.clock.monotonic_ms()):
+            for event in self._engine.receive(b"", self._peer.server.clock.monotonic_ms()):
                 self._handle(event)
         if self.coordinator is not None:
             self.coordinator.go_on()
         self._peer.write_soon()
         self.write_soon()
         # Behind the writing, which makes room.
-        self._peer.door.loop.call_soon(self.see_to_reading)
+        self._peer.server.loop.call_soon(self.see_to_reading)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol: the links end with it."""
@@ -102,16 +102,16 @@ class UpstreamConnection(asyncio.Protocol):
 
     # -- the client's side --------------------------------------------------------------------------------------
 
-    def attach(self, passed: ProxiedLink) -> None:
+    def attach(self, proxied: ProxiedLink) -> None:
         """Pass a link on, as soon as that is possible."""
         if self._is_ready:
-            self._attach(passed)
+            self._attach(proxied)
             self.write_soon()
         else:
-            self._waiting.append(passed)
+            self._waiting.append(proxied)
 
-    def _attach(self, passed: ProxiedLink) -> None:
-        client = passed.link.session
+    def _attach(self, proxied: ProxiedLink) -> None:
+        client = proxied.link.session
         pair = self._sessions.get(client)
         try:
             if pair is None:
@@ -120,16 +120,16 @@ class UpstreamConnection(asyncio.Protocol):
                 if begins_with_coordinator(self._peer, client):
                     # So the owner knows that what transactions send on the session goes via its first entity.
                     attach_coordinator_of(pair.owner, "coordinator")
-            passed.attach(self, pair)
+            proxied.attach(self, pair)
         except EngineMisuse as error:
-            passed.lost(str(error))
+            proxied.lost(str(error))
 
     def coordinate(self) -> None:
         """The client has a coordinator here: so has it at the owner, before anything that may follow."""
         if self._is_ready and not self.is_gone and (self.coordinator is None or self.coordinator.is_gone):
             # Where there is no room for it, transactions on this owner's entities are refused.
             with suppress(EngineMisuse):
-                self.coordinator = RemoteCoordinator(self._engine, self._peer.passing.coordinated)
+                self.coordinator = RemoteCoordinator(self._engine, self._peer.router.coordinated)
             self.write_soon()
 
     def put_token(self, audience: str, token: str) -> None:
@@ -206,16 +206,16 @@ class UpstreamConnection(asyncio.Protocol):
             self.fail("it has closed the connection")
 
     def _on_transfers(self, event: Transfers) -> None:
-        passed = event.link.context
-        if isinstance(passed, ProxiedLink):
-            passed.owner_transfers(event)
+        proxied = event.link.context
+        if isinstance(proxied, ProxiedLink):
+            proxied.owner_transfers(event)
         elif event.link is self._replies:
             self._replies.grant(_REPLIES)
 
     def _on_detached(self, event: LinkDetached) -> None:
-        passed = event.link.context
-        if isinstance(passed, ProxiedLink) and passed.uplink is event.link:
-            passed.owner_detached(event.error, closed=event.closed)
+        proxied = event.link.context
+        if isinstance(proxied, ProxiedLink) and proxied.uplink is event.link:
+            proxied.owner_detached(event.error, closed=event.closed)
         elif self.coordinator is not None and self.coordinator.is_at(event.link):
             self.coordinator.lost()
 
@@ -253,7 +253,7 @@ class UpstreamConnection(asyncio.Protocol):
         if pair is not None:
             self._sessions.pop(pair.client, None)
             self._give_back(pair.sent_bytes)
-            self._lose([passed for passed in self._passed() if passed.session is pair], "it has ended the session")
+            self._lose([proxied for proxied in self._proxied() if proxied.session is pair], "it has ended the session")
 
     def _put_tokens(self) -> None:
         """Show every token that was not shown yet; the owner looks at them before it looks at what follows."""
@@ -274,8 +274,8 @@ class UpstreamConnection(asyncio.Protocol):
         if self._peer.transactions.has_coordinators:
             self.coordinate()
         waiting, self._waiting = self._waiting, []
-        for passed in waiting:
-            self._attach(passed)
+        for proxied in waiting:
+            self._attach(proxied)
 
     # -- bytes --------------------------------------------------------------------------------------------------
 
@@ -283,7 +283,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Write at the end of the turn what there is by then."""
         if not self._write_scheduled and not self.is_gone:
             self._write_scheduled = True
-            self._peer.door.loop.call_soon(self._write)
+            self._peer.server.loop.call_soon(self._write)
 
     def _write(self) -> None:
         self._write_scheduled = False
@@ -317,25 +317,25 @@ class UpstreamConnection(asyncio.Protocol):
 
     # -- ends ---------------------------------------------------------------------------------------------------
 
-    def _passed(self) -> list[ProxiedLink]:
+    def _proxied(self) -> list[ProxiedLink]:
         return [
             part
             for _, endpoint in self._peer.endpoints()
             if isinstance(endpoint, ProxiedLink)
             for part in endpoint.parts()
             if part.is_of(self)
-        ] + [part for part in self._peer.passing.node_links() if part.is_of(self)]
+        ] + [part for part in self._peer.router.node_links() if part.is_of(self)]
 
     def _lose(self, lost: list[ProxiedLink], text: str) -> None:
-        for passed in lost:
-            passed.lost(text)
+        for proxied in lost:
+            proxied.lost(text)
         self._peer.write_soon()
 
     def fail(self, text: str) -> None:
         """The connection has ended: so have all links that were passed over it."""
         if self.is_gone:
             return
-        lost = self._passed() + self._waiting
+        lost = self._proxied() + self._waiting
         self.is_gone = True
         self._waiting = []
         self._give_back(sum(pair.sent_bytes for pair in self._sessions.values()))

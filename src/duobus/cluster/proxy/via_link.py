@@ -55,10 +55,8 @@ class RemoteViaLink(ProxiedLink):
 
     __slots__ = ("_again", "_is_used")
 
-    def __init__(
-        self, peer: Peer, link: Link, path: str, whereabouts: OwnerDirectory, again: Callable[[], None]
-    ) -> None:
-        super().__init__(peer, link, (path,), whereabouts)
+    def __init__(self, peer: Peer, link: Link, path: str, owners: OwnerDirectory, again: Callable[[], None]) -> None:
+        super().__init__(peer, link, (path,), owners)
         self._again = again
         self._is_used = False
 

@@ -17,7 +17,7 @@ from duobus.broker.entities.bulk_creation import differences
 from duobus.broker.entities.destination import check_targets
 from duobus.broker.entities.queue import Queue
 from duobus.broker.fragment_handle import FragmentHandle
-from duobus.cluster.shards import SHARDED, SPREAD_NAME_MAX, assign_shards, shard_path, sharded_queue_of
+from duobus.cluster.shards import SHARDED, SHARDED_NAME_MAX, assign_shards, shard_path, sharded_queue_of
 from duobus.errors import (
     EntityAlreadyExists,
     NotImplementedYet,
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 
 class ShardedQueue(Queue):
-    """A queue that is spread, as every server knows it: its name and properties. What is in it, its shares know."""
+    """A sharded queue, as every server knows it: its name and properties. What is in it, its shares know."""
 
     __slots__ = ("slots",)
 
-    is_spread = True
+    is_sharded = True
 
     def __init__(self, entity_id: int, namespace: str, description: QueueDescription, slots: int) -> None:
         """``slots``: how many fragments its shares have together."""
@@ -85,7 +85,7 @@ class ShardedQueue(Queue):
 
 
 class ShardedQueues:
-    """The queues that are spread, and their shares in the stores of this server.
+    """The sharded queues, and their shares in the stores of this server.
 
     Attributes:
         is_wanted: Partitioned queues that are created from now on are spread.
@@ -103,7 +103,7 @@ class ShardedQueues:
             self.is_wanted
             and about.enable_partitioning
             and len(self._unit.directory.contents.stores) > 1
-            and len(about.name) <= SPREAD_NAME_MAX
+            and len(about.name) <= SHARDED_NAME_MAX
             and not (
                 about.requires_session
                 or about.requires_duplicate_detection
@@ -206,20 +206,20 @@ class ShardedQueues:
 
     def _know(self, directory: Directory) -> None:
         """Have the queues of the catalog under their names here, with their properties."""
-        for (namespace, key), spread in directory.spreads.items():
+        for (namespace, key), sharded_queue in directory.sharded.items():
             home = self._unit.namespace(namespace)
-            about = from_json(spread.row.description, QueueDescription)
+            about = from_json(sharded_queue.row.description, QueueDescription)
             kept = home.queues.get(key)
             if kept is None:
-                home.queues[key] = ShardedQueue(spread.row.entity_id, home.name, about, spread.slots)
+                home.queues[key] = ShardedQueue(sharded_queue.row.entity_id, home.name, about, sharded_queue.slots)
             elif isinstance(kept, ShardedQueue):
                 # The catalog may have been read while another server was still recording its shares.
-                kept.slots = spread.slots
+                kept.slots = sharded_queue.slots
                 if differences(kept.description, about):
                     kept.change(about)
         for home in self._unit.namespaces.values():
             for key, queue in list(home.queues.items()):
-                if isinstance(queue, ShardedQueue) and (home.name.lower(), key) not in directory.spreads:
+                if isinstance(queue, ShardedQueue) and (home.name.lower(), key) not in directory.sharded:
                     self._gone(home, key)
 
     def _gone(self, home: Namespace, key: str) -> None:

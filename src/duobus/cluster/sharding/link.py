@@ -1,4 +1,4 @@
-"""A client's link on a queue that is spread: one passed link for each share, and what is common to both directions.
+"""A client's link on a sharded queue: one passed link for each share, and what is common to both directions.
 
 The server that the client is connected to is the queue's front: it makes a *branch* to the owner of each share, itself
 among them, over the connections that it has in the client's name (decisions 0024, 0029). A share without an owner is
@@ -33,7 +33,7 @@ TRANSFER_DESTINATION: Final = "com.microsoft:transfer-destination-address"
 #: How long an attach waits for the owner of any share: they find each other within a lease and some beats.
 ATTACH_MS: Final = 5_000
 #: Why a branch may end without that the client's link must: its share has another owner, or is just being made.
-PASSING: Final = frozenset(
+ROUTING: Final = frozenset(
     (
         DetachForced.condition,
         "amqp:connection:forced",
@@ -67,26 +67,26 @@ class ShardLink(ProxiedLink):
     Attributes:
         whole: The client's link, of which it is a part.
         index: Of the share.
-        door: Where its owner is.
+        address: Where its owner is.
         is_open: The owner has accepted it.
         is_busy: Its owner has refused something for now; it gets nothing by turns before the next tick.
         unanswered: What was sent on it and not answered.
         was_used: Something has come on it that the client may still hold.
-        lent: Credit that its owner has, and has neither used nor given back.
+        granted: Credit that its owner has, and has neither used nor given back.
     """
 
-    __slots__ = ("door", "index", "is_busy", "is_open", "lent", "unanswered", "was_used", "whole")
+    __slots__ = ("address", "granted", "index", "is_busy", "is_open", "unanswered", "was_used", "whole")
 
-    def __init__(self, whole: ShardedLink, index: int, door: str) -> None:
-        super().__init__(whole.peer, whole.link, whole.segments, whole.whereabouts)
+    def __init__(self, whole: ShardedLink, index: int, address: str) -> None:
+        super().__init__(whole.peer, whole.link, whole.segments, whole.owners)
         self.whole = whole
         self.index = index
-        self.door = door
+        self.address = address
         self.is_busy = False
         self.is_open = False
         self.unanswered = 0
         self.was_used = False
-        self.lent = 0
+        self.granted = 0
 
     def settled(self, state: Any) -> None:
         """See passing_links.Answered."""
@@ -127,7 +127,7 @@ class ShardLink(ProxiedLink):
         if remote is None or (remote.source if self.link.is_sender else remote.target) is None:
             return
         self.is_open = self._is_accepted = True
-        self._whereabouts.passed_links += 1
+        self._owners.proxied_links += 1
         self.whole.opened(self, remote.max_message_size)
 
     def owner_detached(self, error: AmqpError | None, *, closed: bool) -> None:
@@ -145,7 +145,7 @@ class ShardLink(ProxiedLink):
     def owner_flow(self) -> None:
         """See PassedLink: credit is a matter of all branches together."""
         if self.uplink is not None and self.is_open:
-            self.whole.branch_flow(self)
+            self.whole.shard_flow(self)
             if self.uplink is not None and self.uplink.echo:
                 self.uplink.flow()
                 self._write()
@@ -171,8 +171,8 @@ class ShardedLink(ProxiedLink):
     """The client's end; see SpreadSender and SpreadReceiver.
 
     Attributes:
-        peer, whereabouts: As in PassedLink.
-        spread: The queue.
+        peer, owners: As in PassedLink.
+        sharded_queue: The queue.
         branches: By share; those without an owner are missing.
         is_over: The client's link has ended.
     """
@@ -184,9 +184,9 @@ class ShardedLink(ProxiedLink):
         "_since_ms",
         "branches",
         "is_over",
+        "owners",
         "peer",
-        "spread",
-        "whereabouts",
+        "sharded_queue",
     )
 
     def __init__(
@@ -194,14 +194,14 @@ class ShardedLink(ProxiedLink):
         peer: Peer,
         link: Link,
         address: Address,
-        spread: ShardedQueueMap,
-        whereabouts: OwnerDirectory,
+        sharded_queue: ShardedQueueMap,
+        owners: OwnerDirectory,
         connect: Callable[[str], UpstreamConnection],
     ) -> None:
-        super().__init__(peer, link, address.segments(), whereabouts)
+        super().__init__(peer, link, address.segments(), owners)
         self.peer = peer
-        self.whereabouts = whereabouts
-        self.spread = spread
+        self.owners = owners
+        self.sharded_queue = sharded_queue
         self.branches: dict[int, ShardLink] = {}
         self.is_over = False
         self._address = address
@@ -213,7 +213,7 @@ class ShardedLink(ProxiedLink):
 
     def address_of(self, index: int) -> str:
         """The address of a share, or of the same sub-queue of it."""
-        own = Address(self.spread.shares[index].path, None, self._address.sub_queue)
+        own = Address(self.sharded_queue.shares[index].path, None, self._address.sub_queue)
         return "/".join((own.path, *own.segments()[own.path.count("/") + 1 :]))
 
     def next_name(self) -> str:
@@ -227,41 +227,41 @@ class ShardedLink(ProxiedLink):
 
     def start(self) -> None:
         """Look for the owners."""
-        for index in range(len(self.spread.shares)):
+        for index in range(len(self.sharded_queue.shares)):
             self._look_for(index)
 
     def _look_for(self, index: int) -> None:
-        door = self.whereabouts.door_of(self.spread.store_of(index))
-        branch = self.branches.get(index)
-        if branch is not None and branch.door != door:
+        address = self.owners.address_of(self.sharded_queue.store_of(index))
+        shard_link = self.branches.get(index)
+        if shard_link is not None and shard_link.address != address:
             # It may be silent for long: a machine that stands still, or is gone.
-            branch.close()
-            self.ended(branch, None)
-            branch = None
-        if branch is None and ":" in door and not self.is_over:
-            branch = self.branches[index] = self.branch_of(index, door)
-            self._connect(door).attach(branch)
+            shard_link.close()
+            self.ended(shard_link, None)
+            shard_link = None
+        if shard_link is None and ":" in address and not self.is_over:
+            shard_link = self.branches[index] = self.shard_link_of(index, address)
+            self._connect(address).attach(shard_link)
 
-    def branch_of(self, index: int, door: str) -> ShardLink:
+    def shard_link_of(self, index: int, address: str) -> ShardLink:
         """A branch to the owner of a share."""
-        return ShardLink(self, index, door)
+        return ShardLink(self, index, address)
 
     def tick(self, monotonic_ms: int) -> None:
         """Follow the shares to their owners; called about twice a second."""
         if self.is_over:
             return
         self._since_ms = monotonic_ms if self._since_ms < 0 else self._since_ms
-        spread = self.whereabouts.spread_of(self.peer.namespace or "", self._address.key)
-        if spread is None or spread.row.entity_id != self.spread.row.entity_id:
+        sharded_queue = self.owners.sharded_queue_of(self.peer.namespace or "", self._address.key)
+        if sharded_queue is None or sharded_queue.row.entity_id != self.sharded_queue.row.entity_id:
             self._end_with(not_found(f"sb://{self.peer.namespace}/{self._address.path}"))
             return
-        for index in range(len(self.spread.shares)):
+        for index in range(len(self.sharded_queue.shares)):
             if not self.is_over:
                 self._look_for(index)
         if not self.is_over and not self._is_accepted and monotonic_ms - self._since_ms >= ATTACH_MS:
             self._end_with(DetachForced(f"No part of '{self._address.path}' has a server now. Attach again."))
 
-    def opened(self, branch: ShardLink, size_max: int | None) -> None:
+    def opened(self, shard_link: ShardLink, size_max: int | None) -> None:
         """An owner has accepted a branch."""
         if not self._is_accepted:
             remote = self.link.remote
@@ -279,22 +279,22 @@ class ShardedLink(ProxiedLink):
                 self._close()
                 return
             self.link.remote = summarize_attach(remote)
-        self.branch_flow(branch)
+        self.shard_flow(shard_link)
         self.peer.write_soon()
 
-    def ended(self, branch: ShardLink, error: AmqpError | None) -> None:
+    def ended(self, shard_link: ShardLink, error: AmqpError | None) -> None:
         """A branch is no more."""
-        if self.branches.get(branch.index) is not branch:
+        if self.branches.get(shard_link.index) is not shard_link:
             return
-        del self.branches[branch.index]
+        del self.branches[shard_link.index]
         if self.is_over:
             return
-        if error is not None and str(error.condition) not in PASSING:
+        if error is not None and str(error.condition) not in ROUTING:
             self._end(str(error.condition), error.description, error.info)
-        elif branch.unanswered or branch.was_used or self.is_waiting_on(branch.index):
+        elif shard_link.unanswered or shard_link.was_used or self.is_waiting_on(shard_link.index):
             self._end_with(DetachForced(f"A part of '{self._address.path}' moves to another server. Attach again."))
         else:
-            self.branch_gone()
+            self.shard_gone()
             self.peer.write_soon()
 
     def _end_with(self, error: ServiceBusError) -> None:
@@ -320,25 +320,29 @@ class ShardedLink(ProxiedLink):
         self.is_over = True
         branches = list(self.branches.values())
         self.branches.clear()
-        for branch in branches:
-            branch.close()
+        for shard_link in branches:
+            shard_link.close()
 
     @property
     def open_branches(self) -> list[ShardLink]:
         """Those whose owner has accepted them, in order."""
-        found = (self.branches.get(index) for index in range(len(self.spread.shares)))
-        return [branch for branch in found if branch is not None and branch.is_open and branch.uplink is not None]
+        found = (self.branches.get(index) for index in range(len(self.sharded_queue.shares)))
+        return [
+            shard_link
+            for shard_link in found
+            if shard_link is not None and shard_link.is_open and shard_link.uplink is not None
+        ]
 
     # -- to be said by the direction ----------------------------------------------------------------------------
 
-    def branch_flow(self, branch: ShardLink) -> None:
+    def shard_flow(self, shard_link: ShardLink) -> None:
         """The owner of a branch has changed its credit, or told what there is."""
         raise NotImplementedError
 
-    def branch_gone(self) -> None:
+    def shard_gone(self) -> None:
         """A branch has ended on which nothing was under way."""
 
-    def given(self, branch: ShardLink, event: Transfers) -> None:
+    def given(self, shard_link: ShardLink, event: Transfers) -> None:
         """A share has given messages."""
 
     def is_waiting_on(self, index: int) -> bool:

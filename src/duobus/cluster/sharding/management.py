@@ -1,7 +1,7 @@
-"""``$management`` of a queue that is spread: each request goes to the owners of the shares that it is about.
+"""``$management`` of a sharded queue: each request goes to the owners of the shares that it is about.
 
 Lock tokens and sequence numbers name a fragment, and so a share; messages to be scheduled have a key or may go
-anywhere; a peek goes through the shares in the order of their numbers. What concerns one share is passed on and
+anywhere; a peek goes through the shares in the order of their numbers. What concerns one share is proxied and
 answered byte for byte, its ids apart; what concerns several is parted, and the answers are put together.
 """
 
@@ -55,17 +55,17 @@ class ShardedManagementNode(RequestNode):
         self,
         peer: Peer,
         address: Address,
-        spread: ShardedQueueMap,
-        whereabouts: OwnerDirectory,
+        sharded_queue: ShardedQueueMap,
+        owners: OwnerDirectory,
         connect: Callable[[str], UpstreamConnection],
     ) -> None:
         self._address = address
         super().__init__(peer, "/".join((*address.segments(), "$management")))
-        self._spread = spread
-        self._whereabouts = whereabouts
+        self._sharded_queue = sharded_queue
+        self._owners = owners
         self._connect = connect
         self._nodes: dict[int, ShardManagement] = {}
-        self._prefix = peer.door.entropy.token(8).hex()
+        self._prefix = peer.server.entropy.token(8).hex()
         self._attempts = 0
         self._turn = 0
 
@@ -131,10 +131,10 @@ class ShardedManagementNode(RequestNode):
 
     async def _do(self, request: Request, link: Link) -> bytes:
         name = request.text("operation") or ""
-        spread = self._whereabouts.spread_of(self.peer.namespace or "", self._address.key)
-        if spread is None:
+        sharded_queue = self._owners.sharded_queue_of(self.peer.namespace or "", self._address.key)
+        if sharded_queue is None:
             raise not_found(f"sb://{self.peer.namespace}/{self._address.path}")
-        self._spread = spread
+        self._sharded_queue = sharded_queue
         body = request.body
         if not isinstance(body, dict):
             raise ArgumentInvalid("The body of the request must be a map.")
@@ -157,32 +157,34 @@ class ShardedManagementNode(RequestNode):
         Raises:
             StoreUnavailable: It moves.
         """
-        door = self._whereabouts.door_of(self._spread.store_of(index))
+        server_address = self._owners.address_of(self._sharded_queue.store_of(index))
         node = self._nodes.get(index)
-        if node is not None and (node.is_gone or node.door != door or node.is_broken):
+        if node is not None and (node.is_gone or node.server != server_address or node.is_broken):
             node.lost("")
             node = None
         if node is None:
-            if ":" not in door:
+            if ":" not in server_address:
                 raise StoreUnavailable(
                     f"A part of '{self._address.path}' has no server now. Try again in a few seconds."
                 )
             self._attempts += 1
-            own = self._spread.shares[index].path
+            own = self._sharded_queue.shares[index].path
             suffix = self._address.segments()[self._address.path.count("/") + 1 :]
             address = "/".join((own, *suffix, "$management"))
-            node = self._nodes[index] = ShardManagement(self.peer, address, door, f"{self._prefix}-{self._attempts}")
-            node.ends = [ShardManagementLink(node, link, self._whereabouts) for _ in range(2)]
+            node = self._nodes[index] = ShardManagement(
+                self.peer, address, server_address, f"{self._prefix}-{self._attempts}"
+            )
+            node.ends = [ShardManagementLink(node, link, self._owners) for _ in range(2)]
             for end in node.ends:
-                self._connect(door).attach(end)
+                self._connect(server_address).attach(end)
         return node
 
     def _next(self) -> int:
         """The next share in turn that has a server."""
-        number = len(self._spread.shares)
+        number = len(self._sharded_queue.shares)
         for step in range(1, number + 1):
             index = (self._turn + step) % number
-            if ":" in self._whereabouts.door_of(self._spread.store_of(index)):
+            if ":" in self._owners.address_of(self._sharded_queue.store_of(index)):
                 self._turn = index
                 return index
         return self._turn
@@ -194,7 +196,7 @@ class ShardedManagementNode(RequestNode):
         found: dict[int, list[int]] = {}
         items = tokens_of(body)
         for position, token in enumerate(items):
-            index = self._spread.of_number(int.from_bytes(token[:2], "big"))
+            index = self._sharded_queue.of_number(int.from_bytes(token[:2], "big"))
             if index is None:
                 raise MessageLockLost("The lock token is not one of this entity. Receive the message again.")
             found.setdefault(index, []).append(position)
@@ -216,7 +218,7 @@ class ShardedManagementNode(RequestNode):
         return _ok({"expirations": Array(Timestamp, until)} if until else None)
 
     async def _of_sessions(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
-        """A queue that is spread has no sessions; any owner says so."""
+        """A sharded queue has no sessions; any owner says so."""
         return await self._of_one(self._next(), request, link, body)
 
     async def _by_number(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
@@ -224,7 +226,7 @@ class ShardedManagementNode(RequestNode):
         numbers = numbers_of(body)
         found: dict[int, list[int]] = {}
         for number in numbers:
-            index = self._spread.of_number(number >> COUNT_BITS)
+            index = self._sharded_queue.of_number(number >> COUNT_BITS)
             if index is None:
                 raise MessageNotFound(f"No message has the sequence number {number}.")
             found.setdefault(index, []).append(number)
@@ -245,7 +247,7 @@ class ShardedManagementNode(RequestNode):
         for entry in entries if isinstance(entries, list) else ():
             message = entry.get("message") if isinstance(entry, dict) else None
             key = take_apart(message).key if isinstance(message, bytes) else None
-            wanted.add(-1 if key is None else self._spread.of_key(key))
+            wanted.add(-1 if key is None else self._sharded_queue.of_key(key))
         if len(wanted) > 1:
             raise ArgumentInvalid(
                 "The messages of this request have partition keys that belong to different fragments of a partitioned "
@@ -287,7 +289,7 @@ class ShardedManagementNode(RequestNode):
     def _to_look_at(self, first: int) -> list[int]:
         """The shares that may have something from a sequence number on."""
         least = first >> COUNT_BITS
-        return [i for i, share in enumerate(self._spread.shares) if share.slots[-1].fragment_no >= least]
+        return [i for i, share in enumerate(self._sharded_queue.shares) if share.slots[-1].fragment_no >= least]
 
     async def _each(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
         """Delete messages: from one share after the other, so many in all."""
@@ -295,7 +297,7 @@ class ShardedManagementNode(RequestNode):
         limit = integer_of(body, "message-count", 1)
         totals = {"message-count": 0, "locked-count": 0}
         is_complete = True
-        for index in range(len(self._spread.shares)):
+        for index in range(len(self._sharded_queue.shares)):
             asked = body if is_purge else {**body, "message-count": Int(limit - totals["message-count"])}
             properties, rest = await self._ask(index, request, link, asked)
             if properties.get("statusCode") not in (200, 204):

@@ -1,7 +1,7 @@
-"""SpreadReceiver: a client receives from a queue that is spread. Its credit is lent to whichever share has messages.
+"""SpreadReceiver: a client receives from a sharded queue. Its credit is granted to whichever share has messages.
 
 The owner of a share tells what is available in it (``branch_link.py``) and gets credit for no more than that, to be
-used or given back at once. What is lent together never passes what the client has given, and what one share does not
+used or given back at once. What is granted together never passes what the client has given, and what one share does not
 use another gets (I29).
 """
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 from duobus.amqp import Transfers
 from duobus.cluster.sharding.link import ShardedLink, ShardLink
 
-#: Credit lent to one share at a time.
+#: Credit granted to one share at a time.
 QUANTUM: Final = 500
 
 
@@ -31,10 +31,10 @@ class ShardedReceiver(ShardedLink):
 
     def flow(self) -> None:
         """The client has changed its credit, or wants to drain."""
-        for branch in self.open_branches:
-            branch.pump()
-            if branch.held and not self._removes:
-                branch.give_back()
+        for shard_link in self.open_branches:
+            shard_link.pump()
+            if shard_link.held and not self._removes:
+                shard_link.give_back()
         self.match()
         if self.link.echo and not self.link.drain:
             self.link.flow()
@@ -49,70 +49,74 @@ class ShardedReceiver(ShardedLink):
         if not self._is_accepted or self.is_over:
             return
         branches = self.open_branches
-        lent = sum(branch.lent + branch.held for branch in branches)
-        free = self.link.credit - lent
-        ready = [branch for branch in branches if not branch.lent and branch.uplink is not None and branch.uplink.told]
-        ready.sort(key=lambda branch: (branch.index <= self._turn, branch.index))
-        for position, branch in enumerate(ready):
-            uplink = branch.uplink
+        granted = sum(shard_link.granted + shard_link.held for shard_link in branches)
+        free = self.link.credit - granted
+        ready = [
+            shard_link
+            for shard_link in branches
+            if not shard_link.granted and shard_link.uplink is not None and shard_link.uplink.told
+        ]
+        ready.sort(key=lambda shard_link: (shard_link.index <= self._turn, shard_link.index))
+        for position, shard_link in enumerate(ready):
+            uplink = shard_link.uplink
             if free <= 0 or uplink is None:
                 break
             number = min(-(-free // (len(ready) - position)), uplink.told, QUANTUM)
             free -= number
-            lent += number
-            self._lend(branch, number)
-        if self.link.drain and not lent:
+            granted += number
+            self._grant(shard_link, number)
+        if self.link.drain and not granted:
             self.link.drained()
             self.peer.write_soon()
 
-    def _lend(self, branch: ShardLink, number: int) -> None:
-        assert branch.uplink is not None
-        self._turn = branch.index
-        branch.lent = number
-        self._doubtful[branch.index] = number
-        branch.uplink.told = 0
-        branch.uplink.grant(number, drain=True)
-        branch.write()
+    def _grant(self, shard_link: ShardLink, number: int) -> None:
+        assert shard_link.uplink is not None
+        self._turn = shard_link.index
+        shard_link.granted = number
+        self._doubtful[shard_link.index] = number
+        shard_link.uplink.told = 0
+        shard_link.uplink.grant(number, drain=True)
+        shard_link.write()
 
-    def branch_flow(self, branch: ShardLink) -> None:
+    def shard_flow(self, shard_link: ShardLink) -> None:
         """See SpreadLink: a share has something, or has answered."""
-        uplink = branch.uplink
-        if uplink is not None and branch.lent and not uplink.drain:
-            branch.lent = 0
-            if self._doubtful.pop(branch.index, 0) and uplink.told:
+        uplink = shard_link.uplink
+        if uplink is not None and shard_link.granted and not uplink.drain:
+            shard_link.granted = 0
+            if self._doubtful.pop(shard_link.index, 0) and uplink.told:
                 # It gave nothing though it had something, so something holds it up.
-                self._doubtful[branch.index] = -uplink.told
+                self._doubtful[shard_link.index] = -uplink.told
                 uplink.told = 0
         self.match()
 
-    def branch_gone(self) -> None:
+    def shard_gone(self) -> None:
         """See SpreadLink: what it had is free again."""
         self.match()
 
     def tick(self, monotonic_ms: int) -> None:
         """See SpreadLink."""
         for index, number in list(self._doubtful.items()):
-            branch = self.branches.get(index)
+            shard_link = self.branches.get(index)
             if number < 0:
                 del self._doubtful[index]
-                if branch is not None and branch.uplink is not None and not branch.lent:
-                    branch.uplink.told = max(branch.uplink.told, -number)
+                if shard_link is not None and shard_link.uplink is not None and not shard_link.granted:
+                    shard_link.uplink.told = max(shard_link.uplink.told, -number)
         super().tick(monotonic_ms)
         self.match()
 
     # -- deliveries ---------------------------------------------------------------------------------------------
 
-    def given(self, branch: ShardLink, event: Transfers) -> None:
+    def given(self, shard_link: ShardLink, event: Transfers) -> None:
         """A share has given messages, and they are on their way to the client."""
         number = len(event.payloads)
-        branch.lent = max(0, branch.lent - number)
-        branch.was_used = branch.was_used or not event.settled
-        self._doubtful.pop(branch.index, None)
+        shard_link.granted = max(0, shard_link.granted - number)
+        shard_link.was_used = shard_link.was_used or not event.settled
+        self._doubtful.pop(shard_link.index, None)
 
     def pump(self) -> None:
         """See PassedLink."""
-        for branch in self.open_branches:
-            branch.pump()
+        for shard_link in self.open_branches:
+            shard_link.pump()
 
     def stop(self) -> None:
         """Nothing is taken from a client that receives."""

@@ -1,4 +1,4 @@
-"""SpreadSender: a client sends to a queue that is spread. Messages with a key go to its share, others by turns."""
+"""SpreadSender: a client sends to a sharded queue. Messages with a key go to its share, others by turns."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ class ShardedSender(ShardedLink):
             payloads.append(payload)
         for share, (ids, payloads) in groups.items():
             self._give(share, _PendingSend(ids, payloads, settled=event.settled, is_batch=is_batch))
-        self.whereabouts.passed_messages += len(event.payloads)
+        self.owners.proxied_messages += len(event.payloads)
         self.top_up()
 
     def _refuse_in_state(self, event: Transfers) -> None:
-        """A transaction is done by one store, and a queue that is spread has several."""
+        """A transaction is done by one store, and a sharded queue has several."""
         error = NotAllowed(
             f"'{self.path}' is spread over several servers, and can be no part of a transaction. Send without one, or "
             "to a queue that is not spread."
@@ -87,7 +87,7 @@ class ShardedSender(ShardedLink):
         except ServiceBusError:
             # Whichever owner gets it says what is wrong with it.
             return _ANY
-        return _ANY if key is None else self.spread.of_key(key)
+        return _ANY if key is None else self.sharded_queue.of_key(key)
 
     def _place_of_batch(self, payload: bytes) -> int:
         """The one share of all of a batch; it is stored as a whole (I40)."""
@@ -95,7 +95,7 @@ class ShardedSender(ShardedLink):
             parts = runs_of(payload, take_apart)
         except ServiceBusError:
             return _ANY
-        wanted = {_ANY if part.key is None else self.spread.of_key(part.key) for part in parts}
+        wanted = {_ANY if part.key is None else self.sharded_queue.of_key(part.key) for part in parts}
         if len(wanted) > 1:
             raise ArgumentInvalid(
                 "The messages of this batch have partition keys that belong to different fragments of a partitioned "
@@ -105,48 +105,48 @@ class ShardedSender(ShardedLink):
 
     def _give(self, share: int, what: _PendingSend) -> None:
         # One whose owner was just found waits for its answer.
-        branch = self._next(len(what.ids)) if share == _ANY else self.branches.get(share)
-        if branch is None:
+        shard_link = self._next(len(what.ids)) if share == _ANY else self.branches.get(share)
+        if shard_link is None:
             error = StoreUnavailable(
                 f"No part of '{self.path}' has a server now. Try again in a few seconds."
                 if share == _ANY
                 else f"The part of '{self.path}' where messages with this key belong has no server now. Try again in a "
                 "few seconds, or send without a key.",
-                None if share == _ANY else self.spread.slots_of(share),
+                None if share == _ANY else self.sharded_queue.slots_of(share),
             )
             self._reject(what.ids, what.settled, error)
             return
         self._number += len(what.ids)
         self.peer.carry(sum(map(len, what.payloads)))
-        self._waiting.setdefault(branch.index, deque()).append(what)
-        self._flush(branch)
+        self._waiting.setdefault(shard_link.index, deque()).append(what)
+        self._flush(shard_link)
 
     def _next(self, number: int) -> ShardLink | None:
         """The next share in turn that is well and has credit for so much; else the one with the most (PE4, PE17)."""
-        branches = [branch for branch in self.open_branches if not branch.is_busy] or self.open_branches
+        branches = [shard_link for shard_link in self.open_branches if not shard_link.is_busy] or self.open_branches
         if not branches:
             return None
-        later = [branch for branch in branches if branch.index > self._turn]
+        later = [shard_link for shard_link in branches if shard_link.index > self._turn]
         order = later + branches[: len(branches) - len(later)]
-        for branch in order:
-            assert branch.uplink is not None
-            if branch.uplink.credit >= number and not self._waiting.get(branch.index):
-                self._turn = branch.index
-                return branch
-        best = max(order, key=lambda branch: 0 if branch.uplink is None else branch.uplink.credit)
+        for shard_link in order:
+            assert shard_link.uplink is not None
+            if shard_link.uplink.credit >= number and not self._waiting.get(shard_link.index):
+                self._turn = shard_link.index
+                return shard_link
+        best = max(order, key=lambda shard_link: 0 if shard_link.uplink is None else shard_link.uplink.credit)
         self._turn = best.index
         return best
 
     def tick(self, monotonic_ms: int) -> None:
         """See SpreadLink; who was busy is tried again."""
-        for branch in self.branches.values():
-            branch.is_busy = False
+        for shard_link in self.branches.values():
+            shard_link.is_busy = False
         super().tick(monotonic_ms)
 
-    def _flush(self, branch: ShardLink) -> None:
+    def _flush(self, shard_link: ShardLink) -> None:
         """Pass on what waits for a share, as far as its owner's credit goes."""
-        uplink, session = branch.uplink, branch.session
-        waiting = self._waiting.get(branch.index)
+        uplink, session = shard_link.uplink, shard_link.session
+        waiting = self._waiting.get(shard_link.index)
         if not waiting or uplink is None or session is None:
             return
         while waiting and uplink.credit > 0:
@@ -162,15 +162,15 @@ class ShardedSender(ShardedLink):
             if what.settled:
                 self.peer.carry(-sum(map(len, payloads)))
             else:
-                branch.unanswered += number
+                shard_link.unanswered += number
                 for index, (delivery_id, payload) in enumerate(zip(ids, payloads, strict=True)):
-                    session.sent[(first + index) & _MASK] = (delivery_id, len(payload), branch)
+                    session.sent[(first + index) & _MASK] = (delivery_id, len(payload), shard_link)
             self._number -= number
             if number == len(what.ids):
                 waiting.popleft()
             else:
                 del what.ids[:number], what.payloads[:number]
-        branch.write()
+        shard_link.write()
 
     def _reject(self, ids: list[int], settled: bool, error: ServiceBusError) -> None:
         if not settled:
@@ -185,7 +185,7 @@ class ShardedSender(ShardedLink):
 
     def top_up(self) -> None:
         """Give the client credit when it has used half of what there is."""
-        credits = [branch.uplink.credit for branch in self.open_branches if branch.uplink is not None]
+        credits = [shard_link.uplink.credit for shard_link in self.open_branches if shard_link.uplink is not None]
         promise = max(0, min(CREDIT, max(credits, default=0)) - self._number)
         if self._is_accepted and not self._is_stopping and self.link.credit <= promise // 2 and promise:
             self.link.grant(promise)
@@ -195,9 +195,9 @@ class ShardedSender(ShardedLink):
         """See PassedLink."""
         self.top_up()
 
-    def branch_flow(self, branch: ShardLink) -> None:
+    def shard_flow(self, shard_link: ShardLink) -> None:
         """See SpreadLink."""
-        self._flush(branch)
+        self._flush(shard_link)
         self.top_up()
 
     def is_waiting_on(self, index: int) -> bool:
@@ -207,7 +207,7 @@ class ShardedSender(ShardedLink):
     @property
     def owes(self) -> bool:
         """See PassedLink."""
-        return self._number > 0 or any(branch.unanswered for branch in self.branches.values())
+        return self._number > 0 or any(shard_link.unanswered for shard_link in self.branches.values())
 
     def _close(self) -> None:
         size = sum(len(one) for waiting in self._waiting.values() for what in waiting for one in what.payloads)

@@ -1,4 +1,4 @@
-"""ShareNode: the management node of one share of a queue that is spread, as its front sees it."""
+"""ShareNode: the management node of one share of a sharded queue, as its front sees it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class ShardManagementLink(ProxiedLink):
 
     __slots__ = ("node",)
 
-    def __init__(self, node: ShardManagement, link: Link, whereabouts: OwnerDirectory) -> None:
-        super().__init__(node.peer, link, (), whereabouts)
+    def __init__(self, node: ShardManagement, link: Link, owners: OwnerDirectory) -> None:
+        super().__init__(node.peer, link, (), owners)
         self.node = node
 
     def attach(self, upstream: UpstreamConnection, session: ProxiedSession) -> None:
@@ -85,9 +85,9 @@ class ShardManagementLink(ProxiedLink):
 class ShardManagement:
     """The management node of one share, at its owner."""
 
-    def __init__(self, peer: Peer, address: str, door: str, name: str) -> None:
+    def __init__(self, peer: Peer, address: str, server_address: str, name: str) -> None:
         self.peer = peer
-        self.door = door
+        self.server = server_address
         self.is_gone = False
         self.ends: list[ShardManagementLink] = []
         self._address = address

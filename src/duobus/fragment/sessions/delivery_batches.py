@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from duobus.fragment.fragment import Fragment
     from duobus.fragment.source import Source
 
-_SESSION_ID: Final = attrgetter("special.session_id")
+_SESSION_ID: Final = attrgetter("metadata.session_id")
 
 
 def place_new(fragment: Fragment, source: Source, slots: list[QueuedMessage]) -> None:
     """Make new messages available in their sessions; their counts are above all that are there, and ascend."""
     by_id = sessions_of(source).by_id
     find = by_id.get
-    woken = fragment.woken
+    notified = fragment.notified
     # Looked up one after the other, so that a session which one of them makes is there for the next.
     for slot, session in zip(slots, map(find, map(_SESSION_ID, slots)), strict=True):
         if session is None:
-            session_id: str = slot.special.session_id  # type: ignore[union-attr, assignment]  # SessionOnly
+            session_id: str = slot.metadata.session_id  # type: ignore[union-attr, assignment]  # SessionOnly
             session = by_id[session_id] = Session(session_id)
         # Above all others, so the heap stays one.
         session.counts.append(slot.count)
@@ -40,9 +40,9 @@ def place_new(fragment: Fragment, source: Source, slots: list[QueuedMessage]) ->
             # One that stands in the heap of free sessions stands there by an older message.
             if not session.listed or session.available == 1:
                 tell_of(fragment, source, session)
-        elif not lock.is_woken and not session.returning:
-            lock.is_woken = True
-            woken.append(lock)
+        elif not lock.is_notified and not session.returning:
+            lock.is_notified = True
+            notified.append(lock)
 
 
 def take_for_sessions(

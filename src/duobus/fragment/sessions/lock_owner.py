@@ -9,12 +9,12 @@ class LockOwner:
     """Who holds a session.
 
     Attributes:
-        outlet: Where its messages go together with those of other sessions; None: they are offered to it alone.
+        group: Where its messages go together with those of other sessions; None: they are offered to it alone.
     """
 
     __slots__ = ()
 
-    outlet: Any = None
+    group: Any = None
 
     def offer(self) -> None:
         """Messages of the session became available."""

@@ -47,14 +47,14 @@ class SessionLock:
         promised: Messages that receive-and-delete commands in waiting will take.
         owner: Who is told of messages and of the end.
         is_over: It was given back, ran out, or went with the fragment's memory.
-        is_woken: Its owner is about to be told of messages.
+        is_notified: Its owner is about to be told of messages.
     """
 
     __slots__ = (
         "held",
         "held_max",
+        "is_notified",
         "is_over",
-        "is_woken",
         "number",
         "owner",
         "promised",
@@ -73,7 +73,7 @@ class SessionLock:
         self.held_max = HELD_MIN
         self.promised = 0
         self.is_over = False
-        self.is_woken = False
+        self.is_notified = False
 
     @property
     def session_id(self) -> str:

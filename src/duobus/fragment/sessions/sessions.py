@@ -236,7 +236,7 @@ class Sessions:
 
 def id_of(slot: QueuedMessage) -> str:
     """The session of a message."""
-    return slot.special.session_id or "" if slot.special is not None else ""
+    return slot.metadata.session_id or "" if slot.metadata is not None else ""
 
 
 def _is_available(slot: QueuedMessage) -> bool:
@@ -272,9 +272,9 @@ def tell_of(fragment: Fragment, source: Source, session: Session) -> None:
     if lock is None:
         if sessions_of(source).list_free(source, session):
             fragment.fresh.add((source.source_no, MAIN))
-    elif not lock.is_woken and not session.returning:
-        lock.is_woken = True
-        fragment.woken.append(lock)
+    elif not lock.is_notified and not session.returning:
+        lock.is_notified = True
+        fragment.notified.append(lock)
 
 
 def claim(fragment: Fragment, command: SettleBatch) -> None:

@@ -39,9 +39,9 @@ def apply_state(source: Source, command: SetSessionState, now_ms: int, commit: C
     new: tuple[int, int, int] | None = None
     if command.state is not None:
         new = (source.next_count, len(command.state), now_ms)
-        special = MessageMetadata(session_id=session_id).encode()
+        metadata = MessageMetadata(session_id=session_id).encode()
         commit.puts.append(
-            Put(source.source_key, source.next_count, now_ms, [command.state], {0: (SESSION_STATE, 0, special)})
+            Put(source.source_key, source.next_count, now_ms, [command.state], {0: (SESSION_STATE, 0, metadata)})
         )
         source.next_count += 1
     if old is not None:
@@ -65,6 +65,6 @@ def release_state(source: Source, command: SetSessionState) -> None:
 def recover_state(source: Source, row: StoredMessage) -> None:
     """Take in a state read back from the store; only where it lies is kept."""
     sessions = sessions_of(source)
-    special = MessageMetadata.decode(row.special) if row.special is not None else MessageMetadata()
-    sessions.states[special.session_id or ""] = (row.count, len(row.payload), row.enqueued_ms)
+    metadata = MessageMetadata.decode(row.metadata) if row.metadata is not None else MessageMetadata()
+    sessions.states[metadata.session_id or ""] = (row.count, len(row.payload), row.enqueued_ms)
     sessions.state_bytes += len(row.payload)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from duobus.errors import NoMatchingSubscription, QuotaExceeded, ServiceBusError
 from duobus.fragment import duplicate_detection as duplicates
-from duobus.fragment import settlement as settling
+from duobus.fragment import settlement as settlement
 from duobus.fragment.commands import Copies, Housekeeping, Run
 from duobus.fragment.message import (
     ACTIVE,
@@ -99,17 +99,17 @@ class _SubscriptionCopies:
         source: Of the subscription.
         payloads, origins: Of its copies, as ``Put`` has them.
         size: Payload bytes of them.
-        rare: Index of a copy to its state, its special, and that encoded, for those that are not ordinary.
+        with_metadata: Index of a copy to its state, its metadata, and that encoded, for those that are not ordinary.
     """
 
-    __slots__ = ("origins", "payloads", "rare", "size", "source")
+    __slots__ = ("origins", "payloads", "size", "source", "with_metadata")
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.payloads: list[bytes] = []
         self.origins: list[int] = []
         self.size = 0
-        self.rare: dict[int, tuple[int, MessageMetadata, bytes]] = {}
+        self.with_metadata: dict[int, tuple[int, MessageMetadata, bytes]] = {}
 
 
 class _CopyBuilder:
@@ -126,19 +126,19 @@ class _CopyBuilder:
         trivial = self._rules.trivial
         self._trivial = None if trivial is None else Match(trivial)
 
-    def add(self, count: int, payload: bytes, special: MessageMetadata | None, match: Match | None = None) -> None:
+    def add(self, count: int, payload: bytes, metadata: MessageMetadata | None, match: Match | None = None) -> None:
         """Give every subscription that takes a message its copies; ``match``: what it gives, if that is known."""
-        if special is None and match is None:
+        if metadata is None and match is None:
             self.add_plain(count, (payload,), len(payload))
             return
         match = match or self._trivial
         if match is None:
             number = self._fragment.number << 48 | count
-            match = self._rules.match_payload(payload, special, self._now_ms, number)
-        self._add_rare(count, payload, special, match)
+            match = self._rules.match_payload(payload, metadata, self._now_ms, number)
+        self._add_with_metadata(count, payload, metadata, match)
 
     def add_plain(self, first: int, payloads: Sequence[bytes], size: int) -> None:
-        """Do the same for messages in a row that have nothing rare; ``size`` is the bytes of all of them."""
+        """Do the same for messages in a row that have no metadata; ``size`` is the bytes of all of them."""
         if self._trivial is not None:
             matches = [self._trivial] * len(payloads)
         else:
@@ -157,7 +157,7 @@ class _CopyBuilder:
                 end += 1
             if match.errors is not None or match.altered:
                 for index in range(start, end):
-                    self._add_rare(first + index, payloads[index], None, match)
+                    self._add_with_metadata(first + index, payloads[index], None, match)
             elif (
                 end > start + 1
                 or len(match.sources) != 1
@@ -198,7 +198,7 @@ class _CopyBuilder:
             part.origins += origins
             part.size += size
 
-    def _add_rare(self, count: int, payload: bytes, special: MessageMetadata | None, match: Match) -> None:
+    def _add_with_metadata(self, count: int, payload: bytes, metadata: MessageMetadata | None, match: Match) -> None:
         keeping = self._state.shared.keeping_errors
         failed = [number for number in match.errors or () if number in keeping]
         altered = [copy for copy in match.altered if not _is_made_ping(copy, payload)] if match.altered else ()
@@ -207,17 +207,17 @@ class _CopyBuilder:
             return
         self._state.pending += len(payload)
         origin = count if copies == 1 else -count
-        encoded = None if special is None else special.encode()
+        encoded = None if metadata is None else metadata.encode()
         for number in match.sources:
             # No two copies share what may change later.
             own = None if encoded is None else MessageMetadata.decode(encoded)
             self._put(number, payload, origin, own, encoded)
         for copy in altered:
-            changed = copy.overlay.special(special)
+            changed = copy.overlay.metadata(metadata)
             own = MessageMetadata() if changed is None else MessageMetadata.decode(changed.encode())
             own.changes = copy.overlay.encode()
             part = self._part(copy.source)
-            if part is not None and self._is_elsewhere(part, special, own):
+            if part is not None and self._is_elsewhere(part, metadata, own):
                 _dead_letter(part, payload, origin, own.encode(), SESSION_ELSEWHERE, _ELSEWHERE_TEXT)
                 continue
             self._put(copy.source, payload, origin, own, own.encode())
@@ -245,16 +245,16 @@ class _CopyBuilder:
         return part
 
     def _put(
-        self, number: int, payload: bytes, origin: int, special: MessageMetadata | None, encoded: bytes | None
+        self, number: int, payload: bytes, origin: int, metadata: MessageMetadata | None, encoded: bytes | None
     ) -> None:
         part = self._part(number)
         if part is None:
             return
-        if part.source.sessions is not None and (special is None or special.session_id is None):
+        if part.source.sessions is not None and (metadata is None or metadata.session_id is None):
             _dead_letter(part, payload, origin, encoded, SESSION_ID_IS_NULL, _SESSION_TEXT)
             return
-        if special is not None and encoded is not None:
-            part.rare[len(part.payloads)] = (ACTIVE, special, encoded)
+        if metadata is not None and encoded is not None:
+            part.with_metadata[len(part.payloads)] = (ACTIVE, metadata, encoded)
         part.payloads.append(payload)
         part.origins.append(origin)
         part.size += len(payload)
@@ -274,9 +274,9 @@ class _CopyBuilder:
             source.bytes += part.size
             self._fragment.dirty.add(source_no)
             commit.puts.append(put)
-            slots = _slots(put) if part.rare or source.sessions is not None else None
-            if part.rare and slots is not None:
-                put.specials = _attach_metadata(source, part, slots)
+            slots = _slots(put) if part.with_metadata or source.sessions is not None else None
+            if part.with_metadata and slots is not None:
+                put.all_metadata = _attach_metadata(source, part, slots)
             copies.append(Copies(source, put, part.size, slots))
         return copies
 
@@ -285,15 +285,15 @@ def _attach_metadata(
     source: Source, part: _SubscriptionCopies, slots: list[QueuedMessage]
 ) -> dict[int, tuple[int, int, bytes | None]]:
     """Make copies what they are that are not ordinary; returns what is written of them."""
-    specials: dict[int, tuple[int, int, bytes | None]] = {}
-    for index, (state, special, encoded) in part.rare.items():
+    all_metadata: dict[int, tuple[int, int, bytes | None]] = {}
+    for index, (state, metadata, encoded) in part.with_metadata.items():
         slot = slots[index]
-        slot.state, slot.special = state, special
-        specials[index] = (stored_state(state, special), 0, encoded)
+        slot.state, slot.metadata = state, metadata
+        all_metadata[index] = (stored_state(state, metadata), 0, encoded)
         if state != ACTIVE:
             source.counted(ACTIVE, -1)
             source.counted(state, 1)
-    return specials
+    return all_metadata
 
 
 def _slots(put: Put) -> list[QueuedMessage]:
@@ -307,10 +307,10 @@ def _dead_letter(
     part: _SubscriptionCopies, payload: bytes, origin: int, encoded: bytes | None, reason: str, text: str
 ) -> None:
     """Give a subscription a copy in its dead-letter queue."""
-    special = MessageMetadata() if encoded is None else MessageMetadata.decode(encoded)
-    special.reason = reason
-    special.description = text[: settling.DEAD_LETTER_TEXT_MAX]
-    part.rare[len(part.payloads)] = (_DEAD, special, special.encode())
+    metadata = MessageMetadata() if encoded is None else MessageMetadata.decode(encoded)
+    metadata.reason = reason
+    metadata.description = text[: settlement.DEAD_LETTER_TEXT_MAX]
+    part.with_metadata[len(part.payloads)] = (_DEAD, metadata, metadata.encode())
     part.payloads.append(payload)
     part.origins.append(origin)
     part.size += len(payload)
@@ -322,11 +322,11 @@ def _is_made_ping(copy: AlteredCopy, payload: bytes) -> bool:
     return overlay.properties.get(CONTENT_TYPE_FIELD) == CONTENT_TYPE and is_ping(overlay.apply_to(payload))
 
 
-def _match(shared: TopicRules, payload: bytes, special: MessageMetadata | None, now_ms: int, number: int) -> Match:
+def _match(shared: TopicRules, payload: bytes, metadata: MessageMetadata | None, now_ms: int, number: int) -> Match:
     trivial = shared.rules.trivial
     if trivial is not None:
         return Match(trivial)
-    return shared.rules.match_payload(payload, special, now_ms, number)
+    return shared.rules.match_payload(payload, metadata, now_ms, number)
 
 
 def check(fragment: Fragment, state: TopicState, run: Run, now_ms: int) -> ServiceBusError | None:
@@ -343,12 +343,12 @@ def check(fragment: Fragment, state: TopicState, run: Run, now_ms: int) -> Servi
     batch = run.batch
     tried: dict[int, Match] = run.matches or {}
     for index in range(batch.n) if run.indices is None else run.indices:
-        special = None if batch.extra is None else batch.extra.get(index)
-        if _is_scheduled(special, now_ms):
+        metadata = None if batch.extra is None else batch.extra.get(index)
+        if _is_scheduled(metadata, now_ms):
             continue
         match = tried.get(index)
         if match is None:
-            match = _match(state.shared, batch.payloads[index], special, now_ms, fragment.number << 48)
+            match = _match(state.shared, batch.payloads[index], metadata, now_ms, fragment.number << 48)
         if not match.sources and not match.altered:
             return NoMatchingSubscription(
                 "No subscription of the topic takes this message, and the topic refuses such messages "
@@ -372,8 +372,8 @@ def _try_out(fragment: Fragment, state: TopicState, run: Run, now_ms: int) -> Se
     matches: dict[int, Match] = {}
     number = fragment.number << 48 | fragment.sources[run.source_no].next_count
     for offset, index in enumerate(range(batch.n) if run.indices is None else run.indices):
-        special = None if batch.extra is None else batch.extra.get(index)
-        matches[index] = rules.match_payload(payloads[offset], special, now_ms, number + offset)
+        metadata = None if batch.extra is None else batch.extra.get(index)
+        matches[index] = rules.match_payload(payloads[offset], metadata, now_ms, number + offset)
         run.effort = meter.spent // EFFORT_OF_A_MESSAGE
         if meter.was_exceeded or meter.spent > EFFORT_MAX:
             return QuotaExceeded(EFFORT_TEXT)
@@ -387,8 +387,8 @@ def strain_of(state: TopicState, payload: bytes) -> int:
     return state.shared.rules.strain_of(payload) // EFFORT_OF_A_MESSAGE
 
 
-def _is_scheduled(special: MessageMetadata | None, now_ms: int) -> bool:
-    return special is not None and special.scheduled_ms is not None and special.scheduled_ms > now_ms
+def _is_scheduled(metadata: MessageMetadata | None, now_ms: int) -> bool:
+    return metadata is not None and metadata.scheduled_ms is not None and metadata.scheduled_ms > now_ms
 
 
 def publish(fragment: Fragment, state: TopicState, run: Run, now_ms: int, commit: CommitBatch) -> None:
@@ -412,22 +412,22 @@ def publish(fragment: Fragment, state: TopicState, run: Run, now_ms: int, commit
             state.pending += run.size if targets else 0
             run.copies = _copy_plain(fragment, targets, count, payloads, run.size, now_ms, commit)
             return
-    spread = _CopyBuilder(fragment, state, now_ms)
+    builder = _CopyBuilder(fragment, state, now_ms)
     meter = state.shared.rules.meter
     meter.spent = 0
     if batch.extra is None and run.matches is None:
-        spread.add_plain(count, payloads, run.size)
+        builder.add_plain(count, payloads, run.size)
     else:
         extra, tried = batch.extra or {}, run.matches or {}
         for offset, index in enumerate(range(batch.n) if indices is None else indices):
-            special = extra.get(index)
-            if special is not None and _is_scheduled(special, now_ms):
-                _wait(source, run, count + offset, payloads[offset], special, now_ms, commit)
+            metadata = extra.get(index)
+            if metadata is not None and _is_scheduled(metadata, now_ms):
+                _wait(source, run, count + offset, payloads[offset], metadata, now_ms, commit)
             else:
-                spread.add(count + offset, payloads[offset], special, tried.get(index))
+                builder.add(count + offset, payloads[offset], metadata, tried.get(index))
         run.matches = None
     run.effort += meter.spent // EFFORT_OF_A_MESSAGE
-    run.copies = spread.write(commit)
+    run.copies = builder.write(commit)
 
 
 def _copy_plain(
@@ -439,7 +439,7 @@ def _copy_plain(
     now_ms: int,
     commit: CommitBatch,
 ) -> list[Copies]:
-    """Every message has nothing rare, and every subscription takes it as it is."""
+    """Every message has no metadata, and every subscription takes it as it is."""
     number = len(payloads)
     origins = list(range(first, first + number)) if len(targets) == 1 else list(range(-first, -first - number, -1))
     copies: list[Copies] = []
@@ -455,34 +455,34 @@ def _copy_plain(
 
 
 def _wait(
-    source: Source, run: Run, count: int, payload: bytes, special: MessageMetadata, now_ms: int, commit: CommitBatch
+    source: Source, run: Run, count: int, payload: bytes, metadata: MessageMetadata, now_ms: int, commit: CommitBatch
 ) -> None:
     """A scheduled message stays at the topic; it is filtered when its time has come (HTTP contract E.1)."""
     slot = QueuedMessage(count, payload, now_ms)
-    slot.special = special
+    slot.metadata = metadata
     slot.state = SCHEDULED
     source.counted(SCHEDULED, 1)
     source.bytes += len(payload)
     run.slots.append(slot)
-    row = (SCHEDULED, 0, special.encode())
+    row = (SCHEDULED, 0, metadata.encode())
     commit.puts.append(Put(source.source_key, count, now_ms, [payload], {0: row}))
 
 
 def activate(fragment: Fragment, state: TopicState, command: Housekeeping, now_ms: int, commit: CommitBatch) -> None:
     """The time of scheduled messages has come: they get a new number, and their copies are made now."""
     source = fragment.sources[command.source_no]
-    spread = _CopyBuilder(fragment, state, now_ms)
+    builder = _CopyBuilder(fragment, state, now_ms)
     meter = state.shared.rules.meter
     meter.spent = 0
     for old in command.due:
-        special = MessageMetadata.decode(old.special.encode()) if old.special is not None else MessageMetadata()
-        special.enqueued_sequence_number = fragment.number << 48 | old.count
-        spread.add(source.next_count, old.payload, special)
+        metadata = MessageMetadata.decode(old.metadata.encode()) if old.metadata is not None else MessageMetadata()
+        metadata.enqueued_sequence_number = fragment.number << 48 | old.count
+        builder.add(source.next_count, old.payload, metadata)
         source.next_count += 1
     command.effort = meter.spent // EFFORT_OF_A_MESSAGE
     source.uncount(command.due)
-    settling.removals(source, command.due, commit)
-    command.copies = spread.write(commit)
+    settlement.removals(source, command.due, commit)
+    command.copies = builder.write(commit)
 
 
 def release(fragment: Fragment, copies: list[Copies]) -> None:
@@ -492,9 +492,9 @@ def release(fragment: Fragment, copies: list[Copies]) -> None:
             continue
         source, put = part.source, part.put
         if part.slots is not None:
-            fragment.release_rare(source, part.slots)
+            fragment.release_with_metadata(source, part.slots)
         elif source.cold_number:
-            source.chill(put.first_count, len(put.payloads), part.size)
+            source.page_out(put.first_count, len(put.payloads), part.size)
         else:
             fragment.release_plain(source, _slots(put), part.size)
 
@@ -504,7 +504,7 @@ def busy_sources(fragment: Fragment) -> list[Source]:
     return [
         source
         for source in fragment.sources.values()
-        if source.by_count or source.expiring or source.worn or source.history or source.sessions
+        if source.by_count or source.expiring or source.exhausted or source.history or source.sessions
     ]
 
 

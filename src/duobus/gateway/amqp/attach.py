@@ -56,7 +56,7 @@ def attach(peer: Peer, link: Link, *, is_last: bool = False) -> None:
     """
     text = _address_text(link)
     try:
-        if peer.door.is_closing:
+        if peer.server.is_closing:
             raise DetachForced("The server is shutting down. Attach again.")
         if not link.is_sender and isinstance(_remote(link).target, Coordinator):
             attach_coordinator(peer, link)
@@ -66,12 +66,12 @@ def attach(peer: Peer, link: Link, *, is_last: bool = False) -> None:
         if not text:
             raise NotImplementedYet("A link needs the address of an entity; anonymous nodes are not offered.")
         if text == FORWARDING_NODE:
-            attach_forwarding(peer, link, peer.door.crossing)
+            attach_forwarding(peer, link, peer.server.forwarding)
             link.remote = summarize_attach(_remote(link))
             return
         address = parse_address(text)
         again = partial(attach, peer, link, is_last=True)
-        if not address.is_cbs and peer.passing.concerns(link, address, again, is_last=is_last):
+        if not address.is_cbs and peer.router.concerns(link, address, again, is_last=is_last):
             return
         if address.is_cbs:
             _attach_node(peer, link, CbsNode(peer, CBS), ())
@@ -136,7 +136,7 @@ def _authorize(peer: Peer, address: Address, right: Right, name: str) -> None:
 
 
 def _demand_room(queue: Queue, limit: int) -> None:
-    number = sum(len(lender.receivers) for lender in queue.lenders.values())
+    number = sum(len(scheduler.receivers) for scheduler in queue.schedulers.values())
     if number >= limit:
         raise QuotaExceeded(
             f"The {queue.kind} '{queue.path}' has {number} receivers of at most {limit}. Close some, or raise the "
@@ -146,11 +146,11 @@ def _demand_room(queue: Queue, limit: int) -> None:
 
 def _attach_sender(peer: Peer, link: Link, address: Address) -> None:
     """The client sends."""
-    if peer.passing.is_passed and is_via_session(_remote(link)):
+    if peer.router.is_proxied and is_via_session(_remote(link)):
         _attach_via_session(peer, link, address)
         return
     _authorize(peer, address, Right.SEND, "Send")
-    queue = peer.door.unit.namespace(peer.namespace or "").resolve(address)
+    queue = peer.server.unit.namespace(peer.namespace or "").resolve(address)
     if address.sub_queue:
         raise NotAllowed("Messages cannot be sent to a dead-letter queue. Send to the entity itself.")
     if isinstance(queue, Subscription):
@@ -196,13 +196,13 @@ def _demand_destination(peer: Peer, address: Address) -> str:
     _authorize(peer, address, Right.SEND, "Send")
     if address.sub_queue or address.is_management or address.is_cbs:
         raise NotAllowed("Messages are sent via an entity to a queue itself, not to a part of it.")
-    home = peer.door.unit.namespace(peer.namespace or "")
+    home = peer.server.unit.namespace(peer.namespace or "")
     demand_one_place(home, address.key)
     if address.subscription is None and not home.is_taken(address.key) and home.has(address.key):
         # Another server has it, and gets the messages when they are durable here.
         return address.path
     queue = home.resolve(address)
-    if queue.is_spread:
+    if queue.is_sharded:
         raise NotAllowed(f"'{queue.path}' is spread over several servers; nothing is sent via another entity to it.")
     return queue.path
 
@@ -210,12 +210,12 @@ def _demand_destination(peer: Peer, address: Address) -> str:
 def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:
     """The client receives."""
     _authorize(peer, address, Right.LISTEN, "Listen")
-    queue = peer.door.unit.namespace(peer.namespace or "").resolve(address)
+    queue = peer.server.unit.namespace(peer.namespace or "").resolve(address)
     if isinstance(queue, Topic):
         raise NotAllowed(f"Nothing can be received from the topic '{queue.path}'. Receive from a subscription of it.")
     demand_one_entity(peer, link.session, queue)
     demand_receiving(queue, address.sub_queue)
-    _demand_room(queue, peer.door.unit.quotas.receivers)
+    _demand_room(queue, peer.server.unit.quotas.receivers)
     source: Any = _remote(link).source
     filters = getattr(source, "filter", None)
     is_session, session_id = wanted_session(filters)
@@ -258,7 +258,7 @@ def _attach_management(peer: Peer, link: Link, address: Address, text: str) -> N
             "Unauthorized access. A claim (Send, Listen or Manage) is required to perform this operation. "
             f"Resource: 'sb://{peer.namespace}/{address.path}'. Put a token that has one."
         )
-    queue = peer.door.unit.namespace(peer.namespace or "").resolve(address)
+    queue = peer.server.unit.namespace(peer.namespace or "").resolve(address)
     node = ManagementNode(peer, _normal(address), queue, address)
     _attach_node(peer, link, node, address.segments(), about_entity(queue.kind))
 

@@ -21,7 +21,7 @@ class DeliveryRun:
     """Deliveries with consecutive ids and consecutive lock counters of one fragment.
 
     Attributes:
-        link: Whose they are; of those of several links the outlet that these share.
+        link: Whose they are; of those of several links the writer that these share.
         links: The link of each of them, where they are of several; else None.
         first: Position of the first in the session's count of deliveries, which, unlike the id, does not wrap.
         marks: One byte each: 1 once a disposition named it.
@@ -108,13 +108,13 @@ class Deliveries:
     """All unsettled deliveries of a session, ascending.
 
     Attributes:
-        outlets: What links share that hold sessions of the same queue.
+        writers: What links share that hold sessions of the same queue.
     """
 
-    __slots__ = ("_firsts", "_next", "_runs", "outlets")
+    __slots__ = ("_firsts", "_next", "_runs", "writers")
 
     def __init__(self) -> None:
-        self.outlets: dict[Queue, SessionWriter] = {}
+        self.writers: dict[Queue, SessionWriter] = {}
         self._firsts: list[int] = []
         self._runs: list[DeliveryRun] = []
         self._next = 0
@@ -135,7 +135,7 @@ class Deliveries:
     ) -> None:
         """Note ``number`` deliveries from ``first_id`` on; ids only grow (RFC 1982), settled ones may lie between.
 
-        ``links``: of each, where ``link`` is the outlet of several.
+        ``links``: of each, where ``link`` is the writer of several.
         """
         first = self._next + ((first_id - self._next) & _MASK)
         self._next = first + number

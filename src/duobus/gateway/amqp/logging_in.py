@@ -19,13 +19,13 @@ def log_in(peer: Peer, event: SaslInitReceived) -> tuple[bool, NamespaceRules | 
     parts = (event.response or b"").split(b"\x00")
     if len(parts) != 3:
         return False, None
-    authorizer = peer.door.authorizer
+    authorizer = peer.server.authorizer
     rules = authorizer.namespace_of(event.hostname)
     try:
         name, key = parts[1].decode(), parts[2].decode()
         peer.grants.set_login(authorizer.authorize_plain(name, key, rules))
     except (Unauthorized, UnicodeDecodeError) as error:
-        peer.door.refusals.info("login refused", mechanism="PLAIN", reason=type(error).__name__)
+        peer.server.refusals.info("login refused", mechanism="PLAIN", reason=type(error).__name__)
         return False, None
-    peer.passing.logged_in(name, key)
+    peer.router.logged_in(name, key)
     return True, rules

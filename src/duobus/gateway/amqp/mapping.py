@@ -91,7 +91,7 @@ class Incoming(NamedTuple):
     """One received message, taken apart as far as the broker needs."""
 
     bare: bytes
-    special: MessageMetadata | None
+    metadata: MessageMetadata | None
     key: bytes | None
     is_ping: bool
 
@@ -207,14 +207,14 @@ def take_apart(payload: bytes, ids: MessageIds | None = None) -> Incoming:
             bare = with_own_id(bare)
     if found.has_footer:
         bare = with_symbols_in_footer(bare)
-    special = _metadata_of(found)
-    _check_lengths(found, special)
+    metadata = _metadata_of(found)
+    _check_lengths(found, metadata)
     key = None
     if found.group_id is not None:
         key = string_key(found.group_id)
-    elif special.partition_key is not None:
-        key = string_key(special.partition_key)
-    return Incoming(bare, None if special == _ORDINARY else special, key, is_ping)
+    elif metadata.partition_key is not None:
+        key = string_key(metadata.partition_key)
+    return Incoming(bare, None if metadata == _ORDINARY else metadata, key, is_ping)
 
 
 def _scanned(payload: bytes) -> tuple[bytes, Scan]:
@@ -247,30 +247,30 @@ def envelope_key(found: Scan) -> bytes | None:
 
 def _metadata_of(found: Scan) -> MessageMetadata:
     # int() and str(): the codec's own types stay out of what is stored, which knows plain ones only.
-    special = MessageMetadata(session_id=None if found.group_id is None else str(found.group_id))
-    special.ttl_ms = _time_to_live(found)
-    special.priority = None if found.priority is None else int(found.priority)
-    special.durable = found.durable
-    special.has_expiry = found.absolute_expiry_ms is not None
+    metadata = MessageMetadata(session_id=None if found.group_id is None else str(found.group_id))
+    metadata.ttl_ms = _time_to_live(found)
+    metadata.priority = None if found.priority is None else int(found.priority)
+    metadata.durable = found.durable
+    metadata.has_expiry = found.absolute_expiry_ms is not None
     if found.delivery_annotations:
         # A message that was received brings along the lock token that it had.
         pairs = [(key, value) for key, value in found.delivery_annotations.items() if key != LOCK_TOKEN]
-        special.delivery_annotations = _pairs(pairs) if pairs else None
+        metadata.delivery_annotations = _pairs(pairs) if pairs else None
     if found.annotations:
-        special.partition_key = _text(found.annotations, PARTITION_KEY)
-        special.via_partition_key = _text(found.annotations, VIA_PARTITION_KEY)
+        metadata.partition_key = _text(found.annotations, PARTITION_KEY)
+        metadata.via_partition_key = _text(found.annotations, VIA_PARTITION_KEY)
         scheduled = found.annotations.get(SCHEDULED_TIME)
         if scheduled is not None:
             if not isinstance(scheduled, Timestamp):
                 raise ArgumentInvalid(f"{SCHEDULED_TIME} is a timestamp, not a {type(scheduled).__name__}.")
             if scheduled > SCHEDULED_MS_MAX:
                 raise ArgumentOutOfRange(f"{SCHEDULED_TIME} is beyond the year 9999. Give an instant that can come.")
-            special.scheduled_ms = int(scheduled)
+            metadata.scheduled_ms = int(scheduled)
         pairs = [(key, value) for key, value in found.annotations.items() if key not in _OWN]
         if pairs:
-            special.annotations = _pairs(pairs)
-            special.annotations_count = 2 * len(pairs)
-    return special
+            metadata.annotations = _pairs(pairs)
+            metadata.annotations_count = 2 * len(pairs)
+    return metadata
 
 
 def _pairs(pairs: list[tuple[Any, Any]]) -> bytes:
@@ -298,15 +298,15 @@ def _text(annotations: dict[Any, Any], key: Symbol) -> str | None:
     return None if value is None else str(value)
 
 
-def _check_lengths(found: Scan, special: MessageMetadata) -> None:
+def _check_lengths(found: Scan, metadata: MessageMetadata) -> None:
     for name, value in (
         ("message id", found.message_id),
         ("session id", found.group_id),
-        ("partition key", special.partition_key),
+        ("partition key", metadata.partition_key),
     ):
         if isinstance(value, (str, bytes)) and len(value) > ID_LENGTH_MAX:
             raise ArgumentInvalid(f"The {name} has {len(value)} characters; at most {ID_LENGTH_MAX} are allowed.")
-    if found.group_id is not None and special.partition_key not in (None, found.group_id):
+    if found.group_id is not None and metadata.partition_key not in (None, found.group_id):
         raise NotAllowed("The session id and the partition key of a message must be equal when both are given.")
 
 
@@ -338,9 +338,9 @@ WHOLE_BYTES_MAX: Final = 1 << 20
 _HEADERS_MAX: Final = 64
 
 _PAYLOAD: Final = attrgetter("payload")
-_SPECIAL: Final = attrgetter("special")
+_METADATA: Final = attrgetter("metadata")
 _DELIVERIES: Final = attrgetter("deliveries")
-#: What ``Slot.special`` is of messages that have nothing rare but, perhaps, a session.
+#: What ``Slot.metadata`` is of messages that have no metadata but, perhaps, a session.
 _ORDINARY_TYPES: Final = frozenset({type(None), SessionMetadata})
 
 
@@ -428,7 +428,7 @@ class HeadMaker:
         counters = digit_runs(first_lock, len(slots))
         # All are of one sub-queue.
         is_dead = slots[0].state != 0
-        if is_dead or any(map(_DELIVERIES, slots)) or not _ORDINARY_TYPES.issuperset(map(type, map(_SPECIAL, slots))):
+        if is_dead or any(map(_DELIVERIES, slots)) or not _ORDINARY_TYPES.issuperset(map(type, map(_METADATA, slots))):
             return self._mixed(slots, fragment_number, counters, untils)
         return self._firsts(slots, fragment_number << COUNT_BITS, counters, untils), list(map(_PAYLOAD, slots))
 
@@ -451,12 +451,12 @@ class HeadMaker:
         heads: list[bytes] = []
         payloads: list[bytes] = []
         for slot, counter, until_ms in zip(slots, counters, untils, strict=True):
-            special = slot.special
+            metadata = slot.metadata
             if slot.state or (
-                special is not None and type(special) is not SessionMetadata and not has_session_only(special)
+                metadata is not None and type(metadata) is not SessionMetadata and not has_session_only(metadata)
             ):
                 token = uuid.UUID(bytes=self._start[-8:] + counter.to_bytes(8, "big")) if self._locks else None
-                head, payload = self.rare(slot, fragment_number, until_ms, token)
+                head, payload = self.with_metadata(slot, fragment_number, until_ms, token)
             else:
                 payload = slot.payload
                 if slot.deliveries:
@@ -486,7 +486,7 @@ class HeadMaker:
             header = self._again[deliveries] = self._header_of(deliveries)
         return header
 
-    def rare(
+    def with_metadata(
         self, slot: QueuedMessage, fragment_number: int, locked_until_ms: int, lock_token: uuid.UUID | None = None
     ) -> tuple[bytes, bytes]:
         """Head and bare message of any slot; an overlay is merged into the application properties.
@@ -494,17 +494,17 @@ class HeadMaker:
         Without ``lock_token``, where messages are locked, it is one that is looked at: it has no delivery annotations
         but its sender's.
         """
-        special = slot.special or _ORDINARY
+        metadata = slot.metadata or _ORDINARY
         ttl = self._default_ttl_ms
-        if special.ttl_ms is not None:
-            ttl = special.ttl_ms if ttl is None else min(ttl, special.ttl_ms)
-        header = header_section(special.durable, special.priority, _wire_ttl(ttl), None, slot.deliveries)
-        annotations = _annotations_of(slot, special, fragment_number, locked_until_ms)
+        if metadata.ttl_ms is not None:
+            ttl = metadata.ttl_ms if ttl is None else min(ttl, metadata.ttl_ms)
+        header = header_section(metadata.durable, metadata.priority, _wire_ttl(ttl), None, slot.deliveries)
+        annotations = _annotations_of(slot, metadata, fragment_number, locked_until_ms)
         about: dict[Any, Any] = {} if lock_token is None else {LOCK_TOKEN: lock_token}
-        _add_pairs(about, special.delivery_annotations)
+        _add_pairs(about, metadata.delivery_annotations)
         delivery = delivery_annotations_section(about) if about or not self._locks else b""
-        head, payload = header + delivery + annotations_section(annotations), _with_overlay(slot, special)
-        if special.ttl_ms is not None or special.has_expiry:
+        head, payload = header + delivery + annotations_section(annotations), _with_overlay(slot, metadata)
+        if metadata.ttl_ms is not None or metadata.has_expiry:
             return _timed(head, payload, slot.enqueued_ms, ttl)
         return head, payload
 
@@ -532,13 +532,13 @@ class CopyHeadMaker(HeadMaker):
 
 
 def _annotations_of(
-    slot: QueuedMessage, special: MessageMetadata, fragment_number: int, locked_until_ms: int
+    slot: QueuedMessage, metadata: MessageMetadata, fragment_number: int, locked_until_ms: int
 ) -> dict[Any, Any]:
     """Message annotations of any slot."""
     number = fragment_number << COUNT_BITS | slot.count
     annotations: dict[Any, Any] = {ENQUEUED_TIME: Timestamp(slot.enqueued_ms), SEQUENCE_NUMBER: number}
-    if special.enqueued_sequence_number is not None:
-        annotations[ENQUEUE_SEQUENCE_NUMBER] = special.enqueued_sequence_number
+    if metadata.enqueued_sequence_number is not None:
+        annotations[ENQUEUE_SEQUENCE_NUMBER] = metadata.enqueued_sequence_number
     elif isinstance(slot, QueuedCopy) or sub_queue_of(slot.state) != MAIN:
         # The topic has handed it on, or it was dead-lettered (contract chapter 8.3).
         annotations[ENQUEUE_SEQUENCE_NUMBER] = fragment_number << COUNT_BITS | _origin_of(slot)
@@ -546,18 +546,18 @@ def _annotations_of(
         annotations[LOCKED_UNTIL] = Timestamp(locked_until_ms)
     if kind_of(slot.state):
         annotations[MESSAGE_STATE] = AmqpInt(kind_of(slot.state))
-        if kind_of(slot.state) == DEFERRED and special.deferred_in is not None:
-            annotations[DEFERRED_IN] = special.deferred_in
+        if kind_of(slot.state) == DEFERRED and metadata.deferred_in is not None:
+            annotations[DEFERRED_IN] = metadata.deferred_in
     for key, value in (
-        (PARTITION_KEY, special.partition_key),
-        (VIA_PARTITION_KEY, special.via_partition_key),
-        (DEAD_LETTER_SOURCE, special.dead_letter_source),
+        (PARTITION_KEY, metadata.partition_key),
+        (VIA_PARTITION_KEY, metadata.via_partition_key),
+        (DEAD_LETTER_SOURCE, metadata.dead_letter_source),
     ):
         if value is not None:
             annotations[key] = value
-    if special.scheduled_ms is not None:
-        annotations[SCHEDULED_TIME] = Timestamp(special.scheduled_ms)
-    _add_pairs(annotations, special.annotations)
+    if metadata.scheduled_ms is not None:
+        annotations[SCHEDULED_TIME] = Timestamp(metadata.scheduled_ms)
+    _add_pairs(annotations, metadata.annotations)
     return annotations
 
 
@@ -586,16 +586,16 @@ def _add_pairs(annotations: dict[Any, Any], pairs: bytes | None) -> None:
         annotations[key], pos = decode(pairs, pos)
 
 
-def _with_overlay(slot: QueuedMessage, special: MessageMetadata) -> bytes:
+def _with_overlay(slot: QueuedMessage, metadata: MessageMetadata) -> bytes:
     payload = slot.payload
-    if special.changes is not None:
-        payload = Overlay.decode(special.changes).apply_to(payload)
+    if metadata.changes is not None:
+        payload = Overlay.decode(metadata.changes).apply_to(payload)
     changes: dict[str, Any] = {}
-    if special.overlay is not None:
-        changes.update(decode(special.overlay)[0])
+    if metadata.overlay is not None:
+        changes.update(decode(metadata.overlay)[0])
     if sub_queue_of(slot.state) != MAIN:
-        if special.reason is not None:
-            changes["DeadLetterReason"] = special.reason
-        if special.description is not None:
-            changes["DeadLetterErrorDescription"] = special.description
+        if metadata.reason is not None:
+            changes["DeadLetterReason"] = metadata.reason
+        if metadata.description is not None:
+            changes["DeadLetterErrorDescription"] = metadata.description
     return with_application_properties(payload, changes) if changes else payload

@@ -83,23 +83,23 @@ class Peer(asyncio.Protocol):
     """One connection.
 
     Attributes:
-        door: What it shares with the others.
+        server: What it shares with the others.
         engine: The AMQP engine.
         grants: What its tokens and its login allow.
         transactions: What it has declared and not discharged.
-        passing: What it has at other servers, where there are any.
+        router: What it has at other servers, where there are any.
         can_write: False while the socket takes no more.
         is_gone: The connection is lost; nothing can be answered any more.
         counted_in: The namespace whose connections it is counted with, or None.
     """
 
-    def __init__(self, door: AmqpServer) -> None:
-        self.door = door
-        self.engine = Connection(door.settings(), acceptor=True)
+    def __init__(self, server: AmqpServer) -> None:
+        self.server = server
+        self.engine = Connection(server.settings(), acceptor=True)
         self.grants = Grants()
-        self.meter = Meter(door, self.grants).count
+        self.meter = Meter(server, self.grants).count
         self.transactions = Transactions(self)
-        self.passing = LocalRouter() if door.whereabouts is None else ClusterRouter(self, door.whereabouts)
+        self.router = LocalRouter() if server.owners is None else ClusterRouter(self, server.owners)
         self.can_write = True
         self.is_gone = False
         self.namespace: str | None = None
@@ -119,7 +119,7 @@ class Peer(asyncio.Protocol):
         self._paused = False
         # The engine holds frames that wait for their time, and goes on doing so.
         self._goes_on = self._is_behind = False
-        self._since_ms = door.clock.monotonic_ms()
+        self._since_ms = server.clock.monotonic_ms()
         self._is_closing = False
         self._closing_ms = 0
         self._had_token = False
@@ -131,11 +131,11 @@ class Peer(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=OUTPUT_BYTES_FIRST)
-        self.door.peers[self] = None
+        self.server.peers[self] = None
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
-        self._handle_all(self.engine.receive(data, self.door.clock.monotonic_ms()))
+        self._handle_all(self.engine.receive(data, self.server.clock.monotonic_ms()))
 
     def _handle_all(self, events: list[Any]) -> None:
         for event in events:
@@ -144,14 +144,14 @@ class Peer(asyncio.Protocol):
             self.carry(0)
         if self.engine.is_cut and not self._goes_on:
             self._goes_on = True
-            self.door.loop.call_later(REST_S, self._go_on)
+            self.server.loop.call_later(REST_S, self._go_on)
         self.write_soon()
 
     def _go_on(self) -> None:
         """Take the next frames of what was read; others were served meanwhile."""
         self._goes_on = False
         if not self.is_gone:
-            self._handle_all(self.engine.receive(b"", self.door.clock.monotonic_ms()))
+            self._handle_all(self.engine.receive(b"", self.server.clock.monotonic_ms()))
             if self._is_behind != self._goes_on:
                 self._is_behind = self._goes_on
                 self.see_to_reading()
@@ -165,11 +165,11 @@ class Peer(asyncio.Protocol):
         self.is_gone = True
         self.can_write = False
         self._partial = 0
-        self.door.budget.note(self, 0, self._carried)
-        self.door.forget(self)
+        self.server.budget.note(self, 0, self._carried)
+        self.server.forget(self)
         for task in self._tasks:
             task.cancel()
-        self.passing.close()
+        self.router.close()
         unsettled = [entry for deliveries in self._deliveries.values() for entry in deliveries.drain()]
         self._deliveries.clear()
         # Receivers first: what is released must not be offered to this connection again.
@@ -179,7 +179,7 @@ class Peer(asyncio.Protocol):
                 endpoint.ask_no_more()
         endpoints = sorted(self._endpoints.values(), key=lambda endpoint: not isinstance(endpoint, PendingSession))
         self._endpoints.clear()
-        self.door.loop.call_soon(work_off, self.door.loop, ending(endpoints, unsettled))
+        self.server.loop.call_soon(work_off, self.server.loop, ending(endpoints, unsettled))
 
     def pause_writing(self) -> None:
         """See asyncio.Protocol: a peer that does not read is not read from either."""
@@ -191,28 +191,28 @@ class Peer(asyncio.Protocol):
         self.can_write = True
         self.see_to_reading()
         for deliveries in self._deliveries.values():
-            for outlet in deliveries.outlets.values():
-                outlet.wake()
+            for writer in deliveries.writers.values():
+                writer.wake()
         for endpoint in list(self._endpoints.values()):
             if isinstance(endpoint, OutgoingLink):
                 if endpoint.unsent:
                     endpoint.wake()
             elif isinstance(endpoint, (ReplyLink, ProxiedLink)):
                 endpoint.pump()
-        self.passing.resume()
+        self.router.resume()
         self.write_soon()
 
     def carry(self, size: int) -> None:
         """Count bytes of messages that are on their way to a store; negative when they have arrived."""
         self._carried += size
         self._partial = 0 if self.is_gone else self.engine.partial_bytes
-        self.door.budget.note(self, self._partial, self._carried)
+        self.server.budget.note(self, self._partial, self._carried)
         self.see_to_reading()
 
     def see_to_reading(self) -> None:
         """Read from the socket, or stop, as what is held here and in the whole server demands."""
         holds_much = self._is_behind or self._carried > CARRIED_BYTES_MAX
-        paused = not self.can_write or holds_much or not self.door.budget.may_read(self)
+        paused = not self.can_write or holds_much or not self.server.budget.may_read(self)
         if paused != self._paused and self._transport is not None and not self._transport.is_closing():
             self._paused = paused
             if paused:
@@ -231,7 +231,7 @@ class Peer(asyncio.Protocol):
         """Write at the end of the turn what the engine has to say by then: one write per connection and turn."""
         if not self._write_scheduled:
             self._write_scheduled = True
-            self.door.loop.call_soon(self._end_turn)
+            self.server.loop.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
         self._write_scheduled = False
@@ -256,10 +256,10 @@ class Peer(asyncio.Protocol):
         events = self.engine.tick(monotonic_ms)
         if events:
             self._handle_all(events)
-        if self._turn is not None or self.door.budget.turn is self:
+        if self._turn is not None or self.server.budget.turn is self:
             self._watch_turn(monotonic_ms)
         self.transactions.tick(monotonic_ms)
-        self.passing.tick(monotonic_ms)
+        self.router.tick(monotonic_ms)
         age_ms = monotonic_ms - self._since_ms
         if self._is_closing or self.engine.is_closed or self.engine.is_closing:
             # What is written already goes out, unless the other side does not read it (contract chapter 16).
@@ -278,7 +278,7 @@ class Peer(asyncio.Protocol):
 
     def _watch_turn(self, monotonic_ms: int) -> None:
         """Others wait for whoever has the turn in the byte budget; it may not take its time."""
-        if self.door.budget.turn is not self or self._carried:
+        if self.server.budget.turn is not self or self._carried:
             self._turn = None
             return
         since_ms, silent_ms, partial = self._turn or (monotonic_ms, monotonic_ms, -1)
@@ -347,7 +347,7 @@ class Peer(asyncio.Protocol):
     @property
     def throttle(self) -> Throttle | None:
         """The rate of the client's namespace, or None."""
-        return self.door.unit.namespace(self.namespace or "").throttle
+        return self.server.unit.namespace(self.namespace or "").throttle
 
     # -- for links and nodes ------------------------------------------------------------------------------------
 
@@ -378,7 +378,7 @@ class Peer(asyncio.Protocol):
 
     def spawn(self, work: Coroutine[Any, Any, None], size: int) -> None:
         """Run a task that ends with the connection at the latest; ``size`` bytes are held as long as it runs."""
-        task = self.door.loop.create_task(work)
+        task = self.server.loop.create_task(work)
         self._tasks[task] = size
         self.carry(size)
         task.add_done_callback(self._task_done)
@@ -386,20 +386,20 @@ class Peer(asyncio.Protocol):
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self.carry(-self._tasks.pop(task))
         if not task.cancelled() and task.exception() is not None:
-            self.door.log.error("request failed", error=repr(task.exception()))
+            self.server.log.error("request failed", error=repr(task.exception()))
         self.write_soon()
 
     def error(self, error: ServiceBusError, path: str) -> AmqpError:
         """The wire form of an error, logged under its tracking id."""
-        return self.door.error(error, path, connection=self.engine.settings.container_id)
+        return self.server.error(error, path, connection=self.engine.settings.container_id)
 
     def log_debug(self, text: str, **about: object) -> None:
         """Log something of this connection that only its developer wants to know."""
-        self.door.log.debug(text, connection=self.engine.settings.container_id, **about)
+        self.server.log.debug(text, connection=self.engine.settings.container_id, **about)
 
     def allows(self, segments: tuple[str, ...], right: int) -> bool:
         """Whether the connection's grants give ``right`` there now."""
-        return self.grants.allows(segments, right, self.door.clock.now_ms())
+        return self.grants.allows(segments, right, self.server.clock.now_ms())
 
     def put_token(self, audience: str, token: str) -> None:
         """Verify a token and keep what it allows.
@@ -409,26 +409,26 @@ class Peer(asyncio.Protocol):
             EntityNotFound: It is good, but there is no such entity; then nothing is kept.
         """
         assert self._rules is not None
-        grant = self.door.authorizer.authorize_token(token, self._rules, self.door.clock.now_ms())
+        grant = self.server.authorizer.authorize_token(token, self._rules, self.server.clock.now_ms())
         # Whoever has shown no good token for it is not told whether there is such an entity.
         _, grant = narrowed(audience, grant)
         self.now_known()
-        demand_entity(audience, self.door.unit.namespace(self._rules.name), self.passing)
-        self.door.note_signer(self, self.grants.add(audience, grant))
-        self.passing.token_put(audience, token)
+        demand_entity(audience, self.server.unit.namespace(self._rules.name), self.router)
+        self.server.note_signer(self, self.grants.add(audience, grant))
+        self.router.token_put(audience, token)
 
     def now_known(self) -> None:
         """Somebody's token or login was good: give it what a stranger has not."""
         if not self._had_token:
             self._had_token = True
-            self.door.know(self)
+            self.server.know(self)
         self._count()
 
     def _count(self) -> None:
         """Count the connection once it has both opened and shown who it is; close it when there are too many."""
         if self._had_token and self.namespace is not None and self.counted_in is None and not self._is_closing:
             try:
-                self.door.count(self, self.namespace)
+                self.server.count(self, self.namespace)
             except QuotaExceeded as error:
                 self._close(error)
 
@@ -478,13 +478,13 @@ class Peer(asyncio.Protocol):
         self.engine.sasl_outcome(is_ok)
 
     def _on_open(self, event: OpenReceived) -> None:
-        self._rules = self.door.authorizer.namespace_of(event.hostname)
+        self._rules = self.server.authorizer.namespace_of(event.hostname)
         self.namespace = self._rules.name
-        self.passing.opened(event)
-        self.engine.open(self.door.clock.monotonic_ms())
+        self.router.opened(event)
+        self.engine.open(self.server.clock.monotonic_ms())
         if self._login_rules is not None and self._login_rules is not self._rules:
             self._close(Unauthorized("The login belongs to another namespace than the host name of open."))
-        elif self.door.is_closing:
+        elif self.server.is_closing:
             self._close(ConnectionForced("The server is shutting down. Connect again."))
         self._count()
 
@@ -517,7 +517,7 @@ class Peer(asyncio.Protocol):
     def _on_dispositions(self, event: Dispositions) -> None:
         # As a sender a client settles what we settled already: nothing to do.
         if event.role:
-            self.passing.dispositions(event.session, event.ranges)
+            self.router.dispositions(event.session, event.ranges)
         if not event.role:
             return
         deliveries = self.deliveries_of(event.session)
@@ -537,7 +537,7 @@ class Peer(asyncio.Protocol):
         for link in [link for link in self._endpoints if link.session is event.session]:
             self._forget(link)
         self._deliveries.pop(event.session, None)
-        self.passing.session_ended(event)
+        self.router.session_ended(event)
 
     def _on_closed(self, event: Closed) -> None:
         if event.error is not None:

@@ -53,7 +53,7 @@ def revoking(peers: Iterable[Peer], path: tuple[str, ...] | None) -> Iterator[in
 
 
 def _detaching(peer: Peer, *, is_less: bool) -> Iterator[int]:
-    now_ms = peer.door.clock.now_ms()
+    now_ms = peer.server.clock.now_ms()
     for link, endpoint in peer.endpoints():
         if peer.is_gone:
             return

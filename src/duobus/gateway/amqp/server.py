@@ -46,7 +46,7 @@ class AmqpServer:
         unit: What it opens on to.
         authorizer: Who may do what.
         peers: Every connection that is alive.
-        whereabouts: Who has which entity, when several servers share a catalog.
+        owners: Who has which entity, when several servers share a catalog.
         budget: What all of them may hold of messages that no store has yet.
         is_closing: Once true no link is attached any more.
     """
@@ -81,9 +81,9 @@ class AmqpServer:
         self.budget = budget or ByteBudget()
         self.audit = AuditTrail()
         # Where entities are that other servers have; None without other servers.
-        self.whereabouts: OwnerDirectory | None = None
+        self.owners: OwnerDirectory | None = None
         # What they forward to entities of this one; likewise.
-        self.crossing: ForwardingEndpoint | None = None
+        self.forwarding: ForwardingEndpoint | None = None
         # Entities, by namespace and lower-case segments, to the connections with grants by their own access rules.
         self._holders: dict[tuple[str, tuple[str, ...]], dict[Peer, None]] = {}
         self.is_closing = False

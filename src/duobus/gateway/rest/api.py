@@ -29,7 +29,7 @@ class HttpApi:
     """Management and runtime API of one server; ``serve`` is the handler of all their requests.
 
     Attributes:
-        sends: What takes messages in, for those that come by the express lane.
+        sends: What takes messages in, for those that come by the fast path.
         clock: Time.
     """
 
@@ -63,7 +63,7 @@ class HttpApi:
             room=room,
             audit=audit or AuditTrail(),
         )
-        self._desk = DeadLetterEndpoint(unit, self._guard, room, meter)
+        self._service = DeadLetterEndpoint(unit, self._guard, room, meter)
         self.sends = Sends(unit, self._guard, self._answers, entropy=entropy, options=options, meter=meter, room=room)
         self.clock = clock
         self._messages = Messages(unit, self._guard, self._answers, self.sends, options=options, meter=meter, room=room)
@@ -71,7 +71,7 @@ class HttpApi:
     async def close(self) -> None:
         """Let what must not be cut off come to its end."""
         await self._management.close()
-        await self._desk.close()
+        await self._service.close()
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Answer one request; whatever happens, with an answer of the contract's form."""
@@ -93,7 +93,7 @@ class HttpApi:
                 lambda other: other.lower() == own.lower() or self._guard.knows(other, namespace),
             )
             if is_dead_letter_request(request.method, target):
-                return await self._desk.answer(request, target, namespace)
+                return await self._service.answer(request, target, namespace)
             call = call_of(request.method, target)
             if call is None and target.lower[:1] == (operating.PREFIX,):
                 return self._operating.answer(request, target, namespace)

@@ -1,4 +1,4 @@
-"""The express lane: sends over HTTP, taken from a connection and answered without a task, a future or a request object.
+"""Fast sends: sends over HTTP that are answered without a task, a future or a request object.
 
 A connection begins here and stays as long as all it brings are ordinary sends (``runtime/heads``). With the first
 request that is anything else it becomes the general HTTP server's, for good, together with that request: so the rules
@@ -32,7 +32,7 @@ _END: Final = b"\r\n\r\n"
 
 
 class FastSendServer:
-    """The connections of the express lane; calling it makes the protocol of one more.
+    """The connections of the fast path; calling it makes the protocol of one more.
 
     Attributes:
         is_open: Whether requests are taken here; if not, all are the general server's.
@@ -125,11 +125,21 @@ class FastSendConnection(asyncio.Protocol, Mailbox):
     It is the mailbox of its own sends: the commit that makes one durable writes the answer.
     """
 
-    __slots__ = ("_data", "_is_ending", "_is_full", "_is_paused", "_is_submitting", "_lane", "_sent", "_sweeps", "_tr")
+    __slots__ = (
+        "_data",
+        "_forwarder",
+        "_is_ending",
+        "_is_full",
+        "_is_paused",
+        "_is_submitting",
+        "_sent",
+        "_sweeps",
+        "_tr",
+    )
 
-    def __init__(self, lane: FastSendServer) -> None:
+    def __init__(self, forwarder: FastSendServer) -> None:
         super().__init__()
-        self._lane = lane
+        self._forwarder = forwarder
         self._tr: asyncio.Transport | None = None
         # What has come and is not under way.
         self._data = b""
@@ -148,13 +158,13 @@ class FastSendConnection(asyncio.Protocol, Mailbox):
         """See asyncio.Protocol."""
         assert isinstance(transport, asyncio.Transport)
         self._tr = transport
-        self._lane.add(self)
+        self._forwarder.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol: what is under way is stored, and nobody is told."""
         self._tr = None
         self._data = b""
-        self._lane.remove(self)
+        self._forwarder.remove(self)
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
@@ -200,7 +210,7 @@ class FastSendConnection(asyncio.Protocol, Mailbox):
         if begin < len(_END):
             self._wait_for_more() if len(data) < HEAD_BYTES_MAX else self._hand_over()
             return
-        head = read_head(data[:begin]) if self._lane.is_open else None
+        head = read_head(data[:begin]) if self._forwarder.is_open else None
         if head is None:
             self._hand_over()
         elif len(data) < begin + head.length:
@@ -216,10 +226,10 @@ class FastSendConnection(asyncio.Protocol, Mailbox):
     def _take(self, head: Head, begin: int) -> None:
         data, end = self._data, begin + head.length
         try:
-            sent = self._lane.sends.prepare(head, data[begin:end], self)
+            sent = self._forwarder.sends.prepare(head, data[begin:end], self)
         except ServiceBusError as error:
             self._data = data[end:]
-            self._write(self._lane.answer(self._lane.sends.refusal(head, error)))
+            self._write(self._forwarder.answer(self._forwarder.sends.refusal(head, error)))
         except Exception:  # noqa: BLE001 - nothing has happened yet: the general server meets it again, and says so
             self._hand_over()
             return
@@ -241,7 +251,7 @@ class FastSendConnection(asyncio.Protocol, Mailbox):
             sent.queue.send(sent.batch)
         except Exception as error:  # noqa: BLE001 - nothing of ours is to show outside
             self._sent = None
-            self._write(self._lane.answer(self._lane.sends.fault(sent, error)))
+            self._write(self._forwarder.answer(self._forwarder.sends.fault(sent, error)))
         finally:
             self._is_submitting = False
         if self.ready and self._sent is not None:
@@ -252,8 +262,8 @@ class FastSendConnection(asyncio.Protocol, Mailbox):
         self.ready.clear()
         self._sent = None
         self._sweeps = 0
-        refusal = self._lane.sends.done(sent, result.error)
-        self._write(self._lane.created() if refusal is None else self._lane.answer(refusal))
+        refusal = self._forwarder.sends.done(sent, result.error)
+        self._write(self._forwarder.created() if refusal is None else self._forwarder.answer(refusal))
 
     def _write(self, answer: bytes) -> None:
         if self._tr is None:
@@ -268,10 +278,10 @@ class FastSendConnection(asyncio.Protocol, Mailbox):
         assert transport is not None
         self._tr = None
         self._data = b""
-        self._lane.remove(self)
+        self._forwarder.remove(self)
         if self._is_paused:
             transport.resume_reading()
-        protocol = self._lane.server()
+        protocol = self._forwarder.server()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         protocol.data_received(data)

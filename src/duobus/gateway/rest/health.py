@@ -43,7 +43,7 @@ class Health:
         probes: Probes idle stores.
 
     Attributes:
-        is_joined: Whether the server serves through others; None where there are none.
+        is_member: Whether the server serves through others; None where there are none.
         clock_fault: Why the machine's clock is not believed, or None.
     """
 
@@ -59,7 +59,7 @@ class Health:
         self._is_draining = is_draining
         self._probes = probes
         self._was_ready = False
-        self.is_joined: Callable[[], bool] | None = None
+        self.is_member: Callable[[], bool] | None = None
         self.clock_fault: Callable[[], str | None] = lambda: None
 
     def add_to(self, router: web.UrlDispatcher) -> None:
@@ -114,9 +114,9 @@ class Health:
         stores = {str(store_id): state_of(broker) for store_id, broker in brokers.items()}
         ill = ", ".join(f"{number} is {state}" for number, state in stores.items() if state != "open")
         accepts = [broker.state == "open" for broker in brokers.values()]
-        if self.is_joined is not None:
+        if self.is_member is not None:
             # Others have the other stores; this one may have none, and serve.
-            accepts.append(self.is_joined())
+            accepts.append(self.is_member())
         if not self._is_ready():
             # It starts, or stops: the emulator's words alone, which its clients may compare.
             return "unhealthy", UNHEALTHY, stores

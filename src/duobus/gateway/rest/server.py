@@ -44,7 +44,7 @@ class RestServer:
 
     Attributes:
         health: Answers what supervisors ask.
-        lane: Where its connections begin, once it is open and has an API.
+        forwarder: Where its connections begin, once it is open and has an API.
     """
 
     def __init__(
@@ -70,16 +70,16 @@ class RestServer:
         self._log = ServerLog(BoundedLog(Log("http"), Clock().monotonic_ms if api is None else api.clock.monotonic_ms))
         self._runner: web.AppRunner | None = None
         self._heads: LimitedHeads | None = None
-        self._passing: HttpProxy | None = None
-        self.lane: FastSendServer | None = None
+        self._proxy: HttpProxy | None = None
+        self.forwarder: FastSendServer | None = None
 
-    def pass_on(self, passing: HttpProxy) -> None:
+    def pass_on(self, proxy: HttpProxy) -> None:
         """Send requests about entities of other servers on to them."""
-        self._passing = passing
-        self.health.is_joined = lambda: passing.is_joined
-        if self.lane is not None:
+        self._proxy = proxy
+        self.health.is_member = lambda: proxy.is_member
+        if self.forwarder is not None:
             # Whose a request is has to be found out first, for each.
-            self.lane.is_open = False
+            self.forwarder.is_open = False
 
     async def open(self) -> Callable[[], asyncio.Protocol]:
         """Get ready and return the factory of protocols."""
@@ -114,15 +114,15 @@ class RestServer:
         server = self._heads = LimitedHeads(self._runner.server)
         if self._api is None:
             return bounded(server)
-        lane = self.lane = FastSendServer(server, self._api.sends, self._api.clock, KEEP_ALIVE_S)
-        return bounded(lane)
+        forwarder = self.forwarder = FastSendServer(server, self._api.sends, self._api.clock, KEEP_ALIVE_S)
+        return bounded(forwarder)
 
     async def close(self) -> None:
         """Close what is open."""
-        if self._passing is not None:
-            await self._passing.close()
-        if self.lane is not None:
-            await self.lane.close(_SHUTDOWN_S)
+        if self._proxy is not None:
+            await self._proxy.close()
+        if self.forwarder is not None:
+            await self.forwarder.close(_SHUTDOWN_S)
         if self._api is not None:
             await self._api.close()
         if self._heads is not None:
@@ -132,7 +132,7 @@ class RestServer:
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         assert self._api is not None
-        answer = None if self._passing is None else await self._passing.answer(request)
+        answer = None if self._proxy is None else await self._proxy.answer(request)
         return answer or await self._api.serve(request)
 
     async def _metrics_page(self, request: web.Request) -> web.Response:

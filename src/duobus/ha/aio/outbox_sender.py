@@ -195,23 +195,23 @@ class OutboxSender:
             wake.set_from_anywhere()
 
     async def _work(self, wake: tasks.Signal) -> None:
-        """Send parcel after parcel, over one link."""
+        """Send batch after batch, over one link."""
         sender: Any = None
         try:
             while True:
                 wake.clear()
-                parcel = self._outbox.take()
-                if parcel is None:
+                batch = self._outbox.take()
+                if batch is None:
                     await wake.wait(self._outbox.wait_s())
                     continue
-                messages = await self._read(parcel)
+                messages = await self._read(batch)
                 if not messages:
                     continue
                 if sender is None:
-                    sender = self._made(parcel)
+                    sender = self._made(batch)
                     if sender is None:
                         continue
-                if not await self._send(sender, parcel, messages):
+                if not await self._send(sender, batch, messages):
                     # A link that failed is not trusted again, whatever the SDK thinks of it.
                     used, sender = sender, None
                     await _close(used)
@@ -221,21 +221,21 @@ class OutboxSender:
             if sender is not None:
                 await _close(sender)
 
-    def _made(self, parcel: OutboxBatch) -> Any:
-        """Return a sender; None when none could be made, and the parcel waits."""
+    def _made(self, batch: OutboxBatch) -> Any:
+        """Return a sender; None when none could be made, and the batch waits."""
         try:
             sender = self._make_sender()
             self._entity = str(sender.entity_name)
         except Exception as error:  # noqa: BLE001 - the application's own code, and a client that is closed
-            self._put_off(parcel, error)
+            self._put_off(batch, error)
             return None
         return sender
 
-    def _put_off(self, parcel: OutboxBatch, error: Exception) -> None:
-        """Try a parcel again after a pause."""
+    def _put_off(self, batch: OutboxBatch, error: Exception) -> None:
+        """Try a batch again after a pause."""
         text, means = explained(error), meaning(error)
         chance = self._entropy.number(_CHANCE_BITS) / (1 << _CHANCE_BITS)
-        pause_ms = self._outbox.on_away(parcel, 0.5 + chance / 2)
+        pause_ms = self._outbox.on_away(batch, 0.5 + chance / 2)
         left = self._outbox.depth
         self.reporter.tell(OutboxWaits(self._entity, text, pause_ms, left.messages, left.size, means.value))
         if means is not self._said:
@@ -244,32 +244,32 @@ class OutboxSender:
                 _log.warning("%d messages for %r wait in the outbox: %s", left.messages, self._entity, text)
         self._wake()
 
-    async def _send(self, sender: Any, parcel: OutboxBatch, messages: list[Any]) -> bool:
-        """Send a parcel; tell whether the link is of use still."""
+    async def _send(self, sender: Any, batch: OutboxBatch, messages: list[Any]) -> bool:
+        """Send a batch; tell whether the link is of use still."""
         outbox, reporter = self._outbox, self.reporter
         try:
             await sender.send_messages(messages if len(messages) > 1 else messages[0])
         except Exception as error:  # noqa: BLE001 - whatever it was, the message stays
             if not self._is_refused(error):
-                self._put_off(parcel, error)
+                self._put_off(batch, error)
                 return False
             text = str(error) or type(error).__name__
-            number = outbox.on_refused(parcel, text)
+            number = outbox.on_refused(batch, text)
             if number is not None:
                 reporter.tell(OutboxSetAside(self._entity, number, text))
         else:
-            outbox.on_sent(parcel)
+            outbox.on_sent(batch)
             self._said = None
             left = outbox.depth
             reporter.tell(OutboxSent(self._entity, len(messages), left.messages, left.size))
         self._after()
         return True
 
-    async def _read(self, parcel: OutboxBatch) -> list[Any]:
-        """Return the messages of a parcel; none if some of them are damaged, and the others come again."""
+    async def _read(self, batch: OutboxBatch) -> list[Any]:
+        """Return the messages of a batch; none if some of them are damaged, and the others come again."""
         messages: list[Any] = []
         damaged: list[int] = []
-        for item in await tasks.result(self._outbox.read(parcel)):
+        for item in await tasks.result(self._outbox.read(batch)):
             if isinstance(item, int):
                 damaged.append(item)
                 continue
@@ -280,14 +280,14 @@ class OutboxSender:
                 damaged.append(number)
         if not damaged:
             return messages
-        self._outbox.on_damaged(parcel, damaged)
+        self._outbox.on_damaged(batch, damaged)
         for number in damaged:
             self.reporter.tell(OutboxSetAside(self._entity, number, "damaged on disk"))
         self._after()
         return []
 
     def _after(self) -> None:
-        """Let others take what may be sent now that a parcel is gone."""
+        """Let others take what may be sent now that a batch is gone."""
         if self._outbox.depth.messages == 0:
             self._empty.set()
         else:

@@ -67,7 +67,7 @@ class OverlappedSender:
         self._make_sender = make_sender
         self._room = tasks.Room(in_flight)
         self._idle: deque[Any] = deque()
-        self._under_way: set[Sending] = set()
+        self._in_progress: set[Sending] = set()
         self._failed: dict[int, Sending] = {}
         #: Of both; held for a moment only, and needed by the twin, whose sends are threads.
         self._lock = threading.Lock()
@@ -101,7 +101,7 @@ class OverlappedSender:
             self._raise_failed()
         await self._room.enter()
         sending = Sending(self, message)
-        self._under_way.add(sending)
+        self._in_progress.add(sending)
         tasks.spawn(self._run, sending, kwargs, name="duobus send")
         return sending
 
@@ -111,13 +111,13 @@ class OverlappedSender:
         Raises:
             SendsFailed: Some have failed; each is told once.
         """
-        for sending in list(self._under_way):
+        for sending in list(self._in_progress):
             await sending.done.wait()
         self._raise_failed()
 
     async def close(self) -> None:
         """Close the senders. Call ``flush`` before."""
-        for sending in list(self._under_way):
+        for sending in list(self._in_progress):
             await sending.done.wait()
         while self._idle:
             await _close(self._idle.pop())
@@ -143,7 +143,7 @@ class OverlappedSender:
             self._idle.append(sender)
         finally:
             # In this order: whoever waits for the outcome finds it, and room.
-            self._under_way.discard(sending)
+            self._in_progress.discard(sending)
             self._room.leave()
             sending.done.set()
 

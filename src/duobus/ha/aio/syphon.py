@@ -145,7 +145,7 @@ class _Pump:
         #: When the link was attached, or last brought something.
         self._moved_ms = 0
         #: For the receiver, which is for one at a time, and for what is held.
-        self._settling = tasks.lock()
+        self._settlement_lock = tasks.lock()
         self._holding = tasks.lock()
 
     async def run(self) -> None:
@@ -213,20 +213,20 @@ class _Pump:
         """Bring a batch to its destinations, all at the same time."""
         clock = self._syphon._clock
         now_ms = clock.now_ms() if self._syphon._is_remaining else None
-        parcels: dict[str, list[_SyphonItem]] = {}
+        chunks: dict[str, list[_SyphonItem]] = {}
         for received in messages:
             try:
                 restored = from_backlog(received, now_ms)
             except Undeliverable as error:
-                await self._bury(receiver, received, "", error.reason, str(error))
+                await self._dead_letter(receiver, received, "", error.reason, str(error))
                 continue
             if restored.is_expired:
                 text = "The time to live was over before the message left the backlog."
-                await self._bury(receiver, received, restored.path, EXPIRED, text)
+                await self._dead_letter(receiver, received, restored.path, EXPIRED, text)
             else:
-                parcels.setdefault(restored.path, []).append(_SyphonItem(received, restored.message))
+                chunks.setdefault(restored.path, []).append(_SyphonItem(received, restored.message))
         deliveries = []
-        for path, those in parcels.items():
+        for path, those in chunks.items():
             if path in self._skipped:
                 self._hold(path, those)
             else:
@@ -236,9 +236,9 @@ class _Pump:
                 raise answer
         await self._close_senders(list(self._senders)[SYPHON_SENDERS_MAX:])
 
-    async def _deliver(self, receiver: ServiceBusReceiver, path: str, parcels: list[_SyphonItem]) -> None:
+    async def _deliver(self, receiver: ServiceBusReceiver, path: str, chunks: list[_SyphonItem]) -> None:
         """Bring messages of one destination there, one batch for each session or partition key."""
-        batches = _batches(parcels)
+        batches = _batches(chunks)
         held: list[_SyphonItem] = []
         last: Exception | None = None
         while batches:
@@ -248,14 +248,14 @@ class _Pump:
             held, last = held + left, error
             away = store_away(error)
             if away is None or not away.slots:
-                held += [parcel for batch in batches for parcel in batch]
+                held += [chunk for batch in batches for chunk in batch]
                 break
             # Only keys of a fragment are away. They hold up no others of their entity.
         if last is not None:
             await self._skip(path, held, last)
 
     async def _deliver_batch(
-        self, receiver: ServiceBusReceiver, path: str, parcels: list[_SyphonItem]
+        self, receiver: ServiceBusReceiver, path: str, chunks: list[_SyphonItem]
     ) -> tuple[list[_SyphonItem], Exception | None]:
         """Bring messages there as one batch, one by one if it does not take that.
 
@@ -265,29 +265,29 @@ class _Pump:
         sender = self._senders.get(path)
         if sender is None:
             sender = self._senders[path] = self._syphon._primary.get_queue_sender(path)
-        if len(parcels) > 1:
+        if len(chunks) > 1:
             try:
-                with syphoning(path, self._queue, [parcel.message for parcel in parcels]):
-                    await _send(sender, [parcel.message for parcel in parcels])
+                with syphoning(path, self._queue, [chunk.message for chunk in chunks]):
+                    await _send(sender, [chunk.message for chunk in chunks])
             except Exception as error:  # noqa: BLE001 - the table says what it means
                 if not self._is_hopeless(error):
-                    return parcels, error
+                    return chunks, error
             else:
                 self._said.pop(path, None)
-                await self._complete(receiver, path, parcels)
+                await self._complete(receiver, path, chunks)
                 return [], None
-        for index, parcel in enumerate(parcels):
+        for index, chunk in enumerate(chunks):
             try:
-                with syphoning(path, self._queue, [parcel.message]):
-                    await _send(sender, parcel.message)
+                with syphoning(path, self._queue, [chunk.message]):
+                    await _send(sender, chunk.message)
             except Exception as error:  # noqa: BLE001 - the table says what it means
                 if not self._is_hopeless(error):
-                    return parcels[index:], error
+                    return chunks[index:], error
                 text = f"{path}: {type(error).__name__}: {error}"
-                await self._bury(receiver, parcel.received, path, CANNOT_BE_DELIVERED, text)
+                await self._dead_letter(receiver, chunk.received, path, CANNOT_BE_DELIVERED, text)
             else:
                 self._said.pop(path, None)
-                await self._complete(receiver, path, [parcel])
+                await self._complete(receiver, path, [chunk])
         return [], None
 
     def _is_hopeless(self, error: Exception) -> bool:
@@ -297,12 +297,12 @@ class _Pump:
             return self._syphon._classifier(error) is Verdict.REFUSED
         return means is Meaning.MESSAGE
 
-    async def _skip(self, path: str, parcels: list[_SyphonItem], error: Exception) -> None:
+    async def _skip(self, path: str, chunks: list[_SyphonItem], error: Exception) -> None:
         """Leave a destination alone for a while, so that it holds up nobody (I49)."""
         self._skipped[path] = self._syphon._clock.monotonic_ms() + self._syphon._retry_ms
-        self._hold(path, parcels)
+        self._hold(path, chunks)
         text, means = explained(error), meaning(error)
-        self._syphon._reporter.tell(SyphonSkipped(path, self._queue, len(parcels), text, means.value))
+        self._syphon._reporter.tell(SyphonSkipped(path, self._queue, len(chunks), text, means.value))
         if means in _WORTH_A_LINE and self._said.get(path) is not means:
             if len(self._said) >= SYPHON_SENDERS_MAX:
                 self._said.clear()
@@ -310,10 +310,10 @@ class _Pump:
             _log.warning("messages for %r wait in the backlog queue %r: %s", path, self._queue, text)
         await self._close_senders([path])
 
-    def _hold(self, path: str, parcels: list[_SyphonItem]) -> None:
+    def _hold(self, path: str, chunks: list[_SyphonItem]) -> None:
         with self._holding:
             room = SYPHON_HELD_MAX - sum(len(held) for held in self._held.values())
-            self._held.setdefault(path, []).extend(parcel.received for parcel in parcels[: max(0, room)])
+            self._held.setdefault(path, []).extend(chunk.received for chunk in chunks[: max(0, room)])
 
     def _wait_s(self) -> float:
         """How long to wait for messages: a poll, or until a destination is to be tried again."""
@@ -331,25 +331,27 @@ class _Pump:
             # One whose lock is over is back already.
             await tasks.in_turn(*(partial(receiver.abandon_message, received) for received in held))
 
-    async def _complete(self, receiver: ServiceBusReceiver, path: str, parcels: list[_SyphonItem]) -> None:
+    async def _complete(self, receiver: ServiceBusReceiver, path: str, chunks: list[_SyphonItem]) -> None:
         # All at once: the SDK waits for the answer of each.
-        with self._settling:
-            answers = await tasks.in_turn(*(partial(receiver.complete_message, parcel.received) for parcel in parcels))
-        self._syphon._reporter.tell(Syphoned(path, self._queue, len(parcels), self._age_ms(parcels)))
+        with self._settlement_lock:
+            answers = await tasks.in_turn(*(partial(receiver.complete_message, chunk.received) for chunk in chunks))
+        self._syphon._reporter.tell(Syphoned(path, self._queue, len(chunks), self._age_ms(chunks)))
         for answer in answers:
             # Its lock is gone: it is delivered, and will be delivered again.
             if isinstance(answer, Exception):
                 self._syphon._reporter.tell(SyphonFailed(self._queue, str(answer)))
 
-    def _age_ms(self, parcels: list[_SyphonItem]) -> int:
+    def _age_ms(self, chunks: list[_SyphonItem]) -> int:
         """How long the oldest of them was in the backlog; 0 when the two clocks disagree by more."""
-        times = [parcel.received.enqueued_time_utc for parcel in parcels]
+        times = [chunk.received.enqueued_time_utc for chunk in chunks]
         oldest_ms = min((time.timestamp() * 1000 for time in times if time is not None), default=None)
         return 0 if oldest_ms is None else max(0, self._syphon._clock.now_ms() - round(oldest_ms))
 
-    async def _bury(self, receiver: ServiceBusReceiver, received: Any, path: str, reason: str, text: str) -> None:
+    async def _dead_letter(
+        self, receiver: ServiceBusReceiver, received: Any, path: str, reason: str, text: str
+    ) -> None:
         text = text[:_DESCRIPTION_MAX]
-        with self._settling:
+        with self._settlement_lock:
             await receiver.dead_letter_message(received, reason=reason, error_description=text)
         self._syphon._reporter.tell(SyphonDeadLettered(path, self._queue, reason, text))
 
@@ -369,12 +371,12 @@ async def _send(sender: ServiceBusSender, what: Any) -> None:
     await tasks.within(SEND_LIMIT_S + 1, send)
 
 
-def _batches(parcels: list[_SyphonItem]) -> list[list[_SyphonItem]]:
+def _batches(chunks: list[_SyphonItem]) -> list[list[_SyphonItem]]:
     """Parcels by session and partition key, in their order: a batch with several of them is refused as one."""
     found: dict[tuple[object, object], list[_SyphonItem]] = {}
-    for parcel in parcels:
-        properties, annotations = parcel.message.properties, parcel.message.annotations
+    for chunk in chunks:
+        properties, annotations = chunk.message.properties, chunk.message.annotations
         session_id = None if properties is None else properties.group_id
         key = None if annotations is None else annotations.get(_PARTITION_KEY)
-        found.setdefault((session_id, key), []).append(parcel)
+        found.setdefault((session_id, key), []).append(chunk)
     return list(found.values())

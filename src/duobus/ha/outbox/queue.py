@@ -214,20 +214,20 @@ class Outbox:
             next_ms = self._plan.next_ms()
         return None if next_ms is None else max(0, next_ms - self._clock.monotonic_ms()) / 1000
 
-    def read(self, parcel: OutboxBatch) -> Future[list[tuple[int, bytes, bytes] | int]]:
-        """Return the messages of a parcel; of one that is damaged, its number."""
-        return self._file.read(parcel.numbers)
+    def read(self, batch: OutboxBatch) -> Future[list[tuple[int, bytes, bytes] | int]]:
+        """Return the messages of a batch; of one that is damaged, its number."""
+        return self._file.read(batch.numbers)
 
-    def on_sent(self, parcel: OutboxBatch) -> None:
-        """The namespace took a parcel.
+    def on_sent(self, batch: OutboxBatch) -> None:
+        """The namespace took a batch.
 
         Raises:
             OutboxFailed: The file cannot be used; what was sent is sent again when it is opened anew.
         """
         with self._lock:
-            if not self._plan.on_sent(parcel):
+            if not self._plan.on_sent(batch):
                 return
-            done = [(parcel.numbers, parcel.size), *self._sent]
+            done = [(batch.numbers, batch.size), *self._sent]
             self._sent = []
 
         def removed(_: None, error: Exception | None) -> None:
@@ -240,25 +240,25 @@ class Outbox:
         # Nobody waits for it: after a crash before that commit the messages are sent again.
         self._file.remove((number for numbers, _ in done for number in numbers), removed)
 
-    def on_away(self, parcel: OutboxBatch, share: float) -> int:
-        """The namespace may take a parcel later; return the pause in milliseconds. ``share`` is 0.5 to 1, random."""
+    def on_away(self, batch: OutboxBatch, share: float) -> int:
+        """The namespace may take a batch later; return the pause in milliseconds. ``share`` is 0.5 to 1, random."""
         with self._lock:
-            return self._plan.on_away(parcel, self._clock.monotonic_ms(), share)
+            return self._plan.on_away(batch, self._clock.monotonic_ms(), share)
 
-    def on_refused(self, parcel: OutboxBatch, reason: str) -> int | None:
-        """The namespace will never take a parcel; return the message that is set aside, None if that is open."""
+    def on_refused(self, batch: OutboxBatch, reason: str) -> int | None:
+        """The namespace will never take a batch; return the message that is set aside, None if that is open."""
         with self._lock:
-            number = self._plan.on_refused(parcel)
+            number = self._plan.on_refused(batch)
             if number is not None:
-                self._set_aside[number] = parcel.size
+                self._set_aside[number] = batch.size
         if number is not None:
             self._file.set_aside([number], reason[:REASON_LENGTH_MAX])
         return number
 
-    def on_damaged(self, parcel: OutboxBatch, numbers: list[int]) -> None:
-        """Messages of a parcel cannot be read. They are set aside, and never sent as something else."""
+    def on_damaged(self, batch: OutboxBatch, numbers: list[int]) -> None:
+        """Messages of a batch cannot be read. They are set aside, and never sent as something else."""
         with self._lock:
-            for number, size in self._plan.on_damaged(parcel, numbers):
+            for number, size in self._plan.on_damaged(batch, numbers):
                 self._set_aside[number] = size
         self._file.set_aside(numbers, _DAMAGED)
 

@@ -68,7 +68,7 @@ class OverlappedSender:
         self._make_sender = make_sender
         self._room = tasks.Room(in_flight)
         self._idle: deque[Any] = deque()
-        self._under_way: set[Sending] = set()
+        self._in_progress: set[Sending] = set()
         self._failed: dict[int, Sending] = {}
         #: Of both; held for a moment only, and needed by the twin, whose sends are threads.
         self._lock = threading.Lock()
@@ -102,7 +102,7 @@ class OverlappedSender:
             self._raise_failed()
         self._room.enter()
         sending = Sending(self, message)
-        self._under_way.add(sending)
+        self._in_progress.add(sending)
         tasks.spawn(self._run, sending, kwargs, name="duobus send")
         return sending
 
@@ -112,13 +112,13 @@ class OverlappedSender:
         Raises:
             SendsFailed: Some have failed; each is told once.
         """
-        for sending in list(self._under_way):
+        for sending in list(self._in_progress):
             sending.done.wait()
         self._raise_failed()
 
     def close(self) -> None:
         """Close the senders. Call ``flush`` before."""
-        for sending in list(self._under_way):
+        for sending in list(self._in_progress):
             sending.done.wait()
         while self._idle:
             _close(self._idle.pop())
@@ -144,7 +144,7 @@ class OverlappedSender:
             self._idle.append(sender)
         finally:
             # In this order: whoever waits for the outcome finds it, and room.
-            self._under_way.discard(sending)
+            self._in_progress.discard(sending)
             self._room.leave()
             sending.done.set()
 

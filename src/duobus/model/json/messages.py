@@ -90,26 +90,26 @@ _MEMBERS: Final = frozenset(
 )
 
 
-def merged(payload: bytes, special: MessageMetadata | None) -> bytes:
+def merged(payload: bytes, metadata: MessageMetadata | None) -> bytes:
     """The bare message with what a rule and settlements laid over it.
 
     Raises:
         DecodeError: The message is malformed.
     """
-    if special is None:
+    if metadata is None:
         return payload
-    if special.changes is not None:
-        payload = Overlay.decode(special.changes).apply_to(payload)
-    if special.overlay is not None:
-        return Overlay(application=decode(special.overlay)[0]).apply_to(payload)
+    if metadata.changes is not None:
+        payload = Overlay.decode(metadata.changes).apply_to(payload)
+    if metadata.overlay is not None:
+        return Overlay(application=decode(metadata.overlay)[0]).apply_to(payload)
     return payload
 
 
-def form_of(payload: bytes, special: MessageMetadata | None) -> dict[str, Any]:
+def form_of(payload: bytes, metadata: MessageMetadata | None) -> dict[str, Any]:
     """Return the form of a message; what is laid over it is part of it."""
-    found = {} if special is None else _envelope(special)
+    found = {} if metadata is None else _envelope(metadata)
     try:
-        payload = merged(payload, special)
+        payload = merged(payload, metadata)
         return found | _bare_form(payload)
     except DecodeError:
         return found | {"raw": base64.b64encode(payload).decode()}
@@ -130,22 +130,22 @@ def _bare_form(payload: bytes) -> dict[str, Any]:
     return found
 
 
-def _envelope(special: MessageMetadata) -> dict[str, Any]:
+def _envelope(metadata: MessageMetadata) -> dict[str, Any]:
     header = {
-        "durable": special.durable,
-        "priority": special.priority,
-        "timeToLive": None if special.ttl_ms is None else format_duration(special.ttl_ms),
+        "durable": metadata.durable,
+        "priority": metadata.priority,
+        "timeToLive": None if metadata.ttl_ms is None else format_duration(metadata.ttl_ms),
     }
     annotations: dict[Any, Any] = {}
     pos = 0
-    while special.annotations is not None and pos < len(special.annotations):
-        key, pos = decode(special.annotations, pos)
-        annotations[key], pos = decode(special.annotations, pos)
+    while metadata.annotations is not None and pos < len(metadata.annotations):
+        key, pos = decode(metadata.annotations, pos)
+        annotations[key], pos = decode(metadata.annotations, pos)
     found = {
         "header": {name: value for name, value in header.items() if value is not None} or None,
-        "partitionKey": special.partition_key,
-        "viaPartitionKey": special.via_partition_key,
-        "scheduledEnqueueTime": None if special.scheduled_ms is None else time_text(special.scheduled_ms),
+        "partitionKey": metadata.partition_key,
+        "viaPartitionKey": metadata.via_partition_key,
+        "scheduledEnqueueTime": None if metadata.scheduled_ms is None else time_text(metadata.scheduled_ms),
         "annotations": _annotations_to_json(annotations) or None,
     }
     return {name: value for name, value in found.items() if value is not None}
@@ -199,7 +199,7 @@ def _data_to_json(value: bytes) -> Any:
 
 
 def message_of(form: Any) -> tuple[bytes, MessageMetadata]:
-    """Return (bare message, what is rare about it) of a form.
+    """Return (bare message, the metadata of it) of a form.
 
     Raises:
         ArgumentInvalid: It is none; the text says what is wrong.
@@ -209,50 +209,50 @@ def message_of(form: Any) -> tuple[bytes, MessageMetadata]:
     unknown = form.keys() - _MEMBERS
     if unknown:
         raise ArgumentInvalid(f"A message has no member {sorted(unknown)[0]!r:.60}.")
-    special = _metadata_of(form)
+    metadata = _metadata_of(form)
     try:
-        payload = _bare(form, special)
+        payload = _bare(form, metadata)
         # Whatever a client could not send is not let in this way either.
-        special.has_expiry = scan(payload).absolute_expiry_ms is not None
+        metadata.has_expiry = scan(payload).absolute_expiry_ms is not None
     except (EncodeError, DecodeError, UnicodeEncodeError) as error:
         raise ArgumentInvalid(f"The message cannot be encoded: {error}") from None
-    return payload, special
+    return payload, metadata
 
 
 def _metadata_of(form: dict[str, Any]) -> MessageMetadata:
     header = _object(form, "header")
-    special = MessageMetadata(
+    metadata = MessageMetadata(
         partition_key=_optional_text(form, "partitionKey"),
         via_partition_key=_optional_text(form, "viaPartitionKey"),
     )
     if header.get("timeToLive") is not None:
-        special.ttl_ms = parse_duration(str(header["timeToLive"]))
+        metadata.ttl_ms = parse_duration(str(header["timeToLive"]))
     priority = header.get("priority")
     if priority is not None:
         if not isinstance(priority, int) or not 0 <= priority <= 255:
             raise ArgumentInvalid("header.priority must be from 0 to 255.")
-        special.priority = priority
+        metadata.priority = priority
     durable = header.get("durable")
     if durable is not None and not isinstance(durable, bool):
         raise ArgumentInvalid("header.durable must be true or false.")
-    special.durable = durable
+    metadata.durable = durable
     if form.get("scheduledEnqueueTime") is not None:
-        special.scheduled_ms = time_of(form["scheduledEnqueueTime"])
+        metadata.scheduled_ms = time_of(form["scheduledEnqueueTime"])
     annotations = _map(form, "annotations")
     if annotations:
         try:
-            special.annotations = b"".join(encode(part) for pair in annotations.items() for part in pair)
+            metadata.annotations = b"".join(encode(part) for pair in annotations.items() for part in pair)
         except (EncodeError, UnicodeEncodeError) as error:
             raise ArgumentInvalid(f"The annotations cannot be encoded: {error}") from None
-        special.annotations_count = 2 * len(annotations)
-    return special
+        metadata.annotations_count = 2 * len(annotations)
+    return metadata
 
 
-def _bare(form: dict[str, Any], special: MessageMetadata) -> bytes:
+def _bare(form: dict[str, Any], metadata: MessageMetadata) -> bytes:
     parts: list[bytes] = []
     if form.get("raw") is not None:
         raw: bytes = from_json({"$binary": form["raw"]})
-        special.session_id = scan(raw).group_id
+        metadata.session_id = scan(raw).group_id
         return raw
     given = _object(form, "properties")
     if given:
@@ -260,7 +260,7 @@ def _bare(form: dict[str, Any], special: MessageMetadata) -> bytes:
         if unknown:
             raise ArgumentInvalid(f"There is no property {sorted(unknown)[0]!r:.60}; they are {', '.join(FIELDS)}.")
         fields = [field_of(name, given.get(name)) for name in FIELDS]
-        special.session_id = fields[FIELDS.index("groupId")]
+        metadata.session_id = fields[FIELDS.index("groupId")]
         while fields and fields[-1] is None:
             fields.pop()
         parts.append(properties_section(fields))

@@ -88,9 +88,9 @@ def parse_repair(asked: Any) -> Repair:
 
 
 def resendable(
-    payload: bytes, special: MessageMetadata | None, repair: Repair, *, keeps_reason: bool
+    payload: bytes, metadata: MessageMetadata | None, repair: Repair, *, keeps_reason: bool
 ) -> tuple[bytes, MessageMetadata]:
-    """Return a dead letter as it is when it is tried again: (bare message, what is rare about it).
+    """Return a dead letter as it is when it is tried again: (bare message, the metadata of it).
 
     Its keys, session, header, annotations and time to live stay; the reasons why it died go, or become properties of
     its own when they are to be kept. It is no forwarded message any more, so its hops begin anew.
@@ -98,9 +98,9 @@ def resendable(
     Raises:
         ArgumentInvalid: The repair does not fit it, or makes something of it that cannot be sent.
     """
-    old = special or MessageMetadata()
+    old = metadata or MessageMetadata()
     try:
-        bare = merged(payload, special)
+        bare = merged(payload, metadata)
         changes, removed = _changes(bare, old, repair, keeps_reason)
         if changes or removed or repair.fields:
             bare = Overlay(repair.fields, changes, removed).apply_to(bare)
@@ -132,13 +132,13 @@ def resendable(
 
 
 def _changes(
-    bare: bytes, special: MessageMetadata, repair: Repair, keeps_reason: bool
+    bare: bytes, metadata: MessageMetadata, repair: Repair, keeps_reason: bool
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Application properties to set, and exact names of those to remove."""
     changes = dict(repair.application)
     unwanted = set(repair.removed)
     if keeps_reason:
-        for name, text in ((REASON, special.reason), (DESCRIPTION, special.description)):
+        for name, text in ((REASON, metadata.reason), (DESCRIPTION, metadata.description)):
             if text is not None:
                 changes.setdefault(name, text)
     else:
@@ -148,8 +148,8 @@ def _changes(
     return changes, tuple(name for name in removed if name not in changes)
 
 
-def _names_in(bare: bytes, folded: set[str]) -> tuple[str, ...]:
-    return tuple(name for name in application_properties(bare) if name.lower() in folded)
+def _names_in(bare: bytes, lowered: set[str]) -> tuple[str, ...]:
+    return tuple(name for name in application_properties(bare) if name.lower() in lowered)
 
 
 def _with_body(bare: bytes, patch: list[Operation]) -> bytes:

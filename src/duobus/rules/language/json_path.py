@@ -71,10 +71,10 @@ class JsonCondition:
         while True:
             condition, pos = _condition(text, pos)
             self._conditions.append(condition)
-            joined = _AND.match(text, pos)
-            if joined is None:
+            combined = _AND.match(text, pos)
+            if combined is None:
                 break
-            pos = joined.end()
+            pos = combined.end()
         if text[pos:].strip():
             raise _fault(text, pos, "'&&' or the end is expected")
         if len(self._conditions) > CONDITIONS_MAX:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from duobus.rules.correlation import FOLDED_LENGTHS, Field, key_of, read_field
+from duobus.rules.correlation import CASEFOLD_LENGTHS, Field, key_of, read_field
 from duobus.rules.language.closures import is_exact, is_guid_like
 from duobus.rules.language.tree import Compare, Constant, In, Logic, Node, Parameter, Property
 from duobus.rules.system_properties import PLACES
@@ -174,7 +174,7 @@ class Index:
                     for group in anchors[name]:
                         # The commonest by far, without its three calls: one property, which is a text as it is.
                         value = user.get(group.name) if group.name else None
-                        if type(value) is str and len(value) not in FOLDED_LENGTHS:
+                        if type(value) is str and len(value) not in CASEFOLD_LENGTHS:
                             entries = group.table.get(value)
                         else:
                             entries = group.find(message)

@@ -75,7 +75,7 @@ def lock_handle_of(message: Any) -> LockHandle:
     )
 
 
-def settle_all(receiver: Any, tickets: list[LockHandle], how: str) -> None:
+def settle_all(receiver: Any, handles: list[LockHandle], how: str) -> None:
     """Defer or abandon messages by one request that is answered.
 
     The public methods wait for an answer for each message, 10,000 of them for a batch; and they want the messages,
@@ -83,10 +83,10 @@ def settle_all(receiver: Any, tickets: list[LockHandle], how: str) -> None:
 
     Args:
         receiver: Theirs.
-        tickets: Of locked messages.
+        handles: Of locked messages.
         how: ``defered``, as the protocol spells it, or ``abandoned``.
 
     Raises:
         MessageLockLostError: One of them is not locked any more; of the others some may be settled.
     """
-    receiver._settle_message_via_mgmt_link(how, [ticket.lock_token for ticket in tickets])
+    receiver._settle_message_via_mgmt_link(how, [handle.lock_token for handle in handles])

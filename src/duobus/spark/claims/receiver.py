@@ -64,11 +64,11 @@ class Filled(NamedTuple):
     """What came.
 
     Attributes:
-        tickets: Of the messages.
+        handles: Of the messages.
         has_credit: The receiver may still be sent messages that nobody waits for.
     """
 
-    tickets: list[LockHandle]
+    handles: list[LockHandle]
     has_credit: bool
 
 
@@ -93,14 +93,14 @@ def fill(receiver: Any, limits: Limits, clock: Clock, is_hurried: Callable[[], b
         asked = limits.asked(len(found), size)
         page = receiver.receive_messages(max_message_count=asked, max_wait_time=wait)
         now_ms = clock.monotonic_ms()
-        tickets = [lock_handle_of(message) for message in page]
-        if tickets and not found:
+        handles = [lock_handle_of(message) for message in page]
+        if handles and not found:
             # The first lock has to last until the messages are deferred. Those of a session have none of their own: it
             # is left as soon as a receive is short, since other sessions wait.
-            first_ms, room_ms = now_ms, (tickets[0].until_ms - clock.now_ms()) // 3
+            first_ms, room_ms = now_ms, (handles[0].until_ms - clock.now_ms()) // 3
             delay_ms = min(delay_ms, room_ms)
-        found += tickets
-        size += sum(ticket.size for ticket in tickets)
+        found += handles
+        size += sum(handle.size for handle in handles)
         if len(page) == asked:
             if 0 < room_ms <= now_ms - first_ms:
                 break

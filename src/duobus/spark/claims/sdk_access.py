@@ -139,23 +139,23 @@ class SdkAccess:
         filled = fill(self._receiver(key), limits, self._clock, (lambda: False) if stop is None else stop.is_set)
         if filled.has_credit:
             self._open_credit.add(key)
-        return filled.tickets
+        return filled.handles
 
-    def _remember(self, key: Key, tickets: list[LockHandle]) -> Claim:
-        if not tickets:
+    def _remember(self, key: Key, handles: list[LockHandle]) -> Claim:
+        if not handles:
             return {}
         if key.session is None:
-            self._demand_long_locks(key, tickets[-1])
-        self._held.setdefault(key, {}).update((ticket.number, ticket) for ticket in tickets)
-        self._sizes.update((ticket.number, ticket.size) for ticket in tickets)
-        oldest_ms = min(ticket.enqueued_ms for ticket in tickets)
+            self._demand_long_locks(key, handles[-1])
+        self._held.setdefault(key, {}).update((handle.number, handle) for handle in handles)
+        self._sizes.update((handle.number, handle.size) for handle in handles)
+        oldest_ms = min(handle.enqueued_ms for handle in handles)
         self.oldest_ms = oldest_ms if self.oldest_ms is None else min(oldest_ms, self.oldest_ms)
         # Elsewhere a lock token tells nothing.
         is_duobus = counts_deferrals(self._place) is not None
-        return {key: {ticket.number: mark_of(ticket.deliveries, ticket.life * is_duobus) for ticket in tickets}}
+        return {key: {handle.number: mark_of(handle.deliveries, handle.life * is_duobus) for handle in handles}}
 
-    def _demand_long_locks(self, key: Key, ticket: LockHandle) -> None:
-        left_s = (ticket.until_ms - self._clock.now_ms()) / 1000
+    def _demand_long_locks(self, key: Key, handle: LockHandle) -> None:
+        left_s = (handle.until_ms - self._clock.now_ms()) / 1000
         if left_s < LOCK_S_MIN - CLOCK_ERROR_S:
             self.close()
             raise EntityError(
@@ -296,7 +296,7 @@ class SdkAccess:
 
     def held_until_ms(self) -> int | None:
         """See ``Access``; a message of a session has no lock of its own."""
-        return max((ticket.until_ms for held in self._held.values() for ticket in held.values()), default=0) or None
+        return max((handle.until_ms for held in self._held.values() for handle in held.values()), default=0) or None
 
     def is_past(self, instant_ms: int) -> bool:
         """See ``Access``."""
@@ -441,10 +441,10 @@ class SdkAccess:
         elif keys:
             self._drop(keys[0])
 
-    def _abandon(self, key: Key, tickets: list[LockHandle]) -> None:
+    def _abandon(self, key: Key, handles: list[LockHandle]) -> None:
         try:
-            for at in range(0, len(tickets), SETTLE_MAX):
-                settle_all(self._receiver(key), tickets[at : at + SETTLE_MAX], "abandoned")
+            for at in range(0, len(handles), SETTLE_MAX):
+                settle_all(self._receiver(key), handles[at : at + SETTLE_MAX], "abandoned")
         except Exception:  # noqa: BLE001 - their locks end by themselves
             _log.debug("abandoning messages of '%s' failed", key.entity, exc_info=True)
 

@@ -159,7 +159,7 @@ def _carried(
     """Carry the messages of a task, and tell what became of each."""
     import pyarrow as pa
 
-    from duobus.spark.jobs.work.syphon import BURIED, Outcome, SyphonTask, rows_of
+    from duobus.spark.jobs.work.syphon import DEAD_LETTERED, Outcome, SyphonTask, rows_of
     from duobus.spark.offsets import Key
     from duobus.spark.recovery import dead_letter_numbers
     from duobus.spark.rows import columns_of
@@ -172,7 +172,7 @@ def _carried(
     carrier.finish()
     by_queue: dict[str, dict[int, tuple[str, str]]] = {}
     for one in carrier.outcomes:
-        if one.outcome == BURIED:
+        if one.outcome == DEAD_LETTERED:
             by_queue.setdefault(one.queue, {})[one.number] = (one.reason or "", one.description or "")
     for queue, numbers in by_queue.items():
         dead_letter_numbers(client(back), Key(queue), numbers)

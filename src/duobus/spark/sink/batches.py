@@ -17,7 +17,7 @@ BATCH_MESSAGES_MAX: Final = 4_500
 BatchT = TypeVar("BatchT", bound="Batch")
 
 #: Entity, and session id or partition key or None: what a batch holds one of.
-Lane = tuple[str, str | None]
+BatchKey = tuple[str, str | None]
 
 
 class Batch(Protocol):
@@ -44,8 +44,8 @@ class Batches(Generic[BatchT]):
 
     def __init__(
         self,
-        make: Callable[[Lane], BatchT],
-        send: Callable[[Lane, BatchT], None],
+        make: Callable[[BatchKey], BatchT],
+        send: Callable[[BatchKey, BatchT], None],
         open_max: int = OPEN_BATCHES_MAX,
         messages_max: int = BATCH_MESSAGES_MAX,
     ) -> None:
@@ -53,46 +53,46 @@ class Batches(Generic[BatchT]):
         self._send = send
         self._open_max = open_max
         self._messages_max = messages_max
-        self._open: dict[Lane, BatchT] = {}
+        self._open: dict[BatchKey, BatchT] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def add(self, lane: Lane, message: Any) -> bool:
+    def add(self, key: BatchKey, message: Any) -> bool:
         """Put a message into its batch, and send what that makes full.
 
         Returns:
             False if the message does not even fit into an empty batch; earlier ones of its lane are sent then, so that
             the caller may send it by itself without overtaking them.
         """
-        batch = self._open.get(lane)
+        batch = self._open.get(key)
         if batch is None:
-            batch = self._open_for(lane)
+            batch = self._open_for(key)
         if batch.add(message):
             if len(batch) >= self._messages_max:
-                self._flush(lane)
+                self._flush(key)
             return True
         if len(batch):
-            self._flush(lane)
-            batch = self._open_for(lane)
+            self._flush(key)
+            batch = self._open_for(key)
             if batch.add(message):
                 return True
-        del self._open[lane]
+        del self._open[key]
         return False
 
     def flush(self) -> None:
         """Send whatever is open, in the order in which the batches were opened."""
-        for lane in list(self._open):
-            self._flush(lane)
+        for key in list(self._open):
+            self._flush(key)
 
-    def _open_for(self, lane: Lane) -> BatchT:
+    def _open_for(self, key: BatchKey) -> BatchT:
         if len(self._open) >= self._open_max:
             # The fullest: with many keys this makes the fewest sends. The same rows give the same batches each time.
             self._flush(max(self._open, key=lambda one: len(self._open[one])))
-        batch = self._open[lane] = self._make(lane)
+        batch = self._open[key] = self._make(key)
         return batch
 
-    def _flush(self, lane: Lane) -> None:
-        batch = self._open.pop(lane)
+    def _flush(self, key: BatchKey) -> None:
+        batch = self._open.pop(key)
         if len(batch):
-            self._send(lane, batch)
+            self._send(key, batch)

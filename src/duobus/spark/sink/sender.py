@@ -16,7 +16,7 @@ from azure.servicebus import exceptions as sdk
 
 from duobus.ha.sdk_errors import explained, is_message_fault
 from duobus.spark.connection import KEPT, Place, client
-from duobus.spark.sink.batches import Lane
+from duobus.spark.sink.batches import BatchKey
 from duobus.spark.sink.messages import RowError
 
 if TYPE_CHECKING:
@@ -121,13 +121,13 @@ class Post:
         self.messages = 0
         self.requests = 0
 
-    def make(self, lane: Lane) -> OpenBatch:
+    def make(self, batch_key: BatchKey) -> OpenBatch:
         """Open an empty batch.
 
         Raises:
             SendFailed: The entity cannot be reached, or there is none.
         """
-        entity = lane[0]
+        entity = batch_key[0]
         try:
             sender = self._sender(entity)
             limit = self._limits.get(entity)
@@ -138,14 +138,14 @@ class Post:
         except Exception as error:  # noqa: BLE001 - nothing of it is about a message
             raise self._failed(entity, [], error) from None
 
-    def send(self, lane: Lane, batch: OpenBatch) -> None:
+    def send(self, batch_key: BatchKey, batch: OpenBatch) -> None:
         """Send a batch; it is with the broker on return.
 
         Raises:
             SendFailed: The entity takes nothing now.
             Refused: It refuses one of the messages.
         """
-        entity, key = lane
+        entity, key = batch_key
         if len(batch) > 1 and not (key is None and entity in self._singly):
             try:
                 self._sender(entity).send_messages(batch.whole)

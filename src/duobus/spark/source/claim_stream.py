@@ -1,4 +1,4 @@
-"""The stream of the mode ``claim`` as Spark calls it; the protocol is in ``claims``, its steps in ``claimer``."""
+"""The stream of the mode ``claim`` as Spark calls it; the protocol is in ``claims``, its steps in ``claim_runner``."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Parsed, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._claimer: ClaimRunner | None = None
+        self._claim_runner: ClaimRunner | None = None
         self._access: SdkAccess | None = None
         self._entities: tuple[str, ...] = ()
         #: With availableNow: when the run began, and how many messages are left of those that there were.
@@ -113,7 +113,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.__init__(state["_options"], state["_schema"])  # type: ignore[misc]
 
     def _claims(self) -> ClaimRunner:
-        if self._claimer is None:
+        if self._claim_runner is None:
             options, place = self._options, place_of(self._options)
             demand_reachable(place)
             self._entities = resolved(place, options)
@@ -132,9 +132,9 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 min_messages=1 if self._began_ms is not None else options["minMessagesPerTrigger"] or 1,
                 max_delay_s=(options["maxTriggerDelay"] or 0) / 1000,
             )
-            self._claimer = ClaimRunner(engine, self._access)
+            self._claim_runner = ClaimRunner(engine, self._access)
             self._ending.install()
-        return self._claimer
+        return self._claim_runner
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
         """A constant: Spark asks twice."""
@@ -159,7 +159,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._latest(start, limit)
 
     def _latest(self, start: dict[str, Any], limit: Any) -> Any:
-        claimer = self._claims()
+        claim_runner = self._claims()
         assert self._access is not None
         options = self._options
         most: int = options["maxMessagesPerTrigger"] * WHOLE_TIMES
@@ -174,9 +174,9 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._began_ms is not None:
             wait_ms = min(wait_ms, AVAILABLE_NOW_WAIT_MS)
             most = most if self._left is None else min(most, self._left)
-        end, count = claimer.latest(start, most, wait_ms)
+        end, count = claim_runner.latest(start, most, wait_ms)
         if not count and most and self._began_ms is not None:
-            end, count = self._asked_again(claimer, start, most, wait_ms)
+            end, count = self._asked_again(claim_runner, start, most, wait_ms)
         if self._left is not None:
             self._left -= count
         elif self._began_ms is not None and (self._access.oldest_ms or 0) > self._began_ms:
@@ -196,12 +196,14 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "trigger(availableNow=True)."
             )
 
-    def _asked_again(self, claimer: ClaimRunner, start: dict[str, Any], most: int, wait_ms: int) -> tuple[Any, int]:
+    def _asked_again(
+        self, claim_runner: ClaimRunner, start: dict[str, Any], most: int, wait_ms: int
+    ) -> tuple[Any, int]:
         """A short wait proves nothing about a broker that is busy: a run ends when it says that nothing waits."""
         clock, waits_ms = Clock(), self._options["maxWaitTime"]
         until_ms = clock.monotonic_ms() + waits_ms
         while self._shows_any():
-            end, count = claimer.latest(start, most, wait_ms)
+            end, count = claim_runner.latest(start, most, wait_ms)
             if count:
                 return end, count
             if clock.monotonic_ms() >= until_ms:

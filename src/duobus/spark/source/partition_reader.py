@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 #: How long a message that is not deferred is waited for (spark-pipeline 3.2).
-PATIENCE_MS: Final = 5_000
+TIMEOUT_MS: Final = 5_000
 PAUSE_S: Final = 0.25
 #: Numbers that an error lists.
 _LISTED: Final = 5
@@ -103,7 +103,7 @@ def _chosen(page: Page, wanted: list[int]) -> dict[int, Any]:
 
 
 def _waited_for(reading: Reading, key: Key, numbers: list[int], clock: Clock) -> dict[int, Any]:
-    until_ms = clock.monotonic_ms() + PATIENCE_MS
+    until_ms = clock.monotonic_ms() + TIMEOUT_MS
     found: dict[int, Any] = dict.fromkeys(numbers)
     others: dict[int, Any] = {}
     missing = numbers

@@ -42,11 +42,11 @@ _NO_BLOBS: Final = _EMPTY(0, 0, _BYTEA_OID)
 
 def is_plain(batch: CommitBatch, homes: Mapping[int, int]) -> bool:
     """Whether a commit holds nothing beyond what the call takes; ``homes``: sources of copies (``bodies.homes_of``)."""
-    if batch.changes or batch.histories or batch.outdated or batch.tombstones or batch.buried:
+    if batch.changes or batch.histories or batch.outdated or batch.tombstones or batch.forgotten:
         return False
     size = 0
     for put in batch.puts:
-        if put.specials or put.equal_specials is not None or put.source_key in homes:
+        if put.all_metadata or put.equal_metadata is not None or put.source_key in homes:
             return False
         size += sum(map(len, put.payloads))
     return size <= CALL_BYTES_MAX and not any(row[0] in homes for row in batch.removed)

@@ -123,8 +123,8 @@ def message_of(row: tuple[Any, ...], quarantine: dict[int, str]) -> StoredMessag
     if fault is not None:
         quarantine[row[0]] = fault
         return None
-    message_id, enqueued_ms, state, deliveries, special, payload, _, _ = row
-    return StoredMessage(message_id & COUNT_MAX, enqueued_ms, state, deliveries, payload, special)
+    message_id, enqueued_ms, state, deliveries, metadata, payload, _, _ = row
+    return StoredMessage(message_id & COUNT_MAX, enqueued_ms, state, deliveries, payload, metadata)
 
 
 def copy_of(row: tuple[Any, ...], quarantine: dict[int, str]) -> StoredMessage | None:
@@ -182,8 +182,12 @@ class States:
     def note(self, puts: Sequence[Put], changes: Sequence[tuple[int, int, int, int, bytes | None]]) -> None:
         """Take in what a commit is about to write."""
         for put in puts:
-            if put.specials:
-                self._known.update((put.source_key, rare[0]) for rare in put.specials.values() if rare[0])
+            if put.all_metadata:
+                self._known.update(
+                    (put.source_key, with_metadata[0])
+                    for with_metadata in put.all_metadata.values()
+                    if with_metadata[0]
+                )
         self._known.update((row[0], row[2]) for row in changes if row[2])
 
     def forget(self, source_keys: Collection[int]) -> None:

@@ -32,7 +32,7 @@ _ORDINARY: Final = Struct(">6sq40sq12si").pack
 _NUMBER: Final = Struct(">q").pack
 _LENGTH: Final = Struct(">i").pack
 #: Payloads of a put that are joined to one piece; larger ones are handed on as they are.
-_JOINED_BYTES_MAX: Final = 4 << 20
+_COMBINED_BYTES_MAX: Final = 4 << 20
 #: Records of the catalog that one statement writes.
 _RECORDS_PER_STATEMENT: Final = 500
 
@@ -201,22 +201,22 @@ def statements(batch: CommitBatch, sources: Mapping[int, SourceRow]) -> list[str
     texts = []
     flat = change_values(batch.changes)
     if flat:
-        ids, states, deliveries, specials, sums = (flat[column::5] for column in range(5))
+        ids, states, deliveries, all_metadata, sums = (flat[column::5] for column in range(5))
         numbers = f"{integers(ids)},{integers(states)},{integers(deliveries)}"
-        texts.append(f"SELECT write_states({numbers},{blobs(specials)},{integers(sums)})")
+        texts.append(f"SELECT write_states({numbers},{blobs(all_metadata)},{integers(sums)})")
     texts += write_sources(batch.sources, sources)
     for block in batch.histories:
         row = (block.source_key << COUNT_BITS | block.first_count, block.at_ms)
         check = numbers_sum(row, block.ids)
         texts.append(f"INSERT INTO histories VALUES ({row[0]},{row[1]},{blob(block.ids)},{check})")
     texts += [forget_ids(source_key, 0, last_count) for source_key, last_count in batch.outdated]
-    for store_id, generation in batch.buried:
+    for store_id, generation in batch.forgotten:
         texts.append(f"DELETE FROM tombstones WHERE store_id = {store_id} AND generation = {generation}")
     for t in batch.tombstones:
-        stone = (t.store_id, t.generation, t.commit_no, t.source_key, t.first_count, t.last_count)
+        tombstone = (t.store_id, t.generation, t.commit_no, t.source_key, t.first_count, t.last_count)
         texts.append(
             "INSERT INTO tombstones(store_id, generation, commit_no, source_key, first_count, last_count, row_sum)"
-            f" VALUES ({','.join(map(str, (*stone, numbers_sum(stone))))})"
+            f" VALUES ({','.join(map(str, (*tombstone, numbers_sum(tombstone))))})"
         )
     return texts
 
@@ -251,7 +251,7 @@ class NewRows:
             home = self._homes.get(put.source_key)
             if home is not None:
                 self._add_copies(put, home)
-            elif put.specials or put.equal_specials is not None:
+            elif put.all_metadata or put.equal_metadata is not None:
                 self._add_mixed(put)
             elif put.payloads:
                 self._add_ordinary(put)
@@ -271,7 +271,7 @@ class NewRows:
         flat: list[bytes] = [b""] * (2 * number)
         flat[0::2] = map(_ORDINARY, repeat(_BEGIN), ids, repeat(middle), sums, repeat(_NULL * 3), lengths)
         flat[1::2] = payloads
-        if sum(lengths) > _JOINED_BYTES_MAX:
+        if sum(lengths) > _COMBINED_BYTES_MAX:
             self._pieces += flat
         else:
             self._pieces.append(b"".join(flat))
@@ -279,14 +279,14 @@ class NewRows:
     def _add_mixed(self, put: Put) -> None:
         first_id = put.source_key << COUNT_BITS | put.first_count
         for index, payload in enumerate(put.payloads):
-            self._add_row(first_id + index, put.enqueued_ms, put.special_of(index), None, payload)
+            self._add_row(first_id + index, put.enqueued_ms, put.metadata_of(index), None, payload)
 
     def _add_copies(self, put: Put, home: int) -> None:
         first_id = put.source_key << COUNT_BITS | put.first_count
         size = 0
         origins = put.origins or [0] * len(put.payloads)
         for index, (payload, origin) in enumerate(zip(put.payloads, origins, strict=True)):
-            row = (first_id + index, put.enqueued_ms, put.special_of(index))
+            row = (first_id + index, put.enqueued_ms, put.metadata_of(index))
             if origin >= 0:
                 self._add_row(*row, None, PREFIX.pack(origin) + payload)
                 size += len(payload)
@@ -304,12 +304,12 @@ class NewRows:
         self,
         row_id: int,
         enqueued_ms: int,
-        rare: tuple[int, int, bytes | None] | None,
+        with_metadata: tuple[int, int, bytes | None] | None,
         body_id: int | None,
         payload: bytes,
     ) -> None:
-        state, deliveries, special = rare or (0, 0, None)
-        check = None if rare is None else state_sum(row_id, state, deliveries, special)
+        state, deliveries, metadata = with_metadata or (0, 0, None)
+        check = None if with_metadata is None else state_sum(row_id, state, deliveries, metadata)
         head = b"".join(
             (
                 _BEGIN + _NUMBER(row_id),
@@ -318,7 +318,7 @@ class NewRows:
                     for n in (enqueued_ms, state, deliveries, body_sum(row_id, enqueued_ms, payload))
                 ),
                 *(_NULL if n is None else _EIGHT + _NUMBER(n) for n in (check, body_id)),
-                _NULL if special is None else _LENGTH(len(special)) + special,
+                _NULL if metadata is None else _LENGTH(len(metadata)) + metadata,
                 _LENGTH(len(payload)),
             )
         )

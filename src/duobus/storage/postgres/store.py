@@ -15,7 +15,7 @@ import psycopg
 
 from duobus.errors import StoreFailed, StoreTooNew
 from duobus.storage.catalog_identity import NOBODYS
-from duobus.storage.catalog_records import Kept, lent
+from duobus.storage.catalog_records import Kept, handed_over
 from duobus.storage.checksums import numbers_sum
 from duobus.storage.commit_checks import check_batch, check_run_owner
 from duobus.storage.creation import Asked, Creation
@@ -425,7 +425,7 @@ class PostgresStore(MessagingStore):
         rows = link.rows(postgres_schema.READ_SOURCES)
         self._sources = {row[0]: SourceRow(*row) for row in verified(rows, place, "the row of a source")}
         rows = link.rows(postgres_schema.READ_TOMBSTONES)
-        stones = [Tombstone(*row) for row in verified(rows, place, "a tombstone")]
+        tombstones = [Tombstone(*row) for row in verified(rows, place, "a tombstone")]
         self._homes = topic_keys_of(self._sources)
         self._shared = dict(link.rows(postgres_schema.READ_TOTALS))
         self._quarantine = {}
@@ -437,7 +437,7 @@ class PostgresStore(MessagingStore):
             meta.broker_ms,
             [copy_of_fragment(row) for row in self._fragments.values()],
             [copy_of_source(row) for row in self._sources.values()],
-            stones,
+            tombstones,
             {home: size for home, size in self._shared.items() if size},
             self._belonging,
         )
@@ -475,7 +475,7 @@ class PostgresStore(MessagingStore):
         if told is not None:
             write = postgres_schema.WRITE_BELONGING.format(*told, numbers_sum(told))
             texts = [postgres_schema.CREATE_BELONGING, write, *texts]
-        with lent(mark, self._store_id) as records, self._operation(doing) as link:
+        with handed_over(mark, self._store_id) as records, self._operation(doing) as link:
             if records and mark is not None:
                 texts = [*table_rows.write_records(mark.revision, records), *texts]
             old = self._meta

@@ -60,9 +60,9 @@ def _wrong_totals(link: PostgresSession, homes: Mapping[int, int]) -> list[str]:
     noted = dict(link.rows(postgres_schema.READ_TOTALS))
     problems = []
     for home in sorted(set(homes.values()) - {0}):
-        shelf = home - SOURCE_KEY_MAX - 1
+        body_key = home - SOURCE_KEY_MAX - 1
         keys = [key for key, found in homes.items() if found == home]
-        ((size,),) = link.rows(_SIZE_OF_BODIES, shelf << COUNT_BITS, shelf << COUNT_BITS | COUNT_MAX)
+        ((size,),) = link.rows(_SIZE_OF_BODIES, body_key << COUNT_BITS, body_key << COUNT_BITS | COUNT_MAX)
         for key in keys:
             ((more,),) = link.rows(_SIZE_OF_COPIES, key << COUNT_BITS, key << COUNT_BITS | COUNT_MAX)
             size += more

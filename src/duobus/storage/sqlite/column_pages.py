@@ -1,4 +1,4 @@
-"""Pages of a cold tail as columns: how a deep backlog comes back into memory without a step per message.
+"""Pages of a paged tail as columns: how a deep backlog comes back into memory without a step per message.
 
 The driver gives the interpreter lock away and takes it again with every row, while the event loop wants it all the
 time: a page of 4,000 rows met it 4,000 times. Here one statement puts a stretch of rows together, payloads behind each

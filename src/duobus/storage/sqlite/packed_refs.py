@@ -5,9 +5,9 @@ first written as one row, beside those of the messages before it; most of them a
 is left gets rows of its own when one of a message's copies changes, when somebody reads copies or drops them, or when
 there are too many: then those of many messages lie beside each other.
 
-A row of ``folded`` is whole or it is not there: it has the ids of all copies that are left of a body, which then has
+A row of ``packed`` is whole or it is not there: it has the ids of all copies that are left of a body, which then has
 no row of ``shares``. It is written and deleted in the transactions that add, unfold and remove copies. All of them are
-in memory, too, so that a commit finds out without reading whether what it removes is folded.
+in memory, too, so that a commit finds out without reading whether what it removes is packed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from duobus.storage.interface import COUNT_BITS, SOURCE_KEY_MAX, Put
 from duobus.storage.sqlite import rows as table_rows
 from duobus.storage.sqlite import schema
 
-#: Copies of one message that are folded: each that is settled writes those that are left once more.
+#: Copies of one message that are packed: each that is settled writes those that are left once more.
 COPIES_OF_A_BODY_MAX: Final = 64
 #: Folded copies of a store: what all of them take in memory, and what a commit may have to write for others (12 ms).
 COPIES_MAX: Final = 4096
@@ -57,7 +57,7 @@ class PackedBody:
 
 
 class PackedRefs:
-    """All folded copies of a store.
+    """All packed copies of a store.
 
     Attributes:
         bodies: Id of a body to its copies.
@@ -72,16 +72,16 @@ class PackedRefs:
 
     def add(self, bodies: Mapping[int, PackedBody]) -> None:
         """Take over new ones."""
-        for body_id, fold in bodies.items():
-            self.bodies[body_id] = fold
-            self.where.update(dict.fromkeys(fold.copies, body_id))
+        for body_id, pack in bodies.items():
+            self.bodies[body_id] = pack
+            self.where.update(dict.fromkeys(pack.copies, body_id))
 
     def pop(self, body_id: int) -> PackedBody:
         """Give a body away with all of its copies."""
-        fold = self.bodies.pop(body_id)
-        for copy_id in fold.copies:
+        pack = self.bodies.pop(body_id)
+        for copy_id in pack.copies:
             del self.where[copy_id]
-        return fold
+        return pack
 
     def remove(self, copy_id: int) -> int:
         """Forget a copy; returns its body, which may have none any more."""
@@ -98,29 +98,31 @@ class PackedRefs:
 
 
 class PutSegment:
-    """Neighbours among the copies of a put, all folded or all with rows.
+    """Neighbours among the copies of a put, all packed or all with rows.
 
     Attributes:
-        is_folded: Whether they are folded.
-        first_count, payloads, origins, specials: As in a Put.
+        is_packed: Whether they are packed.
+        first_count, payloads, origins, all_metadata: As in a Put.
     """
 
-    __slots__ = ("first_count", "is_folded", "origins", "payloads", "specials")
+    __slots__ = ("all_metadata", "first_count", "is_packed", "origins", "payloads")
 
-    def __init__(self, put: Put, start: int, end: int, *, is_folded: bool) -> None:
-        self.is_folded = is_folded
+    def __init__(self, put: Put, start: int, end: int, *, is_packed: bool) -> None:
+        self.is_packed = is_packed
         self.first_count = put.first_count + start
         is_whole = end - start == len(put.payloads)
         origins = put.origins or [0] * len(put.payloads)
         self.payloads = put.payloads if is_whole else put.payloads[start:end]
         self.origins = origins if is_whole else origins[start:end]
-        self.specials = put.specials
-        if put.specials and not is_whole:
-            self.specials = {index - start: found for index, found in put.specials.items() if start <= index < end}
+        self.all_metadata = put.all_metadata
+        if put.all_metadata and not is_whole:
+            self.all_metadata = {
+                index - start: found for index, found in put.all_metadata.items() if start <= index < end
+            }
 
 
 def unfoldable(puts: Sequence[Put], homes: Mapping[int, int]) -> dict[int, Set[int]]:
-    """The messages, by the (negative) origin of their copies, of which not all copies can be folded.
+    """The messages, by the (negative) origin of their copies, of which not all copies can be packed.
 
     Returns:
         Key of source 0 of a fragment to its messages, for each fragment with puts of copies.
@@ -133,13 +135,13 @@ def unfoldable(puts: Sequence[Put], homes: Mapping[int, int]) -> dict[int, Set[i
         if home is None or put.origins is None:
             continue
         kept = found.setdefault(home, set())
-        if put.equal_specials is not None or times.setdefault(home, put.enqueued_ms) != put.enqueued_ms:
+        if put.equal_metadata is not None or times.setdefault(home, put.enqueued_ms) != put.enqueued_ms:
             kept.update(put.origins)
             continue
         if put.origins and min(put.origins) >= 0:
             # Each is the only copy of its message.
             continue
-        kept.update([put.origins[index] for index in put.specials or ()])
+        kept.update([put.origins[index] for index in put.all_metadata or ()])
         numbers.setdefault(home, Counter()).update(put.origins)
     for home, counter in numbers.items():
         if counter and max(counter.values()) > COPIES_OF_A_BODY_MAX:
@@ -148,52 +150,52 @@ def unfoldable(puts: Sequence[Put], homes: Mapping[int, int]) -> dict[int, Set[i
 
 
 def parts(put: Put, kept: Set[int] | None) -> Iterator[PutSegment]:
-    """Cut a put of copies into what is folded and what is not.
+    """Cut a put of copies into what is packed and what is not.
 
     Args:
         put: Of copies.
-        kept: See ``unfoldable``; None: nothing can be folded.
+        kept: See ``unfoldable``; None: nothing can be packed.
     """
     origins, number = put.origins, len(put.payloads)
     if not number:
         return
     if kept is None or origins is None or min(origins) >= 0:
-        yield PutSegment(put, 0, number, is_folded=False)
+        yield PutSegment(put, 0, number, is_packed=False)
         return
     if max(origins) < 0 and kept.isdisjoint(origins):
-        yield PutSegment(put, 0, number, is_folded=True)
+        yield PutSegment(put, 0, number, is_packed=True)
         return
     start = 0
-    for is_folded, run in groupby(origins, lambda origin: origin < 0 and origin not in kept):
+    for is_packed, run in groupby(origins, lambda origin: origin < 0 and origin not in kept):
         end = start + sum(1 for _ in run)
-        yield PutSegment(put, start, end, is_folded=is_folded)
+        yield PutSegment(put, start, end, is_packed=is_packed)
         start = end
 
 
 def read(db: apsw.Connection, quarantine: dict[int, str], homes: Mapping[int, int]) -> PackedRefs:
     """Return what the file has; the copies in a damaged row go to the quarantine, as far as they can be told."""
-    folded = PackedRefs()
-    for row in list(db.execute(schema.READ_FOLDED)):
+    packed = PackedRefs()
+    for row in list(db.execute(schema.READ_PACKED)):
         body_id, enqueued_ms, size, blob, _ = row
         copies = _ids(len(blob) // _ID_BYTES).unpack_from(blob) if type(blob) is bytes else ()
         if _holds(row):
-            folded.add({body_id: PackedBody(enqueued_ms, size, copies)})
+            packed.add({body_id: PackedBody(enqueued_ms, size, copies)})
             continue
         for copy_id in copies:
             if homes.get(copy_id >> COUNT_BITS, 0) - SOURCE_KEY_MAX - 1 == body_id >> COUNT_BITS:
                 quarantine[copy_id] = "body: the checksum of its reference does not hold"
-    return folded
+    return packed
 
 
 def faults(db: apsw.Connection) -> list[str]:
-    """Return what is wrong with folded copies, in words; all that could be read have been unfolded before."""
-    return [f"copies of body {row[0]} of a topic are damaged" for row in list(db.execute(schema.READ_FOLDED))]
+    """Return what is wrong with packed copies, in words; all that could be read have been unpacked before."""
+    return [f"copies of body {row[0]} of a topic are damaged" for row in list(db.execute(schema.READ_PACKED))]
 
 
 def write(db: apsw.Connection, values: list[Any], gone: list[int]) -> None:
     """Write rows and delete rows."""
-    table_rows.run(db, schema.WRITE_FOLDED, values)
-    table_rows.run(db, schema.DELETE_FOLDED, gone)
+    table_rows.run(db, schema.WRITE_PACKED, values)
+    table_rows.run(db, schema.DELETE_PACKED, gone)
 
 
 def _holds(row: tuple[Any, ...]) -> bool:

@@ -107,15 +107,15 @@ def ids(source_key: int, first_count: int, last_count: int) -> tuple[int, int]:
 def put_values(puts: Sequence[Put]) -> list[tuple[schema.Rows, list[Any]]]:
     """Return the statements for new messages with their flat values, checksums included."""
     ordinary: list[Any] = []
-    special: list[Any] = []
+    metadata: list[Any] = []
     exceptional: list[Any] = []
     for put in puts:
         first_id = put.source_key << COUNT_BITS | put.first_count
-        if put.specials:
+        if put.all_metadata:
             _add_mixed(put, first_id, ordinary, exceptional)
             continue
-        if put.equal_specials is not None:
-            special += _with_equal_metadata(put, put.equal_specials, first_id)
+        if put.equal_metadata is not None:
+            metadata += _with_equal_metadata(put, put.equal_metadata, first_id)
             continue
         n = len(put.payloads)
         flat: list[Any] = [put.enqueued_ms] * (4 * n)
@@ -128,43 +128,43 @@ def put_values(puts: Sequence[Put]) -> list[tuple[schema.Rows, list[Any]]]:
             ordinary = flat
     return [
         (schema.INSERT_ORDINARY, ordinary),
-        (schema.INSERT_SPECIAL, special),
+        (schema.INSERT_WITH_METADATA, metadata),
         (schema.INSERT_EXCEPTIONAL, exceptional),
     ]
 
 
 def _add_mixed(put: Put, first_id: int, ordinary: list[Any], exceptional: list[Any]) -> None:
-    specials = put.specials or {}
+    all_metadata = put.all_metadata or {}
     for index, payload in enumerate(put.payloads):
         message_id = first_id + index
         body = body_sum(message_id, put.enqueued_ms, payload)
-        if index not in specials:
+        if index not in all_metadata:
             ordinary += (message_id, put.enqueued_ms, payload, body)
             continue
-        state, deliveries, special = specials[index]
-        check = state_sum(message_id, state, deliveries, special)
-        exceptional += (message_id, put.enqueued_ms, state, deliveries, special, payload, body, check)
+        state, deliveries, metadata = all_metadata[index]
+        check = state_sum(message_id, state, deliveries, metadata)
+        exceptional += (message_id, put.enqueued_ms, state, deliveries, metadata, payload, body, check)
 
 
-def _with_equal_metadata(put: Put, specials: list[bytes], first_id: int) -> list[Any]:
+def _with_equal_metadata(put: Put, all_metadata: list[bytes], first_id: int) -> list[Any]:
     n = len(put.payloads)
     flat: list[Any] = [put.enqueued_ms] * (6 * n)
     flat[0::6] = range(first_id, first_id + n)
-    flat[2::6] = specials
+    flat[2::6] = all_metadata
     flat[3::6] = put.payloads
     flat[4::6] = body_sums(first_id, put.enqueued_ms, put.payloads)
-    flat[5::6] = metadata_sums(first_id, specials)
+    flat[5::6] = metadata_sums(first_id, all_metadata)
     return flat
 
 
 def change_values(changes: Sequence[tuple[int, int, int, int, bytes | None]]) -> list[Any]:
     """Return the flat values of new states; the last change of a message in a commit is the one that counts."""
     latest: dict[int, tuple[int, int, bytes | None]] = {}
-    for source_key, count, state, deliveries, special in changes:
-        latest[source_key << COUNT_BITS | count] = (state, deliveries, special)
+    for source_key, count, state, deliveries, metadata in changes:
+        latest[source_key << COUNT_BITS | count] = (state, deliveries, metadata)
     flat: list[Any] = []
-    for message_id, (state, deliveries, special) in latest.items():
-        flat += (message_id, state, deliveries, special, state_sum(message_id, state, deliveries, special))
+    for message_id, (state, deliveries, metadata) in latest.items():
+        flat += (message_id, state, deliveries, metadata, state_sum(message_id, state, deliveries, metadata))
     return flat
 
 
@@ -205,16 +205,16 @@ def _without_runs(singles: list[int], ranges: list[tuple[int, int]]) -> list[int
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     ranges.sort()
-    joined: list[tuple[int, int]] = []
+    combined: list[tuple[int, int]] = []
     first, last = ranges[0]
     for start, end in ranges:
         if start <= last + 1:
             last = max(last, end)
         else:
-            joined.append((first, last))
+            combined.append((first, last))
             first, last = start, end
-    joined.append((first, last))
-    return joined
+    combined.append((first, last))
+    return combined
 
 
 def source_values(sources: Sequence[tuple[int, int, int, bytes]], known: Mapping[int, SourceRow]) -> list[Any]:
@@ -282,7 +282,7 @@ def bring_forward(db: apsw.Connection, path: str) -> None:
     with db:
         if version < 2:
             db.execute(schema.CREATE_SHARES)
-        db.execute(schema.CREATE_FOLDED)
+        db.execute(schema.CREATE_PACKED)
         check = numbers_sum((FORMAT_VERSION, *meta.numbers()))
         db.execute(schema.UPDATE_FORMAT, (FORMAT_VERSION, check))
         db.execute(f"PRAGMA user_version={FORMAT_VERSION}")
@@ -427,12 +427,12 @@ class MessageReader:
         for row in rows if limit > 0 else ():
             if row[5] is None:
                 row = self._with_payload(row)
-            message_id, enqueued_ms, state, deliveries, special, payload, body, state_check = row
+            message_id, enqueued_ms, state, deliveries, metadata, payload, body, state_check = row
             holds = False
             # What ``message_row_fault`` looks at in an ordinary row, without its calls: a deep backlog comes this way.
             if (
                 state_check is None
-                and special is None
+                and metadata is None
                 and type(message_id) is type(enqueued_ms) is type(state) is type(deliveries) is int
                 and state == 0 == deliveries
                 and type(payload) is bytes
@@ -446,7 +446,7 @@ class MessageReader:
             # Only a row that verifies may end the source: a flipped bit can make an id look like a later one.
             if message_id > last_id:
                 break
-            messages.append(StoredMessage(message_id & COUNT_MAX, enqueued_ms, state, deliveries, payload, special))
+            messages.append(StoredMessage(message_id & COUNT_MAX, enqueued_ms, state, deliveries, payload, metadata))
             size += len(payload)
             if len(messages) == limit or size >= READ_BYTES_MAX:
                 break

@@ -45,8 +45,8 @@ CREATE TABLE shares(
     id INTEGER PRIMARY KEY, refs INTEGER NOT NULL, size INTEGER NOT NULL, row_sum INTEGER NOT NULL);
 """
 
-#: Copies that have no row of their own yet (``folded.py``), by the id of the body that they share.
-CREATE_FOLDED = """
+#: Copies that have no row of their own yet (``packed.py``), by the id of the body that they share.
+CREATE_PACKED = """
 CREATE TABLE folded(
     id INTEGER PRIMARY KEY, enqueued_ms INTEGER NOT NULL, size INTEGER NOT NULL, copies BLOB NOT NULL,
     row_sum INTEGER NOT NULL);
@@ -75,7 +75,7 @@ CREATE TABLE tombstones(
     id INTEGER PRIMARY KEY, store_id INTEGER NOT NULL, generation INTEGER NOT NULL, commit_no INTEGER NOT NULL,
     source_key INTEGER NOT NULL, first_count INTEGER NOT NULL, last_count INTEGER NOT NULL,
     row_sum INTEGER NOT NULL);
-{CREATE_HISTORIES}{CREATE_SHARES}{CREATE_FOLDED}"""
+{CREATE_HISTORIES}{CREATE_SHARES}{CREATE_PACKED}"""
 
 META_COLUMNS = "store_id, generation, last_commit_no, broker_ms, rows, next_fragment_key, next_source_key, probes"
 READ_META = f"SELECT format, {META_COLUMNS}, row_sum FROM meta WHERE id = 1"
@@ -115,7 +115,7 @@ RETURNING = (
     " body_sum"
 )
 READ_SHARES = "SELECT id, refs, size, row_sum FROM shares WHERE id BETWEEN ? AND ? ORDER BY id"
-READ_FOLDED = "SELECT id, enqueued_ms, size, CAST(copies AS BLOB), row_sum FROM folded ORDER BY id"
+READ_PACKED = "SELECT id, enqueued_ms, size, CAST(copies AS BLOB), row_sum FROM folded ORDER BY id"
 DELETE_SHARES = "DELETE FROM shares WHERE id BETWEEN ? AND ?"
 DELETE_RANGE = "DELETE FROM messages WHERE id BETWEEN ? AND ?"
 #: A dropped entity goes in slices, so that no transaction outgrows the log.
@@ -188,7 +188,7 @@ class Rows:
 
 INSERT_ORDINARY = Rows("INSERT INTO messages(id, enqueued_ms, payload, body_sum) VALUES ", "(?,?,?,?)")
 #: Of most messages with a session: nothing else about them is rare.
-INSERT_SPECIAL = Rows(
+INSERT_WITH_METADATA = Rows(
     "INSERT INTO messages(id, enqueued_ms, special, payload, body_sum, state_sum) VALUES ", "(?,?,?,?,?,?)"
 )
 INSERT_EXCEPTIONAL = Rows(
@@ -203,8 +203,8 @@ LOAD_BODY_IDS = Rows("SELECT id FROM messages WHERE id IN (", "?", ") ORDER BY i
 FIND_SHARES = Rows("SELECT id, refs, size, row_sum FROM shares WHERE id IN (", "?", ")")
 WRITE_SHARES = Rows("INSERT OR REPLACE INTO shares(id, refs, size, row_sum) VALUES ", "(?,?,?,?)")
 DELETE_SHARE_IDS = Rows("DELETE FROM shares WHERE id IN (", "?", ")")
-WRITE_FOLDED = Rows("INSERT OR REPLACE INTO folded(id, enqueued_ms, size, copies, row_sum) VALUES ", "(?,?,?,?,?)")
-DELETE_FOLDED = Rows("DELETE FROM folded WHERE id IN (", "?", ")")
+WRITE_PACKED = Rows("INSERT OR REPLACE INTO folded(id, enqueued_ms, size, copies, row_sum) VALUES ", "(?,?,?,?,?)")
+DELETE_PACKED = Rows("DELETE FROM folded WHERE id IN (", "?", ")")
 UPDATE_STATES = Rows(
     "UPDATE messages SET state = n.column2, deliveries = n.column3, special = n.column4, state_sum = n.column5"
     " FROM (VALUES ",

@@ -3,7 +3,7 @@
 A row of a source other than 0 begins with eight bytes: the count that its message had in source 0 of the fragment.
 The highest bit set means that nothing follows, since the body is an ordinary row with that count and a negative key
 that stands for source 0 (``shelf_of``): whoever reads a source never meets one. New copies of a message may first
-stand in one row together (``folded.py``), until they get such rows or are gone. A row of ``shares`` says how many
+stand in one row together (``packed.py``), until they get such rows or are gone. A row of ``shares`` says how many
 copies a body has, and the one with count 0 what all bodies and copies of the fragment take up; both are written in the
 transaction that adds or removes copies. The references lie in a narrow table of their own so that settling a copy
 rewrites no body.
@@ -34,7 +34,7 @@ from duobus.storage.sqlite import duplicate_ids as history_rows
 from duobus.storage.sqlite import rows as table_rows
 from duobus.storage.sqlite import schema
 from duobus.storage.sqlite.packed_refs import COPIES_MAX, PackedBody, PackedRefs, PutSegment, parts, unfoldable
-from duobus.storage.sqlite.packed_refs import write as write_folded
+from duobus.storage.sqlite.packed_refs import write as write_packed
 
 PREFIX = Struct(">Q")
 PREFIX_BYTES = 8
@@ -60,16 +60,16 @@ class Changes:
     Args:
         homes: See ``homes_of``.
         shared: What the copies of each fragment take up before it, by the key of its source 0.
-        folded: The copies without rows; changed as soon as the transaction is under way.
+        packed: The copies without rows; changed as soon as the transaction is under way.
     """
 
-    __slots__ = ("_added", "_dropped", "_folded", "_homes", "_shared", "_sizes", "_touched", "_unfolded")
+    __slots__ = ("_added", "_dropped", "_homes", "_packed", "_shared", "_sizes", "_touched", "_unfolded")
 
-    def __init__(self, homes: Mapping[int, int], shared: Mapping[int, int], folded: PackedRefs) -> None:
+    def __init__(self, homes: Mapping[int, int], shared: Mapping[int, int], packed: PackedRefs) -> None:
         self._homes = homes
         self._shared = shared
-        self._folded = folded
-        #: Bodies whose copies are folded now, with new ones or fewer; and those whose copies no longer are.
+        self._packed = packed
+        #: Bodies whose copies are packed now, with new ones or fewer; and those whose copies no longer are.
         self._touched: dict[int, PackedBody] = {}
         self._unfolded: list[int] = []
         #: Id of a new body to its references and size; id of an old one to the references that it loses.
@@ -82,7 +82,7 @@ class Changes:
         return row_id >> COUNT_BITS in self._homes
 
     def framed(self, puts: Sequence[Put]) -> list[Put]:
-        """The puts as they are written: copies in their form, those left out that are folded, and shared bodies."""
+        """The puts as they are written: copies in their form, those left out that are packed, and shared bodies."""
         written: list[Put] = []
         bodies: dict[int, tuple[int, bytes]] = {}
         kept = unfoldable(puts, self._homes)
@@ -92,8 +92,8 @@ class Changes:
                 written.append(put)
                 continue
             for part in parts(put, kept.get(home)):
-                if part.is_folded:
-                    self._fold(put, part, home, bodies)
+                if part.is_packed:
+                    self._pack(put, part, home, bodies)
                 else:
                     written.append(self._framed(put, part, home, bodies))
         return written + list(_body_puts(bodies))
@@ -119,72 +119,72 @@ class Changes:
             self._added[body_id][0] += 1
             payloads.append(PREFIX.pack(APART | -origin))
         self._sizes[home] = self._sizes.get(home, 0) + size
-        framed = Put(put.source_key, part.first_count, put.enqueued_ms, payloads, part.specials)
-        framed.equal_specials = put.equal_specials
+        framed = Put(put.source_key, part.first_count, put.enqueued_ms, payloads, part.all_metadata)
+        framed.equal_metadata = put.equal_metadata
         return framed
 
-    def _fold(self, put: Put, part: PutSegment, home: int, bodies: dict[int, tuple[int, bytes]]) -> None:
+    def _pack(self, put: Put, part: PutSegment, home: int, bodies: dict[int, tuple[int, bytes]]) -> None:
         """Note a part of a put as copies without rows."""
-        shelf = body_key_of(home) << COUNT_BITS
+        body_key = body_key_of(home) << COUNT_BITS
         size = 0
         touched = self._touched
         for copy_id, (payload, origin) in enumerate(
             zip(part.payloads, part.origins, strict=True), put.source_key << COUNT_BITS | part.first_count
         ):
-            body_id = shelf | -origin
-            fold = touched.get(body_id)
-            if fold is None:
-                fold = touched[body_id] = PackedBody(put.enqueued_ms, len(payload))
+            body_id = body_key | -origin
+            pack = touched.get(body_id)
+            if pack is None:
+                pack = touched[body_id] = PackedBody(put.enqueued_ms, len(payload))
                 bodies[body_id] = (put.enqueued_ms, payload)
                 size += len(payload)
-            fold.copies[copy_id] = None
+            pack.copies[copy_id] = None
         self._sizes[home] = self._sizes.get(home, 0) + size
 
-    def fold(self, changed: Sequence[tuple[int, int, int, int, bytes | None]]) -> list[Any]:
+    def pack(self, changed: Sequence[tuple[int, int, int, int, bytes | None]]) -> list[Any]:
         """Take over the new copies without rows; the transaction is under way.
 
         Returns:
             The flat values of rows for copies that need some now: one of the same message changes, or all are too many.
         """
-        folded = self._folded
-        folded.add(self._touched)
-        where = folded.where
+        packed = self._packed
+        packed.add(self._touched)
+        where = packed.where
         if len(where) > COPIES_MAX:
-            return self.unfold(list(folded.bodies))
+            return self.unpack(list(packed.bodies))
         changed_ids = [source_key << COUNT_BITS | count for source_key, count, *_ in changed] if where else ()
-        return self.unfold({where[copy_id] for copy_id in changed_ids if copy_id in where})
+        return self.unpack({where[copy_id] for copy_id in changed_ids if copy_id in where})
 
-    def unfold(self, body_ids: Collection[int]) -> list[Any]:
+    def unpack(self, body_ids: Collection[int]) -> list[Any]:
         """Give the copies of these bodies rows of their own, whose flat values are returned."""
         found: list[tuple[int, int, bytes]] = []
         for body_id in body_ids:
-            fold = self._folded.pop(body_id)
+            pack = self._packed.pop(body_id)
             self._touched.pop(body_id, None)
             self._unfolded.append(body_id)
-            self._added[body_id] = [len(fold.copies), fold.size]
+            self._added[body_id] = [len(pack.copies), pack.size]
             payload = PREFIX.pack(APART | body_id & COUNT_MAX)
-            found += [(copy_id, fold.enqueued_ms, payload) for copy_id in fold.copies]
+            found += [(copy_id, pack.enqueued_ms, payload) for copy_id in pack.copies]
         # Neighbours together, so that each page is met once.
         found.sort()
         return [value for row in found for value in (*row, body_sum(*row))]
 
     def take(self, copy_ids: Sequence[int]) -> None:
-        """Remove copies that are folded."""
+        """Remove copies that are packed."""
         for copy_id in copy_ids:
-            body_id = self._folded.remove(copy_id)
-            self._touched[body_id] = self._folded.bodies[body_id]
+            body_id = self._packed.remove(copy_id)
+            self._touched[body_id] = self._packed.bodies[body_id]
 
-    def is_folded(self, copy_id: int) -> bool:
+    def is_packed(self, copy_id: int) -> bool:
         """Whether a copy has no row."""
-        return copy_id in self._folded.where
+        return copy_id in self._packed.where
 
-    def folded_bodies(self) -> list[int]:
+    def packed_bodies(self) -> list[int]:
         """The bodies whose copies have no rows."""
-        return list(self._folded.bodies)
+        return list(self._packed.bodies)
 
     def within(self, first_id: int, last_id: int) -> list[int]:
         """The copies without rows whose ids are in a range, inclusive."""
-        return self._folded.within(first_id, last_id) if self._folded.where else []
+        return self._packed.within(first_id, last_id) if self._packed.where else []
 
     def removed(self, rows: Iterator[tuple[Any, ...]]) -> int:
         """Note rows that were deleted, as ``schema.RETURNING`` tells of them; return their number."""
@@ -218,7 +218,7 @@ class Changes:
             self._keep(body_id, left, size, values, gone)
         if self._dropped:
             self._drop(db, values, gone)
-        self._write_folded(db, gone)
+        self._write_packed(db, gone)
         totals: dict[int, int] = {}
         for home, change in self._sizes.items():
             if home and change:
@@ -229,16 +229,16 @@ class Changes:
         table_rows.run(db, schema.DELETE_SHARE_IDS, gone)
         return totals, number
 
-    def _write_folded(self, db: apsw.Connection, gone: list[int]) -> None:
+    def _write_packed(self, db: apsw.Connection, gone: list[int]) -> None:
         values: list[Any] = []
-        for body_id, fold in self._touched.items():
-            if fold.copies:
-                values += fold.values(body_id)
+        for body_id, pack in self._touched.items():
+            if pack.copies:
+                values += pack.values(body_id)
                 continue
-            del self._folded.bodies[body_id]
+            del self._packed.bodies[body_id]
             self._unfolded.append(body_id)
-            self._keep(body_id, 0, fold.size, values, gone)
-        write_folded(db, values, self._unfolded)
+            self._keep(body_id, 0, pack.size, values, gone)
+        write_packed(db, values, self._unfolded)
 
     def _drop(self, db: apsw.Connection, values: list[Any], gone: list[int]) -> None:
         """Take references away from bodies of earlier transactions."""
@@ -293,7 +293,7 @@ def _rows_of(db: apsw.Connection, statement: schema.Rows, ids: list[int]) -> Ite
 def delete(db: apsw.Connection, changes: Changes, removed: Sequence[tuple[int, int, int]]) -> int:
     """Delete copies, and note what they referred to; returns how many they were."""
     ranges, singles = table_rows.removals(removed)
-    without = [copy_id for copy_id in singles if changes.is_folded(copy_id)]
+    without = [copy_id for copy_id in singles if changes.is_packed(copy_id)]
     if without:
         changes.take(without)
         singles = sorted(set(singles).difference(without))
@@ -307,8 +307,8 @@ def delete(db: apsw.Connection, changes: Changes, removed: Sequence[tuple[int, i
 
 
 def unpack_all(db: apsw.Connection, changes: Changes) -> int:
-    """Give every folded copy a row of its own, without anything else; returns how many they were."""
-    values = changes.unfold(changes.folded_bodies())
+    """Give every packed copy a row of its own, without anything else; returns how many they were."""
+    values = changes.unpack(changes.packed_bodies())
     table_rows.run(db, schema.INSERT_ORDINARY, values)
     changes.write(db)
     return len(values) // schema.INSERT_ORDINARY.width

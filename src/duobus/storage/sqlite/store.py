@@ -16,7 +16,7 @@ import apsw
 
 from duobus.errors import StoreFailed, StoreStale, StoreTooNew
 from duobus.storage.catalog_identity import NOBODYS
-from duobus.storage.catalog_records import Kept, lent
+from duobus.storage.catalog_records import Kept, handed_over
 from duobus.storage.commit_checks import check_batch, check_run_owner
 from duobus.storage.creation import Asked, Creation
 from duobus.storage.interface import (
@@ -37,7 +37,7 @@ from duobus.storage.interface import (
 from duobus.storage.memory import copy_of_fragment, copy_of_source, find_fragment
 from duobus.storage.sqlite import duplicate_ids as history_rows
 from duobus.storage.sqlite import log_space as log_room
-from duobus.storage.sqlite import packed_refs as folded
+from duobus.storage.sqlite import packed_refs as packed
 from duobus.storage.sqlite import rows as table_rows
 from duobus.storage.sqlite import schema, shared_bodies
 from duobus.storage.sqlite import shared_bodies as bodies
@@ -127,7 +127,7 @@ class SqliteStore(MessagingStore):
         #: Of topics: see ``bodies.homes_of``, what their copies take up, and those without rows.
         self._homes: dict[int, int] = {}
         self._shared: dict[int, int] = {}
-        self._folded = folded.PackedRefs()
+        self._packed = packed.PackedRefs()
         self._quarantine: dict[int, str] = {}
         self._belonging = NOBODYS
         #: Transactions committed since the object was made; lets a checkpoint thread see whether there is work.
@@ -167,10 +167,10 @@ class SqliteStore(MessagingStore):
 
     def begin_generation(self, deletions: Iterable[Tombstone], counters: Mapping[int, bytes] | None = None) -> int:
         """Raise generation and epochs and delete ambiguous runs, in one transaction."""
-        self._unfold()
+        self._unpack()
         with self._transaction("begin a generation", is_telling=True) as db:
             deleted = 0
-            copies = bodies.Changes(self._homes, self._shared, self._folded)
+            copies = bodies.Changes(self._homes, self._shared, self._packed)
             for run in deletions:
                 check_run_owner(self._store_id, run.store_id)
                 span = (run.source_key, run.first_count, run.last_count)
@@ -220,7 +220,7 @@ class SqliteStore(MessagingStore):
 
     def drop_fragment(self, entity_id: int, fragment_no: int, limit: int) -> bool:
         """Delete copies before the bodies that they share, in one transaction; the fragment's own rows come last."""
-        self._unfold()
+        self._unpack()
         fragment = find_fragment(self._fragments.values(), entity_id, fragment_no)
         if fragment is None:
             return False
@@ -245,9 +245,9 @@ class SqliteStore(MessagingStore):
         keys = [k for k, row in self._sources.items() if row.fragment_key in fragments and row.source_no == source_no]
         if not keys:
             return False
-        self._unfold()
+        self._unpack()
         room = limit
-        copies = bodies.Changes(self._homes, self._shared, self._folded)
+        copies = bodies.Changes(self._homes, self._shared, self._packed)
         with self._transaction("drop a source", is_telling=True) as db:
             for key in keys:
                 room -= copies.removed(bodies.delete_slice(db, table_rows.ids(key, 0, COUNT_MAX), max(0, room)))
@@ -276,7 +276,7 @@ class SqliteStore(MessagingStore):
         except StoreFailed as error:
             self._abandon(str(error))
             raise
-        copies = bodies.Changes(self._homes, self._shared, self._folded) if self._homes else None
+        copies = bodies.Changes(self._homes, self._shared, self._packed) if self._homes else None
         puts = batch.puts if copies is None else copies.framed(batch.puts)
         removed, of_copies = bodies.parted(batch.removed, self._homes)
         inserts = table_rows.put_values(puts)
@@ -287,7 +287,7 @@ class SqliteStore(MessagingStore):
         histories = history_rows.values(batch.histories)
         with self._transaction("commit") as db:
             if copies is not None:
-                inserts.append((schema.INSERT_ORDINARY, copies.fold(batch.changes)))
+                inserts.append((schema.INSERT_ORDINARY, copies.pack(batch.changes)))
             count = sum(len(values) // statement.width for statement, values in inserts)
             for statement, values in inserts:
                 table_rows.run(db, statement, values, is_kept=is_kept)
@@ -304,8 +304,8 @@ class SqliteStore(MessagingStore):
             table_rows.run(db, schema.INSERT_HISTORIES, histories)
             for source_key, last_count in batch.outdated:
                 history_rows.delete(db, source_key, 0, last_count)
-            if batch.buried:
-                db.executemany(schema.DELETE_TOMBSTONES, batch.buried)
+            if batch.forgotten:
+                db.executemany(schema.DELETE_TOMBSTONES, batch.forgotten)
             for tombstone in batch.tombstones:
                 table_rows.insert_tombstone(db, tombstone)
             self._advance(
@@ -321,7 +321,7 @@ class SqliteStore(MessagingStore):
 
     def load(self, source_key: int, first_count: int, limit: int) -> list[StoredMessage]:
         """Return verified messages by count; see ``bodies.read``."""
-        self._unfold(source_key)
+        self._unpack(source_key)
         with self._operation("read messages") as db:
             return bodies.read(db, self._quarantine, self._homes, source_key, None, first_count, limit)
 
@@ -354,15 +354,15 @@ class SqliteStore(MessagingStore):
         Finds what reading single ranges cannot: rows that have vanished, because a flipped bit in a key or in a
         page's pointers hides them.
         """
-        self._unfold()
+        self._unpack()
         with self._operation("verify the store") as db:
-            found = table_rows.verify(db, self._meta.rows), history_rows.faults(db), folded.faults(db)
+            found = table_rows.verify(db, self._meta.rows), history_rows.faults(db), packed.faults(db)
             return sum(found, shared_bodies.faults(db, self._homes))
 
     def usage(self) -> StoreUsage:
         """Return rows (counted in every commit, not by looking), bytes of the files and bytes free on the disk."""
         with self._operation("look at the files"):
-            return StoreUsage(self._meta.rows + len(self._folded.where), *self._file.sizes())
+            return StoreUsage(self._meta.rows + len(self._packed.where), *self._file.sizes())
 
     def checkpoint(self) -> None:
         """Copy the rest of the log home on the writer's own thread; the next commit starts the log afresh."""
@@ -462,7 +462,7 @@ class SqliteStore(MessagingStore):
         self._homes = bodies.topic_keys_of(self._sources)
         self._shared = bodies.totals(db, self._homes, self._path)
         self._quarantine = {}
-        self._folded = folded.read(db, self._quarantine, self._homes)
+        self._packed = packed.read(db, self._quarantine, self._homes)
         return StoreContents(
             meta.generation,
             meta.last_commit_no,
@@ -489,11 +489,11 @@ class SqliteStore(MessagingStore):
             db.execute(f"PRAGMA user_version={FORMAT_VERSION}")
             table_rows.insert_meta(db, table_rows.SqliteMeta(self._store_id))
 
-    def _unfold(self, source_key: int | None = None) -> None:
+    def _unpack(self, source_key: int | None = None) -> None:
         """Give every copy a row of its own, for those who look for rows (of one source)."""
         self._demand_open()
-        if self._folded.where and (source_key is None or source_key in self._homes):
-            copies = bodies.Changes(self._homes, self._shared, self._folded)
+        if self._packed.where and (source_key is None or source_key in self._homes):
+            copies = bodies.Changes(self._homes, self._shared, self._packed)
             with self._transaction("unfold copies") as db:
                 rows = self._meta.rows + bodies.unpack_all(db, copies)
                 self._advance(db, rows=rows, probes=self._meta.probes + 1)
@@ -557,7 +557,7 @@ class SqliteStore(MessagingStore):
         with self._operation(doing) as db:
             mark = self.mark if is_telling else None
             told = mark.told(self._belonging, is_prepared=self.is_prepared) if mark is not None else None
-            with lent(mark, self._store_id) as records:
+            with handed_over(mark, self._store_id) as records:
                 db.execute("BEGIN IMMEDIATE")
                 if told is not None:
                     table_rows.write_belonging(db, told)

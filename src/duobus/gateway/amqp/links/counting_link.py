@@ -1,6 +1,6 @@
 """BranchLink: a receiving link that tells its client how many messages there are, and so needs no credit to wait.
 
-Another server attaches it to one share of a queue that is spread (``spread_links.py``). It gives credit, always to be
+Another server attaches it to one share of a sharded queue (``spread_links.py``). It gives credit, always to be
 drained, only when it was told that something is available; so credit never lies where nothing is, and a client's credit
 can be good for whichever share has messages first.
 """
@@ -22,14 +22,14 @@ _TOLD_MAX: Final = (1 << 31) - 1
 class CountingLink(OutgoingLink):
     """One link on which another server receives in the name of its client."""
 
-    __slots__ = ("_has_told", "_lender")
+    __slots__ = ("_has_told", "_scheduler")
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         # What is told stands until the other side does something about it.
         self._has_told = False
-        self._lender = self.queue.lenders[self._sub_queue]
-        self._lender.watchers[self] = None
+        self._scheduler = self.queue.schedulers[self._sub_queue]
+        self._scheduler.watchers[self] = None
         self.wake()
 
     def offered(self) -> None:
@@ -65,7 +65,7 @@ class CountingLink(OutgoingLink):
 
     def ask_no_more(self) -> None:
         """See OutgoingLink."""
-        self._lender.watchers.pop(self, None)
+        self._scheduler.watchers.pop(self, None)
         super().ask_no_more()
 
 

@@ -62,7 +62,7 @@ class IncomingLink(Mailbox):
         # Messages whose outcome is owed: credit is given again as they are answered.
         self._owed = 0
         self._is_stopping = False
-        self._ids = peer.door.unit.message_ids
+        self._ids = peer.server.unit.message_ids
         self._throttle = peer.throttle
         # No more than can be admitted in a second: what is refused has cost its reading, and a line in the log.
         self._credit = CREDIT if self._throttle is None else min(CREDIT, self._throttle.rate)
@@ -126,7 +126,7 @@ class IncomingLink(Mailbox):
         """Refuse what is beyond the rate; credit comes again a little later."""
         if not self._is_held:
             self._is_held = True
-            self._peer.door.loop.call_later(HELD_BACK_S, self._let_go)
+            self._peer.server.loop.call_later(HELD_BACK_S, self._let_go)
         self._reject(first_delivery_id, number, settled, throttle.refusal())
 
     def _let_go(self) -> None:
@@ -154,7 +154,7 @@ class IncomingLink(Mailbox):
         """One delivery with a state: part of a transaction, which keeps it until its discharge (contract 12.3)."""
         delivery_id, (payload,), state = event.first_delivery_id, event.payloads, event.state
         transactions = self._peer.transactions
-        if self._peer.passing.send_via(self._link, event):
+        if self._peer.router.send_via(self._link, event):
             self._top_up(self._credit // 2)
             return
         try:
@@ -199,7 +199,7 @@ class IncomingLink(Mailbox):
             offset = plain_offset(payload, looks_for_keys)
             if offset < 0:
                 if offset == -1:
-                    self._rare_singles(event)
+                    self._singles_with_metadata(event)
                     return
                 bare.append(plain_bare(payload, offset, self._ids))
                 continue
@@ -216,11 +216,11 @@ class IncomingLink(Mailbox):
             ids=self._ids,
         )
         if batch is None:
-            self._rare_singles(event)
+            self._singles_with_metadata(event)
         else:
             self._send(batch)
 
-    def _rare_singles(self, event: Transfers) -> None:
+    def _singles_with_metadata(self, event: Transfers) -> None:
         """The same for a read in which at least one message is not plain; refused ones and pings part the run."""
         take = take_session_apart if self.queue.description.requires_session else take_apart
         run: list[Incoming] = []
@@ -240,8 +240,8 @@ class IncomingLink(Mailbox):
                 self._send_parts(first, run, not event.settled)
                 ping = SendBatch(delivery_id, [incoming.bare], not event.settled, self)
                 ping.ping = True
-                special = incoming.special
-                if self.queue.is_partitioned and special is not None and special.partition_key is not None:
+                metadata = incoming.metadata
+                if self.queue.is_partitioned and metadata is not None and metadata.partition_key is not None:
                     # It asks for the fragment of that key. Its session id is a made-up one, so that it is taken at all.
                     ping.keys = [incoming.key]
                 self._send(ping)
@@ -249,7 +249,7 @@ class IncomingLink(Mailbox):
         self._send_parts(first, run, not event.settled)
 
     def _demand_session(self, incoming: Incoming) -> None:
-        self.queue.demand_session(incoming.special, is_ping=incoming.is_ping)
+        self.queue.demand_session(incoming.metadata, is_ping=incoming.is_ping)
 
     def _send_parts(self, first_delivery_id: int, parts: list[Incoming], unsettled: bool) -> None:
         if parts:
@@ -257,7 +257,7 @@ class IncomingLink(Mailbox):
 
     def _columns(self, first_delivery_id: int, parts: list[Incoming], *, unsettled: bool) -> SendBatch:
         batch = SendBatch(first_delivery_id & 0xFFFFFFFF, [part.bare for part in parts], unsettled, self)
-        extra = {index: part.special for index, part in enumerate(parts) if part.special is not None}
+        extra = {index: part.metadata for index, part in enumerate(parts) if part.metadata is not None}
         if extra:
             batch.extra = extra
         if self.queue.is_partitioned and any(part.key is not None for part in parts):

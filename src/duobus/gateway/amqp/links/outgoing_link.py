@@ -102,7 +102,7 @@ class OutgoingLink(Mailbox):
         self.is_removing = is_removing
         self.is_waiting = False
         self._deliveries = deliveries
-        # Batches that credit was lent for but that are not on the wire yet: (batch, offset of the first unsent).
+        # Batches that credit was granted for but that are not on the wire yet: (batch, offset of the first unsent).
         self._unsent: list[tuple[DeliveryBatch, int]] = []
         self._unsent_number = 0
         self._pace = SlowStart()
@@ -162,7 +162,7 @@ class OutgoingLink(Mailbox):
         if self.link.drain:
             # Python's SDK takes its credit back as it drains: what stood until then has ended with nothing (I59).
             self._draining = True
-            self._is_asked = self.link.credit + self._receiver.wanted + self._receiver.lent > 0
+            self._is_asked = self.link.credit + self._receiver.wanted + self._receiver.granted > 0
         self.proved()
         self._take_batches()
         self._give_back_surplus()
@@ -188,7 +188,7 @@ class OutgoingLink(Mailbox):
             self._ask()
         elif not self._rests:
             self._rests = True
-            self._peer.door.loop.call_later(REST_S, self._ask_later)
+            self._peer.server.loop.call_later(REST_S, self._ask_later)
 
     def _ask_later(self) -> None:
         self._rests = False
@@ -232,7 +232,7 @@ class OutgoingLink(Mailbox):
         nothing_waits = not self._unsent or (self.is_removing and not self.link.credit)
         # What ``_ask`` got at once lies in the mailbox: it is looked at before the drain is answered.
         nothing_waits = nothing_waits and not self.ready and not self._rests
-        if self._draining and nothing_waits and not self._receiver.lent and not self.owes:
+        if self._draining and nothing_waits and not self._receiver.granted and not self.owes:
             self._draining = False
             if self._is_asked and not self._sent_since_drain:
                 self._peer.meter(self.queue, EMPTY_RECEIVE, 1, 0, 1, self._sub_queue)
@@ -293,7 +293,7 @@ class OutgoingLink(Mailbox):
             # Goes on once this much is handed to the socket.
             self.wake()
         elif not self._unsent:
-            asked = self._receiver.wanted + self._receiver.lent
+            asked = self._receiver.wanted + self._receiver.granted
             if link.credit > asked and asked <= self._pace.asked // 2:
                 # There is more credit than was asked for at a time.
                 self._ask_on()

@@ -128,7 +128,7 @@ class PendingSession:
 
     def wait(self) -> None:
         """Stand in the queue of those who want any session, until the client's time is up."""
-        self._timer = self._peer.door.loop.call_later(self._wait_ms / 1000, self._time_is_up)
+        self._timer = self._peer.server.loop.call_later(self._wait_ms / 1000, self._time_is_up)
         self.queue.wait_for_session(self)
 
     def _time_is_up(self) -> None:
@@ -189,7 +189,7 @@ class PendingSession:
 class SessionLink(OutgoingLink, SessionHolder):
     """One link on which a client receives the messages of one session, as long as it holds its lock."""
 
-    __slots__ = ("_outlet", "receiver")
+    __slots__ = ("_writer", "receiver")
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class SessionLink(OutgoingLink, SessionHolder):
         deliveries: Deliveries,
     ) -> None:
         self.receiver = receiver
-        self._outlet = session_writer_of(peer, link.session, queue, deliveries)
+        self._writer = session_writer_of(peer, link.session, queue, deliveries)
         super().__init__(
             peer,
             link,
@@ -214,7 +214,7 @@ class SessionLink(OutgoingLink, SessionHolder):
             receiver=receiver,
         )
         receiver.mailbox = self
-        self._pace = self._outlet.pace
+        self._pace = self._writer.pace
 
     @property
     def session_id(self) -> str:
@@ -226,24 +226,24 @@ class SessionLink(OutgoingLink, SessionHolder):
         super().entity_changed()
         # Where messages may be large their bytes are counted, link by link; what is removed has waited already.
         is_shared = not self.is_removing and self._size_max <= COUNTED_FROM and self.receiver.gate is None
-        self._outlet.entity_changed()
-        self.receiver.outlet = self._outlet if is_shared else None
+        self._writer.entity_changed()
+        self.receiver.group = self._writer if is_shared else None
 
     @property
     def owes(self) -> bool:
         """See OutgoingLink."""
-        return self.owed > 0 or self._outlet.owes(self)
+        return self.owed > 0 or self._writer.owes(self)
 
-    # -- for the outlet -----------------------------------------------------------------------------------------
+    # -- for the writer -----------------------------------------------------------------------------------------
 
     def takes(self, number: int) -> Link | None:
         """The link, if so many messages can be written to it at once, as far as it is concerned; they are, then."""
         link, receiver = self.link, self.receiver
         if self._unsent or link.credit < number or link.state != ATTACHED or receiver.is_closed:
             return None
-        receiver.lent = lent = receiver.lent - number
+        receiver.granted = granted = receiver.granted - number
         self._sent_since_drain += number
-        asked = receiver.wanted + lent
+        asked = receiver.wanted + granted
         if self._draining or (asked <= self._pace.low and link.credit - number > asked):
             # The drain is to be answered; or there is more credit than was asked for at a time.
             self.wake()
@@ -252,7 +252,7 @@ class SessionLink(OutgoingLink, SessionHolder):
     def keep(self, batch: DeliveryBatch) -> None:
         """Messages that cannot be written at once; of a link that is gone they are nobody's."""
         number = len(batch.slots)
-        self.receiver.lent -= number
+        self.receiver.granted -= number
         if not self.receiver.is_closed:
             self._unsent.append((batch, 0))
             self._unsent_number += number
@@ -289,8 +289,8 @@ class SessionLink(OutgoingLink, SessionHolder):
         return session_lock_lost(self.session_id) if self.receiver.lock.is_over else error
 
     def ask_no_more(self) -> None:
-        """See OutgoingLink: what waits at the outlet was never written, and goes back uncounted."""
-        self._outlet.spread()
+        """See OutgoingLink: what waits at the writer was never written, and goes back uncounted."""
+        self._writer.distribute()
         super().ask_no_more()
 
     def close(self) -> None:
@@ -300,7 +300,7 @@ class SessionLink(OutgoingLink, SessionHolder):
         """
         super().close()
         self.receiver.give_back(counted=self._peer.is_gone)
-        leave(self._outlet, self._deliveries)
+        leave(self._writer, self._deliveries)
 
 
 def _small(kind: type[Any], terminus: object) -> Any:

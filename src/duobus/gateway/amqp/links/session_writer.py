@@ -205,7 +205,7 @@ class SessionWriter(SessionGroup):
         self._peer.meter(self.queue, RECEIVE, number, size, operations)
         letter.clear()
 
-    def spread(self) -> None:
+    def distribute(self) -> None:
         """Leave what waits for the socket to the links whose it is: one of them goes, and takes its own along."""
         ready, self.ready = self.ready, []
         for item in ready:
@@ -308,16 +308,16 @@ def _stretches_of(command: SettleBatch) -> list[tuple[DeliveryRun, int, int, int
 
 
 def session_writer_of(peer: Peer, session: Session, queue: Queue, deliveries: Deliveries) -> SessionWriter:
-    """The outlet of an AMQP session for a queue, for one link more."""
-    outlet = deliveries.outlets.get(queue)
-    if outlet is None:
-        outlet = deliveries.outlets[queue] = SessionWriter(peer, session, queue, deliveries)
-    outlet.links += 1
-    return outlet
+    """The writer of an AMQP session for a queue, for one link more."""
+    writer = deliveries.writers.get(queue)
+    if writer is None:
+        writer = deliveries.writers[queue] = SessionWriter(peer, session, queue, deliveries)
+    writer.links += 1
+    return writer
 
 
-def leave(outlet: SessionWriter, deliveries: Deliveries) -> None:
+def leave(writer: SessionWriter, deliveries: Deliveries) -> None:
     """One of its links is gone."""
-    outlet.links -= 1
-    if not outlet.links:
-        deliveries.outlets.pop(outlet.queue, None)
+    writer.links -= 1
+    if not writer.links:
+        deliveries.writers.pop(writer.queue, None)

@@ -28,7 +28,7 @@ class ViaLink(IncomingLink):
         self.destination = destination
 
     def _singles(self, event: Transfers) -> None:
-        self._rare_singles(event)
+        self._singles_with_metadata(event)
 
     def _demand_session(self, incoming: Incoming) -> None:
         """Whether a session is required is asked at the destination."""

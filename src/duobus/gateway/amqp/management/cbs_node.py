@@ -35,7 +35,7 @@ class CbsNode(RequestNode):
         try:
             self._put(request)
         except EntityNotFound as missing:
-            if self.peer.passing.has_others:
+            if self.peer.router.has_others:
                 # Another server may have created it a moment ago.
                 self.peer.spawn(self._put_again(request), request.weight)
             else:
@@ -45,7 +45,7 @@ class CbsNode(RequestNode):
 
     async def _put_again(self, request: Request) -> None:
         try:
-            await self.guarded(self.peer.passing.learn())
+            await self.guarded(self.peer.router.learn())
             self._put(request)
         except EntityNotFound as missing:
             self._refuse(request, missing, 404)
@@ -77,7 +77,7 @@ class CbsNode(RequestNode):
         self.reply(request, {"status-code": Int(202), "status-description": "Accepted"}, None)
 
 
-def demand_entity(audience: str, home: Namespace, passing: LocalRouter) -> None:
+def demand_entity(audience: str, home: Namespace, router: LocalRouter) -> None:
     """Raise EntityNotFound when an audience names an entity that neither this server nor another one has.
 
     Sub-queues and ``$management`` are there with what they belong to; so is everything for the whole namespace.
@@ -90,6 +90,6 @@ def demand_entity(audience: str, home: Namespace, passing: LocalRouter) -> None:
         address = parse_address(path)
     except (ArgumentInvalid, EntityNotFound):
         raise not_found(f"sb://{home.name}/{path[:PATH_LENGTH_MAX]}") from None
-    if address.is_cbs or home.is_there(Address(address.path, address.subscription)) or passing.knows(address):
+    if address.is_cbs or home.is_there(Address(address.path, address.subscription)) or router.knows(address):
         return
     raise not_found(f"sb://{home.name}/{path}")

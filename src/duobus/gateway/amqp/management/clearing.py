@@ -51,7 +51,7 @@ async def purge(node: ManagementNode, body: dict[Any, Any]) -> tuple[int, Any]:
         raise NotAllowed("A purge removes the messages of all sessions. Leave 'session-id' out, or use batch delete.")
     sub_queue = node.address.sub_queue
     sub_queues = (sub_queue,) if sub_queue else (MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER)
-    clock = node.peer.door.clock
+    clock = node.peer.server.clock
     end_ms = clock.monotonic_ms() + PURGE_MS
     cleared = await node.queue.purge(sub_queues, lambda: clock.monotonic_ms() >= end_ms)
     node.peer.meter(node.queue, SETTLE, cleared.removed, 0, cleared.removed, sub_queue)

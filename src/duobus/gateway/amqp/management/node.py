@@ -73,7 +73,7 @@ _DISPOSITIONS = {
 Answer = tuple[int, Any]
 Operation = Callable[["ManagementNode", dict[Any, Any]], Awaitable[Answer]]
 #: An operation that is part of a transaction: what waits for its answer, or why it is none.
-Joined = ServiceBusError | Callable[[], Awaitable[Answer]]
+Participation = ServiceBusError | Callable[[], Awaitable[Answer]]
 
 
 class ManagementNode(RequestNode):
@@ -96,10 +96,10 @@ class ManagementNode(RequestNode):
     def handle(self, request: Request, link: RequestLink) -> None:
         """Answer in a task of the connection: an operation may have to wait for a commit."""
         # What belongs to a transaction joins it at once: its discharge may be the next that arrives.
-        joined = None if request.txn_id is None else self._join(request, request.txn_id)
-        self.peer.spawn(self._answer(request, joined), request.weight)
+        participation = None if request.txn_id is None else self._join(request, request.txn_id)
+        self.peer.spawn(self._answer(request, participation), request.weight)
 
-    def _join(self, request: Request, txn_id: bytes) -> Joined:
+    def _join(self, request: Request, txn_id: bytes) -> Participation:
         """Make an operation part of a transaction (contract 12.3); what waits for its answer, or why it cannot be."""
         transactions = self.peer.transactions
         try:
@@ -125,16 +125,16 @@ class ManagementNode(RequestNode):
             return error
         return _done
 
-    async def _answer(self, request: Request, joined: Joined | None) -> None:
+    async def _answer(self, request: Request, participation: Participation | None) -> None:
         properties: dict[str, Any]
         try:
-            if isinstance(joined, ServiceBusError):
-                raise joined
+            if isinstance(participation, ServiceBusError):
+                raise participation
             limit_ms = request.properties.get("com.microsoft:server-timeout")
             limit_ms = limit_ms if isinstance(limit_ms, int) and limit_ms > 0 else TIMEOUT_DEFAULT_MS
             try:
                 async with asyncio.timeout(min(limit_ms, TIMEOUT_MAX_MS) / 1000):
-                    status, body = await (self._do(request) if joined is None else self.guarded(joined()))
+                    status, body = await (self._do(request) if participation is None else self.guarded(participation()))
             except TimeoutError:
                 raise OperationTimeout(f"The operation did not end within the {limit_ms} ms given.") from None
         except ServiceBusError as error:
@@ -351,7 +351,7 @@ class ManagementNode(RequestNode):
         messages: list[dict[str, Any]] = []
         size = 0
         for handle, slot in found:
-            head, bare = self._heads.rare(slot, handle.number, 0)
+            head, bare = self._heads.with_metadata(slot, handle.number, 0)
             message = head + (bare[: find_section(bytes(bare), DATA)[0]] if is_bodiless else bare)
             size += len(message)
             if messages and size > PEEK_BYTES_MAX:
@@ -376,7 +376,7 @@ class ManagementNode(RequestNode):
                 if command.error is not None:
                     raise command.error
                 for slot in command.slots:
-                    head, payload = self._removed_heads.rare(slot, command.handle.number, 0)
+                    head, payload = self._removed_heads.with_metadata(slot, command.handle.number, 0)
                     order[_number(command.handle, slot)] = {"message": head + payload}
         else:
             for batch in self.queue.lock_deferred(self.address.sub_queue, numbers, holder):
@@ -391,7 +391,7 @@ class ManagementNode(RequestNode):
         found = {}
         for offset, slot in enumerate(batch.slots):
             token = uuid.UUID(bytes_le=tag_of(batch.prefix, batch.first_lock + offset))
-            head, payload = self._heads.rare(slot, batch.fragment.number, batch.locked_until_ms, token)
+            head, payload = self._heads.with_metadata(slot, batch.fragment.number, batch.locked_until_ms, token)
             found[_number(batch.fragment, slot)] = {"message": head + payload, "lock-token": token}
         return found
 

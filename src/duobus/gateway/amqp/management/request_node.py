@@ -200,7 +200,7 @@ class RequestNode:
         except ServiceBusError:
             raise
         except Exception as fault:
-            self.peer.door.log.error("request failed", node=self.name, error=repr(fault))
+            self.peer.server.log.error("request failed", node=self.name, error=repr(fault))
             raise InternalError("The broker ran into a fault of its own. Try again; its log says more.") from fault
 
     def reply(self, request: Request, properties: dict[str, Any], body: Any) -> None:

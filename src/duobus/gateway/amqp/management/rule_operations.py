@@ -73,14 +73,14 @@ async def add_rule(node: ManagementNode, body: dict[Any, Any]) -> tuple[int, Any
     if not isinstance(description, dict):
         raise ArgumentInvalid("'rule-description' must be a map.")
     rule = _rule_of(_name(body), description)
-    _audited(node, CREATE, rule, lambda: node.peer.door.unit.topics.add_rule(_subscription(node), rule))
+    _audited(node, CREATE, rule, lambda: node.peer.server.unit.topics.add_rule(_subscription(node), rule))
     return 200, None
 
 
 async def remove_rule(node: ManagementNode, body: dict[Any, Any]) -> tuple[int, Any]:
     """Remove a rule by name."""
     rule = RuleDescription(name=_name(body))
-    _audited(node, DELETE, rule, lambda: node.peer.door.unit.topics.remove_rule(_subscription(node), rule.name))
+    _audited(node, DELETE, rule, lambda: node.peer.server.unit.topics.remove_rule(_subscription(node), rule.name))
     return 200, None
 
 
@@ -94,7 +94,7 @@ def _origin_of(peer: Peer) -> str:
 def _audited(node: ManagementNode, operation: str, rule: RuleDescription, work: Callable[[], None]) -> None:
     """Change a rule between the two lines that the audit log has of it."""
     peer, subscription = node.peer, _subscription(node)
-    door, now_ms = peer.door, peer.door.clock.now_ms
+    server, now_ms = peer.server, peer.server.clock.now_ms
     change = Change(
         operation,
         "rule",
@@ -102,15 +102,15 @@ def _audited(node: ManagementNode, operation: str, rule: RuleDescription, work: 
         f"{subscription.path}/Rules/{rule.name}",
         who=peer.grants.who(node.address.segments(), Right.MANAGE, now_ms()),
         origin=_origin_of(peer),
-        door="amqp",
+        interface="amqp",
     )
-    door.audit.begin(change, now_ms())
+    server.audit.begin(change, now_ms())
     try:
         work()
     except ServiceBusError as error:
-        door.audit.end(change, now_ms(), str(error))
+        server.audit.end(change, now_ms(), str(error))
         raise
-    door.audit.end(change, now_ms(), DONE, differences(None, rule) if operation == CREATE else None)
+    server.audit.end(change, now_ms(), DONE, differences(None, rule) if operation == CREATE else None)
 
 
 async def enumerate_rules(node: ManagementNode, body: dict[Any, Any]) -> tuple[int, Any]:

@@ -93,9 +93,9 @@ def _batch(node: ManagementNode, body: dict[Any, Any], reply: ResultWaiter) -> t
             raise ArgumentInvalid("Each of 'messages' must be a map with the encoded message under 'message'.")
         if len(message) > limit:
             raise MessageTooLarge(f"A message has {len(message)} bytes; '{queue.path}' allows {limit}.")
-        part = take_apart(message, node.peer.door.unit.message_ids)
-        queue.demand_session(part.special, is_ping=part.is_ping)
-        if part.special is None or part.special.scheduled_ms is None:
+        part = take_apart(message, node.peer.server.unit.message_ids)
+        queue.demand_session(part.metadata, is_ping=part.is_ping)
+        if part.metadata is None or part.metadata.scheduled_ms is None:
             raise ArgumentInvalid("Each message needs the annotation x-opt-scheduled-enqueue-time.")
         parts.append(part)
     kept = [part for part in parts if not part.is_ping]
@@ -108,7 +108,7 @@ def _batch(node: ManagementNode, body: dict[Any, Any], reply: ResultWaiter) -> t
     parts = kept
     batch = SendBatch(0, [part.bare for part in parts], True, reply)
     batch.atomic = True
-    batch.extra = {index: part.special for index, part in enumerate(parts) if part.special is not None}
+    batch.extra = {index: part.metadata for index, part in enumerate(parts) if part.metadata is not None}
     if queue.is_partitioned and any(part.key is not None for part in parts):
         batch.keys = [part.key for part in parts]
     return batch, places

@@ -22,7 +22,7 @@ from duobus.amqp import (
 )
 from duobus.broker import Group, Queue
 from duobus.broker.transaction import DOOMED
-from duobus.cluster.proxy.coordinator import CREDIT as FAR_CREDIT
+from duobus.cluster.proxy.coordinator import CREDIT as REMOTE_CREDIT
 from duobus.cluster.proxy.coordinator import NAME_MAX, lost_with_its_owner, rolled_back_with
 from duobus.codec import DecodeError, Described, decode, scan
 from duobus.codec.sections import VALUE, find_section
@@ -77,7 +77,7 @@ class Discharge:
 class CoordinatorLink(Mailbox):
     """One link to the coordinator; it ends, and rolls back, every transaction that it declared."""
 
-    __slots__ = ("_discharges", "_far", "_link", "_peer", "_under_way", "is_waiting", "segments")
+    __slots__ = ("_discharges", "_link", "_peer", "_remote", "_under_way", "is_waiting", "segments")
 
     def __init__(self, peer: Peer, link: Link) -> None:
         super().__init__()
@@ -91,19 +91,19 @@ class CoordinatorLink(Mailbox):
         # Those among them that were not given up.
         self._under_way: dict[Group, None] = {}
         # What other servers have not answered yet.
-        self._far: dict[OpenTransaction, int | None] = {}
+        self._remote: dict[OpenTransaction, int | None] = {}
 
     @property
     def owes(self) -> bool:
         """Whether discharges are on their way to a store, and their outcomes not told yet."""
-        return bool(self._under_way or self._far)
+        return bool(self._under_way or self._remote)
 
     def start(self) -> None:
         """Give the first credit, as soon as other servers do what transactions on their entities need."""
         if not self._link.is_attached:
             return
-        is_passed = self._peer.passing.is_passed
-        self._link.grant(FAR_CREDIT if is_passed else CREDIT)
+        is_proxied = self._peer.router.is_proxied
+        self._link.grant(REMOTE_CREDIT if is_proxied else CREDIT)
         self._peer.write_soon()
 
     def wake(self) -> None:
@@ -125,11 +125,11 @@ class CoordinatorLink(Mailbox):
                 state = self._rejected(error)
             if state is not None and not event.settled:
                 self._link.settle(delivery_id, delivery_id, state)
-        if self._peer.passing.is_passed:
-            if self._link.credit <= FAR_CREDIT // 2:
-                self._link.grant(FAR_CREDIT)
+        if self._peer.router.is_proxied:
+            if self._link.credit <= REMOTE_CREDIT // 2:
+                self._link.grant(REMOTE_CREDIT)
         elif self._link.credit <= CREDIT // 2:
-            self._link.grant(CREDIT - len(self._under_way) - len(self._far))
+            self._link.grant(CREDIT - len(self._under_way) - len(self._remote))
 
     def _do(self, payload: bytes, delivery_id: int, *, settled: bool) -> DeliveryState | None:
         """Do what a message to the coordinator asks for; None when its answer comes later."""
@@ -152,19 +152,19 @@ class CoordinatorLink(Mailbox):
             entry.give_up()
             reason = transaction.doom_error
             raise reason if isinstance(reason, TransactionTimedOut) else transaction.refusal()
-        if entry.far is None:
+        if entry.remote is None:
             self._commit(entry, None if settled else delivery_id)
         else:
-            if entry.far.coordinator.is_gone:
+            if entry.remote.coordinator.is_gone:
                 entry.give_up()
                 raise lost_with_its_owner()
-            self._far[entry] = None if settled else delivery_id
-            entry.far.coordinator.commit(name, entry.far, partial(self._answered, entry))
+            self._remote[entry] = None if settled else delivery_id
+            entry.remote.coordinator.commit(name, entry.remote, partial(self._answered, entry))
         return None
 
     def _given_name(self, name: Any) -> bytes | None:
         """The name that another server gives a transaction of its client; clients cannot."""
-        if name is None or not self._peer.passing.is_passed:
+        if name is None or not self._peer.router.is_proxied:
             return None
         if not isinstance(name, bytes) or not 0 < len(name) <= NAME_MAX:
             raise Undecodable(f"The name of a transaction is a binary of {NAME_MAX} bytes at most.")
@@ -172,9 +172,9 @@ class CoordinatorLink(Mailbox):
 
     def _answered(self, entry: OpenTransaction, state: DeliveryState | ServiceBusError | None) -> None:
         """The server that does a transaction has answered its discharge, or never will."""
-        delivery_id = self._far.pop(entry, None)
-        if entry.far is not None:
-            entry.far.ended(is_committed=state is not None and not rolled_back_with(state))
+        delivery_id = self._remote.pop(entry, None)
+        if entry.remote is not None:
+            entry.remote.ended(is_committed=state is not None and not rolled_back_with(state))
         if self._peer.is_gone:
             return
         if state is None:
@@ -195,7 +195,7 @@ class CoordinatorLink(Mailbox):
         group = Group(entry.transaction.take(), self)
         size = peer.transactions.let_go(entry)
         peer.carry(size)
-        until_ms = peer.door.clock.monotonic_ms() + DISCHARGE_MS
+        until_ms = peer.server.clock.monotonic_ms() + DISCHARGE_MS
         self._discharges[group] = Discharge(entry, delivery_id, size, until_ms)
         self._under_way[group] = None
         handle = entry.transaction.handle
@@ -295,7 +295,7 @@ def attach_coordinator(peer: Peer, link: Link) -> None:
     link.accept(target=Coordinator(capabilities=[LOCAL_TRANSACTIONS]), max_message_size=REQUEST_BYTES_MAX)
     peer.add_endpoint(link, endpoint)
     peer.transactions.begin(endpoint)
-    peer.passing.coordinate(endpoint.start)
+    peer.router.coordinate(endpoint.start)
 
 
 def begins_with_coordinator(peer: Peer, session: Session) -> bool:

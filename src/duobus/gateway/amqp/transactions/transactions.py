@@ -53,11 +53,11 @@ class OpenTransaction:
         size: Bytes that it holds.
         named: Deliveries that it settles: they are settled on their session when it is committed, and not before.
         dead_letters: Settlements of it that are of dead letters, each with its sub-queue.
-        far: What another server does of it, which is all of it then; None as long as it works on nothing there.
-        far_path: The entity there; None when only deliveries of it are known.
+        remote: What another server does of it, which is all of it then; None as long as it works on nothing there.
+        remote_path: The entity there; None when only deliveries of it are known.
     """
 
-    __slots__ = ("coordinator", "dead_letters", "far", "far_path", "named", "size", "transaction")
+    __slots__ = ("coordinator", "dead_letters", "named", "remote", "remote_path", "size", "transaction")
 
     def __init__(self, transaction: Transaction, coordinator: CoordinatorLink) -> None:
         self.transaction = transaction
@@ -65,14 +65,14 @@ class OpenTransaction:
         self.size = 0
         self.named: list[tuple[Deliveries, int, int]] = []
         self.dead_letters: dict[SettleBatch, int] = {}
-        self.far: RemoteTransaction | None = None
-        self.far_path: str | None = None
+        self.remote: RemoteTransaction | None = None
+        self.remote_path: str | None = None
 
     def give_up(self) -> None:
         """Have another server roll it back, if one does it."""
-        if self.far is not None:
-            self.far.coordinator.roll_back(self.transaction.txn_id)
-            self.far.ended(is_committed=False)
+        if self.remote is not None:
+            self.remote.coordinator.roll_back(self.transaction.txn_id)
+            self.remote.ended(is_committed=False)
 
 
 class Transactions:
@@ -103,9 +103,9 @@ class Transactions:
                     f"This connection has {TRANSACTIONS_MAX} open transactions. Discharge one, then declare another."
                 )
             del self._open[over]
-        door = self._peer.door
-        name = name or door.entropy.token(_ID_BYTES)
-        self._open[name] = OpenTransaction(Transaction(name, door.clock.monotonic_ms() + TRANSACTION_MS), coordinator)
+        server = self._peer.server
+        name = name or server.entropy.token(_ID_BYTES)
+        self._open[name] = OpenTransaction(Transaction(name, server.clock.monotonic_ms() + TRANSACTION_MS), coordinator)
         return name
 
     def take(self, name: bytes) -> OpenTransaction:
@@ -155,15 +155,15 @@ class Transactions:
             raise transaction.refusal()
         if transaction.queue is not None:
             raise one_entity(transaction.queue.path, path or "an entity of another server")
-        if entry.far is not None and entry.far.coordinator.is_gone:
+        if entry.remote is not None and entry.remote.coordinator.is_gone:
             raise lost_with_its_owner()
-        if entry.far is None:
+        if entry.remote is None:
             if coordinator is None:
                 raise ServerBusy("The server of the entity takes no transaction for now. Try again.")
-            entry.far, entry.far_path = coordinator.declare(name), path
-        elif entry.far.coordinator is not coordinator:
-            raise one_entity(entry.far_path, path or "an entity of another server")
-        return entry.far
+            entry.remote, entry.remote_path = coordinator.declare(name), path
+        elif entry.remote.coordinator is not coordinator:
+            raise one_entity(entry.remote_path, path or "an entity of another server")
+        return entry.remote
 
     # -- work ---------------------------------------------------------------------------------------------------
 
@@ -221,7 +221,7 @@ class Transactions:
         """Add the settlement of deliveries to a transaction and answer with the outcome that it will have."""
         # They stay unsettled: a rollback leaves them to be settled again, a lost connection gives them back at once.
         found = deliveries.settle(first, last, mark=False)
-        known = sum(number for *_, number in found) + self._peer.passing.named(first, last)
+        known = sum(number for *_, number in found) + self._peer.router.named(first, last)
         if known <= (last - first) & 0xFFFFFFFF:
             # Their link is gone, or they are settled: nothing of this may be done without them (I34).
             self.doom(state.txn_id, lock_lost())
@@ -281,14 +281,14 @@ class Transactions:
     def _keep(self, entry: OpenTransaction, size: int) -> None:
         """Count bytes of a transaction in the server's budget, before it takes them."""
         with _Dooming(self, entry):
-            if entry.far is not None:
-                raise one_entity(entry.far_path, "one of this server")
+            if entry.remote is not None:
+                raise one_entity(entry.remote_path, "one of this server")
             if self._kept + size > KEPT_BYTES_MAX:
                 raise QuotaExceeded(
                     f"The open transactions of this connection would hold more than {KEPT_BYTES_MAX} bytes. Discharge "
                     "one first, or send large messages outside of transactions."
                 )
-            if not self._peer.door.budget.keep(size):
+            if not self._peer.server.budget.keep(size):
                 raise ServerBusy("Open transactions fill the memory that the server has for them. Try again later.")
             self._kept += size
             entry.size += size
@@ -298,7 +298,7 @@ class Transactions:
         size, entry.size = entry.size, 0
         self._kept -= size
         if size:
-            self._peer.door.budget.drop(size)
+            self._peer.server.budget.drop(size)
         return size
 
     # -- the end ------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ class Auditing:
             _path_of(resource),
             who=who,
             origin=request.remote or "",
-            door="http",
+            interface="http",
         )
         self._trail.begin(change, self._clock.now_ms())
         try:

@@ -239,9 +239,9 @@ class Management:
     ) -> Done:
         node = documents.read_entry(body)
         is_update = "If-Match" in request.headers
-        if home.abroad is not None and b"Forward" in body:
+        if home.remote_entities is not None and b"Forward" in body:
             # Another server may have created the target a moment ago.
-            await home.abroad.look()
+            await home.remote_entities.look()
 
         def check(wanted: Forwarding, is_partitioned: bool) -> None:
             self._options.demand_version(target.query, is_partitioned)

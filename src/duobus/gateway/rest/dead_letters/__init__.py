@@ -1,1 +1,1 @@
-"""An operation of duobus' own over HTTP: the dead-letter desk."""
+"""An operation of duobus' own over HTTP: the dead-letter service."""

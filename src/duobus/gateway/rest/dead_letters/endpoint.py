@@ -29,7 +29,7 @@ from duobus.broker import (
 from duobus.broker.dead_letters import DeadLetterRestore, DeadLetterService, MoveResult, number_of, restore, search
 from duobus.errors import ArgumentInvalid, EntityDisabled, NotAllowed, ServerBusy
 from duobus.gateway.rest.authorization import Guard
-from duobus.gateway.rest.dead_letters.request import BURY, LIST, PURGE, SEND, Item, Order
+from duobus.gateway.rest.dead_letters.request import LIST, PURGE, RESTORE, SEND, Item, Order
 from duobus.gateway.rest.request_bodies import BodyBudget, read_body
 from duobus.gateway.rest.request_target import Target
 from duobus.gateway.result_waiter import ResultWaiter
@@ -122,7 +122,7 @@ class DeadLetterEndpoint:
         self._unit = unit
         self._guard = guard
         self._room = room
-        self._desk = DeadLetterService(unit)
+        self._service = DeadLetterService(unit)
         self._running: set[asyncio.Task[Any]] = set()
 
     async def close(self) -> None:
@@ -166,7 +166,7 @@ class DeadLetterEndpoint:
         Returns:
             Whom the token speaks for.
         """
-        if order.action == BURY:
+        if order.action == RESTORE:
             return self._guard.demand(request, target, namespace, Right.MANAGE)
         if order.action == SEND:
             return self._guard.demand(request, target, namespace, Right.SEND)
@@ -189,12 +189,12 @@ class DeadLetterEndpoint:
     async def _work(
         self, order: Order, queue: Queue, address: Address, home: Namespace, meter: DeadLetterMeter
     ) -> dict[str, Any]:
-        if order.action == BURY:
-            return await self._bury(order, queue, address, home, meter)
+        if order.action == RESTORE:
+            return await self._restore(order, queue, address, home, meter)
         if order.action == SEND:
             return await self._send(order, queue, address, home, meter)
         query = order.query(self._unit.now_ms())
-        query.limit = min(query.limit, self._desk.limit_of(queue, order.to))
+        query.limit = min(query.limit, self._service.limit_of(queue, order.to))
         is_chunk = order.action != LIST
         looked = await search(queue, address.sub_queue, query, one_fragment=is_chunk)
         answer: dict[str, Any] = {
@@ -212,36 +212,36 @@ class DeadLetterEndpoint:
         if looks_only:
             return answer
         if order.action == PURGE:
-            moved = await self._desk.purge(queue, address.sub_queue, looked.found)
+            moved = await self._service.purge(queue, address.sub_queue, looked.found)
         else:
-            moved = await self._desk.move(
+            moved = await self._service.move(
                 queue, address.sub_queue, looked.found, order.to, order.repair, keeps_reason=order.keeps_reason
             )
             meter.sent([sizes[number] for number in moved.moved], _spelled(order.to, home))
         meter.removed(len(moved.moved))
         return answer | _told(moved)
 
-    async def _bury(
+    async def _restore(
         self, order: Order, queue: Queue, address: Address, home: Namespace, meter: DeadLetterMeter
     ) -> dict[str, Any]:
         if address.sub_queue != DEAD_LETTER:
             raise ArgumentInvalid("Messages are buried in a dead-letter queue. Name it in the address.")
         burials = [
             DeadLetterRestore(
-                self._unit.message_ids.named(grave.payload),
-                _lasting(grave.special),
-                number=grave.number,
-                where=None if grave.where is None else home.resolve(grave.where),
-                now=grave.now,
+                self._unit.message_ids.named(item.payload),
+                _lasting(item.metadata),
+                number=item.number,
+                where=None if item.where is None else home.resolve(item.where),
+                now=item.now,
             )
-            for grave in order.items
+            for item in order.items
         ]
-        answer = {"action": BURY, "matched": len(burials)}
+        answer = {"action": RESTORE, "matched": len(burials)}
         if order.is_dry:
             return answer
         done = await restore(queue, burials)
         meter.sent([len(burials[index].payload) for index in done.moved])
-        numbers = [grave.number for grave in order.items]
+        numbers = [item.number for item in order.items]
         return answer | {
             "moved": [{"index": index, "sequenceNumber": numbers[index]} for index in sorted(done.moved)],
             "skipped": [
@@ -274,8 +274,8 @@ class DeadLetterEndpoint:
                 continue
             batch = SendBatch(index, [payload], True, waiting)
             batch.ping = is_ping(item.payload)
-            batch.extra = None if item.special == MessageMetadata() else {0: item.special}
-            key = item.special.session_id or item.special.partition_key
+            batch.extra = None if item.metadata == MessageMetadata() else {0: item.metadata}
+            key = item.metadata.session_id or item.metadata.partition_key
             if queue.is_partitioned and key is not None:
                 batch.keys = [string_key(key)]
             batches[id(batch)] = index
@@ -298,7 +298,7 @@ class DeadLetterEndpoint:
         limit = queue.description.max_message_size_bytes
         if len(item.payload) > limit:
             raise ArgumentInvalid(f"It has {len(item.payload)} bytes; '{queue.path}' takes {limit} at most.")
-        queue.demand_session(item.special, is_ping=is_ping(item.payload))
+        queue.demand_session(item.metadata, is_ping=is_ping(item.payload))
         return self._unit.message_ids.named(item.payload)
 
 
@@ -310,10 +310,10 @@ def _spelled(path: str | None, home: Namespace) -> str | None:
     return path if found is None else found.path
 
 
-def _lasting(special: MessageMetadata) -> MessageMetadata:
+def _lasting(metadata: MessageMetadata) -> MessageMetadata:
     """A dead letter does not expire, and is not scheduled (contract 13.3)."""
-    special.scheduled_ms = None
-    return special
+    metadata.scheduled_ms = None
+    return metadata
 
 
 def _told(moved: MoveResult) -> dict[str, Any]:
@@ -324,10 +324,10 @@ def _told(moved: MoveResult) -> dict[str, Any]:
 
 
 def _shown(handle: FragmentHandle, slot: QueuedMessage, order: Order) -> dict[str, Any]:
-    special = slot.special
+    metadata = slot.metadata
     origin = slot.origin if isinstance(slot, QueuedCopy) else slot.count
     number = number_of(handle, slot)
-    first = None if special is None else special.enqueued_sequence_number
+    first = None if metadata is None else metadata.enqueued_sequence_number
     found: dict[str, Any] = {
         "sequenceNumber": number,
         "enqueuedSequenceNumber": first or number - slot.count + origin,
@@ -335,14 +335,14 @@ def _shown(handle: FragmentHandle, slot: QueuedMessage, order: Order) -> dict[st
         "deliveryCount": slot.deliveries,
         "state": _STATES[kind_of(slot.state)],
         "isHeld": slot.lock != 0,
-        "reason": None if special is None else special.reason,
-        "description": None if special is None else special.description,
-        "deadLetterSource": None if special is None else special.dead_letter_source,
-        "message": form_of(slot.payload, special),
+        "reason": None if metadata is None else metadata.reason,
+        "description": None if metadata is None else metadata.description,
+        "deadLetterSource": None if metadata is None else metadata.dead_letter_source,
+        "message": form_of(slot.payload, metadata),
     }
     if order.is_dry and order.action not in (LIST, PURGE):
         try:
-            bare, after = resendable(slot.payload, special, order.repair, keeps_reason=order.keeps_reason)
+            bare, after = resendable(slot.payload, metadata, order.repair, keeps_reason=order.keeps_reason)
             found["repaired"] = form_of(bare, after)
         except ArgumentInvalid as error:
             found["refused"] = str(error)

@@ -16,11 +16,11 @@ LIST: Final = "list"
 RESUBMIT: Final = "resubmit"
 MOVE: Final = "move"
 PURGE: Final = "purge"
-BURY: Final = "bury"
+RESTORE: Final = "bury"
 SEND: Final = "send"
-ACTIONS: Final = (LIST, RESUBMIT, MOVE, PURGE, BURY, SEND)
+ACTIONS: Final = (LIST, RESUBMIT, MOVE, PURGE, RESTORE, SEND)
 #: Those that bring messages.
-_BRINGING: Final = (BURY, SEND)
+_BRINGING: Final = (RESTORE, SEND)
 
 #: Messages of one request when it does not say.
 LIMIT_DEFAULT: Final = 100
@@ -58,7 +58,7 @@ class Order:
         keeps_reason: The reasons why they died stay as properties.
         is_dry: Nothing is done.
         shows: The messages themselves are told, too.
-        items: Of ``bury`` and ``send``: the messages.
+        items: Of ``restore`` and ``send``: the messages.
     """
 
     __slots__ = ("_members", "action", "is_dry", "items", "keeps_reason", "repair", "shows", "to")
@@ -119,17 +119,17 @@ class Item:
     """A message that is brought: to be sent, or to be a dead letter.
 
     Attributes:
-        payload, special: The message, with its reasons.
+        payload, metadata: The message, with its reasons.
         number: The sequence number that it had as a dead letter, or 0.
         where: Where it was moved to, or None.
         now: Its sequence number there.
     """
 
-    __slots__ = ("now", "number", "payload", "special", "where")
+    __slots__ = ("metadata", "now", "number", "payload", "where")
 
-    def __init__(self, payload: bytes, special: MessageMetadata, number: int, where: Address | None, now: int) -> None:
+    def __init__(self, payload: bytes, metadata: MessageMetadata, number: int, where: Address | None, now: int) -> None:
         self.payload = payload
-        self.special = special
+        self.metadata = metadata
         self.number = number
         self.where = where
         self.now = now
@@ -139,16 +139,16 @@ def _item(index: int, item: Any) -> Item:
     try:
         if not isinstance(item, dict) or item.keys() - _ITEM:
             raise ArgumentInvalid(f"It must be an object with members out of {', '.join(sorted(_ITEM))}.")
-        payload, special = message_of(item.get("message"))
-        special.reason = _reason(item, "reason")
-        special.description = _reason(item, "description")
+        payload, metadata = message_of(item.get("message"))
+        metadata.reason = _reason(item, "reason")
+        metadata.description = _reason(item, "description")
         moved = item.get("movedTo")
         where, now = None, 0
         if moved is not None:
             if not isinstance(moved, dict) or moved.keys() != {"entity", "sequenceNumber"}:
                 raise ArgumentInvalid("'movedTo' must be an object with 'entity' and 'sequenceNumber'.")
             where, now = parse_address(_text(moved, "entity") or ""), _number(moved, "sequenceNumber", 0)
-        return Item(payload, special, _number(item, "sequenceNumber", 0), where, now)
+        return Item(payload, metadata, _number(item, "sequenceNumber", 0), where, now)
     except ArgumentInvalid as error:
         raise ArgumentInvalid(f"Item {index}: {error}") from None
 

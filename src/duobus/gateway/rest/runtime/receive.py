@@ -43,7 +43,7 @@ async def take_one(
         QuotaExceeded: The entity has as many receivers as it may.
         Exception: Whatever ``check`` raises.
     """
-    if sum(len(lender.receivers) for lender in queue.lenders.values()) >= receivers_max:
+    if sum(len(scheduler.receivers) for scheduler in queue.schedulers.values()) >= receivers_max:
         raise QuotaExceeded(
             f"The {queue.kind} '{queue.path}' has {receivers_max} receivers already. Close some, or raise the quota "
             "(--quota receivers=...)."
@@ -78,11 +78,11 @@ async def take_one(
 
 async def _last_chance(queue: Queue, sub_queue: int, receiver: Receiver, waiting: ResultWaiter) -> None:
     """Nothing is said to be empty while any fragment has something, or is handing it out."""
-    if _arrived(waiting) is not None or not (receiver.lent or _has_any(queue, sub_queue)):
+    if _arrived(waiting) is not None or not (receiver.granted or _has_any(queue, sub_queue)):
         return
     try:
         # A message that is being removed is nobody else's any more: it is worth waiting for.
-        async with asyncio.timeout(REMOVAL_S if receiver.removing and receiver.lent else LAST_CHANCE_S):
+        async with asyncio.timeout(REMOVAL_S if receiver.removing and receiver.granted else LAST_CHANCE_S):
             await _arrival(waiting)
     except TimeoutError:
         return

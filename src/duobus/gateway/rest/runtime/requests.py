@@ -29,7 +29,7 @@ _ANY_ID: Final = b"0" * 32
 #: Content types that came last are kept, encoded, unless they are longer.
 _KEPT_FRAMES: Final = 256
 _KEPT_LENGTH: Final = 128
-_NOTHING_RARE: Final = (None,) * 5
+_NO_METADATA: Final = (None,) * 5
 _LONG_MAX: Final = (1 << 63) - 1
 _BASE64_FLAGS: Final = ("isbodybase64", "isbodybase64encoded")
 
@@ -37,11 +37,11 @@ _BASE64_FLAGS: Final = ("isbodybase64", "isbodybase64encoded")
 class Outgoing:
     """One message on its way to the broker."""
 
-    __slots__ = ("bare", "is_ping", "key", "special")
+    __slots__ = ("bare", "is_ping", "key", "metadata")
 
-    def __init__(self, bare: bytes, special: MessageMetadata | None, key: bytes | None, *, is_ping: bool) -> None:
+    def __init__(self, bare: bytes, metadata: MessageMetadata | None, key: bytes | None, *, is_ping: bool) -> None:
         self.bare = bare
-        self.special = special
+        self.metadata = metadata
         self.key = key
         self.is_ping = is_ping
 
@@ -85,11 +85,11 @@ def make_message(
         _check_size(properties)
     except (EncodeError, UnicodeEncodeError) as error:
         raise ArgumentInvalid(f"The message cannot be encoded: {error}") from None
-    rare = (about.ttl_ms, about.scheduled_ms, about.partition_key, about.via_partition_key, about.session_id)
-    if rare == _NOTHING_RARE:
+    with_metadata = (about.ttl_ms, about.scheduled_ms, about.partition_key, about.via_partition_key, about.session_id)
+    if with_metadata == _NO_METADATA:
         return Outgoing(bare, None, None, is_ping=is_ping)
     key = about.session_id or about.partition_key
-    return Outgoing(bare, MessageMetadata(*rare), None if key is None else string_key(key), is_ping=is_ping)
+    return Outgoing(bare, MessageMetadata(*with_metadata), None if key is None else string_key(key), is_ping=is_ping)
 
 
 @lru_cache(_KEPT_FRAMES)

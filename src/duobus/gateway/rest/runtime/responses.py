@@ -39,9 +39,9 @@ def message_id_text(found: Scan) -> str | None:
 
 def altered(slot: QueuedMessage) -> bytes:
     """The bare message, as the rule that made the copy has changed it."""
-    if slot.special is None or slot.special.changes is None:
+    if slot.metadata is None or slot.metadata.changes is None:
         return slot.payload
-    return Overlay.decode(slot.special.changes).apply_to(slot.payload)
+    return Overlay.decode(slot.metadata.changes).apply_to(slot.payload)
 
 
 def show(
@@ -55,41 +55,41 @@ def show(
     """Return a message as a response shows it; ``lock_token`` for one that is locked."""
     payload = altered(slot)
     found = scan(payload)
-    special = slot.special or _NOTHING
+    metadata = slot.metadata or _NOTHING
     body, content_type = _body_of(payload, found)
     members = _members(handle, slot, found, default_ttl_ms)
     if lock_token is not None:
         members["LockToken"] = str(lock_token)
         members["LockedUntilUtc"] = write_date(locked_until_ms)
     headers = [("BrokerProperties", write_header(members))]
-    headers += write_properties(_properties(slot, payload, special))
+    headers += write_properties(_properties(slot, payload, metadata))
     return Received(body, content_type, headers)
 
 
 def _members(handle: FragmentHandle, slot: QueuedMessage, found: Scan, default_ttl_ms: int | None) -> dict[str, Any]:
-    special = slot.special or _NOTHING
+    metadata = slot.metadata or _NOTHING
     number = sequence_number(handle, slot)
     origin = handle.number << COUNT_BITS | slot.origin if isinstance(slot, QueuedCopy) else number
-    lives = [ttl for ttl in (default_ttl_ms, special.ttl_ms) if ttl is not None]
+    lives = [ttl for ttl in (default_ttl_ms, metadata.ttl_ms) if ttl is not None]
     ttl_ms = min(lives) if lives else None
     return {
         "CorrelationId": _id_text(found.correlation_id),
-        "DeadLetterSource": special.dead_letter_source,
+        "DeadLetterSource": metadata.dead_letter_source,
         "DeliveryCount": slot.deliveries + 1,
-        "EnqueuedSequenceNumber": special.enqueued_sequence_number or origin,
+        "EnqueuedSequenceNumber": metadata.enqueued_sequence_number or origin,
         "EnqueuedTimeUtc": write_date(slot.enqueued_ms),
         "Label": found.subject,
         "MessageId": _id_text(found.message_id),
-        "PartitionKey": special.partition_key,
+        "PartitionKey": metadata.partition_key,
         "ReplyTo": found.reply_to,
         "ReplyToSessionId": found.reply_to_group_id,
-        "ScheduledEnqueueTimeUtc": None if special.scheduled_ms is None else write_date(special.scheduled_ms),
+        "ScheduledEnqueueTimeUtc": None if metadata.scheduled_ms is None else write_date(metadata.scheduled_ms),
         "SequenceNumber": number,
         "SessionId": found.group_id,
         "State": _STATES[kind_of(slot.state)],
         "TimeToLive": None if ttl_ms is None else _number(ttl_ms / 1000),
         "To": found.to,
-        "ViaPartitionKey": special.via_partition_key,
+        "ViaPartitionKey": metadata.via_partition_key,
     }
 
 
@@ -124,16 +124,16 @@ def _body_of(payload: bytes, found: Scan) -> tuple[bytes, str | None]:
     return payload[find_section(payload, DATA)[0] :], _ENCODED
 
 
-def _properties(slot: QueuedMessage, payload: bytes, special: MessageMetadata) -> dict[str, Any]:
+def _properties(slot: QueuedMessage, payload: bytes, metadata: MessageMetadata) -> dict[str, Any]:
     try:
         properties = application_properties(payload)
     except DecodeError:
         # Nobody has looked into them before. What cannot be told must not keep the message from being received.
         properties = {}
-    if special.overlay is not None:
-        properties.update(decode(special.overlay)[0])
+    if metadata.overlay is not None:
+        properties.update(decode(metadata.overlay)[0])
     if sub_queue_of(slot.state) == DEAD_LETTER:
-        for name, text in (("DeadLetterReason", special.reason), ("DeadLetterErrorDescription", special.description)):
+        for name, text in (("DeadLetterReason", metadata.reason), ("DeadLetterErrorDescription", metadata.description)):
             if text is not None:
                 properties[name] = text
     return properties

@@ -45,7 +45,7 @@ _OWN: Final = frozenset(
     }
 )
 #: Make a request more than an ordinary one.
-_SPECIAL: Final = frozenset(
+_METADATA: Final = frozenset(
     (b"transfer-encoding", b"expect", b"upgrade", b"te", b"trailer", b"http2-settings", b"proxy-connection")
 )
 
@@ -141,7 +141,7 @@ def _read_lines(lines: list[bytes], others: list[tuple[bytes, bytes]]) -> dict[b
     for line in lines:
         name, _, text = line.partition(b":")
         lower, value = name.lower(), text.strip(b" \t")
-        if lower in fields or lower in _SPECIAL:
+        if lower in fields or lower in _METADATA:
             return None
         fields[lower] = value
         if lower not in _OWN:

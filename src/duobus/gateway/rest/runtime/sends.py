@@ -1,7 +1,7 @@
 """Sending: what is asked of the messages of one request, and how they get to the broker (HTTP contract B.1.3, B.1.6).
 
 A send comes by one of two ways, which check the same: as a request of the general HTTP server (``messages``), or as an
-ordinary one by the express lane, which reads it straight from the connection (``heads``).
+ordinary one by the fast path, which reads it straight from the connection (``heads``).
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Sends:
         for message in messages:
             if len(message.bare) > limit:
                 raise MessageTooLarge(f"A message has {len(message.bare)} bytes; '{queue.path}' allows {limit} here.")
-            queue.demand_session(message.special, is_ping=message.is_ping)
+            queue.demand_session(message.metadata, is_ping=message.is_ping)
             pings += message.is_ping
         if home.throttle is not None and not home.throttle.admit_whole(len(messages)):
             raise home.throttle.refusal()
@@ -149,7 +149,7 @@ class Sends:
         batch = SendBatch(0, [message.bare for message in messages], True, reply)
         batch.atomic = is_batch
         batch.extra = {
-            index: message.special for index, message in enumerate(messages) if message.special is not None
+            index: message.metadata for index, message in enumerate(messages) if message.metadata is not None
         } or None
         if queue.is_partitioned and any(message.key is not None for message in messages):
             batch.keys = [message.key for message in messages]
@@ -161,7 +161,7 @@ class Sends:
         kind = PING if batch.ping else SEND
         self._meter(queue.namespace, queue.path, kind, batch.n, batch.bytes_total, operations, key)
 
-    # -- for the express lane -----------------------------------------------------------------------------------
+    # -- for the fast path -----------------------------------------------------------------------------------
 
     def prepare(self, head: Head, body: bytes, reply: Mailbox) -> Sent:
         """Check an ordinary send, in the order of ``Messages.answer``, and make of it what the queue takes.

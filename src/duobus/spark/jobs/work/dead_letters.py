@@ -105,7 +105,7 @@ class _Work:
         self._id_of = id_of
         self.left = {number: action for number, action in actions.items() if action in (RESUBMIT, DELETE)}
         self._held: list[Any] = []
-        self._passed: set[int] = set()
+        self._seen: set[int] = set()
         self._tries: Counter[int] = Counter()
         self._resubmitted = self._deleted = self._refused = 0
         self._said: str | None = None
@@ -120,8 +120,8 @@ class _Work:
             if number in self.left:
                 chosen.append(message)
                 continue
-            is_new = is_new or number not in self._passed
-            self._passed.add(number)
+            is_new = is_new or number not in self._seen
+            self._seen.add(number)
             if len(self._held) < HELD_MAX:
                 self._held.append(message)
         self._do(chosen)
@@ -147,7 +147,7 @@ class _Work:
             action = self.left.pop(number)
             if id(message) in refused:
                 self._refused += 1
-                self._passed.add(number)
+                self._seen.add(number)
                 self._held.append(message)
                 continue
             try:
@@ -171,14 +171,14 @@ class _Work:
         refused: set[int] = set()
         origin: dict[int, Any] = {}
         batches: Batches[OpenBatch] = Batches(
-            self._post.make, lambda lane, batch: self._sent(lane[0], batch, origin, refused)
+            self._post.make, lambda key, batch: self._sent(key[0], batch, origin, refused)
         )
         for message in messages:
             made = resendable(message, self._id_of(message), _originals(message))
             origin[id(made)] = message
             try:
-                lane = (self._target, _key_of(made))
-                if not batches.add(lane, made) and not self._post.send_single(self._target, made):
+                key = (self._target, _key_of(made))
+                if not batches.add(key, made) and not self._post.send_single(self._target, made):
                     raise RowError(f"{message.sequence_number} is too large for {self._target!r}")
             except RowError as error:
                 self._said = self._said or str(error)

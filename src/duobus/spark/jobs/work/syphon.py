@@ -13,13 +13,13 @@ from typing import Any, Final, NamedTuple
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from duobus.ha import transfer
-from duobus.spark.sink.batches import Batches, Lane
+from duobus.spark.sink.batches import Batches, BatchKey
 from duobus.spark.sink.messages import RowError, messages_of
 from duobus.spark.sink.sender import OpenBatch, Post, Refused, SendFailed
 
 DELIVERED: Final = "delivered"
 HELD: Final = "held"
-BURIED: Final = "buried"
+DEAD_LETTERED: Final = "buried"
 
 #: Reasons of dead letters, beside those of the translation; the in-process syphon has the same.
 CANNOT_BE_DELIVERED: Final = "CannotBeDelivered"
@@ -119,10 +119,12 @@ class SyphonTask:
                 _with(row.message, row.properties), self._now_ms if self._counts_time else None
             )
         except transfer.Undeliverable as error:
-            self._bury(row, "", error.reason, str(error))
+            self._dead_letter(row, "", error.reason, str(error))
             return
         if restored.is_expired:
-            self._bury(row, restored.path, EXPIRED, "The time to live was over before the message left the backlog.")
+            self._dead_letter(
+                row, restored.path, EXPIRED, "The time to live was over before the message left the backlog."
+            )
             return
         message = restored.message
         if message.properties is not None and message.properties.message_id is None:
@@ -131,19 +133,21 @@ class SyphonTask:
         if restored.path in self._away:
             self._hold(message)
             return
-        lane = (restored.path, _key_of(message))
+        key = (restored.path, _key_of(message))
         try:
-            if self._open.add(lane, message):
+            if self._open.add(key, message):
                 return
             if self._there.send_single(restored.path, message):
                 self._done(message)
             else:
-                self._bury(row, restored.path, CANNOT_BE_DELIVERED, f"{restored.path} takes no message of its size.")
+                self._dead_letter(
+                    row, restored.path, CANNOT_BE_DELIVERED, f"{restored.path} takes no message of its size."
+                )
         except SendFailed:
             self._away.add(restored.path)
             self._hold(message)
         except RowError as error:
-            self._bury(row, restored.path, CANNOT_BE_DELIVERED, str(error))
+            self._dead_letter(row, restored.path, CANNOT_BE_DELIVERED, str(error))
 
     def finish(self) -> None:
         """Send what is still open, then put back what is held.
@@ -158,30 +162,30 @@ class SyphonTask:
             annotations: dict[str | bytes, Any] = dict(row.message.annotations or {})
             annotations["x-opt-scheduled-enqueue-time"] = until
             row.message.annotations = annotations
-            lane = (row.queue, _key_of(row.message))
-            if not back.add(lane, row.message) and not self._back.send_single(row.queue, row.message):
+            key = (row.queue, _key_of(row.message))
+            if not back.add(key, row.message) and not self._back.send_single(row.queue, row.message):
                 raise RowError(f"The message {row.number} does not fit into its backlog queue {row.queue!r} again.")
             self.outcomes.append(Outcome(row.queue, row.number, path, HELD))
         back.flush()
         self._held.clear()
 
-    def _made(self, lane: Lane) -> OpenBatch:
-        return self._there.make(lane)
+    def _made(self, key: BatchKey) -> OpenBatch:
+        return self._there.make(key)
 
-    def _sent(self, lane: Lane, batch: OpenBatch) -> None:
-        if lane[0] in self._away:
+    def _sent(self, key: BatchKey, batch: OpenBatch) -> None:
+        if key[0] in self._away:
             for message in batch.messages:
                 self._hold(message)
             return
         left: list[AmqpAnnotatedMessage] = []
         try:
-            self._there.send(lane, batch)
+            self._there.send(key, batch)
         except SendFailed as error:
-            self._away.add(lane[0])
+            self._away.add(key[0])
             left = error.left
         except Refused as error:
-            self._bury_refused(error)
-            left = self._singly(lane[0], error.left)
+            self._dead_letter_refused(error)
+            left = self._singly(key[0], error.left)
         waiting = {id(message) for message in left}
         for message in batch.messages:
             if id(message) in waiting:
@@ -195,15 +199,15 @@ class SyphonTask:
             try:
                 self._there.send_single(path, message)
             except Refused as error:
-                self._bury_refused(error)
+                self._dead_letter_refused(error)
             except SendFailed:
                 self._away.add(path)
                 return messages[index:]
         return []
 
-    def _bury_refused(self, error: Refused) -> None:
+    def _dead_letter_refused(self, error: Refused) -> None:
         row, path = self._origin.pop(id(error.message))
-        self._bury(row, path, CANNOT_BE_DELIVERED, str(error))
+        self._dead_letter(row, path, CANNOT_BE_DELIVERED, str(error))
 
     def _done(self, message: AmqpAnnotatedMessage) -> None:
         row, path = self._origin.pop(id(message))
@@ -212,8 +216,8 @@ class SyphonTask:
     def _hold(self, message: AmqpAnnotatedMessage) -> None:
         self._held.append(self._origin.pop(id(message)))
 
-    def _bury(self, row: BacklogRow, path: str, reason: str, text: str) -> None:
-        self.outcomes.append(Outcome(row.queue, row.number, path, BURIED, reason, text[:DESCRIPTION_LENGTH_MAX]))
+    def _dead_letter(self, row: BacklogRow, path: str, reason: str, text: str) -> None:
+        self.outcomes.append(Outcome(row.queue, row.number, path, DEAD_LETTERED, reason, text[:DESCRIPTION_LENGTH_MAX]))
 
 
 def _with(message: AmqpAnnotatedMessage, properties: dict[str, Any]) -> AmqpAnnotatedMessage:

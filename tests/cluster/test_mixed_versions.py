@@ -192,6 +192,23 @@ def test_a_client_uses_a_queue_of_the_other_version_as_one_of_its_own(mixed: Mix
 
 
 @pytest.mark.parametrize(("here", "owner"), [(OLD, NEW), (NEW, OLD)], ids=["new-behind-old", "old-behind-new"])
+def test_locks_of_many_messages_are_passed_on_and_settled(mixed: Mixed, here: int, owner: int) -> None:
+    """The versions count locks in delivery tags in different ways."""
+    queue = mixed.owned[owner]
+    texts = [f"m{number:03}" for number in range(300)]
+    with mixed.client(here) as client, client.get_queue_receiver(queue) as receiver:
+        send(client, queue, texts)
+        found = receive(receiver, 300)
+        assert [str(message) for message in found] == texts
+        assert len({message.lock_token for message in found}) == 300
+        for message in found[::50]:
+            assert receiver.renew_message_lock(message) > datetime.now(UTC)
+        for message in found:
+            receiver.complete_message(message)
+        assert receiver.peek_messages(10) == []
+
+
+@pytest.mark.parametrize(("here", "owner"), [(OLD, NEW), (NEW, OLD)], ids=["new-behind-old", "old-behind-new"])
 def test_a_client_holds_a_session_of_a_queue_of_the_other_version(mixed: Mixed, here: int, owner: int) -> None:
     queue = mixed.create_at(owner, f"sessions-{owner}", requires_session=True)
     with mixed.client(here) as client:

@@ -118,10 +118,10 @@ spark-cluster: $(STAMP) ## Try the pipeline on Spark's own cluster of two worker
 
 WORLD ?= queues
 sim: $(STAMP) ## Simulate from seeds: SEED=7 for one, SEEDS=2000 for many, WORLD=servers or all for other simulations
-	$(BIN)/python -m duobus.testing.campaign --world $(WORLD) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200)) $(ARGS)
+	$(BIN)/python -m simulation.campaign --world $(WORLD) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200)) $(ARGS)
 
 sim-bugs: $(STAMP) ## Look for a seed that catches each planted bug (WORLD=...)
-	$(BIN)/python -m duobus.testing.campaign --world $(WORLD) --search-bugs $(ARGS)
+	$(BIN)/python -m simulation.campaign --world $(WORLD) --search-bugs $(ARGS)
 
 killloop: $(STAMP) ## Kill a broker under SDK traffic, 1,000 times (KILLS=...)
 	$(BIN)/python tools/killloop.py --kills $(or $(KILLS),1000) $(ARGS)

@@ -33,7 +33,7 @@ from benchmarks.load.sender import Sender
 from benchmarks.load.verify import check_accepted
 from benchmarks.load.wire import LoadError
 from benchmarks.peers import EMULATOR_KEY, EMULATOR_RULE
-from duobus.demo.server_process import ServerProcess, queues_config
+from duobus.testing.server import ServerProcess, queues_config
 
 ROOT = Path(__file__).resolve().parents[1]
 DEEP, SHORT = "deep", "short"

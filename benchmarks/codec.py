@@ -18,17 +18,17 @@ from duobus.amqp import (
     ConnectionSettings,
     Link,
     OpenReceived,
-    SaslInit,
+    SaslInitReceived,
     Source,
     Target,
 )
-from duobus.broker.fragment.commands import COMPLETE, Run, SettleBatch
-from duobus.broker.fragment.fragment import Fragment
-from duobus.broker.fragment.source import SourceSettings
 from duobus.codec import Timestamp, annotations_section, build_message, decode, encode, header_section, scan, scan_plain
+from duobus.fragment.commands import COMPLETE, Run, SettleBatch
+from duobus.fragment.fragment import Fragment
+from duobus.fragment.source import SourceSettings
 from duobus.gateway.amqp.mapping import HeadMaker
-from duobus.model.columns import Mailbox, SendBatch
-from duobus.stores.interface import CommitBatch, SourceRow
+from duobus.model.batches import Mailbox, SendBatch
+from duobus.storage.interface import CommitBatch, SourceRow
 
 ROUNDS = 30
 RUN = 200
@@ -51,7 +51,7 @@ def carry(source: Connection, destination: Connection) -> None:
     events = destination.receive(source.take_output(), 0)
     while events:
         for event in events:
-            if isinstance(event, SaslInit):
+            if isinstance(event, SaslInitReceived):
                 destination.sasl_outcome(True)
             elif isinstance(event, OpenReceived) and destination.is_acceptor:
                 destination.open(0)

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from duobus.amqp import Connection, ConnectionSettings, LinkAttached, Source, Target, Transfers
-from duobus.auth.sas import sign_token
+from duobus.auth.sas_tokens import sign_token
 from duobus.codec import build_message
-from duobus.demo.server_process import ServerProcess, queues_config
-from duobus.server.config import EMULATOR_KEY
+from duobus.server.settings import EMULATOR_KEY
+from duobus.testing.server import ServerProcess, queues_config
 
 QUEUE = "idle"
 #: Resident bytes that a connection may take, plain and with TLS.

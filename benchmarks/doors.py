@@ -26,9 +26,9 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from duobus.auth.sas import sign_token
-from duobus.demo.server_process import ServerProcess, queues_config
-from duobus.server.config import EMULATOR_KEY
+from duobus.auth.sas_tokens import sign_token
+from duobus.server.settings import EMULATOR_KEY
+from duobus.testing.server import ServerProcess, queues_config
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RULE: Final = "RootManageSharedAccessKey"

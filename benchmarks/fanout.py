@@ -28,17 +28,17 @@ import msgspec
 from duobus.broker import MessageBroker, Queue, ScaleUnit
 from duobus.clock import BrokerTime, Clock, Entropy
 from duobus.codec import Int, build_message
-from duobus.model.columns import Mailbox, SendBatch
-from duobus.model.description import (
+from duobus.model.batches import Mailbox, SendBatch
+from duobus.model.descriptions import (
     QueueDescription,
     RuleDescription,
     SubscriptionDescription,
     TopicDescription,
 )
-from duobus.server.run import GC_THRESHOLD
-from duobus.stores.catalog import MemoryCatalog
-from duobus.stores.sqlite import SqliteStore
-from duobus.stores.writer import StoreWriter
+from duobus.server.process import GC_THRESHOLD
+from duobus.storage.catalog.memory import MemoryCatalog
+from duobus.storage.sqlite.store import SqliteStore
+from duobus.storage.writers import StoreWriter
 
 NAMESPACE = "bench"
 PAYLOAD = build_message(["m1", None, None, "Order-7"], {"color": "red", "region": "r7"}, data=b"x" * 1024)

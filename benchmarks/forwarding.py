@@ -19,11 +19,11 @@ import msgspec
 from duobus.broker import MessageBroker, Queue, ScaleUnit, transfer_message_count
 from duobus.clock import BrokerTime, Clock, Entropy
 from duobus.codec import build_message
-from duobus.model.columns import Mailbox, SendBatch
-from duobus.model.description import QueueDescription
-from duobus.stores.catalog import MemoryCatalog
-from duobus.stores.sqlite import SqliteStore
-from duobus.stores.writer import StoreWriter
+from duobus.model.batches import Mailbox, SendBatch
+from duobus.model.descriptions import QueueDescription
+from duobus.storage.catalog.memory import MemoryCatalog
+from duobus.storage.sqlite.store import SqliteStore
+from duobus.storage.writers import StoreWriter
 
 BODY_BYTES = 1024
 #: Messages of one send, about what one read of a busy link brings; and sends that are under way at a time.

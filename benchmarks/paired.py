@@ -31,14 +31,15 @@ from typing import Any
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
-from duobus.demo.clients import silence_sdk_logs
-from duobus.demo.server_process import ServerProcess, queues_config
-from duobus.ha.aio import PassiveReplicationSender, Syphon, backlog, pair_namespace
+from duobus.ha.aio import PassiveReplicationSender, Syphon, pair_namespace
+from duobus.ha.aio import backlog_queues as backlog
 from duobus.ha.aio.paired_sender import PairedSender
 from duobus.ha.aio.syphon import BATCH
 from duobus.ha.events import Event, FailoverEngaged, PrimaryHealthy, Reporter, SendFailed, Syphoned, SyphonPolled
 from duobus.ha.options import SendAvailabilityPairedNamespaceOptions
 from duobus.ha.transfer import to_backlog
+from duobus.testing.server import ServerProcess, queues_config
+from duobus_demo.clients import silence_sdk_logs
 
 NAME = "contoso"
 QUEUES = backlog.paths(NAME, 2)

@@ -36,7 +36,7 @@ from benchmarks.load import workloads
 from benchmarks.load.exchange import Limits
 from benchmarks.load.link import Target
 from benchmarks.peers import EMULATOR_KEY, EMULATOR_RULE, LOG_SEGMENTS, POSTGRES_SETTINGS, lay_out_log
-from duobus.demo.postgres_server import PostgresServer
+from duobus.testing.postgres_server import PostgresServer
 
 WORKLOADS: Final = ("A100", "C1x1", "C4x4")
 SERVERS: Final = 2
@@ -49,7 +49,7 @@ LOOK_S: Final = 0.01
 
 
 def store_of(queue: str) -> int:
-    """The store in which a queue is created (``duobus.broker.directory``)."""
+    """The store in which a queue is created (``duobus.cluster.directory``)."""
     return crc32(f"{NAMESPACE}/{queue}".encode()) % SERVERS + 1
 
 

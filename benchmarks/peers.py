@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.load.link import Target
 from benchmarks.load.sessions import SUFFIX
-from duobus.demo.postgres_server import PostgresError, PostgresServer
+from duobus.testing.postgres_server import PostgresError, PostgresServer
 
 LOG_TAIL = 2000
 EMULATOR_RULE = "RootManageSharedAccessKey"

@@ -37,10 +37,10 @@ from benchmarks.load.link import Target
 from benchmarks.load.wire import LoadError
 from benchmarks.peers import EMULATOR_KEY, EMULATOR_RULE, queue_config
 from duobus.clock import Clock, Entropy
-from duobus.server.build import Server
-from duobus.server.config import Settings, load_settings
-from duobus.server.run import GC_THRESHOLD
-from duobus.stores.turns import take_turns
+from duobus.server.composition import Server
+from duobus.server.process import GC_THRESHOLD
+from duobus.server.settings import Settings, load_settings
+from duobus.storage.switch_interval import set_switch_interval
 
 QUEUE = "profiled"
 WARM_UP_SECONDS = 0.5
@@ -246,7 +246,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure and print; return 0, or 1 when the measurement is void."""
     options = _options(arguments)
     interval = sys.getswitchinterval()
-    take_turns()
+    set_switch_interval()
     try:
         with tempfile.TemporaryDirectory(prefix="duobus-profile-", dir=options.data_root) as folder:
             measured = asyncio.run(measure(Path(folder), options))

@@ -21,7 +21,7 @@ if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from duobus.codec import Int, build_message
-from duobus.model.description import RuleDescription
+from duobus.model.descriptions import RuleDescription
 from duobus.rules import MessageView, Rule, RuleSet, compile_rule
 
 SQL = "color = 'red' AND qty > 4"

@@ -35,8 +35,8 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from benchmarks.spark_ceiling import Ceiling
 from benchmarks.spark_session import session
 from benchmarks.spark_steady import Steady, steady_of, together
-from duobus.demo.clients import silence_sdk_logs
-from duobus.demo.server_process import ServerProcess, queues_config
+from duobus.testing.server import ServerProcess, queues_config
+from duobus_demo.clients import silence_sdk_logs
 
 ENV = "SPARK_RATES_CONNECTION_STRING"
 BODY = 1024
@@ -158,7 +158,8 @@ class Rates:
         return list(query.recentProgress)
 
     def _capture(self, name: str) -> list[Any]:
-        from duobus.spark.jobs import capture, summary
+        from duobus.spark.jobs import capture
+        from duobus.spark.jobs import job as summary
 
         cfg = self._options("capture") | self._limits() | {"path": str(self.folder / f"captured-{self.tasks}")}
         checkpoint = str(self.folder / f"capture-{self.tasks}-{name}")

@@ -11,7 +11,7 @@ from jwt import PyJWS
 from jwt.algorithms import ECAlgorithm
 from jwt.utils import base64url_encode
 
-from duobus.auth.bearer import AUDIENCE, BearerTokens, Issuer, read_keys
+from duobus.auth.bearer_tokens import AUDIENCE, BearerTokens, Issuer, read_keys
 from duobus.errors import ConfigurationError, ServiceBusError
 
 NAME: Final = "https://issuer.example/v2.0"

@@ -9,8 +9,8 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.http_parser import HttpRequestParser
 
-from duobus.gateway.rest.app import HEADER_BYTES_MAX, HEADERS_MAX, LINE_BYTES_MAX
-from duobus.gateway.rest.runtime.heads import Head, read_head
+from duobus.gateway.rest.runtime.send_head import Head, read_head
+from duobus.gateway.rest.server import HEADER_BYTES_MAX, HEADERS_MAX, LINE_BYTES_MAX
 
 _BODY = b"x"
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from duobus.codec import application_properties, build_message
 from duobus.errors import ServiceBusError
-from duobus.model.description import RuleDescription, TypedValue
+from duobus.model.descriptions import RuleDescription, TypedValue
 from duobus.rules import MessageView, RuleSet, compile_rule
 
 _RULE_MESSAGE = build_message(["id", None, "to", "label"], {"a": 5, "b": "text", "c": 2.5, "d": True, "e": None})

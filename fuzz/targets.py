@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from duobus.amqp import AttachReceived, Connection, ConnectionSettings, OpenReceived, SaslInit
+from duobus.amqp import AttachReceived, Connection, ConnectionSettings, OpenReceived, SaslInitReceived
 from duobus.amqp.frames import AMQP_HEADER, SASL_HEADER, TYPE_SASL, frame
 from duobus.amqp.performatives import Attach, Begin, Flow, Open, Source, Target, Transfer
 from duobus.amqp.performatives import SaslInit as SaslInitFrame
 from duobus.auth.authorizer import Authorizer, Grants, NamespaceRules
-from duobus.broker.clearing import Cleared
+from duobus.broker.entities.purge import PurgeResult
 from duobus.codec import (
     DecodeError,
     Described,
@@ -35,12 +35,12 @@ from duobus.codec import (
 )
 from duobus.codec.sections import find_section
 from duobus.errors import MessageLockLost, MessageNotFound, ServiceBusError
-from duobus.gateway.amqp.coordinator import request_of
-from duobus.gateway.amqp.management_node import _OPERATIONS, ManagementNode
+from duobus.gateway.amqp.management.node import _OPERATIONS, ManagementNode
+from duobus.gateway.amqp.management.request_node import Request
 from duobus.gateway.amqp.mapping import take_apart
-from duobus.gateway.amqp.request_node import Request
+from duobus.gateway.amqp.transactions.coordinator import request_of
 from duobus.model.address import parse_address
-from duobus.model.description import ALL_RIGHTS, AccessRule
+from duobus.model.descriptions import ALL_RIGHTS, AccessRule
 from fuzz.bearer import bearer
 from fuzz.heads import heads
 from fuzz.rule_texts import rules
@@ -137,7 +137,7 @@ def _engine() -> Connection:
 
 
 def _answer(engine: Connection, event: Any) -> None:
-    if isinstance(event, SaslInit):
+    if isinstance(event, SaslInitReceived):
         engine.sasl_outcome(True)
     elif isinstance(event, OpenReceived):
         engine.open(0)
@@ -299,8 +299,8 @@ class _Queue:
     async def batch_delete(self, *args: Any) -> int:
         return 0
 
-    async def purge(self, *args: Any) -> Cleared:
-        return Cleared()
+    async def purge(self, *args: Any) -> PurgeResult:
+        return PurgeResult()
 
     def demand_session(self, special: Any, *, is_ping: bool) -> None:
         return None

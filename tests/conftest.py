@@ -12,7 +12,7 @@ from kit_order import place_of
 from kit_prompt_sdk import prompt_sdk
 from kit_sockets import collect_sockets
 
-from duobus.demo import server_process
+from duobus.testing import server as server_process
 
 #: Fixtures that are costly enough for one process alone: a JVM takes seconds to start, and a gigabyte.
 ALONE: Final = ("spark",)

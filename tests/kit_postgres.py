@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from duobus.demo.postgres_server import PostgresError, PostgresServer, programs
-from duobus.stores.postgres_place import Place, parse
+from duobus.storage.postgres.address import PostgresAddress, parse
+from duobus.testing.postgres_server import PostgresError, PostgresServer, programs
 
 _NUMBERS = itertools.count(1)
 
@@ -35,7 +35,7 @@ def running_postgres(*, durable: bool = False, **settings: str) -> Iterator[Post
             server.remove()
 
 
-def place_of(server: PostgresServer, schema: str | None = None, **parameters: str) -> Place:
+def place_of(server: PostgresServer, schema: str | None = None, **parameters: str) -> PostgresAddress:
     """Where a store is that no other test has: in a schema of its own, unless one is named."""
     place = parse(server.url(**{"unsafe_no_sync": "1", **parameters}))
     return place.in_schema(schema or f"test_{next(_NUMBERS)}")

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from duobus.demo.server_process import ServerProcess
+from duobus.testing.server import ServerProcess
 
 #: Git-ignored; gone with ``make clean``.
 CACHE = Path(__file__).parents[1] / ".build"

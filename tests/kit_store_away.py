@@ -13,7 +13,7 @@ from typing import Any, Final
 from click.testing import CliRunner
 
 from duobus.cli.main import main
-from duobus.demo.server_process import ServerProcess, queues_config
+from duobus.testing.server import ServerProcess, queues_config
 
 QUEUE: Final = "orders"
 #: What every error of a send to it has to say.

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from duobus import syncing
+from duobus import file_sync as syncing
 from duobus.ha.deduplication import SeenMessages
-from duobus.stores.database import StoreOptions, connect
-from duobus.stores.sqlite_catalog import SqliteCatalog
+from duobus.storage.catalog.sqlite import SqliteCatalog
+from duobus.storage.sqlite.file import StoreOptions, connect
 
 SOURCES = Path(syncing.__file__).parent
 

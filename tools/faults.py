@@ -35,14 +35,13 @@ from typing import Any, Final
 from killloop import BACKLOG_MAX, DRAIN_LIMIT_S, POLL_S, QUEUE, QUEUE_PROPERTIES, is_clean, messages
 
 from duobus.clock import Clock
-from duobus.demo.clients import doors_of, silence_sdk_logs
-from duobus.demo.dispositions import Dispositions
-from duobus.demo.errors import DemoFailed
-from duobus.demo.feed import Feed
-from duobus.demo.run_state import RunState
-from duobus.demo.server_process import ServerProcess, queues_config
-from duobus.demo.store_loss_part import TimedLedger
-from duobus.demo.traffic import Crew, Traffic
+from duobus.testing.server import DemoFailed, ServerProcess, queues_config
+from duobus_demo.clients import endpoints_of, silence_sdk_logs
+from duobus_demo.dispositions import Dispositions
+from duobus_demo.feed import Feed
+from duobus_demo.run_state import RunState
+from duobus_demo.scenarios.store_loss import TimedMessageAccount
+from duobus_demo.workers.traffic import Traffic, WorkerCounts
 
 #: A fault lasts, and traffic flows before the next one, so long, seconds.
 FAULT_S: Final = (0.2, 2.0)
@@ -212,11 +211,11 @@ def run_fault(name: str, folder: Path, seconds: float, seed: int) -> dict[str, A
 def _play(stage: Stage, name: str, seconds: float, clock: Clock) -> dict[str, Any]:
     begin, end = FAULTS[name]
     dice = stage.dice
-    ledger = TimedLedger(clock)
+    ledger = TimedMessageAccount(clock)
     feed = Feed(messages(random.Random(dice.random())), limit=BACKLOG_MAX)
     run = RunState(QUEUE, feed, ledger, Dispositions(), clock, seconds + START_LIMIT_S + DRAIN_LIMIT_S)
     strikes = 0
-    with Traffic(run, doors_of(stage.server), Crew(senders=2, async_senders=2)) as traffic:
+    with Traffic(run, endpoints_of(stage.server), WorkerCounts(senders=2, async_senders=2)) as traffic:
         run.wait_until(lambda: ledger.settled_sends > 0, START_LIMIT_S, "a first send is accepted")
         until_ms = clock.monotonic_ms() + int(seconds * 1000)
         while clock.monotonic_ms() < until_ms or not strikes:

@@ -34,9 +34,9 @@ from typing import Final
 
 from duobus.clock import Clock
 from duobus.errors import StoreFailed
-from duobus.stores import log_room
-from duobus.stores.interface import CommitBatch, Put
-from duobus.stores.sqlite import SqliteStore
+from duobus.storage.interface import CommitBatch, Put
+from duobus.storage.sqlite import log_space as log_room
+from duobus.storage.sqlite.store import SqliteStore
 
 DISK_BYTES: Final = 24 << 20
 #: How each kind that lies in a file is made. ext4 makes blocks of 1 KiB by itself when it is that small.

@@ -39,15 +39,14 @@ from typing import Any
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from duobus.clock import Clock
-from duobus.demo.clients import doors_of, silence_sdk_logs
-from duobus.demo.corpus import Outgoing
-from duobus.demo.dispositions import Dispositions
-from duobus.demo.errors import DemoFailed
-from duobus.demo.feed import Feed
-from duobus.demo.ledger import Ledger
-from duobus.demo.run_state import RunState
-from duobus.demo.server_process import ServerProcess, queues_config
-from duobus.demo.traffic import Crew, Traffic
+from duobus.testing.server import DemoFailed, ServerProcess, queues_config
+from duobus_demo.clients import endpoints_of, silence_sdk_logs
+from duobus_demo.corpus import Outgoing
+from duobus_demo.dispositions import Dispositions
+from duobus_demo.feed import Feed
+from duobus_demo.message_account import MessageAccount
+from duobus_demo.run_state import RunState
+from duobus_demo.workers.traffic import Traffic, WorkerCounts
 
 QUEUE = "killed"
 QUEUE_PROPERTIES = {
@@ -299,14 +298,14 @@ def _run(
     server: ServerProcess, clock: Clock, dice: random.Random, kills: int, taker: Taker | None = None
 ) -> dict[str, Any]:
     began_ms = clock.monotonic_ms()
-    ledger = Ledger(clock)
+    ledger = MessageAccount(clock)
     feed = Feed(messages(random.Random(dice.random())), limit=BACKLOG_MAX)
     run = RunState(
         QUEUE, feed, ledger, Dispositions(), clock, (KILL_LIMIT_S + 2 * BACK_LIMIT_S) * kills + DRAIN_LIMIT_S
     )
     restarts: list[dict[str, int | None]] = []
     in_flight = 0
-    with Traffic(run, doors_of(server), Crew(senders=2, async_senders=2)) as traffic:
+    with Traffic(run, endpoints_of(server), WorkerCounts(senders=2, async_senders=2)) as traffic:
         # The first life begins when traffic does: clients take a moment to connect.
         run.wait_until(lambda: ledger.settled_sends > 0, KILL_LIMIT_S, "a first send is accepted")
         for number in range(1, kills + 1):
@@ -367,7 +366,7 @@ def _live(run: RunState, clock: Clock, seconds: float) -> None:
         run.stopping.wait(min(POLL_S, rest_ms / 1000))
 
 
-def _first_send_ms(ledger: Ledger, server: ServerProcess) -> int | None:
+def _first_send_ms(ledger: MessageAccount, server: ServerProcess) -> int | None:
     """Return how long after the process was made a send was accepted; None when it was killed before that."""
     at_ms = ledger.first_acknowledged_ms
     return None if at_ms is None else at_ms - server.started_at_ms

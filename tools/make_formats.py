@@ -19,7 +19,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Final
 
-from duobus.demo.postgres_server import PostgresServer, programs
+from duobus.testing.postgres_server import PostgresServer, programs
 
 ROOT: Final = Path(__file__).parent.parent
 FORMATS: Final = ROOT / "tests" / "durability" / "formats"

@@ -22,7 +22,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 SOURCE: Final = ROOT / "src" / "duobus" / "ha" / "aio"
 TARGET: Final = ROOT / "src" / "duobus" / "ha" / "sync"
 #: What has no counterpart in the other world, and is written by hand on both sides.
-BY_HAND: Final = frozenset({"__init__.py", "tasks.py"})
+BY_HAND: Final = frozenset({"__init__.py", "concurrency.py"})
 
 #: Whole identifiers, in code.
 NAMES: Final = {
@@ -84,7 +84,7 @@ def _edits(node: ast.AST, raw: bytes, starts: list[int], name: str) -> list[Edit
         start, end = span(node)
         text = raw[start:end].decode()
         if re.search(r"\basyncio\b", text):
-            raise TwinError(f"{name}:{node.lineno}: asyncio has no twin; use duobus.ha.aio.tasks")
+            raise TwinError(f"{name}:{node.lineno}: asyncio has no twin; use duobus.ha.aio.concurrency")
         return _modules(text, start)
     if isinstance(node, ast.Await):
         return [Edit(span(node)[0], span(node.value)[0], b"")]

@@ -52,7 +52,7 @@ class Room:
 
 
 def _campaign(world: str, seeds: int = 20) -> tuple[str, ...]:
-    return ("-m", "duobus.testing.campaign", "--world", world, "--seeds", str(seeds))
+    return ("-m", "simulation.campaign", "--world", world, "--seeds", str(seeds))
 
 
 def _tests(*names: str) -> tuple[str, ...]:
@@ -148,7 +148,7 @@ ROOMS: Final = {
 
 
 #: What ``make test`` tries, to see that the tool itself can tell.
-SHORT: Final = Room(("src/duobus/auth/sas.py",), ("tests/auth/test_sas.py",))
+SHORT: Final = Room(("src/duobus/auth/sas_tokens.py",), ("tests/auth/test_sas.py",))
 
 
 def room_of(name: str) -> Room:

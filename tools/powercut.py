@@ -30,10 +30,10 @@ from pathlib import Path
 from typing import Any
 
 from duobus.errors import StoreFailed
-from duobus.stores.database import StoreOptions
-from duobus.stores.interface import CommitBatch, Put
-from duobus.stores.log_room import LAID_OUT_MAX_BYTES
-from duobus.stores.sqlite import SqliteStore
+from duobus.storage.interface import CommitBatch, Put
+from duobus.storage.sqlite.file import StoreOptions
+from duobus.storage.sqlite.log_space import LAID_OUT_MAX_BYTES
+from duobus.storage.sqlite.store import SqliteStore
 
 EXT4_IOC_SHUTDOWN = 0x8004587D
 NO_LOG_FLUSH = 2

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from duobus.auth import sign_token
-from duobus.demo.server_process import ServerProcess
+from duobus.testing.server import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = ROOT / ".build" / "schemathesis" / "bin" / "schemathesis"

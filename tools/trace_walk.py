@@ -60,10 +60,10 @@ from duobus.amqp import (
 from duobus.clock import Clock, Entropy
 from duobus.codec import build_message
 from duobus.gateway.amqp.peer import Peer
-from duobus.model.description import QueueDescription
-from duobus.server.build import Server
-from duobus.server.config import EMULATOR_KEY, NamespaceConfig, Settings, load_settings
-from duobus.stores.checkpoint import CheckpointThread
+from duobus.model.descriptions import QueueDescription
+from duobus.server.composition import Server
+from duobus.server.settings import EMULATOR_KEY, NamespaceConfig, Settings, load_settings
+from duobus.storage.sqlite.checkpoint import CheckpointThread
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = ROOT / "docs" / "explanation" / "architecture.md"

@@ -143,7 +143,7 @@ class StoreUnavailable(ServerBusy):
     def mark(self, path: str) -> str:
         """Tell programs that this is a store that is away, not a busy server, and what of the entity is away with it.
 
-        The form is public (docs/reference/errors.md), and ``duobus.ha.away`` reads it.
+        The form is public (docs/reference/errors.md), and ``duobus.ha.outage_scope`` reads it.
         """
         # Of an attach it is the whole address.
         path = path.partition("://")[2].partition("/")[2] or path.lstrip("/")

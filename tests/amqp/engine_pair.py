@@ -12,7 +12,7 @@ from duobus.amqp import (
     Event,
     Link,
     OpenReceived,
-    SaslInit,
+    SaslInitReceived,
     Session,
     SessionBegun,
     Source,
@@ -61,8 +61,8 @@ class Pair:
 
     def to_server(self, data: bytes) -> list[Event]:
         found = events = self.server.receive(data, self.now_ms)
-        while events and isinstance(events[-1], (SaslInit, OpenReceived)):
-            if isinstance(events[-1], SaslInit):
+        while events and isinstance(events[-1], (SaslInitReceived, OpenReceived)):
+            if isinstance(events[-1], SaslInitReceived):
                 self.server.sasl_outcome(self.sasl_ok)
             elif self.answers_open:
                 self.server.open(self.now_ms)

@@ -10,7 +10,7 @@ from duobus.amqp import (
     ConnectionSettings,
     EngineMisuse,
     OpenReceived,
-    SaslInit,
+    SaslInitReceived,
     SessionBegun,
     Source,
     Target,
@@ -33,7 +33,7 @@ def test_both_sides_open_whatever_way_the_bytes_are_cut(seed: int) -> None:
     opened = pair.take(OpenReceived)[0]
     assert (opened.container_id, opened.hostname, opened.max_frame_size) == ("client", "namespace", 65536)
     assert pair.take(OpenReceived, "client")[0].container_id == "server"
-    assert pair.take(SaslInit)[0].mechanism == "ANONYMOUS"
+    assert pair.take(SaslInitReceived)[0].mechanism == "ANONYMOUS"
 
 
 def test_a_handshake_in_one_write_is_answered_in_order() -> None:
@@ -44,7 +44,13 @@ def test_a_handshake_in_one_write_is_answered_in_order() -> None:
     session.attach_sender("cbs-out", Source(address="$cbs"), Target(address="$cbs"))
     pair = Pair()
     events = pair.to_server(client.take_output())
-    assert [type(event) for event in events] == [SaslInit, OpenReceived, SessionBegun, AttachReceived, AttachReceived]
+    assert [type(event) for event in events] == [
+        SaslInitReceived,
+        OpenReceived,
+        SessionBegun,
+        AttachReceived,
+        AttachReceived,
+    ]
     for event in events[3:]:
         assert isinstance(event, AttachReceived)
         event.link.accept()
@@ -62,7 +68,7 @@ def test_mechanisms_are_offered_as_a_symbol_array_even_if_there_is_one() -> None
 @pytest.mark.parametrize("mechanism", ["MSSBCBS", "ANONYMOUS", "PLAIN", "EXTERNAL"])
 def test_each_offered_mechanism_reaches_the_owner_with_its_response(mechanism: str) -> None:
     pair = Pair(client={"mechanisms": (mechanism,), "sasl_response": plain_response("rule", "key")}).open()
-    init = pair.take(SaslInit)[0]
+    init = pair.take(SaslInitReceived)[0]
     assert init.mechanism == mechanism
     assert init.hostname == "namespace"
     assert parse_plain(init.response) == ("", "rule", "key")
@@ -74,7 +80,7 @@ def test_a_mechanism_that_is_not_offered_is_refused_by_the_engine() -> None:
     pair.pump()
     assert pair.server.is_closed
     assert pair.client.is_closed
-    assert pair.take(SaslInit) == []
+    assert pair.take(SaslInitReceived) == []
     assert pair.take(Closed, "client")[0].error.condition == "amqp:unauthorized-access"
 
 
@@ -91,7 +97,7 @@ def test_nothing_behind_the_sasl_init_is_read_before_its_outcome() -> None:
     client = Connection(ConnectionSettings("c", mechanisms=("PLAIN",)), acceptor=False)
     client.open(0)
     server = _acceptor()
-    assert [type(event) for event in server.receive(client.take_output(), 0)] == [SaslInit]
+    assert [type(event) for event in server.receive(client.take_output(), 0)] == [SaslInitReceived]
     assert server.receive(b"", 0) == []
     server.sasl_outcome(True)
     assert [type(event) for event in server.receive(b"", 0)] == [OpenReceived]
@@ -113,7 +119,7 @@ def test_a_connection_without_sasl_is_refused_unless_allowed() -> None:
     assert type(strict.receive(_AMQP, 0)[0]) is Closed
     assert strict.take_output() == _SASL
     lenient = Pair(server={"require_sasl": False}, client={"mechanisms": ()}).open()
-    assert lenient.take(SaslInit) == []
+    assert lenient.take(SaslInitReceived) == []
 
 
 def test_a_second_sasl_header_behind_sasl_is_refused() -> None:
@@ -248,7 +254,7 @@ def test_closing_before_amqp_has_started_says_nothing() -> None:
 
 
 def test_an_event_tells_its_fields_compiled_or_not() -> None:
-    event = SaslInit("PLAIN", b"secret", None)
+    event = SaslInitReceived("PLAIN", b"secret", None)
 
     text = repr(event)
     assert text.startswith("SaslInit(")

@@ -8,7 +8,7 @@ import pytest
 from engine_pair import Pair
 
 from duobus.amqp import AttachReceived, Closed, Coordinator, LinkDetached, Source, Target
-from duobus.amqp.conditions import Error
+from duobus.amqp.errors import Error
 from duobus.amqp.frames import frame
 from duobus.amqp.performatives import Attach, Detach, Flow, Performative
 from duobus.codec import Array, Described, Symbol, ULong, encode

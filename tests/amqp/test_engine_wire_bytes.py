@@ -23,7 +23,7 @@ from duobus.amqp import (
     Transfers,
 )
 from duobus.codec import Described, UInt, build_message, encode
-from duobus.twin import compiled_rooms
+from duobus.compiled import compiled_rooms
 
 _FIELDS = {
     0x10: 10, 0x11: 8, 0x12: 14, 0x13: 11, 0x14: 11, 0x15: 6, 0x16: 3, 0x17: 1, 0x18: 1, 0x40: 1, 0x41: 3, 0x44: 2,

@@ -10,13 +10,13 @@ from urllib.parse import quote, unquote
 import pytest
 
 import duobus.auth.authorizer as authorizer_module
-import duobus.auth.sas as sas_module
+import duobus.auth.sas_tokens as sas_module
 from duobus.auth import Authorizer, Grant, Grants, NamespaceRules, sign_token
 from duobus.auth.authorizer import GRANTS_MAX, HTTP_GRACE_MS, parse_audience
-from duobus.auth.sas import KEPT_LENGTH_MAX
+from duobus.auth.sas_tokens import KEPT_LENGTH_MAX
 from duobus.errors import Unauthorized
 from duobus.model.address import parse_address
-from duobus.model.description import AccessRule, Right
+from duobus.model.descriptions import AccessRule, Right
 
 _NOW_MS = 1_700_000_000_000
 _LATER_S = 1_700_000_600

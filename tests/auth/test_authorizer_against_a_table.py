@@ -16,10 +16,10 @@ import pytest
 
 from duobus.auth.authorizer import Authorizer, NamespaceRules
 from duobus.errors import Unauthorized
-from duobus.gateway.rest.guard import Guard
+from duobus.gateway.rest.authorization import Guard
+from duobus.gateway.rest.request_target import parse_target
 from duobus.gateway.rest.runtime.routes import call_of
-from duobus.gateway.rest.target import parse_target
-from duobus.model.description import AccessRule, Right
+from duobus.model.descriptions import AccessRule, Right
 
 CASES = 100_000
 NOW_S = 1_700_000_000

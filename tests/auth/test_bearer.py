@@ -14,9 +14,9 @@ from kit_issuer import AUDIENCE, NAME, claims, document, ec_key, encoded, public
 
 from duobus.auth import Authorizer, Grant, Grants, NamespaceRules
 from duobus.auth.authorizer import HTTP_GRACE_MS, IDENTITY_LENGTH_MAX
-from duobus.auth.bearer import KEYS_BYTES_MAX, KEYS_MAX, SKEW_MS, BearerTokens, Issuer, read_keys
+from duobus.auth.bearer_tokens import KEYS_BYTES_MAX, KEYS_MAX, SKEW_MS, BearerTokens, Issuer, read_keys
 from duobus.errors import ConfigurationError, Unauthorized
-from duobus.model.description import ALL_RIGHTS, AccessRule, Right
+from duobus.model.descriptions import ALL_RIGHTS, AccessRule, Right
 
 NOW_S = 1_700_000_000
 NOW_MS = NOW_S * 1000

@@ -8,7 +8,7 @@ import pytest
 
 from duobus.auth import Authorizer, Grant, Grants, NamespaceRules, sign_token
 from duobus.errors import Unauthorized
-from duobus.model.description import AccessRule, Right
+from duobus.model.descriptions import AccessRule, Right
 
 NOW_MS, LATER_S = 1_700_000_000_000, 1_700_000_600
 BOTH = Right.SEND | Right.LISTEN

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import passing
-from duobus.demo.postgres_server import PostgresError, programs
+from duobus.testing.postgres_server import PostgresError, programs
 
 
 def test_the_names_of_its_queues_belong_into_the_stores_that_it_says() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import spread
-from duobus.demo.postgres_server import PostgresError, programs
+from duobus.testing.postgres_server import PostgresError, programs
 
 
 def test_each_way_to_the_spread_queue_is_compared_with_the_plain_one_round_by_round() -> None:

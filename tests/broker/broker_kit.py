@@ -13,15 +13,15 @@ from fragment_kit import Box
 
 from duobus.broker import COMPLETE, SOURCE, MessageBroker, Queue, Receiver, ScaleUnit, SettleBatch
 from duobus.clock import BrokerTime, Witness
+from duobus.compiled import compiled_rooms
 from duobus.errors import StoreFailed
-from duobus.model.columns import SendBatch
-from duobus.model.description import QueueDescription
-from duobus.model.special import Special
-from duobus.stores.catalog import MemoryCatalog
-from duobus.stores.memory import MemoryStore
-from duobus.testing.clock import SeededEntropy, SimulatedClock
-from duobus.testing.loop import SimulationLoop
-from duobus.twin import compiled_rooms
+from duobus.model.batches import SendBatch
+from duobus.model.descriptions import QueueDescription
+from duobus.model.metadata import MessageMetadata
+from duobus.storage.catalog.memory import MemoryCatalog
+from duobus.storage.memory import MemoryStore
+from simulation.world.clock import SeededEntropy, SimulatedClock
+from simulation.world.loop import SimulationLoop
 
 
 class HeldWriter:
@@ -192,7 +192,7 @@ def batch(*payloads: bytes, key: bytes | None = None, **special: Any) -> SendBat
     if key is not None:
         made.keys = [key] * len(payloads)
     if special:
-        made.extra = {index: Special(**special) for index in range(len(payloads))}
+        made.extra = {index: MessageMetadata(**special) for index in range(len(payloads))}
     return made
 
 

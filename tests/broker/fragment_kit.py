@@ -7,19 +7,20 @@ from collections.abc import Callable
 from typing import Any
 
 from duobus.broker import recovery
-from duobus.broker.fragment import browsing, cold_tail
-from duobus.broker.fragment.browsing import Sought
-from duobus.broker.fragment.commands import Command, Run, SettleBatch, SettleDetail
-from duobus.broker.fragment.fragment import Fragment
-from duobus.broker.fragment.slot import NEVER, Slot, state_in_memory
-from duobus.broker.fragment.source import Source, SourceSettings
-from duobus.broker.message_broker import Plan
+from duobus.broker.message_broker import FragmentPlan
 from duobus.errors import ServiceBusError
-from duobus.model.columns import Mailbox, SendBatch
-from duobus.model.special import SessionOnly, Special
-from duobus.stores.interface import CommitBatch
-from duobus.stores.memory import MemoryStore
-from duobus.testing.clock import SeededEntropy
+from duobus.fragment import paged_tail as cold_tail
+from duobus.fragment import peek as browsing
+from duobus.fragment.commands import Command, Run, SettleBatch, SettleDetail
+from duobus.fragment.fragment import Fragment
+from duobus.fragment.message import NEVER, QueuedMessage, state_in_memory
+from duobus.fragment.peek import PeekProgress
+from duobus.fragment.source import Source, SourceSettings
+from duobus.model.batches import Mailbox, SendBatch
+from duobus.model.metadata import MessageMetadata, SessionMetadata
+from duobus.storage.interface import CommitBatch
+from duobus.storage.memory import MemoryStore
+from simulation.world.clock import SeededEntropy
 
 START_MS = 1_700_000_000_000
 NUMBER = 3
@@ -47,7 +48,7 @@ class Box(Mailbox):
 class _Reader:
     """What recovery needs of a message broker."""
 
-    def __init__(self, store: MemoryStore, plan: Plan, now_ms: int) -> None:
+    def __init__(self, store: MemoryStore, plan: FragmentPlan, now_ms: int) -> None:
         self.store = store
         self.now = now_ms
         self.plans = {(1, NUMBER): plan}
@@ -115,9 +116,9 @@ class Driver:
         batch = SendBatch(0, list(payloads), True, Box())
         if special.keys() == {"session_id"} and special["session_id"] is not None:
             # As a door says it.
-            batch.sessions = [SessionOnly(**special)] * len(payloads)
+            batch.sessions = [SessionMetadata(**special)] * len(payloads)
         elif special:
-            batch.extra = {index: Special(**special) for index in range(len(payloads))}
+            batch.extra = {index: MessageMetadata(**special) for index in range(len(payloads))}
         return Run("handle", 0, batch, None, None)
 
     def send(self, *payloads: bytes, **special: Any) -> list[int]:
@@ -126,7 +127,7 @@ class Driver:
         self.commit(run)
         return list(range(run.first_count, run.first_count + len(payloads)))
 
-    def lock(self, limit: int = 1, sub_queue: int = 0) -> list[tuple[int, Slot]]:
+    def lock(self, limit: int = 1, sub_queue: int = 0) -> list[tuple[int, QueuedMessage]]:
         """Lock messages: (lock counter, message)."""
         first, slots, _ = self.fragment.lock(0, sub_queue, limit, self.now_ms)
         return [(first + index, slot) for index, slot in enumerate(slots)]
@@ -167,7 +168,7 @@ class Driver:
         other.commit_no, other.lives = self.commit_no, self.lives + 1
         contents = self.store.open()
         self.store.begin_generation([])
-        reader: Any = _Reader(self.store, Plan("handle", {0: self.settings}), self.now_ms)  # type: ignore[arg-type]
+        reader: Any = _Reader(self.store, FragmentPlan("handle", {0: self.settings}), self.now_ms)  # type: ignore[arg-type]
         entropy = SeededEntropy(other.lives)
         (other.fragment,) = asyncio.run(recovery.recover_fragments(reader, contents, entropy, {}))
         other.source = other.fragment.sources[0]
@@ -177,14 +178,14 @@ class Driver:
             cold_tail.page_in(other.fragment, 0, rows, is_last=len(rows) < 3)
         return other
 
-    def picture(self) -> dict[int, tuple[int, int, bytes, Special | None]]:
+    def picture(self) -> dict[int, tuple[int, int, bytes, MessageMetadata | None]]:
         """Every message: count to (state, deliveries, payload, special)."""
         return {
             count: (slot.state, slot.deliveries, slot.payload, slot.special)
             for count, slot in sorted(self.source.by_count.items())
         }
 
-    def stored(self) -> dict[int, tuple[int, int, bytes, Special | None]]:
+    def stored(self) -> dict[int, tuple[int, int, bytes, MessageMetadata | None]]:
         """The same from the store."""
         rows = self.store.load(self.source.source_key, 1, 10_000)
         return {
@@ -192,15 +193,15 @@ class Driver:
                 state_in_memory(row.state),
                 row.deliveries,
                 row.payload,
-                Special.decode(row.special) if row.special else None,
+                MessageMetadata.decode(row.special) if row.special else None,
             )
             for row in rows
         }
 
     def peek(self, sub_queue: int = 0, first: int = 0, limit: int = 100, size: int = NEVER) -> list[bytes]:
         """Payloads of what somebody who peeks finds."""
-        sought = Sought(sub_queue, first, limit, size)
-        while not browsing.look(self.fragment, 0, sought, NEVER, self.now_ms) and not sought.is_full:
+        sought = PeekProgress(sub_queue, first, limit, size)
+        while not browsing.peek(self.fragment, 0, sought, NEVER, self.now_ms) and not sought.is_full:
             pass
         return [slot.payload for slot in sought.found]
 

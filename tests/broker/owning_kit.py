@@ -5,11 +5,11 @@ from __future__ import annotations
 from broker_kit import Hall, HeldWriter
 
 from duobus.broker import MessageBroker, Queue
-from duobus.broker.directory import Directory
-from duobus.broker.owning import LeasedTime, OwningUnit
 from duobus.clock import BrokerTime
+from duobus.cluster.directory import Directory
+from duobus.cluster.scale_unit import ClusteredScaleUnit, LeasedTime
 from duobus.model.quotas import Quotas
-from duobus.testing.clock import SeededEntropy
+from simulation.world.clock import SeededEntropy
 
 
 class Owner:
@@ -23,7 +23,9 @@ class Owner:
         self.writers: dict[int, HeldWriter] = {}
         time = BrokerTime(hall.clock)
         entropy = SeededEntropy("owner")
-        self.unit = OwningUnit(hall.catalog, lambda *event: self.events.append(event), Quotas(), entropy.uuid, time)
+        self.unit = ClusteredScaleUnit(
+            hall.catalog, lambda *event: self.events.append(event), Quotas(), entropy.uuid, time
+        )
         self.unit.follow(lambda queue: self.told.append((queue, queue.is_leaving, queue.has_moved)))
 
     async def adopt(self, *stores: int) -> None:

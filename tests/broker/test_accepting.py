@@ -9,16 +9,16 @@ import pytest
 from broker_kit import Hall, answers, batch
 from fragment_kit import Box
 
-from duobus.broker import Holder, Queue, SessionReceiver
-from duobus.broker.fragment.commands import COMPLETE, SettleBatch
-from duobus.broker.placement import string_key
+from duobus.broker import Queue, SessionHolder, SessionReceiver
+from duobus.broker.entities.placement import string_key
 from duobus.errors import SessionCannotBeLocked, StoreUnavailable
-from duobus.testing.loop import SimulationLoop
+from duobus.fragment.commands import COMPLETE, SettleBatch
+from simulation.world.loop import SimulationLoop
 
 LOCK_MS = 10_000
 
 
-class Link(Holder):
+class Link(SessionHolder):
     """A holder that counts its losses."""
 
     __slots__ = ("losses",)

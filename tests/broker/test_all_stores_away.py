@@ -10,12 +10,12 @@ from typing import Any
 from broker_kit import Hall, answers, batch, simulated, simulated_over, turns
 
 from duobus.broker import Queue
-from duobus.broker.fragment.slot import MAIN
-from duobus.broker.patience import RERUN_S
-from duobus.broker.placement import string_key
+from duobus.broker.entities.placement import string_key
 from duobus.errors import OperationTimeout, StoreFailed, StoreUnavailable
-from duobus.model.columns import SendBatch
-from duobus.model.description import SubscriptionDescription, TopicDescription
+from duobus.fragment.message import MAIN
+from duobus.model.batches import SendBatch
+from duobus.model.descriptions import SubscriptionDescription, TopicDescription
+from duobus.storage.writer_pool import RERUN_S
 
 #: What later senders are told at once, a send under way is told within this (PE4).
 BOUND_S = 5.0

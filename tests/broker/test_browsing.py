@@ -8,14 +8,14 @@ import pytest
 from broker_kit import Hall, answers, batch, payloads, receiver, sets_constants, settlement, simulated, turns
 
 from duobus.broker import DEAD_LETTER_OUTCOME, Queue
-from duobus.broker.fragment import browsing
-from duobus.broker.fragment import fragment as fragment_module
-from duobus.broker.fragment import source as source_module
-from duobus.broker.fragment.browsing import ENVELOPE_BYTES
-from duobus.broker.fragment.slot import DEAD_LETTER, MAIN
-from duobus.broker.queue import COUNT_BITS
+from duobus.broker.entities.queue import COUNT_BITS
 from duobus.errors import StoreUnavailable
-from duobus.stores.restoring import COUNTS_LEFT_OUT
+from duobus.fragment import fragment as fragment_module
+from duobus.fragment import peek as browsing
+from duobus.fragment import source as source_module
+from duobus.fragment.message import DEAD_LETTER, MAIN
+from duobus.fragment.peek import ENVELOPE_BYTES
+from duobus.storage.backup.restore import COUNTS_LEFT_OUT
 
 
 async def peeked(queue: Queue, first: int = 0, limit: int = 1000, **size: int) -> list[tuple[int, bytes]]:

@@ -10,23 +10,23 @@ from broker_kit import Hall, answers, batch, payloads, receiver, sets_constants,
 from fragment_kit import START_MS, Box, Driver
 
 from duobus.broker import ABANDON, COMPLETE, DEAD_LETTER_OUTCOME, DEFER, Queue, message_broker
-from duobus.broker.fragment import clearing as slices
-from duobus.broker.fragment import fragment as fragment_module
-from duobus.broker.fragment import source as source_module
-from duobus.broker.fragment.clearing import ClearAvailable, ClearCounts
-from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, NEVER, TRANSFER_DEAD_LETTER, Slot
 from duobus.errors import ServerBusy, StoreUnavailable
+from duobus.fragment import fragment as fragment_module
+from duobus.fragment import purge as slices
+from duobus.fragment import source as source_module
+from duobus.fragment.message import DEAD_LETTER, MAIN, NEVER, TRANSFER_DEAD_LETTER, QueuedMessage
+from duobus.fragment.purge import PurgeAvailable, PurgeCounts
 
 ALL = (MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER)
 
 
-def available(**limits: Any) -> ClearAvailable:
+def available(**limits: Any) -> PurgeAvailable:
     """A command that takes all that is available, unless told otherwise."""
     members: dict[str, Any] = {"sub_queue": MAIN, "limit": 100, "before_ms": NEVER, "end": NEVER, **limits}
-    return ClearAvailable("handle", 0, Box(), **members)
+    return PurgeAvailable("handle", 0, Box(), **members)
 
 
-def cleared(driver: Driver, command: ClearAvailable | ClearCounts) -> list[bytes]:
+def cleared(driver: Driver, command: PurgeAvailable | PurgeCounts) -> list[bytes]:
     """What a command takes, in a commit of its own."""
     driver.commit(command)
     assert command.error is None
@@ -34,7 +34,7 @@ def cleared(driver: Driver, command: ClearAvailable | ClearCounts) -> list[bytes
 
 
 def test_before_an_instant_is_not_at_it() -> None:
-    slot = Slot(1, b"a", START_MS)
+    slot = QueuedMessage(1, b"a", START_MS)
     assert slices.is_available(slot, START_MS + 1)
     assert not slices.is_available(slot, START_MS)
 
@@ -76,11 +76,11 @@ def test_what_an_earlier_command_of_the_commit_disposes_of_is_left_and_counted()
     driver = Driver()
     driver.send(b"completed", b"abandoned", b"free")
     ((one, _), (two, _)) = driver.lock(2)
-    command = ClearCounts("handle", 0, Box(), counts=[1, 2, 3, 99])
+    command = PurgeCounts("handle", 0, Box(), counts=[1, 2, 3, 99])
     driver.commit(driver.settlement(COMPLETE, one), driver.settlement(ABANDON, two), command)
     assert [slot.payload for slot in command.slots] == [b"free"]
     assert command.busy == 2
-    assert cleared(driver, ClearCounts("handle", 0, Box(), counts=[1, 2, 3])) == [b"abandoned"]
+    assert cleared(driver, PurgeCounts("handle", 0, Box(), counts=[1, 2, 3])) == [b"abandoned"]
     assert driver.picture() == driver.stored() == {}
     assert driver.source.numbers == [0] * 5
     assert driver.source.bytes == driver.source.resident_bytes == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from broker_kit import Hall, batch, payloads, receiver, turns
 
-from duobus.testing.loop import SimulationLoop
+from simulation.world.loop import SimulationLoop
 
 HOUR_MS = 3_600_000
 

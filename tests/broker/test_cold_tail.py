@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from fragment_kit import NUMBER, START_MS, Driver
 
-from duobus.broker.fragment import cold_tail
-from duobus.broker.fragment.commands import ABANDON, DEAD_LETTER_OUTCOME, Housekeeping
-from duobus.broker.fragment.fragment import Fragment
-from duobus.broker.fragment.slot import MAIN, RESERVED
-from duobus.broker.fragment.source import Source, SourceSettings
-from duobus.model.special import Special
-from duobus.stores.interface import SourceRow, StoredMessage
+from duobus.fragment import paged_tail as cold_tail
+from duobus.fragment.commands import ABANDON, DEAD_LETTER_OUTCOME, Housekeeping
+from duobus.fragment.fragment import Fragment
+from duobus.fragment.message import MAIN, RESERVED
+from duobus.fragment.source import Source, SourceSettings
+from duobus.model.metadata import MessageMetadata
+from duobus.storage.interface import SourceRow, StoredMessage
 
 LIFE_MS = 1_000
 
@@ -156,7 +156,7 @@ def test_recovery_counts_what_it_found_beside_what_there_was(requires_session: b
     source = fragment.add_source(SourceRow(1, 1, 0, 9), SourceSettings(requires_session=requires_session))
     # Three active, two dead, one deferred and one scheduled, of which one dead and one active one are read.
     source.numbers, source.bytes = [3, 2, 0, 1, 1], 700
-    special = Special(session_id="s").encode() if requires_session else None
+    special = MessageMetadata(session_id="s").encode() if requires_session else None
     (dead,) = rows(dead_lettered())
     fragment.recover(0, [dead, StoredMessage(2, START_MS, 0, 1, b"active", special)])
     cold_tail.recovered(fragment, 0)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import uuid
 
-from duobus.broker.fragment.commands import Run
-from duobus.broker.fragment.fanout import TopicRules, TopicState, ranges_of, weight_of
-from duobus.broker.fragment.fragment import Fragment
-from duobus.broker.fragment.slot import ACTIVE, DEAD_LETTER, MAIN, SCHEDULED, state_of, stored_state
-from duobus.broker.fragment.source import Source, SourceSettings
 from duobus.codec import build_message
-from duobus.model.columns import Mailbox, SendBatch
-from duobus.model.description import RuleDescription
-from duobus.model.special import Special
+from duobus.fragment.commands import Run
+from duobus.fragment.fragment import Fragment
+from duobus.fragment.message import ACTIVE, DEAD_LETTER, MAIN, SCHEDULED, state_of, stored_state
+from duobus.fragment.source import Source, SourceSettings
+from duobus.fragment.topics.fanout import TopicRules, TopicState, ranges_of, weight_of
+from duobus.model.batches import Mailbox, SendBatch
+from duobus.model.descriptions import RuleDescription
+from duobus.model.metadata import MessageMetadata
 from duobus.rules import RuleSet, compile_rule
-from duobus.stores.interface import CommitBatch, SourceRow
+from duobus.storage.interface import CommitBatch, SourceRow
 
 
 class Box(Mailbox):
@@ -54,7 +54,7 @@ def message(color: str, text: bytes = b"body") -> bytes:
 def publish(
     fragment: Fragment,
     *payloads: bytes,
-    extra: dict[int, Special] | None = None,
+    extra: dict[int, MessageMetadata] | None = None,
     indices: list[int] | None = None,
 ) -> tuple[Run, CommitBatch]:
     """Decide; nothing is released yet."""
@@ -154,7 +154,7 @@ def test_one_subscription_shares_its_bodies_with_nobody() -> None:
 
 
 def test_those_of_a_batch_that_go_to_another_fragment_are_left_out() -> None:
-    extra = {index: Special(partition_key=f"key {index}") for index in range(4)}
+    extra = {index: MessageMetadata(partition_key=f"key {index}") for index in range(4)}
     for given in (None, extra):
         fragment = topic_for_all(1)
         run, commit = publish(fragment, b"a", b"bb", b"ccc", b"dddd", extra=given, indices=[1, 3])
@@ -169,7 +169,7 @@ def test_those_of_a_batch_that_go_to_another_fragment_are_left_out() -> None:
 
 def test_what_is_rare_about_a_copy_is_written_with_it() -> None:
     fragment = topic_for_all(1)
-    special = Special(partition_key="key")
+    special = MessageMetadata(partition_key="key")
     _, commit = publish(fragment, b"a", b"b", extra={1: special})
     (put,) = commit.puts
     assert put.specials == {1: (stored_state(ACTIVE, special), 0, special.encode())}
@@ -177,7 +177,7 @@ def test_what_is_rare_about_a_copy_is_written_with_it() -> None:
 
 def test_what_is_scheduled_waits_at_the_topic_under_its_own_number() -> None:
     fragment = topic_for_all(1)
-    special = Special(scheduled_ms=1_000)
+    special = MessageMetadata(scheduled_ms=1_000)
     run, commit = publish(fragment, b"a", b"later", b"c", extra={1: special})
     assert [(put.source_key, put.first_count, put.payloads) for put in commit.puts] == [
         (10, 2, [b"later"]),

@@ -9,15 +9,15 @@ import msgspec
 import pytest
 from broker_kit import Hall, answers, batch, simulated, turns
 
-from duobus.broker.founding import CREATION_S
+from duobus.broker.entities.bulk_creation import CREATION_S
 from duobus.errors import StoreFailed, StoreUnavailable
-from duobus.model.description import (
+from duobus.model.descriptions import (
     RuleDescription,
     SubscriptionDescription,
     TopicDescription,
 )
 from duobus.model.quotas import STORE_PATIENCE_S as PATIENCE_S
-from duobus.stores.catalog import LIVE
+from duobus.storage.catalog_rows import LIVE
 
 SICK = 2
 

@@ -12,23 +12,23 @@ from broker_kit import Hall, batch, simulated_over
 from owning_kit import Owner
 
 from duobus.broker import TRANSFER_DEAD_LETTER, address
-from duobus.broker.crossing import (
-    Freight,
-    Inquiry,
-    Landing,
-    Query,
-    Reply,
+from duobus.cluster.directory import HERE, MOVING, UNKNOWN, Directory
+from duobus.cluster.forwarding.protocol import (
+    ForwardReply,
+    ForwardRequest,
+    OriginQuery,
+    ReceivedQuery,
+    RegisterOrigin,
     Request,
     decode_reply,
     decode_request,
     encode,
     refusal,
 )
-from duobus.broker.directory import HERE, MOVING, UNKNOWN, Directory
-from duobus.broker.intake import Visit
+from duobus.cluster.forwarding.receiver import OriginRegistration
 from duobus.errors import ArgumentInvalid, NotAllowed, ServiceBusError, StoreFailed, StoreUnavailable, Undecodable
-from duobus.model.description import DISABLED, QueueDescription
-from duobus.model.special import Special
+from duobus.model.descriptions import DISABLED, QueueDescription
+from duobus.model.metadata import MessageMetadata
 
 
 class Line:
@@ -45,12 +45,12 @@ class Line:
         self.late: list[Callable[[], None]] | None = None
         self.requests: list[Request] = []
         self._to = to
-        self._visits: list[Visit] = []
-        self._asked: dict[int, asyncio.Future[Reply]] = {}
+        self._visits: list[OriginRegistration] = []
+        self._asked: dict[int, asyncio.Future[ForwardReply]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def ask(self, make: Callable[[int], Request]) -> asyncio.Future[Reply]:
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    def ask(self, make: Callable[[int], Request]) -> asyncio.Future[ForwardReply]:
+        future: asyncio.Future[ForwardReply] = asyncio.get_running_loop().create_future()
         if self.is_gone:
             future.set_exception(ConnectionError("it is cut"))
             return future
@@ -66,18 +66,18 @@ class Line:
         """The other side gets a request, and answers."""
         intake = self._to.unit.intake
         try:
-            if isinstance(request, Landing):
+            if isinstance(request, RegisterOrigin):
                 self._visits.append(intake.land("n", request.path, request.origin, request.epoch))
-                reply = Reply(request.number, landing=len(self._visits) - 1)
-            elif isinstance(request, Query):
+                reply = ForwardReply(request.number, landing=len(self._visits) - 1)
+            elif isinstance(request, ReceivedQuery):
                 taken = await intake.ask(self._visits[request.landing], request.first)
-                reply = Reply(request.number, taken=taken)
-            elif isinstance(request, Inquiry):
-                reply = Reply(request.number, gone=intake.gone(request.origin, request.counts))
+                reply = ForwardReply(request.number, taken=taken)
+            elif isinstance(request, OriginQuery):
+                reply = ForwardReply(request.number, gone=intake.gone(request.origin, request.counts))
             else:
                 visit = self._visits[request.landing]
                 error = await intake.take(visit, request.counts, request.payloads, request.specials)
-                reply = Reply(request.number) if error is None else refusal(request.number, error)
+                reply = ForwardReply(request.number) if error is None else refusal(request.number, error)
         except ServiceBusError as error:
             reply = refusal(request.number, error)
         if self.late is not None:
@@ -85,7 +85,7 @@ class Line:
         else:
             self._answer(reply)
 
-    def _answer(self, reply: Reply) -> None:
+    def _answer(self, reply: ForwardReply) -> None:
         future = self._asked.pop(reply.number, None)
         if future is not None and not future.done():
             future.set_result(decode_reply(encode(reply)))
@@ -335,7 +335,7 @@ async def test_freight_of_an_earlier_landing_is_not_taken(hall: Hall) -> None:
     _send(town.a, source, b"1")
     await asyncio.sleep(5)
     first = town.a.lines["b"]
-    sent = next(request for request in first.requests if isinstance(request, Freight))
+    sent = next(request for request in first.requests if isinstance(request, ForwardRequest))
     first.cut()
     _send(town.a, source, b"2")
     await asyncio.sleep(5)
@@ -352,7 +352,7 @@ async def test_a_landing_is_good_for_one_life_of_the_destination(hall: Hall) -> 
     _send(town.a, source, b"1")
     await asyncio.sleep(5)
     line = town.a.lines["b"]
-    sent = next(request for request in line.requests if isinstance(request, Freight))
+    sent = next(request for request in line.requests if isinstance(request, ForwardRequest))
     await town.b.owner.unit.leave(2, "it moves")
     await town.give(town.b, 2)
     await line.bring(sent)
@@ -455,12 +455,12 @@ async def test_what_was_sent_to_an_entity_that_is_deleted_elsewhere_is_given_up_
     [
         b"",
         b"\xc1",
-        encode(Freight(1, 1, [1], [b"a", b"b"], [Special()])),
-        encode(Freight(1, 1, [1, 1], [b"a", b"b"], [Special(), Special()])),
-        encode(Freight(1, 1, [], [], [])),
-        encode(Freight(1, 1, [-1], [b""], [Special()])),
-        encode(Inquiry(1, (1, 1 << 16, 0), [1])),
-        encode(Reply(1)),
+        encode(ForwardRequest(1, 1, [1], [b"a", b"b"], [MessageMetadata()])),
+        encode(ForwardRequest(1, 1, [1, 1], [b"a", b"b"], [MessageMetadata(), MessageMetadata()])),
+        encode(ForwardRequest(1, 1, [], [], [])),
+        encode(ForwardRequest(1, 1, [-1], [b""], [MessageMetadata()])),
+        encode(OriginQuery(1, (1, 1 << 16, 0), [1])),
+        encode(ForwardReply(1)),
     ],
 )
 def test_a_request_that_is_none_is_refused_whole(data: bytes) -> None:
@@ -471,8 +471,8 @@ def test_a_request_that_is_none_is_refused_whole(data: bytes) -> None:
 def test_an_error_keeps_its_meaning_on_the_way() -> None:
     assert isinstance(refusal(1, StoreUnavailable("x")).error(), StoreUnavailable)
     # What a newer server says is waited out.
-    assert isinstance(Reply(1, "strange").error(), StoreUnavailable)
-    assert Reply(1).error() is None
+    assert isinstance(ForwardReply(1, "strange").error(), StoreUnavailable)
+    assert ForwardReply(1).error() is None
 
 
 @simulated_over(2, 3600)

@@ -15,12 +15,12 @@ from msgspec.structs import replace
 from test_crossing import Side, Town, _there
 
 from duobus.broker import DEAD_LETTER, TRANSFER_DEAD_LETTER
-from duobus.broker.crossing import Query
-from duobus.broker.fragment.slot import MAIN, sub_queue_of
-from duobus.broker.parcels import origin_of
+from duobus.broker.forwarding.batches import origin_of
+from duobus.cluster.forwarding.protocol import ReceivedQuery
 from duobus.errors import StoreUnavailable
-from duobus.model.description import DISABLED, RECEIVE_DISABLED, QueueDescription
-from duobus.model.special import Special
+from duobus.fragment.message import MAIN, sub_queue_of
+from duobus.model.descriptions import DISABLED, RECEIVE_DISABLED, QueueDescription
+from duobus.model.metadata import MessageMetadata
 
 TTL_MS = 10_000
 
@@ -131,7 +131,10 @@ async def test_what_comes_after_a_change_of_owner_expires_in_its_time_while_nobo
 
 @simulated_over(2, 3600)
 async def test_the_answer_comes_in_parts_when_it_is_long(hall: Hall) -> None:
-    with mock.patch("duobus.broker.intake.ASKED_MAX", 2), mock.patch("duobus.broker.courier.ASKED_MAX", 2):
+    with (
+        mock.patch("duobus.cluster.forwarding.receiver.ASKED_MAX", 2),
+        mock.patch("duobus.cluster.forwarding.sender.ASKED_MAX", 2),
+    ):
         town, source, _ = await _town(hall)
         line = await town.a.wire("b", "n")
         town.a.owner.queue(source).send(batch(b"0"))
@@ -144,7 +147,7 @@ async def test_the_answer_comes_in_parts_when_it_is_long(hall: Hall) -> None:
         await asyncio.sleep(2 * TTL_MS / 1000)
         await town.give(town.a, 1)
         await asyncio.sleep(3)
-        asked = [one.first for one in town.a.lines["b"].requests if isinstance(one, Query)]
+        asked = [one.first for one in town.a.lines["b"].requests if isinstance(one, ReceivedQuery)]
         # Six messages, the one that its origin had heard of included.
         assert asked == [0, 3, 5, 7]
         assert await _there(town.a, source, DEAD_LETTER) == []
@@ -211,7 +214,7 @@ async def test_freight_of_a_former_owner_comes_too_late_when_its_origin_is_here(
     await asyncio.sleep(5)
     assert await _there(town.b, target) == [b"0"]
     with pytest.raises(StoreUnavailable):
-        await town.b.owner.unit.intake.take(visit, [1], [b"0"], [Special()])
+        await town.b.owner.unit.intake.take(visit, [1], [b"0"], [MessageMetadata()])
 
 
 @simulated_over(2, 3600)

@@ -9,19 +9,28 @@ import pytest
 from broker_kit import Hall, answers, batch
 from fragment_kit import Box
 
-from duobus.broker import DEAD_LETTER, MAIN, Queue, Slot
-from duobus.broker.desk import Burial, Desk, Moved, Query, Selection, bury, look, number_of
-from duobus.broker.fragment.commands import DEAD_LETTER_OUTCOME, SettleBatch, SettleDetail
-from duobus.broker.handle import FragmentHandle
+from duobus.broker import DEAD_LETTER, MAIN, Queue, QueuedMessage
+from duobus.broker.dead_letters import (
+    DeadLetterQuery,
+    DeadLetterRestore,
+    DeadLetterService,
+    MoveResult,
+    Selection,
+    number_of,
+    restore,
+    search,
+)
+from duobus.broker.fragment_handle import FragmentHandle
 from duobus.codec import build_message
 from duobus.codec.sections import application_properties
 from duobus.errors import EntityDisabled, EntityNotFound, NotAllowed, QuotaExceeded, ServiceBusError
+from duobus.fragment.commands import DEAD_LETTER_OUTCOME, SettleBatch, SettleDetail
 from duobus.model.address import parse_address
-from duobus.model.description import SubscriptionDescription, TopicDescription
-from duobus.model.message_form import form_of
-from duobus.model.repair import parse_repair
-from duobus.model.special import Special
-from duobus.testing.loop import SimulationLoop
+from duobus.model.descriptions import SubscriptionDescription, TopicDescription
+from duobus.model.json.messages import form_of
+from duobus.model.json.repair import parse_repair
+from duobus.model.metadata import MessageMetadata
+from simulation.world.loop import SimulationLoop
 
 NOTHING = parse_repair(None)
 
@@ -45,17 +54,17 @@ def message(number: int, **properties: Any) -> bytes:
     return build_message([str(number)], properties or {"n": number}, data=b'{"n": %d}' % number)
 
 
-class CountedQuery(Query):
+class CountedQuery(DeadLetterQuery):
     """Tells how many messages were compared with it."""
 
     compared = 0
 
-    def takes(self, handle: FragmentHandle, slot: Slot) -> bool:
+    def takes(self, handle: FragmentHandle, slot: QueuedMessage) -> bool:
         self.compared += 1
         return super().takes(handle, slot)
 
 
-async def slots(queue: Queue, sub_queue: int = MAIN) -> list[Slot]:
+async def slots(queue: Queue, sub_queue: int = MAIN) -> list[QueuedMessage]:
     return [slot for _, slot in await queue.peek(sub_queue, 1, 10_000)]
 
 
@@ -90,13 +99,13 @@ async def dead(queue: Queue, *payloads: bytes, by: Queue | None = None, **specia
 
 async def run_through(
     hall: Hall, queue: Queue, target: str | None = None, *, sql: str | None = None, repair: Any = None, limit: int = 3
-) -> list[Moved]:
+) -> list[MoveResult]:
     """Move all there is, chunk after chunk, as a client does."""
-    desk, first, before_ms = Desk(hall.unit), 0, hall.unit.now_ms()
+    desk, first, before_ms = DeadLetterService(hall.unit), 0, hall.unit.now_ms()
     results = []
     while True:
-        query = Query(Selection(sql), first=first, before_ms=before_ms, limit=limit)
-        looked = await look(queue, DEAD_LETTER, query, one_fragment=True)
+        query = DeadLetterQuery(Selection(sql), first=first, before_ms=before_ms, limit=limit)
+        looked = await search(queue, DEAD_LETTER, query, one_fragment=True)
         changes = parse_repair(repair)
         keeps = target is not None
         results.append(await desk.move(queue, DEAD_LETTER, looked.found, target, changes, keeps_reason=keeps))
@@ -116,7 +125,7 @@ def test_resubmitted_messages_are_whole_and_have_no_reasons_any_more() -> None:
         after = await slots(queue)
         # The ids are in the history of duplicate detection, and are none of the desk's business.
         assert [form_of(slot.payload, slot.special) for slot in after] == [form for _, form in before]
-        specials = [slot.special or Special() for slot in after]
+        specials = [slot.special or MessageMetadata() for slot in after]
         assert {(one.reason, one.description, one.priority) for one in specials} == {(None, None, 7)}
         assert [one.enqueued_sequence_number for one in specials] == [count for count, _ in before]
         assert [slot.deliveries for slot in after] == [0] * 8
@@ -134,12 +143,12 @@ def test_what_dies_again_at_once_is_not_gone_through_again() -> None:
         queue = await hall.create()
         await dead(queue, message(0))
         await asyncio.sleep(1)
-        query = Query(Selection(), first=0, before_ms=hall.unit.now_ms(), limit=10)
-        looked = await look(queue, DEAD_LETTER, query)
-        await Desk(hall.unit).move(queue, DEAD_LETTER, looked.found, None, NOTHING, keeps_reason=False)
+        query = DeadLetterQuery(Selection(), first=0, before_ms=hall.unit.now_ms(), limit=10)
+        looked = await search(queue, DEAD_LETTER, query)
+        await DeadLetterService(hall.unit).move(queue, DEAD_LETTER, looked.found, None, NOTHING, keeps_reason=False)
         await dead(queue)
         assert await ids(queue, DEAD_LETTER) == [0]
-        assert not (await look(queue, DEAD_LETTER, query)).found
+        assert not (await search(queue, DEAD_LETTER, query)).found
 
     play(story)
 
@@ -335,7 +344,7 @@ def test_only_what_is_dead_is_moved_and_only_to_what_takes_it() -> None:
         queue = await hall.create()
         await hall.create("off", status="Disabled")
         await dead(queue, message(0))
-        desk = Desk(hall.unit)
+        desk = DeadLetterService(hall.unit)
         for sub_queue, target, kind in (
             (MAIN, None, NotAllowed),
             (DEAD_LETTER, "none", EntityNotFound),
@@ -352,9 +361,9 @@ def test_a_purge_takes_what_the_filter_takes_and_nothing_else() -> None:
         queue = await hall.create()
         await dead(queue, *map(message, range(6)))
         await asyncio.sleep(1)
-        query = Query(Selection(condition="$.n >= 4"), first=0, before_ms=hall.unit.now_ms(), limit=100)
-        looked = await look(queue, DEAD_LETTER, query, one_fragment=True)
-        result = await Desk(hall.unit).purge(queue, DEAD_LETTER, looked.found)
+        query = DeadLetterQuery(Selection(condition="$.n >= 4"), first=0, before_ms=hall.unit.now_ms(), limit=100)
+        looked = await search(queue, DEAD_LETTER, query, one_fragment=True)
+        result = await DeadLetterService(hall.unit).purge(queue, DEAD_LETTER, looked.found)
         assert len(result.moved) == 2
         assert await ids(queue, DEAD_LETTER) == [0, 1, 2, 3]
 
@@ -368,7 +377,7 @@ def test_others_have_turns_while_large_messages_are_compared() -> None:
         body = b"[" + b"0," * 4_000 + b"2]"
         await dead(queue, *[build_message([str(number)], {"n": number}, data=body) for number in range(24)])
         query = CountedQuery(Selection(condition="$[*] == 2"), first=0, before_ms=hall.unit.now_ms() + 1, limit=100)
-        searching = asyncio.ensure_future(look(queue, DEAD_LETTER, query))
+        searching = asyncio.ensure_future(search(queue, DEAD_LETTER, query))
         most = 0
         while not searching.done():
             before = query.compared
@@ -392,10 +401,12 @@ def test_an_undone_resubmit_makes_dead_letters_of_what_is_still_there() -> None:
         held.fragment.broker.unlock(held.fragment, 0, held.prefix, [(held.first_lock + 1, 2)], counted=False)
         await asyncio.sleep(0.05)
         burials = [
-            Burial(old[number].payload, Special(reason="why"), number=number, where=queue, now=new or 0)
+            DeadLetterRestore(
+                old[number].payload, MessageMetadata(reason="why"), number=number, where=queue, now=new or 0
+            )
             for number, new in result.moved.items()
         ]
-        undone = await bury(queue, burials)
+        undone = await restore(queue, burials)
         assert (len(undone.moved), len(undone.skipped)) == (2, 1)
         assert (await ids(queue), await ids(queue, DEAD_LETTER)) == ([], [1, 2])
         assert {slot.special.reason for slot in await slots(queue, DEAD_LETTER) if slot.special} == {"why"}
@@ -411,7 +422,7 @@ def test_what_was_exported_is_buried_again() -> None:
             "n", TopicDescription(name="t", subscriptions=(SubscriptionDescription(name="a"),))
         )
         one = hall.unit.namespace("n").resolve(parse_address("t/subscriptions/a"))
-        await bury(one, [Burial(message(7), Special(reason="r", description="d"))])
+        await restore(one, [DeadLetterRestore(message(7), MessageMetadata(reason="r", description="d"))])
         assert await ids(one, DEAD_LETTER) == [7]
         assert topic.numbers()[1] > 0
         await hall.again()

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 from broker_kit import Hall, answers, batch, simulated_over, turns
 
-from duobus.broker import residents
+from duobus.broker import fragment_host as residents
 from duobus.errors import StoreUnavailable
 
 MESSAGES = 200

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from duobus.broker import slot_of
-from duobus.broker.fragment.commands import COMPLETE, Run
-from duobus.broker.fragment.duplicates import OUTDATED_BLOCKS, History, IdRoom, pack, unpack
-from duobus.broker.identity import identify, message_id
+from duobus.broker.entities.message_ids import identify, message_id
 from duobus.codec import build_message, with_made_id
 from duobus.codec.values import ULong
 from duobus.errors import ArgumentInvalid, ServerBusy, StoreUnavailable
-from duobus.model.columns import SendBatch
-from duobus.stores.interface import IdBlock
+from duobus.fragment.commands import COMPLETE, Run
+from duobus.fragment.duplicate_detection import OUTDATED_BLOCKS, DuplicateHistory, MessageIdBudget, pack, unpack
+from duobus.model.batches import SendBatch
+from duobus.storage.interface import IdBlock
 
 WINDOW_MS = 20_000
 EVERY_KIND = pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_an_id_that_came_again_is_known_from_its_second_time_after_a_restart_and
 def test_a_full_history_refuses_as_busy_rather_than_to_let_a_duplicate_through() -> None:
     driver = watchful()
     assert driver.source.history is not None
-    driver.source.history.room = IdRoom(3)
+    driver.source.history.room = MessageIdBudget(3)
     send(driver, b"a", b"b")
     error = driver.error_of(run_of(driver, b"c", b"d"))
     assert isinstance(error, ServerBusy)
@@ -492,7 +492,7 @@ async def test_a_deleted_queue_gives_its_room_back(place: Hall) -> None:
 
 
 def test_an_id_that_comes_in_two_blocks_is_remembered_once_and_others_stay() -> None:
-    history = History()
+    history = DuplicateHistory()
     blocks = [IdBlock(1, 1, 5, pack([b"a" * 16, b"b" * 16])), IdBlock(1, 3, 6, pack([b"a" * 16, b"c" * 16]))]
     history.recover(blocks, 9, 1_000)
     assert history.known == {b"a" * 16, b"b" * 16, b"c" * 16}

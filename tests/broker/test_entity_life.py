@@ -10,9 +10,6 @@ from broker_kit import Hall, answers, batch, simulated_over, turns
 from fragment_kit import Box, Driver
 
 from duobus.broker import Queue
-from duobus.broker.fragment.commands import COMPLETE
-from duobus.broker.fragment.fragment import DUE_AT_ONCE
-from duobus.broker.fragment.source import SourceSettings
 from duobus.errors import (
     ArgumentInvalid,
     ArgumentOutOfRange,
@@ -22,7 +19,10 @@ from duobus.errors import (
     StoreFailed,
     StoreUnavailable,
 )
-from duobus.model.description import QueueDescription, TopicDescription, from_json
+from duobus.fragment.commands import COMPLETE
+from duobus.fragment.fragment import DUE_AT_ONCE
+from duobus.fragment.source import SourceSettings
+from duobus.model.descriptions import QueueDescription, TopicDescription, from_json
 from duobus.model.quotas import Quotas
 
 MIB = 1 << 20

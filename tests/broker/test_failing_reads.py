@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from broker_kit import Hall, answers, batch, simulated, turns
 
-from duobus.broker.fragment.slot import MAIN
 from duobus.errors import StoreUnavailable
-from duobus.model.description import QueueDescription
+from duobus.fragment.message import MAIN
+from duobus.model.descriptions import QueueDescription
 
 
 @simulated

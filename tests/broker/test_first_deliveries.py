@@ -6,14 +6,15 @@ import pytest
 from broker_kit import sets_constants
 from fragment_kit import Driver
 
-from duobus.broker.fragment import first_deliveries, sessions
-from duobus.broker.fragment.owner import Owner
-from duobus.broker.fragment.session_turns import take_turn
-from duobus.broker.fragment.sessions import SessionLock
-from duobus.stores.interface import CommitBatch
+from duobus.fragment.sessions import delivery_counts as first_deliveries
+from duobus.fragment.sessions import sessions
+from duobus.fragment.sessions.delivery_batches import take_for_sessions
+from duobus.fragment.sessions.lock_owner import LockOwner
+from duobus.fragment.sessions.sessions import SessionLock
+from duobus.storage.interface import CommitBatch
 
 
-class Nobody(Owner):
+class Nobody(LockOwner):
     """Holds a session and is told nothing."""
 
 
@@ -34,7 +35,7 @@ def sent(driver: Driver, *names: str) -> None:
 
 
 def given(driver: Driver, lock: SessionLock, number: int = 1) -> None:
-    assert len(take_turn(driver.fragment, driver.source, [(lock, number, lock.until_ms)])[1]) == number
+    assert len(take_for_sessions(driver.fragment, driver.source, [(lock, number, lock.until_ms)])[1]) == number
 
 
 def changed(commit: CommitBatch) -> list[tuple[int, int]]:

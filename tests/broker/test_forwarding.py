@@ -9,20 +9,20 @@ import pytest
 from broker_kit import Hall, answers, batch
 from fragment_kit import Box
 
-from duobus.broker import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Queue, Slot
-from duobus.broker.destination import FULL, MESSAGE_TOO_LARGE, NOT_FOUND, SESSION_MISSING
-from duobus.broker.forwarding import transfer_message_count
-from duobus.broker.fragment.commands import DEAD_LETTER_OUTCOME, SettleBatch, SettleDetail
-from duobus.broker.fragment.transfer import HOPS_EXCEEDED, HOPS_MAX
-from duobus.broker.lane import LANE_MESSAGES_MAX, PATIENCE_MS, RETRY_MAX_S
-from duobus.broker.patience import LATE_S
-from duobus.broker.placement import slot_of, string_key
+from duobus.broker import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Queue, QueuedMessage
+from duobus.broker.entities.destination import FULL, MESSAGE_TOO_LARGE, NOT_FOUND, SESSION_MISSING
+from duobus.broker.entities.placement import slot_of, string_key
+from duobus.broker.forwarding.forwarder import LANE_MESSAGES_MAX, PATIENCE_MS, RETRY_MAX_S
+from duobus.broker.forwarding.service import transfer_message_count
 from duobus.codec import decode
 from duobus.errors import ArgumentInvalid
-from duobus.model.columns import SendBatch
-from duobus.model.description import DISABLED, SEND_DISABLED
-from duobus.model.special import Way
-from duobus.testing.loop import SimulationLoop
+from duobus.fragment.commands import DEAD_LETTER_OUTCOME, SettleBatch, SettleDetail
+from duobus.fragment.transfer import HOPS_EXCEEDED, HOPS_MAX
+from duobus.model.batches import SendBatch
+from duobus.model.descriptions import DISABLED, SEND_DISABLED
+from duobus.model.metadata import TransferRoute
+from duobus.storage.writer_pool import LATE_S
+from simulation.world.loop import SimulationLoop
 
 MINUTE_S = 60.0
 MIB = 1 << 20
@@ -47,7 +47,7 @@ async def payloads(queue: Queue, sub_queue: int = MAIN) -> list[bytes]:
     return [slot.payload for slot in await slots(queue, sub_queue)]
 
 
-async def slots(queue: Queue, sub_queue: int = MAIN) -> list[Slot]:
+async def slots(queue: Queue, sub_queue: int = MAIN) -> list[QueuedMessage]:
     return [slot for _, slot in await queue.peek(sub_queue, 1, 10_000)]
 
 
@@ -181,7 +181,7 @@ def test_what_is_kept_and_what_begins_anew_on_the_way() -> None:
         assert after.enqueued_ms >= before.enqueued_ms + 10_000
         assert special.enqueued_sequence_number == origin.fragments[0].number << 48 | before.count
         assert (special.session_id, special.partition_key, special.via_partition_key) == ("s", "s", "v")
-        assert (special.priority, special.ttl_ms, special.way) == (7, 90_000, Way(1))
+        assert (special.priority, special.ttl_ms, special.way) == (7, 90_000, TransferRoute(1))
 
     run(story)
 
@@ -295,7 +295,7 @@ def test_a_queue_that_forwards_to_itself_ends_with_the_limit_of_hops() -> None:
         await asyncio.sleep(1.0)
         (found,) = await slots(queue, TRANSFER_DEAD_LETTER)
         assert found.special is not None
-        assert (found.special.reason, found.special.way) == (HOPS_EXCEEDED, Way(HOPS_MAX))
+        assert (found.special.reason, found.special.way) == (HOPS_EXCEEDED, TransferRoute(HOPS_MAX))
         assert transfer_message_count(queue) == 0
 
     run(story)

@@ -10,13 +10,13 @@ import pytest
 from broker_kit import Hall, batch
 from fragment_kit import Box
 
-from duobus.broker import COUNT_BITS, DEAD_LETTER, MAIN, Queue, Slot, Topic
-from duobus.broker.fragment.commands import DEAD_LETTER_OUTCOME, SettleBatch, SettleDetail
+from duobus.broker import COUNT_BITS, DEAD_LETTER, MAIN, Queue, QueuedMessage, Topic
 from duobus.codec import build_message
 from duobus.codec.sections import application_properties
 from duobus.errors import ArgumentInvalid
-from duobus.model.description import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
-from duobus.testing.loop import SimulationLoop
+from duobus.fragment.commands import DEAD_LETTER_OUTCOME, SettleBatch, SettleDetail
+from duobus.model.descriptions import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
+from simulation.world.loop import SimulationLoop
 
 Story = Callable[[Hall], Coroutine[Any, Any, None]]
 
@@ -49,7 +49,7 @@ async def payloads(queue: Queue, sub_queue: int = MAIN) -> list[bytes]:
     return [slot.payload for slot in await slots(queue, sub_queue)]
 
 
-async def slots(queue: Queue, sub_queue: int = MAIN) -> list[Slot]:
+async def slots(queue: Queue, sub_queue: int = MAIN) -> list[QueuedMessage]:
     return [slot for _, slot in await queue.peek(sub_queue, 1, 10_000)]
 
 

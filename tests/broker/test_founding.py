@@ -8,11 +8,11 @@ import pytest
 from broker_kit import Hall, answers, batch, simulated, turns
 
 from duobus.broker import create_queues
-from duobus.broker.founding import BATCH_ENTITIES
+from duobus.broker.entities.bulk_creation import BATCH_ENTITIES
 from duobus.errors import ServiceBusError
-from duobus.model.description import QueueDescription
+from duobus.model.descriptions import QueueDescription
 from duobus.model.quotas import Quotas
-from duobus.stores.catalog import LIVE
+from duobus.storage.catalog_rows import LIVE
 
 
 def plain(number: int) -> list[QueueDescription]:

@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from duobus.broker.fragment.clearing import ClearAvailable, ClearCounts
-from duobus.broker.fragment.commands import (
+from duobus.errors import MessageNotFound
+from duobus.fragment.commands import (
     ABANDON,
     COMPLETE,
     DEAD_LETTER_OUTCOME,
@@ -16,8 +16,8 @@ from duobus.broker.fragment.commands import (
     CancelScheduled,
     TakeDeferred,
 )
-from duobus.broker.fragment.slot import NEVER
-from duobus.errors import MessageNotFound
+from duobus.fragment.message import NEVER
+from duobus.fragment.purge import PurgeAvailable, PurgeCounts
 
 LOCK_MS, DEFAULT_TTL_MS, DELIVERIES_MAX = 1000, 5000, 3
 
@@ -175,7 +175,7 @@ class FragmentMachine(RuleBasedStateMachine):
         """Delete what would be received next."""
         self._sync()
         free = [name for name, m in self.messages.items() if m.place == "active" and m.is_free]
-        command = ClearAvailable("handle", 0, None, sub_queue=0, limit=limit, before_ms=NEVER, end=NEVER)
+        command = PurgeAvailable("handle", 0, None, sub_queue=0, limit=limit, before_ms=NEVER, end=NEVER)
         self.driver.commit(command)
         names = [slot.payload for slot in command.slots]
         assert len(names) == min(limit, len(free))
@@ -188,7 +188,7 @@ class FragmentMachine(RuleBasedStateMachine):
         """Remove whatever nobody holds."""
         self._sync()
         counts = list(self.driver.source.by_count)
-        command = ClearCounts("handle", 0, None, counts=counts)
+        command = PurgeCounts("handle", 0, None, counts=counts)
         self.driver.commit(command)
         gone = {slot.payload for slot in command.slots}
         assert gone == {name for name, m in self.messages.items() if not m.locked_until_ms}

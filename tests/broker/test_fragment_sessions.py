@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from fragment_kit import START_MS, Box, Driver
 
-from duobus.broker.fragment import session_states, sessions
-from duobus.broker.fragment.commands import (
+from duobus.errors import MessageNotFound, QuotaExceeded, SessionLockLost
+from duobus.fragment.commands import (
     ABANDON,
     COMPLETE,
     DEAD_LETTER_OUTCOME,
@@ -18,15 +18,16 @@ from duobus.broker.fragment.commands import (
     TakeAndRemove,
     TakeDeferred,
 )
-from duobus.broker.fragment.owner import Owner
-from duobus.broker.fragment.sessions import SessionLock
-from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, Slot
-from duobus.errors import MessageNotFound, QuotaExceeded, SessionLockLost
+from duobus.fragment.message import DEAD_LETTER, MAIN, QueuedMessage
+from duobus.fragment.sessions import sessions
+from duobus.fragment.sessions import states as session_states
+from duobus.fragment.sessions.lock_owner import LockOwner
+from duobus.fragment.sessions.sessions import SessionLock
 
 LOCK_MS = 30_000
 
 
-class Holder(Owner):
+class Holder(LockOwner):
     """Counts what a session's holder is told."""
 
     def __init__(self) -> None:
@@ -74,7 +75,7 @@ class Sessions:
         found = self.source.sessions.next_free(self.source)
         return None if found is None else found[0].session_id
 
-    def take(self, lock: SessionLock, limit: int = 1) -> list[Slot]:
+    def take(self, lock: SessionLock, limit: int = 1) -> list[QueuedMessage]:
         """Lock messages of a held session."""
         return sessions.take(self.driver.fragment, lock, limit)[1]
 
@@ -581,7 +582,7 @@ def test_accepting_the_next_of_many_sessions_looks_at_few(one: Sessions) -> None
     looked = 0
     found = one.source.by_count
 
-    class Counting(dict[int, Slot]):
+    class Counting(dict[int, QueuedMessage]):
         def get(self, key: int, default: Any = None) -> Any:
             nonlocal looked
             looked += 1

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from fragment_kit import NUMBER, START_MS, Box, Driver
 
-from duobus.broker.fragment import browsing
-from duobus.broker.fragment.browsing import ENVELOPE_BYTES, Sought
-from duobus.broker.fragment.commands import (
+from duobus.codec import decode
+from duobus.errors import MessageLockLost, MessageNotFound, NotAllowed, QuotaExceeded
+from duobus.fragment import peek as browsing
+from duobus.fragment.commands import (
     ABANDON,
     COMPLETE,
     DEAD_LETTER_OUTCOME,
@@ -19,12 +20,11 @@ from duobus.broker.fragment.commands import (
     TakeAndRemove,
     TakeDeferred,
 )
-from duobus.broker.fragment.moving import Enter
-from duobus.broker.fragment.settling import TTL_EXPIRED
-from duobus.broker.fragment.slot import DEAD_LETTER, MAIN, NEVER, kind_of, sub_queue_of
-from duobus.codec import decode
-from duobus.errors import MessageLockLost, MessageNotFound, NotAllowed, QuotaExceeded
-from duobus.model.special import Special
+from duobus.fragment.message import DEAD_LETTER, MAIN, NEVER, kind_of, sub_queue_of
+from duobus.fragment.peek import ENVELOPE_BYTES, PeekProgress
+from duobus.fragment.settlement import TTL_EXPIRED
+from duobus.fragment.transfer import InsertMessages
+from duobus.model.metadata import MessageMetadata
 
 MINUTE = 60_000
 
@@ -569,9 +569,9 @@ def test_peek_looks_at_a_bounded_stretch_at_a_time(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(browsing, "SPAN", 4)
     driver = Driver()
     driver.send(*[b"%d" % index for index in range(10)])
-    sought = Sought(MAIN, 0, 100, NEVER)
+    sought = PeekProgress(MAIN, 0, 100, NEVER)
     stretches = []
-    while not browsing.look(driver.fragment, 0, sought, NEVER, driver.now_ms):
+    while not browsing.peek(driver.fragment, 0, sought, NEVER, driver.now_ms):
         stretches.append(len(sought.found))
     assert stretches == [4, 8]
     assert [slot.payload for slot in sought.found] == [b"%d" % index for index in range(10)]
@@ -827,7 +827,7 @@ def test_the_size_quota_has_a_say_in_what_comes_and_not_in_what_moves(grows: boo
     driver = Driver(max_bytes=4)
     handle = SimpleNamespace(fragment=driver.fragment)
     for size, fits in ((4, True), (5, not grows)):
-        enter = Enter(handle, 0, None, [b"x" * size], [Special()], MAIN, grows=grows)
+        enter = InsertMessages(handle, 0, None, [b"x" * size], [MessageMetadata()], MAIN, grows=grows)
         error = enter.fault(driver.source)
         assert (error is None) is fits
         assert fits or isinstance(error, QuotaExceeded)

@@ -6,27 +6,27 @@ from typing import Any
 
 from fragment_kit import NUMBER, START_MS, Box, Driver
 
-from duobus.broker.fragment import doubts, transfer
-from duobus.broker.fragment.commands import DEAD_LETTER_OUTCOME, DEFER, Run
-from duobus.broker.fragment.ledger import Forget, Record
-from duobus.broker.fragment.slot import DEAD_LETTER, FORWARDING, MAIN, TRANSFER, TRANSFER_DEAD_LETTER, Slot
-from duobus.broker.fragment.transfer import Depart, Divert
 from duobus.codec import decode
 from duobus.errors import InternalError
-from duobus.model.columns import SendBatch
-from duobus.model.special import Special, Way
+from duobus.fragment import forward_dedup, transfer
+from duobus.fragment.commands import DEAD_LETTER_OUTCOME, DEFER, Run
+from duobus.fragment.forward_dedup import ForgetForwarded, RecordForwarded
+from duobus.fragment.message import DEAD_LETTER, FORWARDING, MAIN, TRANSFER, TRANSFER_DEAD_LETTER, QueuedMessage
+from duobus.fragment.transfer import DeadLetterTransfer, RemoveTransferred
+from duobus.model.batches import SendBatch
+from duobus.model.metadata import MessageMetadata, TransferRoute
 
 ORIGIN = (77, 5, 0)
 
 
-def take(driver: Driver, limit: int = 100, size: int = 1 << 20, sub_queue: int = MAIN) -> list[Slot]:
+def take(driver: Driver, limit: int = 100, size: int = 1 << 20, sub_queue: int = MAIN) -> list[QueuedMessage]:
     return transfer.take(driver.source, sub_queue, limit, size)
 
 
 def arrival(driver: Driver, *payloads: bytes, counts: list[int], origin: tuple[int, int, int] = ORIGIN) -> list[Any]:
     """What takes messages in from another store."""
     run = Run("handle", 0, SendBatch(0, list(payloads), False, Box()), None, None)
-    return [Record("handle", 0, origin=origin, counts=counts, run=run), run]
+    return [RecordForwarded("handle", 0, origin=origin, counts=counts, run=run), run]
 
 
 def test_what_was_taken_is_nobodys_and_comes_back_to_its_place() -> None:
@@ -51,7 +51,7 @@ def test_what_departs_is_gone_with_its_commit_and_not_before() -> None:
     driver = Driver()
     driver.send(b"a", b"b")
     slots = take(driver)
-    _, done = driver.prepare(Depart("handle", 0, None, slots))
+    _, done = driver.prepare(RemoveTransferred("handle", 0, None, slots))
     assert (driver.source.numbers[MAIN], driver.source.bytes, len(driver.source.by_count)) == (0, 0, 2)
     driver.release(done)
     assert (driver.picture(), driver.stored(), driver.source.resident_bytes) == ({}, {}, 0)
@@ -61,10 +61,10 @@ def test_only_what_was_taken_can_depart() -> None:
     driver = Driver()
     driver.send(b"a")
     ((_, held),) = driver.lock()
-    assert isinstance(driver.error_of(Depart("handle", 0, None, [held])), InternalError)
-    stranger = Slot(1, b"a", START_MS)
+    assert isinstance(driver.error_of(RemoveTransferred("handle", 0, None, [held])), InternalError)
+    stranger = QueuedMessage(1, b"a", START_MS)
     stranger.lock = FORWARDING
-    assert isinstance(driver.error_of(Depart("handle", 0, None, [stranger])), InternalError)
+    assert isinstance(driver.error_of(RemoveTransferred("handle", 0, None, [stranger])), InternalError)
 
 
 def test_a_crash_before_it_departs_finds_a_message_where_it_was_and_undelivered() -> None:
@@ -90,7 +90,7 @@ def test_a_message_that_ran_out_of_life_on_its_way_expires_when_it_comes_back() 
 def test_what_cannot_go_on_is_found_in_the_transfer_dead_letter_queue_also_after_a_crash() -> None:
     driver = Driver()
     driver.send(b"a")
-    driver.commit(Divert("handle", 0, None, take(driver), reason="r", description="d" * 5_000))
+    driver.commit(DeadLetterTransfer("handle", 0, None, take(driver), reason="r", description="d" * 5_000))
     for _ in range(2):
         ((_, slot),) = driver.lock(5, TRANSFER_DEAD_LETTER)
         assert slot.special is not None
@@ -101,7 +101,9 @@ def test_what_cannot_go_on_is_found_in_the_transfer_dead_letter_queue_also_after
 
 def test_messages_sent_via_a_queue_wait_apart_from_its_own_and_survive_a_crash() -> None:
     driver = Driver(requires_session=True)
-    driver.commit(driver.run(b"a", b"b", way=Way(to="Other")), driver.run(b"c", way=Way(to="third")))
+    driver.commit(
+        driver.run(b"a", b"b", way=TransferRoute(to="Other")), driver.run(b"c", way=TransferRoute(to="third"))
+    )
     for _ in range(2):
         source = driver.source
         assert (source.numbers, source.transferring, source.bytes) == ([0] * 5, 3, 3)
@@ -114,9 +116,9 @@ def test_messages_sent_via_a_queue_wait_apart_from_its_own_and_survive_a_crash()
     assert [slot.payload for slot in slots] == [b"a", b"b"]
     assert transfer.take_transfers(driver.source, "other", 5, 100) == []
     transfer.give_back(driver.fragment, driver.source, slots[:1], driver.now_ms)
-    driver.commit(Divert("handle", 0, None, slots[1:], reason="r", description="d"))
+    driver.commit(DeadLetterTransfer("handle", 0, None, slots[1:], reason="r", description="d"))
     assert (driver.source.transferring, driver.source.numbers[TRANSFER_DEAD_LETTER]) == (2, 1)
-    driver.commit(Depart("handle", 0, None, transfer.take_transfers(driver.source, "other", 5, 100)))
+    driver.commit(RemoveTransferred("handle", 0, None, transfer.take_transfers(driver.source, "other", 5, 100)))
     assert (driver.source.transferring, set(driver.source.transfers)) == (1, {"third"})
 
 
@@ -135,9 +137,9 @@ def test_a_ledger_forgets_what_it_is_told_and_its_rows_go_with_their_last_entry(
     driver = Driver()
     driver.commit(*arrival(driver, b"a", b"b", counts=[3, 4]))
     row = driver.source.next_count - 3
-    driver.commit(Forget("handle", 0, None, origin=ORIGIN, counts=[3]))
+    driver.commit(ForgetForwarded("handle", 0, None, origin=ORIGIN, counts=[3]))
     assert driver.source.ledger.known == {ORIGIN: {4: row}}
-    driver.commit(Forget("handle", 0, None, origin=ORIGIN, counts=[3, 4, 5]))
+    driver.commit(ForgetForwarded("handle", 0, None, origin=ORIGIN, counts=[3, 4, 5]))
     assert (driver.source.ledger.known, driver.source.ledger.rows) == ({}, {})
     assert sorted(driver.stored()) == [row + 1, row + 2]
     assert driver.recovered().source.ledger.known == {}
@@ -152,11 +154,11 @@ def test_a_ledgers_rows_are_no_messages() -> None:
 
 
 def test_what_was_sent_via_a_queue_is_scheduled_and_lives_at_its_destination() -> None:
-    slot = Slot(9, b"m", START_MS)
+    slot = QueuedMessage(9, b"m", START_MS)
     slot.state = TRANSFER
-    slot.special = Special(ttl_ms=5, way=Way(1, "x", 77), partition_key="k")
+    slot.special = MessageMetadata(ttl_ms=5, way=TransferRoute(1, "x", 77), partition_key="k")
     found = transfer.onward(slot, NUMBER, "via", 1)
-    assert (found.ttl_ms, found.scheduled_ms, found.partition_key, found.way) == (5, 77, "k", Way(2))
+    assert (found.ttl_ms, found.scheduled_ms, found.partition_key, found.way) == (5, 77, "k", TransferRoute(2))
     assert found.enqueued_sequence_number == NUMBER << 48 | 9
 
 
@@ -165,7 +167,9 @@ def test_a_dead_letter_that_cannot_go_on_keeps_both_reasons() -> None:
     driver.send(b"a")
     ((lock, _),) = driver.lock()
     driver.settle(3, lock, reason="first", description="why")
-    driver.commit(Divert("handle", 0, None, take(driver, sub_queue=DEAD_LETTER), reason="second", description="d"))
+    driver.commit(
+        DeadLetterTransfer("handle", 0, None, take(driver, sub_queue=DEAD_LETTER), reason="second", description="d")
+    )
     ((_, slot),) = driver.lock(1, TRANSFER_DEAD_LETTER)
     assert slot.special is not None
     assert slot.special.overlay is not None
@@ -183,20 +187,20 @@ def test_what_is_known_to_be_elsewhere_is_so_until_it_has_left() -> None:
     driver = Driver(forwards=True)
     driver.send(b"a", b"b", b"c")
     driver.source.elsewhere = {1, 3}
-    driver.commit(Depart("handle", 0, None, take(driver, 2)))
+    driver.commit(RemoveTransferred("handle", 0, None, take(driver, 2)))
     assert driver.source.elsewhere == {3}
 
 
 def test_a_message_keeps_the_time_for_which_it_was_scheduled_when_it_goes_on() -> None:
-    slot = Slot(1, b"a", START_MS)
-    slot.special = Special(scheduled_ms=START_MS - 5)
+    slot = QueuedMessage(1, b"a", START_MS)
+    slot.special = MessageMetadata(scheduled_ms=START_MS - 5)
     assert transfer.onward(slot, NUMBER, "q", None).scheduled_ms == START_MS - 5
 
 
 def test_what_could_not_go_on_can_be_deferred_where_it_lies() -> None:
     driver = Driver(default_ttl_ms=1_000)
     driver.send(b"a")
-    driver.commit(Divert("handle", 0, None, take(driver), reason="r", description="d"))
+    driver.commit(DeadLetterTransfer("handle", 0, None, take(driver), reason="r", description="d"))
     ((lock, _),) = driver.lock(1, TRANSFER_DEAD_LETTER)
     driver.settle(DEFER, lock)
     driver.now_ms += 5_000
@@ -222,7 +226,7 @@ def test_what_is_not_at_its_destination_expires_when_that_is_known() -> None:
     driver.pass_time(5_000)
     assert driver.picture().keys() == {1, 2, 3, 4, 5}
     taken = take(driver, 1)
-    doubts.settle(driver.fragment, driver.source, [2, 5, 9])
+    forward_dedup.settle_in_doubt(driver.fragment, driver.source, [2, 5, 9])
     assert (driver.source.doubt_below, driver.source.elsewhere) == (0, {2})
     driver.pass_time(0)
     # The first is on its way, the second is there.
@@ -235,7 +239,7 @@ def test_what_is_not_at_its_destination_expires_when_that_is_known() -> None:
 
 def test_what_has_no_end_of_its_own_leaves_in_its_order_after_a_doubt() -> None:
     driver = in_doubt()
-    doubts.settle(driver.fragment, driver.source, [])
+    forward_dedup.settle_in_doubt(driver.fragment, driver.source, [])
     driver.pass_time(999)
     assert driver.waiting() == 4
     driver.pass_time(1)
@@ -248,7 +252,7 @@ def test_a_dead_letter_does_not_expire_whatever_was_in_doubt() -> None:
     ((lock, _),) = driver.lock(1)
     driver.settle(DEAD_LETTER_OUTCOME, lock)
     driver = driver.recovered()
-    doubts.settle(driver.fragment, driver.source, [])
+    forward_dedup.settle_in_doubt(driver.fragment, driver.source, [])
     driver.pass_time(5_000)
     assert [slot.payload for _, slot in driver.lock(9, DEAD_LETTER)] == [b"a"]
     assert driver.picture().keys() == {1}

@@ -7,9 +7,9 @@ from typing import Any
 
 from fragment_kit import Box
 
-from duobus.broker.handle import FragmentHandle
-from duobus.broker.lending import QUANTUM, Lender, Receiver
-from duobus.model.columns import DeliveryBatch
+from duobus.broker.delivery.credit_scheduler import QUANTUM, CreditScheduler, Receiver
+from duobus.broker.fragment_handle import FragmentHandle
+from duobus.model.batches import DeliveryBatch
 
 
 class Shelf:
@@ -56,13 +56,13 @@ class Broker:
         self.unlocked.append((ranges, counted))
 
 
-def stage(*messages: int) -> tuple[Lender, Broker, list[FragmentHandle]]:
+def stage(*messages: int) -> tuple[CreditScheduler, Broker, list[FragmentHandle]]:
     """A lender and fragments with so many messages, not offered yet."""
     broker = Broker()
     handles = [FragmentHandle(broker, 1, index) for index in range(len(messages))]  # type: ignore[arg-type]
     for handle, number in zip(handles, messages, strict=True):
         handle.fragment = Shelf(number)  # type: ignore[assignment]
-    return Lender(0, 0), broker, handles
+    return CreditScheduler(0, 0), broker, handles
 
 
 def lent(broker: Broker) -> list[tuple[int, int]]:
@@ -191,7 +191,7 @@ def test_a_fragment_that_is_away_holds_nobody_up() -> None:
     assert lent(broker) == [(1, 5)]
 
 
-def stage_in_two_stores(first: int, second: int) -> tuple[Lender, Broker, Broker, list[FragmentHandle]]:
+def stage_in_two_stores(first: int, second: int) -> tuple[CreditScheduler, Broker, Broker, list[FragmentHandle]]:
     """A lender and two fragments with so many messages, each in a store of its own."""
     lender, one, handles = stage(first, second)
     other = Broker()

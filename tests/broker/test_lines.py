@@ -7,9 +7,9 @@ from typing import Any
 
 from broker_kit import batch
 
-from duobus.broker.fragment.commands import Run
-from duobus.broker.handle import FragmentHandle
-from duobus.broker.lines import AHEAD_BYTES, Lines
+from duobus.broker.fair_queue import AHEAD_BYTES, FairQueue
+from duobus.broker.fragment_handle import FragmentHandle
+from duobus.fragment.commands import Run
 
 
 def run_of(entity: int, name: bytes, size: int = AHEAD_BYTES) -> Run:
@@ -19,7 +19,7 @@ def run_of(entity: int, name: bytes, size: int = AHEAD_BYTES) -> Run:
 
 
 def test_what_passes_the_bound_stands_behind_and_others_go_ahead() -> None:
-    lines = Lines()
+    lines = FairQueue()
     assert lines.join(run_of(1, b"first"))
     behind = run_of(1, b"second")
     assert not lines.join(behind)
@@ -28,7 +28,7 @@ def test_what_passes_the_bound_stands_behind_and_others_go_ahead() -> None:
 
 
 def test_nothing_overtakes_what_stands_behind_of_its_entity() -> None:
-    lines = Lines()
+    lines = FairQueue()
     first, second, third = run_of(1, b"1"), run_of(1, b"2"), run_of(1, b"3", 1)
     assert [lines.join(one) for one in (first, second)] == [True, False]
     lines.left(first)
@@ -42,7 +42,7 @@ def test_nothing_overtakes_what_stands_behind_of_its_entity() -> None:
 
 
 def test_entities_move_up_by_turns() -> None:
-    lines = Lines()
+    lines = FairQueue()
     ahead = [run_of(entity, b"ahead") for entity in (1, 2)]
     behind = [run_of(entity, b"%d" % number, 1) for entity in (1, 2) for number in range(2)]
     assert [lines.join(one) for one in ahead + behind] == [True, True, False, False, False, False]
@@ -54,7 +54,7 @@ def test_entities_move_up_by_turns() -> None:
 
 
 def test_lines_that_are_given_up_give_back_all_that_stood_behind() -> None:
-    lines = Lines()
+    lines = FairQueue()
     runs = [run_of(1, b"%d" % number) for number in range(3)]
     for one in runs:
         lines.join(one)
@@ -66,7 +66,7 @@ def test_lines_that_are_given_up_give_back_all_that_stood_behind() -> None:
 
 
 def test_a_part_of_a_batch_counts_as_the_part_that_it_is() -> None:
-    lines = Lines()
+    lines = FairQueue()
     handle = FragmentHandle(None, 1, 0)  # type: ignore[arg-type]
     made: Any = batch(*[bytes(AHEAD_BYTES // 8)] * 16)
     runs = [Run(handle, 0, made, [index], None) for index in range(16)]

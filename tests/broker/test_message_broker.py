@@ -9,8 +9,8 @@ from fragment_kit import Box
 
 from duobus.broker import SOURCE, slot_of, string_key
 from duobus.broker.counts import COUNTS_WAIT_S
-from duobus.broker.fragment.commands import Group
 from duobus.errors import MessageLockLost, StoreUnavailable
+from duobus.fragment.commands import Group
 
 
 @simulated

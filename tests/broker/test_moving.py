@@ -12,8 +12,8 @@ from fragment_kit import Box
 
 from duobus.broker import ABANDON, DEAD_LETTER, DEFER, MAIN, Queue
 from duobus.errors import ArgumentInvalid, EntityNotFound, MessageNotFound, NotAllowed, ServerBusy
-from duobus.model.description import RuleDescription, SubscriptionDescription, TopicDescription
-from duobus.stores.interface import StoredMessage
+from duobus.model.descriptions import RuleDescription, SubscriptionDescription, TopicDescription
+from duobus.storage.interface import StoredMessage
 
 #: Bare message with the id "one" and nothing else.
 _WITH_ID = b"\x00\x53\x73\xc0\x06\x01\xa1\x03one"

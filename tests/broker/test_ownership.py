@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from duobus.broker.ownership import BEAT_MS, LEASE_MS, MARGIN_MS, Ownership, plan
-from duobus.stores.leases import Exchange, LeaseEntry, MemoryLeases, NodeEntry, Table
+from duobus.cluster.leases import BEAT_MS, LEASE_MS, MARGIN_MS, StoreLeases, plan
+from duobus.storage.catalog.leases import Exchange, LeaseEntry, MemoryLeases, NodeEntry, Table
 
 END = LEASE_MS - MARGIN_MS
 
@@ -67,15 +67,15 @@ class _World:
         self.now_ms = 1_000_000
         self.table = MemoryLeases(range(stores), lambda: self.now_ms)
 
-    def beat(self, one: Ownership, *, answered_after: int = 0) -> tuple[list[int], list[int], list[int]]:
+    def beat(self, one: StoreLeases, *, answered_after: int = 0) -> tuple[list[int], list[int], list[int]]:
         beat = one.beat(self.now_ms)
         seen = self.table.exchange(beat.told)
         moves = one.seen(beat, seen, self.now_ms + answered_after)
         return moves.gained, moves.leave, moves.lost
 
 
-def _joined(world: _World, name: str) -> Ownership:
-    one = Ownership(_node(name))
+def _joined(world: _World, name: str) -> StoreLeases:
+    one = StoreLeases(_node(name))
     world.beat(one)
     world.beat(one)
     return one
@@ -83,7 +83,7 @@ def _joined(world: _World, name: str) -> Ownership:
 
 def test_a_lone_server_gets_everything_with_its_second_beat() -> None:
     world = _World()
-    one = Ownership(_node("a"))
+    one = StoreLeases(_node("a"))
     assert world.beat(one) == ([], [], [])
     assert one.wants_soon
     assert world.beat(one) == ([0, 1], [], [])
@@ -93,7 +93,7 @@ def test_a_lone_server_gets_everything_with_its_second_beat() -> None:
 
 def test_a_holder_may_act_until_a_margin_before_the_end_counted_from_when_it_asked() -> None:
     world = _World()
-    one = Ownership(_node("a"))
+    one = StoreLeases(_node("a"))
     world.beat(one)
     asked = world.now_ms
     world.beat(one, answered_after=300)
@@ -106,7 +106,7 @@ def test_a_holder_may_act_until_a_margin_before_the_end_counted_from_when_it_ask
 
 def test_a_lease_whose_answer_took_too_long_is_never_used() -> None:
     world = _World(1)
-    one = Ownership(_node("a"))
+    one = StoreLeases(_node("a"))
     world.beat(one)
     assert world.beat(one, answered_after=END) == ([], [], [])
     assert one.held == []
@@ -117,7 +117,7 @@ def test_a_lease_whose_answer_took_too_long_is_never_used() -> None:
 
 def test_a_newcomer_gets_its_share_once_the_holder_has_closed_it() -> None:
     world = _World()
-    first, second = _joined(world, "a"), Ownership(_node("b"))
+    first, second = _joined(world, "a"), StoreLeases(_node("b"))
     world.beat(second)
     assert world.beat(first) == ([], [1], [])
     world.beat(second)
@@ -134,7 +134,7 @@ def test_a_newcomer_gets_its_share_once_the_holder_has_closed_it() -> None:
 def test_a_killed_server_loses_its_stores_when_its_lease_is_over_and_not_before() -> None:
     world = _World()
     _joined(world, "a")
-    second = Ownership(_node("b"))
+    second = StoreLeases(_node("b"))
     for _ in range(LEASE_MS // BEAT_MS):
         assert world.beat(second)[0] == []
         world.now_ms += BEAT_MS
@@ -144,7 +144,7 @@ def test_a_killed_server_loses_its_stores_when_its_lease_is_over_and_not_before(
 
 def test_a_drained_server_wants_nothing_and_gives_back_at_once() -> None:
     world = _World()
-    first, second = _joined(world, "a"), Ownership(_node("b"))
+    first, second = _joined(world, "a"), StoreLeases(_node("b"))
     world.beat(second)
     assert first.drain() == [0, 1]
     assert world.beat(first) == ([], [], [])
@@ -161,7 +161,7 @@ def test_a_holder_learns_that_it_was_taken_for_dead() -> None:
     world = _World(1)
     first = _joined(world, "a")
     world.now_ms += LEASE_MS
-    second = Ownership(_node("b"))
+    second = StoreLeases(_node("b"))
     world.beat(second)
     assert world.beat(second)[0] == [0]
     assert world.beat(first) == ([], [], [0])
@@ -170,7 +170,7 @@ def test_a_holder_learns_that_it_was_taken_for_dead() -> None:
 
 def test_two_that_claim_the_same_store_are_told_apart_by_the_table() -> None:
     world = _World(1)
-    first, second = Ownership(_node("a")), Ownership(_node("b"))
+    first, second = StoreLeases(_node("a")), StoreLeases(_node("b"))
     world.beat(first)
     asked = [one.beat(world.now_ms) for one in (first, second)]
     told = [Exchange(beat.told.me, LEASE_MS, {}, {0: 0}, {}) for beat in asked]
@@ -182,7 +182,7 @@ def test_two_that_claim_the_same_store_are_told_apart_by_the_table() -> None:
 def test_the_owner_of_a_store_is_nobody_while_it_moves() -> None:
     world = _World(1)
     first = _joined(world, "a")
-    second = Ownership(_node("b"))
+    second = StoreLeases(_node("b"))
     world.beat(second)
     owner = second.owner_of(0)
     assert owner is not None

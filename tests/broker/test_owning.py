@@ -10,7 +10,7 @@ from broker_kit import Hall, answers, batch, payloads, receiver, simulated, turn
 from owning_kit import Owner
 
 from duobus.errors import StoreUnavailable
-from duobus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
+from duobus.model.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 
 
 async def _two(hall: Hall, **properties: Any) -> tuple[Owner, Owner, int]:

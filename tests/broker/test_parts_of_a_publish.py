@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duobus.broker.topic import parts_of
+from duobus.broker.entities.topic import handles_of
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,6 @@ def test_a_small_rest_goes_with_the_last_part_and_nothing_is_left_out(
     number: int, step: int, lengths: list[int]
 ) -> None:
     every = list(range(number))
-    parts = list(parts_of(every, step))
+    parts = list(handles_of(every, step))
     assert [len(part) for part in parts] == lengths
     assert [index for part in parts for index in part] == every

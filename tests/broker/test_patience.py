@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from broker_kit import Hall, answers, batch, payloads, receiver, simulated, simulated_over, turns
 
-from duobus.broker.fragment.slot import MAIN
-from duobus.broker.patience import COMMIT_PATIENCES, ENDLESS_S, LATE_S, LONG_S, PatientWriter
-from duobus.broker.placement import slot_of, string_key
+from duobus.broker.entities.placement import slot_of, string_key
 from duobus.errors import StoreFailed, StoreUnavailable
+from duobus.fragment.message import MAIN
 from duobus.model.quotas import STORE_PATIENCE_S as PATIENCE_S
-from duobus.testing.loop import SimulationLoop
+from duobus.storage.writer_pool import COMMIT_PATIENCES, ENDLESS_S, LATE_S, LONG_S, StoreWatchdog
+from simulation.world.loop import SimulationLoop
 
 
 class Slow:
@@ -39,7 +39,7 @@ class Slow:
 Heard = list[tuple[str, Any]]
 
 
-def ask(writer: PatientWriter, name: str, heard: Heard, ran: list[str], patience_s: float | None = None) -> None:
+def ask(writer: StoreWatchdog, name: str, heard: Heard, ran: list[str], patience_s: float | None = None) -> None:
     def done(result: str | None, error: BaseException | None) -> None:
         heard.append((name, result if error is None else type(error)))
 
@@ -64,7 +64,7 @@ def in_virtual_time(test: Callable[[SimulationLoop], Any]) -> None:
 def test_calls_that_come_back_in_time_are_answered_in_order_and_leave_no_timer() -> None:
     async def story(loop: SimulationLoop) -> None:
         slow, heard, ran = Slow(), [], []  # type: Slow, Heard, list[str]
-        writer = PatientWriter(loop, slow)
+        writer = StoreWatchdog(loop, slow)
         ask(writer, "a", heard, ran)
         ask(writer, "b", heard, ran)
         # Each of them takes nearly all the time that it has: what is waited for before is not held against it.
@@ -81,7 +81,7 @@ def test_calls_that_come_back_in_time_are_answered_in_order_and_leave_no_timer()
 def test_a_call_that_does_not_come_back_is_given_up_with_all_behind_it_and_those_never_run() -> None:
     async def story(loop: SimulationLoop) -> None:
         slow, heard, ran = Slow(), [], []  # type: Slow, Heard, list[str]
-        writer = PatientWriter(loop, slow)
+        writer = StoreWatchdog(loop, slow)
         ask(writer, "stalled", heard, ran)
         ask(writer, "behind", heard, ran)
         await asyncio.sleep(PATIENCE_S + 0.1)
@@ -100,7 +100,7 @@ def test_a_call_that_does_not_come_back_is_given_up_with_all_behind_it_and_those
 def test_a_commit_behind_a_slow_call_is_given_up_in_time_for_what_it_holds_to_go_elsewhere() -> None:
     async def story(loop: SimulationLoop) -> None:
         slow, heard, ran = Slow(), [], []  # type: Slow, Heard, list[str]
-        writer = PatientWriter(loop, slow)
+        writer = StoreWatchdog(loop, slow)
         ask(writer, "read", heard, ran)
         await asyncio.sleep(0.1)
         began_s = loop.time()
@@ -119,7 +119,7 @@ def test_a_commit_behind_a_slow_call_is_given_up_in_time_for_what_it_holds_to_go
 def test_a_commit_is_given_up_in_time_though_each_of_many_calls_before_it_is_quick_enough() -> None:
     async def story(loop: SimulationLoop) -> None:
         slow, heard, ran, late = Slow(), [], [], []  # type: Slow, Heard, list[str], list[float]
-        writer = PatientWriter(loop, slow, late=lambda: late.append(loop.time()))
+        writer = StoreWatchdog(loop, slow, late=lambda: late.append(loop.time()))
         for name in "abcdef":
             ask(writer, name, heard, ran)
         ask(writer, "commit", heard, ran)
@@ -147,7 +147,7 @@ def test_a_commit_is_given_up_in_time_though_each_of_many_calls_before_it_is_qui
 def test_a_commit_behind_a_long_call_gets_its_own_patience_when_its_turn_comes() -> None:
     async def story(loop: SimulationLoop) -> None:
         slow, heard, ran = Slow(), [], []  # type: Slow, Heard, list[str]
-        writer = PatientWriter(loop, slow)
+        writer = StoreWatchdog(loop, slow)
         ask(writer, "drop", heard, ran, LONG_S)
         ask(writer, "commit", heard, ran)
         await asyncio.sleep(LONG_S - 1)
@@ -191,7 +191,7 @@ async def test_a_keyless_send_to_a_store_that_stalls_succeeds_elsewhere_within_f
 def test_a_call_is_late_long_before_it_is_given_up_and_that_is_told_once() -> None:
     async def story(loop: SimulationLoop) -> None:
         slow, heard, ran, told = Slow(), [], [], []  # type: Slow, Heard, list[str], list[float]
-        writer = PatientWriter(loop, slow, late=lambda: told.append(loop.time()))
+        writer = StoreWatchdog(loop, slow, late=lambda: told.append(loop.time()))
         began_s = loop.time()
         ask(writer, "drop", heard, ran, LONG_S)
         await asyncio.sleep(LATE_S / 2)

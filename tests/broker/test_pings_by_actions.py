@@ -8,7 +8,7 @@ from broker_kit import Hall, batch, simulated_over
 
 from duobus.broker import MAIN
 from duobus.codec import build_message
-from duobus.model.description import RuleDescription, SubscriptionDescription, TopicDescription
+from duobus.model.descriptions import RuleDescription, SubscriptionDescription, TopicDescription
 from duobus.model.ping import CONTENT_TYPE
 
 simulated = simulated_over(1)

@@ -8,10 +8,10 @@ import pytest
 from fragment_kit import Box
 
 from duobus.broker import slot_of, string_key
-from duobus.broker.handle import FragmentHandle
-from duobus.broker.placement import Placement
+from duobus.broker.entities.placement import Placement
+from duobus.broker.fragment_handle import FragmentHandle
 from duobus.errors import ArgumentInvalid, StoreUnavailable
-from duobus.model.columns import SendBatch
+from duobus.model.batches import SendBatch
 
 #: Recorded when placement was written; a change would move the messages of every partitioned entity (I25).
 VECTORS = [
@@ -210,7 +210,7 @@ def test_a_fragment_that_is_full_is_passed_over_while_another_has_room() -> None
 
 
 def test_keys_have_their_slots_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duobus.broker.placement._SLOTS_MAX", 3)
+    monkeypatch.setattr("duobus.broker.entities.placement._SLOTS_MAX", 3)
     placement = Placement(handles(4))
     keys = [f"k{number % 7}" for number in range(20)]
     wanted = {index: slot_of(string_key(key), 4) for index, key in enumerate(keys)}

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 from broker_kit import Hall, batch, simulated, turns
 
-from duobus.broker.patience import LATE_S
-from duobus.broker.probing import ANSWER_S, FRESH_S, PROBE_S, StoreProbes
+from duobus.broker.store_probes import ANSWER_S, FRESH_S, PROBE_S, StoreProbes
 from duobus.gateway.rest.health import state_of
 from duobus.model.quotas import STORE_PATIENCE_S as PATIENCE_S
+from duobus.storage.writer_pool import LATE_S
 
 
 @contextmanager

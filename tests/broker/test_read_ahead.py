@@ -10,17 +10,16 @@ from broker_kit import Hall, HeldWriter, batch, sets_constants
 from test_clearing import ALL, payloads, receiver, sent
 from test_message_broker import simulated, turns
 
-from duobus.broker import Queue, read_ahead
-from duobus.broker.fragment import cold_tail
-from duobus.broker.fragment import fragment as fragment_module
-from duobus.broker.fragment import source as source_module
-from duobus.broker.fragment.cold_tail import Part
-from duobus.broker.fragment.slot import Slot
-from duobus.broker.fragment.source import Source, SourceSettings
-from duobus.broker.paging import Pager
+from duobus.broker import Queue, pager
+from duobus.broker.pager import Pager
 from duobus.errors import StoreFailed
-from duobus.stores.held import columns_of
-from duobus.stores.interface import Plain
+from duobus.fragment import fragment as fragment_module
+from duobus.fragment import paged_tail as cold_tail
+from duobus.fragment import source as source_module
+from duobus.fragment.message import QueuedMessage
+from duobus.fragment.paged_tail import TailPage
+from duobus.fragment.source import Source, SourceSettings
+from duobus.storage.interface import PlainColumns, columns_of
 
 pytestmark = sets_constants
 
@@ -32,8 +31,8 @@ def _small_windows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module in (fragment_module, source_module):
         monkeypatch.setattr(module, "WINDOW_COUNT", WINDOW)
     monkeypatch.setattr(source_module, "PAGE_COUNT", 8)
-    monkeypatch.setattr(read_ahead, "PART", 2)
-    monkeypatch.setattr(read_ahead, "AT_ONCE", 3)
+    monkeypatch.setattr(pager, "PART", 2)
+    monkeypatch.setattr(pager, "AT_ONCE", 3)
     return
 
 
@@ -109,7 +108,7 @@ async def test_nothing_is_asked_for_that_is_not_released_yet(hall: Hall) -> None
     store = hall.disks[1]
     load_columns = store.load_columns
 
-    def noted(source_key: int, first_count: int, limit: int) -> list[Plain]:
+    def noted(source_key: int, first_count: int, limit: int) -> list[PlainColumns]:
         asked.append(first_count + limit)
         return load_columns(source_key, first_count, limit)
 
@@ -145,7 +144,7 @@ async def damage_is_read_by_row(hall: Hall, good: int) -> None:
     store = hall.disks[1]
     first_damaged = source.cold_first + good
 
-    def damaged(source_key: int, first_count: int, limit: int) -> list[Plain]:
+    def damaged(source_key: int, first_count: int, limit: int) -> list[PlainColumns]:
         rows = store.load(source_key, first_count, limit)
         return columns_of(first_count, [row for row in rows if row.count < first_damaged])
 
@@ -213,14 +212,14 @@ async def test_a_purge_waits_for_what_is_read_beside_it(hall: Hall) -> None:
 
 def test_a_part_is_apart_from_memory_only_as_a_whole() -> None:
     source = Source(1, 0, SourceSettings())
-    source.keep(Slot(5, b"m", 0))
-    assert cold_tail.is_apart(source, part_of(1, 4))
-    assert not cold_tail.is_apart(source, part_of(5, 4))
-    assert cold_tail.is_apart(source, part_of(6, 3))
+    source.keep(QueuedMessage(5, b"m", 0))
+    assert cold_tail.is_kept_in_memory(source, part_of(1, 4))
+    assert not cold_tail.is_kept_in_memory(source, part_of(5, 4))
+    assert cold_tail.is_kept_in_memory(source, part_of(6, 3))
 
 
-def part_of(first_count: int, number: int) -> Part:
-    return Part(Plain(first_count, [0] * number, [b"m"] * number), 0, number)
+def part_of(first_count: int, number: int) -> TailPage:
+    return TailPage(PlainColumns(first_count, [0] * number, [b"m"] * number), 0, number)
 
 
 async def sent_from(queue: Queue, first: int, number: int) -> None:

@@ -7,10 +7,10 @@ from broker_kit import Hall, batch, sets_constants, simulated, turns
 from fragment_kit import Box
 
 from duobus.broker import Queue
-from duobus.broker.fragment import fragment as fragment_module
-from duobus.broker.fragment.slot import MAIN
-from duobus.stores import interface, memory
-from duobus.stores.interface import StoredMessage
+from duobus.fragment import fragment as fragment_module
+from duobus.fragment.message import MAIN
+from duobus.storage import interface, memory
+from duobus.storage.interface import StoredMessage
 
 SIZE = 400
 #: Three messages reach it.

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from fragment_kit import START_MS, Box, Driver
 
-from duobus.broker.fragment.clearing import ClearCounts
-from duobus.broker.fragment.commands import ABANDON, COMPLETE, DEFER
-from duobus.broker.fragment.redelivery import DELAY_PROPERTY, back_off_ms
-from duobus.broker.fragment.slot import DEAD_LETTER, MAIN
 from duobus.codec import decode
 from duobus.errors import ArgumentInvalid, ArgumentOutOfRange
+from duobus.fragment.commands import ABANDON, COMPLETE, DEFER
+from duobus.fragment.housekeeping import DELAY_PROPERTY, back_off_ms
+from duobus.fragment.message import DEAD_LETTER, MAIN
+from duobus.fragment.purge import PurgeCounts
 
 SECOND = 1000
 POLICY = {"redelivery_delay_ms": SECOND, "redelivery_delay_maximum_ms": 5 * SECOND}
@@ -180,7 +180,7 @@ def test_a_message_that_is_put_off_is_active_and_a_purge_takes_it() -> None:
     abandoned(driver)
     assert driver.source.numbers[MAIN] == 1
     assert driver.peek() == [b"m"]
-    command = ClearCounts("handle", 0, Box(), counts=[count])
+    command = PurgeCounts("handle", 0, Box(), counts=[count])
     driver.commit(command)
     assert [slot.payload for slot in command.slots] == [b"m"]
     driver.pass_time(10 * SECOND)

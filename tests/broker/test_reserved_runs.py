@@ -6,11 +6,11 @@ from typing import Any
 
 from fragment_kit import START_MS, Box, Driver
 
-from duobus.broker.fragment.reserving import Reserve, ReservedRun
-from duobus.broker.fragment.slot import SCHEDULED, SUB_QUEUES
 from duobus.errors import QuotaExceeded, TransactionRolledBack
-from duobus.model.columns import SendBatch
-from duobus.model.special import Special
+from duobus.fragment.message import SCHEDULED, SUB_QUEUES
+from duobus.fragment.send import Reserve, ReservedRun
+from duobus.model.batches import SendBatch
+from duobus.model.metadata import MessageMetadata
 
 LATER_MS = START_MS + 60_000
 
@@ -24,7 +24,7 @@ def reserved(driver: Driver, number: int) -> Reserve:
 
 def run_of(reserve: Reserve, *payloads: bytes, ids: list[bytes | None] | None = None) -> ReservedRun:
     batch = SendBatch(0, list(payloads), True, Box())
-    batch.extra = {index: Special(scheduled_ms=LATER_MS + index) for index in range(len(payloads))}
+    batch.extra = {index: MessageMetadata(scheduled_ms=LATER_MS + index) for index in range(len(payloads))}
     batch.ids = ids
     return ReservedRun(reserve, batch)
 

@@ -9,11 +9,11 @@ from broker_kit import Hall, answers, batch, simulated_over, turns
 from fragment_kit import Box
 
 from duobus.broker import DEAD_LETTER, MAIN, SOURCE, Group
-from duobus.broker.fragment.commands import Run
 from duobus.codec import build_message
 from duobus.errors import QuotaExceeded
-from duobus.model.description import RuleDescription, SubscriptionDescription, TopicDescription
-from duobus.model.special import Special
+from duobus.fragment.commands import Run
+from duobus.model.descriptions import RuleDescription, SubscriptionDescription, TopicDescription
+from duobus.model.metadata import MessageMetadata
 
 simulated = simulated_over(1)
 
@@ -165,7 +165,7 @@ async def test_a_scheduled_message_for_which_new_rules_do_too_much_fails_before_
     await asyncio.sleep(10)
     assert (await stored(hall, "all"), await stored(hall, "looking")) == (4, 0)
     dead = await hall.unit.topics.subscription("n", "t", "looking").peek(DEAD_LETTER, 1, 10)
-    assert [slot.special.reason for _, slot in dead if isinstance(slot.special, Special)] == [
+    assert [slot.special.reason for _, slot in dead if isinstance(slot.special, MessageMetadata)] == [
         "FilterEvaluationException"
     ] * 4
     assert all("comparisons" in slot.special.description for _, slot in dead)

@@ -9,8 +9,8 @@ from broker_kit import Hall, answers, batch, simulated, turns
 from fragment_kit import Box
 
 from duobus.errors import EntityAlreadyExists, StoreFailed, StoreUnavailable
-from duobus.model.description import QueueDescription, from_json
-from duobus.stores.catalog import LIVE
+from duobus.model.descriptions import QueueDescription, from_json
+from duobus.storage.catalog_rows import LIVE
 
 
 def states(hall: Hall) -> dict[str, str]:

@@ -7,9 +7,9 @@ import random
 import pytest
 from test_fragment_sessions import LOCK_MS, Sessions
 
-from duobus.broker.fragment import sessions
-from duobus.broker.fragment.commands import ABANDON, COMPLETE, DEFER, SettleBatch
-from duobus.broker.fragment.sessions import SessionLock
+from duobus.fragment.commands import ABANDON, COMPLETE, DEFER, SettleBatch
+from duobus.fragment.sessions import sessions
+from duobus.fragment.sessions.sessions import SessionLock
 
 NAMES = ["a", "b", ""]
 STEPS = 150

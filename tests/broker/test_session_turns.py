@@ -7,19 +7,19 @@ from fragment_kit import Driver
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duobus.broker.fragment import sessions
-from duobus.broker.fragment.commands import COMPLETE, DEAD_LETTER_OUTCOME, Run, SettleBatch
-from duobus.broker.fragment.session import HELD_MIN
-from duobus.broker.fragment.session_turns import take_turn
-from duobus.broker.fragment.sessions import Owner, SessionLock
-from duobus.broker.fragment.slot import Slot
-from duobus.model.columns import SendBatch
-from duobus.model.special import SessionOnly, Special
+from duobus.fragment.commands import COMPLETE, DEAD_LETTER_OUTCOME, Run, SettleBatch
+from duobus.fragment.message import QueuedMessage
+from duobus.fragment.sessions import sessions
+from duobus.fragment.sessions.delivery_batches import take_for_sessions
+from duobus.fragment.sessions.session import HELD_MIN
+from duobus.fragment.sessions.sessions import LockOwner, SessionLock
+from duobus.model.batches import SendBatch
+from duobus.model.metadata import MessageMetadata, SessionMetadata
 
 NAMES = ("a", "b", "c")
 
 
-class Nobody(Owner):
+class Nobody(LockOwner):
     """Holds a session and is told nothing."""
 
     def offer(self) -> None:
@@ -37,15 +37,17 @@ def sent(driver: Driver, names: list[str], *, apart: bool = False) -> Run:
     run = driver.run(*[b"%d" % index for index in range(len(names))])
     batch: SendBatch = run.batch
     if apart:
-        batch.extra = {index: Special(session_id=name) for index, name in enumerate(names)}
+        batch.extra = {index: MessageMetadata(session_id=name) for index, name in enumerate(names)}
     else:
-        batch.sessions = [SessionOnly(session_id=name) for name in names]
+        batch.sessions = [SessionMetadata(session_id=name) for name in names]
     driver.commit(run)
     return run
 
 
-def taken(driver: Driver, *asked: tuple[SessionLock, int]) -> list[Slot]:
-    return take_turn(driver.fragment, driver.source, [(lock, number, lock.until_ms) for lock, number in asked])[1]
+def taken(driver: Driver, *asked: tuple[SessionLock, int]) -> list[QueuedMessage]:
+    return take_for_sessions(driver.fragment, driver.source, [(lock, number, lock.until_ms) for lock, number in asked])[
+        1
+    ]
 
 
 @settings(max_examples=150, deadline=None)

@@ -10,11 +10,11 @@ from fragment_kit import Box
 from test_accepting import LOCK_MS, Client, Link, play, send
 
 from duobus.broker import MAIN, Group, Queue, Throttle, Transaction, string_key
-from duobus.broker.fragment.commands import ABANDON, COMPLETE, SettleBatch
-from duobus.broker.fragment.slot import DEAD_LETTER, NEVER, TRANSFER_DEAD_LETTER
 from duobus.codec import build_message
 from duobus.errors import SessionLockLost
-from duobus.model.columns import SendBatch
+from duobus.fragment.commands import ABANDON, COMPLETE, SettleBatch
+from duobus.fragment.message import DEAD_LETTER, NEVER, TRANSFER_DEAD_LETTER
+from duobus.model.batches import SendBatch
 
 BOTH = pytest.mark.parametrize("parted", [False, True])
 FIVE_MINUTES_MS = 300_000

@@ -7,10 +7,10 @@ import asyncio
 from broker_kit import Hall, batch, simulated_over
 
 from duobus.broker import DEAD_LETTER, MAIN, Subscription
-from duobus.broker.fragment.fanout import SESSION_ELSEWHERE
 from duobus.codec import build_message
-from duobus.model.description import RuleDescription, SubscriptionDescription, TopicDescription
-from duobus.model.special import Special
+from duobus.fragment.topics.fanout import SESSION_ELSEWHERE
+from duobus.model.descriptions import RuleDescription, SubscriptionDescription, TopicDescription
+from duobus.model.metadata import MessageMetadata
 
 simulated = simulated_over(2)
 
@@ -25,7 +25,7 @@ async def subscribed(hall: Hall, action: str, *, partitioned: bool, sessions: bo
     return await hall.unit.topics.create_subscription("n", "t", one)
 
 
-async def publish(hall: Hall, special: Special) -> None:
+async def publish(hall: Hall, special: MessageMetadata) -> None:
     """One message, placed as the door would place it."""
     made = batch(build_message(None, {"group": "g"}, data=b"m"))
     made.extra = {0: special}
@@ -44,41 +44,41 @@ async def kept(subscription: Subscription) -> tuple[list[str | None], list[str |
 @simulated
 async def test_a_message_of_one_session_joins_no_other_over_fragments(hall: Hall) -> None:
     subscription = await subscribed(hall, "SET sys.SessionId = group; REMOVE sys.PartitionKey", partitioned=True)
-    await publish(hall, Special(session_id="own"))
-    await publish(hall, Special(session_id="own", partition_key="own"))
+    await publish(hall, MessageMetadata(session_id="own"))
+    await publish(hall, MessageMetadata(session_id="own", partition_key="own"))
     assert await kept(subscription) == ([], [SESSION_ELSEWHERE, SESSION_ELSEWHERE])
 
 
 @simulated
 async def test_a_message_that_lies_anywhere_joins_no_session_over_fragments(hall: Hall) -> None:
     subscription = await subscribed(hall, "SET sys.SessionId = group", partitioned=True)
-    await publish(hall, Special())
+    await publish(hall, MessageMetadata())
     assert await kept(subscription) == ([], [SESSION_ELSEWHERE])
 
 
 @simulated
 async def test_a_partition_key_may_become_the_session(hall: Hall) -> None:
     subscription = await subscribed(hall, "SET sys.SessionId = sys.PartitionKey", partitioned=True)
-    await publish(hall, Special(partition_key="k"))
+    await publish(hall, MessageMetadata(partition_key="k"))
     assert await kept(subscription) == (["k"], [])
 
 
 @simulated
 async def test_actions_about_other_things_leave_the_session_alone(hall: Hall) -> None:
     subscription = await subscribed(hall, "SET sys.Label = group", partitioned=True)
-    await publish(hall, Special(session_id="own"))
+    await publish(hall, MessageMetadata(session_id="own"))
     assert await kept(subscription) == (["own"], [])
 
 
 @simulated
 async def test_a_topic_of_one_fragment_groups_by_the_new_session(hall: Hall) -> None:
     subscription = await subscribed(hall, "SET sys.SessionId = group", partitioned=False)
-    await publish(hall, Special(session_id="own"))
+    await publish(hall, MessageMetadata(session_id="own"))
     assert await kept(subscription) == (["g"], [])
 
 
 @simulated
 async def test_without_sessions_a_session_id_is_a_property_like_others(hall: Hall) -> None:
     subscription = await subscribed(hall, "SET sys.SessionId = group", partitioned=True, sessions=False)
-    await publish(hall, Special(session_id="own"))
+    await publish(hall, MessageMetadata(session_id="own"))
     assert len(await subscription.peek(MAIN, 1, 10)) == 1

@@ -10,16 +10,16 @@ from broker_kit import Hall, answers, batch, payloads, receiver, simulated_over,
 from test_owning import Owner
 
 from duobus.auth.authorizer import Authorizer, Grants, NamespaceRules
-from duobus.auth.sas import sign_token
-from duobus.broker.directory import Directory
-from duobus.broker.queue import COUNT_BITS
-from duobus.broker.shares import divide, share_path, whole_of
-from duobus.broker.spreading import SpreadQueue
+from duobus.auth.sas_tokens import sign_token
+from duobus.broker.entities.queue import COUNT_BITS
+from duobus.cluster.directory import Directory
+from duobus.cluster.sharding.entities import ShardedQueue
+from duobus.cluster.shards import assign_shards, shard_path, sharded_queue_of
 from duobus.errors import EntityAlreadyExists, NotAllowed, NotImplementedYet, StoreUnavailable
 from duobus.model.address import check_entity_name, parse_address
-from duobus.model.columns import Refusal
-from duobus.model.description import AccessRule, QueueDescription, Right
-from duobus.stores.catalog import DELETING, INTENT, LIVE
+from duobus.model.batches import Refusal
+from duobus.model.descriptions import AccessRule, QueueDescription, Right
+from duobus.storage.catalog_rows import DELETING, INTENT, LIVE
 
 
 async def _spread(hall: Hall, **properties: Any) -> tuple[Owner, Owner]:
@@ -45,12 +45,12 @@ def _creator(*owners: Owner) -> Owner:
 
 
 def _share_of(owner: Owner) -> Any:
-    (share,) = (queue for path, queue in owner.unit.namespace("n").queues.items() if whole_of(path))
+    (share,) = (queue for path, queue in owner.unit.namespace("n").queues.items() if sharded_queue_of(path))
     return share
 
 
 def test_shares_are_neighbouring_slots_and_each_lies_in_a_store_of_its_own() -> None:
-    shares = divide(16, [1, 2, 3], 1)
+    shares = assign_shards(16, [1, 2, 3], 1)
     assert [len(share) for share in shares] == [5, 5, 6]
     assert [slot.fragment_no for share in shares for slot in share] == list(range(16))
     assert [{slot.store_id for slot in share} for share in shares] == [{2}, {3}, {1}]
@@ -59,13 +59,13 @@ def test_shares_are_neighbouring_slots_and_each_lies_in_a_store_of_its_own() -> 
 
 
 def test_more_stores_than_fragments_leave_some_stores_out() -> None:
-    assert len(divide(2, [1, 2, 3])) == 2
+    assert len(assign_shards(2, [1, 2, 3])) == 2
 
 
 def test_a_share_has_an_address_that_nobody_can_create() -> None:
-    assert parse_address(share_path("a/q", 3)).key == "a/q/~share/3"
-    assert whole_of("a/q/~share/3") == "a/q"
-    assert whole_of("a/q") is None
+    assert parse_address(shard_path("a/q", 3)).key == "a/q/~share/3"
+    assert sharded_queue_of("a/q/~share/3") == "a/q"
+    assert sharded_queue_of("a/q") is None
     with pytest.raises(Exception, match="reserved segment"):
         check_entity_name("q/~share/3")
 
@@ -77,7 +77,7 @@ async def test_every_owner_makes_the_share_in_its_store(hall: Hall) -> None:
     assert sorted(numbers) == [list(range(8)), list(range(8, 16))]
     assert all(handle.online for owner in (first, second) for handle in _share_of(owner).fragments)
     assert [row.state for row in hall.catalog.read().entities] == [LIVE] * 3
-    assert all(isinstance(owner.queue(), SpreadQueue) for owner in (first, second))
+    assert all(isinstance(owner.queue(), ShardedQueue) for owner in (first, second))
 
 
 @simulated_over(2)

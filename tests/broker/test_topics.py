@@ -33,8 +33,8 @@ from duobus.errors import (
     QuotaExceeded,
 )
 from duobus.model.address import parse_address
-from duobus.model.columns import DeliveryBatch
-from duobus.model.description import (
+from duobus.model.batches import DeliveryBatch
+from duobus.model.descriptions import (
     DISABLED,
     RuleDescription,
     SubscriptionDescription,
@@ -42,7 +42,7 @@ from duobus.model.description import (
     to_json,
 )
 from duobus.model.overlay import Overlay
-from duobus.testing.loop import SimulationLoop
+from simulation.world.loop import SimulationLoop
 
 MINUTE_MS = 60_000
 

@@ -18,7 +18,7 @@ from duobus.errors import (
     StoreUnavailable,
     TransactionRolledBack,
 )
-from duobus.model.columns import DeliveryBatch
+from duobus.model.batches import DeliveryBatch
 
 simulated = simulated_over(2)
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from duobus.cli.main import main
 from duobus.cli.remote import Remote
-from duobus.demo.server_process import ServerProcess
+from duobus.testing.server import ServerProcess
 
 
 def audit(data: Path, *words: str) -> list[dict[str, Any]]:

@@ -16,10 +16,10 @@ from azure.servicebus.exceptions import ServiceBusError
 from click.testing import CliRunner
 
 from duobus.cli.main import main
-from duobus.demo.server_process import ServerProcess
-from duobus.ha.closing import prompt_client
-from duobus.stores.replacing import COUNT_BITS
-from duobus.stores.restoring import COUNTS_LEFT_OUT
+from duobus.ha.sdk import prompt_client
+from duobus.storage.backup.restore import COUNTS_LEFT_OUT
+from duobus.storage.replacement import COUNT_BITS
+from duobus.testing.server import ServerProcess
 
 ENTITIES = [
     {"Name": "spread", "Properties": {"EnablePartitioning": True}},

@@ -18,7 +18,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from click.testing import CliRunner
 
 from duobus.cli.main import main
-from duobus.demo.server_process import ServerProcess, queues_config
+from duobus.testing.server import ServerProcess, queues_config
 
 CONFIG = queues_config({"one": {}, "two": {}})
 OPTIONS = ("--emulator", "--stores", "2", "--allow-drills")
@@ -120,7 +120,7 @@ def test_a_backup_that_finds_no_room_on_the_way_fails_and_leaves_nothing(tmp_pat
         target = disk / "backup"
         # Bytes count as free until they are written to: what was asked before the copy proves nothing.
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("duobus.stores.backup.shutil.disk_usage", lambda _: SimpleNamespace(free=1 << 40))
+            patch.setattr("duobus.storage.backup.copy.shutil.disk_usage", lambda _: SimpleNamespace(free=1 << 40))
             refusal = duobus(None, "backup", "--data", str(tmp_path / "data"), "--to", str(target), status=1)
         assert str(target) in refusal
         assert list(target.iterdir()) == []

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from duobus.cli.main import main
-from duobus.server.config import Settings
+from duobus.server.settings import Settings
 
 _OPTIONS = [
     *("--data", "--config", "--host", "--port", "--tls-port", "--http-port", "--https-port", "--stores"),
@@ -24,14 +24,14 @@ _OPTIONS = [
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """Return the settings with which a server would have been started; it ends with status 3."""
     found: list[Settings] = []
-    module = types.ModuleType("duobus.server.run")
+    module = types.ModuleType("duobus.server.process")
 
     def serve(settings: Settings) -> int:
         found.append(settings)
         return 3
 
     module.serve = serve  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "duobus.server.run", module)
+    monkeypatch.setitem(sys.modules, "duobus.server.process", module)
     return found
 
 
@@ -103,7 +103,7 @@ def test_a_wrong_option_ends_with_a_clear_text_and_no_server(
 
 def test_the_command_line_loads_nothing_heavy_before_it_is_needed() -> None:
     code = (
-        "import sys; import duobus.cli.main, duobus.cli.serve;"
+        "import sys; import duobus.cli.main, duobus.cli.commands.serve;"
         "print([name for name in ('aiohttp', 'cryptography', 'apsw', 'prometheus_client', 'asyncio', 'rich')"
         " if name in sys.modules])"
     )

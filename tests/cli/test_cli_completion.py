@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duobus.cli.main import main
-from duobus.cli.yaml_text import json_of, yaml_of
+from duobus.cli.output import json_of, yaml_of
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -17,8 +17,9 @@ from azure.servicebus.exceptions import ServiceBusConnectionError
 from click.testing import CliRunner, Result
 
 from duobus.cli.main import main
-from duobus.cli.remote import LOCAL, Remote, clean, duration
-from duobus.demo.server_process import ServerProcess
+from duobus.cli.output import clean
+from duobus.cli.remote import LOCAL, Remote, duration
+from duobus.testing.server import ServerProcess
 
 KEY = "SAS_KEY_VALUE"
 

@@ -16,10 +16,10 @@ from azure.servicebus.exceptions import MessagingEntityDisabledError, ServiceBus
 from azure.servicebus.exceptions import ServiceBusError as SdkError
 from click.testing import CliRunner, Result
 
-from duobus.cli.desk_sdk import _is_sent
-from duobus.cli.desk_work import Totals
+from duobus.cli.dead_letters.sdk_backend import _is_sent
+from duobus.cli.dead_letters.work import Totals
 from duobus.cli.main import main
-from duobus.demo.server_process import ServerProcess
+from duobus.testing.server import ServerProcess
 
 
 @pytest.fixture(scope="module")

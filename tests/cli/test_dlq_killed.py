@@ -10,7 +10,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from click.testing import CliRunner
 
 from duobus.cli.main import main
-from duobus.demo.server_process import ServerProcess
+from duobus.testing.server import ServerProcess
 
 NUMBER = 600
 KILLS = 4

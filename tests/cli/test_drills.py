@@ -15,7 +15,7 @@ from azure.servicebus.exceptions import ServiceBusError, ServiceBusServerBusyErr
 from click.testing import CliRunner
 
 from duobus.cli.main import main
-from duobus.demo.server_process import ServerProcess
+from duobus.testing.server import ServerProcess
 
 #: What a send may take at most when the store that would have taken it is away (PE4).
 SLOWEST_S = 5.0

@@ -13,10 +13,10 @@ import pytest
 import requests
 from click.testing import CliRunner
 
-from duobus.auth.sas import sign_token
+from duobus.auth.sas_tokens import sign_token
 from duobus.cli.main import main
 from duobus.clock import Clock
-from duobus.demo.server_process import ServerProcess, queues_config
+from duobus.testing.server import ServerProcess, queues_config
 
 
 @pytest.fixture

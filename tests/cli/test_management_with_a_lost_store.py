@@ -12,11 +12,11 @@ from azure.core.exceptions import HttpResponseError
 from azure.servicebus.management import ServiceBusAdministrationClient
 from click.testing import CliRunner
 
-from duobus.auth.sas import sign_token
+from duobus.auth.sas_tokens import sign_token
 from duobus.cli.main import main
 from duobus.cli.remote import Remote
 from duobus.clock import Clock
-from duobus.demo.server_process import ServerProcess
+from duobus.testing.server import ServerProcess
 
 CONFIG = {
     "UserConfig": {

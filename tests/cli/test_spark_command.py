@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from duobus.cli import spark as cli
+from duobus.cli.commands import spark as cli
 from duobus.cli.main import main
-from duobus.cli.spark_options import kebab
-from duobus.spark.jobs.stopping import WAS_STOPPED
-from duobus.spark.jobs.summary import JobError
+from duobus.cli.options import kebab
+from duobus.spark.jobs.interruption import WAS_STOPPED
+from duobus.spark.jobs.job import JobError
 
 REPLAY = ["spark", "replay", "--path", "x", "--queue", "q", "--dedupe", "original"]
 

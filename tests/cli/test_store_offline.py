@@ -12,13 +12,13 @@ from click.testing import CliRunner
 
 from duobus.cli.main import main
 from duobus.clock import Clock
-from duobus.demo.server_process import ServerProcess
 from duobus.errors import StoreFailed
-from duobus.stores import offline
-from duobus.stores.interface import CommitBatch, Put
-from duobus.stores.restoring import COUNTS_LEFT_OUT
-from duobus.stores.sqlite import SqliteStore
-from duobus.stores.sqlite_catalog import SqliteCatalog
+from duobus.storage.backup.restore import COUNTS_LEFT_OUT
+from duobus.storage.catalog.sqlite import SqliteCatalog
+from duobus.storage.interface import CommitBatch, Put
+from duobus.storage.offline import maintenance as offline
+from duobus.storage.sqlite.store import SqliteStore
+from duobus.testing.server import ServerProcess
 
 DAY_MS = 86_400_000
 

@@ -14,13 +14,15 @@ from click.testing import CliRunner
 
 from duobus.cli.main import main
 from duobus.cli.remote import Remote
-from duobus.demo.server_process import ServerProcess
 from duobus.errors import ConfigurationError
-from duobus.model.description import QUEUE, SUBSCRIPTION, TOPIC
-from duobus.stores.catalog import Catalog, MemoryCatalog, SlotRow, StoreRow
-from duobus.stores.memory import MemoryStore
-from duobus.stores.replacing import COUNT_BITS, losses_of, replace_store
-from duobus.stores.sqlite_catalog import SqliteCatalog
+from duobus.model.descriptions import QUEUE, SUBSCRIPTION, TOPIC
+from duobus.storage.catalog.interface import Catalog
+from duobus.storage.catalog.memory import MemoryCatalog
+from duobus.storage.catalog.sqlite import SqliteCatalog
+from duobus.storage.catalog_rows import SlotRow, StoreRow
+from duobus.storage.memory import MemoryStore
+from duobus.storage.replacement import COUNT_BITS, losses_of, replace_store
+from duobus.testing.server import ServerProcess
 
 KEYS = [str(number) for number in range(16)]
 CONFIG = {

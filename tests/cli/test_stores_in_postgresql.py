@@ -13,8 +13,8 @@ from kit_postgres import running_postgres
 from test_drills import duobus, received
 
 from duobus.cli.main import main
-from duobus.demo.postgres_server import PostgresServer
-from duobus.demo.server_process import ServerProcess
+from duobus.testing.postgres_server import PostgresServer
+from duobus.testing.server import ServerProcess
 
 pytestmark = [
     pytest.mark.slow,

@@ -21,8 +21,8 @@ from click.testing import CliRunner, Result
 
 from duobus.cli.main import main
 from duobus.cli.remote import Remote
-from duobus.cli.topology_form import entity_form
-from duobus.demo.server_process import ServerProcess
+from duobus.cli.topology.document import entity_form
+from duobus.testing.server import ServerProcess
 
 
 @pytest.fixture(scope="module")

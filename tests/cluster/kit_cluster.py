@@ -20,9 +20,9 @@ from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import ServiceBusAdministrationClient
 from kit_postgres import running_postgres
 
-from duobus.demo.ports import HeldPort
-from duobus.demo.postgres_server import PostgresServer
-from duobus.ha.closing import prompt_client
+from duobus.ha.sdk import prompt_client
+from duobus.testing.ports import HeldPort
+from duobus.testing.postgres_server import PostgresServer
 
 START_S = 40.0
 #: For how long messages of queues under traffic are locked.

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from duobus.demo.postgres_server import PostgresServer
+from duobus.testing.postgres_server import PostgresServer
 
 PREFIX: Final = "duobus-cut-"
 #: A network for documentation and tests (RFC 5737): nothing of it is routed anywhere.

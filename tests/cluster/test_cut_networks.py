@@ -31,7 +31,7 @@ from kit_cuts import (
 )
 from kit_network import PREFIX, reason_against, running_network, spaces_of
 
-from duobus.demo.postgres_server import PostgresError, programs
+from duobus.testing.postgres_server import PostgresError, programs
 
 #: Issue 10: ownership fails over in under 5 s after a failure. A machine that does other things, too, gets twice that.
 FAILOVER_S: Final = 10.0

@@ -15,7 +15,7 @@ from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBu
 from click.testing import CliRunner
 from kit_cluster import Cluster
 
-from duobus.auth.sas import sign_token
+from duobus.auth.sas_tokens import sign_token
 from duobus.cli.main import main
 
 pytestmark = [pytest.mark.slow]

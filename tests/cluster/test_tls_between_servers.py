@@ -11,12 +11,12 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 from kit_cluster import Cluster, running_cluster
 
-from duobus.auth.sas import sign_token
-from duobus.broker.directory import Directory
+from duobus.auth.sas_tokens import sign_token
 from duobus.clock import Clock, Entropy
+from duobus.cluster.directory import Directory
 from duobus.gateway.tls import SelfSigned
-from duobus.server.config import EMULATOR_KEY
-from duobus.stores.catalog import CatalogContents, StoreRow
+from duobus.server.settings import EMULATOR_KEY
+from duobus.storage.catalog_rows import CatalogContents, StoreRow
 
 pytestmark = [
     pytest.mark.slow,

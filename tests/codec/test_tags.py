@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duobus.codec import COUNTERS, digit_runs, in_guid_order, tag_counter, tag_of
-from duobus.codec.tags import counter_of, digits
+from duobus.codec.delivery_tags import counter_of, digits
 
 PREFIX = bytes.fromhex("80ff8100c3a9f09f")
 COUNTER = st.integers(0, COUNTERS - 1)

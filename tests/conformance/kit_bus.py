@@ -10,7 +10,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-from duobus.demo.server_process import ServerProcess
+from duobus.testing.server import ServerProcess
 
 NAMESPACE = "sbemulatorns"
 SEND_ONLY, LISTEN_ONLY = "sends", "listens"

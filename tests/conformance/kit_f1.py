@@ -15,7 +15,7 @@ from azure.servicebus.management import AccessRights, AuthorizationRule
 from kit_admin import RULE, Admin
 
 from duobus.auth import sign_token
-from duobus.demo.server_process import ServerProcess
+from duobus.testing.server import ServerProcess
 
 KEY = "SAS_KEY_VALUE"
 FOR_EVER = datetime.timedelta.max

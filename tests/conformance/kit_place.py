@@ -11,7 +11,7 @@ from kit_raw import RawClient, tags
 
 from duobus.amqp import Coordinator, Declared, DeliveryState, Dispositions, Link, Rejected, Source
 from duobus.codec import Described, Symbol, ULong, build_message, scan
-from duobus.model.description import QueueDescription, to_json
+from duobus.model.descriptions import QueueDescription, to_json
 from duobus.testing.namespace import Broker, FoundMessage, Namespace
 
 SESSION_FILTER = Symbol("com.microsoft:session-filter")

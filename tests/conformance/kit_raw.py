@@ -23,10 +23,10 @@ from duobus.amqp import (
     Target,
     Transfers,
 )
-from duobus.auth.sas import sign_token
+from duobus.auth.sas_tokens import sign_token
 from duobus.codec import application_properties, build_message, decode, scan
 from duobus.codec.sections import VALUE, find_section
-from duobus.server.config import EMULATOR_KEY
+from duobus.server.settings import EMULATOR_KEY
 
 _EventT = TypeVar("_EventT", bound=Event)
 RULE = "RootManageSharedAccessKey"

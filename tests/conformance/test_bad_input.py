@@ -25,9 +25,9 @@ from kit_place import (
 from kit_raw import RawClient
 
 from duobus.amqp import ACCEPTED, Link, TransactionalState
-from duobus.broker.fragment.session_states import STATE_BYTES_MAX
 from duobus.broker.transaction import MESSAGES_MAX
 from duobus.codec import Array, Int, Timestamp, UInt, build_message
+from duobus.fragment.sessions.states import STATE_BYTES_MAX
 from duobus.gateway.amqp.mapping import SCHEDULED_MS_MAX
 
 pytestmark = pytest.mark.timeout(60)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import duobus.errors
-from duobus.amqp import conditions as engine_conditions
-from duobus.gateway.amqp.management_node import _OPERATIONS
+from duobus.amqp import errors as engine_conditions
+from duobus.gateway.amqp.management.node import _OPERATIONS
 
 TESTS = Path(__file__).parents[1]
 PREFIX = "com.microsoft:"

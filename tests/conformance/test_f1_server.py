@@ -18,13 +18,13 @@ from kit_f1 import ask
 from kit_sdk import Sdk, within_the_limit
 
 from duobus.codec import build_message
-from duobus.demo.server_process import ServerProcess
 from duobus.errors import ConfigurationError
-from duobus.gateway.rest.app import RestDoor
-from duobus.model.description import RuleDescription
+from duobus.gateway.rest.server import RestServer
+from duobus.model.descriptions import RuleDescription
 from duobus.rules import RuleSet, compile_rule
 from duobus.server.config_file import parse_config
 from duobus.telemetry.metrics import Metrics
+from duobus.testing.server import ServerProcess
 
 sys.path.append(str(Path(__file__).parents[1] / "rules"))
 
@@ -182,7 +182,7 @@ def test_f1_20_health_is_503_before_the_server_is_ready() -> None:
     unit: Any = SimpleNamespace(brokers={0: SimpleNamespace(state="open", is_late=False, is_stalled=False)})
 
     async def scenario() -> tuple[int, dict[str, str]]:
-        door = RestDoor(unit, Metrics(tuple), lambda: False)
+        door = RestServer(unit, Metrics(tuple), lambda: False)
         server = await asyncio.get_running_loop().create_server(await door.open(), "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
         try:

@@ -8,8 +8,8 @@ import pytest
 from kit_place import Place, accept, ask, hold, send, settle
 
 from duobus.amqp import ACCEPTED
-from duobus.broker.fragment.sessions import GRACE_MS
 from duobus.codec import Array, Timestamp
+from duobus.fragment.sessions.sessions import GRACE_MS
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -13,7 +13,7 @@ from kit_sdk import Sdk, within_the_limit
 from test_raw_deliveries import filled, locked, management
 from test_raw_sessions import sent
 
-from duobus.auth.sas import sign_token
+from duobus.auth.sas_tokens import sign_token
 from duobus.codec import Int, Timestamp
 
 pytestmark = pytest.mark.timeout(60)

@@ -19,8 +19,8 @@ from azure.servicebus.exceptions import (
 )
 from kit_sdk import Face, Sdk, bodies, within_the_limit
 
-from duobus.ha.classify import token_refusal
-from duobus.model.description import QueueDescription, to_json
+from duobus.ha.outage import token_refusal
+from duobus.model.descriptions import QueueDescription, to_json
 from duobus.testing.broker import BrokerThread
 
 KIB = 1024

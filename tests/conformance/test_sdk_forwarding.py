@@ -10,7 +10,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from kit_bus import Bus
 from kit_sdk import Face, Sdk, within_the_limit
 
-from duobus.broker.fragment.transfer import HOPS_EXCEEDED
+from duobus.fragment.transfer import HOPS_EXCEEDED
 
 COUNT_MASK = (1 << 48) - 1
 

@@ -17,7 +17,7 @@ from azure.servicebus.exceptions import (
 from kit_bus import KEY, LISTEN_ONLY, SEND_ONLY, Bus
 from kit_sdk import Sdk, bodies, within_the_limit
 
-from duobus.ha.classify import token_refusal
+from duobus.ha.outage import token_refusal
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -16,7 +16,7 @@ from test_raw_deliveries import management, message
 
 from duobus.amqp import LinkFlow
 from duobus.codec import Int, Timestamp
-from duobus.demo.server_process import ServerProcess
+from duobus.testing.server import ServerProcess
 
 pytestmark = pytest.mark.timeout(60)
 

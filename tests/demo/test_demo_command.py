@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from duobus.demo.table import table_of
+from duobus_demo.result_table import table_of
 
 DEMO = [sys.executable, "-m", "duobus", "demo"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from duobus.demo.corpus import MESSAGE_ID_LENGTH_MAX, Outgoing, digest_of, source_files, standard_library
-from duobus.demo.dispositions import Action, DeferredNumbers, Dispositions
-from duobus.demo.feed import Feed
+from duobus_demo.corpus import MESSAGE_ID_LENGTH_MAX, Outgoing, digest_of, source_files, standard_library
+from duobus_demo.dispositions import Action, DeferredNumbers, Dispositions
+from duobus_demo.feed import Feed
 
 
 def messages(count: int) -> list[Outgoing]:

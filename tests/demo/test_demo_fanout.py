@@ -8,36 +8,47 @@ from typing import Any
 import pytest
 from test_demo_command import rows_of, run_demo
 
-from duobus.demo.corpus import Outgoing
-from duobus.demo.fanout_book import Delivery, FanoutBook
-from duobus.demo.fanout_part import failures_of
-from duobus.demo.fanout_plan import END, RULE_NAME, Copy, Look, chosen, expected_of, fanout_config, looks_of
-from duobus.demo.table import table_of
 from duobus.server.config_file import parse_config
+from duobus_demo.corpus import Outgoing
+from duobus_demo.expectations.fanout import FanoutExpectations, ReceivedCopy
+from duobus_demo.expectations.fanout_plan import (
+    END,
+    RULE_NAME,
+    Copy,
+    ExpectedCopy,
+    chosen,
+    expected_of,
+    fanout_config,
+    looks_of,
+)
+from duobus_demo.result_table import table_of
+from duobus_demo.scenarios.fanout import failures_of
 
-LOOK = Look("digest", "odd", None, {"n": 1})
-CHANGED = Look("digest", "odd", None, {"n": 2, RULE_NAME: "r"})
+LOOK = ExpectedCopy("digest", "odd", None, {"n": 1})
+CHANGED = ExpectedCopy("digest", "odd", None, {"n": 2, RULE_NAME: "r"})
 PLAIN, BY_RULE = Copy("m"), Copy("m", "r")
 
 
-def book() -> FanoutBook:
-    return FanoutBook({"all": {PLAIN: LOOK}, "some": {PLAIN: LOOK, BY_RULE: CHANGED}, "none": {}})
+def book() -> FanoutExpectations:
+    return FanoutExpectations({"all": {PLAIN: LOOK}, "some": {PLAIN: LOOK, BY_RULE: CHANGED}, "none": {}})
 
 
-def take(found: FanoutBook, outlet: str, copy: Copy, look: Look, number: int = 1, publication: int = 7) -> None:
-    delivery = Delivery(copy, look, number, publication)
+def take(
+    found: FanoutExpectations, outlet: str, copy: Copy, look: ExpectedCopy, number: int = 1, publication: int = 7
+) -> None:
+    delivery = ReceivedCopy(copy, look, number, publication)
     found.hold(1)
     found.received(outlet, delivery)
     found.completed(outlet, delivery, "tcp")
 
 
-def take_all(found: FanoutBook, publication: int = 7, first_number: int = 1) -> None:
+def take_all(found: FanoutExpectations, publication: int = 7, first_number: int = 1) -> None:
     take(found, "all", PLAIN, LOOK, first_number, publication)
     take(found, "some", PLAIN, LOOK, first_number, publication)
     take(found, "some", BY_RULE, CHANGED, first_number + 1, publication)
 
 
-def counts_of(found: FanoutBook) -> dict[str, int]:
+def counts_of(found: FanoutExpectations) -> dict[str, int]:
     report = found.report()
     return {name: report[name] for name in ("received", "duplicates", "lost", "altered", "wrong", "revived")}
 
@@ -98,7 +109,7 @@ def test_a_copy_at_an_outlet_that_must_not_get_it_is_wrong(copy: Copy) -> None:
         (LOOK._replace(properties={"n": 1, "more": 2}), "its application properties differ: more"),
     ],
 )
-def test_a_copy_that_does_not_look_as_it_has_to_is_altered(look: Look, how: str) -> None:
+def test_a_copy_that_does_not_look_as_it_has_to_is_altered(look: ExpectedCopy, how: str) -> None:
     found = book()
     take_all(found)
     take(found, "all", PLAIN, look)
@@ -116,7 +127,7 @@ def test_a_completed_copy_that_comes_again_is_revived() -> None:
 def test_a_copy_whose_completion_has_no_known_outcome_may_come_again_or_not() -> None:
     found = book()
     take_all(found)
-    delivery = Delivery(PLAIN, LOOK, 11, 8)
+    delivery = ReceivedCopy(PLAIN, LOOK, 11, 8)
     found.hold(1)
     found.received("all", delivery)
     found.completion_unknown("all", delivery)

@@ -8,27 +8,32 @@ import pytest
 from manual_clock import ManualClock
 
 from duobus.clock import Clock
-from duobus.demo.corpus import digest_of
-from duobus.demo.ledger import Ledger
+from duobus_demo.corpus import digest_of
+from duobus_demo.message_account import MessageAccount
 
 
-def new_ledger() -> Ledger:
-    return Ledger(Clock())
+def new_ledger() -> MessageAccount:
+    return MessageAccount(Clock())
 
 
-def send(ledger: Ledger, message_id: str, body: bytes = b"body", key: str | None = None) -> None:
+def send(ledger: MessageAccount, message_id: str, body: bytes = b"body", key: str | None = None) -> None:
     ledger.sending(message_id, body, key)
     ledger.acknowledged(message_id, "tcp")
 
 
 def receive(
-    ledger: Ledger, message_id: str, number: int, body: bytes = b"body", key: str | None = None, digest: str | None = ""
+    ledger: MessageAccount,
+    message_id: str,
+    number: int,
+    body: bytes = b"body",
+    key: str | None = None,
+    digest: str | None = "",
 ) -> None:
     found = digest_of(b"body") if digest == "" else digest
     ledger.received(message_id, body, digest=found, partition_key=key, number=number)
 
 
-def counts(ledger: Ledger, *names: str) -> list[Any]:
+def counts(ledger: MessageAccount, *names: str) -> list[Any]:
     report = ledger.report()
     return [report[name] for name in names]
 
@@ -173,7 +178,7 @@ def test_fragments_are_told_by_the_upper_bits_and_redeliveries_count_once() -> N
 
 def test_rates_cover_the_time_from_first_send_to_last_outcome() -> None:
     clock = ManualClock()
-    ledger = Ledger(clock)
+    ledger = MessageAccount(clock)
     ledger.sending("a", b"body", None)
     clock.advance(500)
     ledger.acknowledged("a", "tcp")
@@ -185,7 +190,7 @@ def test_rates_cover_the_time_from_first_send_to_last_outcome() -> None:
 
 def test_watch_finds_the_next_acknowledgement_only() -> None:
     clock = ManualClock()
-    ledger = Ledger(clock)
+    ledger = MessageAccount(clock)
     send(ledger, "a")
     ledger.watch_sends()
     assert ledger.first_acknowledged_ms is None

@@ -13,12 +13,13 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from manual_clock import ManualClock
 from test_demo_command import rows_of, run_demo
 
-from duobus.demo.corpus import Outgoing
-from duobus.demo.paired_book import (
+from duobus.ha.transfer import from_backlog, to_backlog
+from duobus_demo.corpus import Outgoing
+from duobus_demo.expectations.pairs import (
     CARTS,
     ORDERS,
     VISITS,
-    PairedBook,
+    PairExpectations,
     differences,
     digest_in,
     divide,
@@ -26,8 +27,7 @@ from duobus.demo.paired_book import (
     message_of,
     queue_of,
 )
-from duobus.demo.paired_part import failures_of
-from duobus.ha.transfer import from_backlog, to_backlog
+from duobus_demo.scenarios.paired import failures_of
 
 OUTGOING = [Outgoing(f"pack/{index}.py", body=b"x = %d" % index) for index in range(200)]
 divide(OUTGOING[100:], with_carts=True)
@@ -83,7 +83,7 @@ def test_application_properties_that_differ_or_are_added_are_named() -> None:
 
 
 def test_the_book_tells_which_messages_were_diverted_and_came_back_whole() -> None:
-    book = PairedBook(ManualClock())
+    book = PairExpectations(ManualClock())
     whole, broken, direct = OUTGOING[:3]
     for outgoing in (whole, broken):
         book.diverting(outgoing.message_id)
@@ -99,7 +99,7 @@ def test_the_book_tells_which_messages_were_diverted_and_came_back_whole() -> No
 
 
 def test_the_timeline_has_the_first_of_its_kind_once() -> None:
-    book = PairedBook(ManualClock())
+    book = PairExpectations(ManualClock())
     book.note("paired")
     book.note_once("first message diverted")
     book.note_once("first message diverted")

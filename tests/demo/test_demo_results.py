@@ -9,16 +9,17 @@ from manual_clock import ManualClock
 from rich.console import Console
 
 from duobus.clock import Clock
-from duobus.demo import clients, parts
-from duobus.demo.clients import Door, sync_doors
-from duobus.demo.dispositions import Dispositions
-from duobus.demo.errors import DemoFailed
-from duobus.demo.feed import Feed
-from duobus.demo.ledger import Ledger
-from duobus.demo.parts import PARTS, Part, load_part
-from duobus.demo.queue_part import failures_of
-from duobus.demo.run_state import RunState
-from duobus.demo.table import table_of
+from duobus.testing.server import DemoFailed
+from duobus_demo import clients
+from duobus_demo import registry as parts
+from duobus_demo.clients import Endpoint, sync_endpoints
+from duobus_demo.dispositions import Dispositions
+from duobus_demo.feed import Feed
+from duobus_demo.message_account import MessageAccount
+from duobus_demo.registry import PARTS, Scenario, load_scenario
+from duobus_demo.result_table import table_of
+from duobus_demo.run_state import RunState
+from duobus_demo.scenarios.queue import failures_of
 
 
 def result(**changes: Any) -> dict[str, Any]:
@@ -87,18 +88,18 @@ def test_table_shows_counts_kills_and_fragments() -> None:
 
 
 def test_synchronous_client_goes_without_a_transport_whose_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    doors = [Door("tcp", "", {}), Door("websocket", "", {}, sync_library="websocket")]
+    doors = [Endpoint("tcp", "", {}), Endpoint("websocket", "", {}, sync_library="websocket")]
 
     monkeypatch.setattr(clients, "find_spec", lambda name: object())
-    assert sync_doors(doors) == doors
+    assert sync_endpoints(doors) == doors
 
     monkeypatch.setattr(clients, "find_spec", lambda name: None)
-    assert sync_doors(doors) == doors[:1]
+    assert sync_endpoints(doors) == doors[:1]
 
 
 def test_every_part_of_the_registry_can_be_loaded() -> None:
     for name in PARTS:
-        assert isinstance(load_part(name), Part)
+        assert isinstance(load_scenario(name), Scenario)
 
 
 @pytest.mark.parametrize("missing", ["azure", "azure.servicebus"])
@@ -106,11 +107,11 @@ def test_missing_sdk_is_named_with_the_command_that_installs_it(monkeypatch: pyt
     monkeypatch.setattr(parts, "find_spec", lambda name: None if name == missing else object())
 
     with pytest.raises(DemoFailed, match=r"pip install 'duobus\[ha\]'"):
-        load_part("queue")
+        load_scenario("queue")
 
 
 def new_run(clock: Clock, limit_s: float = 60.0) -> RunState:
-    return RunState("queue", Feed([]), Ledger(clock), Dispositions(), clock, limit_s)
+    return RunState("queue", Feed([]), MessageAccount(clock), Dispositions(), clock, limit_s)
 
 
 def test_wait_ends_with_what_was_waited_for_when_time_is_up() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from manual_clock import ManualClock
 
-from duobus.demo.seen import ClientReport
+from duobus.testing.client_report import ClientReport
 
 
 def sent(report: ClientReport, name: str, key: str | None = None) -> None:

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 from test_demo_command import rows_of, run_demo
 
-from duobus.demo.corpus import Outgoing
-from duobus.demo.session_book import Applied, SessionBook, decode_state
-from duobus.demo.sessions_part import SESSION_MESSAGES_MAX, failures_of, sessions_of
+from duobus_demo.corpus import Outgoing
+from duobus_demo.expectations.sessions import Applied, SessionExpectations, decode_state
+from duobus_demo.scenarios.sessions import SESSION_MESSAGES_MAX, failures_of, sessions_of
 
 BODIES = (b"a", b"b", b"c")
 
 
-def book() -> SessionBook:
-    return SessionBook({"s": [Outgoing(f"s/{index}", body=body) for index, body in enumerate(BODIES)]})
+def book() -> SessionExpectations:
+    return SessionExpectations({"s": [Outgoing(f"s/{index}", body=body) for index, body in enumerate(BODIES)]})
 
 
-def apply_all(found: SessionBook) -> Applied:
+def apply_all(found: SessionExpectations) -> Applied:
     state = found.accepted("s", None)
     for position, body in enumerate(BODIES):
         state = state.after(position, body)

@@ -6,10 +6,10 @@ import shutil
 import pytest
 
 from duobus.clock import Clock
-from duobus.demo.errors import DemoFailed
-from duobus.demo.spark_part import PART, RECONCILED, demand_java, play_spark
-from duobus.demo.table import table_of
-from duobus.demo.watcher import Watcher
+from duobus.testing.server import DemoFailed
+from duobus_demo.progress import Watcher
+from duobus_demo.result_table import table_of
+from duobus_demo.scenarios.spark import PART, RECONCILED, demand_java, play_spark
 
 FOUND = dict(zip(RECONCILED, (10, 1, 0, 1, 0), strict=True))
 GOOD = {
@@ -26,7 +26,7 @@ GOOD = {
 @pytest.fixture(autouse=True)
 def loggers_stay_as_they_are(monkeypatch):
     # They are everybody's in a process of tests.
-    monkeypatch.setattr("duobus.demo.spark_part.silence_sdk_logs", lambda: None)
+    monkeypatch.setattr("duobus_demo.scenarios.spark.silence_sdk_logs", lambda: None)
 
 
 def test_a_good_result_has_no_failures():

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from duobus.demo.spark_plan import compare, order, orders, replicas
+from duobus_demo.expectations.spark_plan import compare, order, orders, replicas
 
 
 def pairs(messages):

@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from duobus.demo.spark_plot import Mark, Sample, draw, rates, round_up
+from duobus_demo.throughput_plot import Mark, Sample, draw, rates, round_up
 
 
 def test_the_rate_is_what_was_captured_between_two_samples():

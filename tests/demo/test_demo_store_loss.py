@@ -9,7 +9,7 @@ import pytest
 from manual_clock import ManualClock
 from test_demo_command import rows_of, run_demo
 
-from duobus.demo.store_loss_part import TimedLedger, failures_of
+from duobus_demo.scenarios.store_loss import TimedMessageAccount, failures_of
 
 
 def result(**changes: Any) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def test_each_fault_is_a_failure(changes: dict[str, Any], text: str) -> None:
 
 def test_a_send_that_is_repeated_is_as_slow_as_all_its_attempts_together() -> None:
     clock = ManualClock()
-    ledger = TimedLedger(clock)
+    ledger = TimedMessageAccount(clock)
     ledger.sending("a", b"", None)
     clock.advance(2_000)
     ledger.send_unknown("a")

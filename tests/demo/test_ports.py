@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from duobus.demo.ports import HeldPort
+from duobus.testing.ports import HeldPort
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ports are held on Linux only")
 

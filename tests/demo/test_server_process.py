@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
-from duobus.demo.server_process import let_go
-from duobus.testing.server import DemoFailed, ServerProcess, queues_config
+from duobus.testing.server import DemoFailed, ServerProcess, let_go, queues_config
 
 
 def is_alive(pid: int) -> bool:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from duobus.testing.checkers import CHECKERS
+from simulation.checkers import CHECKERS
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "reference" / "invariants.md", ROOT / "docs" / "reference" / "requirements.md"

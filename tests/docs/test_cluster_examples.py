@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from duobus.cli.main import main
 from duobus.clock import Clock, Entropy
 from duobus.gateway.tls import SelfSigned
-from duobus.server import run
-from duobus.server.config import Settings
+from duobus.server import process as run
+from duobus.server.settings import Settings
 
 FOLDER = Path(__file__).parents[2] / "examples" / "cluster"
 UNIT = FOLDER / "duobus.service"

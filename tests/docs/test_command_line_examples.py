@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from duobus.demo.server_process import ServerProcess
+from duobus.testing.server import ServerProcess
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 

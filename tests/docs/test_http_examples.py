@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from duobus.demo.server_process import ServerProcess
+from duobus.testing.server import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = {"UserConfig": {"Namespaces": [{"Name": "sbemulatorns", "Queues": [{"Name": "orders", "Properties": {}}]}]}}

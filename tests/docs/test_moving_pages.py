@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from duobus.demo.server_process import ServerProcess
 from duobus.server.config_file import parse_config
+from duobus.testing.server import ServerProcess
 
 HOW_TO = Path(__file__).resolve().parents[2] / "docs" / "how-to"
 

@@ -17,13 +17,13 @@ import pytest
 import duobus.errors
 from duobus.cli.main import main
 from duobus.errors import ServiceBusError
-from duobus.gateway.amqp.management_node import _DISPOSITIONS, _OPERATIONS
+from duobus.gateway.amqp.management.node import _DISPOSITIONS, _OPERATIONS
 from duobus.model.durations import parse_duration
 from duobus.model.metering import KINDS
 from duobus.model.quotas import Quotas, quota_names
-from duobus.server.config import Settings, ready_members
 from duobus.server.config_file import parse_config
-from duobus.server.observing import _STATES
+from duobus.server.metric_samples import _STATES
+from duobus.server.settings import Settings, ready_members
 from duobus.telemetry.metrics import METRICS
 
 ROOT = Path(__file__).resolve().parents[2]

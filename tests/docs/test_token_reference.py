@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from duobus.model.token_options import TokenClient, TokenEndpointOptions, TokenOptions, TrustedIssuer
-from duobus.server.token_file import read_token_file
+from duobus.model.options import TokenClient, TokenEndpointOptions, TokenOptions, TrustedIssuer
+from duobus.server.access.token_file import read_token_file
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 WRITTEN_AS = {(): "empty", None: "none", msgspec.NODEFAULT: "needed"}

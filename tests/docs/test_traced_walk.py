@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from duobus.twin import compiled_rooms
+from duobus.compiled import compiled_rooms
 from tools.trace_walk import PAGE, RECORD, Walk, markdown, section_of, trace_walks, written
 
 STALE = "The walk has changed. `make docs` writes it into the page."

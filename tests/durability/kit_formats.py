@@ -7,8 +7,8 @@ from pathlib import Path
 
 import apsw
 
-from duobus.stores import schema
-from duobus.stores.checksums import numbers_sum
+from duobus.storage.checksums import numbers_sum
+from duobus.storage.sqlite import schema
 
 
 def age(db: apsw.Connection, version: int) -> None:

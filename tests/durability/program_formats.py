@@ -25,7 +25,7 @@ from duobus.amqp import ACCEPTED, Coordinator, Declared, TransactionalState
 from duobus.codec import Described, ULong, build_message
 from duobus.ha.aio import OutboxSender
 from duobus.ha.deduplication import SeenMessages
-from duobus.ha.outbox import Outbox
+from duobus.ha.outbox.queue import Outbox
 
 START_LIMIT_S = 60.0
 

@@ -11,7 +11,7 @@ from typing import Any
 from azure.servicebus import ServiceBusMessage
 
 from duobus.ha.aio import OutboxSender
-from duobus.ha.outbox import Outbox
+from duobus.ha.outbox.queue import Outbox
 
 SIDE_BY_SIDE = 5
 

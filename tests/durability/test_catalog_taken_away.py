@@ -10,9 +10,8 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from duobus.cli.remote import Remote
 from duobus.clock import Clock
-from duobus.demo.errors import DemoFailed
-from duobus.demo.server_process import ServerProcess
-from duobus.stores.adopting import adopt
+from duobus.storage.offline.catalog_rebuild import adopt
+from duobus.testing.server import DemoFailed, ServerProcess
 
 
 def administration(server: ServerProcess) -> ServiceBusAdministrationClient:

@@ -13,12 +13,11 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusRece
 from kit_formats import age, age_file, version_of
 from virtual_disk import Disk
 
-from duobus.demo.errors import DemoFailed
-from duobus.demo.server_process import ServerProcess, queues_config
 from duobus.errors import StoreFailed
-from duobus.stores.database import StoreOptions
-from duobus.stores.interface import FORMAT_VERSION, CommitBatch, Put
-from duobus.stores.sqlite import SqliteStore
+from duobus.storage.interface import FORMAT_VERSION, CommitBatch, Put
+from duobus.storage.sqlite.file import StoreOptions
+from duobus.storage.sqlite.store import SqliteStore
+from duobus.testing.server import DemoFailed, ServerProcess, queues_config
 
 PATH = "/virtual/f0.db"
 PAYLOADS = [b"%d" % number * 300 for number in range(20)]

@@ -35,16 +35,16 @@ from kit_postgres import running_postgres
 
 from duobus.cli.main import main
 from duobus.clock import Clock, Entropy
-from duobus.demo.postgres_server import PostgresServer
 from duobus.ha.aio import OutboxSender
 from duobus.ha.deduplication import SeenMessages
-from duobus.ha.outbox import Outbox
-from duobus.server.build import Server
-from duobus.server.config import Settings, load_settings
-from duobus.server.joined import JoinedServer
-from duobus.server.metering import MeteringWriter
-from duobus.stores.postgres_place import catalog_place
+from duobus.ha.outbox.queue import Outbox
+from duobus.server.cluster_server import ClusterServer
+from duobus.server.composition import Server
+from duobus.server.metering_writer import MeteringWriter
+from duobus.server.settings import Settings, load_settings
+from duobus.storage.postgres.address import catalog_place
 from duobus.telemetry.metering_log import MeteringLog
+from duobus.testing.postgres_server import PostgresServer
 
 FORMATS: Final = Path(__file__).parent / "formats"
 FILES: Final = sorted(path.name.partition(".")[0] for path in FORMATS.glob("*.tar.xz"))
@@ -120,7 +120,7 @@ class Running:
             time.sleep(0.02)
 
     async def _make(self, settings: Settings, clock: PastClock) -> Server:
-        kind = Server if settings.join is None else JoinedServer
+        kind = Server if settings.join is None else ClusterServer
         # Tokens, connections and leases are of today.
         server = kind(settings, Clock(), Entropy(), broker_clock=clock)
         await server.start()

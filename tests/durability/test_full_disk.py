@@ -32,7 +32,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from store_builders import Broker
 from duobus.errors import StoreFailed
-from duobus.stores.sqlite import SqliteStore
+from duobus.storage.sqlite.store import SqliteStore
 store = SqliteStore(sys.argv[1] + "/stores/store-1.db", 1)
 broker = Broker(store)
 (source,) = broker.add()

@@ -9,9 +9,9 @@ import pytest
 from virtual_disk import Disk
 
 from duobus.errors import StoreFailed
-from duobus.stores.database import StoreOptions
-from duobus.stores.interface import CommitBatch, Put
-from duobus.stores.sqlite import SqliteStore
+from duobus.storage.interface import CommitBatch, Put
+from duobus.storage.sqlite.file import StoreOptions
+from duobus.storage.sqlite.store import SqliteStore
 
 PATH = "/virtual/topic.db"
 SUBSCRIPTIONS = (1, 2, 3)

@@ -13,9 +13,9 @@ import pytest
 TOOL = Path(__file__).parents[2] / "tools" / "synctrace.py"
 PROGRAM = """
 import os, sys
-from duobus.stores.database import StoreOptions
-from duobus.stores.interface import CommitBatch, Put
-from duobus.stores.sqlite import SqliteStore
+from duobus.storage.sqlite.file import StoreOptions
+from duobus.storage.interface import CommitBatch, Put
+from duobus.storage.sqlite.store import SqliteStore
 store = SqliteStore(sys.argv[1], 1, options=StoreOptions(unsafe_no_sync=sys.argv[2] == "unsafe"))
 store.open()
 store.begin_generation([])

@@ -13,16 +13,15 @@ import pytest
 from kit_formats import age_file, version_of
 
 from duobus.clock import Clock
-from duobus.demo.clients import doors_of, silence_sdk_logs
-from duobus.demo.corpus import Outgoing
-from duobus.demo.dispositions import Dispositions
-from duobus.demo.errors import DemoFailed
-from duobus.demo.feed import Feed
-from duobus.demo.ledger import Ledger
-from duobus.demo.run_state import RunState
-from duobus.demo.server_process import ServerProcess, queues_config
-from duobus.demo.traffic import Crew, Traffic
-from duobus.stores.interface import FORMAT_VERSION
+from duobus.storage.interface import FORMAT_VERSION
+from duobus.testing.server import DemoFailed, ServerProcess, queues_config
+from duobus_demo.clients import endpoints_of, silence_sdk_logs
+from duobus_demo.corpus import Outgoing
+from duobus_demo.dispositions import Dispositions
+from duobus_demo.feed import Feed
+from duobus_demo.message_account import MessageAccount
+from duobus_demo.run_state import RunState
+from duobus_demo.workers.traffic import Traffic, WorkerCounts
 
 QUEUE = "upgraded"
 PROPERTIES = {"EnablePartitioning": True, "LockDuration": "PT5S", "MaxDeliveryCount": 1_000_000}
@@ -86,9 +85,9 @@ def test_stores_brought_forward_under_load_lose_nothing_though_the_server_is_kil
     )
     paths = [tmp_path / "data" / "stores" / f"store-{number}.db" for number in range(1, STORES + 1)]
     logs = [path.with_name(path.name + "-wal") for path in paths]
-    ledger = Ledger(clock)
+    ledger = MessageAccount(clock)
     run = RunState(QUEUE, Feed(messages(), limit=BACKLOG), ledger, Dispositions(), clock, WHOLE_LIMIT_S)
-    with server, Traffic(run, doors_of(server), Crew(1, 1, 1, 1)) as traffic:
+    with server, Traffic(run, endpoints_of(server), WorkerCounts(1, 1, 1, 1)) as traffic:
         for version, log in itertools.product(range(1, FORMAT_VERSION), logs):
             let_flow(run, 200)
             server.terminate()

@@ -17,7 +17,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSubQueue
 from azure.servicebus.exceptions import ServiceBusError, ServiceBusServerBusyError
 
-from duobus.broker.placement import slot_of, string_key
+from duobus.broker.entities.placement import slot_of, string_key
 from duobus.testing.server import ServerProcess, queues_config
 
 #: Bytes of a message that needs many pages of a store.

@@ -17,7 +17,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from kit_faults import until
 from kit_silence import Wire, holder
 
-from duobus.gateway.amqp.door import IDLE_TIME_OUT_MS
+from duobus.gateway.amqp.server import IDLE_TIME_OUT_MS
 from duobus.testing.broker import BrokerThread
 from duobus.testing.namespace import Broker, Namespace
 

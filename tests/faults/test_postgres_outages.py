@@ -15,7 +15,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from kit_faults import BIG, Ledger, fill, need_root, small_disk, until
 from kit_postgres import running_postgres
 
-from duobus.demo.postgres_server import PostgresError, PostgresServer, programs
+from duobus.testing.postgres_server import PostgresError, PostgresServer, programs
 from duobus.testing.server import ServerProcess, queues_config
 
 pytestmark = [

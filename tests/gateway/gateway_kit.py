@@ -27,9 +27,9 @@ from duobus.amqp import (
 )
 from duobus.clock import Clock, Entropy
 from duobus.codec import build_message
-from duobus.model.description import QueueDescription
-from duobus.server.build import Server
-from duobus.server.config import EMULATOR_KEY, NamespaceConfig, Settings, load_settings
+from duobus.model.descriptions import QueueDescription
+from duobus.server.composition import Server
+from duobus.server.settings import EMULATOR_KEY, NamespaceConfig, Settings, load_settings
 
 RULE = "RootManageSharedAccessKey"
 #: Longest time that anything in these tests may take, unless it moves hundreds of megabytes.

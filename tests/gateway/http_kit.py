@@ -10,7 +10,7 @@ from urllib.parse import quote
 from gateway_kit import RULE, TcpStream
 
 from duobus.auth import sign_token
-from duobus.server.config import EMULATOR_KEY
+from duobus.server.settings import EMULATOR_KEY
 
 ENTRY = (
     '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'

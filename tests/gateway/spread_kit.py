@@ -10,11 +10,11 @@ from typing import Any
 from gateway_kit import Client, TcpStream, serving
 
 from duobus.broker import Queue
-from duobus.broker.shares import SPREAD, Spread, divide, share_path
-from duobus.gateway.amqp.passing import HERE, MOVING, UNKNOWN
-from duobus.model.description import QueueDescription, to_json
-from duobus.server.build import Server
-from duobus.stores.catalog import LIVE, EntityRow
+from duobus.cluster.router import HERE, MOVING, UNKNOWN
+from duobus.cluster.shards import SHARDED, ShardedQueueMap, assign_shards, shard_path
+from duobus.model.descriptions import QueueDescription, to_json
+from duobus.server.composition import Server
+from duobus.storage.catalog_rows import LIVE, EntityRow
 
 FRAGMENTS = 16
 
@@ -22,12 +22,12 @@ FRAGMENTS = 16
 class Front:
     """Says where shares are, to the server in front."""
 
-    def __init__(self, here: Server, owners: dict[int, Server], spread: Spread) -> None:
+    def __init__(self, here: Server, owners: dict[int, Server], spread: ShardedQueueMap) -> None:
         self.node_id = "front"
         self.context = None
         self.passed_links = 0
         self.passed_messages = 0
-        self.spread: Spread | None = spread
+        self.spread: ShardedQueueMap | None = spread
         self.away: set[int] = set()
         self._here = here
         self._owners = owners
@@ -35,7 +35,7 @@ class Front:
     def where(self, namespace: str, key: str) -> str:
         return HERE if self._here.unit.namespace(namespace).is_taken(key) else UNKNOWN
 
-    def spread_of(self, namespace: str, key: str) -> Spread | None:
+    def spread_of(self, namespace: str, key: str) -> ShardedQueueMap | None:
         return self.spread if (namespace, key) == ("ns", "q") else None
 
     def door_of(self, store_id: int) -> str:
@@ -59,7 +59,7 @@ class SpreadRoom:
 
     def share(self, number: int) -> Queue:
         """The share of a store."""
-        return self.owners[number].unit.namespace("ns").queues[share_path("q", number).lower()]
+        return self.owners[number].unit.namespace("ns").queues[shard_path("q", number).lower()]
 
     def numbers(self, kind: int = 0) -> list[int]:
         """Messages of a kind in each share."""
@@ -72,7 +72,7 @@ class SpreadRoom:
 
 @asynccontextmanager
 async def spreading(**properties: Any) -> AsyncIterator[SpreadRoom]:
-    slots = divide(FRAGMENTS, [1, 2])
+    slots = assign_shards(FRAGMENTS, [1, 2])
     rows = []
     async with (
         serving(QueueDescription(name="own")) as front,
@@ -84,11 +84,11 @@ async def spreading(**properties: Any) -> AsyncIterator[SpreadRoom]:
             (store_id,) = server.unit.brokers
             own = tuple(type(slot)(slot.slot, slot.fragment_no, store_id) for slot in slots[number - 1])
             server.unit.place = lambda *_args, own=own, **_options: own  # type: ignore[method-assign]
-            about = QueueDescription(name=share_path("q", number), enable_partitioning=True, **properties)
+            about = QueueDescription(name=shard_path("q", number), enable_partitioning=True, **properties)
             await server.unit.create_queue("ns", about)
             rows.append(EntityRow(number, "ns", "queue", about.name, b"", LIVE, 8, slots[number - 1]))
         whole = QueueDescription(name="q", enable_partitioning=True, **properties)
-        spread = Spread(EntityRow(9, "ns", SPREAD, "q", to_json(whole), LIVE, 0, ()), rows)
+        spread = ShardedQueueMap(EntityRow(9, "ns", SHARDED, "q", to_json(whole), LIVE, 0, ()), rows)
         about = front.door.whereabouts = Front(front, owners, spread)
         client = Client(await TcpStream.connect(front.port("amqp") or 0))
         yield SpreadRoom(front, owners, about, client)

@@ -10,8 +10,8 @@ import pytest
 from gateway_kit import in_loop, serving, settled
 from http_kit import Http, entry, token
 
-from duobus.model.description import AccessRule, QueueDescription
-from duobus.model.http_options import HttpOptions
+from duobus.model.descriptions import AccessRule, QueueDescription
+from duobus.model.options import HttpOptions
 from duobus.model.tiers import BASIC
 
 KEY = "a key of the tests"

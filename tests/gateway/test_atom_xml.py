@@ -8,15 +8,10 @@ import msgspec
 import pytest
 
 from duobus.errors import ArgumentInvalid, ServiceBusError
-from duobus.gateway.rest.atom import documents
-from duobus.gateway.rest.atom.place import Place
-from duobus.gateway.rest.atom.queue_xml import read_queue, write_queue
-from duobus.gateway.rest.atom.rule_xml import read_rule, write_rule
-from duobus.gateway.rest.atom.runtime_numbers import Numbers
-from duobus.gateway.rest.atom.subscription_xml import default_rule_of, read_subscription, write_subscription
-from duobus.gateway.rest.atom.topic_xml import Filters, read_topic, write_topic
-from duobus.gateway.rest.atom.typed_values import READERS, VALUES_MAX
-from duobus.gateway.rest.atom.xml_reader import (
+from duobus.gateway.rest.atom.request_origin import RequestOrigin
+from duobus.gateway.rest.atom.xml import documents
+from duobus.gateway.rest.atom.xml.queue import read_queue, write_queue
+from duobus.gateway.rest.atom.xml.reader import (
     ATTRIBUTES_MAX,
     DEPTH_MAX,
     ELEMENTS_MAX,
@@ -25,7 +20,12 @@ from duobus.gateway.rest.atom.xml_reader import (
     Element,
     read_xml,
 )
-from duobus.model.description import (
+from duobus.gateway.rest.atom.xml.rule import read_rule, write_rule
+from duobus.gateway.rest.atom.xml.runtime_info import RuntimeInfo
+from duobus.gateway.rest.atom.xml.subscription import default_rule_of, read_subscription, write_subscription
+from duobus.gateway.rest.atom.xml.topic import Filters, read_topic, write_topic
+from duobus.gateway.rest.atom.xml.typed_values import READERS, VALUES_MAX
+from duobus.model.descriptions import (
     AccessRule,
     QueueDescription,
     RuleDescription,
@@ -38,7 +38,7 @@ from duobus.model.description import (
 )
 
 NOW_MS = 1_800_000_000_123
-PLACE = Place("https", "bus.example:5300", "ns", lambda host: host == "bus.example")
+PLACE = RequestOrigin("https", "bus.example:5300", "ns", lambda host: host == "bus.example")
 
 RULES = (
     AccessRule(
@@ -136,7 +136,7 @@ def queue_of(inside: str, kept: QueueDescription | None = None) -> QueueDescript
 
 def test_a_queue_written_and_read_again_is_the_same_in_every_property() -> None:
     check_queue(QUEUE)
-    node = described(documents.QUEUE, write_queue(QUEUE, Numbers(), PLACE))
+    node = described(documents.QUEUE, write_queue(QUEUE, RuntimeInfo(), PLACE))
     assert read_queue(node, QUEUE.name, QUEUE, PLACE, new_key, NOW_MS) == QUEUE
     # Also for somebody who makes another queue of it, but for the times.
     copied = read_queue(node, QUEUE.name, None, PLACE, new_key, NOW_MS)
@@ -150,7 +150,7 @@ def test_a_queue_written_and_read_again_is_the_same_in_every_property() -> None:
 
 def test_a_topic_written_and_read_again_is_the_same_in_every_property() -> None:
     check_topic(TOPIC)
-    node = described(documents.TOPIC, write_topic(TOPIC, Numbers(), Filters(3, 4, 5)))
+    node = described(documents.TOPIC, write_topic(TOPIC, RuntimeInfo(), Filters(3, 4, 5)))
     assert read_topic(node, TOPIC.name, TOPIC, new_key, NOW_MS) == TOPIC
     told = [node.text_of(f"{name}Count") for name in ("Subscription", "SqlFilter", "CorrelationFilter")]
     assert told == ["3", "4", "5"]
@@ -158,7 +158,7 @@ def test_a_topic_written_and_read_again_is_the_same_in_every_property() -> None:
 
 def test_a_subscription_written_and_read_again_is_the_same_in_every_property() -> None:
     check_subscription(SUBSCRIPTION)
-    node = described(documents.SUBSCRIPTION, write_subscription(SUBSCRIPTION, Numbers(), PLACE))
+    node = described(documents.SUBSCRIPTION, write_subscription(SUBSCRIPTION, RuntimeInfo(), PLACE))
     assert read_subscription(node, "s", SUBSCRIPTION, PLACE, NOW_MS) == SUBSCRIPTION
 
 
@@ -166,7 +166,7 @@ def test_a_subscription_written_and_read_again_is_the_same_in_every_property() -
     ("written", "order"),
     [
         (
-            write_queue(msgspec.structs.replace(QUEUE, requires_session=False, forward_to="f"), Numbers(), PLACE),
+            write_queue(msgspec.structs.replace(QUEUE, requires_session=False, forward_to="f"), RuntimeInfo(), PLACE),
             "LockDuration MaxSizeInMegabytes RequiresDuplicateDetection RequiresSession DefaultMessageTimeToLive "
             "DeadLetteringOnMessageExpiration DuplicateDetectionHistoryTimeWindow MaxDeliveryCount "
             "EnableBatchedOperations SizeInBytes MessageCount IsAnonymousAccessible AuthorizationRules Status "
@@ -175,7 +175,7 @@ def test_a_subscription_written_and_read_again_is_the_same_in_every_property() -
             "MaxMessageSizeInKilobytes",
         ),
         (
-            write_topic(TOPIC, Numbers(), Filters(0, 0, 0)),
+            write_topic(TOPIC, RuntimeInfo(), Filters(0, 0, 0)),
             "DefaultMessageTimeToLive MaxSizeInMegabytes RequiresDuplicateDetection "
             "DuplicateDetectionHistoryTimeWindow EnableBatchedOperations SizeInBytes FilteringMessagesBeforePublishing "
             "IsAnonymousAccessible AuthorizationRules Status UserMetadata CreatedAt UpdatedAt AccessedAt "
@@ -184,7 +184,7 @@ def test_a_subscription_written_and_read_again_is_the_same_in_every_property() -
             "MaxMessageSizeInKilobytes",
         ),
         (
-            write_subscription(msgspec.structs.replace(SUBSCRIPTION, forward_to="f"), Numbers(), PLACE),
+            write_subscription(msgspec.structs.replace(SUBSCRIPTION, forward_to="f"), RuntimeInfo(), PLACE),
             "LockDuration RequiresSession DefaultMessageTimeToLive DeadLetteringOnMessageExpiration "
             "DeadLetteringOnFilterEvaluationExceptions MessageCount MaxDeliveryCount EnableBatchedOperations Status "
             "ForwardTo CreatedAt UpdatedAt AccessedAt CountDetails ForwardDeadLetteredMessagesTo AutoDeleteOnIdle "
@@ -270,7 +270,7 @@ def test_a_duration_that_comes_back_a_little_changed_is_for_ever_still(text: str
 def test_a_forwarding_target_is_a_name_or_an_address_of_this_namespace_and_told_as_it_was_sent(text: str) -> None:
     found = queue_of(f"<ForwardTo>{text}</ForwardTo><AutoDeleteOnIdle>PT5M</AutoDeleteOnIdle>")
     assert found.forward_to == "t/u"
-    written = element("Q", write_queue(found, Numbers(), PLACE))
+    written = element("Q", write_queue(found, RuntimeInfo(), PLACE))
     assert written.text_of("ForwardTo") == text
     # It is never idle, as the broker receives from it; it is told as it was set all the same (A.7).
     assert written.text_of("AutoDeleteOnIdle") == "PT5M"
@@ -282,16 +282,16 @@ def test_a_forwarding_target_that_no_client_has_sent_or_that_is_another_now_is_t
         msgspec.structs.replace(found, forward_to="other", forward_to_sent=None),
         msgspec.structs.replace(found, forward_to="other"),
     ):
-        assert element("Q", write_queue(changed, Numbers(), PLACE)).text_of("ForwardTo") == (
+        assert element("Q", write_queue(changed, RuntimeInfo(), PLACE)).text_of("ForwardTo") == (
             "sb://bus.example:5300/other"
         )
 
 
 def test_an_answer_to_a_change_tells_neither_use_nor_counts() -> None:
     for written in (
-        write_queue(QUEUE, Numbers(), PLACE, is_answer=True),
-        write_topic(TOPIC, Numbers(), Filters(0, 0, 0), is_answer=True),
-        write_subscription(SUBSCRIPTION, Numbers(), PLACE, is_answer=True),
+        write_queue(QUEUE, RuntimeInfo(), PLACE, is_answer=True),
+        write_topic(TOPIC, RuntimeInfo(), Filters(0, 0, 0), is_answer=True),
+        write_subscription(SUBSCRIPTION, RuntimeInfo(), PLACE, is_answer=True),
     ):
         assert "AccessedAt" not in written
         assert "CountDetails" not in written
@@ -299,9 +299,9 @@ def test_an_answer_to_a_change_tells_neither_use_nor_counts() -> None:
 
 
 def test_a_subscription_was_accessed_when_it_was_created_and_a_queue_never() -> None:
-    subscription = element("S", write_subscription(SUBSCRIPTION, Numbers(), PLACE))
+    subscription = element("S", write_subscription(SUBSCRIPTION, RuntimeInfo(), PLACE))
     assert subscription.text_of("AccessedAt") == subscription.text_of("CreatedAt")
-    queue = element("Q", write_queue(QueueDescription(name="q", created_at_ms=NOW_MS), Numbers(), PLACE))
+    queue = element("Q", write_queue(QueueDescription(name="q", created_at_ms=NOW_MS), RuntimeInfo(), PLACE))
     assert queue.text_of("AccessedAt") == "0001-01-01T00:00:00Z"
 
 
@@ -310,11 +310,11 @@ def test_the_size_of_a_partitioned_queue_is_told_16_times_and_taken_both_ways(se
     kept = QueueDescription(name="q", enable_partitioning=True, max_size_in_megabytes=2048)
     found = queue_of(f"<MaxSizeInMegabytes>{sent}</MaxSizeInMegabytes>", kept)
     assert found.max_size_in_megabytes == stored
-    assert element("Q", write_queue(found, Numbers(), PLACE)).text_of("MaxSizeInMegabytes") == str(16 * stored)
+    assert element("Q", write_queue(found, RuntimeInfo(), PLACE)).text_of("MaxSizeInMegabytes") == str(16 * stored)
 
 
 def test_unset_texts_are_left_out_and_never_empty() -> None:
-    written = write_queue(QueueDescription(name="q"), Numbers(), PLACE)
+    written = write_queue(QueueDescription(name="q"), RuntimeInfo(), PLACE)
     for name in ("ForwardTo", "ForwardDeadLetteredMessagesTo", "UserMetadata"):
         assert name not in written
     assert "nil" not in written
@@ -322,11 +322,11 @@ def test_unset_texts_are_left_out_and_never_empty() -> None:
 
 def test_values_stay_within_what_the_dotnet_client_can_read() -> None:
     queue = QueueDescription(name="q", duplicate_detection_history_time_window_ms=5_000)
-    assert "<DuplicateDetectionHistoryTimeWindow>PT20S<" in write_queue(queue, Numbers(), PLACE)
+    assert "<DuplicateDetectionHistoryTimeWindow>PT20S<" in write_queue(queue, RuntimeInfo(), PLACE)
 
 
 def test_counts_have_one_attribute_and_a_prefix_on_every_child() -> None:
-    numbers = Numbers(5, 4, 3, 2, 1, size_bytes=99, availability="Limited")
+    numbers = RuntimeInfo(5, 4, 3, 2, 1, size_bytes=99, availability="Limited")
     node = element("Q", write_queue(QUEUE, numbers, PLACE))
     details = next(child for child in node.children if child.name == "CountDetails")
     assert list(details.prefixes) == ["d2p1"]
@@ -342,7 +342,7 @@ def test_counts_have_one_attribute_and_a_prefix_on_every_child() -> None:
 
 
 def test_a_topic_tells_only_what_is_scheduled() -> None:
-    node = element("T", write_topic(TOPIC, Numbers(5, 4, 3), Filters(0, 0, 0)))
+    node = element("T", write_topic(TOPIC, RuntimeInfo(5, 4, 3), Filters(0, 0, 0)))
     details = next(child for child in node.children if child.name == "CountDetails")
     assert [child.text for child in details.children] == ["0", "0", "3", "0", "0"]
 
@@ -357,7 +357,7 @@ def test_access_rules_keep_their_keys_and_get_some_where_they_have_none_and_time
     kept = msgspec.structs.replace(QUEUE, requires_session=False)
     sends, new = queue_of(inside, kept).authorization_rules
     assert sends == msgspec.structs.replace(RULES[1], created_at_ms=1_795_220_427_123, modified_at_ms=0)
-    written = write_queue(queue_of(inside, kept), Numbers(), PLACE)
+    written = write_queue(queue_of(inside, kept), RuntimeInfo(), PLACE)
     assert written.count("CreatedTime>") == 2
     assert "ModifiedTime" not in written
     with pytest.raises(ArgumentInvalid, match="CreatedTime"):
@@ -546,7 +546,7 @@ def test_an_error_is_told_without_a_namespace_and_escaped() -> None:
 
 
 def test_what_xml_cannot_hold_is_replaced() -> None:
-    written = write_queue(QueueDescription(name="q", user_metadata="a\x00b\ud800c\ufffe"), Numbers(), PLACE)
+    written = write_queue(QueueDescription(name="q", user_metadata="a\x00b\ud800c\ufffe"), RuntimeInfo(), PLACE)
     assert element("Q", written).text_of("UserMetadata") == "a\ufffdb\ufffdc\ufffd"
 
 

@@ -11,7 +11,7 @@ import pytest
 from gateway_kit import Client, TcpStream, in_loop, message, serving
 
 from duobus.amqp import ACCEPTED, Closed, Dispositions, LinkDetached, LinkFlow
-from duobus.stores.crew import CrewWriter
+from duobus.storage.writer_pool import PooledWriter
 
 #: How long a slow store takes for everything.
 DELAY_S = 0.3
@@ -19,15 +19,15 @@ DELAY_S = 0.3
 
 def slow_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every store tell its outcomes late from now on."""
-    submit = CrewWriter.submit
+    submit = PooledWriter.submit
 
-    def late(self: CrewWriter, call: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+    def late(self: PooledWriter, call: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
         def tell(result: Any, error: BaseException | None) -> None:
             asyncio.get_running_loop().call_later(DELAY_S, done, result, error)
 
         submit(self, call, tell)
 
-    monkeypatch.setattr(CrewWriter, "submit", late)
+    monkeypatch.setattr(PooledWriter, "submit", late)
 
 
 async def until_closed(client: Client) -> list[Any]:

@@ -10,16 +10,16 @@ import pytest
 from gateway_kit import Client, TcpStream, in_loop, serving, settled
 
 from duobus.amqp import LinkAttached, LinkDetached, Source, Target
-from duobus.broker.crossing import Freight, Inquiry, Landing
-from duobus.broker.destination import Unfit
-from duobus.broker.fragment.ledger import Origin
+from duobus.broker.entities.destination import Unfit
 from duobus.clock import Clock
+from duobus.cluster.forwarding.connections import AmqpClusterConnections
+from duobus.cluster.forwarding.endpoint import CHALLENGE, FORWARDING_NODE, PROOF, ForwardingEndpoint, proof_of
+from duobus.cluster.forwarding.protocol import ForwardRequest, OriginQuery, RegisterOrigin
 from duobus.errors import ServiceBusError, StoreUnavailable
-from duobus.gateway.amqp.crossing import CHALLENGE, CROSSING, PROOF, CrossingDesk, proof_of
-from duobus.gateway.amqp.ferry import AmqpFerry
-from duobus.model.description import AccessRule, Right
-from duobus.model.special import Special
-from duobus.server.build import Server
+from duobus.fragment.forward_dedup import Origin
+from duobus.model.descriptions import AccessRule, Right
+from duobus.model.metadata import MessageMetadata
+from duobus.server.composition import Server
 
 ORIGIN = (7, 1, 0)
 RULE = AccessRule(name="root", primary_key="secret", secondary_key="other", rights=int(Right.MANAGE))
@@ -43,7 +43,7 @@ class Intake:
         return True
 
     def take(
-        self, visit: object, counts: list[int], payloads: list[bytes], specials: list[Special]
+        self, visit: object, counts: list[int], payloads: list[bytes], specials: list[MessageMetadata]
     ) -> asyncio.Future[ServiceBusError | None]:
         done: asyncio.Future[ServiceBusError | None] = asyncio.get_running_loop().create_future()
         if payloads == [b""]:
@@ -57,9 +57,9 @@ class Intake:
 
 
 @contextmanager
-def ferry(key: str = "secret") -> Iterator[AmqpFerry]:
+def ferry(key: str = "secret") -> Iterator[AmqpClusterConnections]:
     rule = AccessRule(name="root", primary_key=key, secondary_key=key, rights=int(Right.MANAGE))
-    made = AmqpFerry("me", None, Clock(), lambda namespace: [SENDER, rule])
+    made = AmqpClusterConnections("me", None, Clock(), lambda namespace: [SENDER, rule])
     try:
         yield made
     finally:
@@ -68,7 +68,7 @@ def ferry(key: str = "secret") -> Iterator[AmqpFerry]:
 
 def opened(server: Server, rules: Iterable[AccessRule] = (SENDER, RULE)) -> Intake:
     intake = Intake()
-    server.door.crossing = CrossingDesk(intake, lambda namespace: rules)  # type: ignore[arg-type]
+    server.door.crossing = ForwardingEndpoint(intake, lambda namespace: rules)  # type: ignore[arg-type]
     return intake
 
 
@@ -83,14 +83,16 @@ async def test_requests_and_their_answers_travel_between_servers(key: str) -> No
         intake = opened(server)
         with ferry(key) as wires:
             wire = await wires.wire(_address(server), "ns")
-            landed = await wire.ask(lambda number: Landing(number, ORIGIN, 3, "q"))
+            landed = await wire.ask(lambda number: RegisterOrigin(number, ORIGIN, 3, "q"))
             assert landed.error() is None
             assert intake.landed == [("ns", "q", ORIGIN, 3)]
             payload = b"\x00\x53\x75\xa0\x01x"
 
-            def load(number: int, *payloads: bytes) -> Freight:
+            def load(number: int, *payloads: bytes) -> ForwardRequest:
                 counts = list(range(len(payloads)))
-                return Freight(number, landed.landing, counts, list(payloads), [Special() for _ in payloads])
+                return ForwardRequest(
+                    number, landed.landing, counts, list(payloads), [MessageMetadata() for _ in payloads]
+                )
 
             big = b"\x00\x53\x75\xb0" + (3 << 20).to_bytes(4, "big") + bytes(3 << 20)
             assert (await wire.ask(lambda number: load(number, payload, big))).error() is None
@@ -98,14 +100,14 @@ async def test_requests_and_their_answers_travel_between_servers(key: str) -> No
             refused = (await wire.ask(lambda number: load(number, b""))).error()
             assert isinstance(refused, Unfit)
             assert refused.reason == "Because"
-            assert (await wire.ask(lambda number: Inquiry(number, ORIGIN, [4, 5]))).gone == [4]
-            moved = (await wire.ask(lambda number: Landing(number, ORIGIN, 3, "elsewhere"))).error()
+            assert (await wire.ask(lambda number: OriginQuery(number, ORIGIN, [4, 5]))).gone == [4]
+            moved = (await wire.ask(lambda number: RegisterOrigin(number, ORIGIN, 3, "elsewhere"))).error()
             assert isinstance(moved, StoreUnavailable)
-            unknown = await wire.ask(lambda number: Freight(number, 99, [1], [payload], [Special()]))
+            unknown = await wire.ask(lambda number: ForwardRequest(number, 99, [1], [payload], [MessageMetadata()]))
             assert isinstance(unknown.error(), StoreUnavailable)
             # One connection serves all of it.
             assert await wires.wire(_address(server), "NS") is wire
-            asked = wire.ask(lambda number: Landing(number, ORIGIN, 3, "q"))
+            asked = wire.ask(lambda number: RegisterOrigin(number, ORIGIN, 3, "q"))
             wire.fail("cut")
             with pytest.raises(ConnectionError, match="cut"):
                 await asked
@@ -143,7 +145,7 @@ async def test_a_connection_ends_with_the_key_that_it_was_proved_with() -> None:
             rules[1] = AccessRule(name="root", primary_key="new", secondary_key="other", rights=int(Right.MANAGE))
             server.door.rules_changed("ns")
             await settled(lambda: wires[0].is_gone)
-            assert (await wires[1].ask(lambda number: Landing(number, ORIGIN, 3, "q"))).error() is None
+            assert (await wires[1].ask(lambda number: RegisterOrigin(number, ORIGIN, 3, "q"))).error() is None
             with pytest.raises(ConnectionError, match="share this one's catalog"):
                 await old.wire(_address(server), "ns")
 
@@ -155,14 +157,14 @@ async def test_a_challenge_is_answered_once_and_is_another_each_time() -> None:
         challenges = []
         for _ in range(2):
             client = Client(await TcpStream.connect(server.port("amqp") or 0))
-            replies = client.session.attach_receiver("r", Source(address=CROSSING), Target(address="r"))
+            replies = client.session.attach_receiver("r", Source(address=FORWARDING_NODE), Target(address="r"))
             event = await client.wait(LinkAttached, lambda event, link=replies: event.link is link)
             assert event.link.remote is not None
             found = {str(name): value for name, value in (event.link.remote.properties or {}).items()}
             challenges.append(found[CHALLENGE])
             for number, proof in enumerate((b"guess", proof_of("secret", challenges[-1]))):
                 link = client.session.attach_sender(
-                    f"s{number}", Source(address="s"), Target(address=CROSSING), properties={PROOF: proof}
+                    f"s{number}", Source(address="s"), Target(address=FORWARDING_NODE), properties={PROOF: proof}
                 )
                 detached = await client.wait(LinkDetached, lambda event, link=link: event.link is link)
                 assert detached.error is not None
@@ -175,12 +177,12 @@ async def test_what_cannot_be_decoded_ends_the_link() -> None:
     async with serving() as server:
         intake = opened(server)
         client = Client(await TcpStream.connect(server.port("amqp") or 0))
-        replies = client.session.attach_receiver("r", Source(address=CROSSING), Target(address="r"))
+        replies = client.session.attach_receiver("r", Source(address=FORWARDING_NODE), Target(address="r"))
         await client.wait(LinkAttached, lambda event: event.link is replies)
         assert replies.remote is not None
         found = {str(name): value for name, value in (replies.remote.properties or {}).items()}
         proof = {PROOF: proof_of("secret", found[CHALLENGE])}
-        link = client.session.attach_sender("s", Source(address="s"), Target(address=CROSSING), properties=proof)
+        link = client.session.attach_sender("s", Source(address="s"), Target(address=FORWARDING_NODE), properties=proof)
         await client.wait(LinkAttached, lambda event: event.link is link)
         while not link.sendable():
             await client.pump()

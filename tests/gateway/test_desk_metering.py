@@ -8,8 +8,8 @@ from typing import Any
 from gateway_kit import RULE, in_loop, serving
 from http_kit import Http
 
-from duobus.model.description import QueueDescription
-from duobus.server.build import Server
+from duobus.model.descriptions import QueueDescription
+from duobus.server.composition import Server
 
 DEAD = "/q/$DeadLetterQueue/$desk"
 LARGE = "y" * 70_000

@@ -8,7 +8,7 @@ from typing import Any
 from gateway_kit import in_loop, serving
 from http_kit import Http, Reply, token
 
-from duobus.model.description import (
+from duobus.model.descriptions import (
     AccessRule,
     QueueDescription,
     Right,

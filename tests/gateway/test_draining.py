@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway_kit import Client, TcpStream, in_loop, message, serving, settled
 
 from duobus.amqp import LinkFlow, Transfers
-from duobus.gateway.amqp.slices import ASKED_MAX
+from duobus.gateway.amqp.pacing import ASKED_MAX
 
 MORE = ASKED_MAX + 400
 

@@ -8,7 +8,7 @@ from transaction_kit import bodies, condition, coordinator, declare, discharge_m
 from duobus.amqp import ACCEPTED, TransactionalState
 from duobus.errors import DetachForced
 from duobus.gateway.amqp.peer import Peer
-from duobus.server.build import Server
+from duobus.server.composition import Server
 
 ROLLBACK = "amqp:transaction:rollback"
 

@@ -8,8 +8,8 @@ import pytest
 from gateway_kit import in_loop, serving
 from http_kit import Http, Reply, entry, token
 
-from duobus.model.description import AccessRule, QueueDescription
-from duobus.server.build import Server
+from duobus.model.descriptions import AccessRule, QueueDescription
+from duobus.server.composition import Server
 
 KEY = "a key of the tests"
 UPDATE = {"If-Match": "*"}

@@ -14,9 +14,9 @@ from test_passing import passing
 from duobus.amqp import Link, LinkAttached, LinkDetached, Source, Target, Transfers
 from duobus.auth import sign_token
 from duobus.codec import Described, Int, Symbol, ULong, application_properties, build_message, scan
-from duobus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
-from duobus.server.build import Server
-from duobus.server.config import EMULATOR_KEY
+from duobus.model.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
+from duobus.server.composition import Server
+from duobus.server.settings import EMULATOR_KEY
 
 ENTITY_TYPE = "com.microsoft:entity-type"
 SELECTOR = "apache.org:selector-filter:string"

@@ -9,8 +9,8 @@ from gateway_kit import Client, TcpStream, in_loop, serving, settled
 from duobus.amqp import Link, LinkDetached, Source, Target
 from duobus.auth.authorizer import Grant
 from duobus.codec import Symbol
-from duobus.model.description import QueueDescription, Right
-from duobus.server.build import Server
+from duobus.model.descriptions import QueueDescription, Right
+from duobus.server.composition import Server
 
 MINUTE_MS = 60_000
 QUEUES = (QueueDescription(name="q"), QueueDescription(name="s", requires_session=True))

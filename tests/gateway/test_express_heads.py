@@ -12,8 +12,8 @@ from aiohttp.http_parser import HttpRequestParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duobus.gateway.rest.app import HEADER_BYTES_MAX, HEADERS_MAX, LINE_BYTES_MAX
-from duobus.gateway.rest.runtime.heads import BODY_BYTES_MAX, HEAD_BYTES_MAX, HEAD_LINES_MAX, read_head
+from duobus.gateway.rest.runtime.send_head import BODY_BYTES_MAX, HEAD_BYTES_MAX, HEAD_LINES_MAX, read_head
+from duobus.gateway.rest.server import HEADER_BYTES_MAX, HEADERS_MAX, LINE_BYTES_MAX
 
 LINES: Final = ("Host: localhost:5300", "Authorization: SharedAccessSignature sr=x&sig=y", "Content-Length: 4")
 

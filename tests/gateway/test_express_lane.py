@@ -14,17 +14,17 @@ from http_kit import Http, Reply, both, token
 
 from duobus.clock import Clock
 from duobus.errors import StoreFailed
-from duobus.gateway.rest import express
-from duobus.gateway.rest.express import AHEAD_BYTES_MAX, ExpressLane
-from duobus.gateway.rest.runtime.heads import BODY_BYTES_MAX, HEAD_BYTES_MAX
+from duobus.gateway.rest import fast_sends as express
+from duobus.gateway.rest.fast_sends import AHEAD_BYTES_MAX, FastSendServer
+from duobus.gateway.rest.runtime.send_head import BODY_BYTES_MAX, HEAD_BYTES_MAX
 from duobus.gateway.rest.runtime.sends import Sends
-from duobus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
-from duobus.server.build import Server
-from duobus.stores.crew import CrewWriter
-from duobus.stores.memory import MemoryStore
+from duobus.model.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
+from duobus.server.composition import Server
+from duobus.storage.memory import MemoryStore
+from duobus.storage.writer_pool import PooledWriter
 
 
-def lane_of(server: Server) -> ExpressLane:
+def lane_of(server: Server) -> FastSendServer:
     assert server.rest.lane is not None
     return server.rest.lane
 
@@ -359,12 +359,12 @@ async def test_the_room_for_bodies_is_given_back_whatever_happens() -> None:
 def holding(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Have results of stores held back from here on; what is held."""
     held: list[Any] = []
-    submit = CrewWriter.submit
+    submit = PooledWriter.submit
 
-    def hold(self: CrewWriter, call: Any, done: Any) -> None:
+    def hold(self: PooledWriter, call: Any, done: Any) -> None:
         submit(self, call, lambda *result: held.append((done, result)))
 
-    monkeypatch.setattr(CrewWriter, "submit", hold)
+    monkeypatch.setattr(PooledWriter, "submit", hold)
     return held
 
 
@@ -410,7 +410,8 @@ async def test_a_stop_answers_what_is_under_way_and_closes_those_that_rest(monke
 
 @in_loop
 async def test_connections_of_the_lane_count_among_those_that_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    from duobus.gateway.rest import app, crowd
+    from duobus.gateway.rest import connection_limit as crowd
+    from duobus.gateway.rest import server as app
 
     monkeypatch.setattr(app, "bounded", lambda server: crowd.bounded(server, 2))
     async with serving() as server:

@@ -12,8 +12,8 @@ import pytest
 from gateway_kit import in_loop, serving
 from http_kit import Http, Reply, entry, path_of, token
 
-from duobus.model.description import AccessRule, QueueDescription
-from duobus.server.build import Server
+from duobus.model.descriptions import AccessRule, QueueDescription
+from duobus.server.composition import Server
 
 UPDATE = {"If-Match": "*"}
 KINDS = {

@@ -29,11 +29,11 @@ from transaction_kit import (
 from duobus.amqp import ACCEPTED, LinkDetached, Source, Target, TransactionalState
 from duobus.broker import transfer_message_count
 from duobus.clock import Clock
-from duobus.gateway.amqp.far_via import FarVia
-from duobus.gateway.amqp.passing import HERE, IDLE_MS, UNKNOWN
-from duobus.gateway.amqp.transactions import TRANSACTION_MS
-from duobus.model.description import QueueDescription
-from duobus.server.build import Server
+from duobus.cluster.proxy.via_link import RemoteViaLink
+from duobus.cluster.router import HERE, IDLE_MS, UNKNOWN
+from duobus.gateway.amqp.transactions.transactions import TRANSACTION_MS
+from duobus.model.descriptions import QueueDescription
+from duobus.server.composition import Server
 
 UNKNOWN_ID, ROLLBACK, TIMEOUT = (f"amqp:transaction:{name}" for name in ("unknown-id", "rollback", "timeout"))
 NOT_ALLOWED = "amqp:not-allowed"
@@ -417,7 +417,7 @@ async def test_across_entities_the_destination_has_to_exist_where_it_is_sent_fro
         assert event.error.condition == "amqp:not-found"
         (peer,) = room.first.door.peers
         peer.tick(room.first.door.clock.now_ms(), room.first.door.clock.monotonic_ms())
-        assert not any(isinstance(found, FarVia) for found in peer.passing.node_links())
+        assert not any(isinstance(found, RemoteViaLink) for found in peer.passing.node_links())
 
 
 # -- silence ----------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from duobus.clock import Clock, Entropy
 from duobus.gateway.rest import head_limit
 from duobus.gateway.rest.head_limit import HEAD_BYTES_MAX, PIECE_BYTES
 from duobus.gateway.tls import SelfSigned, TlsFiles
-from duobus.server.build import Server
+from duobus.server.composition import Server
 
 KIB = 1 << 10
 FIELD = b"X-Filler-%d: " + b"f" * (30 * KIB) + b"\r\n"
@@ -94,7 +94,7 @@ async def test_a_head_that_drips_is_given_up_in_time_also_behind_another_request
     start: str, is_tls: bool, files: TlsFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(head_limit, "HEAD_S", 0.3)
-    monkeypatch.setattr("duobus.gateway.rest.express.SWEEP_S", 0.02)
+    monkeypatch.setattr("duobus.gateway.rest.fast_sends.SWEEP_S", 0.02)
     async with serving(tls_cert=files.certificate, tls_key=files.key) as server:
         stream = await _dial(server, files, is_tls=is_tls)
         await stream.write(STARTS["request"] + b"\r\n")

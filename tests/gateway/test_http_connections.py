@@ -8,7 +8,8 @@ import pytest
 from gateway_kit import in_loop, serving
 from http_kit import Http
 
-from duobus.gateway.rest import app, crowd
+from duobus.gateway.rest import connection_limit as crowd
+from duobus.gateway.rest import server as app
 
 
 @in_loop

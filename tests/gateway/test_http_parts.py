@@ -15,8 +15,9 @@ from duobus.codec.sections import split_batch
 from duobus.errors import ArgumentInvalid, MessageTooLarge, NotAllowed, ServerBusy, ServiceBusError
 from duobus.gateway.rest.atom.paging import Page, cut, next_url, page_of
 from duobus.gateway.rest.atom.resources import Resource, resource_of
-from duobus.gateway.rest.bodies import BodyRoom
-from duobus.gateway.rest.repeats import REMEMBERED_MAX, REMEMBERED_MS, Done, Repeats
+from duobus.gateway.rest.repeatable_requests import REMEMBERED_MAX, REMEMBERED_MS, Done, RepeatableRequests
+from duobus.gateway.rest.request_bodies import BodyBudget
+from duobus.gateway.rest.request_target import PARAMETERS_MAX, TARGET_LENGTH_MAX, MethodUnknown, parse_target
 from duobus.gateway.rest.runtime.broker_properties import BrokerProperties, read_header, write_header
 from duobus.gateway.rest.runtime.header_values import (
     is_property,
@@ -26,14 +27,13 @@ from duobus.gateway.rest.runtime.header_values import (
     write_date,
     write_properties,
 )
+from duobus.gateway.rest.runtime.requests import BATCH_MESSAGES_MAX, make_message, read_batch
 from duobus.gateway.rest.runtime.routes import Call, call_of
-from duobus.gateway.rest.runtime.to_amqp import BATCH_MESSAGES_MAX, make_message, read_batch
-from duobus.gateway.rest.target import PARAMETERS_MAX, TARGET_LENGTH_MAX, MethodUnknown, parse_target
-from duobus.model.description import QueueDescription, TopicDescription
-from duobus.model.http_options import HttpOptions
-from duobus.model.special import Special
+from duobus.model.descriptions import QueueDescription, TopicDescription
+from duobus.model.metadata import MessageMetadata
+from duobus.model.options import HttpOptions
 from duobus.model.tiers import ALL, BASIC, PREMIUM, STANDARD, TIERS, check_tier
-from duobus.testing.clock import SeededEntropy
+from simulation.world.clock import SeededEntropy
 
 # -- targets ----------------------------------------------------------------------------------------------------
 
@@ -314,7 +314,7 @@ def test_a_request_becomes_a_message_with_its_properties_where_amqp_has_them() -
     assert (found.correlation_id, found.group_id, found.reply_to_group_id) == ("c", "s", "rs")
     assert found.content_type == "text/plain"
     assert application_properties(made.bare) == {"P": 1}
-    assert made.special == Special(ttl_ms=5, session_id="s", via_partition_key="v")
+    assert made.special == MessageMetadata(ttl_ms=5, session_id="s", via_partition_key="v")
     assert made.key == b"ss"
 
 
@@ -346,7 +346,7 @@ def test_a_batch_is_read_with_all_its_forms_of_bodies() -> None:
     assert [split_batch(message.bare)[1] for message in made] == [["ä".encode()], [b"\x00\x01"], [b'{"a": 1}'], [b""]]
     assert application_properties(made[0].bare) == {"Priority": "Low", "N": 1, "F": 1.5, "B": True}
     assert scan(made[0].bare).subject == "M1"
-    assert made[0].special == Special(ttl_ms=40_000)
+    assert made[0].special == MessageMetadata(ttl_ms=40_000)
 
 
 @pytest.mark.parametrize(
@@ -475,7 +475,7 @@ class ManualClock(Clock):
 def test_a_request_that_comes_again_is_answered_what_it_was_answered_first() -> None:
     async def scenario() -> None:
         clock, repeats, runs = ManualClock(), None, []
-        repeats = Repeats(clock)
+        repeats = RepeatableRequests(clock)
 
         async def work() -> Done:
             runs.append(1)
@@ -501,7 +501,7 @@ def test_a_request_that_comes_again_is_answered_what_it_was_answered_first() -> 
 
 def test_a_failure_is_not_remembered_and_a_caller_that_leaves_stops_nothing() -> None:
     async def scenario() -> None:
-        repeats, runs = Repeats(ManualClock()), []
+        repeats, runs = RepeatableRequests(ManualClock()), []
         gate = asyncio.Event()
 
         async def failing() -> Done:
@@ -530,7 +530,7 @@ def test_a_failure_is_not_remembered_and_a_caller_that_leaves_stops_nothing() ->
 
 
 def test_bodies_beyond_the_memory_for_them_are_refused_until_there_is_room() -> None:
-    room = BodyRoom(10)
+    room = BodyBudget(10)
     room.take(10)
     with pytest.raises(ServerBusy):
         room.take(1)

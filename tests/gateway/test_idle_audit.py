@@ -7,8 +7,8 @@ from pathlib import Path
 from gateway_kit import in_loop, serving
 
 from duobus.broker import Queue
-from duobus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
-from duobus.server.build import Server
+from duobus.model.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
+from duobus.server.composition import Server
 from duobus.telemetry.audit_log import read_audit
 
 FIVE_MINUTES_MS = 300_000

@@ -11,7 +11,7 @@ import pytest
 
 from duobus.amqp import ACCEPTED, Rejected, TransactionalState, TransferRefused, Transfers
 from duobus.codec import BATCH_FORMAT, Symbol, build_message
-from duobus.codec.build import data_section
+from duobus.codec.builder import data_section
 from duobus.errors import (
     MessageTooLarge,
     NotImplementedYet,
@@ -20,10 +20,10 @@ from duobus.errors import (
     ServiceBusError,
     Undecodable,
 )
-from duobus.gateway.amqp.incoming_link import CREDIT, IncomingLink
+from duobus.gateway.amqp.links.incoming_link import CREDIT, IncomingLink
 from duobus.gateway.amqp.mapping import PING_CONTENT_TYPE
-from duobus.model.columns import SendBatch
-from duobus.model.message_ids import MessageIds
+from duobus.model.assigned_ids import MessageIds
+from duobus.model.batches import SendBatch
 from duobus.model.metering import OPERATION_BYTES, PING, SEND
 
 LIMIT = 1 << 20

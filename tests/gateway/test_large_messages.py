@@ -16,12 +16,12 @@ import pytest
 from gateway_kit import Client, TcpStream, in_loop, message, serving, settled
 
 from duobus.amqp import ACCEPTED, Closed, Dispositions, Link, Rejected, Transfers
-from duobus.broker.fragment.fragment import WINDOW_BYTES
-from duobus.demo.server_process import ServerProcess, queues_config
+from duobus.fragment.fragment import WINDOW_BYTES
 from duobus.gateway.amqp import peer as peer_module
-from duobus.gateway.amqp.budget import ByteBudget
-from duobus.gateway.amqp.slices import widen
-from duobus.model.description import MESSAGE_SIZE_BYTES_MAX, QueueDescription
+from duobus.gateway.amqp.byte_budget import ByteBudget
+from duobus.gateway.amqp.pacing import widen
+from duobus.model.descriptions import MESSAGE_SIZE_BYTES_MAX, QueueDescription
+from duobus.testing.server import ServerProcess, queues_config
 
 MIB = 1 << 20
 

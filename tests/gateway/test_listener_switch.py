@@ -13,8 +13,8 @@ from gateway_kit import Client, TcpStream, WebSocketStream, closed_by_server, in
 
 from duobus.amqp import ACCEPTED
 from duobus.clock import Clock, Entropy
-from duobus.gateway import switch
-from duobus.gateway.switch import AMQP, HEAD_BYTES_MAX, HTTP, UNDECIDED, Switch, protocol_of
+from duobus.gateway import protocol_switch as switch
+from duobus.gateway.protocol_switch import AMQP, HEAD_BYTES_MAX, HTTP, UNDECIDED, ProtocolSwitch, protocol_of
 from duobus.gateway.tls import SelfSigned, TlsFiles
 
 PORTS = ("amqp", "tls", "http", "https")
@@ -172,9 +172,9 @@ async def test_what_was_read_is_handed_over_whole_and_once() -> None:
     def wrong() -> asyncio.Protocol:
         raise AssertionError("this is no HTTP")
 
-    undecided: set[Switch] = set()
+    undecided: set[ProtocolSwitch] = set()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Switch(Recorder, wrong, undecided), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: ProtocolSwitch(Recorder, wrong, undecided), "127.0.0.1", 0)
     async with server:
         stream = await TcpStream.connect(server.sockets[0].getsockname()[1])
         await stream.write(b"AM")

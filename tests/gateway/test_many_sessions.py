@@ -10,10 +10,10 @@ from gateway_kit import Client, TcpStream, in_loop, serving
 from transaction_kit import Manager, keyed
 
 from duobus.amqp import Dispositions
-from duobus.broker import queue as queues
+from duobus.broker.entities import queue as queues
 from duobus.codec import Int, Timestamp
-from duobus.gateway.amqp import management_node
-from duobus.model.description import QueueDescription
+from duobus.gateway.amqp.management import node as management_node
+from duobus.model.descriptions import QueueDescription
 
 NAMES = [f"session-{number:02}" for number in range(23)]
 #: Asks for sessions with active messages.

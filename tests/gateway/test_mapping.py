@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from azure.servicebus._pyamqp._decode import decode_payload
 
-from duobus.broker import COUNT_BITS, DEAD_LETTER, CopySlot, Slot, string_key
-from duobus.broker.fragment.slot import DEFERRED, SCHEDULED, state_of
+from duobus.broker import COUNT_BITS, DEAD_LETTER, QueuedCopy, QueuedMessage, string_key
 from duobus.codec import (
     Symbol,
     Timestamp,
@@ -23,9 +22,10 @@ from duobus.codec import (
 )
 from duobus.codec.sections import DATA, find_section
 from duobus.errors import ArgumentInvalid, NotAllowed, ServiceBusError
+from duobus.fragment.message import DEFERRED, SCHEDULED, state_of
 from duobus.gateway.amqp.mapping import CopyHeadMaker, HeadMaker, envelope_key, plain_offset, take_apart
-from duobus.model.message_ids import MessageIds
-from duobus.model.special import Special
+from duobus.model.assigned_ids import MessageIds
+from duobus.model.metadata import MessageMetadata
 
 FRAGMENT, LOCKED_MS, ENQUEUED_MS = 5, 1_700_000_060_000, 1_700_000_000_000
 PREFIX, LOCK = bytes.fromhex("0005000000098cff"), 2**40 + 200
@@ -35,15 +35,15 @@ FIRST_NUMBER = b"x-opt-enqueue-sequence-number"
 PING = Symbol("application/vnd.ms-servicebus-ping")
 
 
-def slot(payload: bytes, **special: Any) -> Slot:
+def slot(payload: bytes, **special: Any) -> QueuedMessage:
     """A message as the broker keeps it."""
-    found = Slot(77, payload, ENQUEUED_MS)
+    found = QueuedMessage(77, payload, ENQUEUED_MS)
     if special:
-        found.special = Special(**special)
+        found.special = MessageMetadata(**special)
     return found
 
 
-def out(made: HeadMaker, found: Slot, locked_ms: int = LOCKED_MS) -> Any:
+def out(made: HeadMaker, found: QueuedMessage, locked_ms: int = LOCKED_MS) -> Any:
     """The message as pyamqp reads it."""
     (head,), (payload,) = made.heads([found], FRAGMENT, PREFIX, LOCK, locked_ms)
     return decode_payload(memoryview(head + payload))
@@ -189,7 +189,7 @@ def test_everything_that_is_kept_can_be_written_to_a_store() -> None:
         )
     ).special
     assert special is not None
-    assert Special.decode(special.encode()) == special
+    assert MessageMetadata.decode(special.encode()) == special
     assert {type(special.ttl_ms), type(special.priority), type(special.scheduled_ms)} == {int}
     assert {type(special.partition_key), type(special.via_partition_key)} == {str}
 
@@ -361,8 +361,8 @@ def test_keys_of_a_footer_come_out_as_symbols_and_the_rest_as_it_was() -> None:
 @pytest.mark.parametrize("default_ttl_ms", [None, 60_000])
 def test_each_message_of_a_run_has_the_lock_token_of_its_tag(default_ttl_ms: int | None) -> None:
     made = HeadMaker(default_ttl_ms, locks=True)
-    slots = [Slot(number, BARE, ENQUEUED_MS) for number in range(1, 301)]
-    slots[7].special, slots[9].deliveries = Special(priority=3), 2
+    slots = [QueuedMessage(number, BARE, ENQUEUED_MS) for number in range(1, 301)]
+    slots[7].special, slots[9].deliveries = MessageMetadata(priority=3), 2
     for some in (slots, slots[10:]):
         for prefix in (PREFIX, PREFIX[::-1]):
             heads, payloads = made.heads(some, FRAGMENT, prefix, LOCK, LOCKED_MS)
@@ -379,7 +379,7 @@ def test_delivery_annotations_of_the_sender_come_through(locks: bool) -> None:
     taken = take_apart(sent)
     assert taken.special is not None
     found = slot(taken.bare)
-    found.special = Special.decode(taken.special.encode())
+    found.special = MessageMetadata.decode(taken.special.encode())
     message = out(HeadMaker(None, locks=locks), found)
     assert message.delivery_annotations == ({b"x-opt-lock-token": TOKEN} if locks else {}) | {b"mine": 3}
 
@@ -466,8 +466,8 @@ def test_the_body_of_a_large_message_is_not_copied_for_its_expiry() -> None:
 def test_the_first_sequence_number_is_told_of_what_was_handed_on(
     special: dict[str, Any] | None, is_dead: bool, is_copy: bool
 ) -> None:
-    found = CopySlot(77, BARE, ENQUEUED_MS, 55) if is_copy else Slot(77, BARE, ENQUEUED_MS)
-    found.special = Special(**special) if special else None
+    found = QueuedCopy(77, BARE, ENQUEUED_MS, 55) if is_copy else QueuedMessage(77, BARE, ENQUEUED_MS)
+    found.special = MessageMetadata(**special) if special else None
     found.state = state_of(DEAD_LETTER, 0) if is_dead else 0
     message = out((CopyHeadMaker if is_copy else HeadMaker)(None, locks=True), found)
     wanted = None
@@ -481,7 +481,7 @@ def test_the_first_sequence_number_is_told_of_what_was_handed_on(
 @pytest.mark.parametrize("locks", [True, False])
 def test_a_message_of_a_subscription_that_is_no_copy_of_the_topic_s_has_its_own_number_twice(locks: bool) -> None:
     """Beside a copy, in one run: what has been stored in the subscription by itself has no other number."""
-    slots = [Slot(77, BARE, ENQUEUED_MS), CopySlot(78, BARE, ENQUEUED_MS, 55)]
+    slots = [QueuedMessage(77, BARE, ENQUEUED_MS), QueuedCopy(78, BARE, ENQUEUED_MS, 55)]
     heads, payloads = CopyHeadMaker(None, locks=locks).heads(slots, FRAGMENT, PREFIX, LOCK, LOCKED_MS if locks else 0)
     messages = [decode_payload(memoryview(head + body)) for head, body in zip(heads, payloads, strict=True)]
     base = FRAGMENT << COUNT_BITS

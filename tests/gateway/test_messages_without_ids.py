@@ -32,10 +32,10 @@ from duobus.codec import (
     header_section,
     with_made_id,
 )
-from duobus.model.columns import Mailbox, SendBatch
-from duobus.model.description import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
-from duobus.server.build import Server
-from duobus.server.config import EMULATOR_KEY
+from duobus.model.batches import Mailbox, SendBatch
+from duobus.model.descriptions import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
+from duobus.server.composition import Server
+from duobus.server.settings import EMULATOR_KEY
 
 ID = re.compile("[0-9a-f]{32}")
 #: As the SDK for Python writes a message of which nothing was said: thirteen properties, all of them null.

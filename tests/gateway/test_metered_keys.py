@@ -18,9 +18,9 @@ from duobus.auth.authorizer import Grant, Grants
 from duobus.codec import Array, Int, Timestamp, tag_of
 from duobus.gateway.amqp import meter
 from duobus.gateway.amqp.meter import Meter
-from duobus.model.description import AccessRule, QueueDescription, Right
+from duobus.model.descriptions import AccessRule, QueueDescription, Right
 from duobus.model.metering import EMPTY_RECEIVE, PEEK, RECEIVE, RENEW, SEND, SETTLE, MeteringRecord
-from duobus.server.build import Server
+from duobus.server.composition import Server
 from duobus.telemetry import metering_log
 from duobus.telemetry.metering_log import MeteringCounts
 

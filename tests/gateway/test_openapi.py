@@ -17,7 +17,7 @@ from gateway_kit import in_loop, serving
 from http_kit import Http, entry, token
 from test_token_endpoint import SECRET, token_file
 
-from duobus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
+from duobus.model.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 
 SPEC = json.loads((Path(__file__).parents[2] / "docs" / "reference" / "openapi.json").read_text())
 OPERATIONS = [

@@ -10,14 +10,14 @@ import pytest
 
 from duobus.amqp import ACCEPTED, DETACHED, HELD, RELEASED, Modified, Rejected
 from duobus.amqp import Error as AmqpError
-from duobus.broker import ABANDON, COMPLETE, DEAD_LETTER, DEAD_LETTER_OUTCOME, DEFER, MAIN, Slot, lock_lost
+from duobus.broker import ABANDON, COMPLETE, DEAD_LETTER, DEAD_LETTER_OUTCOME, DEFER, MAIN, QueuedMessage, lock_lost
 from duobus.codec import Symbol
 from duobus.errors import NotAllowed, QuotaExceeded, ServiceBusError
 from duobus.gateway.amqp.deliveries import Deliveries
+from duobus.gateway.amqp.links.outgoing_link import UNSENT_BYTES_MAX, WRITTEN_BYTES, OutgoingLink
 from duobus.gateway.amqp.mapping import HeadMaker
-from duobus.gateway.amqp.outgoing_link import UNSENT_BYTES_MAX, WRITTEN_BYTES, OutgoingLink
-from duobus.gateway.amqp.slices import ASKED_FIRST, ASKED_MAX, REST_S
-from duobus.model.columns import DeliveryBatch
+from duobus.gateway.amqp.pacing import ASKED_FIRST, ASKED_MAX, REST_S
+from duobus.model.batches import DeliveryBatch
 from duobus.model.metering import EMPTY_RECEIVE, OPERATION_BYTES, RECEIVE, SETTLE
 
 PREFIX = b"\0\x01lifesa"
@@ -134,7 +134,7 @@ class Room:
         return self.lost
 
     def hand_out(self, *payloads: bytes, first_lock: int = 100) -> None:
-        slots = [Slot(count, payload, 5) for count, payload in enumerate(payloads, 1)]
+        slots = [QueuedMessage(count, payload, 5) for count, payload in enumerate(payloads, 1)]
         self.link.ready.append(DeliveryBatch(self.handle, PREFIX, first_lock, slots, 9))
 
     def delivered(self, number: int = 4, first_lock: int = 100) -> None:
@@ -384,7 +384,7 @@ def test_the_life_of_the_queue_is_told_of_messages_that_it_holds_for(sub_queue: 
         deliveries=room.deliveries,
         receiver=room.receiver,
     )
-    slot = Slot(1, b"x", 5)
+    slot = QueuedMessage(1, b"x", 5)
     (head,), _ = link._heads.heads([slot], 1, PREFIX, 7, 9)
     (wanted,), _ = HeadMaker(60_000 if sub_queue == MAIN else None, locks=True).heads([slot], 1, PREFIX, 7, 9)
     assert head == wanted

@@ -10,10 +10,10 @@ from gateway_kit import Client, in_loop, settled
 from test_passing import passing
 
 from duobus.amqp import ACCEPTED, LinkDetached
-from duobus.broker.directory import Directory
-from duobus.server.build import Server
-from duobus.server.joined import JoinedServer
-from duobus.stores.catalog import CatalogContents, NamespaceRow
+from duobus.cluster.directory import Directory
+from duobus.server.cluster_server import ClusterServer
+from duobus.server.composition import Server
+from duobus.storage.catalog_rows import CatalogContents, NamespaceRow
 
 UNAUTHORIZED = "amqp:unauthorized-access"
 
@@ -65,7 +65,7 @@ async def test_rules_that_another_server_has_written_count_here_as_soon_as_the_c
         def read(*namespaces: NamespaceRow) -> None:
             directory = Directory(CatalogContents(namespaces, (), ()))
             server: Any = SimpleNamespace(door=room.owner.door)
-            JoinedServer._see_rules(server, room.owner.door.authorizer, directory)
+            ClusterServer._see_rules(server, room.owner.door.authorizer, directory)
 
         read(NamespaceRow("ns", tuple(namespace.rules.values())), NamespaceRow("unknown", rules))
         assert await room.client.send(sender, b"x") is ACCEPTED

@@ -13,11 +13,11 @@ from azure.servicebus._pyamqp._decode import decode_payload
 from gateway_kit import Client, TcpStream, in_loop, message, serving, settled
 
 from duobus.amqp import ACCEPTED, LinkAttached, LinkDetached, LinkFlow, Rejected, Session, Source, Target, Transfers
+from duobus.cluster.proxy.link import ProxiedSession
+from duobus.cluster.router import HERE, MOVING, UNKNOWN
 from duobus.codec import BATCH_FORMAT, Symbol, build_message, scan
-from duobus.gateway.amqp.passing import HERE, MOVING, UNKNOWN
-from duobus.gateway.amqp.passing_links import PassedSession
-from duobus.model.description import QueueDescription
-from duobus.server.build import Server
+from duobus.model.descriptions import QueueDescription
+from duobus.server.composition import Server
 
 DETACH_FORCED = "amqp:link:detach-forced"
 
@@ -257,7 +257,7 @@ class _Wire:
 def _pair() -> tuple[Any, _Wire, _Wire]:
     client, owner = _Wire(), _Wire()
     sessions: list[Session] = [client, owner]  # type: ignore[list-item]
-    return PassedSession(*sessions), client, owner
+    return ProxiedSession(*sessions), client, owner
 
 
 def test_outcomes_of_the_owner_come_under_the_client_s_ids_in_ranges() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duobus.gateway.rest.atom import documents
+from duobus.cluster.http.lists import Listed, ListPage, PageSegment, query_of
 from duobus.gateway.rest.atom.paging import Page, cut
-from duobus.gateway.rest.passing_lists import Listed, ListPage, Part, query_of
+from duobus.gateway.rest.atom.xml import documents
 
 URL = "http://bus/$Resources/queues"
 DOORS = ("one:80", "two:80", "three:80")
@@ -20,7 +20,7 @@ def entry_of(name: str) -> str:
     )
 
 
-def told_by(rows: list[Listed], part: Part, prefix: str) -> str:
+def told_by(rows: list[Listed], part: PageSegment, prefix: str) -> str:
     """The feed of one server that is asked for its part."""
     own = [row.path for row in rows if row.door == part.door or row.is_everywhere]
     found, _ = cut(own, Page(part.skip, part.top, prefix), str)
@@ -81,6 +81,6 @@ def test_what_moves_is_on_the_page_and_has_no_server() -> None:
 
 def test_a_server_is_asked_for_its_part_and_for_everything_else_that_the_client_has_asked() -> None:
     asked = {"$skip": "10", "$top": "5", "api-version": "2021-05", "$filter": "startswith(path, 'a') eq true"}
-    assert query_of(asked, Part("one:80", 3, 2)) == (
+    assert query_of(asked, PageSegment("one:80", 3, 2)) == (
         "$skip=3&$top=2&api-version=2021-05&%24filter=startswith%28path%2C%20%27a%27%29%20eq%20true"
     )

@@ -15,12 +15,12 @@ from http_kit import Http
 
 from duobus.broker import MAIN
 from duobus.codec import Symbol, build_message
-from duobus.gateway.waiting import Waiting
-from duobus.ha.closing import prompt_client
+from duobus.gateway.result_waiter import ResultWaiter
+from duobus.ha.sdk import prompt_client
 from duobus.model import ping
-from duobus.model.columns import SendBatch
-from duobus.model.description import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
-from duobus.server.build import Server
+from duobus.model.batches import SendBatch
+from duobus.model.descriptions import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
+from duobus.server.composition import Server
 
 PING = {"Content-Type": ping.CONTENT_TYPE}
 BATCH = {"Content-Type": "application/vnd.microsoft.servicebus.json"}
@@ -140,7 +140,7 @@ async def test_the_desk_makes_no_ping_appear() -> None:
 @in_loop
 async def test_a_ping_that_an_earlier_version_stored_ends_where_it_would_be_forwarded() -> None:
     async with serving(QueueDescription(name="q", forward_to="to"), QueueDescription(name="to")) as server:
-        waiting = Waiting()
+        waiting = ResultWaiter()
         server.unit.namespace("ns").queues["q"].send(SendBatch(0, [BARE, build_message(data=b"x")], True, waiting))
         await waiting.results(1)
         await settled(lambda: stored(server) == 0)

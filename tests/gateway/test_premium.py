@@ -6,8 +6,8 @@ import pytest
 from gateway_kit import in_loop, serving
 from http_kit import Http, entry
 
-from duobus.model.description import QueueDescription
-from duobus.model.http_options import HttpOptions
+from duobus.model.descriptions import QueueDescription
+from duobus.model.options import HttpOptions
 from duobus.model.quotas import Quotas
 from duobus.model.tiers import PREMIUM_PARTITIONED, tier_named
 

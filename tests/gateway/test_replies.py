@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from duobus.codec import application_properties, build_message, scan
-from duobus.gateway.amqp.request_node import ReplyLink, Request, RequestNode
+from duobus.gateway.amqp.management.request_node import ReplyLink, Request, RequestNode
 
 
 class WireLink:

@@ -13,8 +13,8 @@ import pytest
 
 from duobus.errors import ConfigurationError
 from duobus.gateway.rest import health
-from duobus.gateway.rest.app import RestDoor
-from duobus.server.metrics_token import MetricsToken
+from duobus.gateway.rest.server import RestServer
+from duobus.server.access.metrics_token import MetricsToken
 from duobus.telemetry.metrics import Metrics, Sample
 
 
@@ -39,7 +39,7 @@ async def asked(
         }
     )
     options: dict[str, Any] = {} if token is None else {"may_read_metrics": token.accepts}
-    door = RestDoor(unit, Metrics(samples), lambda: ready, is_draining=lambda: draining, **options)
+    door = RestServer(unit, Metrics(samples), lambda: ready, is_draining=lambda: draining, **options)
     headers = {} if authorization is None else {"Authorization": authorization}
     server = await asyncio.get_running_loop().create_server(await door.open(), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]

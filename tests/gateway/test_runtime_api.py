@@ -15,9 +15,9 @@ from gateway_kit import Client, TcpStream, in_loop, serving, settled
 from http_kit import Http, Reply, token
 
 from duobus.codec import Symbol, Timestamp, application_properties, build_message, scan
-from duobus.gateway.rest.runtime import receiving
-from duobus.model.description import AccessRule, QueueDescription, Right
-from duobus.server.build import Server
+from duobus.gateway.rest.runtime import receive as receiving
+from duobus.model.descriptions import AccessRule, QueueDescription, Right
+from duobus.server.composition import Server
 
 PARTED = QueueDescription(name="p", enable_partitioning=True)
 LATER = '{"ScheduledEnqueueTimeUtc":"Wed, 02 Jul 2036 01:32:27 GMT"}'
@@ -429,7 +429,8 @@ async def test_a_namespace_past_its_rate_is_told_to_come_again() -> None:
 
 @in_loop
 async def test_a_body_that_drips_is_given_up() -> None:
-    from duobus.gateway.rest import bodies, express
+    from duobus.gateway.rest import fast_sends as express
+    from duobus.gateway.rest import request_bodies as bodies
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bodies, "BODY_TIMEOUT_S", 0.2)

@@ -11,8 +11,8 @@ from http_kit import Http
 from duobus.amqp import Rejected
 from duobus.broker import scale_unit
 from duobus.errors import StoreFailed
-from duobus.model.description import QueueDescription
-from duobus.server.build import Server
+from duobus.model.descriptions import QueueDescription
+from duobus.server.composition import Server
 
 PARTED = QueueDescription(name="p", enable_partitioning=True)
 

@@ -14,12 +14,12 @@ from test_passing import Elsewhere
 from transaction_kit import Manager, keyed
 
 from duobus.amqp import ACCEPTED, ATTACHED, Link, LinkAttached, LinkDetached, Source, Target, Transfers
-from duobus.broker.fragment.sessions import GRACE_MS
 from duobus.clock import Clock, Entropy
 from duobus.codec import Symbol
-from duobus.model.description import QueueDescription
-from duobus.server.build import Server
-from duobus.server.config import NamespaceConfig, Settings, load_settings
+from duobus.fragment.sessions.sessions import GRACE_MS
+from duobus.model.descriptions import QueueDescription
+from duobus.server.composition import Server
+from duobus.server.settings import NamespaceConfig, Settings, load_settings
 from duobus.testing.broker import MovableClock
 
 LOCK_MS = 5_000

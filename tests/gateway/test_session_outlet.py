@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from duobus.amqp import ACCEPTED, Modified, Rejected
-from duobus.broker import Slot
-from duobus.broker.outlets import TurnBatch
+from duobus.broker import QueuedMessage
+from duobus.broker.delivery.session_groups import SessionDeliveryBatch
 from duobus.errors import QuotaExceeded, ServiceBusError
-from duobus.gateway.amqp import session_outlet
 from duobus.gateway.amqp.deliveries import Deliveries
-from duobus.gateway.amqp.outgoing_link import WRITTEN_BYTES
-from duobus.gateway.amqp.session_outlet import SessionOutlet, leave, outlet_of
+from duobus.gateway.amqp.links import session_writer as session_outlet
+from duobus.gateway.amqp.links.outgoing_link import WRITTEN_BYTES
+from duobus.gateway.amqp.links.session_writer import SessionWriter, leave, session_writer_of
 from duobus.model.metering import SETTLE
 
 PREFIX = b"\0\x01lifesa"
@@ -67,7 +67,7 @@ class Room:
         self.session: Any = SimpleNamespace(
             disposition=lambda role, first, last, state, settled: self.told.append((first, last, state))
         )
-        self.outlet = outlet_of(self.peer, self.session, self.queue, self.deliveries)
+        self.outlet = session_writer_of(self.peer, self.session, self.queue, self.deliveries)
         self.a, self.b = Link("a"), Link("b")
         self.owners = [self.a, self.a, self.b, self.b, self.b, self.a, self.a]
         handle: Any = SimpleNamespace()
@@ -169,8 +169,8 @@ def test_what_waits_for_the_socket_goes_to_the_links_whose_it_is_and_outcomes_st
     parts = [(lock_of("a"), 2, 50), (lock_of("b"), 1, 60)]
     room.outlet.ready = [
         outcome,
-        TurnBatch(handle, PREFIX, 100, slots, parts),
-        TurnBatch(handle, PREFIX, 200, slots, parts),
+        SessionDeliveryBatch(handle, PREFIX, 100, slots, parts),
+        SessionDeliveryBatch(handle, PREFIX, 200, slots, parts),
     ]
     room.outlet.spread()
     assert room.outlet.ready == [outcome]
@@ -203,9 +203,9 @@ def test_large_messages_of_many_links_are_written_a_quarter_of_a_mebibyte_at_a_t
         return SimpleNamespace(owner=SimpleNamespace(mailbox=SimpleNamespace(takes=lambda number: name)))
 
     texts = [bytes([65 + index]) * (WRITTEN_BYTES * 2 // 5) for index in range(5)]
-    slots = [Slot(count, text, 5) for count, text in enumerate(texts, 1)]
+    slots = [QueuedMessage(count, text, 5) for count, text in enumerate(texts, 1)]
     handle: Any = SimpleNamespace(number=1)
-    batch = TurnBatch(handle, PREFIX, 200, slots, [(lock_of(name), 1, 9) for name in "abcde"])
+    batch = SessionDeliveryBatch(handle, PREFIX, 200, slots, [(lock_of(name), 1, 9) for name in "abcde"])
     room.outlet.ready = [batch]
     room.outlet.deliver_answers()
     every = [
@@ -223,9 +223,9 @@ def test_large_messages_of_many_links_are_written_a_quarter_of_a_mebibyte_at_a_t
 
 def test_an_outlet_is_there_as_long_as_one_of_its_links() -> None:
     room = Room()
-    assert outlet_of(room.peer, room.session, room.queue, room.deliveries) is room.outlet
+    assert session_writer_of(room.peer, room.session, room.queue, room.deliveries) is room.outlet
     leave(room.outlet, room.deliveries)
     assert room.deliveries.outlets == {room.queue: room.outlet}
     leave(room.outlet, room.deliveries)
     assert room.deliveries.outlets == {}
-    assert isinstance(room.outlet, SessionOutlet)
+    assert isinstance(room.outlet, SessionWriter)

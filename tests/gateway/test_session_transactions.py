@@ -12,8 +12,8 @@ from transaction_kit import Manager, condition, coordinator, declare, discharge,
 
 from duobus.amqp import ACCEPTED, Link, LinkAttached, Modified, Source, Target, TransactionalState
 from duobus.codec import Array, Symbol, tag_of
-from duobus.model.description import QueueDescription
-from duobus.server.build import Server
+from duobus.model.descriptions import QueueDescription
+from duobus.server.composition import Server
 
 PLAIN = QueueDescription(name="q", requires_session=True)
 PARTED = QueueDescription(name="q", requires_session=True, enable_partitioning=True)

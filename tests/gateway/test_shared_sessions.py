@@ -23,10 +23,10 @@ from duobus.amqp import (
     Transfers,
 )
 from duobus.codec import Symbol
+from duobus.gateway.amqp.links.session_writer import SessionWriter
 from duobus.gateway.amqp.peer import Peer
-from duobus.gateway.amqp.session_outlet import SessionOutlet
-from duobus.model.description import QueueDescription
-from duobus.server.build import Server
+from duobus.model.descriptions import QueueDescription
+from duobus.server.composition import Server
 
 PLAIN = QueueDescription(name="q", requires_session=True)
 PARTED = QueueDescription(name="q", requires_session=True, enable_partitioning=True)
@@ -216,7 +216,7 @@ async def test_an_outlet_goes_with_its_last_link() -> None:
         assert deliveries.outlets == {}
 
 
-def outlet_of(server: Server) -> SessionOutlet:
+def outlet_of(server: Server) -> SessionWriter:
     """That of the client's links."""
     (outlet,) = (
         outlet

@@ -23,7 +23,7 @@ from duobus.amqp import (
 )
 from duobus.broker import slot_of, string_key
 from duobus.codec import BATCH_FORMAT, Symbol, build_message
-from duobus.model.description import RECEIVE_DISABLED
+from duobus.model.descriptions import RECEIVE_DISABLED
 
 DETACH_FORCED = "amqp:link:detach-forced"
 

@@ -10,18 +10,18 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from gateway_kit import in_loop
 
-from duobus.broker.shares import SPREAD, Spread, divide, share_path
+from duobus.cluster.http.shards import HttpShardRouter, summed
+from duobus.cluster.shards import SHARDED, ShardedQueueMap, assign_shards, shard_path
 from duobus.errors import MessageLockLost, NotImplementedYet, StoreUnavailable
+from duobus.gateway.rest.request_target import parse_target
 from duobus.gateway.rest.runtime.routes import call_of
-from duobus.gateway.rest.spread_passing import SpreadPassing, summed
-from duobus.gateway.rest.target import parse_target
-from duobus.stores.catalog import LIVE, EntityRow
+from duobus.storage.catalog_rows import LIVE, EntityRow
 
-SPREAD_QUEUE = Spread(
-    EntityRow(1, "ns", SPREAD, "a/q", b"", LIVE, 1, ()),
+SPREAD_QUEUE = ShardedQueueMap(
+    EntityRow(1, "ns", SHARDED, "a/q", b"", LIVE, 1, ()),
     [
-        EntityRow(2 + i, "ns", "queue", share_path("a/q", i + 1), b"", LIVE, 4, slots)
-        for i, slots in enumerate(divide(8, [1, 2]))
+        EntityRow(2 + i, "ns", "queue", shard_path("a/q", i + 1), b"", LIVE, 4, slots)
+        for i, slots in enumerate(assign_shards(8, [1, 2]))
     ],
 )
 
@@ -32,7 +32,7 @@ class Owners:
     def __init__(self, *statuses: int | None) -> None:
         self.statuses = statuses
         self.asked: list[tuple[int, str]] = []
-        self.passing = SpreadPassing()
+        self.passing = HttpShardRouter()
 
     async def send(self, index: int, path: str) -> web.Response | None:
         self.asked.append((index, path))

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from duobus.errors import EntityDisabled
-from duobus.gateway.amqp.entity_life import demand_operation
-from duobus.model.description import ACTIVE, RECEIVE_DISABLED, SEND_DISABLED
+from duobus.gateway.amqp.entity_status import demand_operation
+from duobus.model.descriptions import ACTIVE, RECEIVE_DISABLED, SEND_DISABLED
 
 TAKING = ("peek-message", "receive-by-sequence-number", "batch-delete-messages")
 

@@ -16,8 +16,8 @@ from http_kit import Http, Reply, entry
 from kit_issuer import NAME, document, ec_key, public, rsa_key, token
 
 from duobus.errors import ConfigurationError
-from duobus.server.build import Server
-from duobus.server.token_file import read_token_file
+from duobus.server.access.token_file import read_token_file
+from duobus.server.composition import Server
 
 SECRET = "a secret of the tests"
 SCOPE = "https://servicebus.azure.net//.default"

@@ -45,11 +45,11 @@ from duobus.broker import Queue
 from duobus.broker.transaction import MESSAGES_MAX, SETTLEMENTS_MAX
 from duobus.codec import BATCH_FORMAT, Array, build_message, tag_of
 from duobus.errors import StoreFailed
-from duobus.gateway.amqp.coordinator import DISCHARGE_MS
-from duobus.gateway.amqp.transactions import KEPT_BYTES_MAX, TRANSACTION_MS, TRANSACTIONS_MAX
-from duobus.model.description import QueueDescription
+from duobus.gateway.amqp.transactions.coordinator import DISCHARGE_MS
+from duobus.gateway.amqp.transactions.transactions import KEPT_BYTES_MAX, TRANSACTION_MS, TRANSACTIONS_MAX
+from duobus.model.descriptions import QueueDescription
 from duobus.model.metering import SEND, SETTLE
-from duobus.server.build import Server
+from duobus.server.composition import Server
 
 UNKNOWN, ROLLBACK, TIMEOUT = (f"amqp:transaction:{name}" for name in ("unknown-id", "rollback", "timeout"))
 PARTED = QueueDescription(name="parted", enable_partitioning=True)

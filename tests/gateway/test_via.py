@@ -14,8 +14,8 @@ from duobus.amqp import ACCEPTED, Link, LinkAttached, LinkDetached, Source, Targ
 from duobus.broker import Queue, transfer_message_count
 from duobus.codec import Symbol, build_message
 from duobus.errors import StoreFailed, StoreUnavailable
-from duobus.model.description import QueueDescription
-from duobus.server.build import Server
+from duobus.model.descriptions import QueueDescription
+from duobus.server.composition import Server
 
 ROLLBACK = "amqp:transaction:rollback"
 PAIR = (QueueDescription(name="q"), QueueDescription(name="p"))

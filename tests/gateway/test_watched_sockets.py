@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from duobus.gateway.rest.passing import watched_socket
+from duobus.cluster.http.proxy import watched_socket
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no TCP_USER_TIMEOUT")

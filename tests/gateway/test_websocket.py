@@ -14,8 +14,8 @@ from yarl import URL
 
 from duobus.amqp import ACCEPTED, Closed, Transfers
 from duobus.gateway.websocket import CHUNK_BYTES, MESSAGE_BYTES_MAX, WebSocketTransport
-from duobus.model.description import QueueDescription
-from duobus.server.build import Server
+from duobus.model.descriptions import QueueDescription
+from duobus.server.composition import Server
 
 PATH = "/$servicebus/websocket"
 

@@ -16,9 +16,9 @@ from azure.servicebus.exceptions import ServiceBusServerBusyError
 
 from duobus.broker import slot_of, string_key
 from duobus.clock import Clock
-from duobus.ha.aio import backlog
-from duobus.ha.closing import prompt_client
+from duobus.ha.aio import backlog_queues as backlog
 from duobus.ha.options import SendAvailabilityPairedNamespaceOptions
+from duobus.ha.sdk import prompt_client
 from duobus.testing.broker import BrokerThread
 from duobus.testing.drills import Drill
 from duobus.testing.namespace import Broker, Namespace

@@ -14,10 +14,11 @@ from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient
 
 from duobus.cli.remote import Remote
-from duobus.ha.aio import PairedNamespace, backlog, pair_namespace
-from duobus.ha.closing import prompt_client
+from duobus.ha.aio import PairedNamespace, pair_namespace
+from duobus.ha.aio import backlog_queues as backlog
 from duobus.ha.events import Event
 from duobus.ha.options import SendAvailabilityPairedNamespaceOptions
+from duobus.ha.sdk import prompt_client
 from duobus.testing.server import ServerProcess
 
 #: A hang is a failure.

@@ -14,7 +14,7 @@ from azure.servicebus import parse_connection_string
 from azure.servicebus.aio import ServiceBusClient
 from kit_pair import Bus
 
-from duobus.ha.closing import prompt_client
+from duobus.ha.sdk import prompt_client
 
 
 class Place(NamedTuple):

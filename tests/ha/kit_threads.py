@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage
 from kit_pair import BACKLOGS, Bus
 
-from duobus.ha.closing import prompt_client
 from duobus.ha.events import Event
 from duobus.ha.options import SendAvailabilityPairedNamespaceOptions
+from duobus.ha.sdk import prompt_client
 from duobus.ha.sync import PairedNamespace, pair_namespace
 from duobus.testing.server import ServerProcess
 

@@ -22,13 +22,13 @@ from azure.servicebus.exceptions import MessageLockLostError, ServiceBusConnecti
 from duobus.broker import slot_of, string_key
 from duobus.errors import StoreUnavailable
 from duobus.ha.aio import PairedNamespace, pair_namespace
-from duobus.ha.aio.backlog import paths
+from duobus.ha.aio.backlog_queues import paths
 from duobus.ha.events import Event
-from duobus.ha.listing import listed
 from duobus.ha.options import SendAvailabilityPairedNamespaceOptions
+from duobus.ha.sdk import listed
 from duobus.ha.transfer import PING_CONTENT_TYPE
-from duobus.testing.clock import SeededEntropy, SimulatedClock
-from duobus.testing.loop import SimulationLoop
+from simulation.world.clock import SeededEntropy, SimulatedClock
+from simulation.world.loop import SimulationLoop
 
 LOCK_S = 60.0
 LATENCY_S = 0.005
@@ -87,7 +87,7 @@ class Received(AmqpAnnotatedMessage):
 
     @property
     def enqueued_time_utc(self) -> datetime:
-        # Clocks of simulated nodes begin there, as in duobus.testing.clock.
+        # Clocks of simulated nodes begin there, as in simulation.world.clock.
         return datetime.fromtimestamp(1_704_067_200 + self.stored.enqueued_s, UTC)
 
     @property

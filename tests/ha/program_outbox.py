@@ -14,7 +14,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
 from duobus.ha.aio import OutboxSender
-from duobus.ha.outbox import Outbox
+from duobus.ha.outbox.queue import Outbox
 
 KEYS = 4
 

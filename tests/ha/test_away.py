@@ -10,8 +10,16 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 from duobus.broker import slot_of as slot_of_the_broker
 from duobus.broker import string_key
 from duobus.errors import ServerBusy, StoreUnavailable
-from duobus.ha.away import Away, KeyGroup, KeyGroups, keys_of, slot_of, store_away
-from duobus.ha.bounds import AWAY_GROUPS_MAX, AWAY_KEYS_MAX
+from duobus.ha.outage_scope import (
+    AWAY_GROUPS_MAX,
+    AWAY_KEYS_MAX,
+    Away,
+    KeyGroup,
+    KeyGroups,
+    keys_of,
+    slot_of,
+    store_away,
+)
 
 KEYS = [str(number) for number in range(1_000)] + ["größe", "", "a" * 128, "日本"]
 

@@ -9,7 +9,7 @@ import pytest
 from azure.servicebus import exceptions as sdk
 from azure.servicebus._pyamqp.error import ErrorCondition, TokenAuthFailure
 
-from duobus.ha.classify import CLASSIFIERS, Classifier, Verdict, token_refusal
+from duobus.ha.outage import CLASSIFIERS, Classifier, Verdict, token_refusal
 
 OUTAGE, BUSY, REFUSED = Verdict.OUTAGE, Verdict.BUSY, Verdict.REFUSED
 

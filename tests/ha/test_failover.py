@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from duobus.ha.away import KeyGroup
 from duobus.ha.failover import BY_HAND, BY_PING, BY_SEND, Failover, State
+from duobus.ha.outage_scope import KeyGroup
 
 INTERVAL_MS, PING_MS = 60_000, 20_000
 HEALTHY, SUSPECT, FAILED_OVER = State.HEALTHY, State.SUSPECT, State.FAILED_OVER

@@ -18,8 +18,8 @@ from kit_pair import Bus, Events, body, bounded, client, drain
 from duobus.clock import Clock
 from duobus.ha.aio import IdempotentReceiver
 from duobus.ha.deduplication import SeenMessages
+from duobus.ha.events import LockLost, NotCompleted, Recognised, ResultDiscarded, WorkFailed
 from duobus.ha.lock_keeper import LockKeeper
-from duobus.ha.receive_events import LockLost, NotCompleted, Recognised, ResultDiscarded, WorkFailed
 
 pytestmark = [
     pytest.mark.slow,

@@ -14,8 +14,8 @@ from azure.servicebus.exceptions import MessageLockLostError, ServiceBusConnecti
 
 from duobus.clock import Clock
 from duobus.ha import lock_keeper
+from duobus.ha.events import LockLost
 from duobus.ha.lock_keeper import LockKeeper
-from duobus.ha.receive_events import LockLost
 
 LOCK_MS = 60_000
 LIMIT_S = 20.0

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from duobus.ha.bodies import DEPTH_MAX, dumps, loads
+from duobus.ha.transfer import DEPTH_MAX, dumps, loads
 
 EAST = timezone(timedelta(hours=2))
 

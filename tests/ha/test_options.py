@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from azure.servicebus.aio import ServiceBusClient
 
-from duobus.ha.classify import Verdict
 from duobus.ha.events import Event, Reporter
 from duobus.ha.options import SendAvailabilityPairedNamespaceOptions
+from duobus.ha.outage import Verdict
 
 SECONDARY = ServiceBusClient("b.example.net", credential=None)  # type: ignore[arg-type]
 

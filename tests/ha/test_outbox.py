@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from duobus.ha.errors import OutboxFailed, OutboxFull
-from duobus.ha.outbox import Depth, Outbox
-from duobus.ha.outbox_file import OutboxFile
-from duobus.ha.outbox_message import Packed
-from duobus.ha.outbox_plan import Parcel
+from duobus.ha.outbox.file import OutboxFile
+from duobus.ha.outbox.message import Packed
+from duobus.ha.outbox.plan import OutboxBatch
+from duobus.ha.outbox.queue import Depth, Outbox
 
 
 def packed(text: str, key: str = "") -> Packed:
@@ -26,7 +26,7 @@ def put(outbox: Outbox, *texts: str, key: str = "") -> None:
     outbox.store([packed(text, key) for text in texts]).result()
 
 
-def taken(outbox: Outbox) -> tuple[Parcel, list[str]]:
+def taken(outbox: Outbox) -> tuple[OutboxBatch, list[str]]:
     parcel = outbox.take()
     assert parcel is not None
     return parcel, [item[2].decode() for item in outbox.read(parcel).result() if not isinstance(item, int)]
@@ -173,7 +173,7 @@ def test_after_any_other_error_of_the_disk_nothing_more_is_promised(path: Path) 
 
 
 def test_a_second_process_or_object_cannot_have_the_file(path: Path) -> None:
-    program = f"from duobus.ha.outbox import Outbox; Outbox({str(path)!r})"
+    program = f"from duobus.ha.outbox.queue import Outbox; Outbox({str(path)!r})"
     with Outbox(path):
         with pytest.raises(OutboxFailed, match="another process has it open"):
             Outbox(path)

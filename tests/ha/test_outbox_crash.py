@@ -17,9 +17,8 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 from kit_pair import Bus, Events, body, bounded, client, drain
 
 from duobus.ha.aio import OutboxSender, PassiveReplicationSender
-from duobus.ha.events import Diverted, FailoverEngaged
-from duobus.ha.outbox import Outbox
-from duobus.ha.outbox_events import OutboxWaits
+from duobus.ha.events import Diverted, FailoverEngaged, OutboxWaits
+from duobus.ha.outbox.queue import Outbox
 
 PROGRAM = Path(__file__).with_name("program_outbox.py")
 pytestmark = [

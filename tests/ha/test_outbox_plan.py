@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duobus.ha.outbox_plan import PARCEL_BYTES_MAX, PARCEL_MESSAGES_MAX, SINGLY_MAX, Parcel, Plan
+from duobus.ha.outbox.plan import PARCEL_BYTES_MAX, PARCEL_MESSAGES_MAX, SINGLY_MAX, OutboxBatch, OutboxPlan
 
 
-def taken(plan: Plan, now_ms: int = 0) -> Parcel:
+def taken(plan: OutboxPlan, now_ms: int = 0) -> OutboxBatch:
     parcel = plan.take(now_ms)
     assert parcel is not None
     return parcel
 
 
-def filled(*keys: str, **options: int) -> Plan:
-    plan = Plan(**options)
+def filled(*keys: str, **options: int) -> OutboxPlan:
+    plan = OutboxPlan(**options)
     for number, key in enumerate(keys, 1):
         plan.add(number, key, 10)
     return plan
@@ -43,7 +43,7 @@ def test_a_parcel_has_so_many_messages_and_no_more() -> None:
 
 
 def test_a_parcel_has_so_many_bytes_and_a_message_that_is_larger_goes_alone() -> None:
-    plan = Plan()
+    plan = OutboxPlan()
     for number, size in enumerate((PARCEL_BYTES_MAX - 10, 10, 1, PARCEL_BYTES_MAX + 1), 1):
         plan.add(number, "", size)
     parcels = []
@@ -148,18 +148,18 @@ def test_what_is_given_back_is_sent_again_and_a_late_answer_changes_nothing() ->
 @pytest.mark.parametrize("options", [{"in_flight": 0}, {"in_flight": 101}, {"retry_first_ms": 0}])
 def test_options_out_of_range_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="has to be"):
-        Plan(**options)
+        OutboxPlan(**options)
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=30), st.lists(st.sampled_from(["take", "sent", "away", "refused"])))
 def test_whatever_happens_each_message_arrives_in_the_order_of_its_key(keys: list[str], steps: list[str]) -> None:
     plan = filled(*keys, in_flight=2)
     order = {key: [n for n, k in enumerate(keys, 1) if k == key] for key in set(keys)}
-    under_way: list[Parcel] = []
+    under_way: list[OutboxBatch] = []
     arrived: dict[str, list[int]] = {key: [] for key in order}
     now, aside = 0, set()
 
-    def finish(parcel: Parcel, how: str) -> None:
+    def finish(parcel: OutboxBatch, how: str) -> None:
         if how == "away":
             plan.on_away(parcel, now)
         elif how == "refused":

@@ -25,8 +25,8 @@ from kit_pair import Events, bounded
 from duobus.ha.aio import OutboxSender
 from duobus.ha.aio.outbox_sender import is_refused
 from duobus.ha.errors import OutboxFull, TooLargeToDivert
-from duobus.ha.outbox import Outbox
-from duobus.ha.outbox_events import OutboxBroken, OutboxOverflowed, OutboxSent, OutboxSetAside, OutboxWaits
+from duobus.ha.events import OutboxBroken, OutboxOverflowed, OutboxSent, OutboxSetAside, OutboxWaits
+from duobus.ha.outbox.queue import Outbox
 
 
 @asynccontextmanager

@@ -10,7 +10,8 @@ from azure.servicebus.exceptions import ServiceBusConnectionError
 from kit_outbox import FakeSender
 from kit_pair import bounded
 
-from duobus.ha.aio import OverlappedSender, overlap
+from duobus.ha.aio import OverlappedSender
+from duobus.ha.aio import overlapped_sender as overlap
 from duobus.ha.errors import SendsFailed
 
 

@@ -18,10 +18,9 @@ from kit_pair import Bus, Events, body, bounded, client, drain
 
 from duobus.cli.remote import Remote
 from duobus.ha.aio import OutboxSender, Syphon
-from duobus.ha.closing import prompt_client
-from duobus.ha.events import Reporter, SyphonDeadLettered, Syphoned, SyphonSkipped
-from duobus.ha.outbox import Outbox
-from duobus.ha.outbox_events import OutboxSetAside, OutboxWaits
+from duobus.ha.events import OutboxSetAside, OutboxWaits, Reporter, SyphonDeadLettered, Syphoned, SyphonSkipped
+from duobus.ha.outbox.queue import Outbox
+from duobus.ha.sdk import prompt_client
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from duobus.cli.main import main
-from duobus.ha.cost import Plan, estimate, used
+from duobus.ha.cost import CostPlan, estimate, used
 from duobus.model.metering import EMPTY_RECEIVE, PING, RECEIVE, SEND, SETTLE, MeteringRecord
 from duobus.telemetry.metering_log import MeteringLog
 
@@ -17,26 +17,26 @@ MINUTE_MS = 60_000
 
 
 def test_ten_queues_and_polls_of_fifteen_minutes_are_the_figures_of_the_documents() -> None:
-    found = estimate(Plan())
+    found = estimate(CostPlan())
     assert (found.polls_per_hour, found.polls_per_day, found.polls_per_month) == (40, 960, 28_800)
     assert found.outage == 0
 
 
 @pytest.mark.parametrize(("size", "operations"), [(0, 4), (1024, 4), (65_536, 4), (65_537, 8), (262_144, 16)])
 def test_a_syphoned_message_is_four_operations_per_64_kib_begun(size: int, operations: int) -> None:
-    assert estimate(Plan(messages=1, message_bytes=size)).diverted == operations
+    assert estimate(CostPlan(messages=1, message_bytes=size)).diverted == operations
 
 
 def test_each_client_pings_each_entity_once_an_interval_the_first_time_after_one() -> None:
-    assert estimate(Plan(outage_s=59)).pings == 0
-    assert estimate(Plan(outage_s=3_600)).pings == 60
-    assert estimate(Plan(outage_s=3_600, clients=3, entities=2, ping_interval_s=30)).pings == 720
+    assert estimate(CostPlan(outage_s=59)).pings == 0
+    assert estimate(CostPlan(outage_s=3_600)).pings == 60
+    assert estimate(CostPlan(outage_s=3_600, clients=3, entities=2, ping_interval_s=30)).pings == 720
 
 
 def test_polls_go_by_queues_polls_and_syphons() -> None:
-    assert estimate(Plan(backlog_queues=1, poll_s=120)).polls_per_hour == 30
-    assert estimate(Plan(syphons=2)).polls_per_hour == 80
-    assert estimate(Plan(syphons=0)).polls_per_hour == 0
+    assert estimate(CostPlan(backlog_queues=1, poll_s=120)).polls_per_hour == 30
+    assert estimate(CostPlan(syphons=2)).polls_per_hour == 80
+    assert estimate(CostPlan(syphons=0)).polls_per_hour == 0
 
 
 def records() -> list[MeteringRecord]:

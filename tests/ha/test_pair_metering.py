@@ -15,7 +15,8 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from kit_pair import Events, bounded, client
 
-from duobus.ha.aio import Syphon, backlog, pair_namespace
+from duobus.ha.aio import Syphon, pair_namespace
+from duobus.ha.aio import backlog_queues as backlog
 from duobus.ha.events import Event, PingSent, PrimaryHealthy, Reporter, SyphonPolled
 from duobus.ha.options import SendAvailabilityPairedNamespaceOptions
 from duobus.model.metering import EMPTY_RECEIVE, PING, RECEIVE, SEND, MeteringRecord

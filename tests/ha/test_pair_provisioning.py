@@ -21,8 +21,9 @@ from kit_pair import Events, client
 from kit_virtual import World, in_virtual_time
 
 from duobus.cli.main import main
-from duobus.ha.aio import backlog, pair_namespace
-from duobus.ha.aio.backlog import backlogs_among, paths, provide
+from duobus.ha.aio import backlog_queues as backlog
+from duobus.ha.aio import pair_namespace
+from duobus.ha.aio.backlog_queues import backlogs_among, paths, provide
 from duobus.ha.errors import BacklogUnavailable
 from duobus.ha.events import BacklogCreateFailed, BacklogDepth, BacklogLockShort, BacklogMissing, Reporter
 from duobus.ha.options import SendAvailabilityPairedNamespaceOptions

@@ -13,8 +13,8 @@ from kit_threads import paired_in_threads
 from kit_virtual import World, in_virtual_time
 
 from duobus.ha.aio.pinger import AHEAD_MS
-from duobus.ha.bounds import PINGS_WAITING_MAX
 from duobus.ha.events import FailoverEngaged, PingSent, PrimaryHealthy
+from duobus.ha.options import PINGS_WAITING_MAX
 
 #: What the SDK takes to open a link, and to close it, whatever the service.
 LINK_S = 0.5

@@ -324,7 +324,7 @@ async def test_pairing_is_refused_in_clear_words(bus: Bus) -> None:
 async def test_when_one_client_is_closed_and_the_other_not_the_pair_is_faulted(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duobus.ha.aio.pairing.PARTNER_S", 0.2)
+    monkeypatch.setattr("duobus.ha.aio.paired_namespace.PARTNER_S", 0.2)
     async with bus.paired() as (pair, events):
         sender = pair.get_queue_sender(bus.orders)
         await sender.send_messages(ServiceBusMessage("x"))

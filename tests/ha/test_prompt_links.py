@@ -16,7 +16,7 @@ from azure.servicebus._pyamqp.client import AMQPClient
 from azure.servicebus.aio import ServiceBusClient
 from kit_pair import Bus, bounded
 
-from duobus.ha.closing import prompt, prompt_client, release_thread
+from duobus.ha.sdk import prompt, prompt_client, release_thread
 
 NOWHERE = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=a;SharedAccessKey=YQ==;UseDevelopmentEmulator=true"
 MAKERS = [

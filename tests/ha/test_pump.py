@@ -10,7 +10,7 @@ from typing import Any
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 
-from duobus.ha.aio.syphon import SHORTEST_WAIT_S, Syphon, _batches, _Parcel, _Pump
+from duobus.ha.aio.syphon import SHORTEST_WAIT_S, Syphon, _batches, _Pump, _SyphonItem
 from duobus.ha.events import SyphonFailed, SyphonSkipped
 
 NOW_MS = 1_700_000_000_000
@@ -29,14 +29,14 @@ class Room:
         self.pump = _Pump(self.syphon, "backlog")
 
 
-def parcel(name: object = "m", seconds_ago: float | None = 5, **properties: Any) -> _Parcel:
+def parcel(name: object = "m", seconds_ago: float | None = 5, **properties: Any) -> _SyphonItem:
     """A message of the backlog, as it was received and as it goes on."""
     at = None if seconds_ago is None else datetime.fromtimestamp(NOW_MS / 1000 - seconds_ago, UTC)
     received: Any = SimpleNamespace(enqueued_time_utc=at, name=name)
     key = properties.pop("key", None)
     annotations = None if key is None else {"x-opt-partition-key": key}
     message = AmqpAnnotatedMessage(data_body=b"x", annotations=annotations, properties=properties or None)
-    return _Parcel(received, message)
+    return _SyphonItem(received, message)
 
 
 def test_the_age_is_that_of_the_oldest_and_never_below_zero() -> None:

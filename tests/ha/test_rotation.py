@@ -6,7 +6,7 @@ from collections import Counter
 from random import Random
 
 from duobus.clock import Clock, Entropy
-from duobus.ha.aio.backlog import REST_MS, Rotation, paths
+from duobus.ha.aio.backlog_queues import REST_MS, Rotation, paths
 
 
 class Time(Clock):

@@ -20,7 +20,7 @@ from azure.servicebus._pyamqp import error as amqp
 
 import duobus.errors
 import duobus.ha.errors
-from duobus.ha.classify import Verdict, outage
+from duobus.ha.outage import Verdict, outage
 from duobus.ha.sdk_errors import CLASSES, CONDITIONS, OWN, PLACES, Meaning, explained, is_message_fault, meaning, row_of
 
 SDK_ROOT = Path(inspect.getfile(azure.servicebus)).parent

@@ -19,7 +19,7 @@ from duobus.ha import sync
 from duobus.ha.aio import ActiveReplicationSender, OutboxSender, PassiveReplicationSender, pair_namespace
 from duobus.ha.events import Diverted, Event, FailoverEngaged, PrimaryHealthy, ReplicaFailed, RolesSwapped, Syphoned
 from duobus.ha.failover import State
-from duobus.ha.outbox import Outbox
+from duobus.ha.outbox.queue import Outbox
 
 
 @pytest.fixture

@@ -197,7 +197,7 @@ def test_a_syphon_of_threads_buries_what_cannot_be_delivered_and_ends_when_stopp
 def test_when_one_client_of_a_pair_of_threads_is_closed_the_other_is_faulted(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duobus.ha.sync.pairing.PARTNER_S", 0.2)
+    monkeypatch.setattr("duobus.ha.sync.paired_namespace.PARTNER_S", 0.2)
     with paired_in_threads(bus, enable_syphon=True) as (pair, told):
         sender = pair.get_queue_sender(bus.orders)
         sender.send_messages(ServiceBusMessage("x"))

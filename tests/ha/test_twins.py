@@ -15,13 +15,11 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage
 from kit_pair import Bus, body
 
-from duobus.ha.closing import prompt_client
 from duobus.ha.deduplication import SeenMessages
 from duobus.ha.errors import SendsFailed
-from duobus.ha.events import Event, RolesSwapped
-from duobus.ha.outbox import Outbox
-from duobus.ha.outbox_events import OutboxWaits
-from duobus.ha.receive_events import Recognised
+from duobus.ha.events import Event, OutboxWaits, Recognised, RolesSwapped
+from duobus.ha.outbox.queue import Outbox
+from duobus.ha.sdk import prompt_client
 from duobus.ha.sync import (
     ActiveReplicationSender,
     IdempotentReceiver,
@@ -29,8 +27,8 @@ from duobus.ha.sync import (
     OverlappedSender,
     PassiveReplicationSender,
     ReplicatedReceiver,
-    tasks,
 )
+from duobus.ha.sync import concurrency as tasks
 from duobus.testing.server import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,9 +10,9 @@ from hostile_kit import ATTACH, TRANSFER, Bus, Wire, in_loop, message, until
 
 from duobus.amqp.frames import AMQP_HEADER, SASL_HEADER, TYPE_SASL, flow_frame, frame
 from duobus.amqp.performatives import Attach, Begin, Detach, Open, SaslInit, Source, Target
-from duobus.gateway.amqp import slices
+from duobus.gateway.amqp import pacing as slices
+from duobus.gateway.amqp.pacing import ASKED_FIRST, ASKED_MAX, RELEASED_MAX, SlowStart
 from duobus.gateway.amqp.peer import OUTPUT_BYTES_FIRST, Peer
-from duobus.gateway.amqp.slices import ASKED_FIRST, ASKED_MAX, RELEASED_MAX, Pace
 
 #: Long enough for a look at what stands between two slices.
 SLOWLY_S = 0.02
@@ -80,7 +80,7 @@ async def test_everything_of_a_client_that_waits_for_no_answer_is_done_in_order(
 
 
 def _login() -> bytes:
-    from duobus.server.config import EMULATOR_KEY
+    from duobus.server.settings import EMULATOR_KEY
 
     return f"\0RootManageSharedAccessKey\0{EMULATOR_KEY}".encode()
 
@@ -104,7 +104,7 @@ async def test_a_receiver_is_given_little_until_it_has_shown_that_it_reads(bus: 
     fragment = bus.server.unit.namespace("ns").queues["q"].fragments[0].fragment
     assert fragment is not None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("duobus.gateway.amqp.outgoing_link.REST_S", SLOWLY_S)
+        patch.setattr("duobus.gateway.amqp.links.outgoing_link.REST_S", SLOWLY_S)
         wire = await Wire.known(bus)
         await wire.link("q", 0, receives=True)
         wire.credit(0, 500)
@@ -117,7 +117,7 @@ async def test_a_receiver_is_given_little_until_it_has_shown_that_it_reads(bus: 
 
 
 def test_the_pace_doubles_with_what_is_heard_after_something_was_written() -> None:
-    pace = Pace()
+    pace = SlowStart()
     assert not pace.heard()
     assert pace.asked == ASKED_FIRST
     full = []

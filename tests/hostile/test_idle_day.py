@@ -9,9 +9,9 @@ import pytest
 
 from duobus.amqp import Closed, Connection, ConnectionSettings, LinkAttached, Source, Target, Transfers, plain_response
 from duobus.codec import build_message
-from duobus.gateway.amqp import door
-from duobus.model.description import QueueDescription
-from duobus.testing.sim_world import World
+from duobus.gateway.amqp import server as door
+from duobus.model.descriptions import QueueDescription
+from simulation.world.world import World
 
 DAY_S = 24 * 3600
 RECEIVERS = 6

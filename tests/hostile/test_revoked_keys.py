@@ -36,9 +36,9 @@ from kit_issuer import NAME, claims, document, public, rsa_key, signed
 from duobus.amqp.performatives import Coordinator, Source
 from duobus.codec import Described, Symbol, ULong, build_message
 from duobus.errors import ServiceBusError
-from duobus.gateway.amqp.session_link import PendingSession
-from duobus.model.description import AccessRule, QueueDescription, Right
-from duobus.server.config import EMULATOR_KEY
+from duobus.gateway.amqp.links.session_link import PendingSession
+from duobus.model.descriptions import AccessRule, QueueDescription, Right
+from duobus.server.settings import EMULATOR_KEY
 
 UNAUTHORIZED = "amqp:unauthorized-access"
 LIMIT_S = 20.0

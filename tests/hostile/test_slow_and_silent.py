@@ -9,8 +9,9 @@ from hostile_kit import CLOSE, FLOW, MIB, TRANSFER, Bus, Wire, condition, holds_
 
 from duobus.amqp.frames import AMQP_HEADER, SASL_HEADER, TYPE_SASL, frame
 from duobus.amqp.performatives import Begin, End, Open, SaslInit
-from duobus.gateway import listener, switch
-from duobus.gateway.amqp import door
+from duobus.gateway import listener
+from duobus.gateway import protocol_switch as switch
+from duobus.gateway.amqp import server as door
 
 UNAUTHORIZED = "amqp:unauthorized-access"
 INIT = frame(0, SaslInit(mechanism="ANONYMOUS", initial_response=b"", hostname="localhost").to_bytes(), TYPE_SASL)

@@ -13,7 +13,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient, SqlRuleF
 from kit_node import INSTALL_LIMIT_S, Node, NodeBus, node_in
 from kit_programs import KEY, LIMIT_S, SEND_ONLY
 
-from duobus.demo.server_process import ServerProcess
+from duobus.testing.server import ServerProcess
 
 pytestmark = pytest.mark.timeout(INSTALL_LIMIT_S + LIMIT_S)
 

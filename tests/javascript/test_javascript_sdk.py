@@ -14,7 +14,7 @@ from kit_node import INSTALL_LIMIT_S, Node, NodeBus
 from kit_programs import LIMIT_S, LISTEN_ONLY, SEND_ONLY
 from kit_store_away import MARK, broker_without_its_store
 
-from duobus.demo.server_process import ServerProcess
+from duobus.testing.server import ServerProcess
 
 # The first test of a run installs the packages; a program has its own limit.
 pytestmark = pytest.mark.timeout(INSTALL_LIMIT_S + LIMIT_S)

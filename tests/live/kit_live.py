@@ -19,8 +19,8 @@ from kit_programs import do_without
 from kit_published import Island, cleaned_environment
 
 from duobus.clock import Clock, Entropy
-from duobus.demo.server_process import ServerProcess
 from duobus.gateway.tls import SelfSigned
+from duobus.testing.server import ServerProcess
 
 HERE = Path(__file__).parent
 SUFFIX = ".servicebus.windows.net"

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from duobus.errors import ArgumentInvalid, ArgumentOutOfRange, InternalError
-from duobus.model.description import (
+from duobus.model.descriptions import (
     CLOUD,
     EMULATOR,
     AccessRule,

@@ -32,11 +32,11 @@ from duobus.codec import (
     encode,
 )
 from duobus.errors import ArgumentInvalid
-from duobus.model.json_patch import parse_patch, patched
-from duobus.model.message_form import form_of, message_of
-from duobus.model.repair import parse_repair, revived
-from duobus.model.special import Special
-from duobus.model.typed_json import from_json, to_json
+from duobus.model.json.messages import form_of, message_of
+from duobus.model.json.patch import parse_patch, patched
+from duobus.model.json.repair import parse_repair, resendable
+from duobus.model.json.values import from_json, to_json
+from duobus.model.metadata import MessageMetadata
 
 VALUES = [
     *(kind(5) for kind in (UByte, UShort, UInt, ULong, Byte, Short, Int, int)),
@@ -129,7 +129,7 @@ def test_a_message_comes_back_byte_by_byte(body: dict[str, Any]) -> None:
     properties = {f"p{index}": value for index, value in enumerate(VALUES[:20])}
     bare = build_message([*fields, "session", UInt(7), "rg"], properties, **body)
     pairs = {Symbol("x-opt-a"): UInt(1), Symbol("x-b"): "c"}
-    special = Special(
+    special = MessageMetadata(
         ttl_ms=5_000,
         scheduled_ms=1_700_000_000_000,
         partition_key="session",
@@ -195,7 +195,9 @@ def test_a_json_patch_that_does_not_fit_changes_nothing(patch: Any) -> None:
 
 def test_a_repair_changes_what_it_names_and_nothing_else() -> None:
     bare = build_message(["id", None, None, "s"], {"Keep": 1, "Drop": 2, "DeadLetterReason": "old"}, data=b'{"a": 1}')
-    special = Special(session_id="one", partition_key="one", reason="r", priority=3, overlay=encode({"laid": "over"}))
+    special = MessageMetadata(
+        session_id="one", partition_key="one", reason="r", priority=3, overlay=encode({"laid": "over"})
+    )
     repair = parse_repair(
         {
             "set": {"new": {"$uint": 1}},
@@ -204,7 +206,7 @@ def test_a_repair_changes_what_it_names_and_nothing_else() -> None:
             "patch": [{"op": "add", "path": "/b", "value": 2}],
         }
     )
-    after, rare = revived(bare, special, repair, keeps_reason=False)
+    after, rare = resendable(bare, special, repair, keeps_reason=False)
     assert form_of(after, rare) == {
         "header": {"priority": 3},
         "partitionKey": "two",

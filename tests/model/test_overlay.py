@@ -15,8 +15,8 @@ from duobus.codec import (
     with_made_id,
 )
 from duobus.errors import InternalError
+from duobus.model.metadata import MessageMetadata
 from duobus.model.overlay import Overlay
-from duobus.model.special import Special
 
 OVERLAY = Overlay(
     {3: "new", 0: None, 6: Symbol("a/b")},
@@ -57,11 +57,11 @@ def test_sections_that_are_missing_are_made() -> None:
 
 
 def test_what_is_rare_of_the_copy_is_changed_and_of_the_original_not() -> None:
-    original = Special(ttl_ms=1, session_id="s", priority=9)
-    assert OVERLAY.special(original) == Special(ttl_ms=5, priority=9)
-    assert original == Special(ttl_ms=1, session_id="s", priority=9)
-    assert Overlay(None, None, (), {"ttl_ms": None}).special(Special(ttl_ms=1)) is None
-    assert Overlay(None, None, (), {"ttl_ms": 7}).special(None) == Special(ttl_ms=7)
+    original = MessageMetadata(ttl_ms=1, session_id="s", priority=9)
+    assert OVERLAY.special(original) == MessageMetadata(ttl_ms=5, priority=9)
+    assert original == MessageMetadata(ttl_ms=1, session_id="s", priority=9)
+    assert Overlay(None, None, (), {"ttl_ms": None}).special(MessageMetadata(ttl_ms=1)) is None
+    assert Overlay(None, None, (), {"ttl_ms": 7}).special(None) == MessageMetadata(ttl_ms=7)
     assert Overlay().special(original) is original
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from duobus.testing.campaign import caught
+from simulation.campaign import caught
 
 #: So many of each world: what a mutant survives that touches everything takes that long.
 SEEDS = {"queues": 12, "topics": 12, "wire-topics": 4, "life": 2, "spread": 2}

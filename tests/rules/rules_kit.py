@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from duobus.codec import Int, Timestamp, application_properties, build_message
-from duobus.model.description import RuleDescription, TypedValue
-from duobus.model.special import Special
+from duobus.model.descriptions import RuleDescription, TypedValue
+from duobus.model.metadata import MessageMetadata
 from duobus.rules import Match, MessageView, Overlay, Rule, RuleSet, compile_rule
 from duobus.rules.values import EvaluationError
 
@@ -94,7 +94,9 @@ def truth(sql: str, properties: dict[str, Any] | None = None, fields: list[Any] 
     return verdict(sql, build_message(fields, properties, data=b"body"))
 
 
-def overlay_of(action: str, payload: bytes = VECTOR_MESSAGE, special: Special | None = None, **more: Any) -> Overlay:
+def overlay_of(
+    action: str, payload: bytes = VECTOR_MESSAGE, special: MessageMetadata | None = None, **more: Any
+) -> Overlay:
     """What an action makes of a message; an error in the message is raised as EvaluationError."""
     match = rule_set({1: [rule(action=action, **more)]}).match(MessageView(payload, special))
     if match.errors:

@@ -11,7 +11,7 @@ from rules_kit import WHEN_MS, matches, rule, rule_set, view
 
 from duobus.codec import Int, Symbol, Timestamp
 from duobus.errors import ArgumentInvalid, ArgumentOutOfRange
-from duobus.model.description import RuleDescription, TypedValue, from_json, to_json
+from duobus.model.descriptions import RuleDescription, TypedValue, from_json, to_json
 from duobus.rules import MessageView, compile_rule
 
 FIELDS = ["id", None, "to", "label", "reply", "corr", Symbol("text/plain"), None, None, None, "s", None, "rs"]
@@ -204,7 +204,7 @@ def test_rules_that_do_not_match_are_not_looked_at(form: str) -> None:
 
 def test_a_message_view_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    monkeypatch.setattr("duobus.rules.message.quick_user", lambda payload: calls.append(payload) or {"a": "x7"})
+    monkeypatch.setattr("duobus.rules.message_view.quick_user", lambda payload: calls.append(payload) or {"a": "x7"})
     found = rule_set({source: [rule(f"a = 'x{source}'"), rule("a LIKE 'y%'", name="s")] for source in range(9)})
     assert found.match(MessageView(b"")).sources == (7,)
     assert len(calls) == 1

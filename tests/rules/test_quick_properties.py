@@ -22,9 +22,9 @@ from duobus.codec import (
     with_made_id,
 )
 from duobus.codec.sections import PROPERTIES, find_section
-from duobus.rules.message import values_of
-from duobus.rules.quick import quick_properties, quick_user
-from duobus.rules.system import COUNT, FIELDS
+from duobus.rules.message_view import values_of
+from duobus.rules.property_reader import quick_properties, quick_user
+from duobus.rules.system_properties import COUNT, FIELDS
 
 VALUES = st.one_of(
     st.text(max_size=4),

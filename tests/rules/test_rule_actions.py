@@ -20,8 +20,8 @@ from duobus.codec import (
     scan,
 )
 from duobus.errors import ArgumentInvalid
-from duobus.model.description import TypedValue
-from duobus.model.special import Special
+from duobus.model.descriptions import TypedValue
+from duobus.model.metadata import MessageMetadata
 from duobus.rules.values import EvaluationError
 
 
@@ -108,26 +108,26 @@ def test_system_properties_are_set_where_the_wire_has_them() -> None:
     assert found.correlation_id == "00000000-0000-0000-0000-000000000001"
     assert (found.group_id, found.reply_to_group_id) == ("s", "rs")
     assert type(found.content_type) is Symbol
-    special = overlay.special(Special(priority=7))
-    assert special == Special(
+    special = overlay.special(MessageMetadata(priority=7))
+    assert special == MessageMetadata(
         ttl_ms=1500, scheduled_ms=WHEN_MS, partition_key="s", via_partition_key="v", session_id="s", priority=7
     )
 
 
 def test_system_properties_are_removed() -> None:
-    original = Special(ttl_ms=5, partition_key="p", priority=7)
+    original = MessageMetadata(ttl_ms=5, partition_key="p", priority=7)
     overlay = overlay_of("REMOVE sys.Label; REMOVE sys.TimeToLive; SET sys.PartitionKey = missing", special=original)
     assert scan(overlay.apply_to(VECTOR_MESSAGE)).subject is None
-    assert overlay.special(original) == Special(priority=7)
-    assert original == Special(ttl_ms=5, partition_key="p", priority=7)
+    assert overlay.special(original) == MessageMetadata(priority=7)
+    assert original == MessageMetadata(ttl_ms=5, partition_key="p", priority=7)
 
 
 def test_an_action_reads_system_properties() -> None:
     found = overlay_of(
         "SET a = sys.TimeToLive; SET sys.TimeToLive = sys.TimeToLive + sys.TimeToLive; SET b = sys.Label + '!'",
-        special=Special(ttl_ms=1000),
+        special=MessageMetadata(ttl_ms=1000),
     )
-    assert found.special(Special(ttl_ms=1000)) == Special(ttl_ms=2000)
+    assert found.special(MessageMetadata(ttl_ms=1000)) == MessageMetadata(ttl_ms=2000)
     assert found.application["a"] == Described(Symbol("com.microsoft:timespan"), 10_000_000)
     assert found.application["b"] == "Order-7!"
 

@@ -9,9 +9,9 @@ import pytest
 
 from duobus.codec import Byte, Described, Float32, Int, Short, Symbol, Timestamp, UByte, UInt, ULong, UShort
 from duobus.errors import ArgumentInvalid
-from duobus.model.description import TypedValue
+from duobus.model.descriptions import TypedValue
 from duobus.rules import amqp_value, typed_value
-from duobus.rules.literals import VALUE_LENGTH_MAX, VALUES_MAX, parse_parameters, parse_typed
+from duobus.rules.language.literals import VALUE_LENGTH_MAX, VALUES_MAX, parse_parameters, parse_typed
 from duobus.rules.values import DateTime, TimeSpan
 
 SECOND = 10_000_000

@@ -12,13 +12,13 @@ from kit_counting import counting
 from rules_kit import VECTOR_MESSAGE, remembered, rule, rule_set
 
 from duobus.codec import Int, Timestamp, UInt, build_message, with_made_id
-from duobus.model.special import Special
+from duobus.model.metadata import MessageMetadata
 from duobus.rules import Match, MessageView, Rule, RuleSet
-from duobus.rules import memo as memo_module
-from duobus.rules.named_memo import NAMES_MAX
+from duobus.rules.matching import result_cache as memo_module
+from duobus.rules.matching.property_cache import NAMES_MAX
 
 
-def give(found: RuleSet, payload: bytes, special: Special | None = None, number: int = 1) -> tuple[int, ...]:
+def give(found: RuleSet, payload: bytes, special: MessageMetadata | None = None, number: int = 1) -> tuple[int, ...]:
     return found.match_payload(payload, special, 5, number).sources
 
 
@@ -72,7 +72,7 @@ def test_a_message_id_counts_where_a_rule_looks_at_it(by_id: Rule) -> None:
 )
 def test_nothing_is_kept_where_a_filter_looks_at_more_than_properties(sql: str) -> None:
     found = counting(rule(sql), rule("a = 1"))
-    special = Special()
+    special = MessageMetadata()
     special.partition_key = "k"
     for number, rare in ((1, None), (2, None), (3, special)):
         expected = found.match(MessageView(message(a=1), rare, 5, number)).sources

@@ -8,8 +8,8 @@ import pytest
 from rules_kit import rule, truth, verdict
 
 from duobus.errors import ArgumentInvalid, ArgumentOutOfRange
-from duobus.model.description import SQL_LENGTH_MAX, TypedValue
-from duobus.rules.parser import DEPTH_MAX, STATEMENTS_MAX, parse_action, parse_filter
+from duobus.model.descriptions import SQL_LENGTH_MAX, TypedValue
+from duobus.rules.language.parser import DEPTH_MAX, STATEMENTS_MAX, parse_action, parse_filter
 
 MISTAKES = [
     ("", 1, "the text ends"),

@@ -14,8 +14,8 @@ from rules_kit import rule, rule_set
 
 from duobus.codec import Int, Timestamp, UInt, build_message
 from duobus.rules import Match, MessageView, Rule, RuleSet
-from duobus.rules import memo as memo_module
-from duobus.rules.shapes import MASKS_MAX, Shapes, mask_of
+from duobus.rules.matching import result_cache as memo_module
+from duobus.rules.matching.shape_cache import MASKS_MAX, Shapes, mask_of
 
 RULES = [
     rule("a = 1"),

@@ -23,7 +23,7 @@ from duobus.codec import (
     UShort,
 )
 from duobus.errors import ArgumentInvalid
-from duobus.model.description import TypedValue
+from duobus.model.descriptions import TypedValue
 
 VECTORS = [
     ("qty = 5", "T"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rules_kit import remembered, rule, rule_set, view
 from slow_evaluator import PROPERTIES, TREES, text_of, verdict_of
 
-from duobus.model.description import SQL_LENGTH_MAX
+from duobus.model.descriptions import SQL_LENGTH_MAX
 
 
 def engine_verdict(text: str, properties: dict[str, Any]) -> str:

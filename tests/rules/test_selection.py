@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from duobus.codec import build_message, encode
 from duobus.errors import ArgumentInvalid, ServiceBusError
-from duobus.model.special import Special
-from duobus.rules.json_path import JsonCondition
+from duobus.model.metadata import MessageMetadata
+from duobus.rules.language.json_path import JsonCondition
 from duobus.rules.selection import Selection
 
 BODY = (
@@ -22,7 +22,7 @@ BODY = (
 def takes(sql: str | None = None, condition: str | None = None, **special: Any) -> bool:
     bare = build_message(["id", None, None, "subject"], {"n": 5}, data=BODY)
     return Selection(sql, condition).takes(
-        bare, Special(**special), enqueued_ms=1_700_000_000_000, sequence_number=3, deliveries=4
+        bare, MessageMetadata(**special), enqueued_ms=1_700_000_000_000, sequence_number=3, deliveries=4
     )
 
 

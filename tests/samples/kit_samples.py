@@ -20,7 +20,7 @@ from typing import Any
 
 from kit_published import Island, cleaned_environment, copy_of_certifi
 
-from duobus.demo.server_process import ServerProcess
+from duobus.testing.server import ServerProcess
 
 #: Set where samples that cannot be had are to be a failure instead of a skip.
 REQUIRED = "DUOBUS_REQUIRE_SAMPLES"

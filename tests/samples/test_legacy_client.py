@@ -15,7 +15,7 @@ from kit_programs import CACHE, do_without
 from kit_published import INSTALL_LIMIT_S
 from kit_samples import REQUIRED
 
-from duobus.demo.server_process import ServerProcess
+from duobus.testing.server import ServerProcess
 
 PACKAGE = "azure-servicebus==0.21.1"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(INSTALL_LIMIT_S + 60)]

@@ -29,11 +29,11 @@ from duobus.broker import ScaleUnit
 from duobus.cli.main import main
 from duobus.clock import Clock
 from duobus.errors import ConfigurationError, StoreFailed
-from duobus.model.description import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
-from duobus.stores.adopting import REVISIONS_LEFT_OUT, adopt
-from duobus.stores.catalog import DELETING, INTENT, LIVE, CatalogContents, store_path
-from duobus.stores.sqlite import SqliteStore
-from duobus.stores.sqlite_catalog import SqliteCatalog
+from duobus.model.descriptions import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
+from duobus.storage.catalog.sqlite import SqliteCatalog
+from duobus.storage.catalog_rows import DELETING, INTENT, LIVE, CatalogContents, store_path
+from duobus.storage.offline.catalog_rebuild import REVISIONS_LEFT_OUT, adopt
+from duobus.storage.sqlite.store import SqliteStore
 
 
 def read(data: Path) -> CatalogContents:

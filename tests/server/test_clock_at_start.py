@@ -8,8 +8,8 @@ import pytest
 
 from duobus.clock import AHEAD_MAX_MS, AHEAD_UNCOUNTED_MAX_MS, SLEW_DIVISOR, BrokerTime, Clock, Witness
 from duobus.server.clock_record import NAME, ClockRecord, read_record
-from duobus.testing.clock import WALL_START_MS, SimulatedClock
-from duobus.testing.loop import SimulationLoop
+from simulation.world.clock import WALL_START_MS, SimulatedClock
+from simulation.world.loop import SimulationLoop
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from duobus.errors import ConfigurationError
-from duobus.model.http_options import HttpOptions
+from duobus.model.options import HttpOptions
 from duobus.model.tiers import PREMIUM_PARTITIONED, tier_named
-from duobus.server.config import ReadyFile, Settings, is_loopback, load_settings, ready_members
+from duobus.server.settings import ReadyFile, Settings, is_loopback, load_settings, ready_members
 
 
 def _settings(**changes: Any) -> Settings:

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duobus.errors import ConfigurationError
-from duobus.model.description import QueueDescription, RuleDescription
-from duobus.server.config_file import FILE_BYTES_MAX, parse_config, read_config_file
-from duobus.server.json_comments import parse_json_with_comments
+from duobus.model.descriptions import QueueDescription, RuleDescription
+from duobus.server.config_file import FILE_BYTES_MAX, parse_config, parse_json_with_comments, read_config_file
 
 _SAMPLE = """
 // The shape of the sample that many programs rely on.

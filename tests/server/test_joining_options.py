@@ -10,9 +10,9 @@ import pytest
 
 from duobus.clock import Clock, Entropy
 from duobus.errors import ConfigurationError
-from duobus.server.config import Settings, load_settings
-from duobus.server.joined import JoinedServer
-from duobus.stores.postgres_place import catalog_place
+from duobus.server.cluster_server import ClusterServer
+from duobus.server.settings import Settings, load_settings
+from duobus.storage.postgres.address import catalog_place
 
 URL = "postgresql://duobus@127.0.0.1/duobus"
 
@@ -61,7 +61,7 @@ def test_authorities_that_cannot_be_read_are_one_sentence_before_anything_is_ope
     settings = _load(data=tmp_path / "data", join=join, cluster_ca=authorities, tls_self_signed=True)
 
     async def start() -> None:
-        await JoinedServer(settings, Clock(), Entropy()).start()
+        await ClusterServer(settings, Clock(), Entropy()).start()
 
     with pytest.raises(ConfigurationError) as refused:
         asyncio.run(start())

@@ -15,7 +15,7 @@ from test_lost_catalog import SPACE, create, forget_belonging, names, put_messag
 
 from duobus.broker import ScaleUnit
 from duobus.errors import ConfigurationError, ServiceBusError, StoreFailed
-from duobus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
+from duobus.model.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 
 #: Ends of transactions.
 ENDS = ("COMMIT", "RELEASE")

@@ -15,17 +15,18 @@ import pytest
 from duobus.broker import ScaleUnit
 from duobus.clock import Clock, Entropy
 from duobus.errors import ConfigurationError, RowsInTheWay, StoreFailed
-from duobus.model.description import QueueDescription
-from duobus.server.build import Server
-from duobus.server.config import Settings, load_settings
-from duobus.stores.backup import back_up_stopped
-from duobus.stores.catalog import Catalog, store_path
-from duobus.stores.giving_up import give_up
-from duobus.stores.interface import CommitBatch, Put
-from duobus.stores.log_watch import remove_mark
-from duobus.stores.restoring import restore
-from duobus.stores.sqlite import SqliteStore
-from duobus.stores.sqlite_catalog import SqliteCatalog
+from duobus.model.descriptions import QueueDescription
+from duobus.server.composition import Server
+from duobus.server.settings import Settings, load_settings
+from duobus.storage.backup.copy import back_up_stopped
+from duobus.storage.backup.restore import restore
+from duobus.storage.catalog.interface import Catalog
+from duobus.storage.catalog.sqlite import SqliteCatalog
+from duobus.storage.catalog_rows import store_path
+from duobus.storage.interface import CommitBatch, Put
+from duobus.storage.replacement import give_up
+from duobus.storage.sqlite.log_watch import remove_mark
+from duobus.storage.sqlite.store import SqliteStore
 
 SPACE = "sbemulatorns"
 T = TypeVar("T")

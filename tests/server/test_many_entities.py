@@ -20,11 +20,11 @@ from typing import Any, Final
 import apsw
 import pytest
 
-from duobus.auth.sas import sign_token
+from duobus.auth.sas_tokens import sign_token
 from duobus.clock import Clock, Entropy
-from duobus.demo.server_process import queues_config
-from duobus.server.build import Server
-from duobus.server.config import EMULATOR_KEY, Settings, load_settings
+from duobus.server.composition import Server
+from duobus.server.settings import EMULATOR_KEY, Settings, load_settings
+from duobus.testing.server import queues_config
 
 ENTITIES: Final = int(os.environ.get("DUOBUS_ENTITIES", "1000"))
 PARTITIONED: Final = max(1, ENTITIES // 100)

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from duobus.clock import Clock, Entropy
-from duobus.demo.errors import DemoFailed
-from duobus.demo.server_process import ServerProcess
 from duobus.errors import ConfigurationError
-from duobus.server.config import Settings
-from duobus.stores.folder_lock import FolderLock
+from duobus.server.settings import Settings
+from duobus.storage.folder_lock import FolderLock
+from duobus.testing.server import DemoFailed, ServerProcess
 
 OPTIONS = ("--emulator", "--stores", "1")
 
@@ -35,15 +34,15 @@ def test_a_second_server_is_refused_by_name_until_the_first_is_killed(tmp_path: 
 def test_joined_servers_need_folders_of_their_own(tmp_path: Path) -> None:
     """Before anything of the shared catalog is looked at, so that no database is needed to see it."""
     pytest.importorskip("psycopg")
-    from duobus.server.joined import JoinedServer
-    from duobus.stores.postgres_place import catalog_place
+    from duobus.server.cluster_server import ClusterServer
+    from duobus.storage.postgres.address import catalog_place
 
     lock = FolderLock(tmp_path)
     lock.take("a server", Clock())
 
     async def start() -> None:
         place = catalog_place("postgresql://nobody@127.0.0.1:1/nothing")
-        server = JoinedServer(Settings(data=tmp_path, emulator=True, join=place), Clock(), Entropy())
+        server = ClusterServer(Settings(data=tmp_path, emulator=True, join=place), Clock(), Entropy())
         try:
             await server.start()
         finally:

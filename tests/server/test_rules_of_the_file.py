@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from duobus.clock import Clock, Entropy
-from duobus.server.build import Server
-from duobus.server.config import Settings, load_settings
-from duobus.stores.sqlite_catalog import SqliteCatalog
+from duobus.server.composition import Server
+from duobus.server.settings import Settings, load_settings
+from duobus.storage.catalog.sqlite import SqliteCatalog
 
 ROOT = "RootManageSharedAccessKey"
 

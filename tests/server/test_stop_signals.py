@@ -7,9 +7,9 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from duobus.server import run
+from duobus.server import process as run
 from duobus.telemetry.logs import Log
-from duobus.testing.loop import SimulationLoop
+from simulation.world.loop import SimulationLoop
 
 
 def in_virtual_time(story: Callable[[SimulationLoop], Coroutine[object, object, None]]) -> None:

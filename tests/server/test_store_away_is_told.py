@@ -20,12 +20,12 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 from click.testing import CliRunner
 
-from duobus.auth.sas import sign_token
+from duobus.auth.sas_tokens import sign_token
 from duobus.cli.main import main
-from duobus.demo.clients import doors_of
-from duobus.demo.server_process import ServerProcess, queues_config
-from duobus.ha.away import Away, keys_of, slot_of, store_away
+from duobus.ha.outage_scope import Away, keys_of, slot_of, store_away
 from duobus.ha.transfer import ping
+from duobus.testing.server import ServerProcess, queues_config
+from duobus_demo.clients import endpoints_of
 
 SLOTS = 16
 QUEUES: dict[str, dict[str, Any]] = {
@@ -134,7 +134,7 @@ def test_a_link_that_cannot_be_opened_says_it(place: Place) -> None:
 
 @pytest.mark.parametrize("door", ["tls", "websocket"])
 def test_the_text_comes_through_every_transport(place: Place, door: str) -> None:
-    way = next(one for one in doors_of(place.server) if one.name == door)
+    way = next(one for one in endpoints_of(place.server) if one.name == door)
 
     async def send() -> None:
         async with way.async_client() as client, client.get_queue_sender(place.lost) as sender:

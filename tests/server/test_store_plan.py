@@ -10,8 +10,8 @@ import pytest
 from duobus.clock import Entropy
 from duobus.errors import ConfigurationError
 from duobus.server.store_plan import PlannedStore, plan_stores, postgres_store
-from duobus.stores.catalog import CatalogContents, StoreRow
-from duobus.stores.postgres_place import Place, parse
+from duobus.storage.catalog_rows import CatalogContents, StoreRow
+from duobus.storage.postgres.address import PostgresAddress, parse
 
 ONE, TWO = "postgresql://me@one/bus", "postgresql://me@two/bus"
 
@@ -26,7 +26,7 @@ class Drawn(Entropy):
         return self._random.randbytes(size)
 
 
-def places(*addresses: str) -> list[Place]:
+def places(*addresses: str) -> list[PostgresAddress]:
     return [parse(address) for address in addresses]
 
 
@@ -104,8 +104,8 @@ def test_the_number_of_a_lost_store_is_not_used_again() -> None:
 def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     (planned,) = plan([], 0, ONE)
     assert planned.place is not None
-    monkeypatch.delitem(sys.modules, "duobus.stores.postgres", raising=False)
-    monkeypatch.delitem(sys.modules, "duobus.stores.postgres_link", raising=False)
+    monkeypatch.delitem(sys.modules, "duobus.storage.postgres.store", raising=False)
+    monkeypatch.delitem(sys.modules, "duobus.storage.postgres.session", raising=False)
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'duobus\[postgres\]'"):
         postgres_store(planned, planned.place)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duobus.twin import compiled_rooms
+from duobus.compiled import compiled_rooms
 
 
 @pytest.fixture(autouse=True)

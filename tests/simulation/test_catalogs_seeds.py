@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duobus.testing.sim_catalogs import run
+from simulation.scenarios.catalogs import run
 
 
 @pytest.mark.parametrize("first", [1, 21])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duobus.testing.sim_clocks import run
+from simulation.scenarios.clocks import run
 
 
 @pytest.mark.parametrize("first", range(1, 41, 10))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duobus.testing.sim_cluster import run
+from simulation.scenarios.leases import run
 
 
 @pytest.mark.parametrize("seed", range(1, 31))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duobus.testing.sim_fair import run
+from simulation.scenarios.fairness import run
 
 
 @pytest.mark.parametrize("seed", [2, 3, 5])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duobus.testing.sim_idle import run
+from simulation.scenarios.idle import run
 
 
 @pytest.mark.parametrize("first", range(1, 41, 10))

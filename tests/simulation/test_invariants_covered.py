@@ -14,10 +14,14 @@ from typing import NamedTuple
 import pytest
 from test_planted_bugs import RECORD
 
-from duobus.testing import planted_idle, planted_life, planted_topics, sim_fair, sim_moves
-from duobus.testing.checkers import CHECKERS
-from duobus.testing.planted import BUGS
-from duobus.testing.simulation import run
+from simulation.checkers import CHECKERS
+from simulation.mutants import entity_life as planted_life
+from simulation.mutants import idle as planted_idle
+from simulation.mutants import topics as planted_topics
+from simulation.mutants.queues import MUTANTS
+from simulation.run import run
+from simulation.scenarios import fairness as sim_fair
+from simulation.scenarios import fragment_moves as sim_moves
 
 TESTS = Path(__file__).parents[1]
 
@@ -33,7 +37,7 @@ class Shown(NamedTuple):
     """What stands for an invariant.
 
     Attributes:
-        checker: Function of a module of ``duobus.testing.checkers``; "" for none of its own.
+        checker: Function of a module of ``simulation.checkers``; "" for none of its own.
         bugs: Planted bugs that break it.
         tests: Path and name of tests beside the simulation; needed where there is no checker.
         because: Why the simulation has no checker; needed where it has none.
@@ -186,7 +190,7 @@ def test_what_stands_for_an_invariant_exists(number: int) -> None:
     if number in CHECKERS:
         assert shown.checker == f"{CHECKERS[number].__module__.rpartition('.')[2]}.{CHECKERS[number].__name__}"
     planted = {
-        **BUGS,
+        **MUTANTS,
         **planted_idle.BUGS,
         **planted_life.BUGS,
         **planted_topics.BUGS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duobus.testing.sim_life import run
+from simulation.scenarios.entity_life import run
 
 
 @pytest.mark.parametrize("first", range(1, 41, 10))

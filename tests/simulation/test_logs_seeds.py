@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duobus.testing.sim_logs import mark_ignored, run
+from simulation.scenarios.logs import mark_ignored, run
 
 
 @pytest.mark.parametrize("first", [1, 31])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duobus.testing.sim_moves import run
+from simulation.scenarios.fragment_moves import run
 
 
 @pytest.mark.parametrize("first", range(1, 31, 6))

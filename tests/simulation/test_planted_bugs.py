@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from duobus.testing.campaign import WORLDS, caught, sign_of
+from simulation.campaign import WORLDS, caught, sign_of
 
 #: World and bug to a seed, and the sign by which it shows.
 RECORD = json.loads((Path(__file__).parent / "catching_seeds.json").read_text())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from duobus.testing.simulation import run
+from simulation.run import run
 
 SEEDS_PER_TEST = 20
 

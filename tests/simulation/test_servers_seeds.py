@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duobus.testing.sim_servers import SERVERS, run
+from simulation.scenarios.servers import SERVERS, run
 
 #: Seeds that have found something: a store that was opened while it was given back; a session that was held when the
 #: lease of its store ended, which left the store with two servers. Of those that forward: a lane that gave messages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duobus.testing.sim_sick_disk import run
+from simulation.scenarios.slow_disk import run
 
 
 @pytest.mark.parametrize("first", range(1, 11, 5))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from duobus.testing.sim_servers import SERVERS
-from duobus.testing.sim_spread import run
+from simulation.scenarios.servers import SERVERS
+from simulation.scenarios.sharding import run
 
 #: Of those in which nothing must be wrong; CI has no time for all of them.
 CLEAN_SEEDS = range(100, 118, 6)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duobus.testing.sim_wire_topics import run
+from simulation.scenarios.wire_topics import run
 
 
 @pytest.mark.parametrize("first", range(1, 31, 10))

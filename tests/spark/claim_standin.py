@@ -11,8 +11,8 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from duobus.spark.claimer import Claimer
-from duobus.spark.claims import ClaimEngine, Seen
+from duobus.spark.claims.engine import ClaimEngine, Seen
+from duobus.spark.claims.runner import ClaimRunner
 from duobus.spark.offsets import Claim, Key, mark_of
 
 QUEUE = Key("orders")
@@ -177,7 +177,7 @@ def run(
     between: Callable[[], None] = lambda: None,
 ) -> None:
     """One run of a query with availableNow, by the order of calls of spark-pipeline 2.3; Killed leaves it anywhere."""
-    claimer = Claimer(engine(), StandInAccess(queue, owner, steps))
+    claimer = ClaimRunner(engine(), StandInAccess(queue, owner, steps))
     start: Any = json.loads(logs.offsets[-1]) if logs.offsets else claimer.initial()
     if len(logs.offsets) > logs.commits:
         before = json.loads(logs.offsets[-2]) if len(logs.offsets) > 1 else claimer.initial()
@@ -196,7 +196,7 @@ def run(
         start = json.loads(logs.offsets[-1])
 
 
-def _batch(logs: Logs, queue: StandIn, steps: Steps, claimer: Claimer, start: Any, end: Any) -> None:
+def _batch(logs: Logs, queue: StandIn, steps: Steps, claimer: ClaimRunner, start: Any, end: Any) -> None:
     plan = claimer.plan(start, end)
     wanted = list(plan.claim.get(QUEUE, {}))
     steps.step()

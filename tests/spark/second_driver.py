@@ -29,7 +29,8 @@ def main() -> None:
     from conftest import CONF
     from pyspark.sql import SparkSession
 
-    from duobus.spark.jobs import capture, summary
+    from duobus.spark.jobs import capture
+    from duobus.spark.jobs import job as summary
 
     about: dict[str, Any] = json.loads(sys.argv[1])
     folder = Path(about["folder"])

@@ -42,7 +42,7 @@ def test_a_run_goes_on_while_messages_wait_that_are_slow_to_come(
     bus: Bus, monkeypatch: pytest.MonkeyPatch, knows_count: bool
 ) -> None:
     if not knows_count:
-        monkeypatch.setattr("duobus.spark.source.waiting_messages", lambda place, entities: None)
+        monkeypatch.setattr("duobus.spark.source.claim_stream.waiting_messages", lambda place, entities: None)
     queue = bus.queue()
     bus.send(queue, ["a", "b", "c"])
     stream = Stream(bus, queue=queue, maxWaitTime="5s")

@@ -14,7 +14,7 @@ from spark_bus import Bus
 
 from duobus.spark.errors import OptionError
 from duobus.spark.jobs import capture
-from duobus.spark.jobs.summary import JobError
+from duobus.spark.jobs.job import JobError
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from duobus.spark.jobs.captured import IN_PATHS, fault_of
+from duobus.spark.jobs.captured_files import IN_PATHS, fault_of
 from duobus.spark.schema import TYPES
 
 ARROW: dict[str, pa.DataType] = {

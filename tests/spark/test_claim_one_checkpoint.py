@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from claim_standin import LOCK_MS, QUEUE, StandIn, StandInAccess, Steps
 
-from duobus.spark.claimer import PAUSES_MAX, Claimer
-from duobus.spark.claims import ClaimEngine
+from duobus.spark.claims.engine import ClaimEngine
+from duobus.spark.claims.runner import PAUSES_MAX, ClaimRunner
 from duobus.spark.offsets import ClaimOffset
 
 
-def process(queue: StandIn, owner: str) -> tuple[Claimer, StandInAccess]:
+def process(queue: StandIn, owner: str) -> tuple[ClaimRunner, StandInAccess]:
     access = StandInAccess(queue, owner, Steps())
-    return Claimer(ClaimEngine("here", ("orders",)), access), access
+    return ClaimRunner(ClaimEngine("here", ("orders",)), access), access
 
 
-def claimed(claimer: Claimer) -> tuple[Any, Any]:
+def claimed(claimer: ClaimRunner) -> tuple[Any, Any]:
     """Claim a batch that Spark writes down: its start and its end."""
     start = claimer.initial()
     end, _ = claimer.latest(start, 4, 0)

@@ -12,12 +12,12 @@ from uuid import UUID
 import pytest
 from claim_standin import LOCK_MS, QUEUE, Killed, Logs, StandIn, StandInAccess, Steps, run
 
-from duobus.spark.claimer import Claimer
-from duobus.spark.claims import REMEMBERED, ClaimEngine, Due, Seen
+from duobus.spark.claims.engine import REMEMBERED, ClaimEngine, Due, Seen
+from duobus.spark.claims.lock_handles import LockHandle, is_active, seen_of
+from duobus.spark.claims.runner import ClaimRunner
 from duobus.spark.errors import CheckpointError
 from duobus.spark.offsets import ClaimOffset, Key, mark_of
-from duobus.spark.peeked import DEFERRED_IN, Peeked
-from duobus.spark.tickets import Ticket, is_active, seen_of
+from duobus.spark.peek_decoder import DEFERRED_IN, Peeked
 
 
 def knowing() -> ClaimEngine:
@@ -154,20 +154,20 @@ def test_two_streams_may_claim_from_one_queue_while_both_are_killed() -> None:
 def test_what_a_killed_broker_forgot_to_have_delivered_belongs_to_who_defers_it(is_over: bool) -> None:
     """Both streams have received it for the first time, as far as its count tells."""
     queue = StandIn(4)
-    first = Claimer(knowing(), StandInAccess(queue, "first", Steps()))
+    first = ClaimRunner(knowing(), StandInAccess(queue, "first", Steps()))
     start = first.initial()
     end, _ = first.latest(start, 4, 0)
     queue.killed()
-    second = Claimer(knowing(), StandInAccess(queue, "second", Steps()))
+    second = ClaimRunner(knowing(), StandInAccess(queue, "second", Steps()))
     theirs, _ = second.latest(start, 2, 0)
     assert set(second.plan(start, theirs).claim[QUEUE]) == {1, 2}
     if is_over:
         # The first stream's process has ended, too.
-        first = Claimer(knowing(), StandInAccess(queue, "first again", Steps()))
+        first = ClaimRunner(knowing(), StandInAccess(queue, "first again", Steps()))
     queue.now += LOCK_MS + 1
     assert first.plan(start, end).claim == {}
     # The second one's own claim is still its own after a restart of it.
-    again = Claimer(knowing(), StandInAccess(queue, "second again", Steps()))
+    again = ClaimRunner(knowing(), StandInAccess(queue, "second again", Steps()))
     assert set(again.plan(start, theirs).claim[QUEUE]) == {1, 2}
 
 
@@ -197,14 +197,14 @@ def test_two_streams_and_their_broker_may_be_killed_at_any_time() -> None:
 def test_deferring_before_the_offset_is_written_would_leave_messages_behind() -> None:
     """The counter-example, so that nobody turns the order around: nothing is deferred when ``latest`` returns."""
     queue = StandIn(4)
-    claimer = Claimer(ClaimEngine("here", ("orders",)), StandInAccess(queue, "one", Steps()))
+    claimer = ClaimRunner(ClaimEngine("here", ("orders",)), StandInAccess(queue, "one", Steps()))
     claimer.latest(claimer.initial(), 4, 0)
     assert not any(seen.is_deferred for seen in queue.seen().values())
 
 
 def test_the_same_batch_is_planned_once() -> None:
     queue = StandIn(4)
-    claimer = Claimer(ClaimEngine("here", ("orders",)), StandInAccess(queue, "one", Steps()))
+    claimer = ClaimRunner(ClaimEngine("here", ("orders",)), StandInAccess(queue, "one", Steps()))
     start = claimer.initial()
     end, count = claimer.latest(start, 4, 0)
     assert count == 4
@@ -213,7 +213,7 @@ def test_the_same_batch_is_planned_once() -> None:
 
 def test_a_message_whose_lock_ended_before_it_was_deferred_is_left_to_a_later_batch() -> None:
     queue = StandIn(4)
-    claimer = Claimer(ClaimEngine("here", ("orders",)), StandInAccess(queue, "one", Steps()))
+    claimer = ClaimRunner(ClaimEngine("here", ("orders",)), StandInAccess(queue, "one", Steps()))
     start = claimer.initial()
     end, _ = claimer.latest(start, 2, 0)
     queue.now += LOCK_MS + 1
@@ -258,7 +258,7 @@ def test_a_checkpoint_of_another_entity_is_refused() -> None:
 def test_an_error_while_committing_does_not_fail_the_query() -> None:
     queue = StandIn(2)
     access = StandInAccess(queue, "one", Steps())
-    claimer = Claimer(ClaimEngine("here", ("orders",)), access)
+    claimer = ClaimRunner(ClaimEngine("here", ("orders",)), access)
     start = claimer.initial()
     end, _ = claimer.latest(start, 2, 0)
     claimer.plan(start, end)
@@ -272,7 +272,7 @@ def test_an_error_while_committing_does_not_fail_the_query() -> None:
 def test_with_settle_on_commit_a_commit_settles() -> None:
     queue = StandIn(4)
     engine = ClaimEngine("here", ("orders",), settles_early=False)
-    claimer = Claimer(engine, StandInAccess(queue, "one", Steps()))
+    claimer = ClaimRunner(engine, StandInAccess(queue, "one", Steps()))
     start = claimer.initial()
     end, _ = claimer.latest(start, 2, 0)
     claimer.plan(start, end)
@@ -286,7 +286,7 @@ def test_with_settle_on_commit_a_commit_settles() -> None:
 @pytest.mark.parametrize("counts", [False, True])
 def test_an_offset_says_by_how_much_a_deferral_counts_as_soon_as_that_is_known(counts: bool) -> None:
     queue = StandIn(6, counts=counts)
-    claimer = Claimer(ClaimEngine("here", ("orders",)), StandInAccess(queue, "one", Steps()))
+    claimer = ClaimRunner(ClaimEngine("here", ("orders",)), StandInAccess(queue, "one", Steps()))
     start = claimer.initial()
     first, _ = claimer.latest(start, 2, 0)
     assert ClaimOffset.from_json(first).counted is None
@@ -294,7 +294,7 @@ def test_an_offset_says_by_how_much_a_deferral_counts_as_soon_as_that_is_known(c
     second, _ = claimer.latest(first, 2, 0)
     assert ClaimOffset.from_json(second).counted == int(counts)
     # A new process knows it from the offset before its own.
-    claimer = Claimer(ClaimEngine("here", ("orders",)), StandInAccess(queue, "two", Steps()))
+    claimer = ClaimRunner(ClaimEngine("here", ("orders",)), StandInAccess(queue, "two", Steps()))
     third, _ = claimer.latest(second, 2, 0)
     assert ClaimOffset.from_json(third).counted == int(counts)
     assert ClaimOffset.from_json(third).batch == 3
@@ -340,14 +340,14 @@ def test_messages_are_taken_for_locked_while_they_are_as_they_were_received() ->
 
 
 def test_a_third_of_the_shortest_lock_has_to_be_left() -> None:
-    ticket = Ticket(1, 0, None, 20_000, 0, 0)
+    ticket = LockHandle(1, 0, None, 20_000, 0, 0)
     assert ticket.is_safe(15_000)
     assert not ticket.is_safe(15_001)
 
 
 def test_the_life_of_a_fragment_is_read_from_a_lock_token() -> None:
     prefix = (3).to_bytes(2, "big") + (0x01020304).to_bytes(4, "big") + b"sa"
-    ticket = Ticket(1, 0, UUID(bytes_le=prefix + bytes(8)), 0, 0, 0)
+    ticket = LockHandle(1, 0, UUID(bytes_le=prefix + bytes(8)), 0, 0, 0)
     assert ticket.life == 0x01020304
 
 

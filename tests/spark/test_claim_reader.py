@@ -18,13 +18,13 @@ from pyspark.sql.types import (
 )
 from spark_bus import Bus
 
-from duobus.spark.claims import Seen
+from duobus.spark.body_encoder import sequence_sections, value_section
+from duobus.spark.claims.engine import Seen
 from duobus.spark.connection import new_client
 from duobus.spark.data_source import DuobusDataSource
 from duobus.spark.errors import CheckpointError, DataLoss, EntityError, OptionError
 from duobus.spark.offsets import ClaimOffset, Key
 from duobus.spark.recovery import dead_letter_numbers
-from duobus.spark.section_writer import sequence_sections, value_section
 
 
 @pytest.mark.parametrize("partitioned", [False, True])
@@ -129,7 +129,7 @@ def test_a_deferral_raises_no_delivery_count_here(bus: Bus) -> None:
 
 
 def test_a_message_that_somebody_took_by_number_fails_the_read(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duobus.spark.tasks.PATIENCE_MS", 200)
+    monkeypatch.setattr("duobus.spark.source.partition_reader.PATIENCE_MS", 200)
     queue = bus.queue()
     bus.send(queue, ["a", "b"])
     stream = Stream(bus, queue=queue)
@@ -293,7 +293,7 @@ def test_available_now_takes_what_there_was_and_ends_without_a_wait(bus: Bus) ->
 def test_available_now_without_the_right_to_count_ends_with_what_came_later(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duobus.spark.source.waiting_messages", lambda place, entities: None)
+    monkeypatch.setattr("duobus.spark.source.claim_stream.waiting_messages", lambda place, entities: None)
     queue = bus.queue()
     bus.send(queue, ["a", "b"])
     stream = Stream(bus, queue=queue)

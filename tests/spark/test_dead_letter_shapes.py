@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duobus.spark.jobs.shapes import alike, shape_of
+from duobus.spark.jobs.work.fingerprints import alike, shape_of
 
 
 def test_texts_that_differ_in_ids_and_numbers_are_alike() -> None:

@@ -10,8 +10,8 @@ from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus import exceptions as sdk
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
 
-from duobus.spark.jobs.dead_letter_work import DELETE, HOLD, RESUBMIT, new_id, worked
-from duobus.spark.sending import Post, SendFailed
+from duobus.spark.jobs.work.dead_letters import DELETE, HOLD, RESUBMIT, new_id, worked
+from duobus.spark.sink.sender import Post, SendFailed
 
 
 class Letter:

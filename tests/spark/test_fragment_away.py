@@ -10,12 +10,12 @@ import pytest
 from azure.servicebus.exceptions import MessageNotFoundError, ServiceBusServerBusyError
 from pyspark.sql.types import StructType  # type: ignore[attr-defined]
 
-from duobus.spark.browse import Range, messages_of
-from duobus.spark.browse_stream import BrowseStreamReader
 from duobus.spark.entities import demand_there, look, peek
 from duobus.spark.offsets import COUNT_BITS, BrowseOffset
-from duobus.spark.peeking import page_of
-from duobus.spark.reading import source_options
+from duobus.spark.source.browse_stream import BrowseStreamReader
+from duobus.spark.source.peek_pages import page_of
+from duobus.spark.source.range_reader import Range, messages_of
+from duobus.spark.source.settings import source_options
 
 #: Numbers of two fragments.
 FIRST = [1 << COUNT_BITS | count for count in range(1, 7)]

@@ -13,14 +13,14 @@ from click.testing import CliRunner
 from kit_sink import body, drained, make_queue, place
 from spark_bus import CONNECTION_ENV
 
-from duobus.cli import spark as cli
+from duobus.cli.commands import spark as cli
 from duobus.cli.main import main
 from duobus.ha.transfer import to_backlog
 from duobus.spark.connection import new_client
 from duobus.spark.errors import OptionError
 from duobus.spark.jobs import capture, deadletters, syphon
 from duobus.spark.jobs.capture import write_batch
-from duobus.spark.jobs.summary import JobError
+from duobus.spark.jobs.job import JobError
 
 pytestmark = pytest.mark.slow
 

@@ -10,13 +10,13 @@ import pytest
 from claim_standin import LOCK_MS, QUEUE, StandIn, StandInAccess, Steps
 from kit_hand_time import HandTime
 
-from duobus.spark import tasks
-from duobus.spark.access import SdkAccess
-from duobus.spark.claimer import Claimer
-from duobus.spark.claims import ClaimEngine
+from duobus.spark.claims.engine import ClaimEngine
+from duobus.spark.claims.lock_handles import LockHandle
+from duobus.spark.claims.runner import ClaimRunner
+from duobus.spark.claims.sdk_access import SdkAccess
 from duobus.spark.connection import Place
 from duobus.spark.offsets import Claim, ClaimOffset, Key
-from duobus.spark.tickets import Ticket
+from duobus.spark.source import partition_reader as tasks
 
 
 class Interrupted(StandInAccess):
@@ -38,8 +38,8 @@ class Interrupted(StandInAccess):
                 self.queue.defer(number, self.owner)
 
 
-def begun(access: StandInAccess) -> tuple[Claimer, Any, Any]:
-    claimer = Claimer(ClaimEngine("here", ("orders",), counted=0), access)
+def begun(access: StandInAccess) -> tuple[ClaimRunner, Any, Any]:
+    claimer = ClaimRunner(ClaimEngine("here", ("orders",), counted=0), access)
     start = claimer.initial()
     end, _ = claimer.latest(start, 4, 0)
     return claimer, start, json.loads(json.dumps(end))
@@ -60,7 +60,7 @@ def test_one_that_never_comes_is_waited_for_as_long_as_the_locks_last() -> None:
     assert claimer.plan(start, end).dropped == 4
     assert queue.now >= LOCK_MS
     # Nothing is settled by mistake, and the next batch has them.
-    after = Claimer(ClaimEngine("here", ("orders",), counted=0), StandInAccess(queue, "second", Steps()))
+    after = ClaimRunner(ClaimEngine("here", ("orders",), counted=0), StandInAccess(queue, "second", Steps()))
     later, count = after.latest(end, 4, 0)
     assert (count, queue.left()) == (4, 4)
     assert set(ClaimOffset.from_json(later).claim[QUEUE]) == {1, 2, 3, 4}
@@ -81,7 +81,7 @@ def test_the_sdk_access_tells_that_it_was_interrupted() -> None:
     access = SdkAccess(Place("connectionString", "x"), ("orders",), clock=clock)
     key = Key("orders")
     until_ms = clock.now_ms() + 60_000
-    access._held = {key: {1: Ticket(1, 0, "token", until_ms, 0, 1)}}
+    access._held = {key: {1: LockHandle(1, 0, "token", until_ms, 0, 1)}}
     access._receivers = {key: Silent()}
     assert not access.may_still_defer()
     assert access.defer({key: {1: 0}}) == ({}, None)

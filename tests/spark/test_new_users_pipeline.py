@@ -16,7 +16,7 @@ from spark_bus import Bus
 
 from duobus.spark.connection import new_client
 from duobus.spark.jobs import capture, deadletters
-from duobus.spark.jobs.summary import JobError
+from duobus.spark.jobs.job import JobError
 
 pytestmark = pytest.mark.slow
 

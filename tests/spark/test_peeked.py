@@ -12,12 +12,12 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from duobus.spark.claims.lock_handles import is_deferred
 from duobus.spark.errors import EntityError
-from duobus.spark.peeked import Peeked, decoded
-from duobus.spark.peeking import HIDDEN, Page, by_sdk
+from duobus.spark.peek_decoder import Peeked, decoded
 from duobus.spark.rows import Rows, Source, size_of
 from duobus.spark.schema import COLUMNS
-from duobus.spark.tickets import is_deferred
+from duobus.spark.source.peek_pages import HIDDEN, Page, by_sdk
 
 SOURCE = Source("namespace", "queue")
 RECEIVER: Any = SimpleNamespace(entity_path="queue", _amqp_transport=PyamqpTransport)

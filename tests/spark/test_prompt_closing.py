@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from spark_bus import Bus
 
-from duobus.ha.closing import prompt
+from duobus.ha.sdk import prompt
 from duobus.spark.connection import new_client
 
 

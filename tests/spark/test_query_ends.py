@@ -17,15 +17,16 @@ from kit_hand_time import HandTime
 from kit_stream import SCHEMA, Stream
 from spark_bus import Bus
 
-from duobus.spark import connection, ending
-from duobus.spark.browse import batch_reader
+from duobus.spark import connection
 from duobus.spark.connection import demand_reachable, place_of
-from duobus.spark.ending import Ended, Ending, local_folder, settle_committed
 from duobus.spark.errors import AddressError, OptionError
-from duobus.spark.jobs.staging import STALE_S, clear_staging
-from duobus.spark.jobs.stopping import WAS_STOPPED, Stopping
+from duobus.spark.jobs.interruption import WAS_STOPPED, Stopping
+from duobus.spark.jobs.staging_files import STALE_S, clear_staging
 from duobus.spark.options import CONNECTION_OPTIONS, parse
-from duobus.spark.source import RefusingReader, stream_reader
+from duobus.spark.source import query_end as ending
+from duobus.spark.source.claim_stream import RefusingReader, stream_reader
+from duobus.spark.source.query_end import Ended, Ending, local_folder, settle_committed
+from duobus.spark.source.range_reader import batch_reader
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,8 @@ from spark_bus import Bus
 from duobus.spark import DuobusDataSource, recovery
 from duobus.spark.connection import new_client
 from duobus.spark.errors import EntityError
-from duobus.spark.reactivation import ORIGINAL_ID, reactivated_id
 from duobus.spark.recovery import release, sweep
+from duobus.spark.sink.resend import ORIGINAL_ID, reactivated_id
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from kit_sink import body, drained, make_queue
 
 from duobus.spark.errors import OptionError
 from duobus.spark.jobs import replay
-from duobus.spark.jobs.summary import JobError
+from duobus.spark.jobs.job import JobError
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from azure.servicebus._pyamqp.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duobus.spark.section_reader import sequences_of, value_of
+from duobus.spark.sink.body_decoder import sequences_of, value_of
 
 LEAVES = (
     st.none() | st.booleans() | st.text(max_size=20) | st.binary(max_size=20) | st.floats(allow_nan=False) | st.uuids()

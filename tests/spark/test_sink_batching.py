@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from duobus.spark.batching import Batches, Lane
+from duobus.spark.sink.batches import Batches, Lane
 
 
 class SmallBatch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duobus.spark.identity import check_write_id, id_of, place_of
+from duobus.spark.sink.message_ids import check_write_id, id_of, place_of
 
 
 def test_a_streaming_row_is_named_by_query_batch_partition_and_number() -> None:

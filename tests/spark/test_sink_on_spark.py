@@ -13,7 +13,7 @@ from kit_sink import body, drained, make_queue, place, sends_to
 
 from duobus.spark import DuobusDataSource
 from duobus.spark.connection import new_administration, new_client
-from duobus.spark.sink import BatchWriter, batch_writer
+from duobus.spark.sink.writer import BatchWriter, batch_writer
 from duobus.testing.server import ServerProcess
 
 pytestmark = pytest.mark.slow
@@ -211,7 +211,7 @@ def test_a_partitioned_queue_with_duplicate_detection_gets_messages_singly(
 def test_a_destination_without_duplicate_detection_is_warned_about(place_options: dict[str, str], spark: Any) -> None:
     from pyspark.sql.types import StringType, StructField, StructType
 
-    from duobus.spark.sink import batch_writer
+    from duobus.spark.sink.writer import batch_writer
 
     make_queue(place_options, "sink-forgetful")
     schema = StructType([StructField("body", StringType())])

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from duobus.spark.outgoing import FOREVER_MS, Outgoing, RowError, check_columns, messages_of, property_of
+from duobus.spark.sink.messages import FOREVER_MS, Outgoing, RowError, check_columns, messages_of, property_of
 
 
 def one(entity: str | None = "q", message_id: str | None = None, **row: Any) -> Outgoing:

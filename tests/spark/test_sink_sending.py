@@ -9,9 +9,9 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus import exceptions as sdk
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-from duobus.spark.jobs.failing import cause_of
-from duobus.spark.pace import Pace
-from duobus.spark.sending import HEADROOM_BYTES, OpenBatch, Post, Refused, SendFailed
+from duobus.spark.jobs.job import cause_of
+from duobus.spark.retry import RateLimit
+from duobus.spark.sink.sender import HEADROOM_BYTES, OpenBatch, Post, Refused, SendFailed
 
 
 def message(name: str, size: int = 1) -> AmqpAnnotatedMessage:
@@ -128,7 +128,7 @@ def test_a_rate_holds_up_who_sent_too_much_and_does_not_make_up_for_idle_times()
         monotonic_ms = now_ms
 
     clock, waited = Still(), []
-    pace = Pace(100, clock, waited.append)  # type: ignore[arg-type]
+    pace = RateLimit(100, clock, waited.append)  # type: ignore[arg-type]
     pace.sent(50)
     pace.sent(50)
     clock.now = 60_000
@@ -141,7 +141,7 @@ def test_the_cause_of_an_error_of_spark_is_what_python_raised() -> None:
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
   File "/x/sink.py", line 218, in write
     return write_rows(batches)
-duobus.spark.sending.SendFailed: 2 messages could not be sent to 'q': MessagingEntityNotFoundError: gone
+duobus.spark.sink.sender.SendFailed: 2 messages could not be sent to 'q': MessagingEntityNotFoundError: gone
  SQLSTATE: XXKST
 	at org.apache.spark.sql.execution.StreamExecution.run(StreamExecution.scala:1)
 """

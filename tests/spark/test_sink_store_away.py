@@ -7,7 +7,7 @@ from azure.servicebus import ServiceBusClient
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
 from duobus.broker import slot_of, string_key
-from duobus.spark.sending import OpenBatch, Post, SendFailed
+from duobus.spark.sink.sender import OpenBatch, Post, SendFailed
 from duobus.testing.drills import Drill
 from duobus.testing.namespace import Namespace
 

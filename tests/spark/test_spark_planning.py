@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructType
 
-from duobus.spark import browse
-from duobus.spark.attempts import Attempts
-from duobus.spark.browse import TASK_MESSAGES, Range, tasks_of
+from duobus.spark.body_encoder import sequence_sections, value_section
+from duobus.spark.claims.attempts import Attempts
 from duobus.spark.errors import CheckpointError, OptionError
-from duobus.spark.extents import Extent, cut, extents, first_since, last_until
 from duobus.spark.offsets import COUNT_BITS, Key
 from duobus.spark.options import SOURCE_OPTIONS, parse
 from duobus.spark.rows import check_schema, properties_of
-from duobus.spark.section_writer import sequence_sections, value_section
-from duobus.spark.splitting import split
+from duobus.spark.source import range_reader as browse
+from duobus.spark.source.extents import Extent, cut, extents, first_since, last_until
+from duobus.spark.source.partitions import split
+from duobus.spark.source.range_reader import TASK_MESSAGES, Range, tasks_of
 
 numbers = st.sets(
     st.builds(lambda fragment, count: fragment << COUNT_BITS | count, st.integers(0, 5), st.integers(1, 300)),

@@ -8,7 +8,7 @@ from typing import Any
 
 from kit_hand_time import HandTime
 
-from duobus.spark.receiving import GAP_S, GROWTH, RECEIVE_MAX, STREAM_MIN, TRICKLE_MS, Filled, Limits, fill
+from duobus.spark.claims.receiver import GAP_S, GROWTH, RECEIVE_MAX, STREAM_MIN, TRICKLE_MS, Filled, Limits, fill
 
 LOCK_MS = 60_000
 

@@ -9,7 +9,7 @@ import pytest
 
 from duobus.spark.options import CHOICE, CONNECTION_OPTIONS, DURATION, NUMBER, SOURCE_OPTIONS, Option
 from duobus.spark.schema import COLUMNS
-from duobus.spark.sink import SINK_OPTIONS
+from duobus.spark.sink.writer import SINK_OPTIONS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "spark.md").read_text()
 

@@ -14,8 +14,8 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from duobus.spark.jobs.syphon_work import BURIED, DELIVERED, HELD, Carrier, rows_of
-from duobus.spark.sending import Post, SendFailed
+from duobus.spark.jobs.work.syphon import BURIED, DELIVERED, HELD, SyphonTask, rows_of
+from duobus.spark.sink.sender import Post, SendFailed
 
 NOW_MS = 1_800_000_000_000
 QUEUE = "main/x-servicebus-transfer/0"
@@ -63,15 +63,15 @@ def to(path: str, **more: Any) -> dict[str, Any]:
     return {"application_properties": [("x-ms-path", path), *more.pop("marks", [])], **more}
 
 
-def carried(there: Town, back: Town, *rows: dict[str, Any], counts_time: bool = False) -> Carrier:
-    carrier = Carrier(there.post(), back.post(), NOW_MS, counts_time=counts_time, hold_ms=60_000)
+def carried(there: Town, back: Town, *rows: dict[str, Any], counts_time: bool = False) -> SyphonTask:
+    carrier = SyphonTask(there.post(), back.post(), NOW_MS, counts_time=counts_time, hold_ms=60_000)
     for row in rows_of(columns(*rows)):
         carrier.take(row)
     carrier.finish()
     return carrier
 
 
-def outcomes(carrier: Carrier) -> list[tuple[int, str]]:
+def outcomes(carrier: SyphonTask) -> list[tuple[int, str]]:
     return sorted((one.number, one.outcome) for one in carrier.outcomes)
 
 

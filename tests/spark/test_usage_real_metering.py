@@ -12,10 +12,11 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
-from duobus.ha.aio import Syphon, backlog, pair_namespace
-from duobus.ha.closing import prompt_client
+from duobus.ha.aio import Syphon, pair_namespace
+from duobus.ha.aio import backlog_queues as backlog
 from duobus.ha.events import Event, PrimaryHealthy, Reporter
 from duobus.ha.options import SendAvailabilityPairedNamespaceOptions
+from duobus.ha.sdk import prompt_client
 from duobus.spark.jobs.usage import UsageConfig, usage
 from duobus.testing.server import ServerProcess, queues_config
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from duobus.model.metering import KINDS, MeteringRecord
 from duobus.spark.jobs.reconcile import FINDINGS
-from duobus.spark.jobs.tables import COMPACTED_DDL, RECORD, USAGE_DDL
+from duobus.spark.jobs.work.tables import COMPACTED_DDL, RECORD, USAGE_DDL
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "usage.md"
 

@@ -7,10 +7,10 @@ import pytest
 from kit_postgres import place_of, running_postgres
 from store_builders import Broker, sqlite_store
 
-from duobus.demo.postgres_server import PostgresServer
-from duobus.stores.interface import MessagingStore
-from duobus.stores.memory import MemoryStore
-from duobus.stores.postgres import PostgresStore
+from duobus.storage.interface import MessagingStore
+from duobus.storage.memory import MemoryStore
+from duobus.storage.postgres.store import PostgresStore
+from duobus.testing.postgres_server import PostgresServer
 
 
 @pytest.fixture(scope="session")

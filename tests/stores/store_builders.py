@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from duobus.stores.database import StoreOptions
-from duobus.stores.interface import (
+from duobus.storage.interface import (
     CommitBatch,
     FragmentRow,
     MessagingStore,
@@ -15,7 +14,8 @@ from duobus.stores.interface import (
     StoredMessage,
     Tombstone,
 )
-from duobus.stores.sqlite import SqliteStore
+from duobus.storage.sqlite.file import StoreOptions
+from duobus.storage.sqlite.store import SqliteStore
 
 #: Tests that don't cut the power need no fsync; those that do say so.
 FAST = StoreOptions(unsafe_no_sync=True)

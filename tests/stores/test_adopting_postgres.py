@@ -19,15 +19,15 @@ from duobus.broker import ScaleUnit
 from duobus.cli.main import main
 from duobus.clock import Clock, Entropy
 from duobus.errors import ConfigurationError, StoreFailed
-from duobus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
-from duobus.server.build import Server
-from duobus.server.config import Settings, load_settings
-from duobus.stores.catalog import CatalogContents, store_path
-from duobus.stores.interface import CommitBatch, Put
-from duobus.stores.postgres import PostgresStore
-from duobus.stores.postgres_place import parse
-from duobus.stores.sqlite import SqliteStore
-from duobus.stores.sqlite_catalog import SqliteCatalog
+from duobus.model.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
+from duobus.server.composition import Server
+from duobus.server.settings import Settings, load_settings
+from duobus.storage.catalog.sqlite import SqliteCatalog
+from duobus.storage.catalog_rows import CatalogContents, store_path
+from duobus.storage.interface import CommitBatch, Put
+from duobus.storage.postgres.address import parse
+from duobus.storage.postgres.store import PostgresStore
+from duobus.storage.sqlite.store import SqliteStore
 
 SPACE = "sbemulatorns"
 T = TypeVar("T")

@@ -10,17 +10,18 @@ from store_builders import FAST, Broker
 
 from duobus.clock import Clock
 from duobus.errors import ConfigurationError, StoreFailed
-from duobus.model.description import QUEUE
-from duobus.stores import backup, manifest
-from duobus.stores.backup import Contents, back_up_stopped, write_backup
-from duobus.stores.catalog import SlotRow, store_path
-from duobus.stores.interface import COUNT_MAX
-from duobus.stores.manifest import read_manifest
-from duobus.stores.replacing import losses_of
-from duobus.stores.restoring import COUNTS_LEFT_OUT, EPOCHS_LEFT_OUT, NUMBERS_LEFT_OUT, restore
-from duobus.stores.snapshot import Snapshot
-from duobus.stores.sqlite import SqliteStore
-from duobus.stores.sqlite_catalog import SqliteCatalog
+from duobus.model.descriptions import QUEUE
+from duobus.storage.backup import copy as backup
+from duobus.storage.backup import manifest
+from duobus.storage.backup.copy import Contents, back_up_stopped, write_backup
+from duobus.storage.backup.manifest import read_manifest
+from duobus.storage.backup.restore import COUNTS_LEFT_OUT, EPOCHS_LEFT_OUT, NUMBERS_LEFT_OUT, restore
+from duobus.storage.backup.snapshot import Snapshot
+from duobus.storage.catalog.sqlite import SqliteCatalog
+from duobus.storage.catalog_rows import SlotRow, store_path
+from duobus.storage.interface import COUNT_MAX
+from duobus.storage.replacement import losses_of
+from duobus.storage.sqlite.store import SqliteStore
 
 
 def no_progress(_done: int, _total: int) -> None:

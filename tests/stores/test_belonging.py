@@ -11,13 +11,14 @@ import apsw
 import pytest
 
 from duobus.errors import StoreFailed, StoreForeign
-from duobus.stores.belonging import NOBODYS, Belonging, CatalogMark, demand_own, highest_of
-from duobus.stores.catalog import MemoryCatalog, SlotRow
-from duobus.stores.catalog_postgres import PostgresCatalog
-from duobus.stores.interface import FragmentRow, MessagingStore, SourceRow, StoreContents
-from duobus.stores.postgres import PostgresStore
-from duobus.stores.postgres_place import catalog_place, parse
-from duobus.stores.sqlite import SqliteStore
+from duobus.storage.catalog.memory import MemoryCatalog
+from duobus.storage.catalog.postgres import PostgresCatalog
+from duobus.storage.catalog_identity import NOBODYS, Belonging, CatalogMark, demand_own, highest_of
+from duobus.storage.catalog_rows import SlotRow
+from duobus.storage.interface import FragmentRow, MessagingStore, SourceRow, StoreContents
+from duobus.storage.postgres.address import catalog_place, parse
+from duobus.storage.postgres.store import PostgresStore
+from duobus.storage.sqlite.store import SqliteStore
 
 _NUMBERS = itertools.count(1)
 Maker = Callable[[], MessagingStore]

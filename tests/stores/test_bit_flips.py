@@ -10,8 +10,8 @@ import pytest
 from store_builders import Broker, as_tuples, sqlite_store
 
 from duobus.errors import StoreFailed
-from duobus.stores.interface import Tombstone
-from duobus.stores.sqlite import SqliteStore
+from duobus.storage.interface import Tombstone
+from duobus.storage.sqlite.store import SqliteStore
 
 Message = tuple[int, int, int, int, bytes, bytes | None]
 

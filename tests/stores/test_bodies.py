@@ -9,9 +9,7 @@ import pytest
 from store_builders import Broker, as_tuples, sqlite_store
 
 from duobus.errors import StoreFailed
-from duobus.stores import schema
-from duobus.stores.bodies import shelf_of
-from duobus.stores.interface import (
+from duobus.storage.interface import (
     COUNT_BITS,
     FORMAT_VERSION,
     READ_BYTES_MAX,
@@ -21,9 +19,11 @@ from duobus.stores.interface import (
     StoredMessage,
     Tombstone,
 )
-from duobus.stores.postgres import PostgresStore
-from duobus.stores.schema import LARGE_BYTES
-from duobus.stores.sqlite import SqliteStore
+from duobus.storage.postgres.store import PostgresStore
+from duobus.storage.sqlite import schema
+from duobus.storage.sqlite.schema import LARGE_BYTES
+from duobus.storage.sqlite.shared_bodies import body_key_of
+from duobus.storage.sqlite.store import SqliteStore
 
 BODY = b"b" * 1024
 
@@ -221,7 +221,7 @@ def test_a_damaged_body_is_reported_for_every_copy_and_never_delivered(tmp_path:
         tmp_path,
         "UPDATE messages SET payload = ? WHERE id = ?",
         b"fliqped",
-        shelf_of(home.source_key) << COUNT_BITS | 2,
+        body_key_of(home.source_key) << COUNT_BITS | 2,
     )
     broker.open()
     for source in sources:
@@ -295,7 +295,7 @@ def test_a_file_of_the_first_format_is_brought_forward_with_all_that_it_holds(tm
 
 def first_format(folder: Path) -> None:
     """Make a file what the first version wrote: no table of shares or folded copies, format 1 in header and own row."""
-    from duobus.stores.checksums import numbers_sum
+    from duobus.storage.checksums import numbers_sum
 
     db = apsw.Connection(str(folder / "store" / "f0.db"))
     row = db.execute(schema.READ_META).fetchone()

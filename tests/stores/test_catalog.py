@@ -11,23 +11,22 @@ import pytest
 
 from duobus.clock import Entropy
 from duobus.errors import EntityAlreadyExists, StoreFailed, StoreTooNew
-from duobus.model.description import AccessRule
-from duobus.stores.catalog import (
+from duobus.model.descriptions import AccessRule
+from duobus.storage.catalog.interface import Catalog, new_namespace
+from duobus.storage.catalog.memory import MemoryCatalog
+from duobus.storage.catalog.postgres import PostgresCatalog
+from duobus.storage.catalog.sqlite import FORMAT_VERSION, SqliteCatalog
+from duobus.storage.catalog_rows import (
     DELETING,
     INTENT,
     LIVE,
-    Catalog,
     CatalogContents,
-    MemoryCatalog,
     MoveRow,
     NamespaceRow,
     SlotRow,
     StoreRow,
-    new_namespace,
 )
-from duobus.stores.catalog_postgres import PostgresCatalog
-from duobus.stores.postgres_place import catalog_place
-from duobus.stores.sqlite_catalog import FORMAT_VERSION, SqliteCatalog
+from duobus.storage.postgres.address import catalog_place
 
 _SLOTS = (SlotRow(1, 8, 0), SlotRow(0, 7, 1))
 _RULE = AccessRule(name="r", primary_key="one", secondary_key="two", rights=7)

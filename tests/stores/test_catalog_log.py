@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from duobus.errors import StoreFailed
-from duobus.stores.catalog import NamespaceRow, SlotRow
-from duobus.stores.sqlite_catalog import SqliteCatalog
+from duobus.storage.catalog.sqlite import SqliteCatalog
+from duobus.storage.catalog_rows import NamespaceRow, SlotRow
 
 SLOTS = [SlotRow(0, 0, 1)]
 
@@ -103,7 +103,7 @@ def test_an_older_log_is_refused_and_not_replayed(tmp_path: Path, monkeypatch: p
     catalog = SqliteCatalog(folder / "catalog.db")
     with monkeypatch.context() as patches:
         # Killed between the commit and its copy home.
-        patches.setattr("duobus.stores.catalog_log.CatalogConnection._bring_home", lambda *_: None)
+        patches.setattr("duobus.storage.catalog.sqlite_connection.CatalogConnection._bring_home", lambda *_: None)
         create(catalog, "first")
     log = (folder / "catalog.db-wal").read_bytes()
     assert log
@@ -121,7 +121,7 @@ def test_what_a_killed_server_left_in_the_log_is_brought_home_before_it_is_shown
 ) -> None:
     with monkeypatch.context() as patches:
         # Killed between the commit and its copy home.
-        patches.setattr("duobus.stores.catalog_log.CatalogConnection._bring_home", lambda *_: None)
+        patches.setattr("duobus.storage.catalog.sqlite_connection.CatalogConnection._bring_home", lambda *_: None)
         create(catalog, "second")
     folder = killed(tmp_path / "data")
     again = SqliteCatalog(folder / "catalog.db")

@@ -6,17 +6,17 @@ import psycopg
 import pytest
 
 from duobus.errors import ConfigurationError, EntityAlreadyExists, StoreFailed, StoreTooNew
-from duobus.stores.catalog import SlotRow
-from duobus.stores.catalog_postgres import PostgresCatalog, connect
-from duobus.stores.leases import Exchange, LeaseEntry, NodeEntry, Table
-from duobus.stores.leases_postgres import PostgresLeases
-from duobus.stores.postgres_opening import open_session
-from duobus.stores.postgres_place import SERVER_SIDE, Place, catalog_place
+from duobus.storage.catalog.leases import Exchange, LeaseEntry, NodeEntry, Table
+from duobus.storage.catalog.postgres import PostgresCatalog, connect
+from duobus.storage.catalog.postgres_leases import PostgresLeases
+from duobus.storage.catalog_rows import SlotRow
+from duobus.storage.postgres.address import SERVER_SIDE, PostgresAddress, catalog_place
+from duobus.storage.postgres.setup import open_session
 
 LEASE_MS = 60_000
 
 
-def _alter(place: Place, statement: str) -> None:
+def _alter(place: PostgresAddress, statement: str) -> None:
     conninfo, beside = place.conninfo()
     with psycopg.connect(conninfo, autocommit=True, **beside) as connection:
         connection.execute(f"SET search_path = {place.schema}".encode())
@@ -35,7 +35,7 @@ def _told(
 
 
 @pytest.fixture
-def shared(postgres_url: str) -> Place:
+def shared(postgres_url: str) -> PostgresAddress:
     """A catalog with two stores."""
     place = catalog_place(postgres_url)
     catalog = PostgresCatalog(place)
@@ -60,7 +60,7 @@ def test_servers_that_share_it_see_what_each_other_changes(postgres_url: str) ->
     other.close()
 
 
-def test_every_change_raises_the_revision_and_is_announced(shared: Place) -> None:
+def test_every_change_raises_the_revision_and_is_announced(shared: PostgresAddress) -> None:
     leases, catalog = PostgresLeases(shared), PostgresCatalog(shared)
     before = leases.exchange(_told("a")).revision
     assert not leases.wait(0.01)
@@ -73,7 +73,7 @@ def test_every_change_raises_the_revision_and_is_announced(shared: Place) -> Non
     catalog.close()
 
 
-def test_a_lease_is_given_once_and_only_to_who_has_seen_its_last_term(shared: Place) -> None:
+def test_a_lease_is_given_once_and_only_to_who_has_seen_its_last_term(shared: PostgresAddress) -> None:
     leases = PostgresLeases(shared)
     table = leases.exchange(_told("a", claim={1: 0}))
     assert _lease(table, 1) == LeaseEntry(1, "a", 1, is_over=False)
@@ -86,7 +86,7 @@ def test_a_lease_is_given_once_and_only_to_who_has_seen_its_last_term(shared: Pl
     leases.close()
 
 
-def test_a_lease_that_was_given_back_is_free_at_once_and_others_are_told(shared: Place) -> None:
+def test_a_lease_that_was_given_back_is_free_at_once_and_others_are_told(shared: PostgresAddress) -> None:
     leases, other = PostgresLeases(shared), PostgresLeases(shared)
     leases.exchange(_told("a", claim={1: 0}))
     other.exchange(_told("b"))
@@ -99,7 +99,7 @@ def test_a_lease_that_was_given_back_is_free_at_once_and_others_are_told(shared:
     other.close()
 
 
-def test_a_lease_ends_by_the_clock_of_the_database(shared: Place) -> None:
+def test_a_lease_ends_by_the_clock_of_the_database(shared: PostgresAddress) -> None:
     leases = PostgresLeases(shared)
     leases.exchange(_told("a", claim={1: 0}))
     _alter(shared, "UPDATE leases SET ends_at = clock_timestamp() - interval '1 millisecond' WHERE store_id = 1")
@@ -111,7 +111,7 @@ def test_a_lease_ends_by_the_clock_of_the_database(shared: Place) -> None:
     leases.close()
 
 
-def test_a_server_that_stops_is_forgotten_at_once(shared: Place) -> None:
+def test_a_server_that_stops_is_forgotten_at_once(shared: PostgresAddress) -> None:
     leases = PostgresLeases(shared)
     leases.exchange(_told("a"))
     leases.forget("a")
@@ -119,7 +119,7 @@ def test_a_server_that_stops_is_forgotten_at_once(shared: Place) -> None:
     leases.close()
 
 
-def test_a_shared_catalog_of_a_newer_version_is_refused_untouched(shared: Place) -> None:
+def test_a_shared_catalog_of_a_newer_version_is_refused_untouched(shared: PostgresAddress) -> None:
     _alter(shared, "UPDATE meta SET value = 99 WHERE name = 'format_version'")
     catalog = PostgresCatalog(shared)
     with pytest.raises(StoreTooNew, match="newer"):
@@ -135,7 +135,7 @@ def test_a_shared_catalog_of_a_newer_version_is_refused_untouched(shared: Place)
         "UPDATE stores SET path = 'elsewhere'",
     ],
 )
-def test_an_altered_row_is_noticed_when_the_shared_catalog_is_read(shared: Place, change: str) -> None:
+def test_an_altered_row_is_noticed_when_the_shared_catalog_is_read(shared: PostgresAddress, change: str) -> None:
     catalog = PostgresCatalog(shared)
     catalog.begin_create("n", "queue", "q", b"{}", (SlotRow(0, 0, 1),))
     _alter(shared, change)

@@ -10,10 +10,10 @@ import pytest
 from store_builders import Broker, payloads_of, sqlite_store
 
 from duobus.errors import StoreFailed
-from duobus.stores import log_room
-from duobus.stores.checkpoint import CheckpointThread
-from duobus.stores.sqlite import SqliteStore
-from duobus.stores.writer import InlineWriter, StoreWriter
+from duobus.storage.sqlite import log_space as log_room
+from duobus.storage.sqlite.checkpoint import CheckpointThread
+from duobus.storage.sqlite.store import SqliteStore
+from duobus.storage.writers import InlineWriter, StoreWriter
 
 
 def sqlite_broker(folder: Path) -> tuple[SqliteStore, Broker]:

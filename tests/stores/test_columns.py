@@ -11,12 +11,13 @@ import pytest
 from store_builders import Broker, payloads_of, sqlite_store
 from test_bit_flips import flip, used_part
 
-from duobus.stores import columns, schema
-from duobus.stores.checksums import body_sums
-from duobus.stores.columns import verified
-from duobus.stores.interface import COUNT_MAX, MessagingStore, Plain, SourceRow
-from duobus.stores.memory import MemoryStore
-from duobus.stores.sqlite import SqliteStore
+from duobus.storage.checksums import body_sums
+from duobus.storage.interface import COUNT_MAX, MessagingStore, PlainColumns, SourceRow
+from duobus.storage.memory import MemoryStore
+from duobus.storage.sqlite import column_pages as columns
+from duobus.storage.sqlite import schema
+from duobus.storage.sqlite.column_pages import verified
+from duobus.storage.sqlite.store import SqliteStore
 
 STRETCH = 8
 
@@ -50,7 +51,7 @@ def bodies(number: int, first: int = 0) -> list[bytes]:
     return [b"%d-" % i * (i % 3 + 1) for i in range(first, first + number)]
 
 
-def taken(stretches: Sequence[Plain]) -> list[Message]:
+def taken(stretches: Sequence[PlainColumns]) -> list[Message]:
     """Everything in order."""
     found: list[Message] = []
     for plain in stretches:
@@ -89,7 +90,7 @@ def test_a_read_stays_within_its_limit(store: SqliteStore, broker: Broker, sourc
 def test_a_read_ends_with_the_stretch_that_makes_it_16_mib(
     store: SqliteStore, broker: Broker, source: SourceRow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duobus.stores.columns.READ_BYTES_MAX", STRETCH * 10 + 1)
+    monkeypatch.setattr("duobus.storage.sqlite.column_pages.READ_BYTES_MAX", STRETCH * 10 + 1)
     broker.send(source, [bytes(10)] * 4 * STRETCH)
     assert len(store.load_columns(1, 1, 4 * STRETCH)) == 2
 

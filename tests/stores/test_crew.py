@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from duobus.errors import StoreFailed
-from duobus.stores.crew import Crew, CrewWriter
+from duobus.storage.writer_pool import PooledWriter, WriterPool
 
 WAIT_S = 10
 
 
-def submitted(writer: CrewWriter, call: Callable[[], Any]) -> asyncio.Future[Any]:
+def submitted(writer: PooledWriter, call: Callable[[], Any]) -> asyncio.Future[Any]:
     """Submit a call; the future gets what comes of it."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -45,14 +45,14 @@ class Gate:
         self._opened.set()
 
 
-async def stopped(*writers: CrewWriter) -> list[bool]:
+async def stopped(*writers: PooledWriter) -> list[bool]:
     loop = asyncio.get_running_loop()
     return [await loop.run_in_executor(None, writer.stop) for writer in writers]
 
 
 def test_one_thread_serves_all_stores_while_they_are_quick() -> None:
     async def run() -> None:
-        crew = Crew(asyncio.get_running_loop(), slow_s=WAIT_S)
+        crew = WriterPool(asyncio.get_running_loop(), slow_s=WAIT_S)
         writers = [crew.writer() for _ in range(4)]
         threads = await asyncio.gather(*(submitted(one, threading.get_ident) for _ in range(20) for one in writers))
         assert len(set(threads)) == 1
@@ -64,7 +64,7 @@ def test_one_thread_serves_all_stores_while_they_are_quick() -> None:
 
 def test_stores_take_turns_and_each_keeps_its_order() -> None:
     async def run() -> None:
-        crew = Crew(asyncio.get_running_loop(), slow_s=WAIT_S)
+        crew = WriterPool(asyncio.get_running_loop(), slow_s=WAIT_S)
         writers = [crew.writer() for _ in range(3)]
         gate, ran = Gate(), []
         waiting = [submitted(writers[0], gate)]
@@ -82,7 +82,7 @@ def test_stores_take_turns_and_each_keeps_its_order() -> None:
 
 def test_no_store_waits_for_one_that_hangs_and_its_own_calls_stay_in_order() -> None:
     async def run() -> None:
-        crew = Crew(asyncio.get_running_loop(), slow_s=0.01)
+        crew = WriterPool(asyncio.get_running_loop(), slow_s=0.01)
         sick, sound, other = (crew.writer() for _ in range(3))
         gate = Gate()
         hanging = submitted(sick, gate)
@@ -101,7 +101,7 @@ def test_no_store_waits_for_one_that_hangs_and_its_own_calls_stay_in_order() -> 
 
 def test_what_waits_behind_a_call_that_came_back_is_done_though_another_store_hangs() -> None:
     async def run() -> None:
-        crew = Crew(asyncio.get_running_loop(), slow_s=0.01)
+        crew = WriterPool(asyncio.get_running_loop(), slow_s=0.01)
         back, sick = crew.writer(), crew.writer()
         first, second = Gate(), Gate()
         came_back = submitted(back, first)
@@ -124,7 +124,7 @@ def test_what_waits_behind_a_call_that_came_back_is_done_though_another_store_ha
 
 def test_stores_that_all_hang_have_a_thread_each() -> None:
     async def run() -> None:
-        crew = Crew(asyncio.get_running_loop(), slow_s=0.01)
+        crew = WriterPool(asyncio.get_running_loop(), slow_s=0.01)
         writers = [crew.writer() for _ in range(4)]
         gates = [Gate() for _ in writers]
         calls = [submitted(writer, gate) for writer, gate in zip(writers, gates, strict=True)]
@@ -141,7 +141,7 @@ def test_stores_that_all_hang_have_a_thread_each() -> None:
 def test_a_store_that_was_slow_is_served_beside_the_others() -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        crew = Crew(loop, slow_s=WAIT_S)
+        crew = WriterPool(loop, slow_s=WAIT_S)
         sick, sound = crew.writer(), crew.writer()
         sick.apart_until_s = loop.time() + WAIT_S
         gate = Gate()
@@ -159,7 +159,7 @@ def test_a_store_that_was_slow_is_served_beside_the_others() -> None:
 def test_a_slow_call_sets_its_store_apart() -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        crew = Crew(loop, slow_s=0.0)
+        crew = WriterPool(loop, slow_s=0.0)
         writer = crew.writer()
         await submitted(writer, lambda: None)
         await stopped(writer)
@@ -173,7 +173,7 @@ def test_a_fault_in_telling_one_outcome_keeps_no_other_back() -> None:
         loop = asyncio.get_running_loop()
         faults: list[dict[str, Any]] = []
         loop.set_exception_handler(lambda _, context: faults.append(context))
-        crew = Crew(loop)
+        crew = WriterPool(loop)
         one, other = crew.writer(), crew.writer()
         gate = Gate()
         first = submitted(one, gate)
@@ -194,7 +194,7 @@ def test_a_fault_in_telling_one_outcome_keeps_no_other_back() -> None:
 
 def test_a_store_that_is_stopped_finishes_and_takes_nothing_more() -> None:
     async def run() -> None:
-        crew = Crew(asyncio.get_running_loop())
+        crew = WriterPool(asyncio.get_running_loop())
         writer, other = crew.writer(), crew.writer()
         gate = Gate()
         waiting = [submitted(writer, gate), submitted(writer, lambda: "last")]
@@ -211,7 +211,7 @@ def test_a_store_that_is_stopped_finishes_and_takes_nothing_more() -> None:
 
 def test_its_threads_end_with_the_last_store() -> None:
     async def run() -> None:
-        crew = Crew(asyncio.get_running_loop(), "ending")
+        crew = WriterPool(asyncio.get_running_loop(), "ending")
         writers = [crew.writer() for _ in range(2)]
         await asyncio.gather(*(submitted(writer, lambda: None) for writer in writers))
         await stopped(writers[0])
@@ -225,7 +225,7 @@ def test_its_threads_end_with_the_last_store() -> None:
 
 def test_who_works_for_one_store_leads_until_its_call_is_slow() -> None:
     async def run() -> None:
-        crew = Crew(asyncio.get_running_loop(), slow_s=WAIT_S)
+        crew = WriterPool(asyncio.get_running_loop(), slow_s=WAIT_S)
         one, other = crew.writer(), crew.writer()
         first, second = Gate(), Gate()
         waiting = [submitted(one, first), submitted(one, second)]

@@ -10,11 +10,12 @@ import pytest
 from store_builders import Broker, as_tuples, sqlite_store
 
 from duobus.errors import StoreFailed
-from duobus.stores import bodies, schema
-from duobus.stores.folded import COPIES_MAX, COPIES_OF_A_BODY_MAX, Fold, Folded, read
-from duobus.stores.interface import COUNT_BITS, SourceRow, Tombstone
-from duobus.stores.memory import MemoryStore
-from duobus.stores.sqlite import SqliteStore
+from duobus.storage.interface import COUNT_BITS, SourceRow, Tombstone
+from duobus.storage.memory import MemoryStore
+from duobus.storage.sqlite import schema
+from duobus.storage.sqlite import shared_bodies as bodies
+from duobus.storage.sqlite.packed_refs import COPIES_MAX, COPIES_OF_A_BODY_MAX, PackedBody, PackedRefs, read
+from duobus.storage.sqlite.store import SqliteStore
 
 BODY = b"b" * 1024
 NOW_MS = 1_700_000_000_000
@@ -252,8 +253,8 @@ def test_no_flipped_bit_of_a_reference_gives_an_altered_message(tmp_path: Path) 
 
 
 def test_a_range_of_any_width_finds_its_first_and_its_last_copy() -> None:
-    found = Folded()
-    found.add({-5: Fold(0, 1, [10, 20]), -6: Fold(0, 1, [30])})
+    found = PackedRefs()
+    found.add({-5: PackedBody(0, 1, [10, 20]), -6: PackedBody(0, 1, [30])})
     for last, wanted in ((9, []), (10, [10]), (20, [10, 20]), (30, [10, 20, 30])):
         assert sorted(found.within(1, last)) == wanted
         assert sorted(found.within(last, last)) == [copy for copy in wanted if copy == last]
@@ -263,9 +264,9 @@ def test_copies_in_a_damaged_row_are_those_of_its_own_topic() -> None:
     db = apsw.Connection(":memory:")
     db.execute(schema.CREATE_FOLDED)
     home, source, stranger, other = 1, 2, 3, 4
-    body_id = bodies.shelf_of(home) << COUNT_BITS | 7
+    body_id = bodies.body_key_of(home) << COUNT_BITS | 7
     copies = [key << COUNT_BITS | 1 for key in (source, stranger, other)]
-    row = Fold(NOW_MS, 9, copies).values(body_id)
+    row = PackedBody(NOW_MS, 9, copies).values(body_id)
     db.execute("INSERT INTO folded VALUES (?, ?, ?, ?, ?)", (*row[:-1], row[-1] ^ 1))
     quarantine: dict[int, str] = {}
     # One is of a source that is gone, one of another topic: the flipped bit may be in their ids.

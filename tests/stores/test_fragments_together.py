@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from store_builders import Broker
 
-from duobus.broker.fragment.slot import SCHEDULED
+from duobus.fragment.message import SCHEDULED
 
 
 def test_fragments_that_are_asked_for_together_come_in_that_order_and_stay(broker: Broker) -> None:

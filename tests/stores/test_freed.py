@@ -11,8 +11,10 @@ import apsw
 import pytest
 from store_builders import Broker, sqlite_store
 
-from duobus.stores import ahead, freed, schema
-from duobus.stores.sqlite import SqliteStore
+from duobus.storage.sqlite import free_pages as freed
+from duobus.storage.sqlite import read_ahead as ahead
+from duobus.storage.sqlite import schema
+from duobus.storage.sqlite.store import SqliteStore
 
 PAGE = 512
 

@@ -9,8 +9,8 @@ import pytest
 from store_builders import Broker, sqlite_store
 
 from duobus.errors import StoreStale
-from duobus.stores.interface import IdBlock, SourceRow, Tombstone
-from duobus.stores.sqlite import SqliteStore
+from duobus.storage.interface import IdBlock, SourceRow, Tombstone
+from duobus.storage.sqlite.store import SqliteStore
 
 
 def send(broker: Broker, source: SourceRow, number: int, ids: bytes) -> int:

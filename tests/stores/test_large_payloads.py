@@ -11,9 +11,9 @@ import pytest
 from store_builders import Broker, as_tuples, payloads_of, sqlite_store
 from test_bit_flips import Found, flip, used_part
 
-from duobus.stores.database import PAGE_SIZE
-from duobus.stores.schema import LARGE_BYTES
-from duobus.stores.sqlite import SqliteStore
+from duobus.storage.sqlite.file import PAGE_SIZE
+from duobus.storage.sqlite.schema import LARGE_BYTES
+from duobus.storage.sqlite.store import SqliteStore
 
 MIB = 1 << 20
 #: What SQLite keeps in memory of a store whatever was in it: its cache of pages, twice (reading and checkpoints).

@@ -12,9 +12,9 @@ import pytest
 from store_builders import Broker, payloads_of
 
 from duobus.errors import StoreFailed
-from duobus.stores.interface import SourceRow
-from duobus.stores.log_room import LAID_OUT_MAX_BYTES, PIECE_BYTES, cut, wanted
-from duobus.stores.sqlite import SqliteStore
+from duobus.storage.interface import SourceRow
+from duobus.storage.sqlite.log_space import LAID_OUT_MAX_BYTES, PIECE_BYTES, cut, wanted
+from duobus.storage.sqlite.store import SqliteStore
 
 
 def opened(folder: Path) -> tuple[Broker, SqliteStore, SourceRow, Path]:
@@ -88,7 +88,7 @@ def test_a_disk_that_is_too_full_for_room_still_takes_commits(tmp_path: Path, mo
         raise OSError(errno.ENOSPC, "no space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("duobus.stores.log_room.os.pwrite", full)
+        patch.setattr("duobus.storage.sqlite.log_space.os.pwrite", full)
         assert not store.make_room(5 * PIECE_BYTES)
     broker.send(source, [b"m"])
     store.close()
@@ -102,7 +102,7 @@ def test_a_disk_that_refuses_to_sync_the_room_fails_the_store(tmp_path: Path, mo
         raise OSError(errno.EIO, "input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr("duobus.stores.log_room.os.fdatasync", refuse)
+        patch.setattr("duobus.storage.sqlite.log_space.os.fdatasync", refuse)
         with pytest.raises(StoreFailed, match="could not make room in the log"):
             store.make_room(PIECE_BYTES)
     broker.open()
@@ -122,7 +122,7 @@ def test_a_disk_with_little_room_is_left_alone(tmp_path: Path, monkeypatch: pyte
     broker, store, source, log = opened(tmp_path)
     broker.send(source, [b"x" * 1000])
     before = log.stat().st_size
-    monkeypatch.setattr("duobus.stores.log_room.FREE_LEAST_BYTES", 1 << 60)
+    monkeypatch.setattr("duobus.storage.sqlite.log_space.FREE_LEAST_BYTES", 1 << 60)
     assert not store.make_room(PIECE_BYTES)
     assert log.stat().st_size == before
     store.close()

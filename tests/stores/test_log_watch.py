@@ -12,10 +12,10 @@ import pytest
 from store_builders import Broker, payloads_of
 
 from duobus.errors import StoreFailed
-from duobus.stores import database as store_database
-from duobus.stores.interface import SourceRow
-from duobus.stores.log_watch import read_mark
-from duobus.stores.sqlite import SqliteStore
+from duobus.storage.interface import SourceRow
+from duobus.storage.sqlite import file as store_database
+from duobus.storage.sqlite.log_watch import read_mark
+from duobus.storage.sqlite.store import SqliteStore
 
 SENT = [b"%d" % number * 100 for number in range(20)]
 
@@ -360,8 +360,8 @@ def test_files_that_were_left_alone_are_never_refused(tmp_path: Path, monkeypatc
 
     for life in range(2):
         with monkeypatch.context() as patches:
-            patches.setattr("duobus.stores.log_watch.os.pwrite", written)
-            patches.setattr("duobus.stores.log_watch.os.fsync", synced)
+            patches.setattr("duobus.storage.sqlite.log_watch.os.pwrite", written)
+            patches.setattr("duobus.storage.sqlite.log_watch.os.fsync", synced)
             broker = Broker(SqliteStore(str(folder / "f0.db"), 1))
             (source,) = broker.add()
             broker.send(source, [b"m"])

@@ -13,16 +13,16 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from duobus.broker.owning import OwningUnit
 from duobus.cli.main import main
 from duobus.clock import Clock, Entropy
+from duobus.cluster.scale_unit import ClusteredScaleUnit
 from duobus.errors import ConfigurationError
-from duobus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
-from duobus.server.config import Settings, load_settings
-from duobus.server.joined import JoinedServer
-from duobus.stores.catalog import CatalogContents
-from duobus.stores.catalog_postgres import PostgresCatalog
-from duobus.stores.postgres_place import Place, catalog_place, parse
+from duobus.model.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
+from duobus.server.cluster_server import ClusterServer
+from duobus.server.settings import Settings, load_settings
+from duobus.storage.catalog.postgres import PostgresCatalog
+from duobus.storage.catalog_rows import CatalogContents
+from duobus.storage.postgres.address import PostgresAddress, catalog_place, parse
 
 SPACE = "sbemulatorns"
 T = TypeVar("T")
@@ -31,7 +31,7 @@ _NUMBERS = itertools.count(1)
 
 
 @pytest.fixture
-def join(postgres_url: str) -> Place:
+def join(postgres_url: str) -> PostgresAddress:
     """Where a shared catalog is, in a database that no other test has stores in."""
     base = postgres_url.partition("?")[0] + "?unsafe_no_sync=1"
     name = f"shared_{next(_NUMBERS)}"
@@ -40,15 +40,15 @@ def join(postgres_url: str) -> Place:
     return catalog_place(base.replace("/postgres?", f"/{name}?"))
 
 
-def serve(data: Path, join: Place, work: Callable[[OwningUnit], Awaitable[T]]) -> T:
+def serve(data: Path, join: PostgresAddress, work: Callable[[ClusteredScaleUnit], Awaitable[T]]) -> T:
     """Start a server that joins, wait until it has its stores, have something done, and stop it."""
 
     async def whole() -> T:
         settings = Settings(data=data, port=0, http_port=0, emulator=True, stores=STORES, join=join)
-        server = JoinedServer(load_settings(settings), Clock(), Entropy())
+        server = ClusterServer(load_settings(settings), Clock(), Entropy())
         try:
             await server.start()
-            assert isinstance(server.unit, OwningUnit)
+            assert isinstance(server.unit, ClusteredScaleUnit)
             async with asyncio.timeout(10):
                 while len(server.unit.adopted) < STORES:  # noqa: ASYNC110 - nobody tells of it
                     await asyncio.sleep(0.02)
@@ -59,7 +59,7 @@ def serve(data: Path, join: Place, work: Callable[[OwningUnit], Awaitable[T]]) -
     return asyncio.run(whole())
 
 
-async def make(unit: OwningUnit) -> None:
+async def make(unit: ClusteredScaleUnit) -> None:
     await unit.create_queue(SPACE, QueueDescription(name="payroll", lock_duration_ms=30_000))
     await unit.create_queue(SPACE, QueueDescription(name="gone"))
     about = TopicDescription(name="news", subscriptions=(SubscriptionDescription(name="all"),))
@@ -68,33 +68,33 @@ async def make(unit: OwningUnit) -> None:
     await unit.update_queue(SPACE, QueueDescription(name="payroll", lock_duration_ms=60_000))
 
 
-async def queues(unit: OwningUnit) -> list[str]:
+async def queues(unit: ClusteredScaleUnit) -> list[str]:
     return sorted(unit.namespace(SPACE).queues)
 
 
-def read(join: Place) -> CatalogContents:
+def read(join: PostgresAddress) -> CatalogContents:
     with closing(PostgresCatalog(join)) as catalog:
         return catalog.read()
 
 
-def lose(join: Place) -> CatalogContents:
+def lose(join: PostgresAddress) -> CatalogContents:
     contents = read(join)
     with psycopg.connect(join.conninfo()[0], autocommit=True) as link:
         link.execute(f"DROP SCHEMA {join.schema} CASCADE".encode())
     return contents
 
 
-def tables(join: Place) -> list[str]:
+def tables(join: PostgresAddress) -> list[str]:
     return ["meta", "namespaces", "entities", "slots", "stores", "lost_stores", "moves"]
 
 
-def dump(join: Place) -> dict[str, list[tuple[object, ...]]]:
+def dump(join: PostgresAddress) -> dict[str, list[tuple[object, ...]]]:
     """The rows of the catalog, as a dump has them."""
     with psycopg.connect(join.conninfo()[0]) as link:
         return {name: link.execute(f"SELECT * FROM {join.schema}.{name}".encode()).fetchall() for name in tables(join)}
 
 
-def bring_back(join: Place, rows: dict[str, list[tuple[object, ...]]]) -> None:
+def bring_back(join: PostgresAddress, rows: dict[str, list[tuple[object, ...]]]) -> None:
     with psycopg.connect(join.conninfo()[0]) as link:
         for name, found in rows.items():
             link.execute(f"TRUNCATE {join.schema}.{name}".encode())
@@ -106,7 +106,7 @@ def bring_back(join: Place, rows: dict[str, list[tuple[object, ...]]]) -> None:
         link.execute("SELECT setval(pg_get_serial_sequence(%s, 'entity_id'), %s)", (sequence, last))
 
 
-def test_a_start_with_a_lost_shared_catalog_is_refused(join: Place, tmp_path: Path) -> None:
+def test_a_start_with_a_lost_shared_catalog_is_refused(join: PostgresAddress, tmp_path: Path) -> None:
     serve(tmp_path, join, make)
     lose(join)
     for _ in range(2):
@@ -116,11 +116,11 @@ def test_a_start_with_a_lost_shared_catalog_is_refused(join: Place, tmp_path: Pa
         assert read(join).stores == ()
 
 
-def test_stores_are_not_served_from_an_older_shared_catalog(join: Place, tmp_path: Path) -> None:
+def test_stores_are_not_served_from_an_older_shared_catalog(join: PostgresAddress, tmp_path: Path) -> None:
     serve(tmp_path, join, make)
     older = dump(join)
 
-    async def more(unit: OwningUnit) -> None:
+    async def more(unit: ClusteredScaleUnit) -> None:
         for number in range(4):
             await unit.create_queue(SPACE, QueueDescription(name=f"secret-{number}"))
 
@@ -137,7 +137,9 @@ def test_stores_are_not_served_from_an_older_shared_catalog(join: Place, tmp_pat
         assert read(join).revision == revision
 
 
-def test_stores_of_a_shared_catalog_are_not_put_under_one_of_a_data_folder(join: Place, tmp_path: Path) -> None:
+def test_stores_of_a_shared_catalog_are_not_put_under_one_of_a_data_folder(
+    join: PostgresAddress, tmp_path: Path
+) -> None:
     serve(tmp_path / "joined", join, make)
     lose(join)
     (tmp_path / "alone").mkdir()

@@ -9,9 +9,9 @@ from hypothesis import settings
 from kit_postgres import place_of
 from test_memory_against_sqlite import TwoStores
 
-from duobus.demo.postgres_server import PostgresServer
-from duobus.stores.interface import MessagingStore
-from duobus.stores.postgres import PostgresStore
+from duobus.storage.interface import MessagingStore
+from duobus.storage.postgres.store import PostgresStore
+from duobus.testing.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.slow
 

@@ -12,10 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from store_builders import as_tuples, sqlite_store
 
 from duobus.errors import StoreFailed
-from duobus.stores.interface import CommitBatch, MessagingStore, Put, SourceRow, StoreContents, Tombstone
-from duobus.stores.memory import MemoryStore
-from duobus.stores.postgres import PostgresStore
-from duobus.stores.sqlite import SqliteStore
+from duobus.storage.interface import CommitBatch, MessagingStore, Put, SourceRow, StoreContents, Tombstone
+from duobus.storage.memory import MemoryStore
+from duobus.storage.postgres.store import PostgresStore
+from duobus.storage.sqlite.store import SqliteStore
 
 COUNTS = st.integers(1, 40)
 SPECIAL = st.tuples(st.integers(0, 3), st.integers(0, 3), st.none() | st.binary(max_size=3))

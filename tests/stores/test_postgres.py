@@ -13,23 +13,24 @@ from kit_postgres import place_of
 from store_builders import Broker, payloads_of
 from test_bodies import publish, topic
 
-from duobus.demo.postgres_server import PostgresServer
 from duobus.errors import StoreFailed, StoreStale, StoreTooNew
-from duobus.stores import postgres as module
-from duobus.stores import postgres_link, postgres_schema
-from duobus.stores.interface import COUNT_BITS, IdBlock
-from duobus.stores.postgres import PostgresStore
-from duobus.stores.postgres_link import Link, Spare
-from duobus.stores.postgres_place import Place, parse
+from duobus.storage.interface import COUNT_BITS, IdBlock
+from duobus.storage.postgres import schema as postgres_schema
+from duobus.storage.postgres import session as postgres_link
+from duobus.storage.postgres import store as module
+from duobus.storage.postgres.address import PostgresAddress, parse
+from duobus.storage.postgres.session import PostgresSession, SpareConnection
+from duobus.storage.postgres.store import PostgresStore
+from duobus.testing.postgres_server import PostgresServer
 
 
 @pytest.fixture
-def place(postgres: PostgresServer) -> Place:
+def place(postgres: PostgresServer) -> PostgresAddress:
     return place_of(postgres)
 
 
 @pytest.fixture
-def make(place: Place) -> Iterator[Callable[..., PostgresStore]]:
+def make(place: PostgresAddress) -> Iterator[Callable[..., PostgresStore]]:
     """Makes stores of one place, which are closed afterwards."""
     made: list[PostgresStore] = []
 
@@ -42,7 +43,7 @@ def make(place: Place) -> Iterator[Callable[..., PostgresStore]]:
         store.close()
 
 
-def execute(postgres: PostgresServer, place: Place, statement: str) -> list[tuple[object, ...]]:
+def execute(postgres: PostgresServer, place: PostgresAddress, statement: str) -> list[tuple[object, ...]]:
     """Run a statement beside the store, in its schema."""
     with psycopg.connect(postgres.url(), autocommit=True, options=f"-c search_path={place.schema}") as session:
         cursor = session.execute(statement.encode())
@@ -74,7 +75,7 @@ def test_without_its_lock_an_owner_of_before_is_refused_by_the_database(
     first = Broker(make())
     (source,) = first.add()
     # As after the promotion of a standby: locks of sessions are not replicated.
-    monkeypatch.setattr("duobus.stores.postgres_opening._take_lock", lambda *_args, **_options: None)
+    monkeypatch.setattr("duobus.storage.postgres.setup._take_lock", lambda *_args, **_options: None)
     second = Broker(make(must_exist=True))
     for write in (lambda: first.send(source, [b"too late"]), first.store.probe, lambda: first.add(2)):
         with pytest.raises(StoreFailed):
@@ -85,7 +86,7 @@ def test_without_its_lock_an_owner_of_before_is_refused_by_the_database(
 
 
 def test_what_a_stale_owner_sent_before_it_knew_is_undone_as_a_whole(
-    make: Callable[..., PostgresStore], postgres: PostgresServer, place: Place
+    make: Callable[..., PostgresStore], postgres: PostgresServer, place: PostgresAddress
 ) -> None:
     broker = Broker(make())
     (source,) = broker.add()
@@ -100,7 +101,7 @@ def test_what_a_stale_owner_sent_before_it_knew_is_undone_as_a_whole(
 
 
 def test_an_epoch_that_the_database_has_raised_refuses_the_commit(
-    make: Callable[..., PostgresStore], postgres: PostgresServer, place: Place
+    make: Callable[..., PostgresStore], postgres: PostgresServer, place: PostgresAddress
 ) -> None:
     broker = Broker(make())
     (source,) = broker.add()
@@ -161,7 +162,7 @@ def test_a_vacuum_under_way_keeps_nobody_waiting_who_closes(make: Callable[..., 
     Broker(store)
     begun = threading.Event()
 
-    def long(link: Link) -> None:
+    def long(link: PostgresSession) -> None:
         begun.set()
         link.run("SELECT pg_sleep(60)")
 
@@ -180,7 +181,7 @@ def test_a_vacuum_that_has_not_reached_the_server_when_the_store_closes_is_stopp
     Broker(store)
     begun, closed = threading.Event(), threading.Event()
 
-    def long(link: Link) -> None:
+    def long(link: PostgresSession) -> None:
         begun.set()
         assert closed.wait(10)
         link.run("SELECT pg_sleep(60)")
@@ -197,13 +198,13 @@ def test_a_vacuum_that_has_not_reached_the_server_when_the_store_closes_is_stopp
 def test_a_session_that_is_opened_while_the_store_closes_does_nothing_more(make: Callable[..., PostgresStore]) -> None:
     store = make()
     Broker(store)
-    used: list[Link] = []
+    used: list[PostgresSession] = []
 
-    def opened() -> Link:
+    def opened() -> PostgresSession:
         spare.end(is_hasty=True)
         return store._make_spare()
 
-    spare = Spare(opened)
+    spare = SpareConnection(opened)
     spare.begin()
     assert spare.use(used.append) is None
     assert used == []
@@ -225,7 +226,7 @@ def test_a_server_that_does_not_sync_is_refused_unless_its_owner_says_so(
     store.close()
 
 
-def test_a_store_that_must_exist_is_never_created(place: Place) -> None:
+def test_a_store_that_must_exist_is_never_created(place: PostgresAddress) -> None:
     store = PostgresStore(place, 1, must_exist=True)
     with pytest.raises(StoreFailed, match="the store is missing"):
         store.open()
@@ -239,14 +240,14 @@ def test_a_store_that_was_used_is_never_taken_for_a_new_one(make: Callable[..., 
     make(must_exist=True).open()
 
 
-def test_a_schema_of_another_store_is_refused(make: Callable[..., PostgresStore], place: Place) -> None:
+def test_a_schema_of_another_store_is_refused(make: Callable[..., PostgresStore], place: PostgresAddress) -> None:
     Broker(make()).store.close()
     with pytest.raises(StoreFailed, match="this is store 1, not 2"):
         PostgresStore(place, 2, must_exist=True).open()
 
 
 def test_a_newer_format_is_refused_and_left_alone(
-    make: Callable[..., PostgresStore], postgres: PostgresServer, place: Place
+    make: Callable[..., PostgresStore], postgres: PostgresServer, place: PostgresAddress
 ) -> None:
     Broker(make()).store.close()
     execute(postgres, place, "INSERT INTO migrations VALUES (99, 'later')")
@@ -255,7 +256,7 @@ def test_a_newer_format_is_refused_and_left_alone(
 
 
 def test_a_store_made_by_other_migrations_is_refused(
-    make: Callable[..., PostgresStore], postgres: PostgresServer, place: Place
+    make: Callable[..., PostgresStore], postgres: PostgresServer, place: PostgresAddress
 ) -> None:
     Broker(make()).store.close()
     execute(postgres, place, "UPDATE migrations SET digest = 'another text'")
@@ -264,7 +265,10 @@ def test_a_store_made_by_other_migrations_is_refused(
 
 
 def test_an_older_store_is_brought_forward_with_what_it_holds(
-    make: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch, postgres: PostgresServer, place: Place
+    make: Callable[..., PostgresStore],
+    monkeypatch: pytest.MonkeyPatch,
+    postgres: PostgresServer,
+    place: PostgresAddress,
 ) -> None:
     broker = Broker(make())
     (source,) = broker.add()
@@ -298,7 +302,7 @@ def test_an_older_store_is_brought_forward_with_what_it_holds(
     ],
 )
 def test_a_damaged_row_is_left_out_and_reported_and_the_others_are_delivered(
-    make: Callable[..., PostgresStore], postgres: PostgresServer, place: Place, damage: str
+    make: Callable[..., PostgresStore], postgres: PostgresServer, place: PostgresAddress, damage: str
 ) -> None:
     store = make()
     broker = Broker(store)
@@ -315,7 +319,7 @@ def test_a_damaged_row_is_left_out_and_reported_and_the_others_are_delivered(
 
 
 def test_copies_of_a_damaged_body_are_reported_each(
-    make: Callable[..., PostgresStore], postgres: PostgresServer, place: Place
+    make: Callable[..., PostgresStore], postgres: PostgresServer, place: PostgresAddress
 ) -> None:
     store = make()
     broker = Broker(store)
@@ -330,7 +334,7 @@ def test_copies_of_a_damaged_body_are_reported_each(
 
 
 def test_a_body_that_is_missing_or_not_needed_is_found_out(
-    make: Callable[..., PostgresStore], postgres: PostgresServer, place: Place
+    make: Callable[..., PostgresStore], postgres: PostgresServer, place: PostgresAddress
 ) -> None:
     store = make()
     broker = Broker(store)
@@ -343,7 +347,7 @@ def test_a_body_that_is_missing_or_not_needed_is_found_out(
 
 
 def test_a_damaged_block_of_ids_is_left_out_and_reported(
-    make: Callable[..., PostgresStore], postgres: PostgresServer, place: Place
+    make: Callable[..., PostgresStore], postgres: PostgresServer, place: PostgresAddress
 ) -> None:
     store = make()
     broker = Broker(store)
@@ -359,7 +363,7 @@ def test_a_damaged_block_of_ids_is_left_out_and_reported(
 
 @pytest.mark.parametrize("table", ["meta", "fragments", "sources"])
 def test_damaged_rows_of_the_store_itself_keep_it_from_opening(
-    make: Callable[..., PostgresStore], postgres: PostgresServer, place: Place, table: str
+    make: Callable[..., PostgresStore], postgres: PostgresServer, place: PostgresAddress, table: str
 ) -> None:
     broker = Broker(make())
     broker.add()
@@ -370,7 +374,7 @@ def test_damaged_rows_of_the_store_itself_keep_it_from_opening(
 
 
 def test_a_server_that_lacks_what_was_acknowledged_is_not_gone_on_with(
-    make: Callable[..., PostgresStore], postgres: PostgresServer, place: Place
+    make: Callable[..., PostgresStore], postgres: PostgresServer, place: PostgresAddress
 ) -> None:
     store = make()
     broker = Broker(store)
@@ -385,7 +389,10 @@ def test_a_server_that_lacks_what_was_acknowledged_is_not_gone_on_with(
 
 
 def test_rows_that_are_gone_are_vacuumed_beside_the_commits(
-    make: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch, postgres: PostgresServer, place: Place
+    make: Callable[..., PostgresStore],
+    monkeypatch: pytest.MonkeyPatch,
+    postgres: PostgresServer,
+    place: PostgresAddress,
 ) -> None:
     monkeypatch.setattr(module, "_VACUUM_ROWS", 100)
     store = make()

@@ -10,13 +10,15 @@ import pytest
 from kit_postgres import place_of
 from store_builders import Broker, payloads_of
 
-from duobus.demo.postgres_server import PostgresServer
 from duobus.errors import StoreStale
-from duobus.stores import postgres_call, postgres_opening, postgres_schema
-from duobus.stores.interface import CommitBatch, IdBlock, Put, SourceRow, Tombstone
-from duobus.stores.postgres import PostgresStore
-from duobus.stores.postgres_link import Link
-from duobus.stores.postgres_states import States
+from duobus.storage.interface import CommitBatch, IdBlock, Put, SourceRow, Tombstone
+from duobus.storage.postgres import commit_call as postgres_call
+from duobus.storage.postgres import schema as postgres_schema
+from duobus.storage.postgres import setup as postgres_opening
+from duobus.storage.postgres.reader import States
+from duobus.storage.postgres.session import PostgresSession
+from duobus.storage.postgres.store import PostgresStore
+from duobus.testing.postgres_server import PostgresServer
 
 LARGE = 100_000
 
@@ -100,7 +102,7 @@ def test_a_call_is_refused_when_one_epoch_of_many_has_been_raised(
 def test_a_plain_commit_is_one_call(make: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch) -> None:
     broker = Broker(make())
     (source,) = broker.add()
-    monkeypatch.delattr(Link, "run")
+    monkeypatch.delattr(PostgresSession, "run")
     broker.send(source, [b"x"] * 50)
     broker.remove((source.source_key, 1, 49))
     assert payloads_of(broker.store.load(source.source_key, 1, 9)) == [b"x"]
@@ -130,7 +132,7 @@ def test_what_comes_goes_and_advances_is_a_plain_commit() -> None:
 
 
 def test_the_call_has_a_value_for_each_parameter() -> None:
-    old = postgres_call.Meta(1)
+    old = postgres_call.PostgresMeta(1)
     batch = batch_with(puts=[Put(1, 1, 0, [b"x"])], sources=[(1, 2, 0, b"")])
     found = postgres_call.values(batch, {1: SourceRow(1, 1, 0)}, old, old.advanced(last_commit_no=1))
     assert len(found) == postgres_call.STATEMENT.count(b"$") == postgres_call.PARAMETERS
@@ -143,7 +145,7 @@ def test_a_store_of_before_the_call_is_brought_forward(
         patched.setattr(postgres_schema, "MIGRATIONS", postgres_schema.MIGRATIONS[:1])
         patched.setattr(postgres_schema, "FORMAT_VERSION", 1)
         patched.setattr(postgres_call, "is_plain", lambda *_: False)
-        patched.setattr(postgres_opening.Link, "prepare", lambda *_: None)
+        patched.setattr(postgres_opening.PostgresSession, "prepare", lambda *_: None)
         older = Broker(make("of_before"))
         (source,) = older.add()
         older.send(source, [b"old"])
@@ -164,7 +166,7 @@ def test_states_that_no_row_has_are_not_asked_for(
     assert [payloads_of(store.scan(one.source_key, state, 1, 9)) for state in (5, 7)] == [[b"b"], [b"c"]]
     broker.reopen()
     assert [payloads_of(store.scan(one.source_key, state, 1, 9)) for state in (5, 7)] == [[b"b"], [b"c"]]
-    monkeypatch.delattr(Link, "rows")
+    monkeypatch.delattr(PostgresSession, "rows")
     assert [store.scan(key, state, 1, 9) for key, state in ((one.source_key, 3), (two.source_key, 5))] == [[], []]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from duobus.errors import ConfigurationError
-from duobus.stores.postgres_place import LENGTH_MAX, is_postgres, parse
+from duobus.storage.postgres.address import LENGTH_MAX, is_postgres, parse
 
 
 def test_a_password_goes_to_the_driver_and_nowhere_else() -> None:

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from duobus.stores import schema
-from duobus.stores.interface import COUNT_BITS
-from duobus.stores.rows import removals
+from duobus.storage.interface import COUNT_BITS
+from duobus.storage.sqlite import schema
+from duobus.storage.sqlite.rows import removals
 
 
 def ids_of(removed: list[tuple[int, int, int]]) -> set[int]:

@@ -16,12 +16,13 @@ import pytest
 from store_builders import FAST, Broker, payloads_of, sqlite_store
 
 from duobus.errors import StoreFailed, StoreStale, StoreTooNew
-from duobus.stores import log_room, sqlite
-from duobus.stores import snapshot as snapshot_module
-from duobus.stores.database import StoreFile
-from duobus.stores.interface import FORMAT_VERSION, Tombstone
-from duobus.stores.snapshot import Snapshot
-from duobus.stores.sqlite import SqliteStore
+from duobus.storage.backup import snapshot as snapshot_module
+from duobus.storage.backup.snapshot import Snapshot
+from duobus.storage.interface import FORMAT_VERSION, Tombstone
+from duobus.storage.sqlite import log_space as log_room
+from duobus.storage.sqlite import store as sqlite
+from duobus.storage.sqlite.file import StoreFile
+from duobus.storage.sqlite.store import SqliteStore
 
 
 def path_of(folder: Path) -> Path:
@@ -250,7 +251,7 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
 def test_a_second_process_is_refused_while_the_first_lives(tmp_path: Path) -> None:
     broker = filled(tmp_path)
     program = (
-        "import sys; from duobus.stores.sqlite import SqliteStore; from duobus.errors import StoreFailed\n"
+        "import sys; from duobus.storage.sqlite.store import SqliteStore; from duobus.errors import StoreFailed\n"
         "try: SqliteStore(sys.argv[1], 1).open()\n"
         "except StoreFailed as error: print(error)"
     )
@@ -392,7 +393,7 @@ def test_commits_of_a_process_that_was_killed_are_all_there(tmp_path: Path) -> N
     program = (
         "import os, sys; sys.path.insert(0, sys.argv[2])\n"
         "from store_builders import Broker\n"
-        "from duobus.stores.sqlite import SqliteStore\n"
+        "from duobus.storage.sqlite.store import SqliteStore\n"
         "broker = Broker(SqliteStore(sys.argv[1], 1)); (source,) = broker.add()\n"
         "for i in range(20): broker.send(source, [b'%d' % i])\n"
         "os.kill(os.getpid(), 9)"

@@ -14,14 +14,14 @@ from duobus.broker import ScaleUnit
 from duobus.cli.main import main
 from duobus.clock import Clock, Entropy
 from duobus.errors import ConfigurationError
-from duobus.model.description import QueueDescription
-from duobus.server.build import Server
-from duobus.server.config import Settings, load_settings
-from duobus.server.joined import JoinedServer
-from duobus.stores.catalog import CatalogContents
-from duobus.stores.catalog_postgres import PostgresCatalog
-from duobus.stores.postgres_place import catalog_place, parse
-from duobus.stores.sqlite_catalog import SqliteCatalog
+from duobus.model.descriptions import QueueDescription
+from duobus.server.cluster_server import ClusterServer
+from duobus.server.composition import Server
+from duobus.server.settings import Settings, load_settings
+from duobus.storage.catalog.postgres import PostgresCatalog
+from duobus.storage.catalog.sqlite import SqliteCatalog
+from duobus.storage.catalog_rows import CatalogContents
+from duobus.storage.postgres.address import catalog_place, parse
 
 SPACE = "sbemulatorns"
 
@@ -134,7 +134,7 @@ def test_a_server_that_joins_by_another_address_registers_no_further_stores(
             stores=2,
             join=catalog_place(f"{address}&schema=joined_by_two_names"),
         )
-        server = JoinedServer(load_settings(settings), Clock(), Entropy())
+        server = ClusterServer(load_settings(settings), Clock(), Entropy())
         try:
             await server.start()
         finally:

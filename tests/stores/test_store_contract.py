@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from store_builders import Broker, as_tuples, payloads_of
 
-from duobus.broker.fragment.slot import SCHEDULED
 from duobus.errors import StoreFailed, StoreStale
-from duobus.stores import interface, memory, rows
-from duobus.stores.interface import COUNT_MAX, CommitBatch, MessagingStore, Put, SourceRow, Tombstone
+from duobus.fragment.message import SCHEDULED
+from duobus.storage import interface, memory
+from duobus.storage.interface import COUNT_MAX, CommitBatch, MessagingStore, Put, SourceRow, Tombstone
+from duobus.storage.sqlite import rows
 
 
 def test_a_new_store_holds_nothing_at_all(store: MessagingStore) -> None:

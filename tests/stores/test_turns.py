@@ -10,9 +10,9 @@ import pytest
 from store_builders import Broker
 
 from duobus.errors import StoreFailed
-from duobus.stores import sqlite
-from duobus.stores.interface import CommitBatch
-from duobus.stores.turns import PIECES_MIN, SHORT_TURN_S, TURN_S, take_turns
+from duobus.storage.interface import CommitBatch
+from duobus.storage.sqlite import store as sqlite
+from duobus.storage.switch_interval import PIECES_MIN, SHORT_TURN_S, TURN_S, set_switch_interval
 
 pytestmark = pytest.mark.parametrize("store", ["sqlite"], indirect=True)
 
@@ -52,7 +52,7 @@ def pieces(key: int, number: int) -> list[tuple[int, int, int]]:
 
 
 def test_only_a_commit_of_many_pieces_has_short_turns(broker: Broker, seen: list[float]) -> None:
-    take_turns()
+    set_switch_interval()
     key = filled(broker)
     few, many = pieces(key, 2 * PIECES_MIN)[PIECES_MIN:-1], pieces(key, PIECES_MIN)
     broker.remove(*few)
@@ -63,7 +63,7 @@ def test_only_a_commit_of_many_pieces_has_short_turns(broker: Broker, seen: list
 
 
 def test_a_commit_that_fails_leaves_the_turns_as_they_were(broker: Broker) -> None:
-    take_turns()
+    set_switch_interval()
     batch = CommitBatch(-1, 1_000)
     batch.removed = pieces(1, PIECES_MIN)
     with pytest.raises(StoreFailed):

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from duobus.errors import StoreFailed
-from duobus.stores.crew import Crew
-from duobus.stores.writer import InlineWriter, StoreWriter, Writer
+from duobus.storage.writer_pool import WriterPool
+from duobus.storage.writers import InlineWriter, StoreWriter, Writer
 
 
 class Announced:
@@ -39,7 +39,7 @@ Make = Callable[[asyncio.AbstractEventLoop], Writer]
 
 
 def of_crew(loop: asyncio.AbstractEventLoop) -> Writer:
-    return Crew(loop).writer()
+    return WriterPool(loop).writer()
 
 
 @pytest.fixture(params=[StoreWriter, InlineWriter, of_crew])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from duobus.errors import ServerBusy
-from duobus.model.description import AccessRule, QueueDescription
+from duobus.model.descriptions import AccessRule, QueueDescription
 from duobus.telemetry.audit_log import CREATE, DONE, UNKNOWN, AuditLog, Change, differences, files_of, read_audit
 
 

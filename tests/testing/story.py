@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from duobus.testing.checkers import Setup, check
-from duobus.testing.history import (
+from simulation.checkers import Setup, check
+from simulation.history.events import (
     COMPLETE,
     DEFER,
     RECEIVE_AND_DELETE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from duobus.testing.checkers.idle import NOT_FOUND, RECEIVER, IdleHistory, IdleUse, auto_delete
+from simulation.checkers.idle import NOT_FOUND, RECEIVER, IdleHistory, IdleUse, auto_delete
 
 LIMIT_MS = 300_000
 

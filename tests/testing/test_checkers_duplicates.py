@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from story import Story
 
-from duobus.testing.checkers import EntityRules, Setup
-from duobus.testing.history import Admitted
+from simulation.checkers import EntityRules, Setup
+from simulation.history.events import Admitted
 
 WATCHFUL = Setup({"q": EntityRules(window_ms=1000)})
 

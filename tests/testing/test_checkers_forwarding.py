@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from story import Story
 
-from duobus.testing.checkers import EntityRules, Setup
-from duobus.testing.checkers.forwarding import HOPS_EXCEEDED
-from duobus.testing.history import MAIN, TRANSFER_DEAD_LETTER
+from simulation.checkers import EntityRules, Setup
+from simulation.checkers.forwarding import HOPS_EXCEEDED
+from simulation.history.events import MAIN, TRANSFER_DEAD_LETTER
 
 CHAIN = Setup(
     {

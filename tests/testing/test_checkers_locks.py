@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from story import LOCK_MS, Story
 
-from duobus.testing.checkers import EntityRules, Setup
-from duobus.testing.history import (
+from simulation.checkers import EntityRules, Setup
+from simulation.history.events import (
     ABANDON,
     DEAD_LETTER,
     DEAD_LETTERED,

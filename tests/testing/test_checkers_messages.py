@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from story import Story
 
-from duobus.testing.checkers import CHECKERS, EntityRules, InvariantViolated, Setup, check, require
-from duobus.testing.history import (
+from simulation.checkers import CHECKERS, EntityRules, InvariantViolated, Setup, check, require
+from simulation.history.events import (
     ABANDON,
     DEAD_LETTER,
     DEAD_LETTERED,

@@ -8,9 +8,16 @@ import time
 import pytest
 from story import REFUSED_TEXT, Story
 
-from duobus.testing.checkers import EntityRules, Setup, check
-from duobus.testing.history import FragmentsDown, FragmentsUp, StrayOutcome, Turn, WaitedInVain
-from duobus.testing.late_history import FragmentsLate, KeylessLate
+from simulation.checkers import EntityRules, Setup, check
+from simulation.history.events import (
+    FragmentsDown,
+    FragmentsLate,
+    FragmentsUp,
+    KeylessLate,
+    PlacementTurn,
+    StrayOutcome,
+    WaitedInVain,
+)
 
 BUSY = "com.microsoft:server-busy"
 TWO = Setup({"q": EntityRules(fragments=(0, 1)), "single": EntityRules(fragments=(0,))})
@@ -97,7 +104,7 @@ def test_a_key_outside_the_fragment_of_its_slot_is_caught() -> None:
 
 def turns(story: Story, *fragments: int, messages: int = 1) -> None:
     for fragment in fragments:
-        story.history.append(Turn("q", fragment, messages))
+        story.history.append(PlacementTurn("q", fragment, messages))
 
 
 def test_turns_that_go_round_are_even_and_others_are_caught() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from story import LOCK_MS, Story
 
-from duobus.testing.history import LockEnded
-from duobus.testing.session_history import (
+from simulation.history.events import LockEnded
+from simulation.history.session_events import (
     SessionAccepted,
-    SessionFreed,
+    SessionReleased,
     SessionRenewBegin,
     StateBegin,
     StateRead,
@@ -20,7 +20,7 @@ def accept(story: Story, connection: str = "c1", session: str = "s") -> SessionA
 
 def free(story: Story, held: SessionAccepted) -> None:
     story.now += 1
-    story.history.append(SessionFreed("q", held.session, held.broker_ms, story.now))
+    story.history.append(SessionReleased("q", held.session, held.broker_ms, story.now))
 
 
 def set_state(story: Story, value: bytes | None, connection: str = "c1", *, answered: bool = True) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from story import Story
 
-from duobus.testing.checkers import EntityRules, Setup
-from duobus.testing.history import COMPLETE, DEAD_LETTER, DEAD_LETTERED, MAIN, Expired
-from duobus.testing.survey_history import Shown, Surveyed
+from simulation.checkers import EntityRules, Setup
+from simulation.history.events import COMPLETE, DEAD_LETTER, DEAD_LETTERED, MAIN, Expired
+from simulation.history.survey_events import Shown, Surveyed
 
 ACTIVE, DEFERRED = 0, 1
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from story import Story
 
-from duobus.testing.checkers import EntityRules, Setup
-from duobus.testing.history import ABANDON, DischargeBegin, Fail, Info, Ok
+from simulation.checkers import EntityRules, Setup
+from simulation.history.events import ABANDON, DischargeBegin, Fail, Info, Ok
 
 PARTED = Setup({"q": EntityRules(fragments=(0, 1))})
 TXN = {"transaction": "t"}

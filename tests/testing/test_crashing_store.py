@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from duobus.errors import StoreFailed, StoreStale
-from duobus.stores.interface import CommitBatch, MessagingStore, Put, Tombstone
-from duobus.testing.loop import SimulationLoop, UnhandledFailure
-from duobus.testing.network import SimulatedNetwork
-from duobus.testing.stores import (
+from duobus.storage.interface import CommitBatch, MessagingStore, Put, Tombstone
+from simulation.world.loop import SimulationLoop, UnhandledFailure
+from simulation.world.network import SimulatedNetwork
+from simulation.world.stores import (
     AMBIGUOUS,
     FAULTS,
     REFUSED,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from duobus.testing.history import Drained, History, LinkLost, Ok, SendBegin
+from simulation.history.events import Drained, History, LinkLost, Ok, SendBegin
 
 
 def test_events_are_stamped_with_position_and_time() -> None:

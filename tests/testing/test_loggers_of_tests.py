@@ -7,7 +7,7 @@ import logging
 import pytest
 from kit_logging import SILENCED, loggers_as_before
 
-from duobus.demo.clients import silence_sdk_logs
+from duobus_demo.clients import silence_sdk_logs
 
 
 @pytest.mark.parametrize("name", SILENCED)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from duobus.clock import BrokerTime
-from duobus.testing.clock import WALL_START_MS, SeededEntropy, SimulatedClock
-from duobus.testing.loop import SimulationLoop
+from simulation.world.clock import WALL_START_MS, SeededEntropy, SimulatedClock
+from simulation.world.loop import SimulationLoop
 
 
 def test_both_clocks_follow_virtual_time() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from duobus.testing.loop import SimulationLoop, UnhandledFailure
-from duobus.testing.network import SimulatedNetwork
+from simulation.world.loop import SimulationLoop, UnhandledFailure
+from simulation.world.network import SimulatedNetwork
 
 
 class Recorder(asyncio.Protocol):

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from duobus.testing.loop import (
+from simulation.world.loop import (
     NodeKilled,
     SimulationDeadlock,
     SimulationLivelock,
@@ -16,7 +16,7 @@ from duobus.testing.loop import (
     SimulationTimeout,
     UnhandledFailure,
 )
-from duobus.testing.network import SimulatedNetwork
+from simulation.world.network import SimulatedNetwork
 
 
 async def _race(loop: SimulationLoop) -> list[int]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from duobus.twin import compiled_rooms
+from duobus.compiled import compiled_rooms
 from tools import compile_twin
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,32 +1,8 @@
 """The AMQP 1.0 engine: bytes in, events and bytes out, for both ends of a connection. Pure; imports ``codec`` only."""
 
 from duobus.amqp.attachment import ATTACHED, DETACHED, HELD
-from duobus.amqp.conditions import EngineMisuse, Error
 from duobus.amqp.connection import Connection
-from duobus.amqp.events import (
-    AttachReceived,
-    Closed,
-    Dispositions,
-    Event,
-    LinkAttached,
-    LinkDetached,
-    LinkFlow,
-    OpenReceived,
-    SaslInit,
-    SessionBegun,
-    SessionEnded,
-    SessionFlow,
-    TransferRefused,
-    Transfers,
-    WorkDropped,
-)
-from duobus.amqp.link import Link
-from duobus.amqp.performatives import Attach, Coordinator, Source, Target
-from duobus.amqp.sasl import ANONYMOUS, EXTERNAL, MECHANISMS, MSSBCBS, PLAIN, parse_plain, plain_response
-from duobus.amqp.session import Session
-from duobus.amqp.settings import ConnectionSettings
-from duobus.amqp.shared import send_shared
-from duobus.amqp.states import (
+from duobus.amqp.delivery_states import (
     ACCEPTED,
     RELEASED,
     Accepted,
@@ -38,6 +14,30 @@ from duobus.amqp.states import (
     Released,
     TransactionalState,
 )
+from duobus.amqp.errors import EngineMisuse, Error
+from duobus.amqp.events import (
+    AttachReceived,
+    Closed,
+    Dispositions,
+    Event,
+    LinkAttached,
+    LinkDetached,
+    LinkFlow,
+    OpenReceived,
+    SaslInitReceived,
+    SessionBegun,
+    SessionEnded,
+    SessionFlow,
+    TransferRefused,
+    Transfers,
+    WorkDropped,
+)
+from duobus.amqp.interleaved_transfers import send_shared
+from duobus.amqp.link import Link
+from duobus.amqp.performatives import Attach, Coordinator, Source, Target
+from duobus.amqp.sasl import ANONYMOUS, EXTERNAL, MECHANISMS, MSSBCBS, PLAIN, parse_plain, plain_response
+from duobus.amqp.session import Session
+from duobus.amqp.settings import ConnectionSettings
 
 __all__ = [
     "ATTACHED",
@@ -51,7 +51,7 @@ __all__ = [
     "Error",
     "EngineMisuse",
     "Event",
-    "SaslInit",
+    "SaslInitReceived",
     "OpenReceived",
     "SessionBegun",
     "SessionEnded",

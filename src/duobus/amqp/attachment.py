@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from duobus.amqp.conditions import Error
+from duobus.amqp.errors import Error
 from duobus.amqp.performatives import Attach, Coordinator, Detach, Source, Target
 
 if TYPE_CHECKING:

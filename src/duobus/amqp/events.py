@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from duobus.amqp.conditions import Error
+    from duobus.amqp.delivery_states import DeliveryState, TransactionalState
+    from duobus.amqp.errors import Error
     from duobus.amqp.link import Link
     from duobus.amqp.session import Session
-    from duobus.amqp.states import DeliveryState, TransactionalState
 
 
 class Event:
@@ -28,7 +28,7 @@ class Event:
         return f"{type(self).__name__}({fields})"
 
 
-class SaslInit(Event):
+class SaslInitReceived(Event):
     """A client wants to authenticate. Answer with ``Connection.sasl_outcome``, then call ``receive(b"", now_ms)``.
 
     Attributes:

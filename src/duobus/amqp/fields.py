@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from itertools import zip_longest
 from typing import Any, ClassVar, TypeVar
 
-from duobus.amqp.conditions import Error, encode_error, error_from
+from duobus.amqp.errors import Error, encode_error, error_from
 from duobus.codec import Array, DecodeError, Described, PassedOver, Symbol, UByte, UInt, ULong, UShort, encode_into
 from duobus.codec.outline import PART_BYTES_MAX
 

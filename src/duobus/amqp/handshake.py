@@ -9,13 +9,14 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
-from duobus.amqp import conditions, sasl
-from duobus.amqp.conditions import EngineMisuse, Error, ProtocolViolation
-from duobus.amqp.events import Event, SaslInit
+from duobus.amqp import errors as conditions
+from duobus.amqp import sasl
+from duobus.amqp.errors import EngineMisuse, Error, ProtocolViolation
+from duobus.amqp.events import Event, SaslInitReceived
+from duobus.amqp.frame_reader import FrameReader
 from duobus.amqp.frames import AMQP_HEADER, EARLY_FRAME_MAX, SASL_HEADER, TYPE_SASL, frame
 from duobus.amqp.performatives import SaslInit as SaslInitFrame
 from duobus.amqp.performatives import SaslMechanisms, SaslOutcome
-from duobus.amqp.receive import Inbound
 from duobus.amqp.settings import ConnectionSettings
 from duobus.codec import DecodeError, Described, decode_outline
 
@@ -31,7 +32,7 @@ _U32: Final = struct.Struct(">I").unpack_from
 _WHOLE: Final = frozenset({0x14, 0x15, "amqp:transfer:list", "amqp:disposition:list"})
 
 
-class Handshake(Inbound):
+class Handshake(FrameReader):
     """The part of a connection that comes before its open.
 
     Attributes:
@@ -122,7 +123,7 @@ class Handshake(Inbound):
                 self._write_outcome(sasl.OUTCOME_AUTH)
                 text = f"SASL mechanism {init.mechanism:.100} is not offered"
                 raise ProtocolViolation(conditions.UNAUTHORIZED_ACCESS, text)
-            events.append(SaslInit(init.mechanism, init.initial_response or b"", init.hostname))
+            events.append(SaslInitReceived(init.mechanism, init.initial_response or b"", init.hostname))
         elif not self.is_acceptor and descriptor in (SaslMechanisms.CODE, "amqp:sasl-mechanisms:list"):
             SaslMechanisms.read(fields)
         elif not self.is_acceptor and descriptor in (SaslOutcome.CODE, "amqp:sasl-outcome:list"):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
-from duobus.amqp import conditions
+from duobus.amqp import errors as conditions
 from duobus.amqp.attachment import ATTACHED, DETACHING, HELD, REQUESTED, Attachment
-from duobus.amqp.conditions import EngineMisuse, Error, ProtocolViolation
+from duobus.amqp.delivery_states import DeliveryState, Received, TransactionalState, encode_state, state_from
+from duobus.amqp.errors import EngineMisuse, Error, ProtocolViolation
 from duobus.amqp.events import Event, LinkDetached, TransferRefused, Transfers
 from duobus.amqp.frames import HALF, MASK, TransferTemplate, serial_difference, transfer_head
-from duobus.amqp.large import LargeDelivery
+from duobus.amqp.large_delivery import LargeDelivery
 from duobus.amqp.performatives import Detach, Flow, Transfer
-from duobus.amqp.states import DeliveryState, Received, TransactionalState, encode_state, state_from
 from duobus.codec import BATCH_FORMAT, digit_runs, tag_of
 
 if TYPE_CHECKING:

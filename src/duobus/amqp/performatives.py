@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from duobus.amqp.conditions import Error
+from duobus.amqp.errors import Error
 from duobus.amqp.fields import TERMINI, Performative
 
 

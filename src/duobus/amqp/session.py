@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from duobus.amqp import conditions
+from duobus.amqp import errors as conditions
 from duobus.amqp.attachment import DETACHED, HELD, OFFERED, REQUESTED
-from duobus.amqp.conditions import EngineMisuse, Error, ProtocolViolation
+from duobus.amqp.delivery_states import DeliveryState, encode_state
+from duobus.amqp.errors import EngineMisuse, Error, ProtocolViolation
 from duobus.amqp.events import (
     AttachReceived,
     Dispositions,
@@ -19,10 +20,9 @@ from duobus.amqp.events import (
     SessionFlow,
 )
 from duobus.amqp.frames import HALF, MASK, disposition_frame, flow_frame, serial_difference
-from duobus.amqp.large import LargeDelivery
+from duobus.amqp.large_delivery import LargeDelivery
 from duobus.amqp.link import Link
 from duobus.amqp.performatives import Attach, Begin, Coordinator, Detach, End, Flow, Source, Target, Transfer
-from duobus.amqp.states import DeliveryState, encode_state
 
 if TYPE_CHECKING:
     from duobus.amqp.connection import Connection

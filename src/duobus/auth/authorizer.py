@@ -15,13 +15,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import unquote
 
-from duobus.auth.sas import KEPT_LENGTH_MAX, KEPT_TOKENS, SasToken, parse_sas
+from duobus.auth.sas_tokens import KEPT_LENGTH_MAX, KEPT_TOKENS, SasToken, parse_sas
 from duobus.errors import Unauthorized
 from duobus.model.address import SHARE, without_share
-from duobus.model.description import AccessRule, Right
+from duobus.model.descriptions import AccessRule, Right
 
 if TYPE_CHECKING:
-    from duobus.auth.bearer import BearerTokens
+    from duobus.auth.bearer_tokens import BearerTokens
 
 #: How long past its expiry a token is still taken over HTTP: the Python client uses its own for 60 s more
 #: (HTTP contract 0.4). AMQP gives no grace.

@@ -1,9 +1,22 @@
 """Namespaces, entities, message brokers: what the doors may know of the broker."""
 
-from duobus.broker.accepting import Holder, SessionReceiver
-from duobus.broker.forwarding import transfer_message_count
-from duobus.broker.founding import create_queues
-from duobus.broker.fragment.commands import (
+from duobus.broker.admission import Throttle
+from duobus.broker.delivery.credit_scheduler import Receiver
+from duobus.broker.delivery.session_acceptor import SessionHolder, SessionReceiver
+from duobus.broker.delivery.session_groups import SessionDeliveryBatch, SessionGroup
+from duobus.broker.entities.bulk_creation import create_queues
+from duobus.broker.entities.destination import address
+from duobus.broker.entities.idle_tracking import last_access_ms
+from duobus.broker.entities.namespace import Namespace
+from duobus.broker.entities.placement import slot_of, string_key
+from duobus.broker.entities.queue import COUNT_BITS, COUNT_MASK, SOURCE, Queue
+from duobus.broker.entities.topic import Subscription, Topic, subscription_path, without_subscriptions
+from duobus.broker.forwarding.service import transfer_message_count
+from duobus.broker.fragment_handle import FragmentHandle
+from duobus.broker.message_broker import COMMIT_BOUNDS_S, MessageBroker
+from duobus.broker.scale_unit import ScaleUnit
+from duobus.broker.transaction import Transaction
+from duobus.fragment.commands import (
     ABANDON,
     COMPLETE,
     DEAD_LETTER_OUTCOME,
@@ -15,32 +28,19 @@ from duobus.broker.fragment.commands import (
     SettleDetail,
     TakeDeferred,
 )
-from duobus.broker.fragment.reserving import Reserve
-from duobus.broker.fragment.sessions import SessionLock, session_lock_lost
-from duobus.broker.fragment.settling import lock_lost
-from duobus.broker.fragment.slot import (
+from duobus.fragment.message import (
     DEAD_LETTER,
     DEFERRED,
     MAIN,
     TRANSFER_DEAD_LETTER,
-    CopySlot,
-    Slot,
+    QueuedCopy,
+    QueuedMessage,
     kind_of,
     sub_queue_of,
 )
-from duobus.broker.handle import FragmentHandle
-from duobus.broker.idle import last_access_ms
-from duobus.broker.lending import Receiver
-from duobus.broker.message_broker import COMMIT_BOUNDS_S, MessageBroker
-from duobus.broker.namespace import Namespace
-from duobus.broker.outlets import Outlet, TurnBatch
-from duobus.broker.placement import slot_of, string_key
-from duobus.broker.queue import COUNT_BITS, COUNT_MASK, SOURCE, Queue
-from duobus.broker.scale_unit import ScaleUnit
-from duobus.broker.throttle import Throttle
-from duobus.broker.topic import Subscription, Topic, subscription_path, without_subscriptions
-from duobus.broker.transaction import Transaction
-from duobus.broker.via import address
+from duobus.fragment.send import Reserve
+from duobus.fragment.sessions.sessions import SessionLock, session_lock_lost
+from duobus.fragment.settlement import lock_lost
 
 __all__ = [
     "ABANDON",
@@ -49,18 +49,18 @@ __all__ = [
     "COUNT_BITS",
     "COUNT_MASK",
     "CancelScheduled",
-    "CopySlot",
+    "QueuedCopy",
     "DEAD_LETTER",
     "DEFERRED",
     "DEAD_LETTER_OUTCOME",
     "DEFER",
     "FragmentHandle",
     "Group",
-    "Holder",
+    "SessionHolder",
     "MAIN",
     "MessageBroker",
     "Namespace",
-    "Outlet",
+    "SessionGroup",
     "Queue",
     "Receiver",
     "Reserve",
@@ -71,13 +71,13 @@ __all__ = [
     "SessionReceiver",
     "SettleBatch",
     "SettleDetail",
-    "Slot",
+    "QueuedMessage",
     "Subscription",
     "TRANSFER_DEAD_LETTER",
     "TakeDeferred",
     "Throttle",
     "Topic",
-    "TurnBatch",
+    "SessionDeliveryBatch",
     "Transaction",
     "address",
     "create_queues",

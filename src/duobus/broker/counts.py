@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 COUNTS_WAIT_S: Final = 5.0
 
 
-class CountsTimer:
+class DeliveryCountTimer:
     """Says when delivery counts are to be written though nothing else is.
 
     Args:

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from duobus.stores.interface import CommitBatch
+    from duobus.storage.interface import CommitBatch
 
 #: Puts rows into a commit.
 Fill = Callable[["CommitBatch"], None]
 
 
-class Freight:
+class PiggybackWrites:
     """What waits for a commit, and what is in the one under way."""
 
     __slots__ = ("_aboard", "_waiting")

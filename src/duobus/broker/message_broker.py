@@ -15,35 +15,37 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from duobus.broker import backlog, recovery
-from duobus.broker.alarm import Alarm
-from duobus.broker.counts import CountsTimer
-from duobus.broker.fragment import fanout, sessions
-from duobus.broker.fragment.commands import (
+from duobus.broker import admission, recovery
+from duobus.broker.admission import busy
+from duobus.broker.counts import DeliveryCountTimer
+from duobus.broker.deadline_timer import DeadlineTimer
+from duobus.broker.delivery.credit_scheduler import Receiver
+from duobus.broker.delivery.session_service import SessionService, notify_holders_of
+from duobus.broker.fair_queue import FairQueue, effort_of, weigh
+from duobus.broker.fragment_handle import FragmentHandle
+from duobus.broker.fragment_host import FragmentHost
+from duobus.broker.freight import PiggybackWrites
+from duobus.broker.pager import Pager, set_windows
+from duobus.broker.protocols import FragmentPlan, LateRefusal, StoreWatcher
+from duobus.broker.undecided import AWAITED, InDoubtCommits
+from duobus.clock import BrokerTime, Entropy
+from duobus.errors import InternalError, MessageNotFound, QuotaExceeded, ServiceBusError, StoreFailed, StoreUnavailable
+from duobus.fragment.commands import (
     Command,
     Group,
     Run,
     TakeAndRemove,
 )
-from duobus.broker.fragment.duplicates import IdRoom
-from duobus.broker.fragment.fragment import Fragment
-from duobus.broker.fragment.slot import NEVER, Slot
-from duobus.broker.freight import Freight
-from duobus.broker.handle import FragmentHandle
-from duobus.broker.lending import Receiver
-from duobus.broker.lines import Lines, effort_of, weigh
-from duobus.broker.paging import Pager, set_windows
-from duobus.broker.patience import CLOSE_S, ENDLESS_S, PatientWriter
-from duobus.broker.ports import LateRefusal, Plan, Watcher, Writer
-from duobus.broker.residents import Residents
-from duobus.broker.session_desk import SessionDesk, tell
-from duobus.broker.throttle import busy
-from duobus.broker.undecided import AWAITED, Undecided
-from duobus.clock import BrokerTime, Entropy
-from duobus.errors import InternalError, MessageNotFound, QuotaExceeded, ServiceBusError, StoreFailed, StoreUnavailable
-from duobus.model.columns import DeliveryBatch, Mailbox
+from duobus.fragment.duplicate_detection import MessageIdBudget
+from duobus.fragment.fragment import Fragment
+from duobus.fragment.message import NEVER, QueuedMessage
+from duobus.fragment.sessions import sessions
+from duobus.fragment.topics import fanout
+from duobus.model.batches import DeliveryBatch, Mailbox
 from duobus.model.quotas import STORE_PATIENCE_S
-from duobus.stores.interface import CommitBatch, MessagingStore, StoreContents, Tombstone
+from duobus.storage.interface import CommitBatch, MessagingStore, StoreContents, Tombstone
+from duobus.storage.writer_pool import CLOSE_S, ENDLESS_S, StoreWatchdog
+from duobus.storage.writers import Writer
 
 T = TypeVar("T")
 
@@ -63,7 +65,7 @@ WINDOWS_EVERY = 64
 COMMIT_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
-class MessageBroker(Residents):
+class MessageBroker(FragmentHost):
     """One message broker with its messaging store.
 
     Attributes:
@@ -88,13 +90,13 @@ class MessageBroker(Residents):
         *,
         time: BrokerTime,
         entropy: Entropy,
-        watcher: Watcher,
+        watcher: StoreWatcher,
         reader: Writer | None = None,
         patience_s: float = STORE_PATIENCE_S,
     ) -> None:
         self.store_id = store_id
         self.store = store
-        self.plans: dict[tuple[int, int], Plan] = {}
+        self.plans: dict[tuple[int, int], FragmentPlan] = {}
         self.place = ""
         self.disk: object = None
         self.state = "closed"
@@ -103,7 +105,7 @@ class MessageBroker(Residents):
         self.last_error: str | None = None
         self.quarantined: dict[tuple[int, int], str] = {}
         self.generation = 0
-        self.id_room = IdRoom()
+        self.id_room = MessageIdBudget()
         self.commit_seconds = 0.0
         self.commit_buckets = [0] * (len(COMMIT_BOUNDS_S) + 1)
         self._started_s = -ENDLESS_S
@@ -111,28 +113,28 @@ class MessageBroker(Residents):
         self._entropy = entropy
         self._watcher = watcher
         self._loop = asyncio.get_running_loop()
-        self._writer = PatientWriter(self._loop, writer, patience_s, self.see_late, self.see_prompt)
+        self._writer = StoreWatchdog(self._loop, writer, patience_s, self.see_late, self.see_prompt)
         self._fragments: dict[int, Fragment] = {}
         # Fragments with delivery counts to write, and those of the commit under way.
         self._changed: dict[int, Fragment] = {}
-        self._counts = CountsTimer(self._loop, self._schedule)
+        self._counts = DeliveryCountTimer(self._loop, self._schedule)
         self._committing: dict[object, Fragment] = {}
         self._pending: deque[Command] = deque()
-        self._lines = Lines()
+        self._lines = FairQueue()
         self._work: list[Command] | None = None
         self._commit_no = 0
         self._start_scheduled = False
-        self._alarm = Alarm(self._loop, time.now_ms, self._ring)
-        self._pager = Pager(self, self._writer if reader is None else PatientWriter(self._loop, reader, patience_s))
-        self.sessions = SessionDesk(self)
+        self._alarm = DeadlineTimer(self._loop, time.now_ms, self._ring)
+        self._pager = Pager(self, self._writer if reader is None else StoreWatchdog(self._loop, reader, patience_s))
+        self.sessions = SessionService(self)
         self.watches = []
         self._returned = []
-        self._freight = Freight()
+        self._freight = PiggybackWrites()
         # Tombstones of other stores, each with the refusal that waits until it is durable; then those in a commit.
         self._tombstones: list[tuple[Tombstone, LateRefusal]] = []
         self._carried: list[tuple[Tombstone, LateRefusal]] = []
         self._buried: list[tuple[int, int]] = []
-        self._undecided = Undecided()
+        self._undecided = InDoubtCommits()
         self._life = 0
         self._idle: asyncio.Future[None] | None = None
 
@@ -269,9 +271,9 @@ class MessageBroker(Residents):
             self._refuse(command, self.unavailable(), [])
             return
         if isinstance(command, Run):
-            refusal = backlog.admit(command)
+            refusal = admission.admit(command)
             if refusal is None and len(self._pending) + len(self._lines) >= PENDING_MAX:
-                backlog.left(command)
+                admission.note_left(command)
                 refusal = busy("too many operations wait for this messaging store")
             if refusal is not None:
                 self._answer(command, refusal)
@@ -438,7 +440,7 @@ class MessageBroker(Residents):
                 lines.move_up(pending)
             command = pending.popleft()
             if isinstance(command, Run):
-                backlog.left(command)
+                admission.note_left(command)
                 lines.left(command)
             try:
                 decided = self._decide(command, now_ms, commit, self._committing)
@@ -554,7 +556,7 @@ class MessageBroker(Residents):
 
     def _offer(self, fragment: Fragment) -> None:
         """Tell the lenders of messages that became available, and the holders of sessions."""
-        tell(fragment)
+        notify_holders_of(fragment)
         handle = fragment.handle
         assert isinstance(handle, FragmentHandle)
         fresh = sorted(fragment.fresh)
@@ -619,7 +621,7 @@ class MessageBroker(Residents):
         limit: int,
         size: int = NEVER,
         session_id: str | None = None,
-    ) -> list[Slot]:
+    ) -> list[QueuedMessage]:
         """Messages of a sub-queue from ``first_count`` on, ascending, whether in memory or not; changes nothing.
 
         ``size``: bytes at which no further message is looked for; ``session_id``: only messages of this session.
@@ -655,7 +657,7 @@ class MessageBroker(Residents):
                 self._refuse(command, unavailable, self._stones(command, commit_no, old))
         for command in pending:
             if isinstance(command, Run):
-                backlog.left(command)
+                admission.note_left(command)
             self._refuse(command, unavailable, [])
         unkept, self._tombstones, self._carried = self._carried + self._tombstones, [], []
         self._watcher.stones_unkept(unkept)
@@ -672,7 +674,7 @@ class MessageBroker(Residents):
             fragment.handle.become(None)  # type: ignore[attr-defined]
         owners = [owner for fragment in self._fragments.values() for owner in sessions.forget_locks(fragment)]
         self._fragments = {}
-        self.id_room = IdRoom(self.id_room.limit)
+        self.id_room = MessageIdBudget(self.id_room.limit)
         self._changed, self._committing = {}, {}
         self._counts.taken(None)
         self._alarm.clear()

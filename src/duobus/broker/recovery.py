@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from duobus.broker.fragment import cold_tail, session_states
-from duobus.broker.fragment.fanout import TopicState
-from duobus.broker.fragment.fragment import Fragment
-from duobus.broker.fragment.slot import (
+from duobus.clock import Entropy
+from duobus.fragment import paged_tail as cold_tail
+from duobus.fragment.fragment import Fragment
+from duobus.fragment.message import (
     ACTIVE,
     DEFERRED,
     SCHEDULED,
@@ -21,13 +21,14 @@ from duobus.broker.fragment.slot import (
     state_in_memory,
     state_of,
 )
-from duobus.broker.fragment.source import Source, SourceSettings
-from duobus.clock import Entropy
-from duobus.stores.interface import FragmentRow, SourceRow, StoreContents, StoredMessage, Tombstone, is_end
+from duobus.fragment.sessions import states as session_states
+from duobus.fragment.source import Source, SourceSettings
+from duobus.fragment.topics.fanout import TopicState
+from duobus.storage.interface import FragmentRow, SourceRow, StoreContents, StoredMessage, Tombstone, is_end
 
 if TYPE_CHECKING:
     from duobus.broker.message_broker import MessageBroker
-    from duobus.broker.ports import Plan
+    from duobus.broker.protocols import FragmentPlan
 
 #: Rows read in one call of the store: a few milliseconds, so that other work of the process goes on between.
 ROWS_AT_ONCE = 2000
@@ -84,7 +85,7 @@ async def recover_fragments(
 
 
 async def recover_one(
-    broker: MessageBroker, plan: Plan, row: FragmentRow, sources: list[SourceRow], shared: int, salt: bytes
+    broker: MessageBroker, plan: FragmentPlan, row: FragmentRow, sources: list[SourceRow], shared: int, salt: bytes
 ) -> Fragment:
     """Make one fragment of an open store, as its rows are now; see ``recover_fragments``."""
     return await _recover_fragment(broker, plan, row, sources, shared, salt)
@@ -92,7 +93,7 @@ async def recover_one(
 
 async def _recover_fragment(
     broker: MessageBroker,
-    plan: Plan,
+    plan: FragmentPlan,
     found: FragmentRow,
     rows: list[SourceRow],
     shared: int,
@@ -112,7 +113,7 @@ async def _recover_fragment(
         await _recover_source(broker, fragment, row, states)
         await _recover_history(broker, fragment, row)
         if TAKEN in states:
-            await _recover_ledger(broker, fragment, row)
+            await _recover_forward_dedup(broker, fragment, row)
         cold_tail.recovered(fragment, row.source_no)
     return fragment
 
@@ -161,7 +162,7 @@ async def _recover_history(broker: MessageBroker, fragment: Fragment, row: Sourc
         fragment.deadline = 0
 
 
-async def _recover_ledger(broker: MessageBroker, fragment: Fragment, row: SourceRow) -> None:
+async def _recover_forward_dedup(broker: MessageBroker, fragment: Fragment, row: SourceRow) -> None:
     first = 1
     while rows := await broker.call(partial(broker.store.scan, row.source_key, TAKEN, first, LEDGER_ROWS_AT_ONCE)):
         fragment.sources[row.source_no].ledger.recover(rows)

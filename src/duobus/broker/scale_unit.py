@@ -13,32 +13,29 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from duobus.broker.destination import check_targets
-from duobus.broker.differences import differences
-from duobus.broker.forwarding import Forwarding
-from duobus.broker.founding import (
+from duobus.broker.entities.bulk_creation import (
     NotCreated,
     create_fragments,
     create_somewhere,
+    differences,
     drop_from_stores,
     plans_of,
     withdrawn_path,
 )
-from duobus.broker.fragment.commands import Rerun, Run
-from duobus.broker.fragment.fragment import Fragment
-from duobus.broker.handle import FragmentHandle
-from duobus.broker.idle import IdleWatch
+from duobus.broker.entities.catalog_records import RecordKeeping
+from duobus.broker.entities.destination import check_targets
+from duobus.broker.entities.idle_tracking import IdleDeletion
+from duobus.broker.entities.namespace import Namespace
+from duobus.broker.entities.queue import COUNT_BITS, Queue
+from duobus.broker.entities.topic import Subscription, Topic
+from duobus.broker.entities.topic_management import TopicLife
+from duobus.broker.forwarding.service import ForwardingService
+from duobus.broker.fragment_handle import FragmentHandle
+from duobus.broker.fragment_moves.coordinator import FragmentMoves
 from duobus.broker.message_broker import MessageBroker
-from duobus.broker.moves import Moves
-from duobus.broker.namespace import Namespace
-from duobus.broker.patience import REFUSAL_S, RERUN_S
-from duobus.broker.ports import LateRefusal
-from duobus.broker.queue import COUNT_BITS, Queue
-from duobus.broker.record_keeping import RecordKeeping
-from duobus.broker.shares import whole_of
-from duobus.broker.topic import Subscription, Topic
-from duobus.broker.topic_life import TopicLife
+from duobus.broker.protocols import LateRefusal
 from duobus.clock import Entropy
+from duobus.cluster.shards import sharded_queue_of
 from duobus.errors import (
     EntityAlreadyExists,
     QuotaExceeded,
@@ -49,8 +46,11 @@ from duobus.errors import (
     StoreForeign,
     StoreUnavailable,
 )
+from duobus.fragment.commands import Rerun, Run
+from duobus.fragment.fragment import Fragment
 from duobus.model.address import not_found
-from duobus.model.description import (
+from duobus.model.assigned_ids import MessageIds
+from duobus.model.descriptions import (
     CLOUD,
     QUEUE,
     SUBSCRIPTION,
@@ -61,15 +61,15 @@ from duobus.model.description import (
     from_json,
     to_json,
 )
-from duobus.model.message_ids import MessageIds
 from duobus.model.quotas import Quotas
-from duobus.stores import belonging
-from duobus.stores.catalog import LIVE, CatalogContents, EntityRow, SlotRow
-from duobus.stores.interface import StoreContents, Tombstone
-from duobus.stores.postgres_place import is_postgres
+from duobus.storage import catalog_identity as belonging
+from duobus.storage.catalog_rows import LIVE, CatalogContents, EntityRow, SlotRow
+from duobus.storage.interface import StoreContents, Tombstone
+from duobus.storage.postgres.address import is_postgres
+from duobus.storage.writer_pool import REFUSAL_S, RERUN_S
 
 if TYPE_CHECKING:
-    from duobus.stores.catalog import Catalog
+    from duobus.storage.catalog.interface import Catalog
 
 #: Fragments of a partitioned entity in the Standard profile (PE8).
 FRAGMENTS_STANDARD = 16
@@ -108,7 +108,7 @@ class ScaleUnit:
         self.store_events = log
         self.quotas = quotas or Quotas()
         self.partitions = FRAGMENTS_STANDARD
-        self.forwarding = Forwarding(self.namespace)
+        self.forwarding = ForwardingService(self.namespace)
         self.catalog = catalog
         self.strays: dict[int, set[tuple[int, int]]] = {}
         # Those of stores in files: a database that has failed over may have lost the last ones, and is gone on with.
@@ -117,8 +117,8 @@ class ScaleUnit:
         # Tombstones for which no store is there, with the refusals that wait for them.
         self._homeless: list[tuple[Tombstone, LateRefusal]] = []
         self._followers: list[Callable[[Queue], None]] = []
-        self.idle_watch = IdleWatch(self._queues, self.now_ms, self._delete_idle)
-        self.moves = Moves(self)
+        self.idle_watch = IdleDeletion(self._queues, self.now_ms, self._delete_idle)
+        self.moves = FragmentMoves(self)
         self.topics = TopicLife(self)
         self._records = RecordKeeping(self)
         self.new_id: Callable[[], uuid.UUID] = new_id or Entropy().uuid
@@ -392,7 +392,7 @@ class ScaleUnit:
         if kinds < (min(limit, self.quotas.partitioned_entities) if are_few else limit):
             # To look at each of thousands for each that is created would take longer than to create it.
             return
-        entities = [one for one in (*home.queues.values(), *home.topics.values()) if whole_of(one.path) is None]
+        entities = [one for one in (*home.queues.values(), *home.topics.values()) if sharded_queue_of(one.path) is None]
         number = len(entities) + len(home.unbuilt)
         # Where every entity is partitioned, they are counted as entities (HTTP contract A.6.1).
         if number < limit and are_few:

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from duobus.broker.fragment.commands import CancelScheduled, Command, Run, SettleBatch
-from duobus.broker.fragment.reserving import Reserve, ReservedRun
-from duobus.broker.queue import Queue
+from duobus.broker.entities.queue import Queue
 from duobus.errors import NotAllowed, QuotaExceeded, ServiceBusError, TransactionRolledBack
+from duobus.fragment.commands import CancelScheduled, Command, Run, SettleBatch
+from duobus.fragment.send import Reserve, ReservedRun
 
 if TYPE_CHECKING:
-    from duobus.broker.handle import FragmentHandle
-    from duobus.model.columns import SendBatch
+    from duobus.broker.fragment_handle import FragmentHandle
+    from duobus.model.batches import SendBatch
 
 #: Messages that one transaction may send (contract 12.2).
 MESSAGES_MAX: Final = 100

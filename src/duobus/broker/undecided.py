@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from duobus.broker.fragment.commands import Command, Group
-from duobus.broker.fragment.reserving import Reserve
 from duobus.errors import ServiceBusError
+from duobus.fragment.commands import Command, Group
+from duobus.fragment.send import Reserve
 
 #: What is answered when the truth is known.
 AWAITED: Final = (Group, Reserve)
 
 
-class Undecided:
+class InDoubtCommits:
     """The commands of one message broker that wait for the truth."""
 
     __slots__ = ("_waiting",)

@@ -10,32 +10,48 @@ import io
 import sys
 from importlib import import_module
 from importlib.metadata import version
+from typing import Final
 
 import click
 
-#: Sub-command to module, whose ``command`` is the click command, and to its line in ``duobus --help``, which is here
+#: Sub-command to where its click command is (module and name), and to its line in ``duobus --help``, which is here
 #: so that printing it imports none of them.
 _COMMANDS = {
-    "audit": ("duobus.cli.audit", "Read who changed which entity or rule."),
-    "backup": ("duobus.cli.backup", "Copy everything that a server keeps, while it runs or not."),
-    "completion": ("duobus.cli.completion", "Print what makes a shell complete this command."),
-    "demo": ("duobus.cli.demo", "Send, kill the broker, go on, and count: nothing may be lost."),
-    "dlq": ("duobus.cli.dlq", "Look through dead letters, try them again, move, export and remove them."),
-    "fragment": ("duobus.cli.fragment", "Tell which fragment is on which messaging store; move one."),
-    "message": ("duobus.cli.message", "Send, peek and receive messages."),
-    "namespace": ("duobus.cli.namespace", "Show the namespace."),
-    "pair": ("duobus.cli.pair", "Tell what a pair of namespaces has in its backlog queues, and what it costs."),
-    "queue": ("duobus.cli.queue", "Create, show, list, update and delete queues."),
-    "restore": ("duobus.cli.restore", "Make a data folder from a backup."),
-    "rule": ("duobus.cli.rule", "Create, show, list, update and delete rules."),
-    "subscription": ("duobus.cli.subscription", "Create, show, list, update and delete subscriptions."),
-    "syphon": ("duobus.cli.syphon", "Carry messages from backlog queues to where they were meant for."),
-    "serve": ("duobus.cli.serve", "Run the broker until SIGTERM or Ctrl-C."),
-    "spark": ("duobus.cli.spark", "Jobs over entities on Spark: capture, replay, dead letters, large backlogs."),
-    "store": ("duobus.cli.store", "List messaging stores; fail, stall and heal them in a drill."),
-    "topic": ("duobus.cli.topic", "Create, show, list, update and delete topics."),
-    "topology": ("duobus.cli.topology", "Export and import all entities of a namespace."),
-    "trust": ("duobus.cli.trust", "Tell what makes each language trust the server's own authority."),
+    "audit": ("duobus.cli.commands.audit:command", "Read who changed which entity or rule."),
+    "backup": ("duobus.cli.commands.backup:command", "Copy everything that a server keeps, while it runs or not."),
+    "completion": ("duobus.cli.main:completion", "Print what makes a shell complete this command."),
+    "demo": ("duobus_demo.command:command", "Send, kill the broker, go on, and count: nothing may be lost."),
+    "dlq": (
+        "duobus.cli.commands.dlq:command",
+        "Look through dead letters, try them again, move, export and remove them.",
+    ),
+    "fragment": ("duobus.cli.commands.fragment:command", "Tell which fragment is on which messaging store; move one."),
+    "message": ("duobus.cli.commands.message:command", "Send, peek and receive messages."),
+    "namespace": ("duobus.cli.commands.entities:namespace", "Show the namespace."),
+    "pair": (
+        "duobus.cli.commands.pair:command",
+        "Tell what a pair of namespaces has in its backlog queues, and what it costs.",
+    ),
+    "queue": ("duobus.cli.commands.entities:queue", "Create, show, list, update and delete queues."),
+    "restore": ("duobus.cli.commands.backup:restore", "Make a data folder from a backup."),
+    "rule": ("duobus.cli.commands.entities:rule", "Create, show, list, update and delete rules."),
+    "subscription": (
+        "duobus.cli.commands.entities:subscription",
+        "Create, show, list, update and delete subscriptions.",
+    ),
+    "syphon": (
+        "duobus.cli.commands.syphon:command",
+        "Carry messages from backlog queues to where they were meant for.",
+    ),
+    "serve": ("duobus.cli.commands.serve:command", "Run the broker until SIGTERM or Ctrl-C."),
+    "spark": (
+        "duobus.cli.commands.spark:command",
+        "Jobs over entities on Spark: capture, replay, dead letters, large backlogs.",
+    ),
+    "store": ("duobus.cli.commands.store:command", "List messaging stores; fail, stall and heal them in a drill."),
+    "topic": ("duobus.cli.commands.entities:topic", "Create, show, list, update and delete topics."),
+    "topology": ("duobus.cli.commands.topology:command", "Export and import all entities of a namespace."),
+    "trust": ("duobus.cli.commands.serve:trust", "Tell what makes each language trust the server's own authority."),
 }
 
 
@@ -48,7 +64,8 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command = import_module(_COMMANDS[cmd_name][0]).command
+        module, _, name = _COMMANDS[cmd_name][0].partition(":")
+        command = getattr(import_module(module), name)
         assert isinstance(command, click.Command)
         return command
 
@@ -60,7 +77,7 @@ class _LazyGroup(click.Group):
 def _print_version(context: click.Context, _option: click.Parameter, is_wanted: bool) -> None:
     # click's own option would look the version up whether it is wanted or not.
     if is_wanted and not context.resilient_parsing:
-        from duobus.twin import compiled_rooms
+        from duobus.compiled import compiled_rooms
 
         rooms = compiled_rooms()
         click.echo(f"duobus {version('duobus')}" + (f" (compiled: {', '.join(rooms)})" if rooms else ""))
@@ -77,3 +94,30 @@ def main() -> None:
         # What is printed is UTF-8, whatever the environment says; tests may have put another kind of stream there.
         if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+# ``duobus completion``: what a shell reads to complete commands, options and their values.
+
+_EXAMPLE: Final = """
+\b
+Example:
+  duobus completion bash > ~/.local/share/bash-completion/completions/duobus
+  duobus completion zsh > ~/.zfunc/_duobus
+  duobus completion fish > ~/.config/fish/completions/duobus.fish
+"""
+
+#: What the script sets when it asks the command for completions.
+_VARIABLE: Final = "_DUOBUS_COMPLETE"
+
+
+@click.command(name="completion", epilog=_EXAMPLE)
+@click.argument("shell", metavar="shell", type=click.Choice(("bash", "zsh", "fish")))
+def completion(shell: str) -> None:
+    """Print what makes a shell complete this command. Changes nothing."""
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    made = kind(main, {}, "duobus", _VARIABLE)
+    # Without the check of the shell's version that click would make: who reads it may be on another machine.
+    click.echo(made.source_template % made.source_vars())

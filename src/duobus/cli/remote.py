@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import functools
 import html
+import json
 import logging
 import re
-from collections.abc import Callable, Iterator
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
@@ -19,7 +24,9 @@ from urllib.parse import urlsplit
 
 import click
 
-from duobus.cli.querying import query_option
+from duobus.auth.sas_tokens import sign_token
+from duobus.cli.output import clean, query_option
+from duobus.clock import Clock
 from duobus.errors import ArgumentInvalid
 from duobus.model.durations import format_duration, parse_duration
 
@@ -161,7 +168,7 @@ class Remote:
         with self._told(self._members["endpoint"][1], what):
             from azure.servicebus import ServiceBusClient
 
-            from duobus.ha.closing import prompt_client
+            from duobus.ha.sdk import prompt_client
 
             options: dict[str, Any] = {"retry_total": 1}
             if self._custom is not None:
@@ -178,7 +185,7 @@ class Remote:
             from azure.core.exceptions import AzureError, ResourceNotFoundError, ServiceRequestError
             from azure.servicebus.exceptions import MessagingEntityNotFoundError, ServiceBusConnectionError
 
-            from duobus.ha.classify import token_refusal
+            from duobus.ha.outage import token_refusal
         except ImportError as error:
             raise click.ClickException("This command needs the SDK: pip install 'duobus[ha]'") from error
         # The SDK tells its retries in the log, which nobody asked for.
@@ -245,13 +252,6 @@ def _body_of(error: BaseException) -> str:
         return ""
 
 
-def clean(text: str) -> str:
-    """A text without what moves the cursor or recolours a terminal: it comes from others."""
-    return "".join(
-        sign if sign.isprintable() else sign.encode("unicode_escape", "backslashreplace").decode() for sign in text
-    )
-
-
 def _plain_transport() -> RequestsTransport:
     """HTTP without TLS: the SDK's administration client knows HTTPS only, but lets its transport be chosen."""
     from azure.core.pipeline.transport import RequestsTransport
@@ -314,3 +314,51 @@ def _options(has_endpoint: bool, has_output: bool) -> Iterator[Any]:
             help="Form of what is printed; by default table on a terminal, else jsonl.",
         )
         yield query_option
+
+
+# Requests of duobus's own, which Azure has not: ``/$duobus/...`` over HTTP, with the key of the connection string.
+
+#: How long the token of one command is good, and how long an answer may take, in seconds.
+_TOKEN_S: Final = 300
+_TIMEOUT_S: Final = 60
+
+
+def operate(remote: Remote, method: str, path: str, query: Mapping[str, str] | None = None, body: object = None) -> Any:
+    """Send one request and return the JSON of its answer, or None when that is empty.
+
+    Raises:
+        click.ClickException: The server does not answer, does not know the request (it is not a duobus), or refuses.
+    """
+    url = f"{remote.url}/$duobus/{urllib.parse.quote(path)}"
+    if query:
+        url += "?" + urllib.parse.urlencode(query)
+    name, key = remote.access_key()
+    request = urllib.request.Request(
+        url,
+        method=method,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={
+            "Authorization": sign_token(remote.url + "/", name, key, Clock().now_ms() // 1000 + _TOKEN_S),
+            "Content-Type": "application/json",
+        },
+    )
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    if not remote.is_plain:
+        handlers.append(urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=remote.ca)))
+    try:
+        with urllib.request.build_opener(*handlers).open(request, timeout=_TIMEOUT_S) as answer:
+            text = answer.read()
+    except urllib.error.HTTPError as error:
+        reason = remote.masked(said(Exception(error.read().decode(errors="replace"))))
+        if error.code == HTTPStatus.NOT_FOUND:
+            raise NotFound(reason) from None
+        raise click.ClickException(reason or f"{remote.url} answered {error.code}.") from None
+    except (urllib.error.URLError, OSError) as error:
+        raise click.ClickException(
+            f"{remote.url} does not answer: {error}\nStart a server there, or say with --connection-string, "
+            "DUOBUS_CONNECTION_STRING or --endpoint which it is."
+        ) from None
+    try:
+        return json.loads(text) if text else None
+    except ValueError:
+        raise click.ClickException(f"{remote.url} is no duobus server: only those have this command.") from None

@@ -1,6 +1,14 @@
 """The AMQP 1.0 type system and message sections: bytes to values and back. Pure, and free of everything else here."""
 
-from duobus.codec.build import (
+from duobus.codec.assigned_ids import (
+    MADE_ID_ROOM,
+    MADE_ID_SIZE,
+    has_made_id,
+    sent_size,
+    with_made_id,
+    with_own_id,
+)
+from duobus.codec.builder import (
     ABSENT,
     annotations_section,
     application_properties_section,
@@ -12,17 +20,11 @@ from duobus.codec.build import (
     with_application_properties,
     with_symbols_in_footer,
 )
-from duobus.codec.decode import decode, skip
-from duobus.codec.encode import COUNT_MAX, DEPTH_MAX, encode, encode_into
-from duobus.codec.groups import GroupShape, plain_group_id
-from duobus.codec.made_ids import (
-    MADE_ID_ROOM,
-    MADE_ID_SIZE,
-    has_made_id,
-    sent_size,
-    with_made_id,
-    with_own_id,
-)
+from duobus.codec.decoder import decode, skip
+from duobus.codec.delivery_tags import COUNTERS, digit_runs, in_guid_order, tag_counter, tag_of
+from duobus.codec.encoder import COUNT_MAX, DEPTH_MAX, encode, encode_into
+from duobus.codec.group_ids import GroupShape, plain_group_id
+from duobus.codec.message_times import timed_front
 from duobus.codec.outline import PassedOver, decode_outline
 from duobus.codec.sections import (
     BATCH_FORMAT,
@@ -33,10 +35,9 @@ from duobus.codec.sections import (
     scan,
     scan_plain,
     split_batch,
+    trailing_annotations,
+    without_trailing_annotations,
 )
-from duobus.codec.tags import COUNTERS, digit_runs, in_guid_order, tag_counter, tag_of
-from duobus.codec.times import timed_front
-from duobus.codec.trailing import trailing_annotations, without_trailing_annotations
 from duobus.codec.values import (
     Array,
     Byte,

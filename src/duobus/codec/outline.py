@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
-from duobus.codec.decode import decode_value, skip
+from duobus.codec.decoder import decode_value, skip
 from duobus.codec.values import DecodeError, Described
 
 #: Where at most so many bytes are left, all is decoded: a few hundred elements, some tenths of a millisecond.

@@ -14,8 +14,8 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
-from duobus.codec.decode import decode, skip
-from duobus.codec.groups import ID_SIZE_PLAIN_MAX, is_group_alone
+from duobus.codec.decoder import decode, skip
+from duobus.codec.group_ids import ID_SIZE_PLAIN_MAX, is_group_alone
 from duobus.codec.values import DecodeError, Symbol, Timestamp, TooLargeError, UByte, UInt, ULong
 
 HEADER: Final = 0x70
@@ -538,3 +538,43 @@ def application_properties(bare_message: bytes) -> dict[str, Any]:
         if not isinstance(key, str):
             raise DecodeError(f"an application property's name is a string, not a {type(key).__name__}")
     return properties
+
+
+# Delivery annotations behind the body, where the SDK for Python writes them.
+#
+# The standard puts them second (AMQP 1.0 part 3, section 3.2). They are delivered there, so what is stored as the
+# message is the rest.
+
+
+def without_trailing_annotations(payload: bytes) -> bytes:
+    """Return a message without delivery annotations that are its last section; as it came if there are none.
+
+    Only the form in which the SDK writes descriptors is looked for. Whether the rest is legal is for ``scan`` to say.
+    """
+    pos, last = 0, -1
+    try:
+        while pos < len(payload):
+            if payload[pos] != 0 or payload[pos + 1] != 0x53:
+                return payload
+            code = payload[pos + 2]
+            after = skip(payload, pos + 3)
+            if code == DELIVERY_ANNOTATIONS and DATA <= last <= FOOTER and after == len(payload):
+                return payload[:pos] if payload[pos + 3] in b"\xc1\xd1" else payload
+            pos, last = after, code
+    except (DecodeError, IndexError):
+        return payload
+    return payload
+
+
+def trailing_annotations(payload: bytes, start: int) -> dict[Any, Any] | None:
+    """Return the delivery annotations that begin at ``start``, where ``without_trailing_annotations`` has cut.
+
+    Raises:
+        TooLargeError: They are larger than everything in front of a body may be.
+        DecodeError: A key is none.
+    """
+    if len(payload) - start > FRONT_SIZE_MAX:
+        raise TooLargeError(f"delivery annotations have {len(payload) - start} bytes; {FRONT_SIZE_MAX} are allowed")
+    found: dict[Any, Any] = decode(payload, start + 3)[0]  # A map: its constructor was looked at.
+    check_annotations(found)
+    return found or None

@@ -12,7 +12,7 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from duobus.gateway.switch import ProtocolFactory, Switch
+from duobus.gateway.protocol_switch import ProtocolFactory, ProtocolSwitch
 from duobus.telemetry.logs import Log
 
 #: First byte of a TLS record that carries a handshake.
@@ -70,7 +70,7 @@ class Listener:
         # When the last connection was taken.
         self._accepted = 0.0
         self._silent: set[asyncio.Task[None]] = set()
-        self._undecided: set[Switch] = set()
+        self._undecided: set[ProtocolSwitch] = set()
         self._http = http
 
     async def open(self, host: str, port: int) -> None:
@@ -181,7 +181,7 @@ class Listener:
     def _make(self) -> asyncio.Protocol:
         if self._http is None:
             return self._protocol()
-        return Switch(self._protocol, self._http, self._undecided)
+        return ProtocolSwitch(self._protocol, self._http, self._undecided)
 
 
 def _peek(sock: socket.socket) -> int | None:

@@ -21,7 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from duobus.clock import Clock, Entropy
 from duobus.errors import ConfigurationError
-from duobus.syncing import sync_file
+from duobus.file_sync import sync_file
 
 #: Read buffer of one TLS connection. asyncio's own is 256 KiB, allocated up front: 284 kB a connection measured,
 #: 38.6 kB with this one (reliability 4.2); 10,000 idle connections would not fit otherwise.

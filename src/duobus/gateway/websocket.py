@@ -182,7 +182,7 @@ class WebSocketTransport(asyncio.Transport):
         return self._protocol
 
 
-class WebSocketDoor:
+class WebSocketServer:
     """What HTTP requests for PATHS become; ``serve`` is the handler.
 
     Args:

@@ -22,7 +22,7 @@ _BACKLOG: Final = re.compile(r"(?P<primary>.+)/x-servicebus-transfer/\d{1,9}", r
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CostPlan:
     """A configuration, and what is to happen under it.
 
     Attributes:
@@ -67,7 +67,7 @@ class Estimate:
     outage: int
 
 
-def estimate(plan: Plan) -> Estimate:
+def estimate(plan: CostPlan) -> Estimate:
     """Return the operations that a configuration brings."""
     # A queue is polled again as soon as a poll ends.
     an_hour = plan.syphons * plan.backlog_queues * HOUR_S / plan.poll_s

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from duobus.syncing import SQLITE_SETTINGS, sync_folder
+from duobus.file_sync import SQLITE_SETTINGS, sync_folder
 
 #: Ids that are remembered unless another number is given: some 100 MB on disk.
 WINDOW_DEFAULT: Final = 1_000_000

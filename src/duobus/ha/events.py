@@ -282,3 +282,108 @@ class Reporter:
                 raise
             except BaseException:  # noqa: BLE001 - the application's own code; sys.exit() would end one task unseen
                 _log.exception("on_event raised for %r", event)
+
+
+# What an outbox tells its operator; ``entity`` is the one that it sends to.
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxSent(Event):
+    """Messages of the outbox were accepted.
+
+    Attributes:
+        messages: How many.
+        left: Messages that wait still.
+        left_bytes: Their bytes.
+    """
+
+    messages: int
+    left: int
+    left_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxWaits(Event):
+    """A send failed and is tried again after a pause; messages of other keys go on.
+
+    Attributes:
+        retry_ms: The pause.
+        left: Messages that wait.
+        left_bytes: Their bytes.
+        meaning: What the error means: ``retry`` and ``wait`` pass by themselves, ``owner`` and ``missing`` when
+            somebody mends what ``error`` says; ``unknown`` is an error that nobody foresaw.
+    """
+
+    error: str
+    retry_ms: int
+    left: int
+    left_bytes: int
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxSetAside(Event):
+    """A message that the namespace will not take, or that is damaged, was set aside. Look at ``Outbox.set_aside``."""
+
+    number: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxOverflowed(Event):
+    """Messages that could neither be sent nor diverted were stored in the outbox instead.
+
+    Attributes:
+        messages: How many.
+    """
+
+    messages: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxBroken(Event):
+    """The file cannot be used; nothing is sent until the program opens it anew."""
+
+    error: str
+
+
+# What a receiver tells that keeps locks, or recognises what it has done.
+
+
+@dataclass(frozen=True, slots=True)
+class LockLost(Event):
+    """The lock of a message was lost while it was worked on: it comes again, here or elsewhere (TL13)."""
+
+    message_id: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised(Event):
+    """A message came whose work is done: it was completed, and not worked on again (TL12)."""
+
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResultDiscarded(Event):
+    """The result of a message whose lock was lost was discarded; the work is tried again."""
+
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkFailed(Event):
+    """The work on a message raised; the message was given back and comes again."""
+
+    message_id: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotCompleted(Event):
+    """The work is done and noted, and its message could not be completed: it is recognised when it comes again."""
+
+    message_id: str
+    error: str

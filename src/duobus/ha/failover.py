@@ -22,7 +22,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, NamedTuple
 
-from duobus.ha.away import KeyGroup
+from duobus.ha.outage_scope import KeyGroup
 
 #: What is healthy or not: an entity by its path, or a group of its keys.
 Place = str | KeyGroup

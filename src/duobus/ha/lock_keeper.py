@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from azure.servicebus.exceptions import MessageAlreadySettled, MessageLockLostError, MessageNotFoundError
 
 from duobus.clock import Clock
-from duobus.ha.closing import prompt
-from duobus.ha.events import Event, Reporter
-from duobus.ha.receive_events import LockLost
+from duobus.ha.events import Event, LockLost, Reporter
+from duobus.ha.sdk import prompt
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiver

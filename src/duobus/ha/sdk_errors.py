@@ -5,7 +5,7 @@ to try again, to wait, or to set the message aside for good. The last of these c
 a row of this table leads to it: an error that has no row is one to wait for and to tell (I49, I53).
 
 Rows are found by names, so that a version of the SDK that lacks a class does no harm. Which errors are an outage of the
-primary is another question, which ``duobus.ha.classify`` answers.
+primary is another question, which ``duobus.ha.outage`` answers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Final, NamedTuple
 
-from duobus.ha.classify import condition, token_refusal
+from duobus.ha.outage import condition, token_refusal
 
 
 class Meaning(Enum):

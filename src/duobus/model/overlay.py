@@ -16,7 +16,7 @@ from duobus.codec import (
 )
 from duobus.codec.sections import APPLICATION_PROPERTIES, PROPERTIES, application_properties, find_section
 from duobus.errors import InternalError
-from duobus.model.special import Special
+from duobus.model.metadata import MessageMetadata
 
 #: Members of Special that an action can change, in the order of the stored form; never reorder them.
 ENVELOPE_MEMBERS: Final = ("ttl_ms", "scheduled_ms", "partition_key", "via_partition_key", "session_id")
@@ -74,14 +74,14 @@ class Overlay:
             payload = _with_application(payload, self.application, self.removed)
         return payload
 
-    def special(self, original: Special | None) -> Special | None:
+    def special(self, original: MessageMetadata | None) -> MessageMetadata | None:
         """Return what is rare about the copy, given what is rare about the original, which stays as it is."""
         if not self.envelope:
             return original
-        changed = Special() if original is None else Special.decode(original.encode())
+        changed = MessageMetadata() if original is None else MessageMetadata.decode(original.encode())
         for name, value in self.envelope.items():
             setattr(changed, name, value)
-        return None if changed == Special() else changed
+        return None if changed == MessageMetadata() else changed
 
     def encode(self) -> bytes:
         """Return the stored form: an AMQP list of four; ``decode`` gives an equal object back."""

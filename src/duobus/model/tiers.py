@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from duobus.errors import ArgumentInvalid
-from duobus.model.description import (
+from duobus.model.descriptions import (
     CLOUD,
     SIZES_MIB,
     Profile,

@@ -13,8 +13,8 @@ Pure: no I/O, no clock, and randomness (``newid()``) only from the function that
 
 from duobus.model.overlay import Overlay
 from duobus.rules.effort import EFFORT_MAX, EFFORT_OF_A_MESSAGE
-from duobus.rules.literals import amqp_value, typed_value
-from duobus.rules.message import MessageView
+from duobus.rules.language.literals import amqp_value, typed_value
+from duobus.rules.message_view import MessageView
 from duobus.rules.rule import Rule, compile_rule
 from duobus.rules.ruleset import AlteredCopy, Match, RuleSet
 

@@ -9,14 +9,14 @@ from typing import Any, Final
 from duobus.codec import EncodeError, Symbol, encode
 from duobus.codec.sections import FRONT_SIZE_MAX, PROPERTY_SIZE_MAX
 from duobus.model.overlay import Overlay
-from duobus.rules.compiler import Compiler, Run
 from duobus.rules.effort import LongTexts
+from duobus.rules.language.compiler import Compiler, Run
+from duobus.rules.language.operators import kind_of
+from duobus.rules.language.parser import at, parse_action
+from duobus.rules.language.tree import Property, RemoveStatement, SetStatement
 from duobus.rules.like import SHORT, STEP
-from duobus.rules.message import MessageView, index_names, values_of
-from duobus.rules.operators import kind_of
-from duobus.rules.parser import at, parse_action
-from duobus.rules.syntax import Property, RemoveStatement, SetStatement
-from duobus.rules.system import (
+from duobus.rules.message_view import MessageView, index_names, values_of
+from duobus.rules.system_properties import (
     APPLICATION_SECTION,
     CONTENT_TYPE,
     COUNT,

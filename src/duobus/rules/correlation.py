@@ -10,11 +10,11 @@ from typing import Any, Final
 import msgspec
 
 from duobus.errors import ArgumentInvalid, ArgumentOutOfRange
-from duobus.model.description import TypedValue
-from duobus.rules.closures import is_guid_like
-from duobus.rules.literals import VALUE_LENGTH_MAX, VALUES_MAX, parse_typed
-from duobus.rules.message import MessageView
-from duobus.rules.system import APPLICATION_SECTION, PLACES, section_of
+from duobus.model.descriptions import TypedValue
+from duobus.rules.language.closures import is_guid_like
+from duobus.rules.language.literals import VALUE_LENGTH_MAX, VALUES_MAX, parse_typed
+from duobus.rules.message_view import MessageView
+from duobus.rules.system_properties import APPLICATION_SECTION, PLACES, section_of
 from duobus.rules.values import DateTime, TimeSpan
 
 #: A field of a message: place of a system property, or name of a user property.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from duobus.rules.like import SHORT, STEP, Letters, Pattern, PatternError
-from duobus.rules.quick import APPLICATION, NO_PROPERTIES, PROPERTIES
+from duobus.rules.property_reader import APPLICATION, NO_PROPERTIES, PROPERTIES
 from duobus.rules.values import EvaluationError
 
 #: What the rules of a topic may do for one message, some 40 ms: 2,000 rules that look for something in 64 KB take half.

@@ -6,15 +6,15 @@ from typing import Any, Final
 
 from duobus.errors import ArgumentInvalid, ServiceBusError
 from duobus.model.address import check_subscription_name
-from duobus.model.description import RuleDescription
+from duobus.model.descriptions import RuleDescription
 from duobus.rules.actions import Action
-from duobus.rules.compiler import Run, compile_filter
 from duobus.rules.correlation import CorrelationTest, key_of, parse_correlation
-from duobus.rules.equalities import Equalities, equalities_of
-from duobus.rules.literals import parse_parameters
-from duobus.rules.message import fold
-from duobus.rules.parser import parse_filter
-from duobus.rules.system import DRAWS_ID, ENVELOPE, MESSAGE_ID, READS_ANY, READS_ID
+from duobus.rules.language.compiler import Run, compile_filter
+from duobus.rules.language.literals import parse_parameters
+from duobus.rules.language.parser import parse_filter
+from duobus.rules.matching.index import Equalities, equalities_of
+from duobus.rules.message_view import casefold_name
+from duobus.rules.system_properties import DRAWS_ID, ENVELOPE, MESSAGE_ID, READS_ANY, READS_ID
 
 SQL: Final = "Sql"
 CORRELATION: Final = "Correlation"
@@ -44,7 +44,7 @@ class Rule:
         can_fail: ``test`` may raise EvaluationError, though all sections can be read.
         steps: Of how many parts the filter consists.
         strain: How often ``test`` and ``action`` look at all of a long text, at most (``duobus.rules.effort``).
-        sections: What ``test`` and ``action`` need decoded, as bits of ``duobus.rules.system``.
+        sections: What ``test`` and ``action`` need decoded, as bits of ``duobus.rules.system_properties``.
         reads_id: The filter looks at the message-id.
         names: Folded names of the user properties that the filter looks at; None: it may look at any.
         is_steady: The filter gives the same for all messages with the same properties and application properties.
@@ -141,5 +141,5 @@ def _compile_correlation(rule: Rule, description: RuleDescription) -> None:
     rule.test = test
     rule.sections |= test.sections
     rule.reads_id = MESSAGE_ID in fields
-    rule.names = frozenset([fold(field) for field in fields if isinstance(field, str)])
+    rule.names = frozenset([casefold_name(field) for field in fields if isinstance(field, str)])
     rule.equalities = {field: (key_of(value),) for field, value in fields.items()}

@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from duobus.errors import QuotaExceeded
+from duobus.model.metadata import MessageMetadata
 from duobus.model.overlay import Overlay
-from duobus.model.special import Special
 from duobus.rules.effort import EFFORT_MAX, READ_COST, EffortExceeded, Meter, head_size
-from duobus.rules.index import Index
 from duobus.rules.like import STEP
-from duobus.rules.memo import Memo
-from duobus.rules.message import MessageView
-from duobus.rules.named_memo import NamedMemo
+from duobus.rules.matching.index import Index
+from duobus.rules.matching.property_cache import NamedMemo
+from duobus.rules.matching.result_cache import Memo
+from duobus.rules.matching.shape_cache import Shapes
+from duobus.rules.message_view import MessageView
 from duobus.rules.rule import Rule
-from duobus.rules.shapes import Shapes
-from duobus.rules.system import APPLICATION_SECTION, ENVELOPE
+from duobus.rules.system_properties import APPLICATION_SECTION, ENVELOPE
 from duobus.rules.values import EvaluationError
 
 K = TypeVar("K")
@@ -366,7 +366,7 @@ class RuleSet:
         self._shapes.start(is_on=by_names == APPLICATION_SECTION)
 
     def match_payload(
-        self, payload: bytes, special: Special | None, enqueued_ms: int | None, sequence_number: int | None
+        self, payload: bytes, special: MessageMetadata | None, enqueued_ms: int | None, sequence_number: int | None
     ) -> Match:
         """Return what ``match`` gives for the view of a message, which is only made when nothing like it was seen."""
         memo = self._memo

@@ -11,15 +11,15 @@ from typing import Final
 
 from duobus.codec import DecodeError, decode, split_batch
 from duobus.codec.sections import DATA, VALUE, find_section
-from duobus.model.description import RuleDescription
-from duobus.model.message_form import DESCRIPTION, REASON, merged
+from duobus.model.descriptions import RuleDescription
+from duobus.model.json.messages import DESCRIPTION, REASON, merged
+from duobus.model.metadata import MessageMetadata
 from duobus.model.overlay import Overlay
-from duobus.model.special import Special
 from duobus.rules.effort import EffortExceeded
-from duobus.rules.json_path import JsonCondition
-from duobus.rules.message import MessageView
+from duobus.rules.language.json_path import JsonCondition
+from duobus.rules.message_view import MessageView
 from duobus.rules.rule import SQL, Rule, compile_rule
-from duobus.rules.system import DELIVERY_COUNT, ENVELOPE
+from duobus.rules.system_properties import DELIVERY_COUNT, ENVELOPE
 from duobus.rules.values import EvaluationError
 
 _NAME: Final = "selection"
@@ -49,7 +49,13 @@ class Selection:
         return self._rule is None and self._condition is None
 
     def takes(
-        self, payload: bytes, special: Special | None, *, enqueued_ms: int, sequence_number: int, deliveries: int
+        self,
+        payload: bytes,
+        special: MessageMetadata | None,
+        *,
+        enqueued_ms: int,
+        sequence_number: int,
+        deliveries: int,
     ) -> bool:
         """Whether a message is meant; one that the filter cannot be applied to is not."""
         if self.is_everything:
@@ -66,7 +72,12 @@ class Selection:
 
     @staticmethod
     def _passes(
-        rule: Rule, seen: bytes, special: Special | None, enqueued_ms: int, sequence_number: int, deliveries: int
+        rule: Rule,
+        seen: bytes,
+        special: MessageMetadata | None,
+        enqueued_ms: int,
+        sequence_number: int,
+        deliveries: int,
     ) -> bool:
         view = MessageView(seen, special, enqueued_ms, sequence_number)
         view.new_id = lambda: _NO_ID
@@ -79,7 +90,7 @@ class Selection:
             return False
 
 
-def as_seen(payload: bytes, special: Special | None) -> bytes:
+def as_seen(payload: bytes, special: MessageMetadata | None) -> bytes:
     """The bare message as a receiver of a dead letter sees it.
 
     Raises:

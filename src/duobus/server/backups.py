@@ -19,11 +19,11 @@ from typing import Final
 from duobus.broker import MessageBroker
 from duobus.clock import Clock
 from duobus.errors import ConfigurationError, NotAllowed, ServerBusy, StoreFailed, StoreTooNew
-from duobus.stores.backup import ELSEWHERE, Contents, make_folder, snapshots_of, write_backup
-from duobus.stores.catalog import StoreRow, store_path
-from duobus.stores.checkpoint import CheckpointThread
-from duobus.stores.snapshot import Snapshot
-from duobus.stores.sqlite_catalog import SqliteCatalog
+from duobus.storage.backup.copy import ELSEWHERE, Contents, make_folder, snapshots_of, write_backup
+from duobus.storage.backup.snapshot import Snapshot
+from duobus.storage.catalog.sqlite import SqliteCatalog
+from duobus.storage.catalog_rows import StoreRow, store_path
+from duobus.storage.sqlite.checkpoint import CheckpointThread
 from duobus.telemetry.logs import Log
 
 #: How long a store's thread waits for those of the others, in seconds: one may be in the middle of something long, as

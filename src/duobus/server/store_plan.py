@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from duobus.clock import Entropy
 from duobus.errors import ConfigurationError
-from duobus.stores.catalog import CatalogContents, StoreRow, store_path
-from duobus.stores.postgres_place import Place, is_postgres, parse
+from duobus.storage.catalog_rows import CatalogContents, StoreRow, store_path
+from duobus.storage.postgres.address import PostgresAddress, is_postgres, parse
 
 if TYPE_CHECKING:
-    from duobus.stores.postgres import PostgresStore
+    from duobus.storage.postgres.store import PostgresStore
 
 
 class PlannedStore(NamedTuple):
@@ -27,21 +27,25 @@ class PlannedStore(NamedTuple):
 
     store_id: int
     path: str
-    place: Place | None
+    place: PostgresAddress | None
     is_new: bool
     is_moved: bool = False
 
 
 #: Numbers of those stores of a catalog that are where a place leads to; None: it leads nowhere now.
-Holds = Callable[[Place, Sequence[StoreRow]], set[int] | None]
+Holds = Callable[[PostgresAddress, Sequence[StoreRow]], set[int] | None]
 
 
-def nobody_knows(_place: Place, _rows: Sequence[StoreRow]) -> None:
+def nobody_knows(_place: PostgresAddress, _rows: Sequence[StoreRow]) -> None:
     """No database is asked."""
 
 
 def plan_stores(
-    contents: CatalogContents, files: int, places: Sequence[Place], entropy: Entropy, holds: Holds = nobody_knows
+    contents: CatalogContents,
+    files: int,
+    places: Sequence[PostgresAddress],
+    entropy: Entropy,
+    holds: Holds = nobody_knows,
 ) -> list[PlannedStore]:
     """Return all stores, ascending.
 
@@ -80,7 +84,7 @@ def plan_stores(
     return sorted(planned)
 
 
-def _demand_new(place: Place, rows: Sequence[StoreRow], holds: Holds) -> None:
+def _demand_new(place: PostgresAddress, rows: Sequence[StoreRow], holds: Holds) -> None:
     """Refuse the address of a store that another address of this start leads to already."""
     if place.schema is None:
         return
@@ -92,14 +96,16 @@ def _demand_new(place: Place, rows: Sequence[StoreRow], holds: Holds) -> None:
         )
 
 
-def _matched(rows: Sequence[StoreRow], left: list[Place], holds: Holds) -> list[tuple[StoreRow, Place]]:
+def _matched(
+    rows: Sequence[StoreRow], left: list[PostgresAddress], holds: Holds
+) -> list[tuple[StoreRow, PostgresAddress]]:
     """The address given for each store: one of its database, however it is written, or else one that leads nowhere now.
 
     That may be where the database is after it has moved: when it can be reached, the store itself says whether it is.
     """
-    found: dict[int, Place] = {}
+    found: dict[int, PostgresAddress] = {}
 
-    def match(row: StoreRow, place: Place) -> None:
+    def match(row: StoreRow, place: PostgresAddress) -> None:
         found[row.store_id] = place
         left.remove(place)
 
@@ -127,14 +133,14 @@ def _matched(rows: Sequence[StoreRow], left: list[Place], holds: Holds) -> list[
     return [(row, found[row.store_id]) for row in rows]
 
 
-def postgres_store(planned: PlannedStore, place: Place) -> PostgresStore:
+def postgres_store(planned: PlannedStore, place: PostgresAddress) -> PostgresStore:
     """Make a store in PostgreSQL, not open.
 
     Raises:
         ConfigurationError: What is needed for it is not installed.
     """
     try:
-        from duobus.stores.postgres import PostgresStore
+        from duobus.storage.postgres.store import PostgresStore
     except ImportError as error:
         raise ConfigurationError(
             f"Stores in PostgreSQL need more than is installed ({error}): pip install 'duobus[postgres]'"

@@ -220,7 +220,7 @@ def new_client(place: Place) -> ServiceBusClient:
     """Open a client of messages; the caller closes it."""
     from azure.servicebus import ServiceBusClient as SdkClient
 
-    from duobus.ha.closing import prompt_client
+    from duobus.ha.sdk import prompt_client
 
     _quieten()
     here = _Resolved(place)

@@ -23,7 +23,7 @@ class DuobusDataSource(DataSource):
 
     def schema(self) -> str:
         """The columns, unless the user gave some of them; asked for by ``load``, so that it checks the options too."""
-        from duobus.spark.reading import check_early
+        from duobus.spark.source.settings import check_early
 
         check_early(dict(self.options))
         return DDL

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.clock import Clock
-from duobus.spark.claims import ClaimEngine, Seen
+from duobus.spark.claims.engine import ClaimEngine, Seen
+from duobus.spark.claims.lock_handles import is_deferred, seen_of
 from duobus.spark.connection import Place, counts_deferrals, demand_reachable, namespace_of, new_client, place_of
 from duobus.spark.entities import PEEK, look, open_receiver, open_sender, peek, split_name, told
 from duobus.spark.errors import CheckpointError, EntityError, OptionError
 from duobus.spark.offsets import Claim, ClaimOffset, Key, by_fragment
 from duobus.spark.options import CONNECTION_OPTIONS, parse
-from duobus.spark.patience import retried
-from duobus.spark.reactivation import Reactivation
-from duobus.spark.tickets import is_deferred, seen_of
+from duobus.spark.retry import retried
+from duobus.spark.sink.resend import Reactivation
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient
@@ -182,7 +182,7 @@ def release(
             doubtful += others
             for key, members in ours.items():
                 how = "remove" if is_committed and action != REPORT else action
-                done += _freed(client, place, key, list(members), how, RELEASED)
+                done += _released(client, place, key, list(members), how, RELEASED)
     return {"batch": which, "committed": is_committed, "action": action, "messages": done, "doubtful": doubtful}
 
 
@@ -221,7 +221,7 @@ def sweep(
     demand_reachable(place)
     with new_client(place) as client:
         strays = _strays(client, Key(entity), named)
-        done = _freed(client, place, Key(entity), strays, action, SWEPT)
+        done = _released(client, place, Key(entity), strays, action, SWEPT)
     return {"entity": entity, "action": action, "messages": done, "sequence_numbers": strays[:ROWS_AT_ONCE]}
 
 
@@ -293,7 +293,7 @@ def _strays(client: ServiceBusClient, key: Key, named: set[int]) -> list[int]:
     return found
 
 
-def _freed(client: ServiceBusClient, place: Place, key: Key, numbers: list[int], action: str, why: str) -> int:
+def _released(client: ServiceBusClient, place: Place, key: Key, numbers: list[int], action: str, why: str) -> int:
     if action == REPORT or not numbers:
         return len(numbers)
     if action == DEAD_LETTER:

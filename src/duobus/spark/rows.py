@@ -8,13 +8,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
+from duobus.spark.body_encoder import sequence_sections, value_section
 from duobus.spark.errors import OptionError
 from duobus.spark.offsets import COUNT_BITS
-from duobus.spark.peeked import Peeked
+from duobus.spark.peek_decoder import Peeked
 from duobus.spark.schema import NAMES, TYPES
-from duobus.spark.section_writer import sequence_sections, value_section
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 #: An Arrow batch ends with whichever comes first (2.8).
@@ -226,3 +227,19 @@ def _body(message: Any) -> tuple[bytes, str]:
 
 def _kind(message: Any) -> str:
     return message.body_type if type(message) is Peeked else message.body_type.value
+
+
+# Columns of Arrow batches as Python values.
+
+
+def columns_of(batch: pa.RecordBatch, names: Iterable[str]) -> dict[str, list[Any]]:
+    """The values of some columns: times in microseconds since the epoch, maps as pairs."""
+    import pyarrow as pa
+
+    found: dict[str, list[Any]] = {}
+    for name in names:
+        column = batch.column(batch.schema.get_field_index(name))
+        if pa.types.is_timestamp(column.type):
+            column = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
+        found[name] = column.to_pylist()
+    return found

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Final
 import msgspec
 
 from duobus.errors import ServerBusy
-from duobus.syncing import sync_file, sync_folder
+from duobus.file_sync import sync_file, sync_folder
 
 #: A file that has grown to this size is followed by the next one: some 15,000 changes.
 FILE_BYTES_MAX: Final = 10 * 1024 * 1024

@@ -18,8 +18,8 @@ from typing import Final
 import msgspec
 
 from duobus.errors import InternalError
+from duobus.file_sync import sync_file
 from duobus.model.metering import MeteringRecord
-from duobus.syncing import sync_file
 from duobus.telemetry.metering_journal import MeteringJournal
 
 #: A file that has grown to this size is followed by the next one: about 50,000 records.

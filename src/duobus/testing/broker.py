@@ -16,18 +16,18 @@ from typing import Any
 import msgspec
 
 from duobus.auth.authorizer import Authorizer, NamespaceRules
-from duobus.broker.fragment.slot import ACTIVE, DEAD_LETTER, DEFERRED, MAIN, Slot, kind_of, sub_queue_of
-from duobus.broker.queue import COUNT_BITS, Queue
+from duobus.broker.entities.queue import COUNT_BITS, Queue
 from duobus.clock import Clock, Entropy
 from duobus.codec import application_properties, decode, scan
 from duobus.codec.sections import DATA, SEQUENCE, VALUE, find_section
 from duobus.errors import EntityNotFound
-from duobus.gateway.amqp.door import AmqpDoor
+from duobus.fragment.message import ACTIVE, DEAD_LETTER, DEFERRED, MAIN, QueuedMessage, kind_of, sub_queue_of
+from duobus.gateway.amqp.server import AmqpServer
 from duobus.gateway.listener import Listener
-from duobus.model.description import QueueDescription, SubscriptionDescription, TopicDescription, from_json
-from duobus.server.build import Server
-from duobus.server.config import Settings, load_settings
-from duobus.stores.catalog import new_namespace
+from duobus.model.descriptions import QueueDescription, SubscriptionDescription, TopicDescription, from_json
+from duobus.server.composition import Server
+from duobus.server.settings import Settings, load_settings
+from duobus.storage.catalog.interface import new_namespace
 from duobus.telemetry.logs import Log
 
 #: How long connections that a test left open are given to close when its namespace goes.
@@ -60,7 +60,7 @@ class _Place:
 
     __slots__ = ("door", "key", "listener", "name", "rule")
 
-    def __init__(self, name: str, rule: str, key: str, door: AmqpDoor, listener: Listener) -> None:
+    def __init__(self, name: str, rule: str, key: str, door: AmqpServer, listener: Listener) -> None:
         self.name = name
         self.rule = rule
         self.key = key
@@ -112,7 +112,7 @@ class BrokerHost:
         name = f"test-{self._entropy.token(6).hex()}"
         row = new_namespace(name, self._entropy)
         rule = row.rules[0]
-        door = AmqpDoor(
+        door = AmqpServer(
             self._server.unit,
             Authorizer([NamespaceRules(name, row.rules)]),
             clock=self.clock,
@@ -228,7 +228,7 @@ class BrokerHost:
         return [_members(slot, handle.number << COUNT_BITS | slot.count) for handle, slot in slots]
 
 
-def _members(slot: Slot, sequence_number: int) -> dict[str, Any]:
+def _members(slot: QueuedMessage, sequence_number: int) -> dict[str, Any]:
     special = slot.special
     if sub_queue_of(slot.state) == DEAD_LETTER:
         state = "dead-letter"

@@ -8,8 +8,8 @@ from threading import Event
 from typing import TYPE_CHECKING, Final
 
 from duobus.clock import Clock
-from duobus.demo.seen import ClientReport
 from duobus.errors import StoreUnavailable
+from duobus.testing.client_report import ClientReport
 
 if TYPE_CHECKING:
     from duobus.testing.namespace import Broker

@@ -18,7 +18,7 @@ import msgspec
 
 from duobus import errors
 from duobus.errors import ArgumentInvalid
-from duobus.model.description import (
+from duobus.model.descriptions import (
     QueueDescription,
     RuleDescription,
     SubscriptionDescription,
@@ -57,7 +57,7 @@ class BrokerProcess:
     def start(self) -> None:
         """Start; on return clients can connect."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "duobus.testing.remote"],
+            [sys.executable, "-m", "duobus.testing.broker_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

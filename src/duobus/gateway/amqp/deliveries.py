@@ -10,8 +10,8 @@ from duobus.broker import FragmentHandle
 
 if TYPE_CHECKING:
     from duobus.broker import Queue
-    from duobus.gateway.amqp.outgoing_link import OutgoingLink
-    from duobus.gateway.amqp.session_outlet import SessionOutlet
+    from duobus.gateway.amqp.links.outgoing_link import OutgoingLink
+    from duobus.gateway.amqp.links.session_writer import SessionWriter
 
 _IDS = 1 << 32
 _MASK = _IDS - 1
@@ -114,7 +114,7 @@ class Deliveries:
     __slots__ = ("_firsts", "_next", "_runs", "outlets")
 
     def __init__(self) -> None:
-        self.outlets: dict[Queue, SessionOutlet] = {}
+        self.outlets: dict[Queue, SessionWriter] = {}
         self._firsts: list[int] = []
         self._runs: list[DeliveryRun] = []
         self._next = 0
@@ -125,7 +125,7 @@ class Deliveries:
 
     def add(
         self,
-        link: OutgoingLink | SessionOutlet,
+        link: OutgoingLink | SessionWriter,
         handle: FragmentHandle,
         prefix: bytes,
         first_id: int,

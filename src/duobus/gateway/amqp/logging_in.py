@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from duobus.amqp import SaslInit
+from duobus.amqp import SaslInitReceived
 from duobus.auth.authorizer import NamespaceRules
 from duobus.errors import Unauthorized
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from duobus.gateway.amqp.peer import Peer
 
 
-def log_in(peer: Peer, event: SaslInit) -> tuple[bool, NamespaceRules | None]:
+def log_in(peer: Peer, event: SaslInitReceived) -> tuple[bool, NamespaceRules | None]:
     """Whether a client may go on, and the namespace that its login is for; None when tokens are to follow."""
     if event.mechanism != "PLAIN":
         return event.mechanism in ("ANONYMOUS", "MSSBCBS"), None

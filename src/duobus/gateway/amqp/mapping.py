@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from duobus.broker import COUNT_BITS, DEFERRED, MAIN, CopySlot, Slot, kind_of, string_key, sub_queue_of
+from duobus.broker import COUNT_BITS, DEFERRED, MAIN, QueuedCopy, QueuedMessage, kind_of, string_key, sub_queue_of
 from duobus.codec import (
     DecodeError,
     GroupShape,
@@ -43,10 +43,10 @@ from duobus.codec import (
 from duobus.codec import Int as AmqpInt
 from duobus.errors import ArgumentInvalid, ArgumentOutOfRange, NotAllowed, Undecodable
 from duobus.model import ping
-from duobus.model.columns import Mailbox, SendBatch
-from duobus.model.message_ids import MessageIds
+from duobus.model.assigned_ids import MessageIds
+from duobus.model.batches import Mailbox, SendBatch
+from duobus.model.metadata import MessageMetadata, SessionMetadata, has_session_only
 from duobus.model.overlay import Overlay
-from duobus.model.special import SessionOnly, Special, is_ordinary
 
 PING_CONTENT_TYPE: Final = ping.CONTENT_TYPE
 #: Contract chapter 15.
@@ -91,7 +91,7 @@ class Incoming(NamedTuple):
     """One received message, taken apart as far as the broker needs."""
 
     bare: bytes
-    special: Special | None
+    special: MessageMetadata | None
     key: bytes | None
     is_ping: bool
 
@@ -127,10 +127,10 @@ def take_session_apart(payload: bytes, ids: MessageIds | None = None) -> Incomin
 
 #: Session ids of late, with what goes with each: most messages belong to a session that others belong to, too.
 _SESSIONS_MAX: Final = 4096
-_SESSIONS: Final[dict[bytes, tuple[SessionOnly, bytes]]] = {}
+_SESSIONS: Final[dict[bytes, tuple[SessionMetadata, bytes]]] = {}
 
 
-def _of_session(raw: bytes) -> tuple[SessionOnly, bytes] | None:
+def _of_session(raw: bytes) -> tuple[SessionMetadata, bytes] | None:
     """The special and the placement key of an ordinary message of a session; None when the id is no text."""
     try:
         session_id = raw.decode()
@@ -138,7 +138,7 @@ def _of_session(raw: bytes) -> tuple[SessionOnly, bytes] | None:
         return None
     if len(_SESSIONS) >= _SESSIONS_MAX:
         _SESSIONS.clear()
-    found = _SESSIONS[raw] = SessionOnly(session_id=session_id), string_key(session_id)
+    found = _SESSIONS[raw] = SessionMetadata(session_id=session_id), string_key(session_id)
     return found
 
 
@@ -207,7 +207,7 @@ def take_apart(payload: bytes, ids: MessageIds | None = None) -> Incoming:
             bare = with_own_id(bare)
     if found.has_footer:
         bare = with_symbols_in_footer(bare)
-    special = _special_of(found)
+    special = _metadata_of(found)
     _check_lengths(found, special)
     key = None
     if found.group_id is not None:
@@ -236,7 +236,7 @@ def _scanned(payload: bytes) -> tuple[bytes, Scan]:
     return shorter, found
 
 
-_ORDINARY: Final = Special()
+_ORDINARY: Final = MessageMetadata()
 
 
 def envelope_key(found: Scan) -> bytes | None:
@@ -245,9 +245,9 @@ def envelope_key(found: Scan) -> bytes | None:
     return None if key is None else string_key(key)
 
 
-def _special_of(found: Scan) -> Special:
+def _metadata_of(found: Scan) -> MessageMetadata:
     # int() and str(): the codec's own types stay out of what is stored, which knows plain ones only.
-    special = Special(session_id=None if found.group_id is None else str(found.group_id))
+    special = MessageMetadata(session_id=None if found.group_id is None else str(found.group_id))
     special.ttl_ms = _time_to_live(found)
     special.priority = None if found.priority is None else int(found.priority)
     special.durable = found.durable
@@ -298,7 +298,7 @@ def _text(annotations: dict[Any, Any], key: Symbol) -> str | None:
     return None if value is None else str(value)
 
 
-def _check_lengths(found: Scan, special: Special) -> None:
+def _check_lengths(found: Scan, special: MessageMetadata) -> None:
     for name, value in (
         ("message id", found.message_id),
         ("session id", found.group_id),
@@ -341,7 +341,7 @@ _PAYLOAD: Final = attrgetter("payload")
 _SPECIAL: Final = attrgetter("special")
 _DELIVERIES: Final = attrgetter("deliveries")
 #: What ``Slot.special`` is of messages that have nothing rare but, perhaps, a session.
-_ORDINARY_TYPES: Final = frozenset({type(None), SessionOnly})
+_ORDINARY_TYPES: Final = frozenset({type(None), SessionMetadata})
 
 
 class HeadMaker:
@@ -404,7 +404,7 @@ class HeadMaker:
         return header_section(None, None, _wire_ttl(self._default_ttl_ms), None, deliveries)
 
     def heads(
-        self, slots: list[Slot], fragment_number: int, prefix: bytes, first_lock: int, locked_until_ms: int
+        self, slots: list[QueuedMessage], fragment_number: int, prefix: bytes, first_lock: int, locked_until_ms: int
     ) -> tuple[list[bytes], list[bytes]]:
         """Heads and bare messages of these slots, for one peek-locked or removed batch.
 
@@ -418,7 +418,7 @@ class HeadMaker:
         return self.heads_until(slots, fragment_number, prefix, first_lock, [locked_until_ms] * len(slots))
 
     def heads_until(
-        self, slots: list[Slot], fragment_number: int, prefix: bytes, first_lock: int, untils: list[int]
+        self, slots: list[QueuedMessage], fragment_number: int, prefix: bytes, first_lock: int, untils: list[int]
     ) -> tuple[list[bytes], list[bytes]]:
         """``heads`` of peek-locked messages of several sessions: the locks of each end at a time of their own."""
         if self._locks and prefix != self._prefix:
@@ -432,7 +432,7 @@ class HeadMaker:
             return self._mixed(slots, fragment_number, counters, untils)
         return self._firsts(slots, fragment_number << COUNT_BITS, counters, untils), list(map(_PAYLOAD, slots))
 
-    def _firsts(self, slots: list[Slot], base: int, counters: Sequence[int], untils: list[int]) -> list[bytes]:
+    def _firsts(self, slots: list[QueuedMessage], base: int, counters: Sequence[int], untils: list[int]) -> list[bytes]:
         """Heads of ordinary messages that were never delivered before."""
         pack, lead = self._pack, self._lead
         if self._locks:
@@ -444,7 +444,7 @@ class HeadMaker:
         return [pack(lead, slot.enqueued_ms, _SEQUENCE, base | slot.count) for slot in slots]
 
     def _mixed(
-        self, slots: list[Slot], fragment_number: int, counters: Sequence[int], untils: list[int]
+        self, slots: list[QueuedMessage], fragment_number: int, counters: Sequence[int], untils: list[int]
     ) -> tuple[list[bytes], list[bytes]]:
         """Heads and bare messages of any slots: session, repeated delivery, and whatever is rare."""
         base = fragment_number << COUNT_BITS
@@ -452,7 +452,9 @@ class HeadMaker:
         payloads: list[bytes] = []
         for slot, counter, until_ms in zip(slots, counters, untils, strict=True):
             special = slot.special
-            if slot.state or (special is not None and type(special) is not SessionOnly and not is_ordinary(special)):
+            if slot.state or (
+                special is not None and type(special) is not SessionMetadata and not has_session_only(special)
+            ):
                 token = uuid.UUID(bytes=self._start[-8:] + counter.to_bytes(8, "big")) if self._locks else None
                 head, payload = self.rare(slot, fragment_number, until_ms, token)
             else:
@@ -485,7 +487,7 @@ class HeadMaker:
         return header
 
     def rare(
-        self, slot: Slot, fragment_number: int, locked_until_ms: int, lock_token: uuid.UUID | None = None
+        self, slot: QueuedMessage, fragment_number: int, locked_until_ms: int, lock_token: uuid.UUID | None = None
     ) -> tuple[bytes, bytes]:
         """Head and bare message of any slot; an overlay is merged into the application properties.
 
@@ -513,11 +515,11 @@ class CopyHeadMaker(HeadMaker):
     def __init__(self, default_ttl_ms: int | None, *, locks: bool) -> None:
         super().__init__(default_ttl_ms, locks=locks, origins=True)
 
-    def _firsts(self, slots: list[Slot], base: int, counters: Sequence[int], untils: list[int]) -> list[bytes]:
+    def _firsts(self, slots: list[QueuedMessage], base: int, counters: Sequence[int], untils: list[int]) -> list[bytes]:
         pack, lead, marks = self._pack, self._lead, self._marks
         # Of a copy that is no CopySlot both numbers are the same.
         numbers = [base | slot.count for slot in slots]
-        origins = [base | slot.origin if isinstance(slot, CopySlot) else base | slot.count for slot in slots]
+        origins = [base | slot.origin if isinstance(slot, QueuedCopy) else base | slot.count for slot in slots]
         if self._locks:
             return [
                 pack(lead, counter, marks, until_ms, _ENQUEUED, slot.enqueued_ms, _SEQUENCE, own, _ORIGIN, origin)
@@ -529,13 +531,15 @@ class CopyHeadMaker(HeadMaker):
         ]
 
 
-def _annotations_of(slot: Slot, special: Special, fragment_number: int, locked_until_ms: int) -> dict[Any, Any]:
+def _annotations_of(
+    slot: QueuedMessage, special: MessageMetadata, fragment_number: int, locked_until_ms: int
+) -> dict[Any, Any]:
     """Message annotations of any slot."""
     number = fragment_number << COUNT_BITS | slot.count
     annotations: dict[Any, Any] = {ENQUEUED_TIME: Timestamp(slot.enqueued_ms), SEQUENCE_NUMBER: number}
     if special.enqueued_sequence_number is not None:
         annotations[ENQUEUE_SEQUENCE_NUMBER] = special.enqueued_sequence_number
-    elif isinstance(slot, CopySlot) or sub_queue_of(slot.state) != MAIN:
+    elif isinstance(slot, QueuedCopy) or sub_queue_of(slot.state) != MAIN:
         # The topic has handed it on, or it was dead-lettered (contract chapter 8.3).
         annotations[ENQUEUE_SEQUENCE_NUMBER] = fragment_number << COUNT_BITS | _origin_of(slot)
     if locked_until_ms:
@@ -566,8 +570,8 @@ def _timed(head: bytes, payload: bytes, enqueued_ms: int, ttl: int | None) -> tu
     return head + front, rest
 
 
-def _origin_of(slot: Slot) -> int:
-    return slot.origin if isinstance(slot, CopySlot) else slot.count
+def _origin_of(slot: QueuedMessage) -> int:
+    return slot.origin if isinstance(slot, QueuedCopy) else slot.count
 
 
 def _wire_ttl(ttl_ms: int | None) -> int | None:
@@ -582,7 +586,7 @@ def _add_pairs(annotations: dict[Any, Any], pairs: bytes | None) -> None:
         annotations[key], pos = decode(pairs, pos)
 
 
-def _with_overlay(slot: Slot, special: Special) -> bytes:
+def _with_overlay(slot: QueuedMessage, special: MessageMetadata) -> bytes:
     payload = slot.payload
     if special.changes is not None:
         payload = Overlay.decode(special.changes).apply_to(payload)

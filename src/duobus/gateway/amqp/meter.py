@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from duobus.broker.shares import whole_of
+from duobus.cluster.shards import sharded_queue_of
 from duobus.model.address import MAIN, SUB_QUEUE_SEGMENTS
-from duobus.model.description import Right
+from duobus.model.descriptions import Right
 from duobus.model.metering import PING, SEND
 
 if TYPE_CHECKING:
     from duobus.auth.authorizer import Grants
     from duobus.broker import Queue
-    from duobus.gateway.amqp.door import AmqpDoor
+    from duobus.gateway.amqp.server import AmqpServer
 
 #: Entities and kinds whose key one connection remembers; past them it begins again, so that entities that come and go
 #: are not kept alive by it.
@@ -24,7 +24,7 @@ class Meter:
 
     __slots__ = ("_door", "_grants", "_keys", "_seen")
 
-    def __init__(self, door: AmqpDoor, grants: Grants) -> None:
+    def __init__(self, door: AmqpServer, grants: Grants) -> None:
         self._door = door
         self._grants = grants
         # By entity, kind and, for dead letters, sub-queue: the path and the key that are counted.
@@ -43,7 +43,7 @@ class Meter:
         key = self._keys.get(place)
         if key is None:
             # What is done in a share of a queue is done in the queue.
-            path = queue.path if whole_of(queue.path) is None else queue.path.rsplit("/", 2)[0]
+            path = queue.path if sharded_queue_of(queue.path) is None else queue.path.rsplit("/", 2)[0]
             key = self._keys[place] = path, self._key(queue, kind, sub_queue)
         self._door.meter(queue.namespace, key[0], kind, messages, size, operations, key[1])
 

@@ -19,7 +19,7 @@ from duobus.amqp import (
     LinkDetached,
     LinkFlow,
     OpenReceived,
-    SaslInit,
+    SaslInitReceived,
     Session,
     SessionBegun,
     SessionEnded,
@@ -32,6 +32,8 @@ from duobus.amqp import (
 from duobus.amqp import Error as AmqpError
 from duobus.auth.authorizer import Grants, NamespaceRules, narrowed
 from duobus.broker import Queue, Throttle
+from duobus.cluster.proxy.link import ProxiedLink
+from duobus.cluster.router import ClusterRouter, LocalRouter
 from duobus.errors import (
     ConnectionForced,
     DetachForced,
@@ -39,25 +41,23 @@ from duobus.errors import (
     ServiceBusError,
     Unauthorized,
 )
-from duobus.gateway.amqp import attaching
-from duobus.gateway.amqp.cbs_node import demand_entity
-from duobus.gateway.amqp.coordinator import CoordinatorLink
+from duobus.gateway.amqp import attach as attaching
 from duobus.gateway.amqp.deliveries import Deliveries
-from duobus.gateway.amqp.incoming_link import IncomingLink
+from duobus.gateway.amqp.links.incoming_link import IncomingLink
+from duobus.gateway.amqp.links.outgoing_link import OutgoingLink
+from duobus.gateway.amqp.links.session_link import PendingSession, SessionLink
+from duobus.gateway.amqp.links.session_writer import SessionWriter
 from duobus.gateway.amqp.logging_in import log_in
+from duobus.gateway.amqp.management.cbs_node import demand_entity
+from duobus.gateway.amqp.management.request_node import ReplyLink, RequestLink
 from duobus.gateway.amqp.meter import Meter
-from duobus.gateway.amqp.outgoing_link import OutgoingLink
-from duobus.gateway.amqp.passing import NotPassing, Passing
-from duobus.gateway.amqp.passing_links import PassedLink
-from duobus.gateway.amqp.request_node import ReplyLink, RequestLink
-from duobus.gateway.amqp.revoking import detach_unauthorized
-from duobus.gateway.amqp.session_link import PendingSession, SessionLink
-from duobus.gateway.amqp.session_outlet import SessionOutlet
-from duobus.gateway.amqp.slices import REST_S, ending, widen, work_off
-from duobus.gateway.amqp.transactions import Transactions
+from duobus.gateway.amqp.pacing import REST_S, ending, widen, work_off
+from duobus.gateway.amqp.revocation import detach_unauthorized
+from duobus.gateway.amqp.transactions.coordinator import CoordinatorLink
+from duobus.gateway.amqp.transactions.transactions import Transactions
 
 if TYPE_CHECKING:
-    from duobus.gateway.amqp.door import AmqpDoor
+    from duobus.gateway.amqp.server import AmqpServer
 
 #: Messages of this connection that are on their way to a store: beyond it nothing more is read from the socket.
 CARRIED_BYTES_MAX = 4 << 20
@@ -74,9 +74,9 @@ TURN_MS = 60_000
 #: ... and may not be silent for so long: its client may be dead.
 TURN_SILENCE_MS = 10_000
 
-Endpoint = IncomingLink | OutgoingLink | PendingSession | RequestLink | ReplyLink | CoordinatorLink | PassedLink
+Endpoint = IncomingLink | OutgoingLink | PendingSession | RequestLink | ReplyLink | CoordinatorLink | ProxiedLink
 #: Those on which a client sends.
-_TAKERS = (IncomingLink, RequestLink, CoordinatorLink, PassedLink)
+_TAKERS = (IncomingLink, RequestLink, CoordinatorLink, ProxiedLink)
 
 
 class Peer(asyncio.Protocol):
@@ -93,13 +93,13 @@ class Peer(asyncio.Protocol):
         counted_in: The namespace whose connections it is counted with, or None.
     """
 
-    def __init__(self, door: AmqpDoor) -> None:
+    def __init__(self, door: AmqpServer) -> None:
         self.door = door
         self.engine = Connection(door.settings(), acceptor=True)
         self.grants = Grants()
         self.meter = Meter(door, self.grants).count
         self.transactions = Transactions(self)
-        self.passing = NotPassing() if door.whereabouts is None else Passing(self, door.whereabouts)
+        self.passing = LocalRouter() if door.whereabouts is None else ClusterRouter(self, door.whereabouts)
         self.can_write = True
         self.is_gone = False
         self.namespace: str | None = None
@@ -107,7 +107,7 @@ class Peer(asyncio.Protocol):
         self._rules: NamespaceRules | None = None
         self._login_rules: NamespaceRules | None = None
         self._transport: asyncio.Transport | None = None
-        self._looking: list[Endpoint | SessionOutlet] = []
+        self._looking: list[Endpoint | SessionWriter] = []
         self._write_scheduled = False
         self._endpoints: dict[Link, Endpoint] = {}
         self._deliveries: dict[Session, Deliveries] = {}
@@ -197,7 +197,7 @@ class Peer(asyncio.Protocol):
             if isinstance(endpoint, OutgoingLink):
                 if endpoint.unsent:
                     endpoint.wake()
-            elif isinstance(endpoint, (ReplyLink, PassedLink)):
+            elif isinstance(endpoint, (ReplyLink, ProxiedLink)):
                 endpoint.pump()
         self.passing.resume()
         self.write_soon()
@@ -222,7 +222,7 @@ class Peer(asyncio.Protocol):
 
     # -- the end of a turn --------------------------------------------------------------------------------------
 
-    def look_at(self, endpoint: IncomingLink | OutgoingLink | CoordinatorLink | SessionOutlet) -> None:
+    def look_at(self, endpoint: IncomingLink | OutgoingLink | CoordinatorLink | SessionWriter) -> None:
         """A link's mailbox has something; it is looked at once, at the end of the turn."""
         self._looking.append(endpoint)
         self.write_soon()
@@ -294,7 +294,7 @@ class Peer(asyncio.Protocol):
     def stop_sends(self) -> None:
         """Take the credit of every sending client back: the server is about to stop."""
         for endpoint in self._endpoints.values():
-            if isinstance(endpoint, (IncomingLink, PassedLink)):
+            if isinstance(endpoint, (IncomingLink, ProxiedLink)):
                 endpoint.stop()
         self.write_soon()
 
@@ -304,7 +304,7 @@ class Peer(asyncio.Protocol):
         return bool(self._tasks) or any(
             endpoint.owes
             for endpoint in self._endpoints.values()
-            if isinstance(endpoint, (IncomingLink, OutgoingLink, CoordinatorLink, PassedLink))
+            if isinstance(endpoint, (IncomingLink, OutgoingLink, CoordinatorLink, ProxiedLink))
         )
 
     def shut_down(self) -> None:
@@ -471,7 +471,7 @@ class Peer(asyncio.Protocol):
 
     # -- events -------------------------------------------------------------------------------------------------
 
-    def _on_sasl_init(self, event: SaslInit) -> None:
+    def _on_sasl_init(self, event: SaslInitReceived) -> None:
         is_ok, self._login_rules = log_in(self, event)
         if self._login_rules is not None:
             self.now_known()
@@ -503,7 +503,7 @@ class Peer(asyncio.Protocol):
 
     def _on_flow(self, event: LinkFlow) -> None:
         endpoint = self._endpoints.get(event.link)
-        if isinstance(endpoint, (OutgoingLink, ReplyLink, PassedLink)):
+        if isinstance(endpoint, (OutgoingLink, ReplyLink, ProxiedLink)):
             endpoint.flow()
 
     def _on_session_flow(self, event: SessionFlow) -> None:
@@ -527,7 +527,7 @@ class Peer(asyncio.Protocol):
             if isinstance(state, TransactionalState):
                 self.transactions.settle(deliveries, first, last, state, settled=settled)
                 continue
-            by_link: dict[OutgoingLink | SessionOutlet, list[Any]] = {}
+            by_link: dict[OutgoingLink | SessionWriter, list[Any]] = {}
             for found in deliveries.settle(first, last):
                 by_link.setdefault(found[0].link, []).append(found)
             for link, stretches in by_link.items():
@@ -549,7 +549,7 @@ class Peer(asyncio.Protocol):
 
 
 _HANDLERS: dict[type, Callable[[Peer, Any], None]] = {
-    SaslInit: Peer._on_sasl_init,
+    SaslInitReceived: Peer._on_sasl_init,
     OpenReceived: Peer._on_open,
     SessionBegun: Peer._on_nothing,
     AttachReceived: Peer._on_attach,

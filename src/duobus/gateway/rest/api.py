@@ -8,19 +8,19 @@ from duobus.auth.authorizer import Authorizer
 from duobus.broker import ScaleUnit
 from duobus.clock import Clock, Entropy
 from duobus.errors import ArgumentInvalid, ServiceBusError
-from duobus.gateway.rest import operating
-from duobus.gateway.rest.answers import Answers
+from duobus.gateway.rest import operations as operating
 from duobus.gateway.rest.atom.management import Management
-from duobus.gateway.rest.atom.place import Place
-from duobus.gateway.rest.bodies import BodyRoom
-from duobus.gateway.rest.desk.door import DeskDoor, is_for_desk
-from duobus.gateway.rest.guard import Guard
-from duobus.gateway.rest.operating import Drill
+from duobus.gateway.rest.atom.request_origin import RequestOrigin
+from duobus.gateway.rest.authorization import Guard
+from duobus.gateway.rest.dead_letters.endpoint import DeadLetterEndpoint, is_dead_letter_request
+from duobus.gateway.rest.error_responses import Answers
+from duobus.gateway.rest.operations import Drill
+from duobus.gateway.rest.request_bodies import BodyBudget
+from duobus.gateway.rest.request_target import HOST, parse_target
 from duobus.gateway.rest.runtime.messages import Messages
 from duobus.gateway.rest.runtime.routes import call_of
 from duobus.gateway.rest.runtime.sends import Meter, Sends
-from duobus.gateway.rest.target import HOST, parse_target
-from duobus.model.http_options import HttpOptions
+from duobus.model.options import HttpOptions
 from duobus.telemetry.audit_log import AuditTrail
 from duobus.telemetry.logs import Log
 
@@ -51,8 +51,8 @@ class HttpApi:
     ) -> None:
         self._guard = Guard(authorizer, clock)
         self._answers = Answers(clock, entropy, log, errors)
-        self._operating = operating.Operating(unit, self._guard, drills, backups)
-        room = BodyRoom()
+        self._operating = operating.AdminOperations(unit, self._guard, drills, backups)
+        room = BodyBudget()
         self._management = Management(
             unit,
             self._guard,
@@ -63,7 +63,7 @@ class HttpApi:
             room=room,
             audit=audit or AuditTrail(),
         )
-        self._desk = DeskDoor(unit, self._guard, room, meter)
+        self._desk = DeadLetterEndpoint(unit, self._guard, room, meter)
         self.sends = Sends(unit, self._guard, self._answers, entropy=entropy, options=options, meter=meter, room=room)
         self.clock = clock
         self._messages = Messages(unit, self._guard, self._answers, self.sends, options=options, meter=meter, room=room)
@@ -86,13 +86,13 @@ class HttpApi:
             name = namespace.name
             target = parse_target(text)
             own = host.partition("]")[0].strip("[") if host.startswith("[") else host.partition(":")[0]
-            place = Place(
+            place = RequestOrigin(
                 "https" if request.secure else "http",
                 host,
                 name,
                 lambda other: other.lower() == own.lower() or self._guard.knows(other, namespace),
             )
-            if is_for_desk(request.method, target):
+            if is_dead_letter_request(request.method, target):
                 return await self._desk.answer(request, target, namespace)
             call = call_of(request.method, target)
             if call is None and target.lower[:1] == (operating.PREFIX,):

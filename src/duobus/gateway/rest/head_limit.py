@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from duobus.gateway.rest.atom.documents import ERROR_TYPE, error_body
+from duobus.gateway.rest.atom.xml.documents import ERROR_TYPE, error_body
 
 #: Bytes of a whole head: 64 KiB of custom properties, which is what a message may have, and their escapes.
 HEAD_BYTES_MAX: Final = 131_072

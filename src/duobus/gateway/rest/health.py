@@ -21,7 +21,7 @@ from aiohttp import web
 
 if TYPE_CHECKING:
     from duobus.broker import MessageBroker, ScaleUnit
-    from duobus.broker.probing import StoreProbes
+    from duobus.broker.store_probes import StoreProbes
 
 #: The emulator's words, with which the others begin.
 HEALTHY: Final = "Service is healthy."

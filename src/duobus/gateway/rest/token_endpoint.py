@@ -15,8 +15,8 @@ from urllib.parse import parse_qsl, unquote_plus
 
 from aiohttp import web
 
-from duobus.gateway.local_issuer import Granted, LocalIssuer
-from duobus.gateway.rest.target import HOST
+from duobus.gateway.rest.local_issuer import Granted, LocalIssuer
+from duobus.gateway.rest.request_target import HOST
 from duobus.telemetry.logs import Log
 
 #: Longest form that is read; a login has four short fields. With assertions, which are refused, it is longer.

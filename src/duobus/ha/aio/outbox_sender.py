@@ -11,14 +11,12 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpMessageProperties
 
 from duobus.clock import Entropy
-from duobus.ha.aio import tasks
-from duobus.ha.bounds import LIST_MAX
-from duobus.ha.closing import prompt
+from duobus.ha.aio import concurrency as tasks
 from duobus.ha.errors import OutboxFailed, TooLargeToDivert
-from duobus.ha.events import Event, Reporter
-from duobus.ha.listing import listed
-from duobus.ha.outbox_events import OutboxBroken, OutboxOverflowed, OutboxSent, OutboxSetAside, OutboxWaits
-from duobus.ha.outbox_message import Packed, pack, unpack
+from duobus.ha.events import Event, OutboxBroken, OutboxOverflowed, OutboxSent, OutboxSetAside, OutboxWaits, Reporter
+from duobus.ha.options import LIST_MAX
+from duobus.ha.outbox.message import Packed, pack, unpack
+from duobus.ha.sdk import listed, prompt
 from duobus.ha.sdk_errors import Meaning, explained, is_message_fault, meaning
 
 if TYPE_CHECKING:
@@ -28,8 +26,8 @@ if TYPE_CHECKING:
     from azure.servicebus import ServiceBusMessageBatch
     from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-    from duobus.ha.outbox import Outbox
-    from duobus.ha.outbox_plan import Parcel
+    from duobus.ha.outbox.plan import OutboxBatch
+    from duobus.ha.outbox.queue import Outbox
 
 #: Between two looks of ``flush``, should it not be woken.
 LOOK_S: Final = 1.0
@@ -66,7 +64,7 @@ class OutboxSender:
         overflow_only: Send at once, and store only what is too large to be diverted while the primary is away. All else
             is as with the sender itself.
         is_refused: Tells of an error whether the message is at fault and is to be set aside.
-        on_event: Called with every event of ``duobus.ha.outbox_events``.
+        on_event: Called with every event of ``duobus.ha.events``.
         entropy: Randomness.
     """
 
@@ -86,8 +84,8 @@ class OutboxSender:
         self._entropy = entropy if entropy is not None else Entropy()
         self._direct: Any = make_sender() if overflow_only else None
         self._workers: list[tasks.Task] = []
-        self._wakes = [tasks.Event() for _ in range(outbox.in_flight)]
-        self._empty = tasks.Event()
+        self._wakes = [tasks.Signal() for _ in range(outbox.in_flight)]
+        self._empty = tasks.Signal()
         self._entity = ""
         #: What the last error meant, so that the log says it once.
         self._said: Meaning | None = None
@@ -196,7 +194,7 @@ class OutboxSender:
         for wake in self._wakes:
             wake.set_from_anywhere()
 
-    async def _work(self, wake: tasks.Event) -> None:
+    async def _work(self, wake: tasks.Signal) -> None:
         """Send parcel after parcel, over one link."""
         sender: Any = None
         try:
@@ -223,7 +221,7 @@ class OutboxSender:
             if sender is not None:
                 await _close(sender)
 
-    def _made(self, parcel: Parcel) -> Any:
+    def _made(self, parcel: OutboxBatch) -> Any:
         """Return a sender; None when none could be made, and the parcel waits."""
         try:
             sender = self._make_sender()
@@ -233,7 +231,7 @@ class OutboxSender:
             return None
         return sender
 
-    def _put_off(self, parcel: Parcel, error: Exception) -> None:
+    def _put_off(self, parcel: OutboxBatch, error: Exception) -> None:
         """Try a parcel again after a pause."""
         text, means = explained(error), meaning(error)
         chance = self._entropy.number(_CHANCE_BITS) / (1 << _CHANCE_BITS)
@@ -246,7 +244,7 @@ class OutboxSender:
                 _log.warning("%d messages for %r wait in the outbox: %s", left.messages, self._entity, text)
         self._wake()
 
-    async def _send(self, sender: Any, parcel: Parcel, messages: list[Any]) -> bool:
+    async def _send(self, sender: Any, parcel: OutboxBatch, messages: list[Any]) -> bool:
         """Send a parcel; tell whether the link is of use still."""
         outbox, reporter = self._outbox, self.reporter
         try:
@@ -267,7 +265,7 @@ class OutboxSender:
         self._after()
         return True
 
-    async def _read(self, parcel: Parcel) -> list[Any]:
+    async def _read(self, parcel: OutboxBatch) -> list[Any]:
         """Return the messages of a parcel; none if some of them are damaged, and the others come again."""
         messages: list[Any] = []
         damaged: list[int] = []

@@ -15,10 +15,10 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
 from duobus.clock import Entropy
-from duobus.ha.aio import tasks
-from duobus.ha.classify import Classifier, Verdict, outage
-from duobus.ha.closing import prompt
+from duobus.ha.aio import concurrency as tasks
 from duobus.ha.events import Event, ReplicaFailed, Reporter, RolesSwapped
+from duobus.ha.outage import Classifier, Verdict, outage
+from duobus.ha.sdk import prompt
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -242,7 +242,7 @@ class ReplicatedReceiver:
         if len(receivers) != _TWO:
             raise ValueError(f"replication needs two receivers, not {len(receivers)}")
         #: Set when a side has an answer.
-        self._answered = tasks.Event()
+        self._answered = tasks.Signal()
         self._sides = [_Side(receiver, self._answered) for receiver in receivers]
         self._seen = seen
         self._identifier = identifier
@@ -469,7 +469,7 @@ class ReplicatedReceiver:
 class _Side:
     """One of the two namespaces. Its receiver does one thing at a time: the SDK's are for one task."""
 
-    def __init__(self, receiver: ServiceBusReceiver, answered: tasks.Event) -> None:
+    def __init__(self, receiver: ServiceBusReceiver, answered: tasks.Signal) -> None:
         self.receiver = receiver
         self.has_answer = False
         #: Settlements that wait until the receiver is free.

@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from azure.servicebus.exceptions import ServiceBusConnectionError
 
 from duobus.clock import Clock
-from duobus.ha.aio import tasks
-from duobus.ha.away import store_away
-from duobus.ha.bounds import SYPHON_HELD_MAX, SYPHON_SENDERS_MAX
-from duobus.ha.classify import Classifier, Verdict, outage
+from duobus.ha.aio import concurrency as tasks
 from duobus.ha.events import (
     Reporter,
     SyphonDeadLettered,
@@ -25,7 +22,9 @@ from duobus.ha.events import (
     SyphonStarted,
     SyphonStopped,
 )
-from duobus.ha.options import POLL_DEFAULT
+from duobus.ha.options import POLL_DEFAULT, SYPHON_HELD_MAX, SYPHON_SENDERS_MAX
+from duobus.ha.outage import Classifier, Verdict, outage
+from duobus.ha.outage_scope import store_away
 from duobus.ha.sdk_errors import Meaning, explained, meaning
 from duobus.ha.tracing import syphoning
 from duobus.ha.transfer import Undeliverable, from_backlog
@@ -59,7 +58,7 @@ _WORTH_A_LINE: Final = frozenset({Meaning.OWNER, Meaning.MISSING, Meaning.UNKNOW
 _log = logging.getLogger("duobus.ha")
 
 
-class _Parcel(NamedTuple):
+class _SyphonItem(NamedTuple):
     received: ServiceBusReceivedMessage
     message: AmqpAnnotatedMessage
 
@@ -108,7 +107,7 @@ class Syphon:
         self._retry_ms = round(retry.total_seconds() * 1000)
         self._reporter = reporter if reporter is not None else Reporter(None)
         self._clock = clock if clock is not None else Clock()
-        self._over = tasks.Event()
+        self._over = tasks.Signal()
 
     def stop(self) -> None:
         """Let ``run`` end; what is on its way is brought to its end or stays in its backlog queue."""
@@ -214,7 +213,7 @@ class _Pump:
         """Bring a batch to its destinations, all at the same time."""
         clock = self._syphon._clock
         now_ms = clock.now_ms() if self._syphon._is_remaining else None
-        parcels: dict[str, list[_Parcel]] = {}
+        parcels: dict[str, list[_SyphonItem]] = {}
         for received in messages:
             try:
                 restored = from_backlog(received, now_ms)
@@ -225,7 +224,7 @@ class _Pump:
                 text = "The time to live was over before the message left the backlog."
                 await self._bury(receiver, received, restored.path, EXPIRED, text)
             else:
-                parcels.setdefault(restored.path, []).append(_Parcel(received, restored.message))
+                parcels.setdefault(restored.path, []).append(_SyphonItem(received, restored.message))
         deliveries = []
         for path, those in parcels.items():
             if path in self._skipped:
@@ -237,10 +236,10 @@ class _Pump:
                 raise answer
         await self._close_senders(list(self._senders)[SYPHON_SENDERS_MAX:])
 
-    async def _deliver(self, receiver: ServiceBusReceiver, path: str, parcels: list[_Parcel]) -> None:
+    async def _deliver(self, receiver: ServiceBusReceiver, path: str, parcels: list[_SyphonItem]) -> None:
         """Bring messages of one destination there, one batch for each session or partition key."""
         batches = _batches(parcels)
-        held: list[_Parcel] = []
+        held: list[_SyphonItem] = []
         last: Exception | None = None
         while batches:
             left, error = await self._deliver_batch(receiver, path, batches.pop(0))
@@ -256,8 +255,8 @@ class _Pump:
             await self._skip(path, held, last)
 
     async def _deliver_batch(
-        self, receiver: ServiceBusReceiver, path: str, parcels: list[_Parcel]
-    ) -> tuple[list[_Parcel], Exception | None]:
+        self, receiver: ServiceBusReceiver, path: str, parcels: list[_SyphonItem]
+    ) -> tuple[list[_SyphonItem], Exception | None]:
         """Bring messages there as one batch, one by one if it does not take that.
 
         Returns:
@@ -298,7 +297,7 @@ class _Pump:
             return self._syphon._classifier(error) is Verdict.REFUSED
         return means is Meaning.MESSAGE
 
-    async def _skip(self, path: str, parcels: list[_Parcel], error: Exception) -> None:
+    async def _skip(self, path: str, parcels: list[_SyphonItem], error: Exception) -> None:
         """Leave a destination alone for a while, so that it holds up nobody (I49)."""
         self._skipped[path] = self._syphon._clock.monotonic_ms() + self._syphon._retry_ms
         self._hold(path, parcels)
@@ -311,7 +310,7 @@ class _Pump:
             _log.warning("messages for %r wait in the backlog queue %r: %s", path, self._queue, text)
         await self._close_senders([path])
 
-    def _hold(self, path: str, parcels: list[_Parcel]) -> None:
+    def _hold(self, path: str, parcels: list[_SyphonItem]) -> None:
         with self._holding:
             room = SYPHON_HELD_MAX - sum(len(held) for held in self._held.values())
             self._held.setdefault(path, []).extend(parcel.received for parcel in parcels[: max(0, room)])
@@ -332,7 +331,7 @@ class _Pump:
             # One whose lock is over is back already.
             await tasks.in_turn(*(partial(receiver.abandon_message, received) for received in held))
 
-    async def _complete(self, receiver: ServiceBusReceiver, path: str, parcels: list[_Parcel]) -> None:
+    async def _complete(self, receiver: ServiceBusReceiver, path: str, parcels: list[_SyphonItem]) -> None:
         # All at once: the SDK waits for the answer of each.
         with self._settling:
             answers = await tasks.in_turn(*(partial(receiver.complete_message, parcel.received) for parcel in parcels))
@@ -342,7 +341,7 @@ class _Pump:
             if isinstance(answer, Exception):
                 self._syphon._reporter.tell(SyphonFailed(self._queue, str(answer)))
 
-    def _age_ms(self, parcels: list[_Parcel]) -> int:
+    def _age_ms(self, parcels: list[_SyphonItem]) -> int:
         """How long the oldest of them was in the backlog; 0 when the two clocks disagree by more."""
         times = [parcel.received.enqueued_time_utc for parcel in parcels]
         oldest_ms = min((time.timestamp() * 1000 for time in times if time is not None), default=None)
@@ -370,9 +369,9 @@ async def _send(sender: ServiceBusSender, what: Any) -> None:
     await tasks.within(SEND_LIMIT_S + 1, send)
 
 
-def _batches(parcels: list[_Parcel]) -> list[list[_Parcel]]:
+def _batches(parcels: list[_SyphonItem]) -> list[list[_SyphonItem]]:
     """Parcels by session and partition key, in their order: a batch with several of them is refused as one."""
-    found: dict[tuple[object, object], list[_Parcel]] = {}
+    found: dict[tuple[object, object], list[_SyphonItem]] = {}
     for parcel in parcels:
         properties, annotations = parcel.message.properties, parcel.message.annotations
         session_id = None if properties is None else properties.group_id

@@ -2,11 +2,11 @@
 
 from duobus.ha.options import SendAvailabilityPairedNamespaceOptions
 from duobus.ha.sync.credentials import LastingCredential
-from duobus.ha.sync.idempotent import IdempotentReceiver
+from duobus.ha.sync.idempotent_receiver import IdempotentReceiver
 from duobus.ha.sync.outbox_sender import OutboxSender
-from duobus.ha.sync.overlap import OverlappedSender, Sending
+from duobus.ha.sync.overlapped_sender import OverlappedSender, Sending
+from duobus.ha.sync.paired_namespace import PairedNamespace, pair_namespace
 from duobus.ha.sync.paired_sender import PairedSender
-from duobus.ha.sync.pairing import PairedNamespace, pair_namespace
 from duobus.ha.sync.replication import ActiveReplicationSender, PassiveReplicationSender, ReplicatedReceiver
 from duobus.ha.sync.syphon import Syphon
 

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.clock import Clock
-from duobus.ha.bounds import SCOPES_MAX
+from duobus.ha.options import SCOPES_MAX
 
 if TYPE_CHECKING:
     from azure.core.credentials import AccessToken, TokenCredential

@@ -12,15 +12,13 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpMessageProperties
 
 from duobus.clock import Entropy
-from duobus.ha.bounds import LIST_MAX
-from duobus.ha.closing import prompt
 from duobus.ha.errors import OutboxFailed, TooLargeToDivert
-from duobus.ha.events import Event, Reporter
-from duobus.ha.listing import listed
-from duobus.ha.outbox_events import OutboxBroken, OutboxOverflowed, OutboxSent, OutboxSetAside, OutboxWaits
-from duobus.ha.outbox_message import Packed, pack, unpack
+from duobus.ha.events import Event, OutboxBroken, OutboxOverflowed, OutboxSent, OutboxSetAside, OutboxWaits, Reporter
+from duobus.ha.options import LIST_MAX
+from duobus.ha.outbox.message import Packed, pack, unpack
+from duobus.ha.sdk import listed, prompt
 from duobus.ha.sdk_errors import Meaning, explained, is_message_fault, meaning
-from duobus.ha.sync import tasks
+from duobus.ha.sync import concurrency as tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -29,8 +27,8 @@ if TYPE_CHECKING:
     from azure.servicebus import ServiceBusMessageBatch
     from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-    from duobus.ha.outbox import Outbox
-    from duobus.ha.outbox_plan import Parcel
+    from duobus.ha.outbox.plan import OutboxBatch
+    from duobus.ha.outbox.queue import Outbox
 
 #: Between two looks of ``flush``, should it not be woken.
 LOOK_S: Final = 1.0
@@ -67,7 +65,7 @@ class OutboxSender:
         overflow_only: Send at once, and store only what is too large to be diverted while the primary is away. All else
             is as with the sender itself.
         is_refused: Tells of an error whether the message is at fault and is to be set aside.
-        on_event: Called with every event of ``duobus.ha.outbox_events``.
+        on_event: Called with every event of ``duobus.ha.events``.
         entropy: Randomness.
     """
 
@@ -87,8 +85,8 @@ class OutboxSender:
         self._entropy = entropy if entropy is not None else Entropy()
         self._direct: Any = make_sender() if overflow_only else None
         self._workers: list[tasks.Task] = []
-        self._wakes = [tasks.Event() for _ in range(outbox.in_flight)]
-        self._empty = tasks.Event()
+        self._wakes = [tasks.Signal() for _ in range(outbox.in_flight)]
+        self._empty = tasks.Signal()
         self._entity = ""
         #: What the last error meant, so that the log says it once.
         self._said: Meaning | None = None
@@ -197,7 +195,7 @@ class OutboxSender:
         for wake in self._wakes:
             wake.set_from_anywhere()
 
-    def _work(self, wake: tasks.Event) -> None:
+    def _work(self, wake: tasks.Signal) -> None:
         """Send parcel after parcel, over one link."""
         sender: Any = None
         try:
@@ -224,7 +222,7 @@ class OutboxSender:
             if sender is not None:
                 _close(sender)
 
-    def _made(self, parcel: Parcel) -> Any:
+    def _made(self, parcel: OutboxBatch) -> Any:
         """Return a sender; None when none could be made, and the parcel waits."""
         try:
             sender = self._make_sender()
@@ -234,7 +232,7 @@ class OutboxSender:
             return None
         return sender
 
-    def _put_off(self, parcel: Parcel, error: Exception) -> None:
+    def _put_off(self, parcel: OutboxBatch, error: Exception) -> None:
         """Try a parcel again after a pause."""
         text, means = explained(error), meaning(error)
         chance = self._entropy.number(_CHANCE_BITS) / (1 << _CHANCE_BITS)
@@ -247,7 +245,7 @@ class OutboxSender:
                 _log.warning("%d messages for %r wait in the outbox: %s", left.messages, self._entity, text)
         self._wake()
 
-    def _send(self, sender: Any, parcel: Parcel, messages: list[Any]) -> bool:
+    def _send(self, sender: Any, parcel: OutboxBatch, messages: list[Any]) -> bool:
         """Send a parcel; tell whether the link is of use still."""
         outbox, reporter = self._outbox, self.reporter
         try:
@@ -268,7 +266,7 @@ class OutboxSender:
         self._after()
         return True
 
-    def _read(self, parcel: Parcel) -> list[Any]:
+    def _read(self, parcel: OutboxBatch) -> list[Any]:
         """Return the messages of a parcel; none if some of them are damaged, and the others come again."""
         messages: list[Any] = []
         damaged: list[int] = []

@@ -12,12 +12,12 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusQuotaExceededError
 
-from duobus.ha.classify import condition
 from duobus.ha.errors import BacklogUnavailable, NotDiverted, TooLargeToDivert
 from duobus.ha.events import BacklogFailed, Diverted
-from duobus.ha.listing import listed
+from duobus.ha.outage import condition
+from duobus.ha.sdk import listed
 from duobus.ha.sdk_errors import is_message_fault
-from duobus.ha.sync import tasks
+from duobus.ha.sync import concurrency as tasks
 from duobus.ha.tracing import diverting
 from duobus.ha.transfer import to_backlog
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from azure.servicebus import ServiceBusClient, ServiceBusSender
 
-    from duobus.ha.sync.pairing import PairedNamespace
+    from duobus.ha.sync.paired_namespace import PairedNamespace
 
 #: A call that opens a link is given up after this time if its caller gave none, or so long after the caller's.
 OPEN_LIMIT_S: Final = 60.0

@@ -10,20 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from duobus.spark.jobs.cfg import needed
-from duobus.spark.jobs.failing import cause_of, spark_errors
-from duobus.spark.jobs.staging import clear_staging
-from duobus.spark.jobs.summary import (
+from duobus.spark.jobs.job import (
     JobError,
     Settings,
     Summary,
     Tell,
+    cause_of,
     connection_of,
     followed,
     given_of,
+    needed,
     settings_of,
     settle_stopped,
+    spark_errors,
 )
+from duobus.spark.jobs.staging_files import clear_staging
 from duobus.spark.options import CHOICE, DURATION, SOURCE_OPTIONS, TEXT, Option
 
 if TYPE_CHECKING:

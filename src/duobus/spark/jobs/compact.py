@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.spark.errors import OptionError
-from duobus.spark.jobs.cfg import needed, settings
-from duobus.spark.jobs.failing import cause_of, spark_errors
-from duobus.spark.jobs.summary import RUNS_PATH, Summary
-from duobus.spark.jobs.tables import COMPACTED_DDL, DAY_SQL, RECORD, RECORD_DDL, read_table
+from duobus.spark.jobs.job import RUNS_PATH, Summary, cause_of, needed, settings, spark_errors
+from duobus.spark.jobs.work.tables import COMPACTED_DDL, DAY_SQL, RECORD, RECORD_DDL, read_table
 from duobus.spark.options import NAMES, TEXT, Option
 
 if TYPE_CHECKING:

@@ -13,10 +13,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from duobus.spark.connection import Place, client, namespace_of, place_of
 from duobus.spark.errors import OptionError
-from duobus.spark.jobs.cfg import needed
-from duobus.spark.jobs.failing import cause_of, spark_errors
-from duobus.spark.jobs.shapes import alike, shape_of
-from duobus.spark.jobs.summary import JobError, Settings, Summary, Tell, connection_of, given_of, settings_of
+from duobus.spark.jobs.job import (
+    JobError,
+    Settings,
+    Summary,
+    Tell,
+    cause_of,
+    connection_of,
+    given_of,
+    needed,
+    settings_of,
+    spark_errors,
+)
+from duobus.spark.jobs.work.fingerprints import alike, shape_of
 from duobus.spark.options import CHOICE, SOURCE_OPTIONS, TEXT, Option
 
 if TYPE_CHECKING:
@@ -24,7 +33,7 @@ if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceiver
     from pyspark.sql import DataFrame, SparkSession
 
-    from duobus.spark.jobs.dead_letter_work import Done
+    from duobus.spark.jobs.work.dead_letters import Done
 
 NAME: Final = "deadletters"
 CONNECTS: Final = True
@@ -250,8 +259,8 @@ def _worked(
 def _done(
     place: Place, entity: str, sub_queue: str, to: str | None, actions: Mapping[int, str], *, keeps_id: bool
 ) -> Done:
-    from duobus.spark.jobs.dead_letter_work import new_id, worked
-    from duobus.spark.senders import post_to
+    from duobus.spark.jobs.work.dead_letters import new_id, worked
+    from duobus.spark.sink.sender import post_to
 
     namespace = namespace_of(place)
 

@@ -16,11 +16,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.spark.errors import OptionError
-from duobus.spark.jobs.captured import faults_in
-from duobus.spark.jobs.cfg import needed, settings
-from duobus.spark.jobs.failing import cause_of, spark_errors
-from duobus.spark.jobs.summary import RUNS_PATH, JobError, Summary
-from duobus.spark.jobs.tables import demand_columns, is_missing
+from duobus.spark.jobs.captured_files import faults_in
+from duobus.spark.jobs.job import RUNS_PATH, JobError, Summary, cause_of, needed, settings, spark_errors
+from duobus.spark.jobs.work.tables import demand_columns, is_missing
 from duobus.spark.options import DURATION, NAMES, SWITCH, TEXT, Option
 from duobus.spark.schema import COLUMNS
 from duobus.spark.schema import NAMES as COLUMN_NAMES

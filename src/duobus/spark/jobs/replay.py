@@ -14,14 +14,23 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.spark.connection import demand_reachable, place_of
-from duobus.spark.destinations import advice_on
 from duobus.spark.errors import OptionError
-from duobus.spark.identity import check_write_id
-from duobus.spark.jobs.captured import captured, unreadable
-from duobus.spark.jobs.cfg import needed
-from duobus.spark.jobs.failing import cause_of, spark_errors
-from duobus.spark.jobs.summary import JobError, Settings, Summary, Tell, connection_of, given_of, settings_of
+from duobus.spark.jobs.captured_files import captured, unreadable
+from duobus.spark.jobs.job import (
+    JobError,
+    Settings,
+    Summary,
+    Tell,
+    cause_of,
+    connection_of,
+    given_of,
+    needed,
+    settings_of,
+    spark_errors,
+)
 from duobus.spark.options import CHOICE, NUMBER, TEXT, Option
+from duobus.spark.sink.destinations import advice_on
+from duobus.spark.sink.message_ids import check_write_id
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

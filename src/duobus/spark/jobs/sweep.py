@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Final
 
-from duobus.spark.jobs.cfg import needed
-from duobus.spark.jobs.summary import Tell, connection_of, settings_of
+from duobus.spark.jobs.job import Tell, connection_of, needed, settings_of
 from duobus.spark.options import CHOICE, NAMES, TEXT, Option
 
 NAME: Final = "sweep"

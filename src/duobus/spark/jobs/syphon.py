@@ -15,18 +15,19 @@ from typing import TYPE_CHECKING, Any, Final
 from duobus.clock import Clock
 from duobus.spark.connection import Place, client, namespace_of, place_of
 from duobus.spark.errors import OptionError
-from duobus.spark.jobs.cfg import needed
-from duobus.spark.jobs.failing import cause_of, spark_errors
-from duobus.spark.jobs.summary import (
+from duobus.spark.jobs.job import (
     JobError,
     Settings,
     Summary,
     Tell,
+    cause_of,
     connection_of,
     followed,
     given_of,
+    needed,
     settings_of,
     settle_stopped,
+    spark_errors,
 )
 from duobus.spark.options import CHOICE, CONNECTION_OPTIONS, DURATION, SOURCE_OPTIONS, TEXT, Option, parse
 
@@ -158,13 +159,13 @@ def _carried(
     """Carry the messages of a task, and tell what became of each."""
     import pyarrow as pa
 
-    from duobus.spark.jobs.syphon_work import BURIED, Carrier, Outcome, rows_of
+    from duobus.spark.jobs.work.syphon import BURIED, Outcome, SyphonTask, rows_of
     from duobus.spark.offsets import Key
     from duobus.spark.recovery import dead_letter_numbers
-    from duobus.spark.senders import post_to
-    from duobus.spark.values import columns_of
+    from duobus.spark.rows import columns_of
+    from duobus.spark.sink.sender import post_to
 
-    carrier = Carrier(post_to(there), post_to(back), Clock().now_ms(), counts_time=counts_time, hold_ms=hold_ms)
+    carrier = SyphonTask(post_to(there), post_to(back), Clock().now_ms(), counts_time=counts_time, hold_ms=hold_ms)
     for batch in batches:
         for row in rows_of(columns_of(batch, batch.schema.names)):
             carrier.take(row)

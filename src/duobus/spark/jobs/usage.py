@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from duobus.model.metering import KINDS
 from duobus.spark.errors import OptionError
 from duobus.spark.jobs import compact
-from duobus.spark.jobs.cfg import needed, settings
-from duobus.spark.jobs.summary import RUNS_PATH, Summary
-from duobus.spark.jobs.tables import COMPACTED_DDL, DAY_OF_HOUR_SQL, HOUR_NO_SQL, HOUR_SQL, USAGE_DDL, read_table
+from duobus.spark.jobs.job import RUNS_PATH, Summary, needed, settings
+from duobus.spark.jobs.work.tables import COMPACTED_DDL, DAY_OF_HOUR_SQL, HOUR_NO_SQL, HOUR_SQL, USAGE_DDL, read_table
 from duobus.spark.options import SWITCH, TEXT, Option
 from duobus.spark.prices import PER_GIB, PER_MILLION, PLACES, Prices, plain, read_prices
 

@@ -9,13 +9,13 @@ import msgspec
 from aiohttp import web
 
 from duobus.broker import Subscription, Topic
-from duobus.broker.namespace import Namespace
+from duobus.broker.entities.namespace import Namespace
 from duobus.clock import Clock
 from duobus.errors import ServiceBusError
 from duobus.gateway.rest.atom import resources
 from duobus.gateway.rest.atom.entities import Entities, Thing
 from duobus.gateway.rest.atom.resources import Resource
-from duobus.gateway.rest.repeats import Done
+from duobus.gateway.rest.repeatable_requests import Done
 from duobus.telemetry.audit_log import CREATE, DELETE, DONE, UPDATE, AuditTrail, Change, differences
 
 _TOPIC: Final = b"TopicDescription"

@@ -7,19 +7,20 @@ from functools import partial
 
 from duobus.auth import new_key
 from duobus.broker import Queue, ScaleUnit, Subscription, Topic
-from duobus.broker.namespace import Namespace
+from duobus.broker.entities.namespace import Namespace
 from duobus.clock import Clock, Entropy
 from duobus.errors import ArgumentInvalid
-from duobus.gateway.rest.atom import documents, resources
-from duobus.gateway.rest.atom.last_numbers import LastNumbers
-from duobus.gateway.rest.atom.place import Place
+from duobus.gateway.rest.atom import resources
+from duobus.gateway.rest.atom.last_known_counts import LastKnownCounts
 from duobus.gateway.rest.atom.queues import Queues
+from duobus.gateway.rest.atom.request_origin import RequestOrigin
 from duobus.gateway.rest.atom.resources import Resource
-from duobus.gateway.rest.atom.rule_xml import write_rule
 from duobus.gateway.rest.atom.topics import Topics
-from duobus.gateway.rest.atom.xml_reader import Element
+from duobus.gateway.rest.atom.xml import documents
+from duobus.gateway.rest.atom.xml.reader import Element
+from duobus.gateway.rest.atom.xml.rule import write_rule
 from duobus.model.address import SHARE
-from duobus.model.description import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
+from duobus.model.descriptions import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
 from duobus.model.tiers import Tier
 
 #: A rule stands beside its subscription.
@@ -39,7 +40,7 @@ class Entities:
     """Everything that the management API can be asked for."""
 
     def __init__(self, unit: ScaleUnit, clock: Clock, entropy: Entropy, tier: Tier) -> None:
-        numbers = LastNumbers()
+        numbers = LastKnownCounts()
         unit.follow(numbers.follow)
         make_key = partial(new_key, entropy)
         self._queues = Queues(unit, clock, tier, numbers, make_key)
@@ -69,7 +70,7 @@ class Entities:
         return [(subscription, rule) for rule in subscription.about.rules]
 
     async def put(
-        self, home: Namespace, resource: Resource, node: Element, place: Place, *, is_update: bool, check: Check
+        self, home: Namespace, resource: Resource, node: Element, place: RequestOrigin, *, is_update: bool, check: Check
     ) -> Thing:
         """Create or change what a resource names, as a description says.
 
@@ -92,7 +93,7 @@ class Entities:
         return subscription, self._topics.put_rule(subscription, node, resource.rule, replaces=is_update)
 
     async def _put_queue(
-        self, home: Namespace, resource: Resource, node: Element, place: Place, is_update: bool, check: Check
+        self, home: Namespace, resource: Resource, node: Element, place: RequestOrigin, is_update: bool, check: Check
     ) -> Queue:
         kept = self._queues.find(home, resource.entity) if is_update else None
         wanted = self._queues.wanted(node, resource.entity, kept, place)
@@ -102,7 +103,7 @@ class Entities:
         return await self._queues.create(home, wanted)
 
     async def _put_subscription(
-        self, home: Namespace, resource: Resource, node: Element, place: Place, is_update: bool, check: Check
+        self, home: Namespace, resource: Resource, node: Element, place: RequestOrigin, is_update: bool, check: Check
     ) -> Subscription:
         topic = self._topics.find(home, resource.entity)
         kept = self._topics.subscription(home, resource.entity, resource.subscription) if is_update else None
@@ -121,7 +122,7 @@ class Entities:
         else:
             await self._queues.delete(home, thing.path)
 
-    def entry(self, thing: Thing, place: Place, *, is_answer: bool = False) -> str:
+    def entry(self, thing: Thing, place: RequestOrigin, *, is_answer: bool = False) -> str:
         """The Atom entry of something. Keywords in its address have capitals (rule 0.8).
 
         ``is_answer``: to a request that has created or changed it.

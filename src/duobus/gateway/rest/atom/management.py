@@ -9,22 +9,23 @@ from aiohttp import web
 
 from duobus.auth.authorizer import NamespaceRules
 from duobus.broker import ScaleUnit
-from duobus.broker.namespace import Namespace
+from duobus.broker.entities.namespace import Namespace
 from duobus.clock import Clock, Entropy
 from duobus.errors import EntityNotFound, ServerBusy
-from duobus.gateway.rest.atom import documents, resources
+from duobus.gateway.rest.atom import resources
 from duobus.gateway.rest.atom.auditing import Auditing
 from duobus.gateway.rest.atom.entities import Entities, Forwarding, Thing, is_partitioned, title_of
 from duobus.gateway.rest.atom.paging import cut, next_url, page_of
-from duobus.gateway.rest.atom.place import Place
 from duobus.gateway.rest.atom.queues import demand_target
+from duobus.gateway.rest.atom.request_origin import RequestOrigin
 from duobus.gateway.rest.atom.resources import Resource, resource_of
-from duobus.gateway.rest.bodies import BodyRoom, read_body
-from duobus.gateway.rest.guard import Guard, Lacking, RightLacking
-from duobus.gateway.rest.repeats import Done, Repeats
-from duobus.gateway.rest.target import MethodUnknown, Target
-from duobus.model.description import Right, TopicDescription
-from duobus.model.http_options import HttpOptions
+from duobus.gateway.rest.atom.xml import documents
+from duobus.gateway.rest.authorization import Guard, Lacking, RightLacking
+from duobus.gateway.rest.repeatable_requests import Done, RepeatableRequests
+from duobus.gateway.rest.request_bodies import BodyBudget, read_body
+from duobus.gateway.rest.request_target import MethodUnknown, Target
+from duobus.model.descriptions import Right, TopicDescription
+from duobus.model.options import HttpOptions
 from duobus.telemetry.audit_log import AuditTrail
 
 #: Bytes of one description; one with twelve access rules and the longest metadata has some 10 KiB.
@@ -70,7 +71,7 @@ class Management:
         entropy: Entropy,
         options: HttpOptions,
         started_ms: int,
-        room: BodyRoom,
+        room: BodyBudget,
         audit: AuditTrail,
     ) -> None:
         self._unit = unit
@@ -80,7 +81,7 @@ class Management:
         self._started_ms = started_ms
         self._room = room
         self._entities = Entities(unit, clock, entropy, options.tier)
-        self._repeats = Repeats(clock)
+        self._repeats = RepeatableRequests(clock)
         self._auditing = Auditing(audit, self._entities, clock)
 
     async def close(self) -> None:
@@ -88,7 +89,7 @@ class Management:
         await self._repeats.close()
 
     async def answer(
-        self, request: web.Request, target: Target, place: Place, namespace: NamespaceRules
+        self, request: web.Request, target: Target, place: RequestOrigin, namespace: NamespaceRules
     ) -> web.StreamResponse:
         """Answer one request.
 
@@ -122,7 +123,7 @@ class Management:
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    def _read(self, resource: Resource, target: Target, place: Place, home: Namespace) -> web.Response:
+    def _read(self, resource: Resource, target: Target, place: RequestOrigin, home: Namespace) -> web.Response:
         if resource.kind == resources.NAMESPACE:
             return self._namespace_info(place, home)
         if resource.kind in _LISTED:
@@ -148,7 +149,7 @@ class Management:
             return False
         return True
 
-    def _nothing(self, place: Place) -> web.Response:
+    def _nothing(self, place: RequestOrigin) -> web.Response:
         """The answer to a GET of a queue or topic that does not exist: a feed without entries, and 200 (A.8)."""
         empty = documents.feed(_NOT_LISTED, (), url=place.url(""), following=None, updated_at_ms=self._now_ms())
         return _response(Done(200, empty, documents.FEED_TYPE))
@@ -160,7 +161,7 @@ class Management:
             # What belongs to something that is missing is an empty list (A.2).
             return ()
 
-    def _list(self, title: str, things: Sequence[Thing], target: Target, place: Place) -> web.Response:
+    def _list(self, title: str, things: Sequence[Thing], target: Target, place: RequestOrigin) -> web.Response:
         page = page_of(target.query)
         found, is_followed = cut(things, page, title_of)
         url = place.url("/".join(target.segments))
@@ -173,7 +174,7 @@ class Management:
         )
         return _response(Done(200, text, documents.FEED_TYPE))
 
-    def _namespace_info(self, place: Place, home: Namespace) -> web.Response:
+    def _namespace_info(self, place: RequestOrigin, home: Namespace) -> web.Response:
         inside = documents.namespace_info(home.name, self._options.tier.sku, self._started_ms)
         text = documents.entry(
             documents.NAMESPACE,
@@ -193,7 +194,7 @@ class Management:
         request: web.Request,
         resource: Resource,
         target: Target,
-        place: Place,
+        place: RequestOrigin,
         home: Namespace,
         body: bytes,
         who: str,
@@ -228,7 +229,13 @@ class Management:
         return Done(200, "", "")
 
     async def _put(
-        self, request: web.Request, resource: Resource, target: Target, place: Place, home: Namespace, body: bytes
+        self,
+        request: web.Request,
+        resource: Resource,
+        target: Target,
+        place: RequestOrigin,
+        home: Namespace,
+        body: bytes,
     ) -> Done:
         node = documents.read_entry(body)
         is_update = "If-Match" in request.headers

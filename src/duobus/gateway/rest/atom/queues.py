@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from duobus.broker import ScaleUnit
-from duobus.broker.namespace import Namespace
-from duobus.broker.queue import Queue
+from duobus.broker.entities.namespace import Namespace
+from duobus.broker.entities.queue import Queue
 from duobus.clock import Clock
 from duobus.errors import ArgumentInvalid, NotImplementedYet, ServerBusy, StoreFailed, StoreUnavailable
-from duobus.gateway.rest.atom.last_numbers import LastNumbers
-from duobus.gateway.rest.atom.place import Place
-from duobus.gateway.rest.atom.queue_xml import read_queue, write_queue
+from duobus.gateway.rest.atom.last_known_counts import LastKnownCounts
+from duobus.gateway.rest.atom.request_origin import RequestOrigin
 from duobus.gateway.rest.atom.topics import demand_all
-from duobus.gateway.rest.atom.xml_reader import Element
+from duobus.gateway.rest.atom.xml.queue import read_queue, write_queue
+from duobus.gateway.rest.atom.xml.reader import Element
 from duobus.model.address import check_entity_name, not_found, without_share
-from duobus.model.description import QueueDescription, SubscriptionDescription, check_queue
+from duobus.model.descriptions import QueueDescription, SubscriptionDescription, check_queue
 from duobus.model.tiers import Tier, check_new, check_tier
 
 
@@ -23,7 +23,7 @@ class Queues:
     """The queues of all namespaces."""
 
     def __init__(
-        self, unit: ScaleUnit, clock: Clock, tier: Tier, numbers: LastNumbers, new_key: Callable[[], str]
+        self, unit: ScaleUnit, clock: Clock, tier: Tier, numbers: LastKnownCounts, new_key: Callable[[], str]
     ) -> None:
         self._unit = unit
         self._clock = clock
@@ -49,7 +49,7 @@ class Queues:
             raise not_found(f"sb://{home.name}/{name}")
         return queue
 
-    def wanted(self, node: Element, name: str, kept: Queue | None, place: Place) -> QueueDescription:
+    def wanted(self, node: Element, name: str, kept: Queue | None, place: RequestOrigin) -> QueueDescription:
         """The queue that a request describes, checked; nothing is done.
 
         Raises:
@@ -97,7 +97,7 @@ class Queues:
         except StoreFailed as error:
             raise StoreUnavailable(f"The queue '{name}' is gone, but not all of its messages yet: {error}") from error
 
-    def inside(self, queue: Queue, place: Place, *, is_answer: bool) -> str:
+    def inside(self, queue: Queue, place: RequestOrigin, *, is_answer: bool) -> str:
         """The elements of a queue; ``is_answer``: to a request that has created or changed it."""
         return write_queue(queue.description, self._numbers.of(queue), place, queue.partitions, is_answer=is_answer)
 

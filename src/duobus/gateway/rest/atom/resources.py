@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from duobus.gateway.rest.target import Target
+from duobus.gateway.rest.request_target import Target
 
 NAMESPACE: Final = "namespace"
 QUEUES: Final = "queues"

@@ -7,18 +7,18 @@ from collections.abc import Callable
 import msgspec
 
 from duobus.broker import Queue, ScaleUnit, Subscription, Topic
-from duobus.broker.namespace import Namespace
-from duobus.broker.topic import count_filters
+from duobus.broker.entities.namespace import Namespace
+from duobus.broker.entities.topic import count_filters
 from duobus.clock import Clock
 from duobus.errors import ServerBusy, StoreFailed, StoreUnavailable
-from duobus.gateway.rest.atom.last_numbers import LastNumbers
-from duobus.gateway.rest.atom.place import Place
-from duobus.gateway.rest.atom.rule_xml import read_rule
-from duobus.gateway.rest.atom.subscription_xml import default_rule_of, read_subscription, write_subscription
-from duobus.gateway.rest.atom.topic_xml import Filters, read_topic, write_topic
-from duobus.gateway.rest.atom.xml_reader import Element
+from duobus.gateway.rest.atom.last_known_counts import LastKnownCounts
+from duobus.gateway.rest.atom.request_origin import RequestOrigin
+from duobus.gateway.rest.atom.xml.reader import Element
+from duobus.gateway.rest.atom.xml.rule import read_rule
+from duobus.gateway.rest.atom.xml.subscription import default_rule_of, read_subscription, write_subscription
+from duobus.gateway.rest.atom.xml.topic import Filters, read_topic, write_topic
 from duobus.model.address import check_entity_name, check_subscription_name, not_found
-from duobus.model.description import (
+from duobus.model.descriptions import (
     RuleDescription,
     SubscriptionDescription,
     TopicDescription,
@@ -32,7 +32,7 @@ class Topics:
     """The topics of all namespaces, with what belongs to them."""
 
     def __init__(
-        self, unit: ScaleUnit, clock: Clock, tier: Tier, numbers: LastNumbers, new_key: Callable[[], str]
+        self, unit: ScaleUnit, clock: Clock, tier: Tier, numbers: LastKnownCounts, new_key: Callable[[], str]
     ) -> None:
         self._unit = unit
         self._clock = clock
@@ -88,7 +88,7 @@ class Topics:
         return self._unit.topics.subscription(home.name, check_entity_name(topic), check_subscription_name(name))
 
     def wanted_subscription(
-        self, node: Element, name: str, kept: Subscription | None, place: Place
+        self, node: Element, name: str, kept: Subscription | None, place: RequestOrigin
     ) -> SubscriptionDescription:
         """The subscription that a request describes, checked; nothing is done."""
         now_ms = self._clock.now_ms()
@@ -123,7 +123,7 @@ class Topics:
         except StoreFailed as error:
             raise StoreUnavailable(f"The subscription is gone, but not all of its messages yet: {error}") from error
 
-    def subscription_inside(self, subscription: Subscription, place: Place, *, is_answer: bool) -> str:
+    def subscription_inside(self, subscription: Subscription, place: RequestOrigin, *, is_answer: bool) -> str:
         """The elements of a subscription; ``is_answer``: to a request that has created or changed it."""
         return write_subscription(subscription.about, self._numbers.of(subscription), place, is_answer=is_answer)
 

@@ -12,29 +12,29 @@ from aiohttp import web
 from duobus.auth.authorizer import NamespaceRules
 from duobus.broker import ABANDON, MAIN, Queue, ScaleUnit, SettleBatch, lock_lost
 from duobus.broker import COMPLETE as COMPLETED
-from duobus.broker.namespace import Namespace
+from duobus.broker.entities.namespace import Namespace
 from duobus.codec import scan, tag_of
 from duobus.errors import (
     ArgumentInvalid,
     EntityNotFound,
     NotAllowed,
 )
-from duobus.gateway.rest.answers import Answers
-from duobus.gateway.rest.atom.place import Place
-from duobus.gateway.rest.bodies import BodyRoom, read_body
-from duobus.gateway.rest.guard import Guard
+from duobus.gateway.rest.atom.request_origin import RequestOrigin
+from duobus.gateway.rest.authorization import Guard
+from duobus.gateway.rest.error_responses import Answers
+from duobus.gateway.rest.request_bodies import BodyBudget, read_body
+from duobus.gateway.rest.request_target import Target
 from duobus.gateway.rest.runtime import routes
-from duobus.gateway.rest.runtime.from_amqp import altered, message_id_text, sequence_number, show
-from duobus.gateway.rest.runtime.receiving import TIMEOUT_DEFAULT_S, TIMEOUT_MAX_S, give_back, take_one
+from duobus.gateway.rest.runtime.receive import TIMEOUT_DEFAULT_S, TIMEOUT_MAX_S, give_back, take_one
+from duobus.gateway.rest.runtime.responses import altered, message_id_text, sequence_number, show
 from duobus.gateway.rest.runtime.routes import Call
 from duobus.gateway.rest.runtime.sends import SEND_BYTES_MAX, Meter, Sends, demand_status, is_batch_type
-from duobus.gateway.rest.target import Target
-from duobus.gateway.waiting import Waiting
+from duobus.gateway.result_waiter import ResultWaiter
 from duobus.model.address import Address, parse_address
-from duobus.model.columns import DeliveryBatch
-from duobus.model.description import ACTIVE, SEND_DISABLED, TOPIC, Right
-from duobus.model.http_options import HttpOptions
+from duobus.model.batches import DeliveryBatch
+from duobus.model.descriptions import ACTIVE, SEND_DISABLED, TOPIC, Right
 from duobus.model.metering import EMPTY_RECEIVE, RECEIVE, RENEW, SETTLE, operations_of
+from duobus.model.options import HttpOptions
 
 
 class Messages:
@@ -59,7 +59,7 @@ class Messages:
         *,
         options: HttpOptions,
         meter: Meter,
-        room: BodyRoom,
+        room: BodyBudget,
     ) -> None:
         self._unit = unit
         self._guard = guard
@@ -70,7 +70,7 @@ class Messages:
         self._room = room
 
     async def answer(
-        self, call: Call, request: web.Request, target: Target, place: Place, namespace: NamespaceRules
+        self, call: Call, request: web.Request, target: Target, place: RequestOrigin, namespace: NamespaceRules
     ) -> web.StreamResponse:
         """Answer one request; checks in the contract's order: token, right, entity, status, then the rest.
 
@@ -107,7 +107,7 @@ class Messages:
         content_type, properties = request.headers.get("Content-Type"), request.headers.get("BrokerProperties")
         body = await read_body(request, SEND_BYTES_MAX if is_batch_type(content_type) else limit, self._room)
         try:
-            waiting = Waiting()
+            waiting = ResultWaiter()
             others = request.raw_headers
             batch = self._sends.batch(body, content_type, properties, others, queue, home, limit, waiting)
             queue.send(batch)
@@ -126,7 +126,7 @@ class Messages:
         call: Call,
         request: web.Request,
         target: Target,
-        place: Place,
+        place: RequestOrigin,
         queue: Queue,
         address: Address,
         home: Namespace,
@@ -182,7 +182,7 @@ class Messages:
                 raise lock_lost()
             self._meter(queue.namespace, queue.path, RENEW, 1, 0, 1, key)
             return web.Response(status=200)
-        waiting = Waiting()
+        waiting = ResultWaiter()
         outcome = COMPLETED if call.kind == routes.COMPLETE else ABANDON
         command = SettleBatch(handle, queue.source_no, waiting, prefix=prefix, outcome=outcome, ranges=[(lock, 1)])
         command.strict = True
@@ -213,7 +213,9 @@ def timeout_of(query: Mapping[str, str]) -> float:
     return min(seconds, TIMEOUT_MAX_S)
 
 
-def _shown(batch: DeliveryBatch, queue: Queue, address: Address, place: Place, *, removing: bool) -> web.Response:
+def _shown(
+    batch: DeliveryBatch, queue: Queue, address: Address, place: RequestOrigin, *, removing: bool
+) -> web.Response:
     slot, handle = batch.slots[0], batch.fragment
     token = None
     if not removing:

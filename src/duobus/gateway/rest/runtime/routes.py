@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from duobus.gateway.rest.target import MethodUnknown, Target
+from duobus.gateway.rest.request_target import MethodUnknown, Target
 
 SEND: Final = "send"
 PEEK_LOCK: Final = "peek-lock"

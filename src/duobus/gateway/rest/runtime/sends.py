@@ -12,21 +12,21 @@ from typing import Any, Final
 from aiohttp import web
 
 from duobus.broker import MAIN, Queue, ScaleUnit
-from duobus.broker.namespace import Namespace
+from duobus.broker.entities.namespace import Namespace
 from duobus.clock import Entropy
 from duobus.errors import EntityDisabled, EntityNotFound, MessageTooLarge, NotAllowed, ServiceBusError
-from duobus.gateway.rest.answers import Answers
-from duobus.gateway.rest.bodies import BodyRoom
-from duobus.gateway.rest.guard import Guard
+from duobus.gateway.rest.authorization import Guard
+from duobus.gateway.rest.error_responses import Answers
+from duobus.gateway.rest.request_bodies import BodyBudget
 from duobus.gateway.rest.runtime.broker_properties import BrokerProperties, read_header
 from duobus.gateway.rest.runtime.header_values import read_properties
-from duobus.gateway.rest.runtime.heads import Head
-from duobus.gateway.rest.runtime.to_amqp import Outgoing, make_message, read_batch
+from duobus.gateway.rest.runtime.requests import Outgoing, make_message, read_batch
+from duobus.gateway.rest.runtime.send_head import Head
 from duobus.model.address import Address
-from duobus.model.columns import Mailbox, SendBatch
-from duobus.model.description import ACTIVE, RECEIVE_DISABLED, Right
-from duobus.model.http_options import HttpOptions
+from duobus.model.batches import Mailbox, SendBatch
+from duobus.model.descriptions import ACTIVE, RECEIVE_DISABLED, Right
 from duobus.model.metering import PING, SEND, operations_of
+from duobus.model.options import HttpOptions
 
 #: The most that one request sends, in bytes (HTTP contract A.6.2), whatever the entity would take over AMQP.
 SEND_BYTES_MAX: Final = 1 << 20
@@ -77,7 +77,7 @@ class Sends:
         entropy: Entropy,
         options: HttpOptions,
         meter: Meter,
-        room: BodyRoom,
+        room: BodyBudget,
     ) -> None:
         self._unit = unit
         self._guard = guard

@@ -1,0 +1,46 @@
+"""Bugs planted where credit is counted, to see that the simulation catches who waits in vain; see ``planted``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from unittest import mock
+
+from duobus.broker.delivery.credit_scheduler import CreditScheduler
+from duobus.gateway.amqp.links.outgoing_link import OutgoingLink
+
+
+@contextmanager
+def credit_counted_twice() -> Iterator[None]:
+    """A link that asks for more does not count what was handed out to it in the same turn."""
+
+    def blind(original: Callable[[OutgoingLink], None]) -> Callable[[OutgoingLink], None]:
+        def without_mailbox(self: OutgoingLink) -> None:
+            ready, self.ready = self.ready, []
+            original(self)
+            self.ready = ready + self.ready
+
+        return without_mailbox
+
+    link = OutgoingLink
+    with mock.patch.object(link, "_ask", blind(link._ask)), mock.patch.object(link, "flow", blind(link.flow)):
+        yield
+
+
+@contextmanager
+def offer_forgotten() -> Iterator[None]:
+    """A fragment that offers messages while nobody waits is not asked when somebody comes."""
+    original = CreditScheduler.match
+
+    def match(self: CreditScheduler) -> None:
+        original(self)
+        self._offers.clear()
+
+    with mock.patch.object(CreditScheduler, "match", match):
+        yield
+
+
+WAIT_BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "credit-counted-twice": credit_counted_twice,
+    "offer-forgotten": offer_forgotten,
+}

@@ -1,0 +1,146 @@
+"""Throttle: the rate of a namespace. Sends beyond it are refused, receivers are served later.
+
+A refused send was not looked at, so it may be repeated. Who receives sees nothing but time: messages come as fast as
+the rate allows, because an error would cost a link, and on a session the session. Part of each second is for
+receivers alone, for draining must win over filling (reliability 4.4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+from duobus.clock import Clock
+from duobus.errors import ServerBusy
+from duobus.model.token_bucket import TokenBucket
+
+if TYPE_CHECKING:
+    from duobus.broker.fragment_handle import FragmentHandle
+    from duobus.fragment.commands import Run
+
+#: Out of a hundred messages, those that only receivers may have when there are no more.
+RESERVED_PERCENT = 30
+#: Receivers that wait for the rate are served again when this part of a second's messages is there.
+SERVED_EACH = 20
+
+#: What the cloud's clients look for in the text of a throttled operation.
+BUSY_CODE = 50009
+BUSY_WAIT_S = 2
+
+
+class ThrottledWaiter(Protocol):
+    """A receiver that was lent nothing."""
+
+    def rate_allows(self) -> None:
+        """There is something to lend again."""
+
+
+def busy(what: str) -> ServerBusy:
+    """The refusal of an operation that was not looked at; every SDK waits and tries again."""
+    return ServerBusy(
+        f"The request was terminated because {what}. Error code: {BUSY_CODE}. "
+        f"Please wait {BUSY_WAIT_S} seconds and try again."
+    )
+
+
+class Throttle:
+    """The messages a second that one namespace may send and receive together.
+
+    Attributes:
+        namespace: Its name.
+        rate: Messages a second.
+    """
+
+    __slots__ = ("_bucket", "_clock", "_reserve", "_timer", "_waiting", "namespace", "rate")
+
+    def __init__(self, namespace: str, rate: int, clock: Clock) -> None:
+        self.namespace = namespace
+        self.rate = rate
+        self._clock = clock
+        # A second's worth may come at once.
+        self._bucket = TokenBucket(rate, rate, clock.monotonic_ms())
+        self._reserve = rate * RESERVED_PERCENT // 100
+        self._waiting: dict[ThrottledWaiter, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def admit(self, number: int) -> int:
+        """How many of so many messages may be sent now, each for itself; they are counted."""
+        now_ms = self._clock.monotonic_ms()
+        admitted = max(0, min(number, self._bucket.room(now_ms) - self._reserve))
+        self._bucket.take(admitted, now_ms)
+        return admitted
+
+    def admit_whole(self, number: int) -> bool:
+        """Whether so many messages may be sent now as one; they are counted.
+
+        More than there can ever be at once may go when nothing else has; those behind them wait for as long.
+        """
+        now_ms = self._clock.monotonic_ms()
+        if self._bucket.room(now_ms) - self._reserve < min(number, self.rate - self._reserve):
+            return False
+        self._bucket.take(number, now_ms)
+        return True
+
+    def refusal(self) -> ServerBusy:
+        """What is said to those who are not admitted."""
+        return busy(f"the namespace '{self.namespace}' has used up its {self.rate} messages a second")
+
+    def lend(self, receiver: ThrottledWaiter, number: int) -> int:
+        """How many of so many messages a receiver may have now; with 0 it is asked again by itself."""
+        now_ms = self._clock.monotonic_ms()
+        lent = min(number, self._bucket.room(now_ms))
+        if lent > 0:
+            self._bucket.take(lent, now_ms)
+            return lent
+        self._waiting[receiver] = None
+        if self._timer is None:
+            wait_ms = self._bucket.wait_ms(max(1, self.rate // SERVED_EACH), now_ms)
+            self._timer = asyncio.get_running_loop().call_later(max(1, wait_ms) / 1000, self._serve)
+        return 0
+
+    def give_back(self, number: int) -> None:
+        """So many of what was lent were not handed out."""
+        self._bucket.put_back(number)
+
+    def _serve(self) -> None:
+        self._timer = None
+        waiting, self._waiting = self._waiting, {}
+        for receiver in waiting:
+            receiver.rate_allows()
+
+
+# What waits for one fragment: beyond a bound it says "busy", while the other fragments go on (PE17).
+#
+# Credit keeps every single sender far below the bound; reaching it means that many send to one fragment, because it is
+# the only one or because they have one key, and faster than its store writes.
+
+#: Messages, and their bytes, that may wait for one fragment: one to two seconds of work at the rates of
+#: reference/performance.md. For less than that it is better to let a sender wait. The run that passes the bound is
+#: taken, so that the largest message always finds room.
+FRAGMENT_MESSAGES_MAX = 50_000
+FRAGMENT_BYTES_MAX = 64 << 20
+
+
+def is_full(handle: FragmentHandle) -> bool:
+    """Whether a fragment takes no further run for now."""
+    return handle.waiting >= FRAGMENT_MESSAGES_MAX or handle.waiting_bytes >= FRAGMENT_BYTES_MAX
+
+
+def admit(run: Run) -> ServerBusy | None:
+    """Count a run that is about to wait, or say why it may not."""
+    handle: FragmentHandle = run.handle
+    waiting = handle.waiting
+    if waiting >= FRAGMENT_MESSAGES_MAX or handle.waiting_bytes >= FRAGMENT_BYTES_MAX:
+        return busy(f"{waiting} messages wait for fragment {handle.number} of this entity")
+    number, size = run.share
+    handle.waiting = waiting + number
+    handle.waiting_bytes += size
+    return None
+
+
+def note_left(run: Run) -> None:
+    """A run waits no longer."""
+    handle: FragmentHandle = run.handle
+    number, size = run.share
+    handle.waiting -= number
+    handle.waiting_bytes -= size

@@ -1,0 +1,163 @@
+"""Making dead letters (again): what a move brought somewhere goes back, what was exported is put in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from duobus.broker.dead_letters.results import Answer, MoveResult, give_back
+from duobus.broker.entities import destination as ends
+from duobus.broker.entities.queue import COUNT_BITS, COUNT_MASK, Queue
+from duobus.fragment import transfer
+from duobus.fragment.commands import Command, Group
+from duobus.fragment.message import DEAD_LETTER, MAIN, QueuedMessage
+from duobus.fragment.transfer import InsertMessages, RemoveTransferred
+from duobus.model.metadata import MessageMetadata
+from duobus.model.ping import TEXT as PING_TEXT
+from duobus.model.ping import is_ping
+
+if TYPE_CHECKING:
+    from duobus.broker.fragment_handle import FragmentHandle
+
+#: Pages of a cold tail that are read to find a message that is to be made a dead letter again.
+_WARMINGS: Final = 64
+
+
+class DeadLetterRestore:
+    """A message that is to be a dead letter (again).
+
+    Attributes:
+        payload: The bare message.
+        special: What is rare about it, its reasons among them.
+        number: The sequence number that it had as a dead letter; 0 when it never was one.
+        where: The entity in whose main sub-queue it is now, or None when it is nowhere.
+        now: Its sequence number there.
+    """
+
+    __slots__ = ("now", "number", "payload", "special", "where")
+
+    def __init__(
+        self, payload: bytes, special: MessageMetadata, *, number: int = 0, where: Queue | None = None, now: int = 0
+    ) -> None:
+        self.payload = payload
+        self.special = special
+        self.number = number
+        self.where = where
+        self.now = now
+
+
+async def restore(queue: Queue, burials: Sequence[DeadLetterRestore]) -> MoveResult:
+    """Make messages dead letters of an entity: those of moves that are undone, or such as were exported.
+
+    What is where a move has brought it leaves there in the same commit, when that is in the same store; otherwise
+    it is buried first and removed then. What is not there any more is skipped, and not buried.
+
+    Returns:
+        By index of the burial, not by number: one that was exported may have any.
+
+    Raises:
+        ServiceBusError: A store refused; none of what is in the result of none was done.
+    """
+    result = MoveResult()
+    groups: dict[
+        object, list[tuple[int, DeadLetterRestore, FragmentHandle, FragmentHandle | None, QueuedMessage | None]]
+    ] = {}
+    for index, burial in enumerate(burials):
+        if is_ping(burial.payload):
+            result.skipped[index] = PING_TEXT
+            continue
+        home = _dead_letter_place(queue, burial)
+        where, slot = await _found_again(burial)
+        if burial.where is not None and slot is None:
+            result.skipped[index] = "It is not where it was moved to, or a receiver holds it."
+            continue
+        groups.setdefault((home.broker, None if where is None else where.broker), []).append(
+            (index, burial, home, where, slot)
+        )
+    done = 0
+    every = list(groups.values())
+    try:
+        for items in every:
+            await _restore_some(queue, [item[1:] for item in items])
+            done += 1
+            result.moved.update((index, None) for index, *_ in items)
+    finally:
+        for items in every[done:]:
+            for _, burial, _, where, slot in items:
+                if where is not None and slot is not None and burial.where is not None and where.fragment:
+                    give_back(burial.where, where, where.fragment, [slot])
+    return result
+
+
+def _dead_letter_place(queue: Queue, burial: DeadLetterRestore) -> FragmentHandle:
+    key = ends.key_of(burial.special) if queue.is_partitioned else None
+    if key is not None:
+        return queue.placement.keyed(key)
+    for handle in queue.fragments:
+        if burial.number and handle.number == burial.number >> COUNT_BITS and handle.online:
+            return handle
+    return queue.placement.keyless(len(burial.payload))
+
+
+async def _found_again(burial: DeadLetterRestore) -> tuple[FragmentHandle | None, QueuedMessage | None]:
+    """Take a message off where it is now; a cold one is read from the store first."""
+    queue = burial.where
+    if queue is None:
+        return None, None
+    handle = next((one for one in queue.fragments if one.number == burial.now >> COUNT_BITS), None)
+    if handle is None:
+        return None, None
+    count = burial.now & COUNT_MASK
+    for _ in range(_WARMINGS):
+        fragment, _now = handle.broker.present(handle)
+        source = fragment.sources.get(queue.source_no)
+        if source is None or not source.is_cold(count):
+            break
+        before = source.cold_number
+        await handle.broker.read_ahead(fragment)
+        if source.cold_number == before:
+            break
+    fragment, _now = handle.broker.present(handle)
+    source = fragment.sources.get(queue.source_no)
+    slots = [] if source is None else transfer.take_counts(source, MAIN, [count])
+    return (handle, slots[0]) if slots else (None, None)
+
+
+async def _restore_some(
+    queue: Queue, items: list[tuple[DeadLetterRestore, FragmentHandle, FragmentHandle | None, QueuedMessage | None]]
+) -> None:
+    leaving: dict[tuple[int, FragmentHandle], tuple[Queue, list[QueuedMessage]]] = {}
+    graves: dict[FragmentHandle, list[DeadLetterRestore]] = {}
+    for burial, home, where, slot in items:
+        graves.setdefault(home, []).append(burial)
+        if where is not None and slot is not None and burial.where is not None:
+            leaving.setdefault((burial.where.source_no, where), (burial.where, []))[1].append(slot)
+    departures: list[Command] = [
+        RemoveTransferred(where, source_no, None, sorted(slots, key=lambda slot: slot.count))
+        for (source_no, where), (_, slots) in leaving.items()
+    ]
+    arrivals: list[Command] = [
+        InsertMessages(
+            home,
+            queue.source_no,
+            None,
+            [burial.payload for burial in some],
+            [burial.special for burial in some],
+            DEAD_LETTER,
+            grows=True,
+        )
+        for home, some in graves.items()
+    ]
+    broker = items[0][1].broker
+    is_one_store = not leaving or next(iter(leaving))[1].broker is broker
+    answer = Answer()
+    broker.submit(Group(departures + arrivals if is_one_store else arrivals, answer))
+    error = await answer.error()
+    if error is not None:
+        raise error
+    if not is_one_store:
+        answer = Answer()
+        next(iter(leaving))[1].broker.submit(Group(departures, answer))
+        error = await answer.error()
+        if error is not None:
+            raise error

@@ -1,0 +1,133 @@
+"""Namespace: entities by name. It resolves an address once, when a link attaches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from duobus.broker.admission import Throttle
+from duobus.broker.entities.queue import Queue
+from duobus.broker.entities.topic import Topic
+from duobus.errors import NotImplementedYet
+from duobus.model.address import Address, not_found
+from duobus.model.descriptions import AccessRule
+
+if TYPE_CHECKING:
+    from duobus.broker.entities.destination import Destination
+    from duobus.fragment.forward_dedup import Origin
+
+
+class RemoteEntities(Protocol):
+    """What a server knows of entities that others have, and how it gets there; see ``courier.py``."""
+
+    def find(self, namespace: str, path: str) -> Destination | None:
+        """An entity of another server as a destination; None when there is none of this name for certain.
+
+        Raises:
+            StoreUnavailable: Nobody can say just now.
+        """
+
+    def knows(self, namespace: str, path: str) -> bool:
+        """Whether the catalog names such an entity."""
+
+    def is_spread(self, namespace: str, path: str) -> bool:
+        """Whether it names a queue that is spread over several servers."""
+
+    async def look(self) -> None:
+        """Read anew what the catalog names."""
+
+    def arrived(self, origin: Origin, epoch: int) -> None:
+        """An origin is here now: what a former owner of it still has on its way here does not count any more."""
+
+    def gone(self, origin: Origin, counts: list[int]) -> list[int]:
+        """Which messages their origin, elsewhere, does not have any more, as far as that is known by now."""
+
+
+class Namespace:
+    """The entities of one namespace.
+
+    Attributes:
+        name: Its name, as configured.
+        queues: Lower-case path to queue.
+        topics: Lower-case path to topic.
+        unbuilt: Lower-case path to what this version stores and does not serve (a topic, say).
+        throttle: Its rate, or None when it has no bound.
+        is_shared: Other servers have entities of it, too.
+        abroad: The way to these, where there are any.
+    """
+
+    __slots__ = ("abroad", "is_shared", "name", "queues", "throttle", "topics", "unbuilt")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.queues: dict[str, Queue] = {}
+        self.topics: dict[str, Topic] = {}
+        self.unbuilt: dict[str, str] = {}
+        self.throttle: Throttle | None = None
+        self.is_shared = False
+        self.abroad: RemoteEntities | None = None
+
+    def access_rules(self, segments: Sequence[str]) -> Iterator[tuple[tuple[str, ...], AccessRule]]:
+        """The access rules of the entities on the way to a resource, each with its entity's lower-case segments."""
+        for length in range(1, len(segments) + 1):
+            path = tuple(segments[:length])
+            key = "/".join(path)
+            entity = self.queues.get(key) or self.topics.get(key)
+            for rule in () if entity is None else entity.description.authorization_rules:
+                yield path, rule
+
+    def resolve(self, address: Address) -> Queue:
+        """The queue, topic or subscription of an address, whichever of its nodes is meant.
+
+        Raises:
+            EntityNotFound: There is none.
+            NotImplementedYet: It is stored, but this version cannot serve it; no silent plain queue (issue 2).
+        """
+        queue = self._find(address)
+        if queue is None:
+            kind = self.unbuilt.get(address.key)
+            if kind is not None:
+                raise NotImplementedYet(f"'{address.path}' is a {kind}, which this version of duobus stores only.")
+            raise not_found(f"sb://{self.name}/{address.path}")
+        return queue
+
+    def is_there(self, address: Address) -> bool:
+        """Whether a queue, topic or subscription of this server has this address; stored ones that are not served, too.
+
+        It does not tell whether a topic has the sub-queue of an address.
+        """
+        return self._find(address) is not None or (address.subscription is None and address.key in self.unbuilt)
+
+    def is_taken(self, path: str) -> bool:
+        """Whether an entity has this name; queues and topics share one name space (HTTP contract A.6.3)."""
+        key = path.lower()
+        return key in self.queues or key in self.topics or key in self.unbuilt
+
+    def has(self, path: str) -> bool:
+        """Whether there is an entity of this name, here or at another server."""
+        return self.is_taken(path) or (self.abroad is not None and self.abroad.knows(self.name, path))
+
+    def topic(self, path: str) -> Topic:
+        """The topic of this name.
+
+        Raises:
+            EntityNotFound: There is none.
+        """
+        topic = self.topics.get(path.lower())
+        if topic is None:
+            raise not_found(f"sb://{self.name}/{path}")
+        return topic
+
+    def entities(self) -> Iterator[Queue]:
+        """Everything that can be used by itself: a topic's subscriptions come before the topic."""
+        yield from self.queues.values()
+        for topic in self.topics.values():
+            yield from topic.subscriptions.values()
+            yield topic
+
+    def _find(self, address: Address) -> Queue | None:
+        topic = self.topics.get(address.key)
+        if address.subscription is None:
+            # A topic has no dead letters of its own: they are its subscriptions'.
+            return self.queues.get(address.key) or (None if address.sub_queue else topic)
+        return None if topic is None else topic.subscriptions.get(address.subscription.lower())

@@ -1,0 +1,601 @@
+"""Lane: the way of messages from one sub-queue of one fragment to the entity that they are forwarded to.
+
+Messages are taken from the fragment and made up into parcels, one for each fragment of the destination. Within one
+store a parcel is one commit: removed here and stored there. Between stores it is two: it is accepted there, with an
+entry in the destination's ledger, and only then removed here. A crash between the two lets it come again, and the
+ledger leaves out what it knows (I14).
+
+Each fragment of the destination has an outlet with one parcel on its way at a time, so that the order of a key stays
+and a fragment that is away or full holds nobody else up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from duobus.broker.entities import destination as ends
+from duobus.broker.entities.queue import SOURCE
+from duobus.broker.forwarding.batches import (
+    NOBODY,
+    DestinationQueue,
+    ForwardBatch,
+    InDoubtQuery,
+    InFlightBatch,
+    forward_batch_of,
+    origin_of,
+    time_of,
+)
+from duobus.errors import EntityDisabled, EntityNotFound, QuotaExceeded, ServerBusy, ServiceBusError, StoreUnavailable
+from duobus.fragment import forward_dedup, transfer
+from duobus.fragment.commands import Group, Run
+from duobus.fragment.forward_dedup import QueryForwarded, RecordForwarded
+from duobus.fragment.message import MAIN, TRANSFER, QueuedMessage
+from duobus.fragment.transfer import DeadLetterTransfer, RemoveTransferred
+from duobus.model.batches import SendBatch
+from duobus.model.descriptions import DISABLED, RECEIVE_DISABLED
+from duobus.model.ping import SMALL_BYTES, is_ping
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from duobus.broker.entities.destination import Destination, ForwardSource
+    from duobus.broker.entities.placement import Placement
+    from duobus.broker.forwarding.service import ForwardingService
+    from duobus.broker.fragment_handle import FragmentHandle
+    from duobus.broker.message_broker import MessageBroker
+    from duobus.fragment.fragment import Fragment
+    from duobus.fragment.source import Source
+    from duobus.model.metadata import MessageMetadata
+
+#: Messages, and their bytes, that are taken at once: a part of a commit, so that others have room in it.
+PARCEL_MESSAGES_MAX: Final = 500
+PARCEL_BYTES_MAX: Final = 512 << 10
+#: Messages, and their bytes, that a lane holds: those on their way, and those for fragments that do not take them now.
+LANE_MESSAGES_MAX: Final = 10_000
+LANE_BYTES_MAX: Final = 16 << 20
+#: Parcels that wait behind the one on its way.
+OUTLET_PARCELS: Final = 2
+
+#: Pauses before the next attempt: the first, and the longest of its doublings.
+RETRY_FIRST_S: Final = 0.1
+RETRY_MAX_S: Final = 5.0
+#: How long a destination may be missing, disabled or full before messages go to the transfer dead-letter queue.
+PATIENCE_MS: Final = 10 * 60_000
+
+
+class Forwarder:
+    """Forwarding from one sub-queue of one fragment.
+
+    Attributes:
+        handle: The fragment.
+        source_no: Of the source of it.
+        channel: MAIN, DEAD_LETTER or TRANSFER.
+        path: Of the destination.
+        is_closed: It takes no further messages.
+    """
+
+    __slots__ = (
+        "_aside",
+        "_delay_s",
+        "_desk",
+        "_entity",
+        "_flights",
+        "_is_paused",
+        "_is_pumping",
+        "_last_refusal_s",
+        "_life",
+        "_loop",
+        "_origin",
+        "_outlets",
+        "_question",
+        "_refused_since",
+        "_size",
+        "_taken",
+        "_timer",
+        "_unresolved",
+        "channel",
+        "handle",
+        "is_closed",
+        "path",
+        "source_no",
+    )
+
+    def __init__(
+        self,
+        desk: ForwardingService,
+        entity: ForwardSource,
+        source_no: int,
+        handle: FragmentHandle,
+        channel: int,
+        path: str,
+    ) -> None:
+        self.handle = handle
+        self.source_no = source_no
+        self.channel = channel
+        self.path = path
+        self.is_closed = False
+        self._desk = desk
+        self._origin = entity
+        self._loop = asyncio.get_running_loop()
+        self._life: Fragment | None = None
+        self._entity: Destination | None = None
+        self._outlets: dict[FragmentHandle, DestinationQueue] = {}
+        self._flights: dict[InFlightBatch, None] = {}
+        # Messages whose destination may have them already, and cannot be asked now.
+        self._aside: list[QueuedMessage] = []
+        # Count to the fragment that may have taken it, of flights that began in an earlier life of ours.
+        self._unresolved: dict[int, FragmentHandle] = {}
+        self._taken = 0
+        self._size = 0
+        self._is_pumping = False
+        self._is_paused = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._delay_s = RETRY_FIRST_S
+        self._last_refusal_s = 0.0
+        # What the destination is asked now.
+        self._question: InDoubtQuery | None = None
+        # Since when a fragment of the destination (None: all of it) has refused everything, in broker time.
+        self._refused_since: dict[FragmentHandle | None, int] = {}
+
+    @property
+    def namespace(self) -> str:
+        """Of its two ends."""
+        return self._origin.namespace
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has nothing and waits for nothing."""
+        return not self._taken and not self._flights and self._timer is None
+
+    # -- taking -------------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Take what there is and send it on."""
+        if self._is_pumping or self._is_paused or self.is_closed:
+            return
+        self._is_pumping = True
+        try:
+            while not self._is_paused and self._step():
+                pass
+        finally:
+            self._is_pumping = False
+
+    def _step(self) -> bool:
+        """Take one parcel's worth of messages; False when there is nothing to do now."""
+        fragment = self._present()
+        if fragment is None:
+            return False
+        source = fragment.sources[self.source_no]
+        if source.doubt_below and self.channel == MAIN:
+            self._resolve(fragment, source)
+        if self._is_choked():
+            return False
+        if self.channel != TRANSFER and self._origin.description.status in (DISABLED, RECEIVE_DISABLED):
+            return False
+        try:
+            entity = ends.find(self._desk.home_of(self._origin), self.path)
+        except ServiceBusError as error:
+            return self._without_destination(fragment, source, error)
+        if entity is not self._entity:
+            self._give_all_back()
+            self._entity = entity
+        self._refused_since.pop(None, None)
+        slots = self._take(fragment, source)
+        good = self._sorted_out(fragment, source, slots)
+        if good:
+            self._send_on(fragment, source, entity, good)
+        return bool(slots)
+
+    def _present(self) -> Fragment | None:
+        """The fragment, in which everything has happened that is due; None while it is away."""
+        try:
+            fragment, _ = self.handle.broker.present(self.handle)
+        except StoreUnavailable:
+            return None
+        if fragment is not self._life:
+            # Its memory was lost, and with it whatever was taken.
+            for flight in self._flights:
+                if not flight.is_known:
+                    self._unresolved.update((slot.count, flight.outlet.handle) for slot in flight.parcel.slots)
+            self._life = fragment
+            self._outlets = {}
+            self._aside = []
+            self._question = None
+            self._taken = self._size = 0
+        return fragment
+
+    def _is_choked(self) -> bool:
+        """Whether it holds enough: in all, or for a fragment that does take messages."""
+        if self._taken >= LANE_MESSAGES_MAX or self._size >= LANE_BYTES_MAX:
+            return True
+        return any(len(outlet.parcels) >= OUTLET_PARCELS and not outlet.is_waiting for outlet in self._outlets.values())
+
+    def _take(self, fragment: Fragment, source: Source) -> list[QueuedMessage]:
+        limit = min(PARCEL_MESSAGES_MAX, LANE_MESSAGES_MAX - self._taken)
+        if self.channel == TRANSFER:
+            slots = transfer.take_transfers(source, self.path.lower(), limit, PARCEL_BYTES_MAX)
+        else:
+            slots = transfer.take(source, self.channel, limit, PARCEL_BYTES_MAX)
+        self._taken += len(slots)
+        self._size += sum([len(slot.payload) for slot in slots])
+        # What lies in the store only is read ahead.
+        self.handle.broker.follow_up(fragment, [])
+        return slots
+
+    def _without_destination(self, fragment: Fragment, source: Source, error: ServiceBusError) -> bool:
+        """The destination is missing or disabled: wait, and then give up."""
+        self._give_all_back()
+        if self.channel == TRANSFER:
+            waits = self.path.lower() in source.transfers
+        else:
+            waits = transfer.has_available(source, self.channel) or source.cold_number > 0
+        if not waits:
+            self._refused_since.pop(None, None)
+            return False
+        # What was sent via this entity to one that does not exist has no time to wait (contract 12.4).
+        is_final = self.channel == TRANSFER and isinstance(error, EntityNotFound)
+        if not is_final and not (ends.is_retriable(error) and self._is_patience_over(None)):
+            self._later(is_pause=True)
+            return False
+        slots = self._take(fragment, source)
+        self._divert(self._sorted_out(fragment, source, slots), ends.reason_of(error), str(error))
+        return bool(slots)
+
+    # -- what earlier lives may have sent -----------------------------------------------------------------------
+
+    def _resolve(self, fragment: Fragment, source: Source) -> None:
+        """Have the destination say which messages of earlier lives it has (``fragment/doubts.py``)."""
+        if self._question is not None:
+            return
+        if not source.numbers[MAIN]:
+            self._settle(fragment, ())
+            return
+        try:
+            entity = ends.locate(self._desk.home_of(self._origin), self.path)
+        except EntityNotFound:
+            # It is gone with all that it had.
+            self._settle(fragment, ())
+            return
+        except ServiceBusError:
+            self._later(is_pause=False)
+            return
+        origin = origin_of(self.handle, self.source_no)
+        if self._desk.abroad is not None:
+            self._desk.abroad.arrived(origin, fragment.epoch)
+        question = self._question = InDoubtQuery(self, fragment, len(entity.fragments))
+        for handle in entity.fragments:
+            handle.broker.submit(QueryForwarded(handle, SOURCE, question, origin=origin))
+
+    def heard(self, question: InDoubtQuery) -> None:
+        """The destination has answered, or somebody else that it cannot."""
+        if question is not self._question or not question.is_current:
+            return
+        self._question = None
+        if self.is_closed:
+            return
+        errors = [ask.error for ask in question.ready if ask.error is not None]
+        if not errors:
+            self._settle(question.life, [count for ask in question.ready for count in ask.taken])
+        elif all(isinstance(error, EntityNotFound) for error in errors):
+            self._settle(question.life, ())
+        else:
+            self._later(is_pause=False)
+            return
+        self.retry()
+
+    def _settle(self, fragment: Fragment, taken: Iterable[int]) -> None:
+        now_ms = time_of(self.handle.broker)
+        if now_ms is not None:
+            forward_dedup.settle_in_doubt(fragment, fragment.sources[self.source_no], taken, now_ms)
+            self.handle.broker.note_deadline(fragment)
+
+    def _sorted_out(self, fragment: Fragment, source: Source, slots: list[QueuedMessage]) -> list[QueuedMessage]:
+        """Those that go on; the destination has some of the others already, and some may have to expire instead."""
+        if self.channel != MAIN or not (source.doubt_below or source.elsewhere):
+            return slots
+        now_ms = time_of(self.handle.broker)
+        there: list[QueuedMessage] = []
+        rest: list[QueuedMessage] = []
+        for slot in slots:
+            if slot.count in source.elsewhere:
+                there.append(slot)
+            elif now_ms is None or forward_dedup.withheld(fragment, source, slot, now_ms):
+                self._aside.append(slot)
+            else:
+                rest.append(slot)
+        if there:
+            self._let_go(there)
+            self.handle.broker.submit(RemoveTransferred(self.handle, self.source_no, None, there))
+        return rest
+
+    # -- making parcels -----------------------------------------------------------------------------------------
+
+    def _send_on(self, fragment: Fragment, source: Source, entity: Destination, slots: list[QueuedMessage]) -> None:
+        number, path, life_ms = self.handle.number, self._origin.path, source.settings.default_ttl_ms
+        good: list[QueuedMessage] = []
+        pings: list[QueuedMessage] = []
+        payloads: list[bytes] = []
+        specials: list[MessageMetadata] = []
+        for slot in slots:
+            special = transfer.onward(slot, number, path, life_ms)
+            if transfer.hops_of(special) > transfer.HOPS_MAX:
+                self._divert([slot], transfer.HOPS_EXCEEDED, transfer.HOPS_TEXT)
+                continue
+            payload = transfer.onward_payload(slot)
+            if len(payload) <= SMALL_BYTES and is_ping(payload):
+                pings.append(slot)
+                continue
+            why = ends.fault(entity, payload, special)
+            if why is not None:
+                self._divert([slot], *why)
+                continue
+            good.append(slot)
+            payloads.append(payload)
+            specials.append(special)
+        if pings:
+            # They end here: nobody is ever given one.
+            self._let_go(pings)
+            self.handle.broker.submit(RemoveTransferred(self.handle, self.source_no, None, pings))
+        if not good:
+            return
+        batch = SendBatch(0, payloads, False, NOBODY)
+        batch.extra = dict(enumerate(specials))
+        if entity.is_partitioned:
+            keys = [ends.key_of(special) for special in specials]
+            batch.keys = keys if any(key is not None for key in keys) else None
+        entity.prepare(batch)
+        self._route(fragment, entity, good, batch)
+
+    def _route(self, fragment: Fragment, entity: Destination, slots: list[QueuedMessage], batch: SendBatch) -> None:
+        """Part messages by the fragment where they go."""
+        if not entity.is_partitioned:
+            self._put(entity.fragments[0], ForwardBatch(slots, batch, is_keyless=False))
+            return
+        doubt = self._desk.doubt_below(self.handle, self.source_no, fragment)
+        by_handle: dict[FragmentHandle, list[int]] = {}
+        keyless: list[int] = []
+        for index, slot in enumerate(slots):
+            key = None if batch.keys is None else batch.keys[index]
+            if key is not None:
+                by_handle.setdefault(ends.fragment_of_key(entity, key), []).append(index)
+            elif slot.count >= doubt:
+                keyless.append(index)
+            elif (known := self._remembered(entity, slot.count)) is not None:
+                by_handle.setdefault(known, []).append(index)
+            elif all(handle.online for handle in entity.fragments):
+                keyless.append(index)
+            else:
+                # An earlier life may have sent it to the one that is away.
+                self._aside.append(slot)
+                self._later(is_pause=False)
+        for handle, indices in by_handle.items():
+            self._put(handle, forward_batch_of(slots, batch, indices, is_keyless=False))
+        if keyless:
+            try:
+                handle = entity.placement.keyless(batch.bytes_total)
+            except StoreUnavailable:
+                self._later(is_pause=True)
+                self._give_back([slots[index] for index in keyless])
+                return
+            self._put(handle, forward_batch_of(slots, batch, keyless, is_keyless=True))
+
+    def _remembered(self, entity: Destination, count: int) -> FragmentHandle | None:
+        """The fragment of the destination that has taken a message already, or is about to."""
+        if count in self._unresolved:
+            return self._unresolved[count]
+        origin = origin_of(self.handle, self.source_no)
+        for handle in entity.fragments:
+            if handle.fragment is not None and handle.fragment.sources[SOURCE].ledger.has(origin, count):
+                return handle
+        return None
+
+    def _put(self, handle: FragmentHandle, parcel: ForwardBatch) -> None:
+        outlet = self._outlets.get(handle)
+        if outlet is None:
+            outlet = self._outlets[handle] = DestinationQueue(handle)
+        outlet.parcels.append(parcel)
+        self._let_out(outlet)
+
+    # -- on the way ---------------------------------------------------------------------------------------------
+
+    def _let_out(self, outlet: DestinationQueue) -> None:
+        """Send the next parcel of an outlet, if none is on its way."""
+        life = self._life
+        if outlet.is_busy or outlet.is_waiting or not outlet.parcels or life is None:
+            return
+        if not outlet.handle.online:
+            outlet.is_waiting = True
+            self._later(is_pause=False)
+            return
+        parcel = outlet.parcels.popleft()
+        outlet.is_busy = True
+        entity = self._entity
+        assert entity is not None
+        flight = InFlightBatch(self, outlet, parcel, life)
+        self._flights[flight] = None
+        handle = outlet.handle
+        group = self._group(flight, entity.placement if parcel.is_keyless else None)
+        if handle.broker is self.handle.broker:
+            if not self._may_be_known(handle):
+                del group.members[0]
+            group.members.insert(0, RemoveTransferred(self.handle, self.source_no, None, parcel.slots))
+        handle.broker.submit(group)
+
+    def _group(self, flight: InFlightBatch, placement: Placement | None = None) -> Group:
+        """What the destination is to do with a parcel: look whether it has it, and take it in."""
+        handle, parcel = flight.outlet.handle, flight.parcel
+        run = Run(handle, SOURCE, parcel.batch, None, placement)
+        return Group([self._record(handle, parcel, run), run], flight)
+
+    def _record(self, handle: FragmentHandle, parcel: ForwardBatch, run: Run) -> RecordForwarded:
+        counts = [slot.count for slot in parcel.slots]
+        return RecordForwarded(handle, SOURCE, origin=origin_of(self.handle, self.source_no), counts=counts, run=run)
+
+    def _may_be_known(self, handle: FragmentHandle) -> bool:
+        """Whether it took messages of ours when one of us was in another store, and has not forgotten them."""
+        return handle.fragment is not None and bool(
+            handle.fragment.sources[SOURCE].ledger.known.get(origin_of(self.handle, self.source_no))
+        )
+
+    def answered(self, flight: InFlightBatch, answer: Group | RemoveTransferred) -> None:
+        """One of the commits of a parcel is durable, or was refused."""
+        outlet = flight.outlet
+        is_here = flight.life is self._life and flight.life is self.handle.fragment
+        if isinstance(answer, RemoveTransferred):
+            self._end(flight, is_gone=is_here and answer.error is None)
+        else:
+            flight.is_known = True
+            outlet.is_busy = False
+            for slot in flight.parcel.slots if self._unresolved else ():
+                self._unresolved.pop(slot.count, None)
+            if answer.error is None:
+                self._accepted(flight, is_here=is_here)
+            else:
+                del self._flights[flight]
+                if is_here:
+                    self._refused(outlet, flight.parcel, answer.error)
+        if self._outlets.get(outlet.handle) is outlet:
+            self._let_out(outlet)
+        self.pump()
+
+    def _accepted(self, flight: InFlightBatch, *, is_here: bool) -> None:
+        self._refused_since.pop(flight.outlet.handle, None)
+        if flight.outlet.handle.broker is self.handle.broker:
+            self._end(flight, is_gone=is_here)
+            return
+        self._desk.note_ledger(flight.outlet.handle)
+        if is_here:
+            self.handle.broker.submit(RemoveTransferred(self.handle, self.source_no, flight, flight.parcel.slots))
+        else:
+            # Its memory was lost meanwhile: the message is there again, and the ledger knows it.
+            del self._flights[flight]
+
+    def _end(self, flight: InFlightBatch, *, is_gone: bool) -> None:
+        del self._flights[flight]
+        if is_gone:
+            self._let_go(flight.parcel.slots)
+
+    # -- refusals -----------------------------------------------------------------------------------------------
+
+    def _refused(self, outlet: DestinationQueue, parcel: ForwardBatch, error: ServiceBusError) -> None:
+        """A parcel was not taken, for certain."""
+        if self.is_closed or self._outlets.get(outlet.handle) is not outlet:
+            self._give_back(parcel.slots)
+            return
+        is_temporary = isinstance(error, ServerBusy) or type(error).transient
+        if not is_temporary and len(parcel.slots) > 1 and not isinstance(error, (EntityDisabled, EntityNotFound)):
+            # There may be room for some, or nothing may be wrong with the others.
+            half = len(parcel.slots) // 2
+            for indices in (range(half, len(parcel.slots)), range(half)):
+                part = forward_batch_of(parcel.slots, parcel.batch, list(indices), is_keyless=parcel.is_keyless)
+                outlet.parcels.appendleft(part)
+            return
+        if not is_temporary and (not ends.is_retriable(error) or self._is_patience_over(outlet.handle)):
+            self._divert(parcel.slots, ends.reason_of(error), str(error))
+            return
+        if parcel.is_keyless and not isinstance(error, QuotaExceeded):
+            self._later(is_pause=True)
+            self._give_back(parcel.slots)
+            return
+        outlet.parcels.appendleft(parcel)
+        outlet.is_waiting = True
+        self._later(is_pause=False)
+
+    def _is_patience_over(self, who: FragmentHandle | None) -> bool:
+        now_ms = time_of(self.handle.broker)
+        return now_ms is not None and now_ms - self._refused_since.setdefault(who, now_ms) >= PATIENCE_MS
+
+    def _divert(self, slots: list[QueuedMessage], reason: str, description: str) -> None:
+        """Messages that cannot go on are to be found in the transfer dead-letter queue."""
+        source = None if self._life is None else self._life.sources.get(self.source_no)
+        if source is not None and self.channel == MAIN and (source.doubt_below or source.elsewhere):
+            doubtful = [slot for slot in slots if forward_dedup.is_in_doubt(source, slot.count)]
+            if doubtful:
+                # They may be at the destination, or are; they are taken again when that is known.
+                slots = [slot for slot in slots if not forward_dedup.is_in_doubt(source, slot.count)]
+                self._aside += doubtful
+                self._later(is_pause=True)
+        if slots:
+            self._let_go(slots)
+            command = DeadLetterTransfer(
+                self.handle, self.source_no, None, slots, reason=reason, description=description
+            )
+            self.handle.broker.submit(command)
+
+    def _let_go(self, slots: Iterable[QueuedMessage]) -> None:
+        for slot in slots:
+            self._taken -= 1
+            self._size -= len(slot.payload)
+
+    def _give_back(self, slots: list[QueuedMessage]) -> None:
+        """Put messages back into their fragment."""
+        fragment = self.handle.fragment
+        broker = self.handle.broker
+        now_ms = time_of(broker)
+        if not slots or fragment is None or fragment is not self._life or now_ms is None:
+            return
+        self._let_go(slots)
+        broker.follow_up(fragment, transfer.give_back(fragment, fragment.sources[self.source_no], slots, now_ms))
+
+    def _give_all_back(self) -> None:
+        """Everything that is not on its way goes back, so that its life can end and it can take another way."""
+        slots, self._aside = self._aside, []
+        for outlet in list(self._outlets.values()):
+            for parcel in outlet.parcels:
+                slots += parcel.slots
+            outlet.parcels.clear()
+            outlet.is_waiting = False
+            if not outlet.is_busy:
+                del self._outlets[outlet.handle]
+        self._give_back(slots)
+
+    # -- again --------------------------------------------------------------------------------------------------
+
+    def _later(self, *, is_pause: bool) -> None:
+        """Try again in a while; ``is_pause``: and take nothing until then."""
+        self._is_paused = self._is_paused or is_pause
+        if self._timer is not None or self.is_closed:
+            return
+        now_s = self._loop.time()
+        again = now_s - self._last_refusal_s < 2 * RETRY_MAX_S
+        self._delay_s = min(self._delay_s * 2, RETRY_MAX_S) if again else RETRY_FIRST_S
+        self._last_refusal_s = now_s
+        self._timer = self._loop.call_later(self._delay_s, self.retry)
+
+    def retry(self) -> None:
+        """Try everything again that waits."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._is_paused = False
+        if not self.is_closed:
+            self._is_pumping = True
+            try:
+                self._give_all_back()
+            finally:
+                self._is_pumping = False
+        self.pump()
+
+    def stranded(self, broker: MessageBroker) -> list[tuple[InFlightBatch, Group]]:
+        """What was on its way into a store that this server has lost: nobody here knows whether it is there.
+
+        Each with what would be submitted for it now.
+        """
+        return [
+            (flight, self._group(flight))
+            for flight in self._flights
+            if flight.outlet.handle.broker is broker and not flight.is_known
+        ]
+
+    def halt(self) -> None:
+        """Take no more."""
+        self.is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def close(self) -> None:
+        """Take no more, and give back what is not on its way."""
+        self.halt()
+        self._give_all_back()

@@ -1,0 +1,317 @@
+"""Reading the cold tail: ahead of need for receivers, and on demand for those who peek (design 3.9)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+from duobus.fragment import paged_tail as cold_tail
+from duobus.fragment import peek as browsing
+from duobus.fragment.fragment import WINDOW_BYTES, Fragment
+from duobus.fragment.message import MAIN, NEVER, QueuedMessage
+from duobus.fragment.paged_tail import TailPage
+from duobus.fragment.peek import PeekProgress
+from duobus.fragment.source import Source
+from duobus.storage.interface import MessagingStore, StoredMessage, is_end
+
+if TYPE_CHECKING:
+    from duobus.broker.fragment_handle import FragmentHandle
+    from duobus.broker.message_broker import MessageBroker
+    from duobus.storage.writers import Writer
+
+
+# Bringing a cold tail into memory beside the commits, in columns (design 3.9, decision 0013).
+#
+# A reader of its own, another thread where there are threads, reads ordinary messages while the store's writer commits,
+# verifies them and makes their slots: work for the time in which the loop waits for its clients. On the loop they are
+# taken in, a part in a turn, and the next page is asked for meanwhile: neither a commit nor a client waits for a page.
+#
+#     reader   ──page──┬──page──┬──page──                  no order with the commits
+#     loop             └▪▪▪▪▪▪▪▪└▪▪▪▪▪▪▪▪                  a part in a turn
+#
+# What is read out of order with the commits may be more than this side knows of, or less. So only counts below
+# ``Source.cold_end`` are asked for: they are durable, and released. And only what is not in memory is taken in. A cold
+# message leaves the store without having been in memory only when its own time to live ends, and those are not
+# ordinary: columns never have one. Everything else ends the convoy; what is behind it is read by row, in order with the
+# commits.
+
+#: Messages of a part.
+PART: Final = 256
+#: Messages that are taken in in a turn, 0.1 ms of the loop.
+AT_ONCE: Final = 1024
+
+
+def read(store: MessagingStore, source_key: int, first_count: int, number: int) -> list[TailPage]:
+    """Read a page and make its slots; touches nothing but the store, so that any thread may call it."""
+    found = store.load_columns(source_key, first_count, number)
+    return [TailPage(plain, first, PART) for plain in found for first in range(0, len(plain.payloads), PART)]
+
+
+class PageSource(Protocol):
+    """What a convoy needs of the pager.
+
+    Attributes:
+        reader: Runs the reading calls.
+    """
+
+    reader: Writer
+
+    def arrived(self, convoy: PageLoader) -> None:
+        """Nothing of this convoy is on its way any more."""
+
+
+class PageLoader:
+    """Pages of one source that follow each other without a pause.
+
+    Args:
+        road: Whom to tell of its end.
+        broker: Whose store it is.
+        fragment: Of this life.
+        source: One of its sources; its ``is_paging`` is set.
+
+    Attributes:
+        is_blocked: What comes next is not for columns.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_broker",
+        "_is_taking",
+        "_next_count",
+        "_read",
+        "_road",
+        "_waiting",
+        "fragment",
+        "is_blocked",
+        "source",
+    )
+
+    def __init__(self, road: PageSource, broker: MessageBroker, fragment: Fragment, source: Source) -> None:
+        self.fragment = fragment
+        self.source = source
+        self.is_blocked = False
+        self._road = road
+        self._broker = broker
+        self._next_count = source.cold_first
+        # Messages asked for and not here yet; what is here, and not taken in.
+        self._asked = 0
+        self._read: deque[TailPage] = deque()
+        self._is_taking = False
+        self._waiting: list[asyncio.Future[None]] = []
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the fragment is still alive, and the source part of it."""
+        if self.fragment.sources.get(self.source.source_no) is not self.source:
+            return False
+        return self.fragment.handle.fragment is self.fragment  # type: ignore[attr-defined]
+
+    def ask(self) -> bool:
+        """Ask for the next page, if there is one for this way of reading and room for it; whether that was done."""
+        source = self.source
+        if self._asked or self.is_blocked or source.cold_due:
+            return False
+        window_bytes = self.fragment.window_bytes
+        if source.wanted_page(window_bytes, self._next_count - source.cold_first) is None:
+            return False
+        store = self._broker.store
+        number = min(source.page_rows(window_bytes), source.cold_end - self._next_count)
+        if number < store.columns_least:
+            return False
+        self._asked = number
+        call = partial(read, store, source.source_key, self._next_count, number)
+        self._road.reader.submit(call, self._arrived)
+        return True
+
+    async def all_taken(self) -> None:
+        """Return when what was asked for is here, or cannot come, and has been taken in."""
+        while self._asked:
+            waiting = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiting)
+            await waiting
+        while self._read and self.is_current:
+            self._take()
+
+    def _arrived(self, parts: Sequence[TailPage] | None, _error: BaseException | None) -> None:
+        self._asked = 0
+        if not parts:
+            # Also when the reader was stopped: what is wrong shows when rows are read.
+            self.is_blocked = True
+        elif self.is_current:
+            self._join(parts)
+            self.ask()
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+        self._waiting = []
+        if not self._is_taking:
+            self._turn()
+
+    def _join(self, parts: Sequence[TailPage]) -> None:
+        for part in parts:
+            # Told now: while they wait for their turn, none of them can come into memory or leave the store.
+            if not cold_tail.is_kept_in_memory(self.source, part):
+                self.is_blocked = True
+                return
+            self._read.append(part)
+            self._next_count = part.end_count
+
+    def _turn(self) -> None:
+        """Take in some messages."""
+        self._is_taking = False
+        if not self.is_current:
+            self._read.clear()
+        elif self._read:
+            self._take()
+        if self._read:
+            self._is_taking = True
+            asyncio.get_running_loop().call_soon(self._turn)
+        elif not self._asked:
+            self._road.arrived(self)
+
+    def _take(self) -> None:
+        is_needed = not self.source.sub_queues[MAIN].available()
+        number = 0
+        while self._read and number < AT_ONCE:
+            part = self._read.popleft()
+            cold_tail.take_in(self.fragment, self.source.source_no, part)
+            number += len(part.slots)
+        if not self._read:
+            self.ask()
+        if is_needed or not self._read:
+            self._broker.follow_up(self.fragment, [])
+
+
+#: Payload bytes that all fragments of a store may keep in memory before new windows get short.
+RESIDENT_BYTES_MAX = 128 << 20
+WINDOW_BYTES_SHORT = 1 << 20
+#: Rows read at once to dispose of expired messages, and for a peek.
+FETCH_ROWS, PEEK_ROWS = 1000, 250
+
+
+class Pager:
+    """Brings pages of cold tails into memory for one message broker.
+
+    Args:
+        broker: Whose store it is.
+        reader: Runs what needs no order with the commits.
+
+    Attributes:
+        reader: See ``read_ahead.Road``.
+    """
+
+    __slots__ = ("_broker", "_convoys", "reader")
+
+    def __init__(self, broker: MessageBroker, reader: Writer) -> None:
+        self._broker = broker
+        self.reader = reader
+        # What is on its way, by source key.
+        self._convoys: dict[int, PageLoader] = {}
+
+    def warm(self, fragment: Fragment) -> None:
+        """Read what is about to be wanted of a fragment's cold tails, and what has to be disposed of there."""
+        for source in fragment.sources.values():
+            if source.cold_number and not source.is_paging:
+                self._warm(fragment, source)
+
+    def _warm(self, fragment: Fragment, source: Source) -> None:
+        if source.cold_due:
+            first, number = min(source.cold_due), FETCH_ROWS
+            read = partial(self._broker.store.load, source.source_key, first, number)
+            source.is_paging = True
+            self._broker.read(read, partial(self._fetched, fragment, source))
+            return
+        page = source.wanted_page(fragment.window_bytes)
+        if page is None:
+            return
+        source.is_paging = True
+        convoy = PageLoader(self, self._broker, fragment, source)
+        if not convoy.ask():
+            self._read_rows(fragment, source)
+        else:
+            self._convoys[source.source_key] = convoy
+
+    def arrived(self, convoy: PageLoader) -> None:
+        """See ``read_ahead.Road``: go on with rows, or with the next convoy when there is room."""
+        fragment, source = convoy.fragment, convoy.source
+        if self._convoys.get(source.source_key) is convoy:
+            del self._convoys[source.source_key]
+        if not convoy.is_current:
+            return
+        if convoy.is_blocked and source.cold_number:
+            self._read_rows(fragment, source)
+        else:
+            source.is_paging = False
+            self._broker.follow_up(fragment, [])
+
+    def _read_rows(self, fragment: Fragment, source: Source) -> None:
+        number = source.page_rows(fragment.window_bytes)
+        read = partial(self._broker.store.load, source.source_key, source.cold_first, number)
+        self._broker.read(read, partial(self._paged, fragment, source, number))
+
+    def _paged(self, fragment: Fragment, source: Source, asked: int, rows: list[StoredMessage]) -> None:
+        if fragment.sources.get(source.source_no) is not source:
+            return
+        missing = cold_tail.page_in(fragment, source.source_no, rows, is_last=is_end(rows, asked))
+        self._broker.follow_up(fragment, [], missing=missing)
+
+    def _fetched(self, fragment: Fragment, source: Source, rows: list[StoredMessage]) -> None:
+        if fragment.sources.get(source.source_no) is source:
+            self._broker.follow_up(fragment, cold_tail.fetched(fragment, source.source_no, rows))
+
+    async def read_ahead(self, fragment: Fragment) -> None:
+        """Read what ``warm`` reads, and return when it is there."""
+        self.warm(fragment)
+        for source in fragment.sources.values():
+            convoy = self._convoys.get(source.source_key)
+            if convoy is not None:
+                await convoy.all_taken()
+        # Calls of a store are done in order, so whatever was asked of it before has come by then.
+        await self._broker.use(lambda: None)
+
+    async def peek(
+        self,
+        handle: FragmentHandle,
+        source_no: int,
+        sub_queue: int,
+        first_count: int,
+        limit: int,
+        size: int,
+        session_id: str | None,
+    ) -> list[QueuedMessage]:
+        """See ``MessageBroker.peek``."""
+        broker = self._broker
+        sought = PeekProgress(sub_queue, first_count, limit, size, session_id)
+        while not sought.is_full and handle.fragment is not None and handle.broker is broker:
+            fragment = handle.fragment
+            source = fragment.sources[source_no]
+            end = source.cold_first if sub_queue == MAIN and source.cold_number else NEVER
+            if sought.first < end:
+                if browsing.peek(fragment, source_no, sought, end, broker.now_ms()) and end == NEVER:
+                    break
+                # Others have their turn before the next stretch.
+                await asyncio.sleep(0)
+                continue
+            average = max(1, source.cold_bytes // source.cold_number)
+            number = max(1, min(PEEK_ROWS, sought.limit, sought.size // average + 1))
+            rows = await broker.use(partial(broker.store.load, source.source_key, sought.first, number))
+            if not rows:
+                break
+            if handle.fragment is fragment:
+                browsing.peek_rows(fragment, source_no, sought, rows, broker.now_ms())
+        if sought.is_early:
+            # Durable before visible: calls of a store are done in order, so this comes after the commit under way.
+            await broker.use(lambda: None)
+        return sought.found
+
+
+def set_windows(fragments: Iterable[Fragment]) -> None:
+    """Share the room for resident messages: large windows while there is room, small ones when there is not."""
+    fragments = list(fragments)
+    resident = sum(source.resident_bytes for fragment in fragments for source in fragment.sources.values())
+    window = WINDOW_BYTES if resident < RESIDENT_BYTES_MAX else WINDOW_BYTES_SHORT
+    for fragment in fragments:
+        fragment.window_bytes = window

@@ -1,0 +1,209 @@
+"""``duobus queue``, ``topic``, ``subscription``, ``rule`` and ``namespace``: entities, a table of properties each."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from duobus.cli import entity_commands as entity
+from duobus.cli.entity_commands import Noun, Property, camel, group_of, plain
+from duobus.cli.options import pair
+from duobus.cli.output import Printer
+from duobus.cli.remote import Remote, remote_command
+
+queue = group_of(
+    Noun(
+        name="queue",
+        parents=(),
+        properties=(
+            entity.PARTITIONING,
+            entity.SESSION,
+            entity.DUPLICATES,
+            entity.WINDOW,
+            entity.MAX_SIZE,
+            entity.MAX_MESSAGE,
+            entity.LOCK,
+            entity.DELIVERIES,
+            entity.TTL,
+            entity.EXPIRED,
+            entity.IDLE,
+            entity.FORWARD,
+            entity.FORWARD_DEAD,
+            entity.BATCHED,
+            entity.METADATA,
+            entity.STATUS,
+        ),
+        columns=("name", "status", "enablePartitioning", "requiresSession", "lockDuration", "maxDeliveryCount"),
+        examples={
+            "create": "orders --lock-duration PT1M",
+            "show": "orders",
+            "list": "-o table",
+            "update": "orders --lock-duration PT2M --max-delivery-count 5",
+            "delete": "orders --yes",
+        },
+    )
+)
+
+
+# ``duobus namespace``: what a namespace says of itself.
+
+_MEMBERS: Final = (
+    "name",
+    "alias",
+    "messaging_sku",
+    "messaging_units",
+    "namespace_type",
+    "created_at_utc",
+    "modified_at_utc",
+)
+
+_SHOW: Final = """
+\b
+Example:
+  duobus namespace show
+  duobus namespace show --query messagingSku -o tsv
+"""
+
+
+@click.group(name="namespace", no_args_is_help=True)
+def namespace() -> None:
+    """Show the namespace."""
+
+
+@namespace.command(name="show", epilog=_SHOW)
+@remote_command()
+def show(remote: Remote, output: str | None) -> None:
+    """Show name, tier and times of the namespace; any good key or token is enough."""
+    with remote.administration("namespace") as client:
+        found = client.get_namespace_properties()
+        record: dict[str, Any] = {camel(name): plain(getattr(found, name, None)) for name in _MEMBERS}
+    with Printer(output, is_one=True) as printer:
+        printer.print([{name: value for name, value in record.items() if value is not None}])
+
+
+# ``duobus rule``: manage the rules of a subscription, each a filter and perhaps an action.
+
+_FILTER: Final = Property(("--filter-sql-expression",), "sql", str, "SQL filter, as in \"colour = 'red'\".")
+_ACTION: Final = Property(("--action-sql-expression",), "action", str, 'What is done to a match, as in "SET a = 1".')
+
+#: Option and its member of a correlation filter.
+_CORRELATION: Final = tuple(
+    Property((f"--{name.replace('_', '-')}",), name, str, f"Match messages with this {text}.")
+    for name, text in (
+        ("correlation_id", "correlation id"),
+        ("message_id", "message id"),
+        ("to", "address"),
+        ("reply_to", "address to reply to"),
+        ("label", "subject"),
+        ("session_id", "session id"),
+        ("reply_to_session_id", "session id to reply to"),
+        ("content_type", "content type"),
+    )
+)
+_PROPERTIES: Final = Property(
+    ("--correlation-filter-property",), "properties", pair, "Match this property, NAME=TEXT. Repeatable.", is_many=True
+)
+
+
+def _converted(given: dict[str, Any]) -> dict[str, Any]:
+    """The SDK's filter and action."""
+    try:
+        from azure.servicebus.management import CorrelationRuleFilter, SqlRuleAction, SqlRuleFilter
+    except ImportError as error:
+        raise click.ClickException("This command needs the SDK: pip install 'duobus[ha]'") from error
+    found: dict[str, Any] = {}
+    action, sql = given.pop("action", None), given.pop("sql", None)
+    if sql is not None and given:
+        raise click.UsageError(
+            "A rule has one filter: give --filter-sql-expression or what a correlation filter matches."
+        )
+    if "properties" in given:
+        given["properties"] = dict(given["properties"])
+    if sql is not None:
+        found["filter"] = SqlRuleFilter(sql)
+    elif given:
+        found["filter"] = CorrelationRuleFilter(**given)
+    if action is not None:
+        found["action"] = SqlRuleAction(action)
+    return found
+
+
+rule = group_of(
+    Noun(
+        name="rule",
+        parents=("topic", "subscription"),
+        properties=(_FILTER, _ACTION, *_CORRELATION, _PROPERTIES),
+        columns=("name", "filter", "action"),
+        examples={
+            "create": 'prices alerts steep --filter-sql-expression "change > 5"',
+            "show": "prices alerts steep",
+            "list": "prices alerts",
+            "update": "prices alerts steep --action-sql-expression \"SET sys.Label = 'steep'\"",
+            "delete": "prices alerts steep --yes",
+        },
+        convert=_converted,
+    )
+)
+
+
+# ``duobus subscription``: manage the subscriptions of a topic.
+
+subscription = group_of(
+    Noun(
+        name="subscription",
+        parents=("topic",),
+        properties=(
+            entity.SESSION,
+            entity.LOCK,
+            entity.DELIVERIES,
+            entity.TTL,
+            entity.EXPIRED,
+            entity.FILTER_ERRORS,
+            entity.IDLE,
+            entity.FORWARD,
+            entity.FORWARD_DEAD,
+            entity.BATCHED,
+            entity.METADATA,
+            entity.STATUS,
+        ),
+        columns=("name", "status", "requiresSession", "lockDuration", "maxDeliveryCount"),
+        examples={
+            "create": "prices alerts --lock-duration 90s",
+            "show": "prices alerts",
+            "list": "prices",
+            "update": "prices alerts --max-delivery-count 5",
+            "delete": "prices alerts --yes",
+        },
+    )
+)
+
+
+# ``duobus topic``: manage topics.
+
+topic = group_of(
+    Noun(
+        name="topic",
+        parents=(),
+        properties=(
+            entity.PARTITIONING,
+            entity.DUPLICATES,
+            entity.WINDOW,
+            entity.MAX_SIZE,
+            entity.MAX_MESSAGE,
+            entity.TTL,
+            entity.IDLE,
+            entity.BATCHED,
+            entity.METADATA,
+            entity.STATUS,
+        ),
+        columns=("name", "status", "enablePartitioning", "defaultMessageTimeToLive"),
+        examples={
+            "create": "prices --default-message-time-to-live 1d",
+            "show": "prices",
+            "list": "-o table",
+            "update": "prices --default-message-time-to-live 1d",
+            "delete": "prices --yes",
+        },
+    )
+)

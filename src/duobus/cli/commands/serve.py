@@ -1,0 +1,271 @@
+"""``duobus serve``: run a server until it is told to stop."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+from click.core import ParameterSource
+
+from duobus.cli.remote import NotFound
+from duobus.errors import ConfigurationError
+from duobus.model.options import HttpOptions
+from duobus.model.quotas import STORE_PATIENCE_S, parse_quotas
+from duobus.model.tiers import TIERS, tier_named
+from duobus.server.settings import (
+    DEFAULT_HOST,
+    DEFAULT_INCOMING_BYTES_MAX,
+    LOG_FORMATS,
+    Settings,
+    load_settings,
+)
+from duobus.storage.postgres.address import catalog_place, parse
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+_PORT = click.IntRange(0, 65_535)
+_MIB = 1 << 20
+TIER_NAMES = tuple(TIERS)
+
+_EXAMPLE = """
+\b
+Example:
+  duobus serve --data ./bus --config Config.json --emulator --tls-self-signed
+
+\b
+Port 0 lets the system pick a port; the start message and --ready-file tell which.
+SIGTERM or Ctrl-C drains and stops; a second one ends --drain-delay, or stops at once.
+"""
+
+
+@click.command(name="serve", epilog=_EXAMPLE)
+@click.option("--data", type=_FOLDER, help="Folder to keep everything in; made if missing.")
+@click.option("--config", type=_FILE, help="Namespaces and entities, in the emulator's Config.json format.")
+@click.option("--host", default=DEFAULT_HOST, show_default=True, help="Address to listen on; 0.0.0.0 for all.")
+@click.option("--port", type=_PORT, default=5672, show_default=True, help="AMQP.")
+@click.option(
+    "--tls-port", type=_PORT, default=5671, show_default=True, help="AMQP over TLS, if there are certificates."
+)
+@click.option("--http-port", type=_PORT, default=5300, show_default=True, help="HTTP; TLS is told apart by itself.")
+@click.option("--https-port", type=_PORT, help="HTTPS, if there are certificates; not offered unless given.")
+@click.option("--stores", type=int, default=4, show_default=True, help="Messaging stores; more can be added later.")
+@click.option(
+    "--store",
+    "places",
+    multiple=True,
+    metavar="URL",
+    help="Messaging store in PostgreSQL, postgresql://user@host/database; without --stores there are no others."
+    " Repeatable.",
+)
+@click.option("--tls-self-signed", is_flag=True, help="Make a certificate authority in the data folder and use it.")
+@click.option("--tls-cert", type=_FILE, help="Certificate chain, PEM.")
+@click.option("--tls-key", type=_FILE, help="Its private key, PEM.")
+@click.option("--emulator", is_flag=True, help="Take the emulator's well-known key. For this machine only.")
+@click.option("--ephemeral", is_flag=True, help="Keep everything in memory.")
+@click.option(
+    "--incoming-memory",
+    type=click.IntRange(1),
+    default=DEFAULT_INCOMING_BYTES_MAX // _MIB,
+    show_default=True,
+    help="MiB that incoming messages may take, over all connections, before they are stored.",
+)
+@click.option(
+    "--websocket-origin",
+    "websocket_origins",
+    multiple=True,
+    help="Host whose web pages may connect over WebSocket, beside this server's own names; * for all. Repeatable.",
+)
+@click.option(
+    "--quota",
+    "quotas",
+    multiple=True,
+    metavar="NAME=NUMBER",
+    help="Allow more or fewer of something, as in connections=20000; an unknown name shows all. Repeatable.",
+)
+@click.option(
+    "--tier",
+    type=click.Choice(TIER_NAMES),
+    default=TIER_NAMES[0],
+    show_default=True,
+    help="Manage entities by the defaults and limits of this tier of the cloud; all has those of none.",
+)
+@click.option(
+    "--partition-by-default",
+    is_flag=True,
+    help="Partition a new entity when its creator does not say; the SDKs do not. Otherwise it has one fragment.",
+)
+@click.option(
+    "--strict-api-version", is_flag=True, help="Demand api-version 2013-10 or later for partitioned entities over HTTP."
+)
+@click.option(
+    "--bearer-tokens", type=_FILE, help="Issuers of bearer tokens to trust, and clients of an own token endpoint; JSON."
+)
+@click.option("--metrics-token-file", type=_FILE, help="Answer /metrics only to who sends the token in this file.")
+@click.option(
+    "--store-patience",
+    type=click.FloatRange(0.1, 3600),
+    default=STORE_PATIENCE_S,
+    show_default=True,
+    help="Seconds that a messaging store may take to answer before it is taken out.",
+)
+@click.option(
+    "--drain-delay",
+    type=click.FloatRange(0, 3600),
+    default=0.0,
+    show_default=True,
+    help="Seconds to go on serving after SIGTERM while /health/ready says 503, so that a balancer takes it out.",
+)
+@click.option("--allow-drills", is_flag=True, help="Let duobus store fail and stall the messaging stores.")
+@click.option("--backup-to", type=_FOLDER, help="Folder in which duobus backup makes backups while the server runs.")
+@click.option(
+    "--join",
+    metavar="URL",
+    help="Share the catalog in this PostgreSQL database with other servers, and the stores in it; postgresql://...",
+)
+@click.option("--advertise", help="Host name or address by which other servers reach this one; --host unless given.")
+@click.option("--cluster-ca", type=_FILE, help="Reach the other servers by TLS; whose certificates they have, PEM.")
+@click.option("--spread", is_flag=True, help="Spread partitioned queues that are created here over all joined stores.")
+@click.option("--accept-clock", is_flag=True, help="Believe the clock although it is far ahead of the last start.")
+@click.option("--ready-file", type=_FILE, help="Write ports and connection strings here once clients can connect.")
+@click.option(
+    "--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Form of the logs."
+)
+@click.pass_context
+def command(
+    context: click.Context,
+    data: Path | None,
+    config: Path | None,
+    host: str,
+    port: int,
+    tls_port: int,
+    http_port: int,
+    https_port: int | None,
+    stores: int,
+    places: tuple[str, ...],
+    tls_self_signed: bool,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    emulator: bool,
+    ephemeral: bool,
+    incoming_memory: int,
+    websocket_origins: tuple[str, ...],
+    quotas: tuple[str, ...],
+    tier: str,
+    partition_by_default: bool,
+    strict_api_version: bool,
+    bearer_tokens: Path | None,
+    metrics_token_file: Path | None,
+    store_patience: float,
+    drain_delay: float,
+    allow_drills: bool,
+    backup_to: Path | None,
+    join: str | None,
+    advertise: str | None,
+    cluster_ca: Path | None,
+    spread: bool,
+    accept_clock: bool,
+    ready_file: Path | None,
+    log_format: str,
+) -> None:
+    """Run the broker until SIGTERM or Ctrl-C."""
+    if places and context.get_parameter_source("stores") == ParameterSource.DEFAULT:
+        stores = 0
+    try:
+        settings = load_settings(
+            Settings(
+                data=data,
+                config=config,
+                host=host,
+                port=port,
+                tls_port=tls_port,
+                http_port=http_port,
+                https_port=https_port,
+                stores=stores,
+                places=tuple(map(parse, places)),
+                tls_self_signed=tls_self_signed,
+                tls_cert=tls_cert,
+                tls_key=tls_key,
+                emulator=emulator,
+                ephemeral=ephemeral,
+                incoming_bytes_max=incoming_memory * _MIB,
+                websocket_origins=websocket_origins,
+                quotas=parse_quotas(quotas),
+                http=HttpOptions(
+                    tier=tier_named(tier, partition_by_default=partition_by_default),
+                    strict_api_version=strict_api_version,
+                ),
+                bearer_tokens=bearer_tokens,
+                metrics_token_file=metrics_token_file,
+                store_patience_s=store_patience,
+                drain_delay_s=drain_delay,
+                allow_drills=allow_drills,
+                backup_to=backup_to,
+                join=None if join is None else catalog_place(join),
+                advertise=advertise,
+                cluster_ca=cluster_ca,
+                spread=spread,
+                accept_clock=accept_clock,
+                ready_file=ready_file,
+                log_format=log_format,
+            )
+        )
+        # Here and not above: --help, --version and a wrong option answer without loading the server.
+        from duobus.server.process import serve
+
+        status = serve(settings)
+    except ConfigurationError as error:
+        raise click.ClickException(str(error)) from error
+    sys.exit(status)
+
+
+# ``duobus trust``: what each language needs to trust the authority that ``--tls-self-signed`` makes.
+
+_TRUST: Final = """
+\b
+Example:
+  duobus trust --data ./bus
+  duobus trust --data ./bus --language javascript
+"""
+
+#: What to do, and to what it applies, with the path of the authority's certificate for {ca}.
+_WAYS: Final = {
+    "python": (
+        ("ServiceBusClient, and the administration client", "connection_verify={literal}"),
+        ("instead, for the synchronous administration client", "export REQUESTS_CA_BUNDLE={ca}"),
+    ),
+    "javascript": (("before Node.js starts", "export NODE_EXTRA_CA_CERTS={ca}"),),
+    "dotnet": (
+        ("Debian, Ubuntu", "sudo cp {ca} /usr/local/share/ca-certificates/duobus.crt && sudo update-ca-certificates"),
+    ),
+    "java": (
+        (
+            "trust store of the JVM",
+            "keytool -importcert -cacerts -storepass changeit -noprompt -alias duobus -file {ca}",
+        ),
+    ),
+    "go": (("Linux", "export SSL_CERT_FILE={ca}"),),
+    "curl": (("per call", "curl --cacert {ca} ..."),),
+    "duobus": (("this command line", "export DUOBUS_CA={ca}"),),
+}
+
+
+@click.command(name="trust", epilog=_TRUST)
+@click.option(
+    "--data",
+    required=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Data folder of the server.",
+)
+@click.option("--language", type=click.Choice(tuple(_WAYS)), help="Only this one.")
+def trust(data: Path, language: str | None) -> None:
+    """Tell what makes each language trust the server's own authority. Changes nothing."""
+    ca = (data / "tls" / "ca.pem").resolve()
+    if not ca.is_file():
+        raise NotFound(f"There is no {ca}. duobus serve --tls-self-signed makes it at its first start.")
+    for name in [language] if language else _WAYS:
+        for purpose, text in _WAYS[name]:
+            click.echo(f"# {name}: {purpose}")
+            click.echo(text.format(ca=shlex.quote(str(ca)), literal=repr(str(ca))))

@@ -1,0 +1,285 @@
+"""``duobus spark``: the jobs of the pipeline, on a session of Spark that this process starts.
+
+Each job is a module of ``duobus.spark.jobs`` that anybody may call or submit to a cluster; here it gets its settings
+from options and a file, tells its progress on a terminal, and prints its summary.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from duobus.cli.options import click_options
+
+#: Job to module, whose ``OPTIONS``, ``HELP``, ``EXAMPLE`` and ``run`` make the command, and its line in the help.
+_JOBS: Final = {
+    "capture": ("duobus.spark.jobs.capture", "Write the messages of entities to partitioned Parquet files."),
+    "compact": ("duobus.spark.jobs.compact", "Collect the metering files of servers in one table."),
+    "deadletters": ("duobus.spark.jobs.deadletters", "Tell why messages died; resubmit and delete chosen ones."),
+    "reconcile": ("duobus.spark.jobs.reconcile", "Make one of two captured namespaces, and tell how they differ."),
+    "release": ("duobus.spark.jobs.release", "Free the messages that a stopped query has claimed."),
+    "replay": ("duobus.spark.jobs.replay", "Send captured messages to an entity."),
+    "sweep": ("duobus.spark.jobs.sweep", "Find deferred messages that no checkpoint names."),
+    "syphon": ("duobus.spark.jobs.syphon", "Drain backlog queues into the entities that messages were meant for."),
+    "usage": ("duobus.spark.jobs.usage", "Compute operations, bytes and cost out of metering."),
+}
+#: What some of them are about; without it they are not offered.
+_PARTS: Final = {"release": "duobus.spark.recovery", "sweep": "duobus.spark.recovery"}
+
+_NO_JAVA: Final = (
+    "Spark needs Java 17 or 21, and there is no 'java' on the PATH and no JAVA_HOME. On Debian and Ubuntu: "
+    "apt-get install openjdk-17-jre-headless. Elsewhere: https://adoptium.net, then set JAVA_HOME."
+)
+_NO_EXTRA: Final = "This command needs Spark and the SDK: pip install 'duobus[spark]'."
+
+
+def _is_there(module: str) -> bool:
+    return find_spec(module) is not None
+
+
+class _Jobs(click.Group):
+    """Makes the command of a job when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(name for name, (module, _) in _JOBS.items() if _is_there(_PARTS.get(name, module)))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        return _command(cmd_name, import_module(_JOBS[cmd_name][0]))
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _JOBS[name][1]) for name in self.list_commands(ctx)])
+
+
+@click.group(name="spark", cls=_Jobs, no_args_is_help=True)
+def command() -> None:
+    """Jobs over entities on Spark: capture, replay, triage of dead letters, large backlogs."""
+
+
+def _command(name: str, job: Any) -> click.Command:
+    def run(**given: Any) -> None:
+        _run(job, given)
+
+    run.__doc__ = job.HELP
+    epilog = f"\b\nExample:\n  {job.EXAMPLE.replace(' --', chr(10) + '    --')}"
+    made: Any = click.command(name=name, epilog=epilog, help=job.HELP)(run)
+    made.params += click_options(job.OPTIONS, connects=getattr(job, "CONNECTS", False)) + _shared()
+    if not getattr(job, "NEEDS_SPARK", True):
+        made.params = [option for option in made.params if option.name not in ("master", "conf", "runs_path")]
+    assert isinstance(made, click.Command)
+    return made
+
+
+def _shared() -> list[click.Option]:
+    return [
+        click.Option(
+            ["--config"],
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="TOML file with settings, named as the options of the data source; options given here win.",
+        ),
+        click.Option(
+            ["--master"], help="Master of the cluster; by default SPARK_MASTER, or all processors of this machine."
+        ),
+        click.Option(["--conf"], multiple=True, metavar="NAME=VALUE", help="Setting of Spark. Repeatable."),
+        click.Option(["--runs-path"], help="Parquet table that gets one row for each run of a job."),
+        click.Option(["--json", "is_json"], is_flag=True, help="Print the summary as one JSON object."),
+        click.Option(["--no-progress"], is_flag=True, help="Do not show progress on a terminal."),
+    ]
+
+
+def _run(job: Any, given: dict[str, Any]) -> None:
+    config, master, conf = given.pop("config"), given.pop("master", None), given.pop("conf", ())
+    is_json, no_progress = given.pop("is_json"), given.pop("no_progress")
+    names = {option.name.lower(): option.name for option in job.OPTIONS}
+    settings = {} if config is None else _file(config)
+    settings |= {names.get(name, name): value for name, value in _camel(given).items() if value is not None}
+    needs_spark = getattr(job, "NEEDS_SPARK", True)
+    _ready(needs_spark=needs_spark)
+    progress = _Progress(is_shown=sys.stderr.isatty() and not no_progress)
+    _check(job, settings)
+    if needs_spark:
+        summary, status = _with_spark(job, settings, progress, lambda: _session(master, conf))
+    else:
+        summary, status = _called(job, None, settings, progress), 0
+    _print(summary, is_json)
+    if status:
+        sys.exit(status)
+
+
+def _check(job: Any, settings: Mapping[str, Any]) -> None:
+    """Refuse what is wrong before Spark is started, which takes longer than all that is checked here."""
+    from duobus.spark.connection import demand_reachable, place_of
+    from duobus.spark.errors import AddressError, OptionError
+    from duobus.spark.jobs.job import RUNS_PATH
+    from duobus.spark.jobs.job import settings as checked
+    from duobus.spark.options import CONNECTION_OPTIONS
+
+    connects = getattr(job, "CONNECTS", False)
+    try:
+        parsed = checked(settings, (*(CONNECTION_OPTIONS if connects else ()), *job.OPTIONS, RUNS_PATH))
+        if connects:
+            demand_reachable(place_of(parsed))
+    except (OptionError, AddressError) as error:
+        raise click.ClickException(_masked(str(error))) from None
+
+
+def _with_spark(
+    job: Any, settings: Mapping[str, Any], progress: _Progress, make: Callable[[], Any]
+) -> tuple[dict[str, Any], int]:
+    """Call a job on a session that lives as long; its summary, and the exit status: 0, or 128 and the signal's number.
+
+    A job that a signal has stopped tells what it came to, as any other.
+    """
+    from duobus.spark.jobs.interruption import Stopping
+
+    name = job.__name__.rpartition(".")[2]
+    spark = _started(name, make)
+    stopping = Stopping(spark)
+    try:
+        with stopping.watching():
+            summary = _called(job, spark, settings, progress)
+    except click.ClickException:
+        if stopping.signum is None:
+            raise
+        # What was cancelled has failed, for no other reason.
+        summary = {"job": name}
+    finally:
+        _ended(spark)
+    if stopping.signum is None:
+        return summary, 0
+    return {**summary, "interrupted": True}, 128 + stopping.signum
+
+
+def _started(name: str, make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except KeyboardInterrupt:
+        # The connection to the JVM is in the middle of an answer; nothing was begun, so nothing has to be ended.
+        click.echo(f"duobus spark {name} was interrupted before it began.", err=True)
+        sys.stderr.flush()
+        os._exit(128 + signal.SIGINT)
+
+
+def _ended(spark: Any) -> None:
+    # From here on a signal would only leave the JVM in the middle of its end.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    spark.stop()
+    signal.signal(signal.SIGINT, before)
+
+
+def _called(job: Any, spark: Any, settings: Mapping[str, Any], progress: _Progress) -> dict[str, Any]:
+    from duobus.spark.errors import AddressError, CheckpointError, DataLoss, EntityError, OptionError
+    from duobus.spark.jobs.job import JobError, cause_of, spark_errors
+
+    try:
+        summary: dict[str, Any] = job.run(spark, settings, progress.tell)
+    except (OptionError, JobError, AddressError, EntityError, CheckpointError, DataLoss) as error:
+        progress.clear()
+        raise click.ClickException(_masked(str(error))) from None
+    except spark_errors() as error:
+        progress.clear()
+        raise click.ClickException(_masked(cause_of(error))) from None
+    finally:
+        progress.clear()
+    return summary
+
+
+def _camel(given: Mapping[str, Any]) -> dict[str, Any]:
+    found = {}
+    for name, value in given.items():
+        first, *others = name.rstrip("_").split("_")
+        found[first + "".join(part.title() for part in others)] = value
+    return found
+
+
+def _file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise click.ClickException(f"The file {path} is no TOML: {error}") from None
+
+
+def _ready(*, needs_spark: bool) -> None:
+    """Check what Spark needs, and tell it which Python its workers are to use."""
+    if any(find_spec(name) is None for name in ("pyspark", "pyarrow", "azure.servicebus")):
+        raise click.ClickException(_NO_EXTRA)
+    if not needs_spark:
+        return
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java") is None and not (home and (Path(home) / "bin" / "java").exists()):
+        raise click.ClickException(_NO_JAVA)
+    # Without it Spark takes the first python3 on the PATH, which need not have what this one has.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+
+def _session(master: str | None, conf: tuple[str, ...]) -> Any:
+    from pyspark.sql import SparkSession
+
+    from duobus.spark.jobs.job import spark_errors
+
+    builder: Any = SparkSession.builder
+    builder = builder.appName("duobus").master(master or os.environ.get("SPARK_MASTER") or "local[*]")
+    builder = builder.config("spark.sql.session.timeZone", "UTC").config("spark.ui.showConsoleProgress", "false")
+    # Spark's own default is a type without statistics, which other readers of Parquet cannot skip by.
+    builder = builder.config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    if master is None and "SPARK_MASTER" not in os.environ:
+        # On one machine nothing has to reach the driver from outside.
+        builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+        builder = builder.config("spark.ui.enabled", "false")
+    for one in conf:
+        name, equals, value = one.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{one!r} has to be NAME=VALUE", param_hint="--conf")
+        builder = builder.config(name, value)
+    try:
+        spark = builder.getOrCreate()
+    except spark_errors() as error:
+        raise click.ClickException(f"Spark did not start: {str(error).splitlines()[0]}") from None
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+class _Progress:
+    """One line on a terminal, written over and over."""
+
+    def __init__(self, *, is_shown: bool) -> None:
+        self._is_shown = is_shown
+        self._length = 0
+
+    def tell(self, text: str) -> None:
+        if self._is_shown:
+            click.echo("\r" + text.ljust(self._length), err=True, nl=False)
+            self._length = len(text)
+
+    def clear(self) -> None:
+        if self._length:
+            click.echo("\r" + " " * self._length + "\r", err=True, nl=False)
+            self._length = 0
+
+
+def _print(summary: Mapping[str, Any], is_json: bool) -> None:
+    if is_json:
+        click.echo(json.dumps(summary, default=str))
+        return
+    for name, value in summary.items():
+        shown = json.dumps(value, default=str) if isinstance(value, list | dict) else value
+        click.echo(f"{name}: {shown}")
+
+
+def _masked(text: str) -> str:
+    from duobus.spark.connection import masked
+
+    return masked(text)

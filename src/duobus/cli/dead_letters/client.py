@@ -1,0 +1,139 @@
+"""Speaking to the dead-letter desk of a duobus server: one HTTP connection, an order a request."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import ssl
+import threading
+from http import HTTPStatus
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import quote
+
+import click
+
+from duobus.auth import sign_token
+from duobus.cli.output import clean
+from duobus.cli.remote import NotFound, Remote
+from duobus.clock import Clock
+
+#: How long a token that is made here is good for, in seconds; a new one is made when half of it is over.
+_TOKEN_S: Final = 3_600
+_TIMEOUT_S: Final = 120
+#: Attempts of an order when the server is busy: a store may be away for a few seconds.
+_ATTEMPTS: Final = 5
+_PAUSE_S: Final = 1.0
+#: Bytes of one answer: a chunk's messages in JSON.
+ANSWER_BYTES_MAX: Final = 64 << 20
+
+
+class DeadLetterClient:
+    """A connection to the desk; ``order`` gives the answer, and raises what the command line tells of a failure."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
+        self._clock = Clock()
+        self._connection: http.client.HTTPConnection | None = None
+        self._token = ""
+        self._token_until_ms = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._drop()
+
+    def is_there(self) -> bool:
+        """Whether the server is one that has a desk; Azure has none."""
+        status, text = self._ask("GET", "/health", b"")
+        try:
+            return status in (HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE) and "stores" in json.loads(text)
+        except (ValueError, TypeError):
+            return False
+
+    def order(self, address: str, order: dict[str, Any]) -> dict[str, Any]:
+        """Give an order for the messages of an address and return the answer.
+
+        A chunk whose answer was lost may be ordered again: what it has moved is not there any more.
+        """
+        path = "/" + quote(address, safe="/$~") + "/$desk"
+        body = json.dumps(order).encode()
+        status, text = self._ask("POST", path, body)
+        for _ in range(_ATTEMPTS - 1):
+            if status != HTTPStatus.SERVICE_UNAVAILABLE:
+                break
+            status, text = self._paused_ask(path, body)
+        if status == HTTPStatus.OK:
+            found: dict[str, Any] = json.loads(text)
+            return found
+        raise self._failure(status, text.decode("utf-8", "replace"), address)
+
+    def _paused_ask(self, path: str, body: bytes) -> tuple[int, bytes]:
+        threading.Event().wait(_PAUSE_S)
+        return self._ask("POST", path, body)
+
+    def _failure(self, status: int, text: str, address: str) -> click.ClickException:
+        detail = re.search(r"<Detail>(.*?)</Detail>", text, re.DOTALL)
+        said = self._remote.masked(clean(detail[1] if detail else f"The server answered {status}."))
+        if status == HTTPStatus.NOT_FOUND:
+            return NotFound(f"There is no {address}, or nothing to move it to. {said}")
+        return click.ClickException(said)
+
+    def _ask(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+        for attempt in (1, 2):
+            fresh = self._connection is None
+            connection = self._connected()
+            try:
+                connection.request(method, path, body, {"Authorization": self._authorization()})
+                answer = connection.getresponse()
+                text = answer.read(ANSWER_BYTES_MAX + 1)
+            except (OSError, http.client.HTTPException) as error:
+                self._drop()
+                # One that was kept open may have ended meanwhile.
+                if fresh or attempt == 2:
+                    raise self._silent(error) from None
+                continue
+            if len(text) > ANSWER_BYTES_MAX:
+                raise click.ClickException(f"The server's answer is larger than {ANSWER_BYTES_MAX} bytes.")
+            return answer.status, text
+        raise AssertionError
+
+    def _silent(self, error: BaseException) -> click.ClickException:
+        return click.ClickException(
+            f"{self._remote.url} does not answer: {clean(str(error))}\nStart a server there, or say with "
+            "--connection-string or DUOBUS_CONNECTION_STRING which it is. If it is its certificate that is not "
+            "trusted: --ca, and duobus trust."
+        )
+
+    def _connected(self) -> http.client.HTTPConnection:
+        if self._connection is None:
+            if self._remote.is_plain:
+                self._connection = http.client.HTTPConnection(self._remote.netloc, timeout=_TIMEOUT_S)
+            else:
+                context = ssl.create_default_context(cafile=self._remote.authority)
+                self._connection = http.client.HTTPSConnection(self._remote.netloc, timeout=_TIMEOUT_S, context=context)
+        return self._connection
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _authorization(self) -> str:
+        given = self._remote.member("sharedaccesssignature")
+        if given:
+            return given
+        now_ms = self._clock.now_ms()
+        if now_ms >= self._token_until_ms:
+            self._token = sign_token(
+                self._remote.url + "/",
+                self._remote.member("sharedaccesskeyname"),
+                self._remote.member("sharedaccesskey"),
+                now_ms // 1000 + _TOKEN_S,
+            )
+            self._token_until_ms = now_ms + _TOKEN_S * 500
+        return self._token

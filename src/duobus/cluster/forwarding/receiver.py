@@ -1,0 +1,318 @@
+"""Intake: takes in what other servers forward to entities of this one, each message once (I14; see ``crossing.py``).
+
+As in one process a message is written together with an entry in the ledger of its fragment, in one commit, and only
+then its origin hears that it is there. An origin that gets no answer sends the message again, to whoever has the
+destination by then; the ledger, which is in the store, knows it.
+
+Three things could still bring a message twice, and each has its rule:
+
+- A repeat comes while the first is in a commit whose outcome is open: it has to wait (``InDoubt``).
+- A connection brings freight late, when its origin has sent it again on another one, has removed it, and the ledger
+  has forgotten it. Freight counts only over the last landing of its origin, and only in that life of the destination
+  in which it was landed.
+- A former owner of the origin goes on: its landing has a lower epoch than the present owner's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from typing import TYPE_CHECKING, Final
+
+from duobus.broker.entities import destination as ends
+from duobus.broker.entities.queue import SOURCE
+from duobus.broker.forwarding.batches import NOBODY
+from duobus.cluster.forwarding.protocol import ASKED_MAX, InDoubt
+from duobus.errors import ServerBusy, ServiceBusError, StoreUnavailable
+from duobus.fragment.commands import Command, Group, Run
+from duobus.fragment.forward_dedup import ForgetForwarded, QueryForwarded, RecordForwarded
+from duobus.model.batches import Mailbox, SendBatch
+
+if TYPE_CHECKING:
+    from duobus.broker.entities.destination import Destination
+    from duobus.broker.entities.queue import Queue
+    from duobus.broker.fragment_handle import FragmentHandle
+    from duobus.broker.message_broker import MessageBroker
+    from duobus.cluster.scale_unit import ClusteredScaleUnit
+    from duobus.fragment.forward_dedup import Origin
+    from duobus.model.metadata import MessageMetadata
+
+#: Origins that are landed at one entity: every fragment of every entity that could forward to it, and then some.
+LANDED_MAX: Final = 100_000
+
+
+class OriginRegistration:
+    """An origin that is landed at an entity.
+
+    Attributes:
+        entity: The entity, in its present life here.
+        origin: The origin.
+        epoch: Of its fragment.
+    """
+
+    __slots__ = ("entity", "epoch", "origin")
+
+    def __init__(self, entity: Destination, origin: Origin, epoch: int) -> None:
+        self.entity = entity
+        self.origin = origin
+        self.epoch = epoch
+
+
+class _DestinationState:
+    """What there is of an entity.
+
+    Attributes:
+        visits: The last landing of each origin.
+        open: Messages whose commit is not decided yet.
+        unloading: What waits for these.
+    """
+
+    __slots__ = ("open", "unloading", "visits")
+
+    def __init__(self) -> None:
+        self.visits: dict[Origin, OriginRegistration] = {}
+        self.open: dict[Origin, set[int]] = {}
+        self.unloading: dict[PendingAccept, None] = {}
+
+
+class PendingAccept(Mailbox):
+    """Freight on its way into stores.
+
+    Attributes:
+        done: Gets the error, or None when all of it is durable.
+    """
+
+    __slots__ = ("_counts", "_dock", "_groups", "_intake", "_origin", "done")
+
+    def __init__(self, intake: ForwardReceiver, dock: _DestinationState, origin: Origin, counts: list[int]) -> None:
+        super().__init__()
+        self.done: asyncio.Future[ServiceBusError | None] = asyncio.get_running_loop().create_future()
+        self._intake = intake
+        self._dock = dock
+        self._origin = origin
+        self._counts = counts
+        self._groups: list[Group] = []
+
+    def submit(self, groups: dict[MessageBroker, Group]) -> None:
+        """Have it done; what is open until then, is noted."""
+        self._dock.unloading[self] = None
+        self._dock.open.setdefault(self._origin, set()).update(self._counts)
+        self._groups = list(groups.values())
+        for broker, group in groups.items():
+            broker.submit(group)
+
+    def wake(self) -> None:
+        """See Mailbox."""
+        if len(self.ready) < len(self._groups):
+            return
+        del self._dock.unloading[self]
+        still_open = self._dock.open[self._origin]
+        still_open.difference_update(self._counts)
+        if not still_open:
+            del self._dock.open[self._origin]
+        errors = [group.error for group in self._groups if group.error is not None]
+        if len(errors) < len(self._groups):
+            for group in self._groups:
+                for member in group.members:
+                    self._intake.note_ledger(member.handle)
+        error = errors[0] if errors else None
+        if error is not None and len(errors) < len(self._groups):
+            # Part of it is there: only a repeat can tell the origin of the rest.
+            error = InDoubt(f"Part of the messages could not be taken: {error}")
+        self.end(error)
+
+    def end(self, error: ServiceBusError | None) -> None:
+        """Tell what became of it."""
+        if not self.done.done():
+            self.done.set_result(error)
+
+
+class FragmentAnswers(Mailbox):
+    """Where the answers to questions come that were asked of several fragments.
+
+    Attributes:
+        done: All of them are there.
+    """
+
+    __slots__ = ("_number", "done")
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._number = number
+
+    def wake(self) -> None:
+        """See Mailbox."""
+        if len(self.ready) == self._number and not self.done.done():
+            self.done.set_result(None)
+
+
+class ForwardReceiver:
+    """The entities of this server as destinations of others."""
+
+    __slots__ = ("_docks", "_unit")
+
+    def __init__(self, unit: ClusteredScaleUnit) -> None:
+        self._unit = unit
+        self._docks: dict[Destination, _DestinationState] = {}
+        unit.follow(self._changed)
+
+    def land(self, namespace: str, path: str, origin: Origin, epoch: int) -> OriginRegistration:
+        """Land an origin: what an earlier landing of it still brings does not count any more.
+
+        Raises:
+            NotAllowed: The origin has another owner by now.
+            ServerBusy: Too many are landed.
+            StoreUnavailable: The entity is not here.
+        """
+        home = self._unit.namespace(namespace)
+        key = path.lower()
+        entity: Queue | None = home.queues.get(key) or home.topics.get(key)
+        if entity is None:
+            raise StoreUnavailable(f"'{path}' is not at this server. Ask for its owner again.")
+        dock = self._docks.setdefault(entity, _DestinationState())
+        last = dock.visits.get(origin)
+        if last is not None and last.epoch > epoch:
+            raise StoreUnavailable("What forwards has a new owner, which has been here already.")
+        if last is None and len(dock.visits) >= LANDED_MAX:
+            raise ServerBusy(f"{LANDED_MAX} fragments forward to '{path}', which is the limit.")
+        visit = dock.visits[origin] = OriginRegistration(entity, origin, epoch)
+        return visit
+
+    def is_current(self, visit: OriginRegistration) -> bool:
+        """Whether freight may still come over a landing."""
+        dock = self._docks.get(visit.entity)
+        return dock is not None and dock.visits.get(visit.origin) is visit
+
+    def take(
+        self, visit: OriginRegistration, counts: list[int], payloads: list[bytes], specials: list[MessageMetadata]
+    ) -> asyncio.Future[ServiceBusError | None]:
+        """Take messages in; the future tells when they are durable, or why they are not.
+
+        Raises:
+            ServiceBusError: Nothing was taken, or (``InDoubt``) nobody can say that yet.
+        """
+        entity, origin = visit.entity, visit.origin
+        dock = self._docks.get(entity)
+        if dock is None or dock.visits.get(origin) is not visit:
+            raise StoreUnavailable(f"This way to '{entity.path}' is not good any more. Land again.")
+        if not dock.open.get(origin, set()).isdisjoint(counts):
+            raise InDoubt("They are in a commit that is not decided yet. Send them again.")
+        ledgers: list[tuple[FragmentHandle, dict[int, int]]] = []
+        for handle in entity.fragments:
+            if handle.fragment is None:
+                raise StoreUnavailable(f"A store of '{entity.path}' is away, which may have them. Send them again.")
+            known = handle.fragment.sources[SOURCE].ledger.known.get(origin)
+            if known:
+                ledgers.append((handle, known))
+        groups: dict[MessageBroker, Group] = {}
+        unloading = PendingAccept(self, dock, origin, counts)
+        fresh: list[int] = []
+        for index, count in enumerate(counts):
+            home = next((handle for handle, known in ledgers if count in known), None)
+            if home is None:
+                fresh.append(index)
+            elif home.broker not in groups:
+                # It has them, perhaps in a commit that is under way: what comes behind that is answered behind it.
+                behind: Command = ForgetForwarded(home, SOURCE, None, origin=origin, counts=[])
+                groups[home.broker] = Group([behind], unloading)
+        if fresh:
+            self._load(groups, unloading, visit, [(counts[i], payloads[i], specials[i]) for i in fresh])
+        unloading.submit(groups)
+        return unloading.done
+
+    async def ask(self, visit: OriginRegistration, first: int) -> list[int]:
+        """The messages of an origin that its ledgers here hold, from a count on: ASKED_MAX at most, ascending.
+
+        The answer is final as far as its earlier lives go: the landing has ended what they had on its way, and what had
+        come before is decided.
+
+        Raises:
+            StoreUnavailable: The landing has ended, or a store is away that may have some.
+        """
+        found = FragmentAnswers(len(visit.entity.fragments))
+        for handle in visit.entity.fragments:
+            handle.broker.submit(QueryForwarded(handle, SOURCE, found, origin=visit.origin))
+        await found.done
+        if not self.is_current(visit):
+            raise StoreUnavailable(f"This way to '{visit.entity.path}' is not good any more. Land again.")
+        error = next((ask.error for ask in found.ready if ask.error is not None), None)
+        if error is not None:
+            raise StoreUnavailable(str(error))
+        return heapq.nsmallest(ASKED_MAX, [count for ask in found.ready for count in ask.taken if count >= first])
+
+    def arrived(self, origin: Origin, epoch: int) -> None:
+        """An origin is at this server now: what a former owner of it still has on its way here counts no more."""
+        for entity, dock in self._docks.items():
+            last = dock.visits.get(origin)
+            if last is not None and last.epoch < epoch:
+                dock.visits[origin] = OriginRegistration(entity, origin, epoch)
+
+    def _load(
+        self,
+        groups: dict[MessageBroker, Group],
+        unloading: PendingAccept,
+        visit: OriginRegistration,
+        messages: list[tuple[int, bytes, MessageMetadata]],
+    ) -> None:
+        """Place messages, as a lane does (``lane.py``).
+
+        Raises:
+            ServiceBusError: The entity does not take them.
+        """
+        entity = visit.entity
+        # It may be disabled, or forbid this otherwise.
+        ends.demand_status(entity)
+        for _, payload, special in messages:
+            why = ends.fault(entity, payload, special)
+            if why is not None:
+                raise ends.Unfit(*why)
+        batch = SendBatch(0, [payload for _, payload, _ in messages], False, NOBODY)
+        batch.extra = {index: special for index, (_, _, special) in enumerate(messages)}
+        keys: list[bytes | None] = [None] * batch.n
+        if entity.is_partitioned:
+            keys = [ends.key_of(special) for _, _, special in messages]
+            batch.keys = keys if any(key is not None for key in keys) else None
+        entity.prepare(batch)
+        by_handle: dict[tuple[FragmentHandle, bool], list[int]] = {}
+        keyless: FragmentHandle | None = None
+        for index, key in enumerate(keys):
+            if key is not None:
+                where = ends.fragment_of_key(entity, key), False
+            elif entity.is_partitioned:
+                keyless = keyless or entity.placement.keyless(batch.bytes_total)
+                where = keyless, True
+            else:
+                where = entity.fragments[0], False
+            by_handle.setdefault(where, []).append(index)
+        for (handle, is_keyless), indices in by_handle.items():
+            made = SendBatch(0, [batch.payloads[index] for index in indices], False, NOBODY)
+            run = Run(
+                handle, SOURCE, ends.sub_batch(batch, indices, made), None, entity.placement if is_keyless else None
+            )
+            counts = [messages[index][0] for index in indices]
+            group = groups.setdefault(handle.broker, Group([], unloading))
+            group.members += [RecordForwarded(handle, SOURCE, origin=visit.origin, counts=counts, run=run), run]
+
+    def note_ledger(self, handle: FragmentHandle) -> None:
+        """A fragment has entries that are to be forgotten some time."""
+        if handle.fragment is not None:
+            self._unit.forwarding.note_ledger(handle)
+
+    def gone(self, origin: Origin, counts: list[int]) -> list[int]:
+        """Which of these messages their origin, which is here, does not have any more.
+
+        Raises:
+            StoreUnavailable: The origin is not here, or not wholly yet.
+        """
+        if self._unit.directory.store_of_id(origin[0]) not in self._unit.adopted:
+            raise StoreUnavailable("The entity is not at this server. Ask for its owner again.")
+        return self._unit.forwarding.gone(origin, counts)
+
+    def _changed(self, queue: Queue) -> None:
+        """An entity that has moved or is gone takes nothing; who waits for its commits has to ask its next owner."""
+        if not queue.has_moved and not queue.is_deleted:
+            return
+        dock = self._docks.pop(queue, None)
+        for unloading in [] if dock is None else dock.unloading:
+            unloading.end(InDoubt(f"'{queue.path}' has moved. Ask for its owner again."))

@@ -1,0 +1,524 @@
+"""Courier: takes what is forwarded to entities of other servers there, and asks what their origins still have.
+
+To a lane (``lane.py``) an entity of another server is a destination like any other, with one fragment whose message
+broker is ``FarBroker``: what is submitted there is carried to the owner, whoever that is by then, this server included.
+The owner's answer says that it is durable (``intake.py``).
+
+A parcel is *in doubt* from the moment at which it may have left this server until somebody says what became of it. As
+long it stays taken, as it does when a store of this server fails while it writes one: it is carried again, to the
+present owner, until that knows it or has it. Otherwise it would go another way, or expire, and be there as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from duobus.cluster.directory import HERE, MOVING, UNKNOWN
+from duobus.cluster.forwarding.protocol import (
+    ASKED_MAX,
+    ForwardReply,
+    ForwardRequest,
+    InDoubt,
+    OriginQuery,
+    ReceivedQuery,
+    RegisterOrigin,
+    Request,
+)
+from duobus.errors import ServiceBusError, StoreUnavailable
+from duobus.fragment.commands import Group, Run
+from duobus.fragment.forward_dedup import QueryForwarded, RecordForwarded
+from duobus.model.address import not_found
+from duobus.model.descriptions import ACTIVE
+from duobus.model.metadata import MessageMetadata
+from duobus.telemetry.logs import Log
+
+if TYPE_CHECKING:
+    from duobus.broker.forwarding.batches import InDoubtQuery, InFlightBatch
+    from duobus.cluster.forwarding.receiver import ForwardReceiver, OriginRegistration
+    from duobus.cluster.scale_unit import ClusteredScaleUnit
+    from duobus.fragment.forward_dedup import Origin
+
+#: Pauses before a parcel in doubt is carried again, in seconds: the first, and the longest of its doublings.
+AGAIN_FIRST_S: Final = 0.1
+AGAIN_MAX_S: Final = 1.0
+#: How often it is looked whether the server that was given a parcel still has the destination.
+LOOK_S: Final = 0.5
+#: Ways that are kept open though nothing goes there now, and names that are known to be nobody's.
+ROUTES_MAX: Final = 10_000
+ABSENT_MAX: Final = 10_000
+#: For how long these are believed to be, in seconds: longer than the pauses of a lane.
+ABSENT_S: Final = 10.0
+
+
+class ClusterConnection(Protocol):
+    """A connection to another server.
+
+    Attributes:
+        is_gone: It has ended.
+    """
+
+    is_gone: bool
+
+    def ask(self, make: Callable[[int], Request]) -> asyncio.Future[ForwardReply]:
+        """Send the request that ``make`` gives for a number; ConnectionError when no answer can come any more."""
+
+
+class ClusterConnections(Protocol):
+    """What connects to other servers."""
+
+    async def wire(self, address: str, namespace: str) -> ClusterConnection:
+        """The connection to a server for a namespace, made when there is none.
+
+        Raises:
+            ConnectionError: It cannot be made.
+        """
+
+    def close(self) -> None:
+        """End all of them."""
+
+
+class OwnerDirectory(Protocol):
+    """Who has what, among servers that share a catalog."""
+
+    def where(self, namespace: str, key: str) -> str:
+        """HERE, MOVING, UNKNOWN, or the address of the server that has the entity."""
+
+    def owner_of(self, store_id: int) -> str:
+        """HERE, MOVING, or the address of the server that has the store."""
+
+    def look_again(self) -> Awaitable[None]:
+        """Read the catalog anew."""
+
+
+class _RemoteDescription:
+    """As much as is asked of a destination's properties before it is there; the owner asks for the rest."""
+
+    __slots__ = ()
+
+    status: Final = ACTIVE
+    max_message_size_bytes: Final = 1 << 62
+    requires_session: Final = False
+
+
+class RemoteBroker:
+    """Stands where a message broker does: what is submitted is carried to another server."""
+
+    __slots__ = ("_courier",)
+
+    def __init__(self, courier: RemoteForwarder) -> None:
+        self._courier = courier
+
+    def submit(self, command: Group | QueryForwarded) -> None:
+        """Carry a parcel, a Record and its Run, or a question."""
+        flight: Any = command.reply
+        self._courier.carry(flight, command, is_in_doubt=False)
+
+
+class RemoteFragment:
+    """The one fragment that an entity of another server seems to have; see FragmentHandle."""
+
+    __slots__ = ("broker", "fragment")
+
+    online: Final = True
+
+    def __init__(self, broker: RemoteBroker) -> None:
+        self.broker = broker
+        self.fragment = None
+
+
+class RemoteEntity:
+    """An entity of another server as a destination; see Destination."""
+
+    __slots__ = ("description", "fragments", "is_deleted", "is_partitioned", "path", "placement")
+
+    def __init__(self, path: str, broker: RemoteBroker) -> None:
+        self.path = path
+        self.description = _RemoteDescription()
+        self.fragments: Any = [RemoteFragment(broker)]
+        self.placement: Any = None
+        self.is_deleted = False
+        self.is_partitioned = False
+
+    def prepare(self, batch: Any) -> None:
+        """The owner does that."""
+
+
+class _RemoteTask:
+    """What is to be carried."""
+
+    __slots__ = ("command", "flight", "is_in_doubt", "origin")
+
+    def __init__(
+        self,
+        flight: InFlightBatch | InDoubtQuery,
+        command: Group | QueryForwarded,
+        origin: Origin,
+        *,
+        is_in_doubt: bool,
+    ) -> None:
+        self.flight = flight
+        self.command = command
+        self.origin = origin
+        self.is_in_doubt = is_in_doubt
+
+    def demand_current(self) -> None:
+        """Raise StoreUnavailable when the origin is not this server's any more, or has begun another life."""
+        if not self.flight.is_current:
+            raise StoreUnavailable("The store of what forwards is away.")
+
+    def unload(self, intake: ForwardReceiver, visit: OriginRegistration) -> Awaitable[ServiceBusError | None]:
+        """Have it done here, where the destination is by now."""
+        raise NotImplementedError
+
+    def request(self, number: int, landing: int) -> Request:
+        """What is asked of the destination's owner."""
+        raise NotImplementedError
+
+    def heard(self, reply: ForwardReply) -> bool:
+        """The owner has done it; False when more is to be asked."""
+        return True
+
+
+class _RemoteBatch(_RemoteTask):
+    """Messages to be carried."""
+
+    __slots__ = ("note", "run")
+
+    def __init__(self, flight: InFlightBatch, group: Group, is_in_doubt: bool) -> None:
+        note, run = group.members
+        assert isinstance(note, RecordForwarded)
+        assert isinstance(run, Run)
+        super().__init__(flight, group, note.origin, is_in_doubt=is_in_doubt)
+        self.note = note
+        self.run = run
+
+    @property
+    def _specials(self) -> list[MessageMetadata]:
+        extra = self.run.batch.extra or {}
+        return [extra.get(index) or MessageMetadata() for index in range(self.run.batch.n)]
+
+    def unload(self, intake: ForwardReceiver, visit: OriginRegistration) -> Awaitable[ServiceBusError | None]:
+        """See _Job."""
+        done = intake.take(visit, self.note.counts, self.run.batch.payloads, self._specials)
+        self.is_in_doubt = True
+        return done
+
+    def request(self, number: int, landing: int) -> Request:
+        """See _Job."""
+        self.is_in_doubt = True
+        return ForwardRequest(number, landing, self.note.counts, self.run.batch.payloads, self._specials)
+
+
+class _RemoteQuery(_RemoteTask):
+    """The question which messages of an origin its destination has; it changes nothing, so it is never in doubt."""
+
+    __slots__ = ("ask", "first")
+
+    def __init__(self, question: InDoubtQuery, ask: QueryForwarded) -> None:
+        super().__init__(question, ask, ask.origin, is_in_doubt=False)
+        self.ask = ask
+        self.first = 0
+
+    async def unload(self, intake: ForwardReceiver, visit: OriginRegistration) -> ServiceBusError | None:
+        """See _Job."""
+        self.ask.taken = await intake.ask(visit, 0)
+        return None
+
+    def request(self, number: int, landing: int) -> Request:
+        """See _Job."""
+        return ReceivedQuery(number, landing, self.first)
+
+    def heard(self, reply: ForwardReply) -> bool:
+        """See _Job."""
+        self.ask.taken += reply.taken
+        if len(reply.taken) < ASKED_MAX:
+            return True
+        self.first = max(reply.taken) + 1
+        return False
+
+
+class _Route:
+    """The way from one origin, in one life of it, to one destination.
+
+    Attributes:
+        jobs: What is to be carried, in order.
+        landing: Where the origin is landed: the connection, and the number there.
+        is_driven: A task sees to it.
+    """
+
+    __slots__ = ("epoch", "is_driven", "jobs", "landing", "namespace", "origin", "path")
+
+    def __init__(self, namespace: str, path: str, origin: Origin, epoch: int) -> None:
+        self.namespace = namespace
+        self.path = path
+        self.origin = origin
+        self.epoch = epoch
+        self.jobs: deque[_RemoteTask] = deque()
+        self.landing: tuple[ClusterConnection, int] | None = None
+        self.is_driven = False
+
+
+class RemoteForwarder:
+    """What is forwarded to entities of other servers."""
+
+    __slots__ = (
+        "_absent",
+        "_asking",
+        "_broker",
+        "_entities",
+        "_ferry",
+        "_gone",
+        "_log",
+        "_looks",
+        "_routes",
+        "_tasks",
+        "_unit",
+        "_whereabouts",
+    )
+
+    def __init__(self, unit: ClusteredScaleUnit) -> None:
+        self._unit = unit
+        self._whereabouts: OwnerDirectory | None = None
+        self._ferry: ClusterConnections | None = None
+        self._broker = RemoteBroker(self)
+        self._log = Log("forwarding")
+        self._entities: dict[tuple[str, str], RemoteEntity] = {}
+        self._routes: dict[tuple[str, str, Origin], _Route] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        # How often the catalog was read for this, and how often it had been, and when, at the first miss.
+        self._looks = 0
+        self._absent: dict[tuple[str, str] | int, tuple[int, float]] = {}
+        # Messages that their origin does not have, since the last time that somebody wanted to know.
+        self._gone: dict[Origin, set[int]] = {}
+        self._asking: set[Origin] = set()
+
+    def connect(self, whereabouts: OwnerDirectory, ferry: ClusterConnections) -> None:
+        """From now on there are other servers."""
+        self._whereabouts = whereabouts
+        self._ferry = ferry
+
+    def stop(self) -> None:
+        """Carry nothing more; what is under way is sent again by the next owner of its origin."""
+        for task in list(self._tasks):
+            task.cancel()
+        if self._ferry is not None:
+            self._ferry.close()
+
+    # -- destinations -------------------------------------------------------------------------------------------
+
+    def find(self, namespace: str, path: str) -> RemoteEntity | None:
+        """See namespace.Abroad."""
+        key = namespace.lower(), path.lower()
+        where = self._where(*key)
+        if where == UNKNOWN:
+            if self._is_absent(key):
+                return None
+            raise StoreUnavailable(f"Another server may have created '{path}' a moment ago.")
+        if where == HERE:
+            raise StoreUnavailable(f"The store of '{path}' is being opened, or it is being deleted.")
+        found = self._entities.get(key)
+        if found is None:
+            if len(self._entities) >= ROUTES_MAX:
+                self._entities.clear()
+            found = self._entities[key] = RemoteEntity(path, self._broker)
+        return found
+
+    def knows(self, namespace: str, path: str) -> bool:
+        """See namespace.Abroad."""
+        return self._unit.directory.store_of(namespace, path.lower()) is not None
+
+    def is_spread(self, namespace: str, path: str) -> bool:
+        """See namespace.Abroad."""
+        return (namespace.lower(), path.lower()) in self._unit.directory.spreads
+
+    def _where(self, namespace: str, key: str) -> str:
+        return MOVING if self._whereabouts is None else self._whereabouts.where(namespace, key)
+
+    def _is_absent(self, key: tuple[str, str] | int) -> bool:
+        """Whether the catalog, read since this was missed first, does not have it."""
+        missed, now_s = self._absent.get(key), asyncio.get_running_loop().time()
+        if missed is None or now_s - missed[1] > ABSENT_S:
+            if len(self._absent) >= ABSENT_MAX:
+                self._absent.clear()
+            self._absent[key] = self._looks, now_s
+            self._spawn(self.look())
+            return False
+        return self._looks > missed[0]
+
+    async def look(self) -> None:
+        """See namespace.Abroad."""
+        if self._whereabouts is not None:
+            await self._whereabouts.look_again()
+        self._looks += 1
+
+    # -- carrying -----------------------------------------------------------------------------------------------
+
+    def carry(self, flight: Any, command: Group | QueryForwarded, *, is_in_doubt: bool) -> None:
+        """Carry a parcel to its destination; the flight gets the group back as it does from a message broker.
+
+        The same for a question.
+        """
+        job: _RemoteTask = (
+            _RemoteQuery(flight, command)
+            if isinstance(command, QueryForwarded)
+            else _RemoteBatch(flight, command, is_in_doubt)
+        )
+        namespace, path = flight.destination
+        key = namespace.lower(), path.lower(), job.origin
+        epoch = flight.life.epoch
+        route = self._routes.get(key)
+        if route is None or route.epoch != epoch:
+            if len(self._routes) >= ROUTES_MAX:
+                self._routes = {one: kept for one, kept in self._routes.items() if kept.jobs}
+            route = self._routes[key] = _Route(namespace.lower(), path, job.origin, epoch)
+        route.jobs.append(job)
+        if not route.is_driven:
+            route.is_driven = True
+            self._spawn(self._drive(route))
+
+    async def _drive(self, route: _Route) -> None:
+        delay_s = AGAIN_FIRST_S
+        try:
+            while route.jobs:
+                job = route.jobs[0]
+                error = await self._try(route, job)
+                if isinstance(error, StoreUnavailable) and job.is_in_doubt and job.flight.is_current:
+                    await asyncio.sleep(delay_s)
+                    delay_s = min(2 * delay_s, AGAIN_MAX_S)
+                    continue
+                delay_s = AGAIN_FIRST_S
+                route.jobs.popleft()
+                job.command.error = error
+                job.flight.ready.append(job.command)
+                job.flight.wake()
+        finally:
+            route.is_driven = False
+
+    async def _try(self, route: _Route, job: _RemoteTask) -> ServiceBusError | None:
+        """Carry a parcel once; None when it is there, durable."""
+        was_in_doubt = job.is_in_doubt
+        try:
+            job.demand_current()
+            where = self._where(route.namespace, route.path.lower())
+            if where == UNKNOWN and self._is_absent((route.namespace, route.path.lower())):
+                return not_found(f"sb://{route.namespace}/{route.path}")
+            if where in (MOVING, UNKNOWN):
+                raise StoreUnavailable(f"'{route.path}' moves to another server.")
+            if where == HERE:
+                error = await self._unload(route, job)
+            else:
+                error = await self._ship(route, job, where)
+        except ConnectionError as lost:
+            return StoreUnavailable(f"The server of '{route.path}' cannot be reached: {lost}")
+        except ServiceBusError as refused:
+            error = refused
+        # It was heard what became of it; of what was sent before that is known only if this was taken or refused.
+        job.is_in_doubt = was_in_doubt or isinstance(error, InDoubt)
+        if error is not None and type(error).transient and not isinstance(error, StoreUnavailable):
+            return StoreUnavailable(str(error))
+        return error
+
+    async def _unload(self, route: _Route, job: _RemoteTask) -> ServiceBusError | None:
+        """The destination has come to this server."""
+        route.landing = None
+        intake = self._unit.intake
+        visit: OriginRegistration = intake.land(route.namespace, route.path, route.origin, route.epoch)
+        return await job.unload(intake, visit)
+
+    async def _ship(self, route: _Route, job: _RemoteTask, where: str) -> ServiceBusError | None:
+        """Send it to the server at ``where``."""
+        assert self._ferry is not None
+        wire = await self._ferry.wire(where, route.namespace)
+        if route.landing is None or route.landing[0] is not wire:
+            origin, epoch, path = route.origin, route.epoch, route.path
+            landed = await self._answer(
+                route, where, wire.ask(lambda number: RegisterOrigin(number, origin, epoch, path))
+            )
+            error = landed.error()
+            if error is not None:
+                return error
+            route.landing = wire, landed.landing
+        landing = route.landing[1]
+        while True:
+            # Nothing may happen between this look and the sending.
+            job.demand_current()
+            reply = await self._answer(route, where, wire.ask(lambda number: job.request(number, landing)))
+            error = reply.error()
+            if isinstance(error, StoreUnavailable):
+                # The landing may have ended.
+                route.landing = None
+            if error is not None or job.heard(reply):
+                return error
+
+    async def _answer(self, route: _Route, where: str, answer: asyncio.Future[ForwardReply]) -> ForwardReply:
+        """Wait for an answer as long as the server that was asked has the destination.
+
+        Raises:
+            ConnectionError: It has it no more, or the connection has ended.
+        """
+        while True:
+            done, _ = await asyncio.wait((answer,), timeout=LOOK_S)
+            if done:
+                return answer.result()
+            if self._where(route.namespace, route.path.lower()) != where:
+                # Its next owner ends what is still under way to this one, by a generation of its own.
+                route.landing = None
+                answer.cancel()
+                raise ConnectionError("it has moved")
+
+    def arrived(self, origin: Origin, epoch: int) -> None:
+        """See namespace.Abroad."""
+        self._unit.intake.arrived(origin, epoch)
+
+    # -- what origins have --------------------------------------------------------------------------------------
+
+    def gone(self, origin: Origin, counts: list[int]) -> list[int]:
+        """See namespace.Abroad: what was heard since it was asked last time; and ask again for the rest."""
+        found = self._gone.pop(origin, set())
+        gone = [count for count in counts if count in found]
+        rest = [count for count in counts if count not in found][:ASKED_MAX]
+        if rest and origin not in self._asking and self._whereabouts is not None:
+            self._asking.add(origin)
+            self._spawn(self._inquire(origin, rest))
+        return gone
+
+    async def _inquire(self, origin: Origin, counts: list[int]) -> None:
+        try:
+            gone = await self._still(origin, counts)
+        except (ServiceBusError, ConnectionError, TimeoutError):
+            # It is asked again.
+            return
+        finally:
+            self._asking.discard(origin)
+        if gone:
+            self._gone.setdefault(origin, set()).update(gone)
+
+    async def _still(self, origin: Origin, counts: list[int]) -> list[int]:
+        assert self._whereabouts is not None
+        assert self._ferry is not None
+        store_id = self._unit.directory.store_of_id(origin[0])
+        if store_id is None:
+            # The entity was deleted with all that was in it.
+            return counts if self._is_absent(origin[0]) else []
+        where = self._whereabouts.owner_of(store_id)
+        if where == MOVING:
+            return []
+        if where == HERE:
+            return self._unit.intake.gone(origin, counts)
+        wire = await self._ferry.wire(where, self._unit.directory.namespace_of_id(origin[0]))
+        async with asyncio.timeout(LOOK_S * 10):
+            reply = await wire.ask(lambda number: OriginQuery(number, origin, counts))
+        return [] if reply.error() is not None else reply.gone
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._log.error("a task of forwarding failed", error=repr(task.exception()))

@@ -1,0 +1,294 @@
+"""HTTP requests about entities that another server has: sent on to it as they came, and its answers back."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Sequence
+from ssl import SSLCertVerificationError, SSLContext
+from typing import Any, Final, Protocol
+
+from aiohttp import ClientConnectorCertificateError, ClientError, ClientSession, ClientTimeout, TCPConnector, web
+from yarl import URL
+
+from duobus.auth.authorizer import Authorizer
+from duobus.clock import Clock
+from duobus.cluster.http.lists import LISTS, Listed, ListPage, PageSegment, query_of
+from duobus.cluster.http.shards import HttpShardRouter
+from duobus.cluster.shards import ShardedQueueMap
+from duobus.errors import ArgumentInvalid, ServiceBusError
+from duobus.gateway.rest.atom.paging import page_of
+from duobus.gateway.rest.atom.xml import documents
+from duobus.gateway.rest.request_target import HOST, Target, parse_target
+from duobus.gateway.rest.runtime.routes import Call, call_of
+from duobus.gateway.tls import untrusted
+from duobus.model.address import parse_address
+from duobus.model.descriptions import QUEUE, TOPIC
+
+#: Names the server that has sent a request on: it is sent on no more.
+PASSED: Final = "X-Duobus-Passed-By"
+#: Connections to all other servers at a time; more requests wait for one.
+CONNECTIONS_MAX: Final = 256
+#: Seconds to connect to another server, and for the whole answer: a receive waits for a minute at most.
+CONNECT_S: Final = 5.0
+ANSWER_S: Final = 120.0
+_PIECE: Final = 1 << 16
+#: Options of TCP: after 2 s of silence the other server is asked every second, and after 6 s it is given up.
+_WATCHED: Final = (("TCP_KEEPIDLE", 2), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 6_000))
+#: What belongs to one connection and not to the message.
+_HOP: Final = frozenset(
+    ("connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "proxy-connection", "expect")
+)
+#: First segments of what is this server's own, or of the whole namespace.
+_OWN: Final = ("$duobus", "$namespaceinfo", "$cbs")
+_KINDS: Final = {"queues": QUEUE, "topics": TOPIC}
+#: How often a list is asked for anew when entities came, went or moved meanwhile.
+LIST_TRIES: Final = 3
+
+
+class HttpOwnerDirectory(Protocol):
+    """Who has which entity, for requests; see ``gateway/amqp/passing.py``."""
+
+    node_id: str
+    context: SSLContext | None
+
+    @property
+    def own_http_door(self) -> str:
+        """This server's own address."""
+
+    def http_door_of(self, namespace: str, lower: tuple[str, ...], *, may_be_new: bool) -> str | None:
+        """Address of the server that has what a path is in.
+
+        None for this one, empty while it moves, ``?`` when nothing is known of any part of the path. ``may_be_new``:
+        something is to be created there.
+        """
+
+    def listed(self, namespace: str, kind: str) -> Sequence[Listed]:
+        """All entities of a kind, and who has them; this server with its own address."""
+
+    def spread_of(self, namespace: str, key: str) -> ShardedQueueMap | None:
+        """A queue that is spread over several stores, or None."""
+
+    def http_door_at(self, store_id: int) -> str:
+        """Address of the server that has a store, this one too; empty while it moves."""
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether this server can reach what it shares with the others."""
+
+    def look_again(self) -> Awaitable[None]:
+        """Read the catalog anew."""
+
+
+class HttpProxy:
+    """Sends requests on, for one server."""
+
+    def __init__(self, whereabouts: HttpOwnerDirectory, authorizer: Authorizer, clock: Clock) -> None:
+        self._whereabouts = whereabouts
+        self._authorizer = authorizer
+        self._clock = clock
+        self._session: ClientSession | None = None
+        self._spread = HttpShardRouter()
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether requests can be answered though no store is here."""
+        return self._whereabouts.is_joined
+
+    async def close(self) -> None:
+        """Close the connections to the others."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def answer(self, request: web.Request) -> web.StreamResponse | None:
+        """Another server's answer; None when the request is for this one."""
+        try:
+            target = parse_target(request.raw_path)
+        except ArgumentInvalid:
+            return None
+        if not HOST.fullmatch(request.host) or not target.lower or target.lower[0] in _OWN:
+            return None
+        if target.lower[0] == LISTS:
+            # Who is asked by another server tells what it has itself.
+            return None if PASSED in request.headers else await self._list(request, target)
+        whole = None if PASSED in request.headers else self._whole_of(request, target)
+        if whole is not None:
+            return await self._of_shares(request, target, *whole)
+        door = await self._door(request, target)
+        if door is None:
+            return None
+        if not door or PASSED in request.headers:
+            return _refusal(503, "The entity moves to another server. Please wait a second and try again.")
+        try:
+            return await self._send_on(request, door)
+        except ClientConnectorCertificateError as error:
+            found = error.certificate_error
+            text = untrusted(door, found) if isinstance(found, SSLCertVerificationError) else str(found)
+            return _refusal(503, f"The entity is served by another server, and {text}.")
+        except (ClientError, OSError, TimeoutError) as error:
+            return _refusal(503, f"The server of the entity cannot be reached ({type(error).__name__}). Try again.")
+
+    def _whole_of(self, request: web.Request, target: Target) -> tuple[Call | None, ShardedQueueMap] | None:
+        """What is asked of a queue that is spread: something of its messages, or for its entry (None).
+
+        None altogether when it is about another entity, or changes this one, which any server does.
+        """
+        try:
+            call = call_of(request.method, target)
+            key = "/".join(target.lower) if call is None else parse_address(call.entity).key
+        except ServiceBusError:
+            return None
+        if call is None and request.method != "GET":
+            return None
+        spread = self._whereabouts.spread_of(self._authorizer.namespace_of(request.host).name, key)
+        return None if spread is None else (call, spread)
+
+    async def _of_shares(
+        self, request: web.Request, target: Target, call: Call | None, spread: ShardedQueueMap
+    ) -> web.StreamResponse:
+        """The answer of a share; or, where nothing is asked of messages, the entry of all of them."""
+
+        async def send(index: int, path: str) -> web.Response | None:
+            door = self._whereabouts.http_door_at(spread.store_of(index))
+            return None if not door else await self._whole(request, door, path)
+
+        try:
+            if call is not None:
+                return await self._spread.answer(call, request, target, spread, send)
+            own = await self._whole(request, self._whereabouts.own_http_door, request.raw_path)
+            return await self._spread.entry(own, target, spread, send)
+        except ServiceBusError as error:
+            return _refusal(error.http_status, str(error))
+        except (ClientError, OSError, TimeoutError) as error:
+            return _refusal(503, f"The server of the entity cannot be reached ({type(error).__name__}). Try again.")
+
+    async def _whole(self, request: web.Request, door: str, path: str) -> web.Response:
+        """Another server's answer, as a whole."""
+        async with self._opened().request(
+            request.method,
+            self._url(door, path),
+            headers=self._headers(request),
+            data=request.content if request.can_read_body else None,
+            allow_redirects=False,
+        ) as found:
+            body = await found.read()
+            answer = web.Response(status=found.status, reason=found.reason, body=body)
+            for name, value in found.headers.items():
+                if name.lower() not in _HOP and name.lower() not in ("content-length", "content-type"):
+                    answer.headers.add(name, value)
+            if "Content-Type" in found.headers:
+                answer.headers["Content-Type"] = found.headers["Content-Type"]
+            return answer
+
+    async def _door(self, request: web.Request, target: Target) -> str | None:
+        namespace = self._authorizer.namespace_of(request.host).name
+        find = self._whereabouts.http_door_of
+        door = find(namespace, target.lower, may_be_new=False)
+        if door == "?":
+            # It may have been created a moment ago, by another server.
+            await self._whereabouts.look_again()
+            door = find(namespace, target.lower, may_be_new=request.method == "PUT")
+        return None if door == "?" else door
+
+    async def _list(self, request: web.Request, target: Target) -> web.Response | None:
+        """One feed of what all servers have; None when this one says as much alone."""
+        kind = _KINDS.get(target.lower[1]) if len(target.lower) == 2 and request.method == "GET" else None
+        if kind is None:
+            return None
+        try:
+            page = page_of(target.query)
+        except ArgumentInvalid:
+            return None
+        namespace = self._authorizer.namespace_of(request.host).name
+        for _ in range(LIST_TRIES):
+            # Another server may have changed something a moment ago.
+            await self._whereabouts.look_again()
+            found = ListPage(self._whereabouts.listed(namespace, kind), page)
+            if not found.paths:
+                return None
+            answer = None if found.is_moving else await self._gathered(request, target, found)
+            if answer is not None:
+                return answer
+        return _refusal(503, "Entities move between servers, or change. Please wait a second and list them again.")
+
+    async def _gathered(self, request: web.Request, target: Target, page: ListPage) -> web.Response | None:
+        """The feed of a page, or the first refusal; None when it is not what it was a moment ago."""
+        try:
+            answers = await asyncio.gather(*(self._part(request, target, part) for part in page.parts))
+        except (ClientError, OSError, TimeoutError):
+            return None
+        refused = next((answer for answer in answers if answer.status != 200), None)
+        if refused is not None:
+            return refused
+        url = f"{'https' if request.secure else 'http'}://{request.host}/{'/'.join(target.segments)}"
+        texts = [answer.text or "" for answer in answers]
+        feed = page.assemble(target.lower[1].title(), url, texts, self._clock.now_ms())
+        return None if feed is None else web.Response(text=feed, headers={"Content-Type": documents.FEED_TYPE})
+
+    async def _part(self, request: web.Request, target: Target, part: PageSegment) -> web.Response:
+        path = f"/{'/'.join(target.segments)}?{query_of(target.query, part)}"
+        async with self._opened().request(
+            "GET", self._url(part.door, path), headers=self._headers(request), allow_redirects=False
+        ) as found:
+            text = await found.text()
+            return web.Response(
+                status=found.status, reason=found.reason, text=text, content_type=found.content_type, charset="utf-8"
+            )
+
+    def _opened(self) -> ClientSession:
+        if self._session is None:
+            self._session = ClientSession(
+                connector=TCPConnector(
+                    limit=CONNECTIONS_MAX, ssl=self._whereabouts.context or True, socket_factory=watched_socket
+                ),
+                timeout=ClientTimeout(total=ANSWER_S, sock_connect=CONNECT_S),
+                auto_decompress=False,
+            )
+        return self._session
+
+    def _headers(self, request: web.Request) -> list[tuple[str, str]]:
+        headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _HOP]
+        return [*headers, (PASSED, self._whereabouts.node_id)]
+
+    def _url(self, door: str, path: str) -> URL:
+        return URL(f"{'https' if self._whereabouts.context else 'http'}://{door}{path}", encoded=True)
+
+    async def _send_on(self, request: web.Request, door: str) -> web.StreamResponse:
+        body = request.content if request.can_read_body else None
+        async with self._opened().request(
+            request.method,
+            self._url(door, request.raw_path),
+            headers=self._headers(request),
+            data=body,
+            allow_redirects=False,
+        ) as found:
+            answer = web.StreamResponse(status=found.status, reason=found.reason)
+            for name, value in found.headers.items():
+                if name.lower() not in _HOP:
+                    answer.headers.add(name, value)
+            await answer.prepare(request)
+            async for piece in found.content.iter_chunked(_PIECE):
+                await answer.write(piece)
+            await answer.write_eof()
+            return answer
+
+
+def watched_socket(where: tuple[Any, ...]) -> socket.socket:
+    """A socket to another server that notices in seconds when that falls silent, also while it waits for an answer."""
+    family, kind, protocol, *_ = where
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _WATCHED:
+        # Not every system has all of them.
+        if hasattr(socket, name):
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return made
+
+
+def _refusal(status: int, text: str) -> web.Response:
+    return web.Response(
+        status=status,
+        text=f"<Error><Code>{status}</Code><Detail>{text}</Detail></Error>",
+        content_type="application/xml",
+        headers={"Retry-After": "1"} if status == 503 else None,
+    )

@@ -1,0 +1,144 @@
+"""Requests for messages of a queue that is spread: which of its shares each goes to (decision 0029).
+
+A send with a key belongs to the share of the key, any other goes to the shares by turns; a receive asks one after the
+other until one has something; a lock token names the share that it is of. What is asked then is asked of a share, as of
+any queue, at its own address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+from urllib.parse import quote
+
+from aiohttp import web
+
+from duobus.broker import string_key
+from duobus.cluster.shards import ShardedQueueMap
+from duobus.errors import ArgumentInvalid, MessageLockLost, NotImplementedYet, StoreUnavailable
+from duobus.gateway.rest.atom.xml.runtime_info import AVAILABLE, LIMITED
+from duobus.gateway.rest.request_target import Target
+from duobus.gateway.rest.runtime import routes
+from duobus.gateway.rest.runtime.broker_properties import read_header
+from duobus.gateway.rest.runtime.messages import timeout_of
+from duobus.gateway.rest.runtime.routes import Call
+from duobus.gateway.rest.runtime.sends import is_batch_type
+
+#: Between two looks through all shares for a message that is to come, in seconds.
+PAUSE_S: Final = 0.25
+
+_NUMBER: Final = re.compile(r"<(SizeInBytes|(?:d2p1:)?[A-Za-z]*MessageCount)>(\d+)<")
+
+#: Sends a request on to a path of a share, by its number; None when it has no server.
+Send = Callable[[int, str], Awaitable[web.StreamResponse | None]]
+
+
+class HttpShardRouter:
+    """Takes turns over the shares of all queues, for one server."""
+
+    def __init__(self) -> None:
+        self._turn = 0
+
+    async def answer(
+        self, call: Call, request: web.Request, target: Target, spread: ShardedQueueMap, send: Send
+    ) -> web.StreamResponse:
+        """The answer of the share that a request is for.
+
+        Raises:
+            ServiceBusError: There is none.
+        """
+        self._turn += 1
+        if call.kind == routes.SEND:
+            return await self._send(request, call, spread, send)
+        if call.kind in (routes.PEEK_LOCK, routes.RECEIVE):
+            return await self._receive(target, call, spread, send)
+        try:
+            token = uuid.UUID(call.token).bytes_le
+        except ValueError:
+            raise ArgumentInvalid("The lock token in the address is no GUID.") from None
+        index = spread.of_number(int.from_bytes(token[:2], "big"))
+        if index is None:
+            raise MessageLockLost("The lock token is not one of this entity. Receive the message again.")
+        rest = f"{quote(call.message)}/{quote(call.token)}"
+        return _found(await send(index, f"{_messages_of(spread, index, call)}/{rest}{_query(target.query)}"))
+
+    async def entry(
+        self, own: web.StreamResponse, target: Target, spread: ShardedQueueMap, send: Send
+    ) -> web.StreamResponse:
+        """What this server tells of a queue, with the numbers of all its shares."""
+        if own.status != 200 or not isinstance(own, web.Response):
+            return own
+        query = _query(target.query)
+        paths = [f"{quote(f'/{share.path}')}{query}" for share in spread.shares]
+        found = await asyncio.gather(*(send(index, path) for index, path in enumerate(paths)))
+        texts = [one.text or "" for one in found if isinstance(one, web.Response) and one.status == 200]
+        text = summed(own.text or "", texts)
+        if len(texts) < len(spread.shares):
+            text = text.replace(f">{AVAILABLE}<", f">{LIMITED}<")
+        return web.Response(body=text.encode(), headers={"Content-Type": own.headers["Content-Type"]})
+
+    async def _send(self, request: web.Request, call: Call, spread: ShardedQueueMap, send: Send) -> web.StreamResponse:
+        if is_batch_type(request.headers.get("Content-Type")):
+            raise NotImplementedYet(
+                f"'{spread.row.path}' is spread over several servers. Send batches to it over AMQP, or messages singly."
+            )
+        text = request.headers.get("BrokerProperties")
+        properties = None if text is None else read_header(text)
+        key = None if properties is None else properties.session_id or properties.partition_key
+        if key is not None:
+            index = spread.of_key(string_key(key))
+            return _found(await send(index, _messages_of(spread, index, call)), spread.slots_of(index))
+        for index in self._order(spread):
+            # A body can be sent on once: what an owner has begun to read it has answered, or nobody knows.
+            answer = await send(index, _messages_of(spread, index, call))
+            if answer is not None:
+                return answer
+        return _found(None)
+
+    async def _receive(self, target: Target, call: Call, spread: ShardedQueueMap, send: Send) -> web.StreamResponse:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_of(target.query)
+        query = _query({**target.query, "timeout": "0"})
+        while True:
+            answer: web.StreamResponse | None = None
+            for index in self._order(spread):
+                found = await send(index, f"{_messages_of(spread, index, call)}/head{query}")
+                if found is not None and found.status != 204:
+                    return found
+                answer = answer or found
+            if loop.time() + PAUSE_S >= end:
+                return _found(answer)
+            await asyncio.sleep(PAUSE_S)
+
+    def _order(self, spread: ShardedQueueMap) -> list[int]:
+        number = len(spread.shares)
+        return [(self._turn + step) % number for step in range(number)]
+
+
+def summed(text: str, parts: list[str]) -> str:
+    """An entry with the numbers of its parts, added up."""
+    totals: dict[str, int] = {}
+    for part in parts:
+        for name, number in _NUMBER.findall(part):
+            totals[name] = totals.get(name, 0) + int(number)
+    return _NUMBER.sub(lambda found: f"<{found[1]}>{totals.get(found[1], 0)}<", text)
+
+
+def _messages_of(spread: ShardedQueueMap, index: int, call: Call) -> str:
+    """The path of a share's messages, or of those of the same sub-queue of it."""
+    rest = call.entity[len(spread.row.path) :]
+    return quote(f"/{spread.shares[index].path}{rest}/messages")
+
+
+def _query(query: Mapping[str, str]) -> str:
+    text = "&".join(f"{quote(name)}={quote(value)}" for name, value in query.items())
+    return f"?{text}" if text else ""
+
+
+def _found(answer: web.StreamResponse | None, fragments: tuple[int, int, int] | None = None) -> web.StreamResponse:
+    if answer is None:
+        raise StoreUnavailable("That part of the queue has no server now. Try again in a few seconds.", fragments)
+    return answer

@@ -1,0 +1,399 @@
+"""One of several servers that share a catalog: beats, stores that come and go, and who has which entity.
+
+The decisions are ``broker/ownership.py``'s; this carries them out. The table of leases is asked by a thread of its
+own, so that neither it nor the catalog can hold up the loop; whatever the table says is acted upon in the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from ssl import SSLContext
+from typing import Any, Final, TypeVar
+
+from duobus.broker import MessageBroker
+from duobus.clock import Clock
+from duobus.cluster.directory import Directory
+from duobus.cluster.http.lists import Listed
+from duobus.cluster.leases import BEAT_MS, StoreLeases
+from duobus.cluster.router import HERE, MOVING, UNKNOWN
+from duobus.cluster.scale_unit import ClusteredScaleUnit
+from duobus.cluster.shards import ShardedQueueMap, sharded_queue_of
+from duobus.errors import ServiceBusError, StoreFailed, StoreTooNew
+from duobus.model.descriptions import QUEUE
+from duobus.storage.catalog.interface import Catalog
+from duobus.storage.catalog.leases import LeaseTable, NodeEntry
+from duobus.storage.catalog_rows import LIVE, StoreRow
+from duobus.storage.writers import StoppableWriter, StoreWriter, Writer
+from duobus.telemetry.logs import Log
+
+T = TypeVar("T")
+
+#: How long the thread waits at a time for news of the table, in seconds; what this server wants itself waits as long.
+_WAIT_S: Final = 0.05
+#: Pauses after the table or a store could not be reached, and between two looks at leases that may have ended.
+_RETRY_S: Final = 0.2
+_LAPSE_S: Final = 0.1
+#: A catalog is read at most so often because somebody asks for what is not in it, in seconds.
+_LOOK_S: Final = 0.05
+
+
+class OpenStore:
+    """A store that this server runs: its message broker, and what ends with it."""
+
+    def __init__(self, broker: MessageBroker, stop: Callable[[], None]) -> None:
+        self.broker = broker
+        self.stop = stop
+
+
+class ClusterNode:
+    """This server among the others.
+
+    Attributes:
+        node_id: Its name among them.
+        ownership: Its leases.
+        context: For TLS connections to the others, or None.
+        passed_links, passed_messages: What it has passed on to others.
+        failovers: Stores that it has lost without having given them back.
+
+    Args:
+        me: The server itself.
+        unit: Where stores are adopted.
+        reader: A catalog of its own to read, for a thread of its own.
+        table: The leases.
+        make: Makes a message broker for a store that was got.
+        created: Called when a store was adopted, to create what the configuration asks for in it.
+        thread: Makes the thread of the table, and that of the catalog.
+    """
+
+    def __init__(
+        self,
+        me: NodeEntry,
+        unit: ClusteredScaleUnit,
+        reader: Catalog,
+        table: LeaseTable,
+        *,
+        make: Callable[[StoreRow], OpenStore],
+        created: Callable[[int], Awaitable[None]],
+        clock: Clock,
+        context: SSLContext | None,
+        thread: Callable[[asyncio.AbstractEventLoop, str], StoppableWriter] = StoreWriter,
+    ) -> None:
+        self.node_id = me.node_id
+        self.ownership = StoreLeases(me)
+        self.context = context
+        self.passed_links = 0
+        self.passed_messages = 0
+        self.failovers = 0
+        self.beats_missed = 0
+        self._unit = unit
+        self._reader = reader
+        self._table = table
+        self._make = make
+        self._created = created
+        self._clock = clock
+        self._log = Log("cluster")
+        self._loop = asyncio.get_running_loop()
+        self._leases_thread = thread(self._loop, "leases")
+        self._catalog_thread = thread(self._loop, "catalog")
+        self._open: dict[int, OpenStore] = {}
+        self._locks: dict[int, asyncio.Lock] = {}
+        self._revision = -1
+        self._reading: asyncio.Future[None] | None = None
+        self._read_next: asyncio.Future[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._beating: asyncio.Task[None] | None = None
+        self._lapsing: asyncio.TimerHandle | None = None
+        self._is_over = False
+        # The last beat was answered.
+        self._is_beating = False
+
+    # -- start and stop -----------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Join: on return the others know of this server.
+
+        Raises:
+            StoreFailed: The table cannot be reached.
+        """
+        await self._beat()
+        self._beating = self._loop.create_task(self._beat_on(), name="leases")
+        self._watch()
+
+    async def stop(self) -> None:
+        """Close every store in good order and give it back, then be forgotten."""
+        for store_id in self.ownership.drain():
+            self._spawn(self._leave(store_id))
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        self._is_over = True
+        if self._beating is not None:
+            await self._beating
+        if self._lapsing is not None:
+            self._lapsing.cancel()
+        try:
+            # What was given back has to be told, so that nobody waits for leases to end.
+            await self._beat()
+            await self._call(lambda: self._table.forget(self.node_id))
+        except StoreFailed as error:
+            self._log.warning("not given back", reason=str(error))
+        for thread, used in ((self._leases_thread, self._table), (self._catalog_thread, self._reader)):
+            thread.submit(used.close, lambda _result, _error: None)
+            await self._loop.run_in_executor(None, thread.stop)
+
+    def _call(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        return _submit(self._loop, self._leases_thread, call)
+
+    # -- beats --------------------------------------------------------------------------------------------------
+
+    async def _beat_on(self) -> None:
+        while not self._is_over:
+            try:
+                await self._rest()
+                await self._beat()
+            except StoreFailed as error:
+                self.beats_missed += 1
+                self._is_beating = False
+                self._log.error("table of leases not reached", reason=str(error))
+                await asyncio.sleep(_RETRY_S)
+            except Exception as fault:  # noqa: BLE001 - the top of a task: whatever it was, leases must be prolonged
+                self._log.error("beat failed", error=repr(fault))
+                await asyncio.sleep(_RETRY_S)
+
+    async def _rest(self) -> None:
+        """Wait for the next beat: until its time, or news, or a wish of this server's own."""
+        end_ms = self._clock.monotonic_ms() + BEAT_MS
+        while not self._is_over and not self.ownership.wants_soon and self._clock.monotonic_ms() < end_ms:
+            if await self._call(lambda: self._table.wait(_WAIT_S)):
+                return
+
+    async def _beat(self) -> None:
+        beat = self.ownership.beat(self._clock.monotonic_ms())
+        table = await self._call(lambda: self._table.exchange(beat.told))
+        moves = self.ownership.seen(beat, table, self._clock.monotonic_ms())
+        self._is_beating = True
+        self._drop(moves.lost)
+        if table.revision != self._revision:
+            self._revision = table.revision
+            self._spawn(self._look())
+        for store_id in moves.gained:
+            self._spawn(self._open_store(store_id))
+        for store_id in moves.leave:
+            self._spawn(self._leave(store_id))
+
+    def _watch(self) -> None:
+        """Drop what has lapsed; the time of leases stops their use anyway, this ends their links."""
+        if not self._is_over:
+            self._drop(self.ownership.lapsed(self._clock.monotonic_ms()))
+            self._lapsing = self._loop.call_later(_LAPSE_S, self._watch)
+
+    # -- stores -------------------------------------------------------------------------------------------------
+
+    async def _open_store(self, store_id: int) -> None:
+        """Open a store whose lease was got; tried again while the lease lasts."""
+        term = self.ownership.term(store_id)
+        while self.ownership.is_wanted(store_id, term):
+            try:
+                async with self._lock(store_id):
+                    # It may have been left while this waited for its turn.
+                    if self.ownership.is_wanted(store_id, term):
+                        await self._try_to_open(store_id, term)
+            except (StoreFailed, StoreTooNew, ServiceBusError) as error:
+                self._log.error("store not opened", store=store_id, reason=str(error))
+                await asyncio.sleep(_RETRY_S)
+            else:
+                return
+
+    def _lock(self, store_id: int) -> asyncio.Lock:
+        return self._locks.setdefault(store_id, asyncio.Lock())
+
+    async def _try_to_open(self, store_id: int, term: int | None) -> None:
+        directory = await self._read()
+        row = next((row for row in directory.contents.stores if row.store_id == store_id), None)
+        if row is None:
+            raise StoreFailed("the catalog does not know it")
+        opened = self._make(row)
+        try:
+            await self._unit.adopt(opened.broker, directory)
+        except BaseException:
+            await self._close(opened)
+            raise
+        now_ms = self._clock.monotonic_ms()
+        if self.ownership.term(store_id) != term or not self.ownership.may_act(store_id, now_ms):
+            self._unit.drop(store_id, "its lease has ended")
+            await self._close(opened)
+            raise StoreFailed("its lease has ended while it was opened")
+        self._open[store_id] = opened
+        self._log.info("store taken over", store=store_id, term=self.ownership.term(store_id))
+        await self._created(store_id)
+
+    async def _leave(self, store_id: int) -> None:
+        async with self._lock(store_id):
+            await self._unit.leave(store_id, "it moves to another server")
+            opened = self._open.pop(store_id, None)
+            if opened is not None:
+                await self._close(opened)
+        self.ownership.left(store_id)
+        self._log.info("store given back", store=store_id)
+
+    def _drop(self, lost: list[int]) -> None:
+        for store_id in lost:
+            self.failovers += 1
+            self._log.error("store lost", store=store_id, reason="its lease has ended")
+            self._unit.drop(store_id, "its lease has ended")
+            opened = self._open.pop(store_id, None)
+            if opened is not None:
+                self._spawn(self._close(opened))
+
+    async def _close(self, opened: OpenStore) -> None:
+        await opened.broker.close()
+        await self._loop.run_in_executor(None, opened.stop)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._log.error("a task of the cluster failed", error=repr(task.exception()))
+
+    # -- whereabouts --------------------------------------------------------------------------------------------
+
+    def where(self, namespace: str, key: str) -> str:
+        """See passing.Whereabouts."""
+        home = self._unit.namespaces.get(namespace.lower())
+        if home is not None and home.is_taken(key):
+            return HERE
+        if (namespace.lower(), key) in self._unit.directory.spreads:
+            return MOVING
+        store_id = self._unit.directory.store_of(namespace, key)
+        return UNKNOWN if store_id is None else self.owner_of(store_id)
+
+    def spread_of(self, namespace: str, key: str) -> ShardedQueueMap | None:
+        """See passing.Whereabouts."""
+        return self._unit.directory.spreads.get((namespace.lower(), key))
+
+    @property
+    def own_http_door(self) -> str:
+        """See rest.passing.HttpWhereabouts."""
+        return self.ownership.me.http_address
+
+    def http_door_at(self, store_id: int) -> str:
+        """See rest.passing.HttpWhereabouts."""
+        door = self._http_door(store_id)
+        return self.ownership.me.http_address if door is None else door
+
+    def door_of(self, store_id: int) -> str:
+        """See passing.Whereabouts; this server's own door for what is here."""
+        door = self.owner_of(store_id)
+        return self.ownership.me.address if door == HERE else door
+
+    def owner_of(self, store_id: int, *, of_http: bool = False) -> str:
+        """HERE, MOVING, or where the door of the server is that has a store."""
+        if store_id in self._open:
+            return HERE
+        owner = self.ownership.owner_of(store_id)
+        if owner is None or owner.node_id == self.node_id:
+            return MOVING
+        return owner.http_address if of_http else owner.address
+
+    def http_door_of(self, namespace: str, lower: tuple[str, ...], *, may_be_new: bool) -> str | None:
+        """See rest.passing.HttpWhereabouts; ``?`` when nothing is known of any part of the path."""
+        home = self._unit.namespaces.get(namespace.lower())
+        for length in range(len(lower), 0, -1):
+            key = "/".join(lower[:length])
+            if home is not None and home.is_taken(key):
+                return None
+            store_id = self._unit.directory.store_of(namespace, key)
+            if store_id is not None:
+                return self._http_door(store_id)
+        store_id = self._unit.directory.store_for_new(namespace, "/".join(lower)) if may_be_new else None
+        return "?" if store_id is None else self._http_door(store_id)
+
+    def listed(self, namespace: str, kind: str) -> Sequence[Listed]:
+        """See rest.passing.HttpWhereabouts."""
+        own = self.ownership.me.http_address
+        directory = self._unit.directory
+        found = [
+            (row.path, row.slots[0].store_id)
+            for row in directory.contents.entities
+            if row.kind == kind
+            and row.state == LIVE
+            and row.slots
+            and row.namespace.lower() == namespace.lower()
+            # Shares are no entities to clients.
+            and sharded_queue_of(row.path) is None
+        ]
+        doors = {store_id: self._http_door(store_id) for _, store_id in found}
+        spread = [
+            Listed(one.row.path, own, is_everywhere=True)
+            for (name, _), one in directory.spreads.items()
+            if kind == QUEUE and name == namespace.lower()
+        ]
+        return [Listed(path, own if (door := doors[store_id]) is None else door) for path, store_id in found] + spread
+
+    def _http_door(self, store_id: int) -> str | None:
+        door = self.owner_of(store_id, of_http=True)
+        return {HERE: None, MOVING: ""}.get(door, door)
+
+    def numbers(self) -> Iterable[tuple[str, float]]:
+        """See passing.Whereabouts."""
+        yield "duobus_cluster_nodes", len(self.ownership.nodes)
+        yield "duobus_cluster_stores_owned", len(self._open)
+        yield "duobus_cluster_stores_lost", self.failovers
+        yield "duobus_cluster_beats_missed", self.beats_missed
+        yield "duobus_cluster_passed_links", self.passed_links
+        yield "duobus_cluster_passed_messages", self.passed_messages
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether the others count this server among them, as far as it knows."""
+        return self.node_id in self.ownership.nodes and self._is_beating
+
+    async def look_again(self) -> None:
+        """See passing.Whereabouts: what is asked while a read is under way is answered by the next one."""
+        if self._reading is None:
+            await self._look()
+            return
+        if self._read_next is None:
+            self._read_next = self._loop.create_future()
+        await asyncio.shield(self._read_next)
+
+    async def _look(self) -> None:
+        if self._reading is not None:
+            await self.look_again()
+            return
+        self._reading = self._loop.create_future()
+        try:
+            await self._unit.see(await self._read())
+        except (StoreFailed, StoreTooNew) as error:
+            self._log.error("catalog not read", reason=str(error))
+            self._revision = -1
+        finally:
+            self._reading.set_result(None)
+            self._reading = None
+        waiting, self._read_next = self._read_next, None
+        if waiting is not None:
+            await asyncio.sleep(_LOOK_S)
+            await self._look()
+            waiting.set_result(None)
+
+    async def _read(self) -> Directory:
+        return Directory(await _submit(self._loop, self._catalog_thread, self._reader.read))
+
+
+def _submit(loop: asyncio.AbstractEventLoop, thread: Writer, call: Callable[[], T]) -> asyncio.Future[T]:
+    future: asyncio.Future[T] = loop.create_future()
+
+    def done(result: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    thread.submit(call, done)
+    return future

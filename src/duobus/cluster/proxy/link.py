@@ -1,0 +1,438 @@
+"""One link of a client that another server answers, and the pairs of delivery ids of a session."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from duobus.amqp import RELEASED, Link, Rejected, Session, TransactionalState, TransferRefused, Transfers
+from duobus.amqp import Error as AmqpError
+from duobus.codec import BATCH_FORMAT, COUNTERS, tag_counter, tag_of
+from duobus.errors import DetachForced, MessageTooLarge, NotImplementedYet, ServerBusy, ServiceBusError
+from duobus.gateway.amqp.links.essence import summarize_attach
+
+if TYPE_CHECKING:
+    from duobus.cluster.proxy.upstream import UpstreamConnection
+    from duobus.cluster.router import OwnerDirectory
+    from duobus.gateway.amqp.peer import Peer
+
+_MASK: Final = 0xFFFFFFFF
+
+
+class Answered(Protocol):
+    """Who counts what it has passed on."""
+
+    def settled(self, state: Any) -> None:
+        """The owner has said what became of one delivery."""
+
+
+class ProxiedSession:
+    """A session of the client and the one that stands for it at an owner.
+
+    Attributes:
+        client: The client's.
+        owner: That with the owner.
+        sent: Delivery id there to delivery id and size here, of what the client has sent, and what counts its answers.
+        given: Delivery id here to delivery id there, of what the client has received.
+        taken: The other way round, of what waits for the owner to settle it.
+        in_doubt: Delivery ids there that a transaction settles: they can be settled again if it is rolled back.
+    """
+
+    __slots__ = ("client", "given", "in_doubt", "owner", "sent", "taken")
+
+    def __init__(self, client: Session, owner: Session) -> None:
+        self.client = client
+        self.owner = owner
+        self.sent: dict[int, tuple[int, int, Answered | None]] = {}
+        self.given: dict[int, int] = {}
+        self.taken: dict[int, int] = {}
+        self.in_doubt: set[int] = set()
+
+    def note_sent(self, owner_id: int, client_id: int, payloads: list[bytes]) -> None:
+        """The client's deliveries from ``client_id`` on have gone to the owner from ``owner_id`` on."""
+        for index, payload in enumerate(payloads):
+            self.sent[(owner_id + index) & _MASK] = ((client_id + index) & _MASK, len(payload), None)
+
+    def note_given(self, owner_id: int, client_id: int, number: int) -> None:
+        """The owner's deliveries from ``owner_id`` on have gone to the client from ``client_id`` on."""
+        for index in range(number):
+            here, there = (client_id + index) & _MASK, (owner_id + index) & _MASK
+            self.given[here] = there
+            self.taken[there] = here
+
+    def owner_settles(self, first: int, last: int, state: Any) -> int:
+        """The owner has settled what the client has sent; return the bytes that are under way no more."""
+        found = [self.sent.pop(one) for one in _within(self.sent, first, last)]
+        for low, high in _ranges([here for here, _, _ in found]):
+            self.client.disposition(True, low, high, state, True)
+        for _, _, counter in found:
+            if counter is not None:
+                counter.settled(state)
+        return sum(size for _, size, _ in found)
+
+    @property
+    def sent_bytes(self) -> int:
+        """Of what the client has sent and the owner has not settled."""
+        return sum(size for _, size, _ in self.sent.values())
+
+    def owner_answers(self, first: int, last: int, state: Any) -> None:
+        """The owner has settled what it gave, after the client has said what became of it."""
+        answered = _within(self.taken, first, last)
+        found = [self.taken[one] for one in answered]
+        for one in answered:
+            if one not in self.in_doubt:
+                self.given.pop(self.taken.pop(one), None)
+        for low, high in _ranges(found):
+            self.client.disposition(False, low, high, state, True)
+
+    def client_settles(self, first: int, last: int, state: Any, *, settled: bool) -> None:
+        """The client has said what became of deliveries; those that are not of this owner are left out."""
+        found = _within(self.given, first, last)
+        there = [self.given.pop(one) if settled else self.given[one] for one in found]
+        if settled:
+            for one in there:
+                self.taken.pop(one, None)
+        for low, high in _ranges(there):
+            self.owner.disposition(True, low, high, state, settled)
+
+    def refuse(self, ids: list[int], state: Any) -> None:
+        """Tell the client, of deliveries by the owner's ids, why they were not settled."""
+        for low, high in _ranges([self.taken[one] for one in ids]):
+            self.client.disposition(False, low, high, state, True)
+
+    def named(self, first: int, last: int) -> list[int]:
+        """The owner's ids of those among the client's deliveries that are this owner's."""
+        return [self.given[one] for one in _within(self.given, first, last)]
+
+    def decided(self, ids: list[int], *, is_committed: bool) -> None:
+        """A transaction that settles deliveries, by the owner's ids, has ended."""
+        self.in_doubt.difference_update(ids)
+        if is_committed:
+            for one in ids:
+                self.given.pop(self.taken.pop(one, -1), None)
+
+
+class ProxiedLink:
+    """The client's end of a link that is passed on.
+
+    Attributes:
+        link: The client's.
+        uplink: That with the owner; None until it is made.
+        session: The pair of sessions; likewise.
+        is_entity: It is on an entity itself, and not on its management node.
+    """
+
+    __slots__ = (
+        "_counter",
+        "_held",
+        "_is_accepted",
+        "_is_stopping",
+        "_peer",
+        "_prefix",
+        "_upstream",
+        "_whereabouts",
+        "is_entity",
+        "link",
+        "segments",
+        "session",
+        "uplink",
+    )
+
+    def __init__(self, peer: Peer, link: Link, segments: tuple[str, ...], whereabouts: OwnerDirectory) -> None:
+        self.link = link
+        self.segments = segments
+        self.is_entity = False
+        self.uplink: Link | None = None
+        self.session: ProxiedSession | None = None
+        self._peer = peer
+        self._whereabouts = whereabouts
+        self._upstream: UpstreamConnection | None = None
+        self._is_accepted = False
+        self._is_stopping = False
+        self._prefix = peer.door.entropy.token(8)
+        self._counter = 0
+        # What came from the owner and the client has no credit for, because it took some back: id, tag, format, ...
+        self._held: deque[tuple[int, bytes, bytes, int, bool]] = deque()
+
+    @property
+    def path(self) -> str:
+        """The entity, for errors."""
+        return "/".join(self.segments)
+
+    # -- attaching ----------------------------------------------------------------------------------------------
+
+    def attach(self, upstream: UpstreamConnection, session: ProxiedSession) -> None:
+        """Ask the owner for the same link."""
+        remote = self.link.remote
+        if remote is None or self.uplink is not None:
+            return
+        self._upstream, self.session = upstream, session
+        options: dict[str, Any] = {
+            "snd_settle_mode": 2 if remote.snd_settle_mode is None else remote.snd_settle_mode,
+            "rcv_settle_mode": remote.rcv_settle_mode or 0,
+            "properties": remote.properties,
+            "desired_capabilities": remote.desired_capabilities,
+        }
+        attach = session.owner.attach_receiver if self.link.is_sender else session.owner.attach_sender
+        self.uplink = attach(f"{remote.name}", remote.source, remote.target, **options)
+        self.uplink.context = self
+        if self.link.is_sender:
+            self.uplink.tags = []
+
+    def attach_beside(self, other: ProxiedLink) -> None:
+        """Have another link attached where this one is, on the same session."""
+        if self._upstream is not None:
+            self._upstream.attach(other)
+
+    def parts(self) -> Sequence[ProxiedLink]:
+        """The links with owners that it consists of."""
+        return (self,)
+
+    def is_of(self, upstream: UpstreamConnection) -> bool:
+        """Whether it was passed over this connection."""
+        return self._upstream is upstream
+
+    def answered(self) -> None:
+        """The owner has answered; an answer without its terminus means that a refusal follows."""
+        uplink = self.uplink
+        remote = None if uplink is None else uplink.remote
+        if remote is None or (remote.source if self.link.is_sender else remote.target) is None:
+            return
+        self._is_accepted = self.link.accept(
+            source=remote.source,
+            target=remote.target,
+            max_message_size=remote.max_message_size,
+            properties=remote.properties,
+            initial_delivery_count=remote.initial_delivery_count or 0,
+        )
+        if not self._is_accepted:
+            self._end()
+            return
+        asked = self.link.remote
+        if asked is not None:
+            self.link.remote = summarize_attach(asked)
+        self._whereabouts.passed_links += 1
+        if self.link.is_sender:
+            self.flow()
+        else:
+            self.owner_flow()
+
+    def owner_detached(self, error: AmqpError | None, *, closed: bool) -> None:
+        """The owner has refused or ended the link: in its own words."""
+        self.uplink = None
+        condition = text = info = None
+        if error is not None:
+            condition, text, info = error.condition, error.description, error.info
+        if self._is_accepted:
+            self.link.detach(condition, text, info, closed=closed)
+        else:
+            self.link.refuse(condition or "amqp:internal-error", text, info)
+        self._peer.drop_endpoint(self.link)
+
+    def lost(self, text: str) -> None:
+        """The way to the owner has ended."""
+        self.uplink = None
+        error = self._peer.error(
+            DetachForced(f"The entity is served by another server, and {text}. Attach again."), self.path
+        )
+        if self._is_accepted:
+            self.link.detach(error.condition, error.description, error.info)
+        else:
+            self.link.refuse(error.condition, error.description, error.info)
+        self._peer.drop_endpoint(self.link)
+
+    # -- from the client ----------------------------------------------------------------------------------------
+
+    def transfers(self, event: Transfers) -> None:
+        """Pass on what came in one read."""
+        uplink, session = self.uplink, self.session
+        number = len(event.payloads)
+        if event.state is not None:
+            if self._peer.passing.send_via(self.link, event, self):
+                # The owner counts on a credit that this delivery has used up here.
+                self.owner_flow()
+            else:
+                self._in_state(event)
+            return
+        if uplink is None or session is None or uplink.credit < number:
+            error = DetachForced(f"'{self.path}' takes nothing more for now. Attach again.")
+            self._peer.detach(self.link, error, self.path)
+            return
+        if event.message_format == BATCH_FORMAT:
+            first = uplink.session.next_delivery_id
+            for payload in event.payloads:
+                uplink.send_one(self._tag(1), payload, event.settled, event.message_format)
+        else:
+            start = self._counter
+            self._tag(number)
+            first = uplink.send_run(self._prefix, start, [b""] * number, event.payloads, event.settled)
+        if not event.settled:
+            session.note_sent(first, event.first_delivery_id, event.payloads)
+            self._peer.carry(sum(map(len, event.payloads)))
+        self._whereabouts.passed_messages += number
+        self._write()
+
+    def _tag(self, number: int) -> bytes:
+        tag = tag_of(self._prefix, self._counter)
+        self._counter = (self._counter + number) % COUNTERS
+        return tag
+
+    def _in_state(self, event: Transfers) -> None:
+        """One delivery that is part of a transaction, which the owner does."""
+        state, uplink, session = event.state, self.uplink, self.session
+        try:
+            if not isinstance(state, TransactionalState):
+                raise NotImplementedYet("Deliveries are not resumed: send without a state, or in a transaction.")
+            if uplink is None or session is None or self._upstream is None or not uplink.credit:
+                raise ServerBusy(f"'{self.path}' takes nothing more for now. Please wait a second and try again.")
+            self._peer.transactions.join(state.txn_id, self._upstream.coordinator, self.path)
+        except ServiceBusError as error:
+            if isinstance(state, TransactionalState):
+                self._peer.transactions.doom(state.txn_id, error)
+            if not event.settled:
+                first = event.first_delivery_id
+                self.link.settle(first, first, Rejected(self._peer.error(error, self.path)))
+            # The owner counts on a credit that this delivery has used up here.
+            self.owner_flow()
+            return
+        (payload,) = event.payloads
+        first = uplink.send_one(self._tag(1), payload, event.settled, event.message_format, state)
+        if not event.settled:
+            session.note_sent(first, event.first_delivery_id, event.payloads)
+            self._peer.carry(len(payload))
+        self._whereabouts.passed_messages += 1
+        self._write()
+
+    def refused(self, event: TransferRefused) -> None:
+        """A delivery that the engine did not take in: too large."""
+        error = MessageTooLarge(f"The message has {event.size} bytes, more than '{self.path}' allows.")
+        if isinstance(event.state, TransactionalState):
+            self._peer.transactions.doom(event.state.txn_id, error)
+        if not event.settled:
+            state = Rejected(self._peer.error(error, self.path))
+            self.link.settle(event.delivery_id, event.delivery_id, state)
+        self.owner_flow()
+
+    def flow(self) -> None:
+        """The client has changed its credit, or wants to drain: it is the owner's to say what there is."""
+        self._give_held()
+        if self.uplink is not None and self._is_accepted:
+            self.uplink.grant(self.link.credit, drain=self.link.drain)
+            self._write()
+        if self.link.echo:
+            self.link.flow()
+
+    # -- from the owner -----------------------------------------------------------------------------------------
+
+    def owner_flow(self) -> None:
+        """The owner gives credit to a sending client, or has drained what a receiving one had given."""
+        uplink = self.uplink
+        if uplink is None or not self._is_accepted:
+            return
+        if self.link.is_sender:
+            if self.link.drain and not self._held:
+                self.link.drained()
+        elif not self._is_stopping and (uplink.credit != self.link.credit or not uplink.credit):
+            self.link.grant(uplink.credit)
+        if uplink.echo:
+            uplink.flow()
+            self._write()
+
+    def owner_transfers(self, event: Transfers) -> None:
+        """Pass on what the owner has given, tags and all: they are the lock tokens."""
+        uplink = self.uplink
+        if uplink is None or uplink.tags is None:
+            return
+        number = len(event.payloads)
+        tags, uplink.tags = uplink.tags[:number], uplink.tags[number:]
+        self._whereabouts.passed_messages += number
+        first_counter = 0 if event.settled else _run_from(tags)
+        if not self._held and self.link.credit >= number and first_counter >= 0 and not event.message_format:
+            prefix, heads = tags[0][:8], [b""] * number
+            first = self.link.send_run(prefix, first_counter, heads, event.payloads, event.settled)
+            if not event.settled and self.session is not None:
+                self.session.note_given(event.first_delivery_id, first, number)
+            return
+        for index, (tag, payload) in enumerate(zip(tags, event.payloads, strict=True)):
+            owner_id = (event.first_delivery_id + index) & _MASK
+            self._held.append((owner_id, tag, payload, event.message_format, event.settled))
+        self._give_held()
+
+    def _give_held(self) -> None:
+        while self._held and self.link.credit > 0 and self.link.is_attached:
+            owner_id, tag, payload, message_format, settled = self._held.popleft()
+            client_id = self.link.send_one(tag if settled else tag or b"\0", payload, settled, message_format)
+            if not settled and self.session is not None:
+                self.session.note_given(owner_id, client_id, 1)
+
+    # -- ends ---------------------------------------------------------------------------------------------------
+
+    @property
+    def owes(self) -> bool:
+        """Whether the client waits for outcomes; those of other links of its session count, too."""
+        return not self.link.is_sender and self.session is not None and bool(self.session.sent)
+
+    def stop(self) -> None:
+        """Take the client's credit back: this server is about to stop."""
+        if not self.link.is_sender:
+            self._is_stopping = True
+            self.link.grant(0)
+
+    def pump(self) -> None:
+        """The client's socket takes more again."""
+        self._give_held()
+
+    def deliver_answers(self) -> None:
+        """Nothing comes from a broker here."""
+
+    def close(self) -> None:
+        """The client has detached, or is gone."""
+        self._end()
+
+    def _end(self) -> None:
+        uplink, self.uplink = self.uplink, None
+        if uplink is None:
+            return
+        for owner_id, _, _, _, settled in self._held:
+            if not settled and self.session is not None:
+                self.session.owner.disposition(True, owner_id, owner_id, RELEASED, True)
+        self._held.clear()
+        uplink.detach()
+        self._write()
+
+    def _write(self) -> None:
+        if self._upstream is not None:
+            self._upstream.write_soon()
+
+
+def _run_from(tags: list[bytes]) -> int:
+    """The lock counter of the first of tags that have one prefix and count up by one; -1 if they do not."""
+    start = tag_counter(tags[0])
+    if start < 0:
+        return -1
+    prefix = tags[0][:8]
+    return start if all(tag == tag_of(prefix, start + index) for index, tag in enumerate(tags)) else -1
+
+
+def _within(known: dict[int, Any], first: int, last: int) -> list[int]:
+    """Those of the known ids that are in a range, ascending in it; a peer may name a range of any size."""
+    number = ((last - first) & _MASK) + 1
+    if number <= len(known):
+        return [one for index in range(number) if (one := (first + index) & _MASK) in known]
+    return sorted((one for one in known if (one - first) & _MASK < number), key=lambda one: (one - first) & _MASK)
+
+
+def _ranges(ids: list[int]) -> Iterator[tuple[int, int]]:
+    """Ids as ranges of neighbours."""
+    start = before = None
+    for one in ids:
+        if start is None or before is None:
+            start = before = one
+        elif one == before + 1:
+            before = one
+        else:
+            yield start, before
+            start = before = one
+    if start is not None and before is not None:
+        yield start, before

@@ -1,0 +1,436 @@
+"""Links on entities that another server has: passed on to it, whole batches at a time (decision 0024).
+
+A client's link is answered by the owner of its entity, over a connection that this server makes to the owner's own
+door in the client's name: with its host name, its login, its tokens. So the owner checks every right itself and a
+server can do no more to the entities of another than its clients may; and whatever the owner can do for a link, it can
+do here: sending, receiving, sessions, ``$management`` with all of its operations.
+
+    client <--link-- this server --link--> owner         one connection to each owner for each connection of a client
+
+Delivery ids are translated per session, tags and payloads pass as they are, credit is the other side's: nothing waits
+here but what a peer has no credit for. When the connection to the owner ends, so do the links, and their client
+attaches again; what it was told by then is durable with the owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from ssl import SSLCertVerificationError, SSLContext
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from duobus.amqp import (
+    ANONYMOUS,
+    PLAIN,
+    ConnectionSettings,
+    Link,
+    OpenReceived,
+    Rejected,
+    Session,
+    SessionEnded,
+    TransactionalState,
+    plain_response,
+)
+from duobus.broker import lock_lost
+from duobus.cluster import directory
+from duobus.cluster.proxy.link import ProxiedLink
+from duobus.cluster.proxy.upstream import UpstreamConnection
+from duobus.cluster.proxy.via_link import BorrowedViaLink, RemoteViaLink, demand_same, is_via_session
+from duobus.cluster.sharding.link import ShardedLink, demand_ordinary
+from duobus.cluster.sharding.management import ShardedManagementNode
+from duobus.cluster.sharding.receiver import ShardedReceiver
+from duobus.cluster.sharding.sender import ShardedSender
+from duobus.cluster.shards import ShardedQueueMap
+from duobus.errors import DetachForced, Unauthorized
+from duobus.gateway.amqp.transactions.coordinator import first_of, via_entity
+from duobus.gateway.tls import untrusted
+from duobus.model.address import Address
+from duobus.model.descriptions import Right
+
+if TYPE_CHECKING:
+    from duobus.amqp import Transfers
+    from duobus.gateway.amqp.peer import Peer
+
+#: In the properties of open: a connection that another server has made for a client. Its links are passed on no more.
+PASSED: Final = "com.duobus:passed-by"
+#: Tokens that are kept to be shown to owners: those put last.
+TOKENS_MAX: Final = 100
+#: How long a server may take to accept a connection, in seconds.
+CONNECT_S: Final = 5.0
+#: A connection between two servers that is silent for twice as long is lost: neither a client nor the locks of one may
+#: wait for as long as a client's own connection is believed in.
+IDLE_MS: Final = 3_000
+_FRAME_SIZE: Final = 65_536
+
+#: What ``Whereabouts.where`` says beside an owner's address.
+HERE: Final = directory.HERE
+MOVING: Final = directory.MOVING
+UNKNOWN: Final = directory.UNKNOWN
+
+
+class OwnerDirectory(Protocol):
+    """Who has which entity.
+
+    Attributes:
+        node_id: This server's name among the others.
+        context: For TLS connections to others, or None for plain ones.
+        passed_links, passed_messages: Counted, for the metrics.
+    """
+
+    node_id: str
+    context: SSLContext | None
+    passed_links: int
+    passed_messages: int
+
+    def where(self, namespace: str, key: str) -> str:
+        """HERE, MOVING, UNKNOWN, or the address ``host:port`` of the server that has the entity."""
+
+    def spread_of(self, namespace: str, key: str) -> ShardedQueueMap | None:
+        """A queue that is spread over several stores, or None."""
+
+    def door_of(self, store_id: int) -> str:
+        """MOVING, or the address ``host:port`` of the server that has a store, this one too."""
+
+    def numbers(self) -> Iterable[tuple[str, float]]:
+        """Name and value of each metric of this server among the others."""
+
+    def look_again(self) -> Awaitable[None]:
+        """Read the catalog anew; several that ask at a time are answered at once."""
+
+
+class LocalRouter:
+    """What a connection has at other servers where there are none: nothing. See Passing for the methods."""
+
+    is_passed = False
+    has_others = False
+
+    def coordinate(self, start: Callable[[], None]) -> None:  # noqa: D102
+        start()
+
+    def coordinated(self) -> None:  # noqa: D102
+        return
+
+    def send_via(self, link: Link, event: Transfers, passed: ProxiedLink | None = None) -> bool:  # noqa: D102
+        return False
+
+    def named(self, first: int, last: int) -> int:  # noqa: D102
+        return 0
+
+    def opened(self, event: OpenReceived) -> None:  # noqa: D102
+        return
+
+    def logged_in(self, name: str, key: str) -> None:  # noqa: D102
+        return
+
+    def token_put(self, audience: str, token: str) -> None:  # noqa: D102
+        return
+
+    def knows(self, address: Address) -> bool:  # noqa: D102
+        return False
+
+    async def learn(self) -> None:  # noqa: D102
+        return
+
+    def concerns(self, link: Link, address: Address, again: Callable[[], None], *, is_last: bool) -> bool:  # noqa: D102
+        return False
+
+    def dispositions(self, session: Session, ranges: list[tuple[int, int, bool, Any]]) -> None:  # noqa: D102
+        return
+
+    def session_ended(self, event: SessionEnded) -> None:  # noqa: D102
+        return
+
+    def resume(self) -> None:  # noqa: D102
+        return
+
+    def tick(self, monotonic_ms: int) -> None:  # noqa: D102
+        return
+
+    def node_links(self) -> list[ProxiedLink]:  # noqa: D102
+        return []
+
+    def close(self) -> None:  # noqa: D102
+        return
+
+
+class ClusterRouter(LocalRouter):
+    """What one connection of a client has at other servers.
+
+    Attributes:
+        is_passed: It is itself one that another server has made.
+        has_others: Other servers may have created entities that this one has not heard of yet.
+        tokens: Audience to token, as the client has put them.
+    """
+
+    def __init__(self, peer: Peer, whereabouts: OwnerDirectory) -> None:
+        self.is_passed = False
+        self.has_others = True
+        self.tokens: dict[str, str] = {}
+        self._peer = peer
+        self._whereabouts = whereabouts
+        self._hostname: str | None = None
+        self._login: tuple[str, str] | None = None
+        self._upstreams: dict[str, UpstreamConnection] = {}
+        # A dict, for simulations must do the same every time.
+        self._spreads: dict[ShardedLink, None] = {}
+        self._nodes: dict[tuple[str, ...], ShardedManagementNode] = {}
+        # Links of the client, and those beside them on which its transactions send.
+        self._vias: dict[Link, RemoteViaLink] = {}
+        # What a transaction settles of others' deliveries at this moment: the client's range, and their number.
+        self._named: dict[tuple[int, int], int] = {}
+        # What begins when every owner is ready to do transactions.
+        self._starting: list[Callable[[], None]] = []
+
+    # -- what the client has shown ------------------------------------------------------------------------------
+
+    def opened(self, event: OpenReceived) -> None:
+        """The client has opened its connection."""
+        self._hostname = event.hostname
+        self.is_passed = any(str(key) == PASSED for key in event.properties)
+        self.has_others = not self.is_passed
+        if self.is_passed:
+            self._peer.engine.settings.idle_time_out_ms = IDLE_MS
+
+    def logged_in(self, name: str, key: str) -> None:
+        """The client's login was good."""
+        self._login = name, key
+
+    def token_put(self, audience: str, token: str) -> None:
+        """A token of the client was good here: the others want to see it, too."""
+        self.tokens.pop(audience, None)
+        self.tokens[audience] = token
+        if len(self.tokens) > TOKENS_MAX:
+            del self.tokens[next(iter(self.tokens))]
+        for upstream in self._upstreams.values():
+            upstream.put_token(audience, token)
+
+    # -- links --------------------------------------------------------------------------------------------------
+
+    def knows(self, address: Address) -> bool:
+        """Whether another server has the entity of an address, as far as this one knows.
+
+        The server that the client is connected to has looked already when this one was asked by it. Subscriptions are
+        known to the server that has their topic.
+        """
+        namespace = self._peer.namespace or ""
+        return (
+            self.is_passed
+            or self._whereabouts.spread_of(namespace, address.key) is not None
+            or self._whereabouts.where(namespace, address.key) not in (HERE, UNKNOWN)
+        )
+
+    async def learn(self) -> None:
+        """Look for entities that others have created meanwhile."""
+        await self._whereabouts.look_again()
+
+    def concerns(self, link: Link, address: Address, again: Callable[[], None], *, is_last: bool) -> bool:
+        """Whether a link is answered by somebody else, or later by ``again``; ``is_last``: it is not asked again.
+
+        Raises:
+            DetachForced: The entity moves just now.
+            Unauthorized: The client has no right there.
+        """
+        peer = self._peer
+        spread = None if self.is_passed else self._whereabouts.spread_of(peer.namespace or "", address.key)
+        where = UNKNOWN if spread else self._whereabouts.where(peer.namespace or "", address.key)
+        if where == UNKNOWN and is_last and not spread:
+            return False
+        if self.is_passed and link.remote is not None and is_via_session(link.remote):
+            # It is not this entity's: see attaching.
+            return False
+        if self._needs_via(link, address, where):
+            self._make_via(link, address, again)
+            return True
+        if where == HERE:
+            return False
+        if not any(peer.allows(address.segments(), right) for right in (Right.LISTEN, Right.SEND, Right.MANAGE)):
+            raise Unauthorized(
+                "Unauthorized access. A claim (Send, Listen or Manage) is required to perform this operation. "
+                f"Resource: 'sb://{peer.namespace}/{address.path}'. Put a token that has one."
+            )
+        if spread is not None:
+            self._spread(link, address, spread)
+            return True
+        if where == UNKNOWN:
+            # It may have been created a moment ago, by another server.
+            peer.spawn(self._look_again(link, again), 0)
+            return True
+        if where == MOVING or self.is_passed:
+            raise DetachForced(f"'{address.path}' moves to another server. Attach again.")
+        upstream = self.upstream(where)
+        if link.is_sender and not address.is_management:
+            demand_same(peer, link.session, address.path, upstream)
+        passed = ProxiedLink(peer, link, address.segments(), self._whereabouts)
+        passed.is_entity = not address.is_management
+        peer.add_endpoint(link, passed)
+        upstream.attach(passed)
+        return True
+
+    def _needs_via(self, link: Link, address: Address, where: str) -> bool:
+        """Whether transactions send on a link by way of an entity of another server, and have no link there yet."""
+        if link.is_sender or address.is_management or self.is_passed or link in self._vias:
+            return False
+        first = first_of(self._peer, link.session)
+        if not isinstance(first, ProxiedLink) or where in (MOVING, UNKNOWN):
+            return False
+        return where == HERE or not first.is_of(self.upstream(where))
+
+    def _make_via(self, link: Link, address: Address, again: Callable[[], None]) -> None:
+        first = first_of(self._peer, link.session)
+        via = self._vias[link] = RemoteViaLink(self._peer, link, address.path, self._whereabouts, again)
+        first.attach_beside(via)
+
+    def send_via(self, link: Link, event: Transfers, passed: ProxiedLink | None = None) -> bool:
+        """Have a transaction send something by way of its session's first entity; False when that is the link's own.
+
+        ``passed``: the link, if another server answers it.
+        """
+        via = self._vias.get(link)
+        if via is not None:
+            via.take(event)
+            return True
+        queue = None if passed is None else via_entity(self._peer, link.session)
+        if queue is None or passed is None:
+            return False
+        BorrowedViaLink(self._peer, link, queue, passed.segments, passed.path).take(event)
+        return True
+
+    def _spread(self, link: Link, address: Address, spread: ShardedQueueMap) -> None:
+        """Answer a link on a queue that is spread, together with the owners of its shares."""
+        if address.is_management:
+            node = self._nodes.get(address.segments())
+            if node is None:
+                node = ShardedManagementNode(self._peer, address, spread, self._whereabouts, self.upstream)
+                self._nodes[address.segments()] = node
+            node.serve(link, address.segments())
+            return
+        demand_ordinary(link)
+        made: type[ShardedLink] = ShardedReceiver if link.is_sender else ShardedSender
+        whole = made(self._peer, link, address, spread, self._whereabouts, self.upstream)
+        self._peer.add_endpoint(link, whole)
+        self._spreads[whole] = None
+        whole.start()
+
+    async def _look_again(self, link: Link, again: Callable[[], None]) -> None:
+        await self._whereabouts.look_again()
+        if not self._peer.is_gone and link.remote is not None:
+            again()
+            self._peer.write_soon()
+
+    def upstream(self, address: str) -> UpstreamConnection:
+        """The connection to a server, made when there is none."""
+        upstream = self._upstreams.get(address)
+        if upstream is None or upstream.is_gone:
+            upstream = self._upstreams[address] = UpstreamConnection(self._peer, self._settings(), self.tokens)
+            self._peer.spawn(self._connect(upstream, address), 0)
+        return upstream
+
+    def _settings(self) -> ConnectionSettings:
+        mechanism, response = ANONYMOUS, b""
+        if self._login is not None:
+            mechanism, response = PLAIN, plain_response(*self._login)
+        return ConnectionSettings(
+            container_id=self._peer.engine.settings.container_id,
+            hostname=self._hostname,
+            max_frame_size=_FRAME_SIZE,
+            idle_time_out_ms=IDLE_MS,
+            mechanisms=(mechanism,),
+            sasl_response=response,
+            properties={PASSED: self._whereabouts.node_id},
+        )
+
+    async def _connect(self, upstream: UpstreamConnection, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        context = self._whereabouts.context
+        name = host if context else None
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await self._peer.door.loop.create_connection(
+                    lambda: upstream,
+                    host.strip("[]"),
+                    int(port),
+                    ssl=context,
+                    server_hostname=name,
+                )
+        except SSLCertVerificationError as error:
+            upstream.fail(untrusted(address, error))
+        except (OSError, TimeoutError) as error:
+            upstream.fail(f"the server at {address} cannot be reached ({type(error).__name__})")
+
+    # -- transactions -------------------------------------------------------------------------------------------
+
+    def coordinate(self, start: Callable[[], None]) -> None:
+        """The client has attached to the coordinator: owners are asked to do its transactions before it may begin."""
+        for upstream in self._upstreams.values():
+            upstream.coordinate()
+        self._starting.append(start)
+        self.coordinated()
+
+    def coordinated(self) -> None:
+        """An owner is ready to do transactions, or gone."""
+        coordinators = [upstream.coordinator for upstream in self._upstreams.values() if not upstream.is_gone]
+        # One that is only being connected to has its coordinator before its first link.
+        if all(one is None or one.is_ready or one.is_gone for one in coordinators):
+            starting, self._starting = self._starting, []
+            for start in starting:
+                start()
+
+    # -- events of the client's connection ----------------------------------------------------------------------
+
+    def dispositions(self, session: Session, ranges: list[tuple[int, int, bool, Any]]) -> None:
+        """The client settles what it has received."""
+        self._named.clear()
+        for first, last, settled, state in ranges:
+            if isinstance(state, TransactionalState):
+                self._note_named(session, first, last, state, settled=settled)
+        for upstream in self._upstreams.values():
+            upstream.client_settles(session, ranges)
+
+    def _note_named(self, session: Session, first: int, last: int, state: TransactionalState, *, settled: bool) -> None:
+        number = sum(upstream.number_of(session, first, last) for upstream in self._upstreams.values())
+        self._named[first, last] = number
+        # From here on the session has deliveries, so that those of this server are looked for in any case.
+        own = self._peer.deliveries_of(session).settle(first, last, mark=False)
+        if not number and not own and not settled:
+            session.disposition(False, first, last, Rejected(self._peer.error(lock_lost(), "$coordinator")), True)
+
+    def named(self, first: int, last: int) -> int:
+        """How many of the deliveries that the client names in a transaction at this moment are other servers'."""
+        return self._named.get((first, last), 0)
+
+    def session_ended(self, event: SessionEnded) -> None:
+        """A session of the client is gone, and all its links."""
+        for upstream in self._upstreams.values():
+            upstream.end_session(event.session)
+
+    def resume(self) -> None:
+        """The client's socket takes more again."""
+        for upstream in self._upstreams.values():
+            upstream.see_to_reading()
+
+    def tick(self, monotonic_ms: int) -> None:
+        """Heartbeats."""
+        for whole in list(self._spreads):
+            whole.tick(monotonic_ms)
+            if whole.is_over:
+                self._spreads.pop(whole, None)
+        for address, upstream in list(self._upstreams.items()):
+            upstream.tick(monotonic_ms)
+            if upstream.is_gone:
+                del self._upstreams[address]
+        for link in [link for link, via in self._vias.items() if via.is_over]:
+            self._vias.pop(link).end()
+
+    def node_links(self) -> list[ProxiedLink]:
+        """Links with owners that are no endpoints: of management nodes of queues that are spread, and beside others."""
+        return [link for node in self._nodes.values() for link in node.parts()] + list(self._vias.values())
+
+    def close(self) -> None:
+        """The client is gone: its locks are given back by those who gave them."""
+        for upstream in self._upstreams.values():
+            upstream.abort()
+        self._upstreams.clear()
+        self._nodes.clear()
+        self._spreads.clear()
+        self._vias.clear()
+        self.tokens.clear()

@@ -1,0 +1,305 @@
+"""A scale unit whose stores come and go: one of several servers that share a catalog (decision 0024)."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from duobus.broker.entities.namespace import Namespace
+from duobus.broker.entities.queue import Queue
+from duobus.broker.entities.topic import Subscription, Topic
+from duobus.broker.message_broker import MessageBroker
+from duobus.broker.protocols import LateRefusal
+from duobus.broker.scale_unit import ScaleUnit
+from duobus.clock import BrokerTime, Clock
+from duobus.cluster.directory import Directory
+from duobus.cluster.forwarding.receiver import ForwardReceiver
+from duobus.cluster.forwarding.sender import RemoteForwarder
+from duobus.cluster.sharding.entities import ShardedQueue, ShardedQueues
+from duobus.errors import StoreFailed, StoreForeign, StoreUnavailable
+from duobus.model.descriptions import CLOUD, QUEUE, SUBSCRIPTION, TOPIC, Profile, QueueDescription
+from duobus.model.quotas import Quotas
+from duobus.storage.catalog_rows import INTENT, LIVE, CatalogContents, EntityRow, SlotRow
+from duobus.storage.interface import StoreContents, Tombstone
+
+if TYPE_CHECKING:
+    from duobus.storage.catalog.interface import Catalog
+
+#: For how long clients may still send after their credit is taken back, and how long what was taken may take to be
+#: stored, in seconds. What takes longer is not answered: its clients are detached and send it again.
+LAST_SENDS_S: Final = 0.02
+FINISH_S: Final = 1.0
+
+
+class LeasedTime(BrokerTime):
+    """Broker time for one store, which stands still where its lease ends.
+
+    Whatever a message broker decides begins with a look at the time. A process that was stopped and goes on behind the
+    end of its lease meets this first, whichever event comes first: nothing is locked, delivered or released (I55).
+
+    Args:
+        inner: Broker time.
+        clock: Whose monotonic time leases are counted on.
+        ends_ms: Until when the lease lasts, there.
+    """
+
+    __slots__ = ("_ends_ms", "_inner", "_leased_clock")
+
+    def __init__(self, inner: BrokerTime, clock: Clock, ends_ms: Callable[[], int]) -> None:
+        super().__init__(clock)
+        self._inner = inner
+        # What other servers did meanwhile is known to nobody here, so that a clock that is ahead cannot be told; and to
+        # begin anew with the first store that comes would set back what locks of others were given by.
+        inner.is_begun = True
+        self._leased_clock = clock
+        self._ends_ms = ends_ms
+
+    @property
+    def has_ended(self) -> bool:
+        """See BrokerTime."""
+        return self._leased_clock.monotonic_ms() >= self._ends_ms()
+
+    def raise_to(self, committed_ms: int) -> None:
+        """See BrokerTime."""
+        self._inner.raise_to(committed_ms)
+
+    def now_ms(self) -> int:
+        """See BrokerTime.
+
+        Raises:
+            StoreUnavailable: The lease has ended.
+        """
+        if self.has_ended:
+            raise StoreUnavailable("The lease of this messaging store has ended; another server has it. Try again.")
+        return self._inner.now_ms()
+
+
+class ClusteredScaleUnit(ScaleUnit):
+    """The entities of those stores that this server owns now.
+
+    Attributes:
+        directory: Where all entities are.
+        adopted: Stores that are served here, with everything in them.
+        courier, intake: What is forwarded to entities of other servers, and from these.
+        spreading: Queues that are spread over all stores.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        log: Callable[[int, str, str], None],
+        quotas: Quotas,
+        new_id: Callable[[], uuid.UUID],
+        time: BrokerTime,
+    ) -> None:
+        super().__init__(catalog, log, quotas, new_id)
+        self.directory = Directory(CatalogContents((), (), ()))
+        # Called whenever the catalog was read anew, at once.
+        self.seen: Callable[[Directory], None] = lambda directory: None
+        self.adopted: set[int] = set()
+        self.intake = ForwardReceiver(self)
+        self.courier = RemoteForwarder(self)
+        self.forwarding.abroad = self.courier
+        self.spreading = ShardedQueues(self)
+        self._time = time
+        self._adopting = asyncio.Lock()
+
+    def now_ms(self) -> int:
+        """Broker time, also while no store is here."""
+        return self._time.now_ms()
+
+    def namespace(self, name: str) -> Namespace:
+        """See ScaleUnit; others have entities of it, too."""
+        home = super().namespace(name)
+        home.is_shared = True
+        home.abroad = self.courier
+        return home
+
+    async def stop(self) -> None:
+        """See ScaleUnit."""
+        self.courier.stop()
+        await super().stop()
+
+    # -- coming and going ---------------------------------------------------------------------------------------
+
+    async def adopt(self, broker: MessageBroker, directory: Directory) -> None:
+        """Open a store whose lease this server has got, and serve what lives in it.
+
+        Raises:
+            StoreFailed, StoreUnavailable: It cannot be opened; nothing is served of it.
+        """
+        async with self._adopting:
+            rows = directory.entities_of(broker.store_id)
+            self.brokers[broker.store_id] = broker
+            self.catalog.mark.see(directory.contents)
+            broker.store.mark = self.catalog.mark
+            try:
+                for space in directory.contents.namespaces:
+                    self.namespace(space.name)
+                queues = [row for row in rows if row.kind == QUEUE]
+                for row in queues:
+                    if row.state in (LIVE, INTENT):
+                        self._add_queue(row)
+                self.topics.found(rows)
+                await broker.open()
+                for row in queues:
+                    await self._resume(row)
+                await self.topics.resume([row for row in rows if row.kind in (TOPIC, SUBSCRIPTION)])
+            except BaseException:
+                self.drop(broker.store_id, "it could not be opened")
+                raise
+            for queue in self._of(broker.store_id):
+                self.idle_watch.begin(queue)
+                self.forwarding.begin(queue, queue.source_no)
+            if self.brokers.get(broker.store_id) is broker:
+                # It was not lost while it was opened.
+                self.adopted.add(broker.store_id)
+            await self.spreading.see(directory, broker.store_id)
+
+    def demand_own(self, broker: MessageBroker, contents: StoreContents) -> None:
+        """See Watcher; another server may have changed the catalog, and told the store, after it was read here."""
+        try:
+            super().demand_own(broker, contents)
+        except StoreForeign:
+            self.catalog.read()
+            super().demand_own(broker, contents)
+
+    def _note_generation(self, broker: MessageBroker) -> None:
+        """Do nothing: a database that has failed over may have lost the last one, and others may have had the store."""
+
+    def drop(self, store_id: int, why: str) -> MessageBroker | None:
+        """Serve a store no more, from this moment: its memory is gone, links of its entities are detached."""
+        self.adopted.discard(store_id)
+        broker = self.brokers.pop(store_id, None)
+        if broker is None:
+            return None
+        for queue in list(self._of_broker(broker)):
+            self._let_go(queue)
+        broker._fail(StoreFailed(why))
+        # Not to be opened again: whoever wants it back makes a message broker of its own.
+        broker._life += 1
+        broker.state = "closed"
+        for flight, group in self.forwarding.stranded(broker):
+            self.courier.carry(flight, group, is_in_doubt=True)
+        return broker
+
+    async def leave(self, store_id: int, why: str) -> MessageBroker | None:
+        """Serve a store no more, in good order: what was taken is committed and answered first."""
+        broker = self.brokers.get(store_id)
+        if broker is not None:
+            for queue in self._of_broker(broker):
+                queue.is_leaving = True
+                self.tell(queue)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FINISH_S):
+                    # What clients sent before they learn of it is still on its way here.
+                    await asyncio.sleep(LAST_SENDS_S)
+                    await broker.finish()
+        return self.drop(store_id, why)
+
+    def _of(self, store_id: int) -> list[Queue]:
+        broker = self.brokers.get(store_id)
+        return [] if broker is None else self._of_broker(broker)
+
+    def _of_broker(self, broker: MessageBroker) -> list[Queue]:
+        return [queue for queue in self._queues() if queue.fragments and queue.fragments[0].broker is broker]
+
+    def _let_go(self, queue: Queue) -> None:
+        home = self.namespace(queue.namespace)
+        if isinstance(queue, Topic):
+            home.topics.pop(queue.path.lower(), None)
+        elif not isinstance(queue, Subscription):
+            home.queues.pop(queue.path.lower(), None)
+        queue.has_moved = True
+        queue.idle = None
+        self.forwarding.end(queue)
+        self.tell(queue)
+
+    # -- queues that are spread ---------------------------------------------------------------------------------
+
+    async def see(self, directory: Directory) -> None:
+        """The catalog was read anew: know where everything is, and do what is asked of the stores here."""
+        self.directory = directory
+        # What other servers have created, this one may be about to make in its stores.
+        self.catalog.mark.see(directory.contents)
+        self.seen(directory)
+        async with self._adopting:
+            await self.spreading.see(directory)
+
+    async def read_again(self) -> None:
+        """Read the catalog, and act on it."""
+        await self.see(Directory(self.catalog.read()))
+
+    async def resume(self, row: EntityRow) -> None:
+        """Make what the catalog has as an intent."""
+        await self._resume(row)
+        queue = self.namespace(row.namespace).queues.get(row.path.lower())
+        if queue is not None:
+            self.idle_watch.begin(queue)
+            self.forwarding.begin(queue)
+
+    def demand_room(self, home: Namespace, name: str, *, is_partitioned: bool) -> None:
+        """Raise QuotaExceeded when the namespace has as many entities as it may."""
+        self._demand_room(home, name, is_partitioned=is_partitioned)
+
+    async def create_queue(
+        self, namespace: str, description: QueueDescription, *, demand_targets: bool = True
+    ) -> Queue:
+        """See ScaleUnit."""
+        if self.spreading.takes(description):
+            return await self.spreading.create(self.namespace(namespace), description)
+        return await super().create_queue(namespace, description, demand_targets=demand_targets)
+
+    async def update_queue(self, namespace: str, description: QueueDescription, *, profile: Profile = CLOUD) -> Queue:
+        """See ScaleUnit."""
+        queue = self.namespace(namespace).queues.get(description.name.lower())
+        if isinstance(queue, ShardedQueue):
+            return self.spreading.update(queue, description, profile)
+        return await super().update_queue(namespace, description, profile=profile)
+
+    async def delete_queue(self, namespace: str, path: str) -> None:
+        """See ScaleUnit."""
+        home = self.namespace(namespace)
+        if isinstance(home.queues.get(path.lower()), ShardedQueue):
+            await self.spreading.delete(home, path.lower())
+        else:
+            await super().delete_queue(namespace, path)
+
+    # -- what is otherwise with an owner ------------------------------------------------------------------------
+
+    def place(self, home: Namespace, name: str, *, is_partitioned: bool) -> tuple[SlotRow, ...]:
+        """Where the fragments of a new entity belong: all in one store, which its name picks.
+
+        Raises:
+            QuotaExceeded: The namespace has as many entities as it may.
+            StoreUnavailable: The store is not here.
+        """
+        self._demand_room(home, name, is_partitioned=is_partitioned)
+        store_id = self.directory.store_for_new(home.name, name.lower())
+        broker = None if store_id is None else self.brokers.get(store_id)
+        if store_id is None or broker is None or broker.state != "open":
+            raise StoreUnavailable(
+                f"Messaging store {store_id}, where '{name}' belongs, moves between servers. Try again soon."
+            )
+        count = self.partitions if is_partitioned else 1
+        return tuple(SlotRow(slot, slot, store_id) for slot in range(count))
+
+    def store_failed(self, broker: MessageBroker, error: BaseException) -> None:
+        """See ScaleUnit; what moves to another server has not failed."""
+        if self.brokers.get(broker.store_id) is broker:
+            super().store_failed(broker, error)
+
+    def stones_unkept(self, stones: list[tuple[Tombstone, LateRefusal]]) -> None:
+        """Keep them until the store itself is back here; where it moves away, its clients are detached unanswered.
+
+        Another store could not tell the next owner in time: it may have an owner of its own.
+        """
+        for stone, refusal in stones:
+            if stone.store_id in self.brokers:
+                self._homeless.append((stone, refusal))
+            else:
+                # Given to links that are detached: they count it, and tell nobody.
+                refusal.settled(stone)

@@ -1,0 +1,250 @@
+"""Queues that are spread over the stores of a shared catalog: created, changed and deleted by all owners (0029).
+
+Nobody asks another server to do something. The catalog says what there should be, and every server sees to the shares
+that lie in its own stores whenever it has read the catalog anew, or got a store: a share that is an intent is made, one
+whose queue is gone is deleted, one whose queue has other properties takes these on. So every step can be done again,
+and whatever a server leaves half done when it dies, the next owner of the store finishes (I31).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from duobus.broker.delivery.credit_scheduler import Receiver
+from duobus.broker.entities.bulk_creation import differences
+from duobus.broker.entities.destination import check_targets
+from duobus.broker.entities.queue import Queue
+from duobus.broker.fragment_handle import FragmentHandle
+from duobus.cluster.shards import SHARDED, SPREAD_NAME_MAX, assign_shards, shard_path, sharded_queue_of
+from duobus.errors import (
+    EntityAlreadyExists,
+    NotImplementedYet,
+    ServerBusy,
+    ServiceBusError,
+    StoreFailed,
+    StoreUnavailable,
+)
+from duobus.fragment.message import NEVER, QueuedMessage
+from duobus.model.batches import Mailbox, Refusal, SendBatch
+from duobus.model.descriptions import QUEUE, Profile, QueueDescription, check_queue_update, from_json, to_json
+from duobus.storage.catalog_rows import DELETING, INTENT, LIVE, EntityRow, SlotRow
+
+if TYPE_CHECKING:
+    from duobus.broker.entities.namespace import Namespace
+    from duobus.cluster.directory import Directory
+    from duobus.cluster.scale_unit import ClusteredScaleUnit
+
+
+class ShardedQueue(Queue):
+    """A queue that is spread, as every server knows it: its name and properties. What is in it, its shares know."""
+
+    __slots__ = ("slots",)
+
+    is_spread = True
+
+    def __init__(self, entity_id: int, namespace: str, description: QueueDescription, slots: int) -> None:
+        """``slots``: how many fragments its shares have together."""
+        super().__init__(entity_id, namespace, description, ())
+        self.slots = slots
+
+    @property
+    def partitions(self) -> int:
+        """See Queue."""
+        return self.slots
+
+    @property
+    def is_partitioned(self) -> bool:
+        """See Queue."""
+        return True
+
+    def send(self, batch: SendBatch) -> None:
+        """Refuse: messages go to the shares."""
+        batch.reply.ready.append(Refusal(batch, None, self._elsewhere()))
+        batch.reply.wake()
+
+    def open_receiver(self, sub_queue: int, mailbox: Mailbox, *, removing: bool) -> Receiver:
+        """Refuse: what there is, shares have."""
+        raise self._elsewhere()
+
+    async def peek(
+        self, sub_queue: int, first_number: int, limit: int, size: int = NEVER, session_id: str | None = None
+    ) -> list[tuple[FragmentHandle, QueuedMessage]]:
+        """Refuse likewise."""
+        raise self._elsewhere()
+
+    def find_lock(self, token: bytes) -> tuple[FragmentHandle, bytes, int]:
+        """Refuse likewise."""
+        raise self._elsewhere()
+
+    def _elsewhere(self) -> NotImplementedYet:
+        return NotImplementedYet(
+            f"'{self.path}' is spread over several servers: send to it, receive and look over AMQP."
+        )
+
+
+class ShardedQueues:
+    """The queues that are spread, and their shares in the stores of this server.
+
+    Attributes:
+        is_wanted: Partitioned queues that are created from now on are spread.
+    """
+
+    def __init__(self, unit: ClusteredScaleUnit) -> None:
+        self.is_wanted = False
+        self._unit = unit
+
+    # -- what clients ask for -----------------------------------------------------------------------------------
+
+    def takes(self, about: QueueDescription) -> bool:
+        """Whether a new queue is to be spread; what has properties that need all of it in one place is not."""
+        return (
+            self.is_wanted
+            and about.enable_partitioning
+            and len(self._unit.directory.contents.stores) > 1
+            and len(about.name) <= SPREAD_NAME_MAX
+            and not (
+                about.requires_session
+                or about.requires_duplicate_detection
+                or about.auto_delete_on_idle_ms
+                or about.authorization_rules
+                or about.forward_to
+                or about.forward_dead_lettered_messages_to
+            )
+        )
+
+    async def create(self, home: Namespace, about: QueueDescription) -> Queue:
+        """Record a queue and its shares; each is made by the owner of its store.
+
+        Raises:
+            EntityAlreadyExists: The name is taken.
+            QuotaExceeded: The namespace has as many entities as it may.
+            StoreFailed: The catalog is lost; what was recorded is undone by the next owner of the store of this name.
+            StoreUnavailable: That store is not here.
+        """
+        unit, catalog = self._unit, self._unit.catalog
+        if home.is_taken(about.name):
+            raise EntityAlreadyExists(f"The entity '{about.name}' exists already. Choose another name.")
+        store_id = unit.directory.store_for_new(home.name, about.name.lower())
+        if store_id is None or store_id not in unit.brokers:
+            raise StoreUnavailable(f"'{about.name}' is created by another server from now on. Try again.")
+        unit.demand_room(home, about.name, is_partitioned=True)
+        check_targets(home, about)
+        entity_id = catalog.begin_create(home.name, SHARDED, about.name, to_json(about), (SlotRow(0, 0, store_id),))
+        stores = sorted(row.store_id for row in unit.directory.contents.stores)
+        try:
+            for index, slots in enumerate(assign_shards(unit.partitions, stores, entity_id % len(stores))):
+                share = msgspec.structs.replace(about, name=shard_path(about.name, index + 1))
+                catalog.begin_create(home.name, QUEUE, share.name, to_json(share), slots)
+            catalog.mark_live(entity_id)
+        except (StoreFailed, ServiceBusError):
+            catalog.begin_delete(entity_id)
+            raise
+        queue = home.queues[about.name.lower()] = ShardedQueue(entity_id, home.name, about, unit.partitions)
+        await unit.read_again()
+        return queue
+
+    def update(self, queue: Queue, wanted: QueueDescription, profile: Profile) -> Queue:
+        """Change the properties of all of a queue; owners of its shares hear of it from the catalog.
+
+        Raises:
+            ArgumentInvalid, ArgumentOutOfRange: A property is wrong, or cannot be changed.
+            NotImplementedYet: What is spread cannot have it.
+            ServerBusy: The catalog is lost.
+        """
+        wanted = check_queue_update(queue.description, wanted, profile)
+        forwards = wanted.forward_to or wanted.forward_dead_lettered_messages_to
+        if wanted.auto_delete_on_idle_ms or wanted.authorization_rules or forwards:
+            raise NotImplementedYet(
+                f"'{queue.path}' is spread over several servers: AutoDeleteOnIdle, forwarding and access rules of its "
+                "own are not offered for it. Leave them out."
+            )
+        check_targets(self._unit.namespace(queue.namespace), wanted, queue.description)
+        wanted = msgspec.structs.replace(wanted, updated_at_ms=self._unit.now_ms())
+        try:
+            self._unit.catalog.update_description(queue.entity_id, to_json(wanted))
+        except StoreFailed as error:
+            raise ServerBusy(f"The properties of '{queue.path}' cannot be changed now: {error}") from error
+        queue.change(wanted)
+        return queue
+
+    async def delete(self, home: Namespace, key: str) -> None:
+        """Delete a queue with everything in it: gone for clients at once, its shares as their owners hear of it."""
+        queue = home.queues[key]
+        self._unit.catalog.begin_delete(queue.entity_id)
+        self._gone(home, key)
+        await self._unit.read_again()
+
+    # -- what the catalog says ----------------------------------------------------------------------------------
+
+    async def see(self, directory: Directory, adopted: int | None = None) -> None:
+        """Do for the stores that are open here what the catalog asks for; ``adopted``: one of them has just come."""
+        self._know(directory)
+        rows = directory.contents.entities
+        wholes = {(row.namespace.lower(), row.path.lower()): row for row in rows if row.kind == SHARDED}
+        left: set[tuple[str, str]] = set()
+        for row in rows:
+            whole = sharded_queue_of(row.path.lower()) if row.kind == QUEUE and row.slots else None
+            if whole is None:
+                continue
+            place = (row.namespace.lower(), whole)
+            left.add(place)
+            broker = self._unit.brokers.get(row.slots[0].store_id)
+            if broker is not None and broker.state == "open":
+                try:
+                    await self._see_to(row, wholes.get(place))
+                except (StoreFailed, ServiceBusError) as error:
+                    # The next look goes on with it.
+                    self._unit.store_events(row.slots[0].store_id, "unfinished", f"'{row.path}': {error}")
+        for place, row in wholes.items():
+            if row.state == DELETING and place not in left:
+                self._unit.catalog.finish_delete(row.entity_id)
+            elif row.state == INTENT and row.slots[0].store_id == adopted:
+                # Whoever has this store creates queues of this name: who had it before has not come to an end.
+                self._unit.catalog.begin_delete(row.entity_id)
+
+    def _know(self, directory: Directory) -> None:
+        """Have the queues of the catalog under their names here, with their properties."""
+        for (namespace, key), spread in directory.spreads.items():
+            home = self._unit.namespace(namespace)
+            about = from_json(spread.row.description, QueueDescription)
+            kept = home.queues.get(key)
+            if kept is None:
+                home.queues[key] = ShardedQueue(spread.row.entity_id, home.name, about, spread.slots)
+            elif isinstance(kept, ShardedQueue):
+                # The catalog may have been read while another server was still recording its shares.
+                kept.slots = spread.slots
+                if differences(kept.description, about):
+                    kept.change(about)
+        for home in self._unit.namespaces.values():
+            for key, queue in list(home.queues.items()):
+                if isinstance(queue, ShardedQueue) and (home.name.lower(), key) not in directory.spreads:
+                    self._gone(home, key)
+
+    def _gone(self, home: Namespace, key: str) -> None:
+        queue = home.queues.pop(key, None)
+        if queue is not None:
+            queue.is_deleted = True
+            self._unit.tell(queue)
+
+    async def _see_to(self, row: EntityRow, whole: EntityRow | None) -> None:
+        """Make, change or delete one share in a store of this server."""
+        unit = self._unit
+        home, key = unit.namespace(row.namespace), row.path.lower()
+        share = home.queues.get(key)
+        if whole is None or whole.state == DELETING:
+            if share is not None:
+                await unit.delete_queue(home.name, key)
+            elif row.state == INTENT:
+                unit.catalog.begin_delete(row.entity_id)
+                unit.catalog.finish_delete(row.entity_id)
+        elif whole.state == LIVE and share is None and row.state == INTENT:
+            await unit.resume(row)
+        elif whole.state == LIVE and share is not None:
+            about = from_json(whole.description, QueueDescription)
+            about = msgspec.structs.replace(about, name=share.path)
+            if differences(share.description, about):
+                unit.catalog.update_description(row.entity_id, to_json(about))
+                share.change(about)
+                unit.tell(share)

@@ -1,0 +1,350 @@
+"""A client's link on a queue that is spread: one passed link for each share, and what is common to both directions.
+
+The server that the client is connected to is the queue's front: it makes a *branch* to the owner of each share, itself
+among them, over the connections that it has in the client's name (decisions 0024, 0029). A share without an owner is
+left out and looked for again at every tick; so the loss of a store or a server takes from the queue what lies there,
+and nothing else. A branch that ends while something of the client is under way on it takes the client's link with it:
+what has become of that nobody may guess, and the client attaches again and goes on with the shares that are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from duobus.amqp import RELEASED, Link, Rejected, Source, Target, Transfers
+from duobus.amqp import Error as AmqpError
+from duobus.cluster.proxy.link import ProxiedLink, ProxiedSession
+from duobus.cluster.shards import ShardedQueueMap
+from duobus.errors import DetachForced, NotAllowed, NotImplementedYet, ServerBusy, ServiceBusError
+from duobus.gateway.amqp.links.counting_link import TELLS
+from duobus.gateway.amqp.links.essence import about_entity, summarize_attach
+from duobus.gateway.amqp.links.session_link import wanted_session
+from duobus.model.address import Address, not_found
+from duobus.model.descriptions import QUEUE
+
+if TYPE_CHECKING:
+    from duobus.cluster.proxy.upstream import UpstreamConnection
+    from duobus.cluster.router import OwnerDirectory
+    from duobus.gateway.amqp.peer import Peer
+
+#: In the properties of an attach: messages are for another entity (contract 12.4).
+TRANSFER_DESTINATION: Final = "com.microsoft:transfer-destination-address"
+#: How long an attach waits for the owner of any share: they find each other within a lease and some beats.
+ATTACH_MS: Final = 5_000
+#: Why a branch may end without that the client's link must: its share has another owner, or is just being made.
+PASSING: Final = frozenset(
+    (
+        DetachForced.condition,
+        "amqp:connection:forced",
+        "amqp:not-found",
+        "amqp:internal-error",
+        "com.microsoft:server-busy",
+    )
+)
+
+
+def demand_ordinary(link: Link) -> None:
+    """Refuse a link that wants something which is not offered over several shares.
+
+    Raises:
+        NotAllowed: A session, or to send on to another entity.
+        NotImplementedYet: To browse.
+    """
+    remote = link.remote
+    source: Any = None if remote is None else remote.source
+    if wanted_session(getattr(source, "filter", None))[0]:
+        raise NotAllowed("The entity does not require sessions, so no session can be accepted from it.")
+    if getattr(source, "distribution_mode", None) == "copy":
+        raise NotImplementedYet("Browsing by a link is not offered. Use peek-message of $management.")
+    if remote is not None and any(str(key) == TRANSFER_DESTINATION for key in remote.properties or ()):
+        raise NotAllowed("Nothing is sent via a queue that is spread over several servers. Send to the entity itself.")
+
+
+class ShardLink(ProxiedLink):
+    """The link with the owner of one share.
+
+    Attributes:
+        whole: The client's link, of which it is a part.
+        index: Of the share.
+        door: Where its owner is.
+        is_open: The owner has accepted it.
+        is_busy: Its owner has refused something for now; it gets nothing by turns before the next tick.
+        unanswered: What was sent on it and not answered.
+        was_used: Something has come on it that the client may still hold.
+        lent: Credit that its owner has, and has neither used nor given back.
+    """
+
+    __slots__ = ("door", "index", "is_busy", "is_open", "lent", "unanswered", "was_used", "whole")
+
+    def __init__(self, whole: ShardedLink, index: int, door: str) -> None:
+        super().__init__(whole.peer, whole.link, whole.segments, whole.whereabouts)
+        self.whole = whole
+        self.index = index
+        self.door = door
+        self.is_busy = False
+        self.is_open = False
+        self.unanswered = 0
+        self.was_used = False
+        self.lent = 0
+
+    def settled(self, state: Any) -> None:
+        """See passing_links.Answered."""
+        self.unanswered -= 1
+        if isinstance(state, Rejected) and state.error is not None:
+            self.is_busy = self.is_busy or str(state.error.condition) == ServerBusy.condition
+
+    @property
+    def held(self) -> int:
+        """What came from the owner and the client has no credit for."""
+        return len(self._held)
+
+    def attach(self, upstream: UpstreamConnection, session: ProxiedSession) -> None:
+        """See PassedLink; at the share's own address."""
+        remote, whole = self.link.remote, self.whole
+        # Its connection may have taken longer than the client, or the answers of others.
+        if remote is None or self.uplink is not None or whole.branches.get(self.index) is not self:
+            return
+        self._upstream, self.session = upstream, session
+        address = whole.address_of(self.index)
+        attach = session.owner.attach_receiver if self.link.is_sender else session.owner.attach_sender
+        self.uplink = attach(
+            whole.next_name(),
+            Source(address=address if self.link.is_sender else "front"),
+            Target(address="front" if self.link.is_sender else address),
+            snd_settle_mode=2 if remote.snd_settle_mode is None else remote.snd_settle_mode,
+            rcv_settle_mode=remote.rcv_settle_mode or 0,
+            properties={TELLS: True} if self.link.is_sender else None,
+        )
+        self.uplink.context = self
+        if self.link.is_sender:
+            self.uplink.tags = []
+            self.uplink.told = 0
+
+    def answered(self) -> None:
+        """See PassedLink."""
+        remote = None if self.uplink is None else self.uplink.remote
+        if remote is None or (remote.source if self.link.is_sender else remote.target) is None:
+            return
+        self.is_open = self._is_accepted = True
+        self._whereabouts.passed_links += 1
+        self.whole.opened(self, remote.max_message_size)
+
+    def owner_detached(self, error: AmqpError | None, *, closed: bool) -> None:
+        """See PassedLink."""
+        del closed
+        self.uplink = None
+        self.whole.ended(self, error)
+
+    def lost(self, text: str) -> None:
+        """See PassedLink."""
+        del text
+        self.uplink = None
+        self.whole.ended(self, None)
+
+    def owner_flow(self) -> None:
+        """See PassedLink: credit is a matter of all branches together."""
+        if self.uplink is not None and self.is_open:
+            self.whole.branch_flow(self)
+            if self.uplink is not None and self.uplink.echo:
+                self.uplink.flow()
+                self._write()
+
+    def owner_transfers(self, event: Transfers) -> None:
+        """See PassedLink."""
+        super().owner_transfers(event)
+        self.whole.given(self, event)
+
+    def give_back(self) -> None:
+        """Give messages back that the client has no credit for any more; their deliveries don't count."""
+        while self._held and self.session is not None:
+            owner_id, *_ = self._held.popleft()
+            self.session.owner.disposition(True, owner_id, owner_id, RELEASED, True)
+        self._write()
+
+    def write(self) -> None:
+        """Have what was made for the owner written."""
+        self._write()
+
+
+class ShardedLink(ProxiedLink):
+    """The client's end; see SpreadSender and SpreadReceiver.
+
+    Attributes:
+        peer, whereabouts: As in PassedLink.
+        spread: The queue.
+        branches: By share; those without an owner are missing.
+        is_over: The client's link has ended.
+    """
+
+    __slots__ = (
+        "_address",
+        "_attempts",
+        "_connect",
+        "_since_ms",
+        "branches",
+        "is_over",
+        "peer",
+        "spread",
+        "whereabouts",
+    )
+
+    def __init__(
+        self,
+        peer: Peer,
+        link: Link,
+        address: Address,
+        spread: ShardedQueueMap,
+        whereabouts: OwnerDirectory,
+        connect: Callable[[str], UpstreamConnection],
+    ) -> None:
+        super().__init__(peer, link, address.segments(), whereabouts)
+        self.peer = peer
+        self.whereabouts = whereabouts
+        self.spread = spread
+        self.branches: dict[int, ShardLink] = {}
+        self.is_over = False
+        self._address = address
+        self._connect = connect
+        self._attempts = 0
+        self._since_ms = -1
+
+    # -- branches -----------------------------------------------------------------------------------------------
+
+    def address_of(self, index: int) -> str:
+        """The address of a share, or of the same sub-queue of it."""
+        own = Address(self.spread.shares[index].path, None, self._address.sub_queue)
+        return "/".join((own.path, *own.segments()[own.path.count("/") + 1 :]))
+
+    def next_name(self) -> str:
+        """A name that no other link of the client's connection has."""
+        self._attempts += 1
+        return f"{self._prefix.hex()}-{self._attempts}"
+
+    def parts(self) -> Sequence[ProxiedLink]:
+        """See PassedLink."""
+        return tuple(self.branches.values())
+
+    def start(self) -> None:
+        """Look for the owners."""
+        for index in range(len(self.spread.shares)):
+            self._look_for(index)
+
+    def _look_for(self, index: int) -> None:
+        door = self.whereabouts.door_of(self.spread.store_of(index))
+        branch = self.branches.get(index)
+        if branch is not None and branch.door != door:
+            # It may be silent for long: a machine that stands still, or is gone.
+            branch.close()
+            self.ended(branch, None)
+            branch = None
+        if branch is None and ":" in door and not self.is_over:
+            branch = self.branches[index] = self.branch_of(index, door)
+            self._connect(door).attach(branch)
+
+    def branch_of(self, index: int, door: str) -> ShardLink:
+        """A branch to the owner of a share."""
+        return ShardLink(self, index, door)
+
+    def tick(self, monotonic_ms: int) -> None:
+        """Follow the shares to their owners; called about twice a second."""
+        if self.is_over:
+            return
+        self._since_ms = monotonic_ms if self._since_ms < 0 else self._since_ms
+        spread = self.whereabouts.spread_of(self.peer.namespace or "", self._address.key)
+        if spread is None or spread.row.entity_id != self.spread.row.entity_id:
+            self._end_with(not_found(f"sb://{self.peer.namespace}/{self._address.path}"))
+            return
+        for index in range(len(self.spread.shares)):
+            if not self.is_over:
+                self._look_for(index)
+        if not self.is_over and not self._is_accepted and monotonic_ms - self._since_ms >= ATTACH_MS:
+            self._end_with(DetachForced(f"No part of '{self._address.path}' has a server now. Attach again."))
+
+    def opened(self, branch: ShardLink, size_max: int | None) -> None:
+        """An owner has accepted a branch."""
+        if not self._is_accepted:
+            remote = self.link.remote
+            assert remote is not None
+            if isinstance(remote.source, Source):
+                # What is not honoured is left out of the echo (contract chapter 17).
+                remote.source.filter = None
+            properties: dict[str, Any] = {**about_entity(QUEUE)}
+            if not self.link.is_sender:
+                properties["com.microsoft:max-message-batch-size"] = size_max
+            self._is_accepted = self.link.accept(
+                source=remote.source, target=remote.target, max_message_size=size_max, properties=properties
+            )
+            if not self._is_accepted:
+                self._close()
+                return
+            self.link.remote = summarize_attach(remote)
+        self.branch_flow(branch)
+        self.peer.write_soon()
+
+    def ended(self, branch: ShardLink, error: AmqpError | None) -> None:
+        """A branch is no more."""
+        if self.branches.get(branch.index) is not branch:
+            return
+        del self.branches[branch.index]
+        if self.is_over:
+            return
+        if error is not None and str(error.condition) not in PASSING:
+            self._end(str(error.condition), error.description, error.info)
+        elif branch.unanswered or branch.was_used or self.is_waiting_on(branch.index):
+            self._end_with(DetachForced(f"A part of '{self._address.path}' moves to another server. Attach again."))
+        else:
+            self.branch_gone()
+            self.peer.write_soon()
+
+    def _end_with(self, error: ServiceBusError) -> None:
+        described = self.peer.error(error, self._address.path)
+        self._end(described.condition, described.description, described.info)
+
+    def _end(self, condition: Any = None, text: str | None = None, info: Any = None) -> None:
+        if condition is None:
+            self._close()
+            return
+        if self._is_accepted:
+            self.link.detach(condition, text, info)
+        else:
+            self.link.refuse(condition, text, info)
+        self.peer.drop_endpoint(self.link)
+        self.peer.write_soon()
+
+    def close(self) -> None:
+        """The client has detached, or is gone."""
+        self._close()
+
+    def _close(self) -> None:
+        self.is_over = True
+        branches = list(self.branches.values())
+        self.branches.clear()
+        for branch in branches:
+            branch.close()
+
+    @property
+    def open_branches(self) -> list[ShardLink]:
+        """Those whose owner has accepted them, in order."""
+        found = (self.branches.get(index) for index in range(len(self.spread.shares)))
+        return [branch for branch in found if branch is not None and branch.is_open and branch.uplink is not None]
+
+    # -- to be said by the direction ----------------------------------------------------------------------------
+
+    def branch_flow(self, branch: ShardLink) -> None:
+        """The owner of a branch has changed its credit, or told what there is."""
+        raise NotImplementedError
+
+    def branch_gone(self) -> None:
+        """A branch has ended on which nothing was under way."""
+
+    def given(self, branch: ShardLink, event: Transfers) -> None:
+        """A share has given messages."""
+
+    def is_waiting_on(self, index: int) -> bool:
+        """Whether something of the client waits for a share."""
+        del index
+        return False
+
+    def owner_flow(self) -> None:
+        """See PassedLink; its branches hear of owners."""

@@ -1,0 +1,352 @@
+"""``$management`` of a queue that is spread: each request goes to the owners of the shares that it is about.
+
+Lock tokens and sequence numbers name a fragment, and so a share; messages to be scheduled have a key or may go
+anywhere; a peek goes through the shares in the order of their numbers. What concerns one share is passed on and
+answered byte for byte, its ids apart; what concerns several is parted, and the answers are put together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from duobus.amqp import Link
+from duobus.broker import COUNT_BITS
+from duobus.cluster.proxy.link import ProxiedLink
+from duobus.cluster.sharding.shard_management import Reply, ShardManagement, ShardManagementLink
+from duobus.cluster.shards import ShardedQueueMap
+from duobus.codec import Array, Int, Symbol, Timestamp, build_message, decode
+from duobus.codec.sections import VALUE, find_section
+from duobus.errors import (
+    ArgumentInvalid,
+    MessageLockLost,
+    MessageNotFound,
+    NotImplementedYet,
+    OperationTimeout,
+    ServiceBusError,
+    StoreUnavailable,
+)
+from duobus.gateway.amqp.links.essence import about_entity, summarize_attach
+from duobus.gateway.amqp.management.node import (
+    PEEK_BYTES_MAX,
+    PEEK_MESSAGES_MAX,
+    TIMEOUT_DEFAULT_MS,
+    TIMEOUT_MAX_MS,
+    integer_of,
+    tokens_of,
+)
+from duobus.gateway.amqp.management.request_node import REQUEST_BYTES_MAX, ReplyLink, Request, RequestLink, RequestNode
+from duobus.gateway.amqp.management.scheduling import numbers_of
+from duobus.gateway.amqp.mapping import take_apart
+from duobus.model.address import Address, not_found
+from duobus.model.descriptions import QUEUE
+
+if TYPE_CHECKING:
+    from duobus.cluster.proxy.upstream import UpstreamConnection
+    from duobus.cluster.router import OwnerDirectory
+    from duobus.gateway.amqp.peer import Peer
+
+
+class ShardedManagementNode(RequestNode):
+    """The node of one connection."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        address: Address,
+        spread: ShardedQueueMap,
+        whereabouts: OwnerDirectory,
+        connect: Callable[[str], UpstreamConnection],
+    ) -> None:
+        self._address = address
+        super().__init__(peer, "/".join((*address.segments(), "$management")))
+        self._spread = spread
+        self._whereabouts = whereabouts
+        self._connect = connect
+        self._nodes: dict[int, ShardManagement] = {}
+        self._prefix = peer.door.entropy.token(8).hex()
+        self._attempts = 0
+        self._turn = 0
+
+    def parts(self) -> list[ProxiedLink]:
+        """See PassedLink."""
+        return [end for node in self._nodes.values() for end in node.ends]
+
+    def serve(self, link: Link, segments: tuple[str, ...]) -> None:
+        """Accept one of a client's links to this node."""
+        remote = link.remote
+        assert remote is not None
+        if link.is_sender:
+            link.accept(properties=about_entity(QUEUE))
+            self.peer.add_endpoint(link, ReplyLink(self.peer, link, self, segments))
+        else:
+            requests = RequestLink(self.peer, link, self, segments)
+            link.accept(max_message_size=REQUEST_BYTES_MAX, properties=about_entity(QUEUE))
+            self.peer.add_endpoint(link, requests)
+            requests.start()
+        link.remote = summarize_attach(remote)
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    def handle(self, request: Request, link: RequestLink) -> None:
+        """Answer in a task of the connection."""
+        if request.txn_id is not None:
+            # At once: the discharge may be the next that arrives, and nothing is done without what is refused (I34).
+            self.peer.transactions.doom(request.txn_id, self._no_part())
+        self.peer.spawn(self._answer(request, link.link), request.weight)
+
+    async def _answer(self, request: Request, link: Link) -> None:
+        try:
+            if request.txn_id is not None:
+                raise self._no_part()
+            limit_ms = request.properties.get("com.microsoft:server-timeout")
+            limit_ms = limit_ms if isinstance(limit_ms, int) and limit_ms > 0 else TIMEOUT_DEFAULT_MS
+            try:
+                async with asyncio.timeout(min(limit_ms, TIMEOUT_MAX_MS) / 1000):
+                    rest = await self.guarded(self._do(request, link))
+            except TimeoutError:
+                raise OperationTimeout(f"The operation did not end within the {limit_ms} ms given.") from None
+        except ServiceBusError as error:
+            described = self.peer.error(error, self._address.path)
+            properties: dict[str, Any] = {
+                "statusCode": Int(error.http_status),
+                "statusDescription": described.description,
+                "errorCondition": Symbol(described.condition),
+            }
+            rest = build_message(None, properties, body_value=None)
+        self.relay(request, rest)
+
+    def relay(self, request: Request, rest: bytes) -> None:
+        """Send an answer, from its application properties on."""
+        target = self._reply_link(request)
+        if target is not None:
+            fields = [None, None, request.scan.reply_to, None, None, request.scan.message_id]
+            target.send(build_message(fields) + rest)
+
+    def _no_part(self) -> NotImplementedYet:
+        return NotImplementedYet(
+            f"'{self._address.path}' is spread over several servers, and can be no part of a transaction."
+        )
+
+    async def _do(self, request: Request, link: Link) -> bytes:
+        name = request.text("operation") or ""
+        spread = self._whereabouts.spread_of(self.peer.namespace or "", self._address.key)
+        if spread is None:
+            raise not_found(f"sb://{self.peer.namespace}/{self._address.path}")
+        self._spread = spread
+        body = request.body
+        if not isinstance(body, dict):
+            raise ArgumentInvalid("The body of the request must be a map.")
+        operation = _OPERATIONS.get(name)
+        if operation is not None:
+            return await operation(self, request, link, body)
+        # Whatever else there is concerns properties that all shares have in common, or is refused by any of them.
+        return await self._of_one(self._next(), request, link, body)
+
+    async def _of_one(self, index: int, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
+        return (await self._ask(index, request, link, body))[1]
+
+    async def _ask(self, index: int, request: Request, link: Link, body: dict[Any, Any]) -> Reply:
+        rest = build_message(None, request.properties, body_value=body)
+        return await self._node(index, link).ask(rest)
+
+    def _node(self, index: int, link: Link) -> ShardManagement:
+        """The node of a share, where it is now.
+
+        Raises:
+            StoreUnavailable: It moves.
+        """
+        door = self._whereabouts.door_of(self._spread.store_of(index))
+        node = self._nodes.get(index)
+        if node is not None and (node.is_gone or node.door != door or node.is_broken):
+            node.lost("")
+            node = None
+        if node is None:
+            if ":" not in door:
+                raise StoreUnavailable(
+                    f"A part of '{self._address.path}' has no server now. Try again in a few seconds."
+                )
+            self._attempts += 1
+            own = self._spread.shares[index].path
+            suffix = self._address.segments()[self._address.path.count("/") + 1 :]
+            address = "/".join((own, *suffix, "$management"))
+            node = self._nodes[index] = ShardManagement(self.peer, address, door, f"{self._prefix}-{self._attempts}")
+            node.ends = [ShardManagementLink(node, link, self._whereabouts) for _ in range(2)]
+            for end in node.ends:
+                self._connect(door).attach(end)
+        return node
+
+    def _next(self) -> int:
+        """The next share in turn that has a server."""
+        number = len(self._spread.shares)
+        for step in range(1, number + 1):
+            index = (self._turn + step) % number
+            if ":" in self._whereabouts.door_of(self._spread.store_of(index)):
+                self._turn = index
+                return index
+        return self._turn
+
+    # -- operations ---------------------------------------------------------------------------------------------
+
+    async def _by_lock(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
+        """Renew or settle by lock token."""
+        found: dict[int, list[int]] = {}
+        items = tokens_of(body)
+        for position, token in enumerate(items):
+            index = self._spread.of_number(int.from_bytes(token[:2], "big"))
+            if index is None:
+                raise MessageLockLost("The lock token is not one of this entity. Receive the message again.")
+            found.setdefault(index, []).append(position)
+        given = body["lock-tokens"]
+        values = given.items if isinstance(given, Array) else given
+        kind = given.kind if isinstance(given, Array) else None
+        if len(found) == 1:
+            return await self._of_one(next(iter(found)), request, link, body)
+        ends: dict[int, Any] = {}
+        for index, positions in found.items():
+            part = [values[position] for position in positions]
+            reply = await self._ask(index, request, link, {**body, "lock-tokens": Array(kind, part) if kind else part})
+            if reply[0].get("statusCode") != 200:
+                return reply[1]
+            expirations = _body_of(reply[1]).get("expirations")
+            if expirations is not None:
+                ends.update(zip(positions, _items(expirations), strict=True))
+        until = [ends[position] for position in sorted(ends)]
+        return _ok({"expirations": Array(Timestamp, until)} if until else None)
+
+    async def _of_sessions(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
+        """A queue that is spread has no sessions; any owner says so."""
+        return await self._of_one(self._next(), request, link, body)
+
+    async def _by_number(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
+        """Receive deferred messages, or cancel scheduled ones."""
+        numbers = numbers_of(body)
+        found: dict[int, list[int]] = {}
+        for number in numbers:
+            index = self._spread.of_number(number >> COUNT_BITS)
+            if index is None:
+                raise MessageNotFound(f"No message has the sequence number {number}.")
+            found.setdefault(index, []).append(number)
+        if len(found) == 1:
+            return await self._of_one(next(iter(found)), request, link, body)
+        messages: dict[int, Any] = {}
+        for index, part in found.items():
+            reply = await self._ask(index, request, link, {**body, "sequence-numbers": Array(int, part)})
+            if reply[0].get("statusCode") != 200:
+                return reply[1]
+            messages.update(zip(part, _body_of(reply[1]).get("messages") or (), strict=False))
+        return _ok({"messages": [messages[number] for number in numbers]} if messages else None)
+
+    async def _schedule(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
+        """Messages of one request are stored together: in one share."""
+        entries = body.get("messages")
+        wanted: set[int] = set()
+        for entry in entries if isinstance(entries, list) else ():
+            message = entry.get("message") if isinstance(entry, dict) else None
+            key = take_apart(message).key if isinstance(message, bytes) else None
+            wanted.add(-1 if key is None else self._spread.of_key(key))
+        if len(wanted) > 1:
+            raise ArgumentInvalid(
+                "The messages of this request have partition keys that belong to different fragments of a partitioned "
+                "entity. Schedule them singly, or those of one key at a time."
+            )
+        index = wanted.pop() if wanted else -1
+        return await self._of_one(self._next() if index < 0 else index, request, link, body)
+
+    async def _peek(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
+        """Messages in order of sequence number, from one share after the other; one that is away is passed over."""
+        first, limit = max(integer_of(body, "from-sequence-number", 0), 0), integer_of(body, "message-count", 1)
+        if limit < 1:
+            raise ArgumentInvalid("'message-count' must be at least 1.")
+        limit = min(limit, PEEK_MESSAGES_MAX)
+        messages: list[Any] = []
+        size = 0
+        away: StoreUnavailable | None = None
+        for index in self._to_look_at(first):
+            asked = {**body, "message-count": Int(limit - len(messages))}
+            try:
+                properties, rest = await self._ask(index, request, link, asked)
+                if properties.get("statusCode") == 503:
+                    raise StoreUnavailable(str(properties.get("statusDescription")))
+            except StoreUnavailable as error:
+                away = error
+                continue
+            if properties.get("statusCode") not in (200, 204):
+                return rest
+            found = (_body_of(rest).get("messages") or []) if properties.get("statusCode") == 200 else []
+            messages += found
+            size += sum(len(one["message"]) for one in found)
+            # A share that gives less than it was asked for has no more, unless the reply was full.
+            if len(messages) >= limit or size > PEEK_BYTES_MAX // 2:
+                break
+        if away is not None and not messages:
+            raise away
+        return _ok({"messages": messages}) if messages else _nothing()
+
+    def _to_look_at(self, first: int) -> list[int]:
+        """The shares that may have something from a sequence number on."""
+        least = first >> COUNT_BITS
+        return [i for i, share in enumerate(self._spread.shares) if share.slots[-1].fragment_no >= least]
+
+    async def _each(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
+        """Delete messages: from one share after the other, so many in all."""
+        is_purge = request.text("operation") == "duobus:purge-messages"
+        limit = integer_of(body, "message-count", 1)
+        totals = {"message-count": 0, "locked-count": 0}
+        is_complete = True
+        for index in range(len(self._spread.shares)):
+            asked = body if is_purge else {**body, "message-count": Int(limit - totals["message-count"])}
+            properties, rest = await self._ask(index, request, link, asked)
+            if properties.get("statusCode") not in (200, 204):
+                return rest
+            answer = _body_of(rest) if properties.get("statusCode") == 200 else {}
+            for name in totals:
+                totals[name] += int(answer.get(name) or 0)
+            is_complete = is_complete and answer.get("is-complete") is not False
+            if not is_purge and totals["message-count"] >= limit:
+                break
+        if is_purge:
+            return _ok({**totals, "is-complete": is_complete})
+        removed = totals["message-count"]
+        return _ok({"message-count": Int(removed)}) if removed else _nothing()
+
+
+_Operation = Callable[[ShardedManagementNode, Request, Link, dict[Any, Any]], Coroutine[Any, Any, bytes]]
+_OPERATIONS: Final[dict[str, _Operation]] = {
+    "com.microsoft:renew-lock": ShardedManagementNode._by_lock,
+    "com.microsoft:update-disposition": ShardedManagementNode._by_lock,
+    "com.microsoft:receive-by-sequence-number": ShardedManagementNode._by_number,
+    "com.microsoft:cancel-scheduled-message": ShardedManagementNode._by_number,
+    "com.microsoft:schedule-message": ShardedManagementNode._schedule,
+    "com.microsoft:peek-message": ShardedManagementNode._peek,
+    "com.microsoft:batch-delete-messages": ShardedManagementNode._each,
+    "duobus:purge-messages": ShardedManagementNode._each,
+    "com.microsoft:renew-session-lock": ShardedManagementNode._of_sessions,
+    "com.microsoft:get-session-state": ShardedManagementNode._of_sessions,
+    "com.microsoft:set-session-state": ShardedManagementNode._of_sessions,
+    "com.microsoft:get-message-sessions": ShardedManagementNode._of_sessions,
+}
+
+
+def _ok(body: Any) -> bytes:
+    return build_message(None, {"statusCode": Int(200), "statusDescription": "OK"}, body_value=body)
+
+
+def _nothing(condition: str = "com.microsoft:message-not-found") -> bytes:
+    properties = {
+        "statusCode": Int(204),
+        "statusDescription": "No content",
+        "errorCondition": Symbol(condition),
+    }
+    return build_message(None, properties, body_value=None)
+
+
+def _items(value: Any) -> list[Any]:
+    return list(value.items if isinstance(value, Array) else value)
+
+
+def _body_of(rest: bytes) -> dict[Any, Any]:
+    start, value, _ = find_section(rest, VALUE)
+    body = None if start == value else decode(rest, value)[0]
+    return body if isinstance(body, dict) else {}

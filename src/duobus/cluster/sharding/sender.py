@@ -1,0 +1,218 @@
+"""SpreadSender: a client sends to a queue that is spread. Messages with a key go to its share, others by turns."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final
+
+from duobus.amqp import Rejected, TransactionalState, Transfers
+from duobus.cluster.sharding.link import ShardedLink, ShardLink
+from duobus.codec import BATCH_FORMAT
+from duobus.errors import ArgumentInvalid, NotAllowed, ServiceBusError, StoreUnavailable
+from duobus.gateway.amqp.links.incoming_link import CREDIT, runs_of
+from duobus.gateway.amqp.mapping import plain_offset, take_apart
+
+_MASK: Final = 0xFFFFFFFF
+#: Beside the number of a share: a message that may go to any.
+_ANY: Final = -1
+
+
+class _PendingSend:
+    """Deliveries of the client that wait for the credit of one owner."""
+
+    __slots__ = ("ids", "is_batch", "payloads", "settled")
+
+    def __init__(self, ids: list[int], payloads: list[bytes], *, settled: bool, is_batch: bool) -> None:
+        self.ids = ids
+        self.payloads = payloads
+        self.settled = settled
+        self.is_batch = is_batch
+
+
+class ShardedSender(ShardedLink):
+    """See the module.
+
+    The client has as much credit as the share with the most, so that one that is slow does not hold up the others;
+    what is sent to a slow one waits here, and is part of that credit.
+    """
+
+    __slots__ = ("_number", "_turn", "_waiting")
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._waiting: dict[int, deque[_PendingSend]] = {}
+        self._number = 0
+        self._turn = -1
+
+    # -- from the client ----------------------------------------------------------------------------------------
+
+    def transfers(self, event: Transfers) -> None:
+        """Divide what came in one read among the shares."""
+        if event.state is not None:
+            self._refuse_in_state(event)
+            return
+        is_batch = event.message_format == BATCH_FORMAT
+        place = self._place_of_batch if is_batch else self._place_of
+        groups: dict[int, tuple[list[int], list[bytes]]] = {}
+        for index, payload in enumerate(event.payloads):
+            delivery_id = (event.first_delivery_id + index) & _MASK
+            try:
+                ids, payloads = groups.setdefault(place(payload), ([], []))
+            except ServiceBusError as error:
+                self._reject([delivery_id], event.settled, error)
+                continue
+            ids.append(delivery_id)
+            payloads.append(payload)
+        for share, (ids, payloads) in groups.items():
+            self._give(share, _PendingSend(ids, payloads, settled=event.settled, is_batch=is_batch))
+        self.whereabouts.passed_messages += len(event.payloads)
+        self.top_up()
+
+    def _refuse_in_state(self, event: Transfers) -> None:
+        """A transaction is done by one store, and a queue that is spread has several."""
+        error = NotAllowed(
+            f"'{self.path}' is spread over several servers, and can be no part of a transaction. Send without one, or "
+            "to a queue that is not spread."
+        )
+        if isinstance(event.state, TransactionalState):
+            self.peer.transactions.doom(event.state.txn_id, error)
+        self._reject([event.first_delivery_id], event.settled, error)
+        self.top_up()
+
+    def _place_of(self, payload: bytes) -> int:
+        if plain_offset(payload, True) != -1:
+            return _ANY
+        try:
+            key = take_apart(payload).key
+        except ServiceBusError:
+            # Whichever owner gets it says what is wrong with it.
+            return _ANY
+        return _ANY if key is None else self.spread.of_key(key)
+
+    def _place_of_batch(self, payload: bytes) -> int:
+        """The one share of all of a batch; it is stored as a whole (I40)."""
+        try:
+            parts = runs_of(payload, take_apart)
+        except ServiceBusError:
+            return _ANY
+        wanted = {_ANY if part.key is None else self.spread.of_key(part.key) for part in parts}
+        if len(wanted) > 1:
+            raise ArgumentInvalid(
+                "The messages of this batch have partition keys that belong to different fragments of a partitioned "
+                "entity. Send them singly, or one batch for each key."
+            )
+        return wanted.pop() if wanted else _ANY
+
+    def _give(self, share: int, what: _PendingSend) -> None:
+        # One whose owner was just found waits for its answer.
+        branch = self._next(len(what.ids)) if share == _ANY else self.branches.get(share)
+        if branch is None:
+            error = StoreUnavailable(
+                f"No part of '{self.path}' has a server now. Try again in a few seconds."
+                if share == _ANY
+                else f"The part of '{self.path}' where messages with this key belong has no server now. Try again in a "
+                "few seconds, or send without a key.",
+                None if share == _ANY else self.spread.slots_of(share),
+            )
+            self._reject(what.ids, what.settled, error)
+            return
+        self._number += len(what.ids)
+        self.peer.carry(sum(map(len, what.payloads)))
+        self._waiting.setdefault(branch.index, deque()).append(what)
+        self._flush(branch)
+
+    def _next(self, number: int) -> ShardLink | None:
+        """The next share in turn that is well and has credit for so much; else the one with the most (PE4, PE17)."""
+        branches = [branch for branch in self.open_branches if not branch.is_busy] or self.open_branches
+        if not branches:
+            return None
+        later = [branch for branch in branches if branch.index > self._turn]
+        order = later + branches[: len(branches) - len(later)]
+        for branch in order:
+            assert branch.uplink is not None
+            if branch.uplink.credit >= number and not self._waiting.get(branch.index):
+                self._turn = branch.index
+                return branch
+        best = max(order, key=lambda branch: 0 if branch.uplink is None else branch.uplink.credit)
+        self._turn = best.index
+        return best
+
+    def tick(self, monotonic_ms: int) -> None:
+        """See SpreadLink; who was busy is tried again."""
+        for branch in self.branches.values():
+            branch.is_busy = False
+        super().tick(monotonic_ms)
+
+    def _flush(self, branch: ShardLink) -> None:
+        """Pass on what waits for a share, as far as its owner's credit goes."""
+        uplink, session = branch.uplink, branch.session
+        waiting = self._waiting.get(branch.index)
+        if not waiting or uplink is None or session is None:
+            return
+        while waiting and uplink.credit > 0:
+            what = waiting[0]
+            number = 1 if what.is_batch else min(len(what.ids), uplink.credit)
+            ids, payloads = what.ids[:number], what.payloads[:number]
+            if what.is_batch:
+                first = uplink.send_one(self._tag(1), payloads[0], what.settled, BATCH_FORMAT)
+            else:
+                start = self._counter
+                self._tag(number)
+                first = uplink.send_run(self._prefix, start, [b""] * number, payloads, what.settled)
+            if what.settled:
+                self.peer.carry(-sum(map(len, payloads)))
+            else:
+                branch.unanswered += number
+                for index, (delivery_id, payload) in enumerate(zip(ids, payloads, strict=True)):
+                    session.sent[(first + index) & _MASK] = (delivery_id, len(payload), branch)
+            self._number -= number
+            if number == len(what.ids):
+                waiting.popleft()
+            else:
+                del what.ids[:number], what.payloads[:number]
+        branch.write()
+
+    def _reject(self, ids: list[int], settled: bool, error: ServiceBusError) -> None:
+        if not settled:
+            state = Rejected(self.peer.error(error, self.path))
+            for delivery_id in ids:
+                self.link.settle(delivery_id, delivery_id, state)
+
+    def flow(self) -> None:
+        """A client that sends has no credit to give."""
+
+    # -- credit -------------------------------------------------------------------------------------------------
+
+    def top_up(self) -> None:
+        """Give the client credit when it has used half of what there is."""
+        credits = [branch.uplink.credit for branch in self.open_branches if branch.uplink is not None]
+        promise = max(0, min(CREDIT, max(credits, default=0)) - self._number)
+        if self._is_accepted and not self._is_stopping and self.link.credit <= promise // 2 and promise:
+            self.link.grant(promise)
+            self.peer.write_soon()
+
+    def owner_flow(self) -> None:
+        """See PassedLink."""
+        self.top_up()
+
+    def branch_flow(self, branch: ShardLink) -> None:
+        """See SpreadLink."""
+        self._flush(branch)
+        self.top_up()
+
+    def is_waiting_on(self, index: int) -> bool:
+        """See SpreadLink."""
+        return bool(self._waiting.get(index))
+
+    @property
+    def owes(self) -> bool:
+        """See PassedLink."""
+        return self._number > 0 or any(branch.unanswered for branch in self.branches.values())
+
+    def _close(self) -> None:
+        size = sum(len(one) for waiting in self._waiting.values() for what in waiting for one in what.payloads)
+        self._waiting.clear()
+        self._number = 0
+        if size and not self.peer.is_gone:
+            self.peer.carry(-size)
+        super()._close()

@@ -1,0 +1,168 @@
+"""ShareNode: the management node of one share of a queue that is spread, as its front sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from duobus.amqp import Error as AmqpError
+from duobus.amqp import Link, Source, Target, Transfers
+from duobus.cluster.proxy.link import ProxiedLink, ProxiedSession
+from duobus.codec import build_message, scan
+from duobus.codec.sections import APPLICATION_PROPERTIES, application_properties, find_section
+from duobus.errors import QuotaExceeded, StoreUnavailable
+
+if TYPE_CHECKING:
+    from duobus.cluster.proxy.upstream import UpstreamConnection
+    from duobus.cluster.router import OwnerDirectory
+    from duobus.gateway.amqp.peer import Peer
+
+#: Requests that wait for one owner; more are refused.
+WAITING_MAX: Final = 1000
+#: Replies that an owner may send.
+_CREDIT: Final = 1000
+
+#: The answer of an owner: its application properties, decoded, and the message from these on as it came.
+Reply = tuple[dict[str, Any], bytes]
+
+
+class ShardManagementLink(ProxiedLink):
+    """One of the two links to the node of a share: requests go out on one, replies come on the other."""
+
+    __slots__ = ("node",)
+
+    def __init__(self, node: ShardManagement, link: Link, whereabouts: OwnerDirectory) -> None:
+        super().__init__(node.peer, link, (), whereabouts)
+        self.node = node
+
+    def attach(self, upstream: UpstreamConnection, session: ProxiedSession) -> None:
+        """Attach it, once."""
+        self._upstream, self.session = upstream, session
+        self.uplink = self.node.make(self, session)
+        self.uplink.context = self
+
+    def answered(self) -> None:
+        """See PassedLink; what is refused is detached."""
+        self._is_accepted = True
+        self.node.ready()
+
+    def owner_flow(self) -> None:
+        """See PassedLink."""
+        self.node.ready()
+
+    def owner_transfers(self, event: Transfers) -> None:
+        """See PassedLink."""
+        for payload in event.payloads:
+            self.node.replied(payload)
+
+    def owner_detached(self, error: AmqpError | None, *, closed: bool) -> None:
+        """See PassedLink."""
+        del closed
+        self.uplink = None
+        self.node.lost("" if error is None else str(error.description or ""))
+
+    def lost(self, text: str) -> None:
+        """See PassedLink."""
+        self.uplink = None
+        self.node.lost(text)
+
+    def write(self) -> None:
+        """Have the request written."""
+        self._write()
+
+    @property
+    def was_accepted(self) -> bool:
+        """Whether it has ever been usable."""
+        return self._is_accepted
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the owner has accepted it."""
+        return self._is_accepted and self.uplink is not None and self.uplink.is_attached
+
+
+class ShardManagement:
+    """The management node of one share, at its owner."""
+
+    def __init__(self, peer: Peer, address: str, door: str, name: str) -> None:
+        self.peer = peer
+        self.door = door
+        self.is_gone = False
+        self.ends: list[ShardManagementLink] = []
+        self._address = address
+        self._name = name
+        self._waiting: deque[bytes] = deque()
+        self._asked: dict[str, asyncio.Future[Reply]] = {}
+        self._count = 0
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether one of its links has ended without a word, as with the session of a client."""
+        return any(end.was_accepted and not end.is_usable for end in self.ends)
+
+    def make(self, end: ShardManagementLink, session: ProxiedSession) -> Link:
+        """The link with the owner for one of the two ends."""
+        if end is self.ends[0]:
+            replies = session.owner.attach_receiver(
+                f"{self._name}-replies", Source(address=self._address), Target(address=self._name)
+            )
+            replies.grant(_CREDIT)
+            return replies
+        return session.owner.attach_sender(self._name, Source(address=self._name), Target(address=self._address))
+
+    async def ask(self, rest: bytes) -> Reply:
+        """Send a request, from its application properties on, and wait for the answer.
+
+        Raises:
+            StoreUnavailable: The owner is gone; whether it was done is not known.
+            QuotaExceeded: Too many wait already.
+        """
+        if self.is_gone:
+            raise StoreUnavailable("A part of the queue moves to another server. Try again.")
+        if len(self._asked) >= WAITING_MAX:
+            raise QuotaExceeded(f"{WAITING_MAX} requests wait for a part of this queue. Wait for their answers.")
+        self._count += 1
+        number = f"{self._name}-{self._count}"
+        self._waiting.append(build_message([number, None, None, None, self._name]) + rest)
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._asked[number] = future
+        self.ready()
+        try:
+            return await future
+        finally:
+            self._asked.pop(number, None)
+
+    def ready(self) -> None:
+        """Send what waits, once both links are there."""
+        if self.is_gone or not all(end.is_usable for end in self.ends):
+            return
+        replies, requests = (end.uplink for end in self.ends)
+        if replies is not None and replies.credit <= _CREDIT // 2:
+            replies.grant(_CREDIT)
+        while self._waiting and requests is not None and requests.credit > 0:
+            self._count += 1
+            requests.send_one(self._count.to_bytes(8, "big"), self._waiting.popleft(), True)
+        self.ends[1].write()
+
+    def replied(self, payload: bytes) -> None:
+        """An answer has come."""
+        found = scan(payload)
+        bare = payload[found.bare :]
+        start, _, _ = find_section(bare, APPLICATION_PROPERTIES)
+        future = self._asked.get(str(found.correlation_id))
+        if future is not None and not future.done():
+            future.set_result((application_properties(bare), bare[start:]))
+        self.ready()
+
+    def lost(self, text: str) -> None:
+        """The owner has ended a link, or is gone."""
+        self.is_gone = True
+        for end in self.ends:
+            end.close()
+        for future in self._asked.values():
+            if not future.done():
+                future.set_exception(
+                    StoreUnavailable(f"A part of the queue moves to another server. Try again. {text}")
+                )
+        self._waiting.clear()

@@ -1,0 +1,628 @@
+"""Fragment: one part of an entity, as a pure state machine.
+
+Command and time in, records and results out: no clock, I/O, randomness or asyncio. Its message broker calls, in
+this order and never overlapping: ``tick``, then ``check`` and ``apply`` for every command of a commit, then,
+when that commit is durable, ``release`` for the same commands in the same order. Between commits it hands out
+locks (``lock``), which need no commit. When a commit fails the whole object is thrown away and made again from
+the store (design decision 4), so nothing here can be undone, nor needs to be.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+from typing import Final
+
+from duobus.errors import MessageNotFound, ServiceBusError
+from duobus.fragment import duplicate_detection as duplicates
+from duobus.fragment import forward_dedup, housekeeping, send, transfer
+from duobus.fragment import purge as clearing
+from duobus.fragment import settlement as settling
+from duobus.fragment.commands import (
+    CancelScheduled,
+    Command,
+    Housekeeping,
+    Run,
+    SetSessionState,
+    SettleBatch,
+    TakeAndRemove,
+    TakeDeferred,
+)
+from duobus.fragment.forward_dedup import ForgetForwarded, RecordForwarded
+from duobus.fragment.message import (
+    ACTIVE,
+    DEFERRED,
+    GONE,
+    MAIN,
+    NEVER,
+    RESERVED,
+    SCHEDULED,
+    SESSION_STATE,
+    TAKEN,
+    TRANSFER,
+    QueuedMessage,
+    kind_of,
+    state_of,
+    sub_queue_of,
+)
+from duobus.fragment.paged_tail import effective_ttl, message_of_row, note_paged_expiry
+from duobus.fragment.purge import PurgeCommand
+from duobus.fragment.sessions import sessions
+from duobus.fragment.sessions import states as session_states
+from duobus.fragment.sessions.delivery_counts import changed_counts
+from duobus.fragment.source import WINDOW_COUNT, Source, SourceSettings, has_room
+from duobus.fragment.topics import fanout
+from duobus.storage.interface import CommitBatch, Put, SourceRow, StoredMessage
+
+#: Payload bytes of never delivered messages that a source keeps in memory, unless its store is short of room.
+WINDOW_BYTES: Final = 32 << 20
+#: Scheduled messages that one commit activates.
+DUE_AT_ONCE: Final = 2000
+
+
+class Fragment:
+    """One part of a top-level entity; see the module.
+
+    Attributes:
+        handle: What commands and deliveries name this fragment by; opaque here.
+        number: The fragment's number: upper 16 bits of its sequence numbers and lock tokens.
+        epoch: Of this life of the fragment; in every lock token, so that tokens of an earlier life are lost.
+        prefix: First 8 bytes of this life's lock tokens.
+        fresh: (source number, sub-queue) pairs that got available messages since the broker last looked.
+        woken: Locks of sessions that got such messages.
+        ended: Locks of sessions that ran out since then.
+        topic: What a topic's fragment knows of its subscriptions; None in a queue's.
+        dirty: Sources of a topic whose rows the next commit writes; a queue's one source is always written.
+        deadline: No housekeeping is due before this instant (broker time).
+        armed: The instant for which the message broker has noted to look; its own business.
+        window_bytes: Payload bytes that each source may keep in memory before new messages go cold.
+    """
+
+    __slots__ = (
+        "armed",
+        "deadline",
+        "dirty",
+        "ended",
+        "epoch",
+        "fragment_key",
+        "fresh",
+        "handle",
+        "next_lock",
+        "number",
+        "prefix",
+        "sources",
+        "topic",
+        "window_bytes",
+        "woken",
+    )
+
+    def __init__(self, handle: object, fragment_key: int, number: int, epoch: int, salt: bytes) -> None:
+        """Make an empty fragment; ``salt`` is 10 unguessable bytes for this life's lock tokens."""
+        self.handle = handle
+        self.fragment_key = fragment_key
+        self.number = number
+        self.epoch = epoch
+        self.prefix = number.to_bytes(2, "big") + (epoch & 0xFFFFFFFF).to_bytes(4, "big") + salt[:2]
+        # 54 bits: the counter starts anywhere and still has room for ever in the 56 bits of a delivery tag.
+        self.next_lock = int.from_bytes(salt[2:10], "big") >> 10
+        self.sources: dict[int, Source] = {}
+        self.topic: fanout.TopicState | None = None
+        self.dirty: set[int] = set()
+        self.fresh: set[tuple[int, int]] = set()
+        self.woken: list[sessions.SessionLock] = []
+        self.ended: list[sessions.SessionLock] = []
+        self.deadline = NEVER
+        self.armed = NEVER
+        self.window_bytes = WINDOW_BYTES
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    def add_source(self, row: SourceRow, settings: SourceSettings) -> Source:
+        """Add a source as the store describes it, without its messages."""
+        source = Source(row.source_key, row.source_no, settings)
+        source.next_count = row.next_count
+        source.highest_delivered = row.highest_delivered
+        source.set_counters(row.counters)
+        source.inherited = row.next_count
+        forward_dedup.begin_in_doubt(source)
+        self.sources[row.source_no] = source
+        return source
+
+    def recover(self, source_no: int, rows: Iterable[StoredMessage]) -> None:
+        """Take in messages read back from the store, ascending; may be called again with the next rows."""
+        source = self.sources[source_no]
+        for row in rows:
+            if row.state in (SESSION_STATE, TAKEN):
+                continue
+            slot = message_of_row(row)
+            # Locks do not survive, and a first delivery leaves no record of its own: what may have been
+            # delivered counts as delivered once (I6). What is dead counts no deliveries.
+            if slot.count <= source.highest_delivered and slot.deliveries == 0 and slot.state == ACTIVE:
+                slot.deliveries = 1
+            source.keep(slot)
+            # What was put off or deferred had deliveries left: one that has none was locked as a deferred message.
+            if kind_of(slot.state) != SCHEDULED and self.worn_out(source, slot):
+                slot.lock = RESERVED
+                source.worn.append(slot)
+                self.deadline = 0
+            else:
+                self.place(source, slot, in_order=True)
+
+    def set_settings(self, settings: SourceSettings, source_no: int = 0) -> None:
+        """Replace an entity's settings; held locks keep their end (design 3.11)."""
+        source = self.sources[source_no]
+        source.settings = settings
+        forward_dedup.settings_changed(self, source)
+        self.deadline = 0
+
+    # -- time ---------------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> list[Command]:
+        """Do what is due and return what needs a commit. Call whenever ``now_ms`` has reached ``deadline``."""
+        work: list[Command] = []
+        self.deadline = NEVER
+        for source in self.sources.values() if self.topic is None else fanout.busy_sources(self):
+            keeping = Housekeeping(self.handle, source.source_no)
+            keeping.exhausted, source.worn = source.worn, []
+            self._end_locks(source, now_ms, keeping)
+            if source.sessions is not None:
+                sessions.end_locks(self, source, now_ms, keeping)
+            housekeeping.expire(self, source, now_ms, keeping)
+            self._wake_scheduled(source, now_ms, keeping)
+            if source.delayed:
+                housekeeping.wake(self, source, now_ms, keeping)
+            source.compact()
+            self.note_history(source, now_ms)
+            if keeping.expired or keeping.exhausted or keeping.due:
+                for slot in keeping.expired:
+                    slot.lock = RESERVED
+                work.append(keeping)
+        return work
+
+    def _end_locks(self, source: Source, now_ms: int, keeping: Housekeeping) -> None:
+        renewed = source.renewed
+        for ends in source.ends.values():
+            while ends and ends[0][0] <= now_ms:
+                _, first, number = ends.popleft()
+                for lock in range(first, first + number):
+                    if lock in source.locks and renewed.get(lock, 0) <= now_ms:
+                        renewed.pop(lock, None)
+                        self.give_back(source, source.locks.pop(lock), now_ms, counted=True, keeping=keeping)
+            if ends:
+                self.due_at(ends[0][0])
+
+    def _wake_scheduled(self, source: Source, now_ms: int, keeping: Housekeeping) -> None:
+        scheduled = source.scheduled
+        if source.is_activating:
+            return
+        number = 0
+        while scheduled and scheduled[0][0] <= now_ms:
+            _, count = heappop(scheduled)
+            slot = source.by_count.get(count)
+            if slot is not None and slot.state == SCHEDULED and not slot.lock:
+                slot.lock = RESERVED
+                keeping.due.append(slot)
+                number += 1 if self.topic is None else 1 + fanout.strain_of(self.topic, slot.payload)
+                if number >= DUE_AT_ONCE:
+                    break
+        if keeping.due:
+            # The next ones wait for this commit: a million that are due at once are no single commit.
+            source.is_activating = True
+            keeping.at_topic = self.topic is not None
+        elif scheduled:
+            self.due_at(scheduled[0][0])
+
+    def note_history(self, source: Source, now_ms: int | None = None) -> None:
+        """See to it that ids are purged when they have run out; with ``now_ms``, purge those that have."""
+        history, window_ms = source.history, source.settings.duplicate_window_ms
+        if history is not None and window_ms is not None:
+            self.due_at(history.due_ms(window_ms) if now_ms is None else history.tick(now_ms, window_ms))
+
+    def due_at(self, instant_ms: int) -> None:
+        """Housekeeping is due at this instant at the latest."""
+        self.deadline = min(self.deadline, instant_ms)
+
+    # -- check and apply ----------------------------------------------------------------------------------------
+
+    def check(self, command: Command, now_ms: int) -> ServiceBusError | None:
+        """Say why a command cannot be done, or None; changes nothing, but see ``find_fault``."""
+        if command.source_no not in self.sources:
+            return MessageNotFound("The subscription is gone, and its messages with it.")
+        if isinstance(command, Run):
+            return send.check(self, self.sources[command.source_no], command, now_ms)
+        if isinstance(command, SettleBatch):
+            return settling.check(self, command)
+        if isinstance(command, transfer.TransferCommand):
+            return transfer.check(self.sources[command.source_no], command)
+        if isinstance(command, SetSessionState):
+            return session_states.state_fault(self.sources[command.source_no], command)
+        if isinstance(command, TakeDeferred):
+            source = self.sources[command.source_no]
+            if source.sessions is not None and command.sub_queue == MAIN:
+                return sessions.deferred_fault(self, source, command.holder, command.counts, now_ms)
+            state = state_of(command.sub_queue, DEFERRED)
+            return self.find_fault(source, command.counts, state, "deferred", now_ms)
+        if isinstance(command, CancelScheduled):
+            return self.find_fault(self.sources[command.source_no], command.counts, SCHEDULED, "scheduled", now_ms)
+        return None
+
+    def find_fault(
+        self, source: Source, counts: Sequence[int], state: int, word: str, now_ms: int
+    ) -> ServiceBusError | None:
+        """None when the messages with these numbers are all in ``state`` and free, else the error.
+
+        A deferred message does not expire by itself. One that has run out of life when it is asked for is refused, and
+        stands in the expiry index from now on: the next ``tick``, which is due at once, disposes of it.
+        """
+        missing: int | None = None
+        for count in counts:
+            slot = source.by_count.get(count)
+            if slot is None or slot.state != state or slot.lock:
+                missing = count if missing is None else missing
+            elif self.has_run_out(source, slot, now_ms):
+                missing = count if missing is None else missing
+                self.index_expiry(source, slot, always=True)
+        if missing is None:
+            return None
+        return MessageNotFound(f"No {word} message has the sequence number {self.number << 48 | missing}.")
+
+    def apply(self, command: Command, now_ms: int, commit: CommitBatch) -> None:
+        """Do a checked command: decide, and write down what the store must keep. Cannot fail."""
+        source = self.sources[command.source_no]
+        self.dirty.add(command.source_no)
+        if isinstance(command, Run):
+            send.apply_run(self, source, command, now_ms, commit)
+        elif isinstance(command, SettleBatch):
+            settling.apply(self, source, command, now_ms, commit)
+        elif isinstance(command, TakeAndRemove):
+            self._apply_take(source, command, commit)
+        elif isinstance(command, SetSessionState):
+            session_states.apply_state(source, command, now_ms, commit)
+        elif isinstance(command, (TakeDeferred, CancelScheduled)):
+            self._remove(source, command, [source.by_count[count] for count in command.counts], commit)
+        elif isinstance(command, PurgeCommand):
+            clearing.apply(source, command, commit)
+        elif isinstance(command, send.Reserve):
+            send.reserve(source, command)
+        elif isinstance(command, (transfer.TransferCommand, RecordForwarded, ForgetForwarded)):
+            transfer.apply(source, command, now_ms, commit)
+        else:
+            assert isinstance(command, Housekeeping)
+            settling.apply_housekeeping(source, command, now_ms, commit, self.number)
+            if command.at_topic and self.topic is not None:
+                fanout.activate(self, self.topic, command, now_ms, commit)
+
+    def _apply_take(self, source: Source, command: TakeAndRemove, commit: CommitBatch) -> None:
+        if command.holder is not None:
+            self._remove(source, command, sessions.take_promised(source, command.holder, command.credit), commit)
+            return
+        sub_queue = source.sub_queues[command.sub_queue]
+        sub_queue.promised -= command.credit
+        self._remove(source, command, sub_queue.take(command.credit), commit)
+        if command.slots and command.sub_queue == MAIN:
+            source.highest_delivered = max(source.highest_delivered, command.slots[-1].count)
+
+    def has_room(self, size: int) -> bool:
+        """Whether its entity would take so many bytes more now."""
+        return has_room(self.sources[0], size, 0 if self.topic is None else self.topic.bytes)
+
+    def apply_run(self, source: Source, run: Run, now_ms: int, commit: CommitBatch) -> None:
+        """Enqueue an ordinary run of a queue."""
+        batch = run.batch
+        if batch.ping:
+            return
+        indices = run.indices
+        if batch.ids is not None:
+            indices = duplicates.admit(source, run, now_ms, commit)
+            self.note_history(source)
+        run.size = batch.bytes_total if indices is None else sum([len(batch.payloads[i]) for i in indices])
+        payloads = batch.payloads if indices is None else [batch.payloads[i] for i in indices]
+        count = run.first_count = source.next_count
+        slots = run.slots
+        for payload in payloads:
+            slots.append(QueuedMessage(count, payload, now_ms))
+            count += 1
+        source.next_count = count if run.dropped is None else count + len(run.dropped)
+        if not slots:
+            return
+        source.bytes += run.size
+        put = Put(source.source_key, run.first_count, now_ms, payloads)
+        if batch.extra is None and batch.sessions is None:
+            source.numbers[MAIN] += len(slots)
+        else:
+            send.attach_metadata(source, run, indices, now_ms, put)
+        commit.puts.append(put)
+
+    @staticmethod
+    def _remove(
+        source: Source,
+        command: TakeAndRemove | TakeDeferred | CancelScheduled,
+        slots: list[QueuedMessage],
+        commit: CommitBatch,
+    ) -> None:
+        command.slots = slots
+        for slot in slots:
+            slot.lock = RESERVED
+        source.uncount(slots)
+        settling.removals(source, slots, commit)
+
+    # -- release ------------------------------------------------------------------------------------------------
+
+    def release(self, command: Command, now_ms: int) -> None:
+        """Make a durable command's effects visible: messages available, removals final."""
+        source = self.sources.get(command.source_no)
+        if source is None:
+            # Its subscription was deleted while the commit was under way.
+            return
+        if isinstance(command, Run):
+            self._release_run(source, command)
+            fanout.release(self, command.copies)
+        elif isinstance(command, SettleBatch):
+            settling.release(self, source, command, now_ms)
+        elif isinstance(command, Housekeeping):
+            settling.release_housekeeping(self, source, command)
+            fanout.release(self, command.copies)
+            if command.due:
+                source.is_activating = False
+                self.due_at(now_ms)
+        else:
+            self._release_rare_command(source, command)
+
+    def _release_rare_command(self, source: Source, command: Command) -> None:
+        if isinstance(command, (TakeAndRemove, TakeDeferred, CancelScheduled)):
+            for slot in command.slots:
+                source.forget(slot)
+        elif isinstance(command, PurgeCommand):
+            clearing.release(source, command)
+        elif isinstance(command, transfer.TransferCommand):
+            transfer.release(self, source, command)
+        elif isinstance(command, SetSessionState):
+            session_states.release_state(source, command)
+
+    def _release_run(self, source: Source, run: Run) -> None:
+        slots = run.slots
+        if not slots:
+            return
+        run.slots = []
+        if run.batch.sessions is not None and source.sessions is not None:
+            send.into_sessions(self, source, slots, run.size)
+            return
+        if run.batch.extra is not None or source.sessions is not None:
+            self.release_rare(source, slots)
+        else:
+            self.release_plain(source, slots, run.size)
+
+    def release_plain(self, source: Source, slots: list[QueuedMessage], size: int) -> None:
+        """Make new messages available of which none has anything rare."""
+        first = slots[0].count
+        main = source.sub_queues[MAIN]
+        if source.cold_number or self._is_window_full(source, len(main.ready)):
+            source.chill(first, len(slots), size)
+            return
+        source.by_count.update(zip(range(first, first + len(slots)), slots, strict=True))
+        source.resident_bytes += size
+        default_ttl = source.settings.default_ttl_ms
+        if default_ttl is not None and not main.ready:
+            self.due_at(slots[0].enqueued_ms + default_ttl)
+        main.ready.extend(slots)
+        self.fresh.add((source.source_no, MAIN))
+
+    def release_rare(self, source: Source, slots: list[QueuedMessage]) -> None:
+        """Make new messages available of which at least one has something rare."""
+        main = source.sub_queues[MAIN]
+        for slot in slots:
+            if slot.state == ACTIVE and (source.cold_number or self._is_window_full(source, len(main.ready))):
+                source.chill(slot.count, 1, len(slot.payload))
+                note_paged_expiry(self, source, slot.count, slot.enqueued_ms, slot.special)
+                continue
+            source.keep(slot)
+            self.place(source, slot, in_order=True)
+
+    def _is_window_full(self, source: Source, ready: int) -> bool:
+        # Whoever accepts a session wants all of it: the messages of sessions stay in memory.
+        is_full = ready >= WINDOW_COUNT or source.resident_bytes >= self.window_bytes
+        return is_full and source.sessions is None
+
+    def place(self, source: Source, slot: QueuedMessage, *, in_order: bool) -> None:
+        """Put a message into the list or index where its state belongs.
+
+        ``in_order``: its count is above all that stand in the sub-queue's ready list, and it was never delivered.
+        """
+        kind = kind_of(slot.state)
+        sub = sub_queue_of(slot.state)
+        if slot.state == TRANSFER:
+            transfer.place_transfer(self, source, slot)
+            return
+        if kind == SCHEDULED:
+            assert slot.special is not None
+            assert slot.special.scheduled_ms is not None
+            heappush(source.scheduled, (slot.special.scheduled_ms, slot.count))
+            self.due_at(slot.special.scheduled_ms)
+            return
+        if sub == MAIN:
+            if kind == ACTIVE and slot.special is not None and slot.special.redeliver_at_ms is not None:
+                housekeeping.park(self, source, slot)
+                return
+            if kind != DEFERRED:
+                is_apart = not in_order or slot.deliveries > 0 or source.sessions is not None
+                self.index_expiry(source, slot, always=is_apart)
+        if kind == ACTIVE:
+            if sub == MAIN and source.sessions is not None:
+                sessions.place(self, source, slot)
+                return
+            sub_queue = source.sub_queues[sub]
+            if in_order and sub == MAIN and slot.deliveries == 0:
+                sub_queue.ready.append(slot)
+                default_ttl = source.settings.default_ttl_ms
+                if default_ttl is not None:
+                    self.due_at(sub_queue.ready[0].enqueued_ms + default_ttl)
+            else:
+                sub_queue.give_back(slot)
+            self.fresh.add((source.source_no, sub))
+
+    def paged(self, source: Source) -> None:
+        """Ordinary messages were added to the end of the main list."""
+        default_ttl = source.settings.default_ttl_ms
+        if default_ttl is not None:
+            self.due_at(source.sub_queues[MAIN].ready[0].enqueued_ms + default_ttl)
+        self.fresh.add((source.source_no, MAIN))
+
+    def index_expiry(self, source: Source, slot: QueuedMessage, *, always: bool) -> None:
+        """Enter a message into the expiry index: one with its own time to live, or one out of the ready order."""
+        if slot.expires_ms:
+            return
+        own = slot.special.ttl_ms if slot.special is not None else None
+        if own is None and not always:
+            return
+        life = effective_ttl(own, source.settings.default_ttl_ms)
+        if life is not None:
+            slot.expires_ms = slot.enqueued_ms + life
+            heappush(source.expiring, (slot.expires_ms, slot.count))
+            self.due_at(slot.expires_ms)
+
+    # -- locks --------------------------------------------------------------------------------------------------
+
+    def available(self, source_no: int, sub_queue: int) -> int:
+        """Messages that a take would find and that are not promised to anyone."""
+        shelf = self.sources[source_no].sub_queues[sub_queue]
+        return shelf.available() - shelf.promised
+
+    def lock(self, source_no: int, sub_queue: int, limit: int, now_ms: int) -> tuple[int, list[QueuedMessage], int]:
+        """Peek-lock up to ``limit`` messages: (first lock counter, messages, end of the locks). Needs no commit."""
+        source = self.sources[source_no]
+        slots = source.sub_queues[sub_queue].take(limit)
+        first, until_ms = self._lock_slots(source, slots, now_ms)
+        # take() is ascending, so the last is the highest.
+        if slots and sub_queue == MAIN and slots[-1].count > source.highest_delivered:
+            source.highest_delivered = slots[-1].count
+            self.dirty.add(source_no)
+        return first, slots, until_ms
+
+    def lock_deferred(
+        self, source_no: int, sub_queue: int, counts: Sequence[int], now_ms: int
+    ) -> tuple[int, list[QueuedMessage], int]:
+        """Lock deferred messages by number; all of them, or MessageNotFound for the first that is not deferred."""
+        source = self.sources[source_no]
+        error = self.find_fault(source, counts, state_of(sub_queue, DEFERRED), "deferred", now_ms)
+        if error is not None:
+            raise error
+        slots = [source.by_count[count] for count in counts]
+        first, until_ms = self._lock_slots(source, slots, now_ms)
+        return first, slots, until_ms
+
+    def _lock_slots(self, source: Source, slots: list[QueuedMessage], now_ms: int) -> tuple[int, int]:
+        duration = source.settings.lock_duration_ms
+        until_ms = now_ms + duration
+        first = lock = self.next_lock
+        locks = source.locks
+        for slot in slots:
+            slot.lock = lock
+            locks[lock] = slot
+            lock += 1
+            if slot.deliveries:
+                # A redelivery's count rides in the next commit; a first delivery is covered by highest_delivered.
+                source.touched[slot.count] = slot
+        self.next_lock = lock
+        if slots:
+            self._lock_ends(source, duration, until_ms, first, len(slots))
+        return first, until_ms
+
+    def _lock_ends(self, source: Source, duration: int, until_ms: int, first: int, number: int) -> None:
+        ends = source.ends.get(duration)
+        if ends is None:
+            source.ends[duration] = ends = deque()
+        ends.append((until_ms, first, number))
+        self.due_at(until_ms)
+
+    def renew(self, source_no: int, locks: Sequence[int], now_ms: int) -> int | None:
+        """Renew locks: their new end, or None when one of them is not held (then none is renewed)."""
+        source = self.sources[source_no]
+        if not all(lock in source.locks for lock in locks) or self._any_in_session(source, locks):
+            return None
+        duration = source.settings.lock_duration_ms
+        until_ms = now_ms + duration
+        for lock in locks:
+            source.renewed[lock] = until_ms
+            self._lock_ends(source, duration, until_ms, lock, 1)
+        return until_ms
+
+    @staticmethod
+    def _any_in_session(source: Source, locks: Sequence[int]) -> bool:
+        """Whether one of these locks lasts as long as its session's, which alone can be renewed (contract 11.5)."""
+        return source.sessions is not None and any(sub_queue_of(source.locks[lock].state) == MAIN for lock in locks)
+
+    def unlock(self, source_no: int, ranges: Iterable[tuple[int, int]], now_ms: int, *, counted: bool) -> list[Command]:
+        """Give locked messages back: to the front, at once (I19, I20). Returns what needs a commit.
+
+        ``counted``: the delivery counts (connection gone); otherwise it does not (``released``).
+        """
+        source = self.sources[source_no]
+        keeping = Housekeeping(self.handle, source_no)
+        locks = source.locks
+        for first, number in ranges:
+            for lock in range(first, first + number):
+                slot = locks.pop(lock, None)
+                if slot is not None:
+                    source.renewed.pop(lock, None)
+                    self.give_back(source, slot, now_ms, counted=counted, keeping=keeping)
+        return [keeping] if keeping.expired or keeping.exhausted else []
+
+    def give_back(
+        self, source: Source, slot: QueuedMessage, now_ms: int, *, counted: bool, keeping: Housekeeping
+    ) -> None:
+        """A lock ended without settlement: back to the front, unless the message has run out of life or attempts."""
+        slot.lock = 0
+        if counted and sub_queue_of(slot.state) == MAIN:
+            # In a dead-letter queue the count stays what it was (contract chapter E, 8.4).
+            slot.deliveries += 1
+        if slot.deliveries or source.sessions is not None:
+            source.touched[slot.count] = slot
+        if self.worn_out(source, slot):
+            slot.lock = RESERVED
+            keeping.exhausted.append(slot)
+        elif self.lapsed(source, slot, now_ms):
+            slot.lock = RESERVED
+            keeping.expired.append(slot)
+        else:
+            self.place(source, slot, in_order=False)
+
+    @staticmethod
+    def worn_out(source: Source, slot: QueuedMessage) -> bool:
+        """Whether an active message has used up its deliveries; dead letters never do (contract 13.3)."""
+        return sub_queue_of(slot.state) == MAIN and slot.deliveries >= source.settings.max_delivery_count
+
+    @classmethod
+    def lapsed(cls, source: Source, slot: QueuedMessage, now_ms: int) -> bool:
+        """Whether a message has to go because it has run out of life; a deferred one stays until it is asked for."""
+        return kind_of(slot.state) != DEFERRED and cls.has_run_out(source, slot, now_ms)
+
+    @staticmethod
+    def has_run_out(source: Source, slot: QueuedMessage, now_ms: int) -> bool:
+        """Whether a message in the main sub-queue has run out of life; one that is scheduled has not begun it."""
+        if sub_queue_of(slot.state) != MAIN or slot.state == SCHEDULED:
+            return False
+        own = slot.special.ttl_ms if slot.special is not None else None
+        life = effective_ttl(own, source.settings.default_ttl_ms)
+        return life is not None and slot.enqueued_ms + life <= now_ms
+
+    # -- what rides in a commit ---------------------------------------------------------------------------------
+
+    def touch(self, source: Source, commit: CommitBatch, room: int) -> int:
+        """Write the source's row and up to ``room`` changed delivery counts into a commit (design 3.9).
+
+        Returns:
+            How many were looked at; the rest rides in the next commit.
+        """
+        touched = source.touched
+        counts = changed_counts(source, room)
+        for count in counts:
+            slot = touched.pop(count)
+            # Only what still exists and was not written by this commit's own commands.
+            if source.by_count.get(count) is slot and slot.state != GONE:
+                is_counted = slot.lock > 0 and sub_queue_of(slot.state) == MAIN
+                settling.write(source, slot, commit, deliveries=slot.deliveries + (1 if is_counted else 0))
+        if source.history is not None:
+            source.history.write_outdated(source.source_key, commit)
+        commit.sources.append((source.source_key, source.next_count, source.highest_delivered, source.counters()))
+        return len(counts)

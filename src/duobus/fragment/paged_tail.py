@@ -1,0 +1,186 @@
+"""The cold tail: messages that lie in the store only, because nobody is near them yet (design 3.9).
+
+Resident are the head window and whatever is locked, deferred, scheduled or dead. A deep queue costs its window, and
+a recovery does not grow with the backlog.
+"""
+
+from __future__ import annotations
+
+from heapq import heappush
+from typing import TYPE_CHECKING
+
+from duobus.fragment.commands import Command, Housekeeping
+from duobus.fragment.message import ACTIVE, MAIN, NEVER, RESERVED, QueuedCopy, QueuedMessage, state_in_memory
+from duobus.model.metadata import MessageMetadata
+from duobus.storage.interface import PlainColumns, StoredMessage
+
+if TYPE_CHECKING:
+    from duobus.fragment.fragment import Fragment
+    from duobus.fragment.source import Source
+
+
+def recovered(fragment: Fragment, source_no: int) -> None:
+    """All that recovery reads has been taken in; whatever else is active is the cold tail (design 3.9).
+
+    Dead, deferred and scheduled messages that the store could not give back count no more (I57).
+    """
+    source = fragment.sources[source_no]
+    counted, source.numbers = source.numbers, [0] * len(source.numbers)
+    for slot in source.by_count.values():
+        source.counted(slot.state, 1)
+    size = sum(len(slot.payload) for slot in source.by_count.values())
+    if source.sessions is not None:
+        # All of it has been read: the sessions of the messages have to be known.
+        source.missing = sum(counted) - sum(source.numbers)
+        source.bytes = size
+        return
+    source.missing = sum(counted[MAIN + 1 :]) - sum(source.numbers[MAIN + 1 :])
+    source.cold_number = counted[MAIN] - source.numbers[MAIN]
+    source.numbers[MAIN] = counted[MAIN]
+    if not source.cold_number:
+        source.bytes = size
+    source.cold_bytes = source.bytes - size
+    source.cold_first = source.highest_delivered + 1 if source.cold_number else 0
+    source.cold_end = source.next_count
+
+
+def note_expiry(fragment: Fragment, source_no: int, row: StoredMessage) -> None:
+    """Recovery met a message with a time to live of its own in the cold tail: only its end is kept."""
+    special = MessageMetadata.decode(row.special) if row.special is not None else None
+    note_paged_expiry(fragment, fragment.sources[source_no], row.count, row.enqueued_ms, special)
+
+
+def note_paged_expiry(
+    fragment: Fragment, source: Source, count: int, enqueued_ms: int, special: MessageMetadata | None
+) -> None:
+    """Note when a cold message with a time to live of its own ends."""
+    own = special.ttl_ms if special is not None else None
+    life = effective_ttl(own, source.settings.default_ttl_ms)
+    if own is not None and life is not None:
+        heappush(source.expiring, (enqueued_ms + life, count))
+        fragment.due_at(enqueued_ms + life)
+
+
+def page_in(fragment: Fragment, source_no: int, rows: list[StoredMessage], *, is_last: bool) -> int:
+    """Take a page of the cold tail into the head window; returns how many messages turned out to be missing.
+
+    ``rows`` are the source's rows from ``cold_first`` on; ``is_last``: there are none behind them. Rows that the
+    store could not verify are missing for good: it has quarantined and reported them (I57).
+    """
+    source = fragment.sources[source_no]
+    source.is_paging = False
+    number = size = plain = plain_size = 0
+    next_count = source.cold_first
+    by_count, ready = source.by_count, source.sub_queues[MAIN].ready
+    for row in rows:
+        count = row.count
+        next_count = count + 1
+        # Scheduled and dead messages are in memory anyway, and so is what is being disposed of.
+        if count in by_count or state_in_memory(row.state) != ACTIVE:
+            continue
+        if row.state == ACTIVE and row.special is None and not row.deliveries and not row.origin:
+            # ``place`` of an ordinary message comes to this.
+            slot = by_count[count] = QueuedMessage(count, row.payload, row.enqueued_ms)
+            ready.append(slot)
+            plain += 1
+            plain_size += len(row.payload)
+            continue
+        slot = message_of_row(row)
+        source.keep(slot)
+        fragment.place(source, slot, in_order=True)
+        number += 1
+        size += len(slot.payload)
+    if plain:
+        number += plain
+        size += plain_size
+        source.resident_bytes += plain_size
+        fragment.paged(source)
+    source.warmed(number, size, next_count)
+    missing = source.cold_number if is_last else 0
+    if is_last:
+        # Whatever is left of number or bytes belongs to messages that could not be read.
+        source.numbers[MAIN] -= missing
+        source.bytes -= source.cold_bytes
+        source.warmed(missing, source.cold_bytes, 0)
+        fragment.dirty.add(source_no)
+    return missing
+
+
+class TailPage:
+    """Ordinary messages of a cold tail, their counts consecutive, ready to be taken in; any thread may make it.
+
+    Attributes:
+        first_count: Of the first.
+        end_count: Behind the last.
+        size: Bytes of all payloads.
+        slots: The messages.
+    """
+
+    __slots__ = ("end_count", "first_count", "size", "slots")
+
+    def __init__(self, plain: PlainColumns, first: int, limit: int) -> None:
+        """Up to ``limit`` messages of ``plain``, from the one with index ``first`` on."""
+        payloads = plain.payloads[first : first + limit]
+        self.first_count = plain.first_count + first
+        self.end_count = self.first_count + len(payloads)
+        self.size = sum(map(len, payloads))
+        # ``place`` of ordinary messages comes to this.
+        counts = range(self.first_count, self.end_count)
+        self.slots = list(map(QueuedMessage, counts, payloads, plain.enqueued_ms[first : first + limit]))
+
+
+def is_kept_in_memory(source: Source, part: TailPage) -> bool:
+    """Whether none of these messages is in memory."""
+    return source.by_count.keys().isdisjoint(range(part.first_count, part.end_count))
+
+
+def take_in(fragment: Fragment, source_no: int, part: TailPage) -> None:
+    """Take ordinary messages of the cold tail that are ``is_apart`` into the head window."""
+    source = fragment.sources[source_no]
+    slots = part.slots
+    source.by_count.update(zip(range(part.first_count, part.end_count), slots, strict=True))
+    source.sub_queues[MAIN].ready.extend(slots)
+    source.resident_bytes += part.size
+    fragment.paged(source)
+    source.warmed(len(slots), part.size, part.end_count)
+
+
+def fetched(fragment: Fragment, source_no: int, rows: list[StoredMessage]) -> list[Command]:
+    """Dispose of cold messages whose time to live has ended; returns what needs a commit."""
+    source = fragment.sources[source_no]
+    source.is_paging = False
+    keeping = Housekeeping(fragment.handle, source_no)
+    due = set(source.cold_due)
+    for row in rows:
+        if row.count not in due or not source.is_cold(row.count) or state_in_memory(row.state) != ACTIVE:
+            continue
+        due.discard(row.count)
+        slot = message_of_row(row)
+        source.keep(slot)
+        slot.lock = RESERVED
+        keeping.expired.append(slot)
+    number, size = len(keeping.expired), sum(len(slot.payload) for slot in keeping.expired)
+    source.warmed(number, size, source.cold_first)
+    # Those behind the last row come with the next fetch.
+    last = rows[-1].count if rows else NEVER
+    source.cold_due = sorted(count for count in due if count > last and source.is_cold(count))
+    return [keeping] if keeping.expired else []
+
+
+def message_of_row(row: StoredMessage) -> QueuedMessage:
+    """A message as the store gave it back."""
+    slot = QueuedMessage(row.count, row.payload, row.enqueued_ms)
+    if row.origin:
+        slot = QueuedCopy(row.count, row.payload, row.enqueued_ms, row.origin)
+    slot.state = state_in_memory(row.state)
+    slot.deliveries = row.deliveries
+    if row.special is not None:
+        slot.special = MessageMetadata.decode(row.special)
+    return slot
+
+
+def effective_ttl(own_ms: int | None, default_ms: int | None) -> int | None:
+    """The shorter of a message's and its entity's time to live; None: unlimited (contract 7.5)."""
+    if own_ms is None:
+        return default_ms
+    return own_ms if default_ms is None else min(own_ms, default_ms)

@@ -1,0 +1,546 @@
+"""Fan-out: what the fragment of a topic does with a message: one copy for every subscription that takes it.
+
+Source 0 is the topic itself: it counts the messages, knows their ids, and keeps those that are scheduled. Every
+subscription is a source of its own. All copies of a message are decided together and written in one commit (I24); its
+body is kept once (``stores/bodies.py``), and what a rule changes lies beside it (design decision 8, 3.12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING, Final
+
+from duobus.errors import NoMatchingSubscription, QuotaExceeded, ServiceBusError
+from duobus.fragment import duplicate_detection as duplicates
+from duobus.fragment import settlement as settling
+from duobus.fragment.commands import Copies, Housekeeping, Run
+from duobus.fragment.message import (
+    ACTIVE,
+    DEAD_LETTER,
+    MAIN,
+    SCHEDULED,
+    QueuedCopy,
+    QueuedMessage,
+    state_of,
+    stored_state,
+)
+from duobus.fragment.source import check_room
+from duobus.model.metadata import MessageMetadata
+from duobus.model.ping import CONTENT_TYPE, CONTENT_TYPE_FIELD, is_ping
+from duobus.rules import EFFORT_MAX, EFFORT_OF_A_MESSAGE, AlteredCopy, Match, RuleSet
+from duobus.storage.interface import CommitBatch, Put
+
+if TYPE_CHECKING:
+    from duobus.fragment.fragment import Fragment
+    from duobus.fragment.source import Source
+
+FILTER_FAILED: Final = "FilterEvaluationException"
+SESSION_ID_IS_NULL: Final = "SessionIdIsNull"
+SESSION_ELSEWHERE: Final = "SessionIdOfAnotherPartition"
+_ELSEWHERE_TEXT: Final = (
+    "An action gave the message a session id by which it was not placed. On a partitioned topic a session lives in one "
+    "fragment, so the copy cannot join it. Let the action use the message's own session id or partition key."
+)
+EFFORT_TEXT: Final = (
+    f"The rules of the topic would do more with the properties of this message, or batch, than they may at once "
+    f"({EFFORT_MAX} comparisons of one character). Make long properties shorter, send fewer such messages in a batch, "
+    "or have fewer rules look into them."
+)
+_SESSION_TEXT: Final = "The subscription requires sessions, and the message has no session id."
+_DEAD: Final = state_of(DEAD_LETTER, ACTIVE)
+
+
+class TopicRules:
+    """What all fragments of a topic share.
+
+    Attributes:
+        rules: Of all subscriptions that may get copies, by source number.
+        keeping_errors: Sources whose subscriptions dead-letter what their filters fail on.
+        is_partitioned: A session lives in one fragment of several.
+        refuses_unmatched: A message that no subscription takes is refused (FilteringMessagesBeforePublishing).
+    """
+
+    __slots__ = ("is_partitioned", "keeping_errors", "refuses_unmatched", "rules")
+
+    def __init__(self, rules: RuleSet) -> None:
+        self.rules = rules
+        self.keeping_errors: set[int] = set()
+        self.is_partitioned = False
+        self.refuses_unmatched = False
+
+
+class TopicState:
+    """What one fragment of a topic knows of its subscriptions as a whole.
+
+    Attributes:
+        shared: What all fragments of the topic share.
+        stored: Bytes that the copies take up, as the store told it after the last commit.
+        pending: Bytes that the commit under way adds.
+    """
+
+    __slots__ = ("pending", "shared", "stored")
+
+    def __init__(self, shared: TopicRules, stored: int = 0) -> None:
+        self.shared = shared
+        self.stored = stored
+        self.pending = 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that copies take up, each body counted once."""
+        return self.stored + self.pending
+
+
+class _SubscriptionCopies:
+    """What one subscription gets of a run.
+
+    Attributes:
+        source: Of the subscription.
+        payloads, origins: Of its copies, as ``Put`` has them.
+        size: Payload bytes of them.
+        rare: Index of a copy to its state, its special, and that encoded, for those that are not ordinary.
+    """
+
+    __slots__ = ("origins", "payloads", "rare", "size", "source")
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.payloads: list[bytes] = []
+        self.origins: list[int] = []
+        self.size = 0
+        self.rare: dict[int, tuple[int, MessageMetadata, bytes]] = {}
+
+
+class _CopyBuilder:
+    """Collects the copies of several messages, to be written together."""
+
+    __slots__ = ("_fragment", "_now_ms", "_parts", "_rules", "_state", "_trivial")
+
+    def __init__(self, fragment: Fragment, state: TopicState, now_ms: int) -> None:
+        self._fragment = fragment
+        self._state = state
+        self._now_ms = now_ms
+        self._parts: dict[int, _SubscriptionCopies] = {}
+        self._rules = state.shared.rules
+        trivial = self._rules.trivial
+        self._trivial = None if trivial is None else Match(trivial)
+
+    def add(self, count: int, payload: bytes, special: MessageMetadata | None, match: Match | None = None) -> None:
+        """Give every subscription that takes a message its copies; ``match``: what it gives, if that is known."""
+        if special is None and match is None:
+            self.add_plain(count, (payload,), len(payload))
+            return
+        match = match or self._trivial
+        if match is None:
+            number = self._fragment.number << 48 | count
+            match = self._rules.match_payload(payload, special, self._now_ms, number)
+        self._add_rare(count, payload, special, match)
+
+    def add_plain(self, first: int, payloads: Sequence[bytes], size: int) -> None:
+        """Do the same for messages in a row that have nothing rare; ``size`` is the bytes of all of them."""
+        if self._trivial is not None:
+            matches = [self._trivial] * len(payloads)
+        else:
+            matches = self._rules.match_run(payloads, self._now_ms, self._fragment.number << 48 | first)
+        number = len(payloads)
+        alike = matches[0] if payloads else None
+        # All of them, as a rule, which one call can tell.
+        if alike is not None and alike.errors is None and not alike.altered and matches.count(alike) == number:
+            self._add_alike(first, payloads, alike.sources, size)
+            return
+        start = 0
+        while start < number:
+            match = matches[start]
+            end = start + 1
+            while end < number and matches[end] is match:
+                end += 1
+            if match.errors is not None or match.altered:
+                for index in range(start, end):
+                    self._add_rare(first + index, payloads[index], None, match)
+            elif (
+                end > start + 1
+                or len(match.sources) != 1
+                or not self._add_one(first + start, payloads[start], match.sources[0])
+            ):
+                part = payloads[start:end]
+                self._add_alike(first + start, part, match.sources, sum(map(len, part)))
+            start = end
+
+    def _add_one(self, count: int, payload: bytes, target: int) -> bool:
+        """Give one subscription its copy, as filters that tell subscriptions apart have it; False: look closer."""
+        part = self._parts.get(target) or self._part(target)
+        if part is None or part.source.sessions is not None:
+            return False
+        size = len(payload)
+        self._state.pending += size
+        part.payloads.append(payload)
+        part.origins.append(count)
+        part.size += size
+        return True
+
+    def _add_alike(self, first: int, payloads: Sequence[bytes], targets: Sequence[int], size: int) -> None:
+        """Give these subscriptions copies of messages in a row that are as they came."""
+        if not targets:
+            return
+        self._state.pending += size
+        end = first + len(payloads)
+        origins = range(first, end) if len(targets) == 1 else range(-first, -end, -1)
+        for target in targets:
+            part = self._parts.get(target) or self._part(target)
+            if part is None:
+                continue
+            if part.source.sessions is not None:
+                for payload, origin in zip(payloads, origins, strict=True):
+                    _dead_letter(part, payload, origin, None, SESSION_ID_IS_NULL, _SESSION_TEXT)
+                continue
+            part.payloads += payloads
+            part.origins += origins
+            part.size += size
+
+    def _add_rare(self, count: int, payload: bytes, special: MessageMetadata | None, match: Match) -> None:
+        keeping = self._state.shared.keeping_errors
+        failed = [number for number in match.errors or () if number in keeping]
+        altered = [copy for copy in match.altered if not _is_made_ping(copy, payload)] if match.altered else ()
+        copies = len(failed) + len(match.sources) + len(altered)
+        if not copies:
+            return
+        self._state.pending += len(payload)
+        origin = count if copies == 1 else -count
+        encoded = None if special is None else special.encode()
+        for number in match.sources:
+            # No two copies share what may change later.
+            own = None if encoded is None else MessageMetadata.decode(encoded)
+            self._put(number, payload, origin, own, encoded)
+        for copy in altered:
+            changed = copy.overlay.special(special)
+            own = MessageMetadata() if changed is None else MessageMetadata.decode(changed.encode())
+            own.changes = copy.overlay.encode()
+            part = self._part(copy.source)
+            if part is not None and self._is_elsewhere(part, special, own):
+                _dead_letter(part, payload, origin, own.encode(), SESSION_ELSEWHERE, _ELSEWHERE_TEXT)
+                continue
+            self._put(copy.source, payload, origin, own, own.encode())
+        for number in failed:
+            part = self._part(number)
+            if part is not None:
+                _dead_letter(part, payload, origin, encoded, FILTER_FAILED, (match.errors or {})[number])
+
+    def _is_elsewhere(self, part: _SubscriptionCopies, sent: MessageMetadata | None, own: MessageMetadata) -> bool:
+        """Whether an action has put a copy into a session that belongs to another fragment, for all we know (I4, I36).
+
+        Whether it happens to be the same fragment is none of the rule's author's business: what holds for one message
+        holds for all.
+        """
+        if part.source.sessions is None or not self._state.shared.is_partitioned or own.session_id is None:
+            return False
+        return sent is None or own.session_id not in (sent.session_id, sent.partition_key)
+
+    def _part(self, number: int) -> _SubscriptionCopies | None:
+        """The part of a subscription; None when this fragment does not have its source yet, or any more."""
+        part = self._parts.get(number)
+        source = self._fragment.sources.get(number)
+        if part is None and source is not None:
+            part = self._parts[number] = _SubscriptionCopies(source)
+        return part
+
+    def _put(
+        self, number: int, payload: bytes, origin: int, special: MessageMetadata | None, encoded: bytes | None
+    ) -> None:
+        part = self._part(number)
+        if part is None:
+            return
+        if part.source.sessions is not None and (special is None or special.session_id is None):
+            _dead_letter(part, payload, origin, encoded, SESSION_ID_IS_NULL, _SESSION_TEXT)
+            return
+        if special is not None and encoded is not None:
+            part.rare[len(part.payloads)] = (ACTIVE, special, encoded)
+        part.payloads.append(payload)
+        part.origins.append(origin)
+        part.size += len(payload)
+
+    def write(self, commit: CommitBatch) -> list[Copies]:
+        """Number the copies and write all of them into a commit."""
+        copies: list[Copies] = []
+        now_ms = self._now_ms
+        for source_no, part in self._parts.items():
+            source, payloads, origins = part.source, part.payloads, part.origins
+            if not payloads:
+                continue
+            first, number = source.next_count, len(payloads)
+            put = Put(source.source_key, first, now_ms, payloads, None, origins)
+            source.next_count = first + number
+            source.numbers[MAIN] += number
+            source.bytes += part.size
+            self._fragment.dirty.add(source_no)
+            commit.puts.append(put)
+            slots = _slots(put) if part.rare or source.sessions is not None else None
+            if part.rare and slots is not None:
+                put.specials = _attach_metadata(source, part, slots)
+            copies.append(Copies(source, put, part.size, slots))
+        return copies
+
+
+def _attach_metadata(
+    source: Source, part: _SubscriptionCopies, slots: list[QueuedMessage]
+) -> dict[int, tuple[int, int, bytes | None]]:
+    """Make copies what they are that are not ordinary; returns what is written of them."""
+    specials: dict[int, tuple[int, int, bytes | None]] = {}
+    for index, (state, special, encoded) in part.rare.items():
+        slot = slots[index]
+        slot.state, slot.special = state, special
+        specials[index] = (stored_state(state, special), 0, encoded)
+        if state != ACTIVE:
+            source.counted(ACTIVE, -1)
+            source.counted(state, 1)
+    return specials
+
+
+def _slots(put: Put) -> list[QueuedMessage]:
+    """The copies that are written."""
+    first, payloads = put.first_count, put.payloads
+    counts = range(first, first + len(payloads))
+    return [*map(QueuedCopy, counts, payloads, repeat(put.enqueued_ms), map(abs, put.origins or ()))]
+
+
+def _dead_letter(
+    part: _SubscriptionCopies, payload: bytes, origin: int, encoded: bytes | None, reason: str, text: str
+) -> None:
+    """Give a subscription a copy in its dead-letter queue."""
+    special = MessageMetadata() if encoded is None else MessageMetadata.decode(encoded)
+    special.reason = reason
+    special.description = text[: settling.DEAD_LETTER_TEXT_MAX]
+    part.rare[len(part.payloads)] = (_DEAD, special, special.encode())
+    part.payloads.append(payload)
+    part.origins.append(origin)
+    part.size += len(payload)
+
+
+def _is_made_ping(copy: AlteredCopy, payload: bytes) -> bool:
+    """Whether an action makes a ping of a copy, which nobody is ever given."""
+    overlay = copy.overlay
+    return overlay.properties.get(CONTENT_TYPE_FIELD) == CONTENT_TYPE and is_ping(overlay.apply_to(payload))
+
+
+def _match(shared: TopicRules, payload: bytes, special: MessageMetadata | None, now_ms: int, number: int) -> Match:
+    trivial = shared.rules.trivial
+    if trivial is not None:
+        return Match(trivial)
+    return shared.rules.match_payload(payload, special, now_ms, number)
+
+
+def check(fragment: Fragment, state: TopicState, run: Run, now_ms: int) -> ServiceBusError | None:
+    """Say why a topic cannot take a run, or None."""
+    source = fragment.sources[run.source_no]
+    run.effort, run.matches = 0, None
+    error = check_room(source, run, now_ms, state.bytes)
+    if error is not None or run.batch.ping:
+        return error
+    if state.shared.rules.strain:
+        error = _try_out(fragment, state, run, now_ms)
+    if error is not None or not state.shared.refuses_unmatched:
+        return error
+    batch = run.batch
+    tried: dict[int, Match] = run.matches or {}
+    for index in range(batch.n) if run.indices is None else run.indices:
+        special = None if batch.extra is None else batch.extra.get(index)
+        if _is_scheduled(special, now_ms):
+            continue
+        match = tried.get(index)
+        if match is None:
+            match = _match(state.shared, batch.payloads[index], special, now_ms, fragment.number << 48)
+        if not match.sources and not match.altered:
+            return NoMatchingSubscription(
+                "No subscription of the topic takes this message, and the topic refuses such messages "
+                "(FilteringMessagesBeforePublishing). Add a rule that takes it, or change the topic."
+            )
+    return None
+
+
+def _try_out(fragment: Fragment, state: TopicState, run: Run, now_ms: int) -> ServiceBusError | None:
+    """Match the messages of a run before it is taken, if they might be too much work; say so where they are (I62).
+
+    What they give is kept, so that nothing is done twice. Scheduled messages are tried, too: their sender hears of it.
+    """
+    rules, batch = state.shared.rules, run.batch
+    payloads = batch.payloads if run.indices is None else [batch.payloads[index] for index in run.indices]
+    size = batch.bytes_total if run.indices is None else sum(map(len, payloads))
+    if not rules.may_exceed(payloads, size):
+        return None
+    meter = rules.meter
+    meter.spent, meter.was_exceeded = 0, False
+    matches: dict[int, Match] = {}
+    number = fragment.number << 48 | fragment.sources[run.source_no].next_count
+    for offset, index in enumerate(range(batch.n) if run.indices is None else run.indices):
+        special = None if batch.extra is None else batch.extra.get(index)
+        matches[index] = rules.match_payload(payloads[offset], special, now_ms, number + offset)
+        run.effort = meter.spent // EFFORT_OF_A_MESSAGE
+        if meter.was_exceeded or meter.spent > EFFORT_MAX:
+            return QuotaExceeded(EFFORT_TEXT)
+    if rules.is_steady:
+        run.matches = matches
+    return None
+
+
+def strain_of(state: TopicState, payload: bytes) -> int:
+    """What the rules of a topic might do for a message, in messages."""
+    return state.shared.rules.strain_of(payload) // EFFORT_OF_A_MESSAGE
+
+
+def _is_scheduled(special: MessageMetadata | None, now_ms: int) -> bool:
+    return special is not None and special.scheduled_ms is not None and special.scheduled_ms > now_ms
+
+
+def publish(fragment: Fragment, state: TopicState, run: Run, now_ms: int, commit: CommitBatch) -> None:
+    """Decide what becomes of the messages of a run, and write all of it down."""
+    batch = run.batch
+    if batch.ping:
+        return
+    source = fragment.sources[run.source_no]
+    indices = run.indices
+    if batch.ids is not None:
+        indices = duplicates.admit(source, run, now_ms, commit)
+        fragment.note_history(source)
+    payloads = batch.payloads if indices is None else [batch.payloads[index] for index in indices]
+    run.size = batch.bytes_total if indices is None else sum(map(len, payloads))
+    count = run.first_count = source.next_count
+    source.next_count += len(payloads) + (0 if run.dropped is None else len(run.dropped))
+    trivial = state.shared.rules.trivial
+    if batch.extra is None and trivial is not None and payloads:
+        targets = [fragment.sources[number] for number in trivial if number in fragment.sources]
+        if all(target.sessions is None for target in targets):
+            state.pending += run.size if targets else 0
+            run.copies = _copy_plain(fragment, targets, count, payloads, run.size, now_ms, commit)
+            return
+    spread = _CopyBuilder(fragment, state, now_ms)
+    meter = state.shared.rules.meter
+    meter.spent = 0
+    if batch.extra is None and run.matches is None:
+        spread.add_plain(count, payloads, run.size)
+    else:
+        extra, tried = batch.extra or {}, run.matches or {}
+        for offset, index in enumerate(range(batch.n) if indices is None else indices):
+            special = extra.get(index)
+            if special is not None and _is_scheduled(special, now_ms):
+                _wait(source, run, count + offset, payloads[offset], special, now_ms, commit)
+            else:
+                spread.add(count + offset, payloads[offset], special, tried.get(index))
+        run.matches = None
+    run.effort += meter.spent // EFFORT_OF_A_MESSAGE
+    run.copies = spread.write(commit)
+
+
+def _copy_plain(
+    fragment: Fragment,
+    targets: Sequence[Source],
+    first: int,
+    payloads: Sequence[bytes],
+    size: int,
+    now_ms: int,
+    commit: CommitBatch,
+) -> list[Copies]:
+    """Every message has nothing rare, and every subscription takes it as it is."""
+    number = len(payloads)
+    origins = list(range(first, first + number)) if len(targets) == 1 else list(range(-first, -first - number, -1))
+    copies: list[Copies] = []
+    for source in targets:
+        put = Put(source.source_key, source.next_count, now_ms, payloads, None, origins)
+        source.next_count += number
+        source.numbers[MAIN] += number
+        source.bytes += size
+        fragment.dirty.add(source.source_no)
+        commit.puts.append(put)
+        copies.append(Copies(source, put, size))
+    return copies
+
+
+def _wait(
+    source: Source, run: Run, count: int, payload: bytes, special: MessageMetadata, now_ms: int, commit: CommitBatch
+) -> None:
+    """A scheduled message stays at the topic; it is filtered when its time has come (HTTP contract E.1)."""
+    slot = QueuedMessage(count, payload, now_ms)
+    slot.special = special
+    slot.state = SCHEDULED
+    source.counted(SCHEDULED, 1)
+    source.bytes += len(payload)
+    run.slots.append(slot)
+    row = (SCHEDULED, 0, special.encode())
+    commit.puts.append(Put(source.source_key, count, now_ms, [payload], {0: row}))
+
+
+def activate(fragment: Fragment, state: TopicState, command: Housekeeping, now_ms: int, commit: CommitBatch) -> None:
+    """The time of scheduled messages has come: they get a new number, and their copies are made now."""
+    source = fragment.sources[command.source_no]
+    spread = _CopyBuilder(fragment, state, now_ms)
+    meter = state.shared.rules.meter
+    meter.spent = 0
+    for old in command.due:
+        special = MessageMetadata.decode(old.special.encode()) if old.special is not None else MessageMetadata()
+        special.enqueued_sequence_number = fragment.number << 48 | old.count
+        spread.add(source.next_count, old.payload, special)
+        source.next_count += 1
+    command.effort = meter.spent // EFFORT_OF_A_MESSAGE
+    source.uncount(command.due)
+    settling.removals(source, command.due, commit)
+    command.copies = spread.write(commit)
+
+
+def release(fragment: Fragment, copies: list[Copies]) -> None:
+    """Make what subscriptions got available, of those that are still there."""
+    for part in copies:
+        if fragment.sources.get(part.source.source_no) is not part.source:
+            continue
+        source, put = part.source, part.put
+        if part.slots is not None:
+            fragment.release_rare(source, part.slots)
+        elif source.cold_number:
+            source.chill(put.first_count, len(put.payloads), part.size)
+        else:
+            fragment.release_plain(source, _slots(put), part.size)
+
+
+def busy_sources(fragment: Fragment) -> list[Source]:
+    """The sources for which time may matter: most of 2,000 subscriptions may be empty."""
+    return [
+        source
+        for source in fragment.sources.values()
+        if source.by_count or source.expiring or source.worn or source.history or source.sessions
+    ]
+
+
+def to_write(fragment: Fragment) -> list[Source]:
+    """The sources whose rows go into a commit: one of 2,000 subscriptions takes no others along."""
+    if fragment.topic is None:
+        return list(fragment.sources.values())
+    dirty, fragment.dirty = fragment.dirty, set()
+    return [source for number, source in fragment.sources.items() if number in dirty or source.owes_commit]
+
+
+def committed(fragment: Fragment, commit: CommitBatch) -> None:
+    """A commit is durable: what it added is what the store has told."""
+    state = fragment.topic
+    if state is not None:
+        state.stored = commit.shared.get(fragment.sources[0].source_key, state.stored)
+        state.pending = 0
+
+
+def weight_of(run: Run) -> int:
+    """How many messages a run makes a commit longer by."""
+    if run.copies:
+        return sum([len(part.put.payloads) for part in run.copies]) + run.effort
+    return (run.batch.n if run.indices is None else len(run.indices)) + run.effort
+
+
+def ranges_of(fragment: Fragment, run: Run) -> list[tuple[int, int, int]]:
+    """(source key, first count, last count) of all that a run's commit may have written (I27)."""
+    key = fragment.sources[run.source_no].source_key
+    if fragment.topic is None:
+        return [(key, run.first_count, run.first_count + len(run.slots) - 1)] if run.slots else []
+    if not run.first_count:
+        return []
+    number = run.batch.n if run.indices is None else len(run.indices)
+    copies = [
+        (put.source_key, put.first_count, put.first_count + len(put.payloads) - 1)
+        for put in [part.put for part in run.copies]
+    ]
+    return [(key, run.first_count, run.first_count + number - 1), *copies]

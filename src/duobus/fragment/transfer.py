@@ -1,0 +1,432 @@
+"""Forwarding inside a fragment: messages are taken from their list, leave, or go to the transfer dead-letter queue.
+
+What is taken stands in no list and has no lock that time could end; its own life does not end either until it is given
+back. Nothing of it is written before it leaves, so a crash simply finds it where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any, Final
+
+from duobus.codec.decoder import decode as decode_value
+from duobus.codec.encoder import encode
+from duobus.errors import InternalError, ServiceBusError
+from duobus.fragment import forward_dedup
+from duobus.fragment.commands import Command, Housekeeping
+from duobus.fragment.forward_dedup import ForgetForwarded, RecordForwarded, forget, record
+from duobus.fragment.message import (
+    ACTIVE,
+    DEAD_LETTER,
+    DEFERRED,
+    FORWARDING,
+    MAIN,
+    RESERVED,
+    TRANSFER,
+    TRANSFER_DEAD_LETTER,
+    QueuedCopy,
+    QueuedMessage,
+    kind_of,
+    state_of,
+    stored_state,
+    sub_queue_of,
+)
+from duobus.fragment.paged_tail import effective_ttl
+from duobus.fragment.settlement import change, removals
+from duobus.fragment.source import over_quota
+from duobus.model.metadata import MessageMetadata, TransferRoute
+from duobus.model.overlay import Overlay
+from duobus.storage.interface import CommitBatch, Put
+
+if TYPE_CHECKING:
+    from duobus.fragment.fragment import Fragment
+    from duobus.fragment.sessions.sessions import Sessions
+    from duobus.fragment.source import Source
+    from duobus.model.batches import Mailbox
+    from duobus.storage.interface import CommitBatch
+
+#: Hops of one message (HTTP contract A.6.2); with the next it goes to the transfer dead-letter queue (I41).
+HOPS_MAX: Final = 4
+HOPS_EXCEEDED: Final = "MaxTransferHopCountExceeded"
+HOPS_TEXT: Final = f"The message was forwarded {HOPS_MAX} times already, which is the most that is allowed."
+
+#: Texts that go into the transfer dead-letter queue with a message are cut (contract chapter 15).
+_TEXT_MAX: Final = 4096
+_TRANSFER_DEAD: Final = state_of(TRANSFER_DEAD_LETTER, ACTIVE)
+
+
+class TransferCommand(Command):
+    """Parent of what becomes of messages that were taken.
+
+    Attributes:
+        slots: The messages.
+    """
+
+    __slots__ = ("slots",)
+
+    def __init__(self, handle: Any, source_no: int, reply: Mailbox | None, slots: list[QueuedMessage]) -> None:
+        super().__init__(handle, source_no, reply)
+        self.slots = slots
+
+    def fault(self, source: Source) -> ServiceBusError | None:
+        """Why it cannot be done: only what was taken, in this life of the fragment, can leave."""
+        by_count = source.by_count
+        for slot in self.slots:
+            if by_count.get(slot.count) is not slot or slot.lock != FORWARDING:
+                return InternalError("A message is to be forwarded that was not taken for that.")
+        return None
+
+    def apply(self, source: Source, now_ms: int, commit: CommitBatch) -> None:
+        """Write down what becomes of them."""
+        raise NotImplementedError
+
+    def release(self, fragment: Fragment, source: Source) -> None:
+        """It is durable."""
+        raise NotImplementedError
+
+
+class RemoveTransferred(TransferCommand):
+    """Remove messages: their destination has them, or takes them in the same commit."""
+
+    __slots__ = ()
+
+    def apply(self, source: Source, now_ms: int, commit: CommitBatch) -> None:
+        """See Departure."""
+        for slot in self.slots:
+            slot.lock = RESERVED
+        source.uncount(self.slots)
+        removals(source, self.slots, commit)
+
+    def release(self, fragment: Fragment, source: Source) -> None:
+        """See Departure."""
+        for slot in self.slots:
+            source.forget(slot)
+        if source.elsewhere:
+            source.elsewhere.difference_update([slot.count for slot in self.slots])
+
+
+class DeadLetterTransfer(TransferCommand):
+    """Move messages that cannot be forwarded to the transfer dead-letter queue.
+
+    Attributes:
+        reason: DeadLetterReason.
+        description: DeadLetterErrorDescription.
+    """
+
+    __slots__ = ("description", "reason")
+
+    def __init__(
+        self,
+        handle: Any,
+        source_no: int,
+        reply: Mailbox | None,
+        slots: list[QueuedMessage],
+        *,
+        reason: str,
+        description: str,
+    ) -> None:
+        super().__init__(handle, source_no, reply, slots)
+        self.reason = reason[:_TEXT_MAX]
+        self.description = description[:_TEXT_MAX]
+
+    def apply(self, source: Source, now_ms: int, commit: CommitBatch) -> None:
+        """See Departure."""
+        for slot in self.slots:
+            slot.lock = RESERVED
+            _dead_letter_transfer(source, slot, self)
+            change(source, slot, commit, deliveries=slot.deliveries)
+
+    def release(self, fragment: Fragment, source: Source) -> None:
+        """See Departure."""
+        for slot in self.slots:
+            slot.lock = 0
+            fragment.place(source, slot, in_order=False)
+
+
+# -- taking and giving back -------------------------------------------------------------------------------------
+
+
+def take(source: Source, sub_queue: int, limit: int, size: int) -> list[QueuedMessage]:
+    """Take available messages of a sub-queue off, in order: at most ``limit``, until they have ``size`` bytes."""
+    if sub_queue == MAIN and source.sessions is not None:
+        return _take_of_sessions(source, source.sessions, limit, size)
+    shelf = source.sub_queues[sub_queue]
+    slots = shelf.take(limit)
+    number = 0
+    for slot in slots:
+        if size <= 0:
+            break
+        slot.lock = FORWARDING
+        size -= len(slot.payload)
+        number += 1
+    for slot in slots[number:]:
+        shelf.give_back(slot)
+    return slots[:number]
+
+
+def has_available(source: Source, sub_queue: int) -> bool:
+    """Whether ``take`` would find a message in memory."""
+    if sub_queue == MAIN and source.sessions is not None:
+        return source.sessions.next_free(source) is not None
+    return source.sub_queues[sub_queue].available() > 0
+
+
+def _take_of_sessions(source: Source, sessions: Sessions, limit: int, size: int) -> list[QueuedMessage]:
+    """The same of messages of sessions: the oldest first, whatever its session, and none that somebody holds."""
+    slots: list[QueuedMessage] = []
+    while len(slots) < limit and size > 0:
+        found = sessions.next_free(source)
+        if found is None:
+            break
+        session, slot = found
+        sessions.take(source, session, 1)
+        sessions.drop_if_idle(session)
+        slot.lock = FORWARDING
+        slots.append(slot)
+        size -= len(slot.payload)
+    return slots
+
+
+def take_transfers(source: Source, destination: str, limit: int, size: int) -> list[QueuedMessage]:
+    """The same of what was sent via this entity to ``destination``, a path in lower case."""
+    waiting = source.transfers.get(destination)
+    slots: list[QueuedMessage] = []
+    while waiting and len(slots) < limit and size > 0:
+        slot = heappop(waiting)[1]
+        slot.lock = FORWARDING
+        slots.append(slot)
+        size -= len(slot.payload)
+    if waiting is not None and not waiting:
+        del source.transfers[destination]
+    return slots
+
+
+def place_transfer(fragment: Fragment, source: Source, slot: QueuedMessage) -> None:
+    """Put a message into the transfer queue of its destination."""
+    path = _route_of(slot.special).to
+    assert path is not None
+    heappush(source.transfers.setdefault(path.lower(), []), (slot.count, slot))
+    fragment.fresh.add((source.source_no, TRANSFER))
+
+
+def give_back(fragment: Fragment, source: Source, slots: list[QueuedMessage], now_ms: int) -> list[Command]:
+    """Put messages back where they were; those that ran out of life meanwhile expire. Returns what needs a commit."""
+    keeping = Housekeeping(fragment.handle, source.source_no)
+    for slot in slots:
+        if fragment.lapsed(source, slot, now_ms) and not forward_dedup.is_in_doubt(source, slot.count):
+            slot.lock = RESERVED
+            keeping.expired.append(slot)
+        else:
+            slot.lock = 0
+            fragment.place(source, slot, in_order=False)
+    return [keeping] if keeping.expired else []
+
+
+# -- commands ---------------------------------------------------------------------------------------------------
+
+
+def check(source: Source, command: TransferCommand) -> ServiceBusError | None:
+    """Say why a departure cannot be done, or None."""
+    return command.fault(source)
+
+
+def apply(source: Source, command: Command, now_ms: int, commit: CommitBatch) -> None:
+    """Write down what becomes of the messages."""
+    if isinstance(command, TransferCommand):
+        command.apply(source, now_ms, commit)
+    elif isinstance(command, RecordForwarded):
+        record(source, command, now_ms, commit)
+    else:
+        assert isinstance(command, ForgetForwarded)
+        forget(source, command, commit)
+
+
+def _dead_letter_transfer(source: Source, slot: QueuedMessage, command: DeadLetterTransfer) -> None:
+    source.counted(slot.state, -1)
+    special = slot.special = slot.special or MessageMetadata()
+    if sub_queue_of(slot.state) == DEAD_LETTER:
+        # Why it was dead-lettered stays with it as properties of its own, under the reason why it stays here.
+        _keep_reason(special)
+    slot.state = _TRANSFER_DEAD
+    source.counted(slot.state, 1)
+    slot.expires_ms = 0
+    special.reason = command.reason
+    special.description = command.description
+
+
+def release(fragment: Fragment, source: Source, command: TransferCommand) -> None:
+    """It is durable."""
+    command.release(fragment, source)
+
+
+# -- what a message is at its destination -----------------------------------------------------------------------
+
+
+def onward(slot: QueuedMessage, fragment_number: int, path: str, default_ttl_ms: int | None) -> MessageMetadata:
+    """What is rare about a message when it has been forwarded; its bytes are those of ``onward_payload``.
+
+    Kept are keys, session, header, annotations, overlay, and the number that it was first given (contract 8.3). Its
+    delivery count begins anew, and so does its life, which the entity may have cut. A dead letter does not expire, so
+    it goes on with the reason why it was dead-lettered and without a life of its own (contract 13.3 and 13.4).
+
+    Args:
+        slot: The message.
+        fragment_number: Of the fragment where it is.
+        path: Of the entity where it is.
+        default_ttl_ms: That entity's.
+    """
+    old = slot.special or _ORDINARY
+    way = _route_of(slot.special)
+    # A copy was first given its number by the topic.
+    first = slot.origin if isinstance(slot, QueuedCopy) else slot.count
+    new = MessageMetadata(
+        ttl_ms=effective_ttl(old.ttl_ms, default_ttl_ms),
+        scheduled_ms=old.scheduled_ms,
+        partition_key=old.partition_key,
+        via_partition_key=old.via_partition_key,
+        session_id=old.session_id,
+        priority=old.priority,
+        annotations=old.annotations,
+        annotations_count=old.annotations_count,
+        overlay=old.overlay,
+        enqueued_sequence_number=old.enqueued_sequence_number or fragment_number << 48 | first,
+        dead_letter_source=old.dead_letter_source,
+        way=TransferRoute(way.hops + 1),
+        durable=old.durable,
+        delivery_annotations=old.delivery_annotations,
+        has_expiry=old.has_expiry,
+    )
+    if slot.state == TRANSFER:
+        # It was never a message of this entity, whose time to live is none of its business.
+        new.ttl_ms = old.ttl_ms
+        new.scheduled_ms = way.scheduled_ms
+    elif sub_queue_of(slot.state) == DEAD_LETTER:
+        new.ttl_ms = None
+        new.reason, new.description = old.reason, old.description
+        new.dead_letter_source = path
+        _keep_reason(new)
+    return new
+
+
+def onward_payload(slot: QueuedMessage) -> bytes:
+    """The bytes of a message when it is forwarded: those that came, with what a rule's action changed on this copy.
+
+    The change is put in here and not handed on beside them, because a destination knows the message as it is now: its
+    own rules look at it, and its limits hold for it.
+    """
+    special = slot.special
+    if special is None or special.changes is None:
+        return slot.payload
+    return Overlay.decode(special.changes).apply_to(slot.payload)
+
+
+def hops_of(special: MessageMetadata) -> int:
+    """How often a message has been forwarded."""
+    return _route_of(special).hops
+
+
+def _route_of(special: MessageMetadata | None) -> TransferRoute:
+    return _NO_WAY if special is None or special.way is None else special.way
+
+
+def _keep_reason(special: MessageMetadata) -> None:
+    """Turn the reason of a dead letter into properties that the message keeps."""
+    properties: dict[str, Any] = {}
+    if special.overlay is not None:
+        properties.update(decode_value(special.overlay)[0])
+    if special.reason is not None:
+        properties["DeadLetterReason"] = special.reason
+    if special.description is not None:
+        properties["DeadLetterErrorDescription"] = special.description
+    special.overlay = encode(properties) if properties else None
+    special.reason = special.description = None
+
+
+_ORDINARY: Final = MessageMetadata()
+_NO_WAY: Final = TransferRoute()
+
+
+# Moving inside a fragment: messages are taken by number, and others are put straight into a sub-queue.
+#
+# What is put in this way was a message of the broker already, so it is no send: neither a topic's rules nor duplicate
+# detection look at it. That is how a dead letter goes back to the one subscription that had it, and how an undone move
+# makes dead letters again. ``transfer.py`` has the other half: how what was taken leaves, or is given back.
+
+_MOVABLE: Final = (ACTIVE, DEFERRED)
+
+
+class InsertMessages(TransferCommand):
+    """Put messages into a sub-queue of a source, under new numbers.
+
+    Attributes:
+        slots: After apply: the messages.
+        payloads, specials: What they are.
+        sub_queue: Where they go.
+        grows: They are more than what leaves in the same commit, so that the size quota has a say.
+    """
+
+    __slots__ = ("grows", "payloads", "specials", "sub_queue")
+
+    def __init__(
+        self,
+        handle: Any,
+        source_no: int,
+        reply: Mailbox | None,
+        payloads: list[bytes],
+        specials: list[MessageMetadata],
+        sub_queue: int,
+        *,
+        grows: bool,
+    ) -> None:
+        super().__init__(handle, source_no, reply, [])
+        self.payloads = payloads
+        self.specials = specials
+        self.sub_queue = sub_queue
+        self.grows = grows
+
+    def fault(self, source: Source) -> ServiceBusError | None:
+        """Why they cannot be put in now."""
+        fragment: Fragment = self.handle.fragment
+        size = sum([len(payload) for payload in self.payloads])
+        if not self.grows or fragment.has_room(size):
+            return None
+        return over_quota(source.bytes, source.settings.max_bytes or 0)
+
+    def apply(self, source: Source, now_ms: int, commit: CommitBatch) -> None:
+        """Number them and write them down."""
+        first = source.next_count
+        state = state_of(self.sub_queue, ACTIVE)
+        rows: dict[int, tuple[int, int, bytes | None]] = {}
+        for index, payload in enumerate(self.payloads):
+            special = self.specials[index]
+            slot = QueuedMessage(first + index, payload, now_ms)
+            slot.state = state
+            slot.special = special
+            rows[index] = (stored_state(state, special), 0, special.encode())
+            source.counted(state, 1)
+            source.bytes += len(payload)
+            self.slots.append(slot)
+        source.next_count = first + len(self.slots)
+        commit.puts.append(Put(source.source_key, first, now_ms, self.payloads, rows))
+        fragment: Fragment = self.handle.fragment
+        if fragment.topic is not None and source.source_no:
+            fragment.topic.pending += sum([len(payload) for payload in self.payloads])
+
+    def release(self, fragment: Fragment, source: Source) -> None:
+        """They are durable, so they can be had."""
+        fragment.release_rare(source, self.slots)
+
+
+def take_counts(source: Source, sub_queue: int, counts: Iterable[int]) -> list[QueuedMessage]:
+    """Take those messages of a sub-queue off that nobody has; they stand in no list until they leave or are back."""
+    slots: list[QueuedMessage] = []
+    for count in counts:
+        slot = source.by_count.get(count)
+        if slot is None or slot.lock or sub_queue_of(slot.state) != sub_queue or kind_of(slot.state) not in _MOVABLE:
+            continue
+        if kind_of(slot.state) == ACTIVE:
+            slot = source.withdraw(slot)
+        slot.lock = FORWARDING
+        slots.append(slot)
+    return slots

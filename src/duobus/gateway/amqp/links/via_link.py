@@ -1,0 +1,48 @@
+"""ViaLink: a client sends to one entity by way of another, which stores the messages first (contract 12.4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from duobus.broker import Queue, address
+from duobus.gateway.amqp.links.incoming_link import IncomingLink
+
+if TYPE_CHECKING:
+    from duobus.amqp import Link, Transfers
+    from duobus.gateway.amqp.mapping import Incoming
+    from duobus.gateway.amqp.peer import Peer
+    from duobus.model.batches import SendBatch
+
+
+class ViaLink(IncomingLink):
+    """One link on which a client sends via ``queue``.
+
+    Attributes:
+        destination: Path of the entity where the messages go.
+    """
+
+    __slots__ = ("destination",)
+
+    def __init__(self, peer: Peer, link: Link, queue: Queue, segments: tuple[str, ...], destination: str) -> None:
+        super().__init__(peer, link, queue, segments)
+        self.destination = destination
+
+    def _singles(self, event: Transfers) -> None:
+        self._rare_singles(event)
+
+    def _demand_session(self, incoming: Incoming) -> None:
+        """Whether a session is required is asked at the destination."""
+
+    def _columns(self, first_delivery_id: int, parts: list[Incoming], *, unsettled: bool) -> SendBatch:
+        batch = super()._columns(first_delivery_id, parts, unsettled=unsettled)
+        address(batch, self.queue, self.destination)
+        return batch
+
+    def _hand_over(self, batch: SendBatch) -> None:
+        if batch.ping:
+            self.queue.send(batch)
+        else:
+            self.queue.send_via(batch)
+
+    def _send_in(self, txn_id: bytes, batch: SendBatch | None) -> None:
+        self._peer.transactions.send(txn_id, self.queue, batch, is_via=True)

@@ -1,0 +1,352 @@
+"""``POST /{entity}/$desk``: one chunk of work on the messages of a sub-queue, in one commit.
+
+The request says all that the work depends on, and the answer where to go on from: the server remembers nothing between
+two chunks, and a chunk that was begun is finished though whoever asked goes away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from duobus.auth.authorizer import NamespaceRules
+from duobus.broker import (
+    DEAD_LETTER,
+    MAIN,
+    FragmentHandle,
+    Namespace,
+    Queue,
+    QueuedCopy,
+    QueuedMessage,
+    ScaleUnit,
+    kind_of,
+    string_key,
+)
+from duobus.broker.dead_letters import DeadLetterRestore, DeadLetterService, MoveResult, number_of, restore, search
+from duobus.errors import ArgumentInvalid, EntityDisabled, NotAllowed, ServerBusy
+from duobus.gateway.rest.authorization import Guard
+from duobus.gateway.rest.dead_letters.request import BURY, LIST, PURGE, SEND, Item, Order
+from duobus.gateway.rest.request_bodies import BodyBudget, read_body
+from duobus.gateway.rest.request_target import Target
+from duobus.gateway.result_waiter import ResultWaiter
+from duobus.model import metering
+from duobus.model.address import Address, parse_address
+from duobus.model.batches import SendBatch
+from duobus.model.descriptions import ACTIVE, RECEIVE_DISABLED, Right
+from duobus.model.json.messages import form_of
+from duobus.model.json.repair import resendable
+from duobus.model.json.values import time_text
+from duobus.model.metadata import MessageMetadata
+from duobus.model.metering import PEEK, SETTLE, operations_of
+from duobus.model.ping import is_ping
+
+# What an order to the desk costs (design 3.13): what it shows is handed out, what it moves is sent where it goes.
+#
+# Whoever moves dead letters by receiving and sending them pays for both; here the server does the one, and there is no
+# message to hand out unless the answer tells it.
+
+#: ``meter(namespace, entity, kind, messages, bytes, operations, key)``.
+Meter = Callable[[str, str, str, int, int, int, str], None]
+
+#: What of an order that finds nothing is left to pay: that somebody looked.
+_LOOK: Final = 1
+
+
+class DeadLetterMeter:
+    """Counts the operations of one order.
+
+    Args:
+        meter: Where they are counted.
+        queue: The entity of the order.
+        key: Whom its token speaks for.
+    """
+
+    __slots__ = ("_key", "_meter", "_queue")
+
+    def __init__(self, meter: Meter, queue: Queue, key: str) -> None:
+        self._meter = meter
+        self._queue = queue
+        self._key = key
+
+    def shown(self, sizes: Sequence[int], *, looks_only: bool) -> None:
+        """An answer tells messages of these sizes; ``looks_only``: and that was all."""
+        operations = sum(map(operations_of, sizes)) or (_LOOK if looks_only else 0)
+        if operations:
+            self._count(self._queue.path, PEEK, len(sizes), sum(sizes), operations)
+
+    def removed(self, number: int) -> None:
+        """Messages are gone from where they were."""
+        if number:
+            self._count(self._queue.path, SETTLE, number, 0, number)
+
+    def sent(self, sizes: Sequence[int], path: str | None = None) -> None:
+        """Messages of these sizes were accepted, by the entity of the order or that of another path."""
+        if sizes:
+            self._count(path or self._queue.path, metering.SEND, len(sizes), sum(sizes), sum(map(operations_of, sizes)))
+
+    def _count(self, path: str, kind: str, number: int, size: int, operations: int) -> None:
+        self._meter(self._queue.namespace, path, kind, number, size, operations, self._key)
+
+
+#: Last segment of the address.
+SEGMENT: Final = "$desk"
+#: Bytes of one request: a chunk's messages in JSON.
+ORDER_BYTES_MAX: Final = 8 << 20
+#: Requests that are worked on at a time; more are told to come again.
+ORDERS_MAX: Final = 16
+#: How long a server that stops waits for the chunk that is under way.
+_STOP_S: Final = 2.0
+
+_STATES: Final = ("active", "deferred", "scheduled")
+#: Where the token of another resource stands, as for forwarding (HTTP contract A.7).
+_OTHER_TOKEN: Final = "ServiceBusSupplementaryAuthorization"
+
+T = TypeVar("T")
+
+
+def is_dead_letter_request(method: str, target: Target) -> bool:
+    """Whether a request is for the desk; as the name of a subscription or rule the segment is a name."""
+    lower = target.lower
+    return method == "POST" and len(lower) > 1 and lower[-1] == SEGMENT and lower[-2] not in ("subscriptions", "rules")
+
+
+class DeadLetterEndpoint:
+    """Answers requests to the desk."""
+
+    def __init__(self, unit: ScaleUnit, guard: Guard, room: BodyBudget, meter: Meter) -> None:
+        self._meter = meter
+        self._unit = unit
+        self._guard = guard
+        self._room = room
+        self._desk = DeadLetterService(unit)
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def close(self) -> None:
+        """Let what is under way come to its end, for a while."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=_STOP_S)
+        for task in list(self._running):
+            task.cancel()
+
+    async def answer(self, request: web.Request, target: Target, namespace: NamespaceRules) -> web.Response:
+        """Answer one request.
+
+        Raises:
+            ServiceBusError: It is refused; the caller says so.
+        """
+        # What else it needs depends on its body, which strangers may not even send.
+        self._guard.demand(request, target, namespace, None)
+        if len(self._running) >= ORDERS_MAX:
+            raise ServerBusy("Too many requests to the desk are under way. Try again in a few seconds.")
+        address = parse_address("/".join(target.segments[:-1]))
+        body = await read_body(request, ORDER_BYTES_MAX, self._room)
+        try:
+            order = Order(body)
+            key = self._demand(request, target, namespace, order)
+            home = self._unit.namespace(namespace.name)
+            if address.is_management or address.is_cbs:
+                raise NotAllowed("Messages have no such address. Use the address of an entity.")
+            queue = home.resolve(address)
+            if queue.kind == "topic" and order.action != SEND:
+                raise NotAllowed(f"The topic '{queue.path}' has no messages. Name a subscription.")
+            found = await self._finished(
+                self._work(order, queue, address, home, DeadLetterMeter(self._meter, queue, key))
+            )
+        finally:
+            self._room.give(len(body))
+        return web.Response(body=msgspec.json.encode(found), content_type="application/json")
+
+    def _demand(self, request: web.Request, target: Target, namespace: NamespaceRules, order: Order) -> str:
+        """Listen to look and to remove; to move, Send for where it goes as well; Manage to make dead letters.
+
+        Returns:
+            Whom the token speaks for.
+        """
+        if order.action == BURY:
+            return self._guard.demand(request, target, namespace, Right.MANAGE)
+        if order.action == SEND:
+            return self._guard.demand(request, target, namespace, Right.SEND)
+        key = self._guard.demand(request, target, namespace, Right.LISTEN)
+        if order.action in (LIST, PURGE):
+            return key
+        if order.to is None:
+            return self._guard.demand(request, target, namespace, Right.SEND)
+        text = request.headers.get(_OTHER_TOKEN) or request.headers.get("Authorization") or ""
+        self._guard.demand_for(text, tuple(order.to.lower().split("/")), namespace, Right.SEND)
+        return key
+
+    async def _finished(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do the work to its end, though the caller be cancelled."""
+        task = asyncio.get_running_loop().create_task(work, name="desk")
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return await asyncio.shield(task)
+
+    async def _work(
+        self, order: Order, queue: Queue, address: Address, home: Namespace, meter: DeadLetterMeter
+    ) -> dict[str, Any]:
+        if order.action == BURY:
+            return await self._bury(order, queue, address, home, meter)
+        if order.action == SEND:
+            return await self._send(order, queue, address, home, meter)
+        query = order.query(self._unit.now_ms())
+        query.limit = min(query.limit, self._desk.limit_of(queue, order.to))
+        is_chunk = order.action != LIST
+        looked = await search(queue, address.sub_queue, query, one_fragment=is_chunk)
+        answer: dict[str, Any] = {
+            "action": order.action,
+            "examined": looked.examined,
+            "matched": len(looked.found),
+            "next": looked.following,
+            "before": query.before_ms,
+        }
+        looks_only = order.is_dry or order.action == LIST
+        sizes = {number_of(handle, slot): len(slot.payload) for handle, slot in looked.found}
+        meter.shown(list(sizes.values()) if order.shows else [], looks_only=looks_only)
+        if order.shows:
+            answer["messages"] = [_shown(handle, slot, order) for handle, slot in looked.found]
+        if looks_only:
+            return answer
+        if order.action == PURGE:
+            moved = await self._desk.purge(queue, address.sub_queue, looked.found)
+        else:
+            moved = await self._desk.move(
+                queue, address.sub_queue, looked.found, order.to, order.repair, keeps_reason=order.keeps_reason
+            )
+            meter.sent([sizes[number] for number in moved.moved], _spelled(order.to, home))
+        meter.removed(len(moved.moved))
+        return answer | _told(moved)
+
+    async def _bury(
+        self, order: Order, queue: Queue, address: Address, home: Namespace, meter: DeadLetterMeter
+    ) -> dict[str, Any]:
+        if address.sub_queue != DEAD_LETTER:
+            raise ArgumentInvalid("Messages are buried in a dead-letter queue. Name it in the address.")
+        burials = [
+            DeadLetterRestore(
+                self._unit.message_ids.named(grave.payload),
+                _lasting(grave.special),
+                number=grave.number,
+                where=None if grave.where is None else home.resolve(grave.where),
+                now=grave.now,
+            )
+            for grave in order.items
+        ]
+        answer = {"action": BURY, "matched": len(burials)}
+        if order.is_dry:
+            return answer
+        done = await restore(queue, burials)
+        meter.sent([len(burials[index].payload) for index in done.moved])
+        numbers = [grave.number for grave in order.items]
+        return answer | {
+            "moved": [{"index": index, "sequenceNumber": numbers[index]} for index in sorted(done.moved)],
+            "skipped": [
+                {"index": index, "sequenceNumber": numbers[index], "reason": reason}
+                for index, reason in sorted(done.skipped.items())
+            ],
+        }
+
+    async def _send(
+        self, order: Order, queue: Queue, address: Address, home: Namespace, meter: DeadLetterMeter
+    ) -> dict[str, Any]:
+        """Each message for itself; all are in one commit of each store."""
+        if address.sub_queue != MAIN or queue.kind == "subscription":
+            raise NotAllowed("Messages are sent to a queue or topic.")
+        if queue.description.status not in (ACTIVE, RECEIVE_DISABLED):
+            raise EntityDisabled(f"'{queue.path}' has the status {queue.description.status}. Enable it, then send.")
+        if home.throttle is not None and not home.throttle.admit_whole(len(order.items)):
+            raise home.throttle.refusal()
+        answer: dict[str, Any] = {"action": SEND, "matched": len(order.items)}
+        if order.is_dry:
+            return answer
+        waiting = ResultWaiter()
+        batches: dict[int, int] = {}
+        refused: dict[int, str] = {}
+        for index, item in enumerate(order.items):
+            try:
+                payload = self._payload(queue, item)
+            except (ArgumentInvalid, NotAllowed) as error:
+                refused[index] = str(error)
+                continue
+            batch = SendBatch(index, [payload], True, waiting)
+            batch.ping = is_ping(item.payload)
+            batch.extra = None if item.special == MessageMetadata() else {0: item.special}
+            key = item.special.session_id or item.special.partition_key
+            if queue.is_partitioned and key is not None:
+                batch.keys = [string_key(key)]
+            batches[id(batch)] = index
+            queue.send(batch)
+        for result in await waiting.results(len(batches)):
+            if result.error is not None:
+                refused[batches[id(result.batch)]] = str(result.error)
+        meter.sent([len(item.payload) for index, item in enumerate(order.items) if index not in refused])
+        answer["sent"] = len(order.items) - len(refused)
+        answer["refused"] = [{"index": index, "reason": reason} for index, reason in sorted(refused.items())]
+        return answer
+
+    def _payload(self, queue: Queue, item: Item) -> bytes:
+        """What is sent of one message, which gets an id if it has none.
+
+        Raises:
+            ArgumentInvalid: It is too large.
+            NotAllowed: It belongs to no session, where every message must.
+        """
+        limit = queue.description.max_message_size_bytes
+        if len(item.payload) > limit:
+            raise ArgumentInvalid(f"It has {len(item.payload)} bytes; '{queue.path}' takes {limit} at most.")
+        queue.demand_session(item.special, is_ping=is_ping(item.payload))
+        return self._unit.message_ids.named(item.payload)
+
+
+def _spelled(path: str | None, home: Namespace) -> str | None:
+    """The path of an entity as its creator spelled it; as it was asked for when it has gone meanwhile."""
+    if path is None:
+        return None
+    found = home.queues.get(path.lower()) or home.topics.get(path.lower())
+    return path if found is None else found.path
+
+
+def _lasting(special: MessageMetadata) -> MessageMetadata:
+    """A dead letter does not expire, and is not scheduled (contract 13.3)."""
+    special.scheduled_ms = None
+    return special
+
+
+def _told(moved: MoveResult) -> dict[str, Any]:
+    return {
+        "moved": [{"sequenceNumber": number, "movedTo": new} for number, new in moved.moved.items()],
+        "skipped": [{"sequenceNumber": number, "reason": reason} for number, reason in moved.skipped.items()],
+    }
+
+
+def _shown(handle: FragmentHandle, slot: QueuedMessage, order: Order) -> dict[str, Any]:
+    special = slot.special
+    origin = slot.origin if isinstance(slot, QueuedCopy) else slot.count
+    number = number_of(handle, slot)
+    first = None if special is None else special.enqueued_sequence_number
+    found: dict[str, Any] = {
+        "sequenceNumber": number,
+        "enqueuedSequenceNumber": first or number - slot.count + origin,
+        "enqueuedTime": time_text(slot.enqueued_ms),
+        "deliveryCount": slot.deliveries,
+        "state": _STATES[kind_of(slot.state)],
+        "isHeld": slot.lock != 0,
+        "reason": None if special is None else special.reason,
+        "description": None if special is None else special.description,
+        "deadLetterSource": None if special is None else special.dead_letter_source,
+        "message": form_of(slot.payload, special),
+    }
+    if order.is_dry and order.action not in (LIST, PURGE):
+        try:
+            bare, after = resendable(slot.payload, special, order.repair, keeps_reason=order.keeps_reason)
+            found["repaired"] = form_of(bare, after)
+        except ArgumentInvalid as error:
+            found["refused"] = str(error)
+    return found
+
+
+__all__ = ["ORDERS_MAX", "ORDER_BYTES_MAX", "SEGMENT", "DeadLetterEndpoint", "is_dead_letter_request"]

@@ -1,0 +1,139 @@
+"""From a message to a response: body, BrokerProperties and headers (HTTP contract B.1.1, B.1.2, B.1.6)."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, Final, NamedTuple
+
+from duobus.broker import COUNT_BITS, DEAD_LETTER, FragmentHandle, QueuedCopy, QueuedMessage, kind_of, sub_queue_of
+from duobus.codec import DecodeError, Scan, application_properties, decode, scan, split_batch
+from duobus.codec.sections import DATA, VALUE, find_section
+from duobus.gateway.rest.runtime.broker_properties import write_header
+from duobus.gateway.rest.runtime.header_values import write_date, write_properties
+from duobus.model.metadata import MessageMetadata
+from duobus.model.overlay import Overlay
+
+_STATES: Final = ("Active", "Deferred", "Scheduled")
+_NOTHING: Final = MessageMetadata()
+#: What a body is that is neither bytes nor text: AMQP-encoded.
+_ENCODED: Final = "application/octet-stream"
+
+
+class Received(NamedTuple):
+    """What a response is made of."""
+
+    body: bytes
+    content_type: str | None
+    headers: list[tuple[str, str]]
+
+
+def sequence_number(handle: FragmentHandle, slot: QueuedMessage) -> int:
+    """The sequence number of a message."""
+    return handle.number << COUNT_BITS | slot.count
+
+
+def message_id_text(found: Scan) -> str | None:
+    """The message id as HTTP tells it."""
+    return _id_text(found.message_id)
+
+
+def altered(slot: QueuedMessage) -> bytes:
+    """The bare message, as the rule that made the copy has changed it."""
+    if slot.special is None or slot.special.changes is None:
+        return slot.payload
+    return Overlay.decode(slot.special.changes).apply_to(slot.payload)
+
+
+def show(
+    handle: FragmentHandle,
+    slot: QueuedMessage,
+    *,
+    default_ttl_ms: int | None,
+    lock_token: uuid.UUID | None = None,
+    locked_until_ms: int = 0,
+) -> Received:
+    """Return a message as a response shows it; ``lock_token`` for one that is locked."""
+    payload = altered(slot)
+    found = scan(payload)
+    special = slot.special or _NOTHING
+    body, content_type = _body_of(payload, found)
+    members = _members(handle, slot, found, default_ttl_ms)
+    if lock_token is not None:
+        members["LockToken"] = str(lock_token)
+        members["LockedUntilUtc"] = write_date(locked_until_ms)
+    headers = [("BrokerProperties", write_header(members))]
+    headers += write_properties(_properties(slot, payload, special))
+    return Received(body, content_type, headers)
+
+
+def _members(handle: FragmentHandle, slot: QueuedMessage, found: Scan, default_ttl_ms: int | None) -> dict[str, Any]:
+    special = slot.special or _NOTHING
+    number = sequence_number(handle, slot)
+    origin = handle.number << COUNT_BITS | slot.origin if isinstance(slot, QueuedCopy) else number
+    lives = [ttl for ttl in (default_ttl_ms, special.ttl_ms) if ttl is not None]
+    ttl_ms = min(lives) if lives else None
+    return {
+        "CorrelationId": _id_text(found.correlation_id),
+        "DeadLetterSource": special.dead_letter_source,
+        "DeliveryCount": slot.deliveries + 1,
+        "EnqueuedSequenceNumber": special.enqueued_sequence_number or origin,
+        "EnqueuedTimeUtc": write_date(slot.enqueued_ms),
+        "Label": found.subject,
+        "MessageId": _id_text(found.message_id),
+        "PartitionKey": special.partition_key,
+        "ReplyTo": found.reply_to,
+        "ReplyToSessionId": found.reply_to_group_id,
+        "ScheduledEnqueueTimeUtc": None if special.scheduled_ms is None else write_date(special.scheduled_ms),
+        "SequenceNumber": number,
+        "SessionId": found.group_id,
+        "State": _STATES[kind_of(slot.state)],
+        "TimeToLive": None if ttl_ms is None else _number(ttl_ms / 1000),
+        "To": found.to,
+        "ViaPartitionKey": special.via_partition_key,
+    }
+
+
+def _number(seconds: float) -> float | int:
+    return int(seconds) if seconds.is_integer() else seconds
+
+
+def _id_text(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return None if value is None else str(value)
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _body_of(payload: bytes, found: Scan) -> tuple[bytes, str | None]:
+    content_type = None if found.content_type is None else str(found.content_type)
+    try:
+        return b"".join(split_batch(payload)[1]), content_type
+    except DecodeError:
+        # Not data sections.
+        start, value, end = find_section(payload, VALUE)
+    if start != value:
+        try:
+            content = decode(payload, value)[0]
+        except DecodeError:
+            # The door steps over bodies; one that nothing but a byte count is right of is handed on as it is.
+            content = None
+        if isinstance(content, bytes):
+            return content, content_type
+        if isinstance(content, str):
+            return str(content).encode(), content_type
+        return payload[value:end], _ENCODED
+    return payload[find_section(payload, DATA)[0] :], _ENCODED
+
+
+def _properties(slot: QueuedMessage, payload: bytes, special: MessageMetadata) -> dict[str, Any]:
+    try:
+        properties = application_properties(payload)
+    except DecodeError:
+        # Nobody has looked into them before. What cannot be told must not keep the message from being received.
+        properties = {}
+    if special.overlay is not None:
+        properties.update(decode(special.overlay)[0])
+    if sub_queue_of(slot.state) == DEAD_LETTER:
+        for name, text in (("DeadLetterReason", special.reason), ("DeadLetterErrorDescription", special.description)):
+            if text is not None:
+                properties[name] = text
+    return properties

@@ -1,0 +1,141 @@
+"""The HTTP door: health (``health.py``), ``GET /metrics``, the upgrade to AMQP over WebSocket, and the two APIs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from duobus.broker import ScaleUnit
+from duobus.clock import Clock
+from duobus.cluster.http.proxy import HttpProxy
+from duobus.gateway.rest.api import HttpApi, expect_nothing
+from duobus.gateway.rest.connection_limit import bounded
+from duobus.gateway.rest.fast_sends import FastSendServer
+from duobus.gateway.rest.head_limit import LimitedHeads
+from duobus.gateway.rest.health import Health
+from duobus.gateway.websocket import PATHS, WebSocketServer
+from duobus.telemetry.bounded_log import BoundedLog, ServerLog
+from duobus.telemetry.logs import Log
+from duobus.telemetry.metrics import CONTENT_TYPE, Metrics
+
+if TYPE_CHECKING:
+    from duobus.broker.store_probes import StoreProbes
+    from duobus.gateway.rest.token_endpoint import TokenEndpoint
+
+METRICS_REFUSED = "The metrics need a token: Authorization: Bearer and what stands in the file of --metrics-token-file."
+
+#: Connections that are left when the server stops get this long; AMQP has taken its leave before.
+_SHUTDOWN_S = 1.0
+#: Longest request line and longest header, in bytes: BrokerProperties and properties travel in headers. What they may
+#: have together, and how long they may take: ``head_limit``.
+LINE_BYTES_MAX = 16_384
+HEADER_BYTES_MAX = 32_768
+#: Headers of a request: custom properties are headers.
+HEADERS_MAX = 512
+#: How long a connection may do nothing between two requests.
+KEEP_ALIVE_S = 300.0
+
+
+class RestServer:
+    """The HTTP door of one server.
+
+    Attributes:
+        health: Answers what supervisors ask.
+        lane: Where its connections begin, once it is open and has an API.
+    """
+
+    def __init__(
+        self,
+        unit: ScaleUnit,
+        metrics: Metrics,
+        is_ready: Callable[[], bool],
+        *,
+        websocket: WebSocketServer | None = None,
+        api: HttpApi | None = None,
+        tokens: TokenEndpoint | None = None,
+        is_draining: Callable[[], bool] = lambda: False,
+        probes: StoreProbes | None = None,
+        may_read_metrics: Callable[[str], bool] = lambda authorization: True,
+    ) -> None:
+        """``may_read_metrics``: whether the metrics are for who sends this text in the header Authorization."""
+        self.health = Health(unit, is_ready, is_draining, probes)
+        self._metrics = metrics
+        self._websocket = websocket
+        self._api = api
+        self._tokens = tokens
+        self._may_read_metrics = may_read_metrics
+        self._log = ServerLog(BoundedLog(Log("http"), Clock().monotonic_ms if api is None else api.clock.monotonic_ms))
+        self._runner: web.AppRunner | None = None
+        self._heads: LimitedHeads | None = None
+        self._passing: HttpProxy | None = None
+        self.lane: FastSendServer | None = None
+
+    def pass_on(self, passing: HttpProxy) -> None:
+        """Send requests about entities of other servers on to them."""
+        self._passing = passing
+        self.health.is_joined = lambda: passing.is_joined
+        if self.lane is not None:
+            # Whose a request is has to be found out first, for each.
+            self.lane.is_open = False
+
+    async def open(self) -> Callable[[], asyncio.Protocol]:
+        """Get ready and return the factory of protocols."""
+        app = web.Application()
+        self.health.add_to(app.router)
+        app.router.add_get("/metrics", self._metrics_page)
+        if self._websocket is not None:
+            for path in PATHS:
+                app.router.add_get(path, self._websocket.serve)
+        if self._tokens is not None:
+            self._tokens.add_to(app.router)
+        if self._api is not None:
+            # Last: whatever nothing else is registered for.
+            app.router.add_route("*", r"/{address:[\s\S]*}", self._serve, expect_handler=expect_nothing)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            logger=self._log,
+            handle_signals=False,
+            shutdown_timeout=_SHUTDOWN_S,
+            keepalive_timeout=KEEP_ALIVE_S,
+            max_line_size=LINE_BYTES_MAX,
+            max_field_size=HEADER_BYTES_MAX,
+            max_headers=HEADERS_MAX,
+            # A body is the message that is to come out again, byte by byte; and a small one could unpack to a huge one.
+            auto_decompress=False,
+            # Whoever waits for a message and goes away must not get one.
+            handler_cancellation=True,
+        )
+        await self._runner.setup()
+        assert self._runner.server is not None
+        server = self._heads = LimitedHeads(self._runner.server)
+        if self._api is None:
+            return bounded(server)
+        lane = self.lane = FastSendServer(server, self._api.sends, self._api.clock, KEEP_ALIVE_S)
+        return bounded(lane)
+
+    async def close(self) -> None:
+        """Close what is open."""
+        if self._passing is not None:
+            await self._passing.close()
+        if self.lane is not None:
+            await self.lane.close(_SHUTDOWN_S)
+        if self._api is not None:
+            await self._api.close()
+        if self._heads is not None:
+            self._heads.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        assert self._api is not None
+        answer = None if self._passing is None else await self._passing.answer(request)
+        return answer or await self._api.serve(request)
+
+    async def _metrics_page(self, request: web.Request) -> web.Response:
+        if not self._may_read_metrics(request.headers.get("Authorization", "")):
+            return web.Response(status=401, text=METRICS_REFUSED, headers={"WWW-Authenticate": "Bearer"})
+        return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE})

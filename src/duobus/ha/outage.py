@@ -1,0 +1,170 @@
+"""Which errors of the SDK are an outage of the primary, and which are the sender's own (requirement PN3).
+
+The founding documents and the library that was shipped disagree; both are here as tables, beside the one that we
+recommend (docs/explanation/paired-namespaces.md has them side by side).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Final, NamedTuple
+
+from azure.servicebus import exceptions as sdk
+
+from duobus.ha.outage_scope import store_away
+
+
+class Verdict(Enum):
+    """What a failed send tells about the primary."""
+
+    #: The failover interval starts, or goes on.
+    OUTAGE = "outage"
+    #: The primary is there and asks for patience. It is an outage when no send of the entity has succeeded between one
+    #: such answer and another that comes more than the failover interval later.
+    BUSY = "busy"
+    #: The primary answered, and would answer the same again: the caller has to mend something.
+    REFUSED = "refused"
+
+
+Classifier = Callable[[BaseException], Verdict]
+
+#: Answers of a primary that is alive, whatever the SDK's own flag says about retries.
+_REFUSALS: Final = (
+    sdk.ServiceBusAuthenticationError,
+    sdk.ServiceBusAuthorizationError,
+    sdk.MessagingEntityNotFoundError,
+    sdk.MessagingEntityDisabledError,
+    sdk.MessagingEntityAlreadyExistsError,
+    sdk.MessageSizeExceededError,
+    sdk.ServiceBusQuotaExceededError,
+    sdk.MessageLockLostError,
+    sdk.SessionLockLostError,
+    sdk.SessionCannotBeLockedError,
+    sdk.MessageNotFoundError,
+    sdk.MessageAlreadySettled,
+)
+#: Errors that have no type of their own in the SDK, by AMQP condition.
+_OUTAGE_CONDITIONS: Final = frozenset(
+    {
+        "amqp:internal-error",
+        "amqp:connection:forced",
+        "amqp:connection:framing-error",
+        "amqp:link:detach-forced",
+        "com.microsoft:timeout",
+        "com.microsoft:operation-cancelled",
+    }
+)
+#: Errors inside of errors that are looked at.
+_DEPTH_MAX: Final = 8
+_OUTAGES: Final = (sdk.ServiceBusConnectionError, sdk.ServiceBusCommunicationError, sdk.OperationTimeoutError)
+
+
+def outage(error: BaseException) -> Verdict:
+    """By what the error says about the primary: out of reach, out of time, or broken is an outage. The default."""
+    if token_refusal(error) is not None:
+        return Verdict.REFUSED
+    if isinstance(error, sdk.ServiceBusServerBusyError):
+        return _busy(error)
+    if isinstance(error, _REFUSALS):
+        return Verdict.REFUSED
+    if isinstance(error, (*_OUTAGES, OSError, TimeoutError)):
+        return Verdict.OUTAGE
+    if isinstance(error, sdk.ServiceBusError):
+        return Verdict.OUTAGE if condition(error) in _OUTAGE_CONDITIONS else Verdict.REFUSED
+    return Verdict.REFUSED
+
+
+def documented(error: BaseException) -> Verdict:
+    """By the letter of the documents: time-outs, and every messaging error that a retry would not help against."""
+    if isinstance(error, (sdk.OperationTimeoutError, TimeoutError)):
+        return Verdict.OUTAGE
+    if token_refusal(error) is not None:
+        return Verdict.REFUSED
+    if isinstance(error, sdk.ServiceBusServerBusyError):
+        return _busy(error)
+    if isinstance(error, (sdk.ServiceBusAuthenticationError, sdk.ServiceBusAuthorizationError)):
+        return Verdict.REFUSED
+    if isinstance(error, sdk.ServiceBusError):
+        return Verdict.REFUSED if _is_transient(error) else Verdict.OUTAGE
+    return Verdict.REFUSED
+
+
+def legacy(error: BaseException) -> Verdict:
+    """As the old .NET library did: time-outs, and every messaging error that is transient, server-busy among them."""
+    if isinstance(error, (sdk.OperationTimeoutError, TimeoutError, OSError)):
+        return Verdict.OUTAGE
+    if token_refusal(error) is not None:
+        return Verdict.REFUSED
+    if isinstance(error, (sdk.ServiceBusAuthenticationError, sdk.ServiceBusAuthorizationError)):
+        return Verdict.REFUSED
+    if isinstance(error, sdk.ServiceBusError):
+        return Verdict.OUTAGE if _is_transient(error) else Verdict.REFUSED
+    return Verdict.REFUSED
+
+
+#: Names for options and the command line.
+CLASSIFIERS: Final[dict[str, Classifier]] = {"outage": outage, "documented": documented, "legacy": legacy}
+
+
+def condition(error: BaseException) -> str:
+    """The AMQP condition of an SDK error; empty when it has none, or when the SDK knows it by a type."""
+    found = getattr(error, "_condition", None)
+    if isinstance(found, bytes):
+        return found.decode("utf-8", "replace")
+    return "" if found is None else str(getattr(found, "value", found))
+
+
+class TokenRefusal(NamedTuple):
+    """What the answer to a token was.
+
+    Attributes:
+        status: 401, or 404 for an entity that does not exist; None when the SDK does not tell, which is the rule: it
+            drops status and text of an answer that names a condition, as those of Azure and duobus do.
+        text: What the answer said; empty when the SDK does not tell.
+    """
+
+    status: int | None
+    text: str
+
+
+def token_refusal(error: BaseException) -> TokenRefusal | None:
+    """Return what the namespace answered to a token that it did not take; None for any other error.
+
+    The namespace is there, then, whatever class the SDK chooses: for a client that has a custom endpoint address it is
+    that of a lost connection.
+    """
+    at: object = error
+    for _ in range(_DEPTH_MAX):
+        if not isinstance(at, BaseException):
+            return None
+        if type(at).__name__ == "TokenAuthFailure":
+            status, text = getattr(at, "status_code", None), getattr(at, "status_description", None)
+            if status is not None and (not isinstance(status, int) or not 400 <= status < 500):
+                # There was no answer, or one of a namespace that is not well.
+                return None
+            said = text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text or "")
+            return TokenRefusal(status, said)
+        at = getattr(at, "inner_exception", None)
+    return None
+
+
+def _busy(error: sdk.ServiceBusServerBusyError) -> Verdict:
+    """A messaging store that is away is the documents' first example of an outage; its error says so beside "busy"."""
+    return Verdict.BUSY if store_away(error) is None else Verdict.OUTAGE
+
+
+def _is_transient(error: sdk.ServiceBusError) -> bool:
+    """Transient by class, as the old library had it (reference of the lost API, 3.4)."""
+    return not isinstance(
+        error,
+        (
+            sdk.MessagingEntityNotFoundError,
+            sdk.MessagingEntityAlreadyExistsError,
+            sdk.MessagingEntityDisabledError,
+            sdk.MessageLockLostError,
+            sdk.SessionLockLostError,
+            sdk.MessageSizeExceededError,
+            sdk.ServiceBusQuotaExceededError,
+        ),
+    )

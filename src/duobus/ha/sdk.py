@@ -1,0 +1,102 @@
+"""Links of the SDK that close at once.
+
+The SDK keeps each connection alive by a thread, or a task, that sleeps a second at a time, and its ``close`` waits for
+that: half a second on the average for whatever is closed, be it one ping, one dead letter, one session or one batch.
+Whoever keeps the connection alive looks for the end by itself, so there is nothing to wait for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, Final, TypeVar
+from weakref import ref
+
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus.amqp import AmqpAnnotatedMessage
+
+Link = TypeVar("Link")
+Client = TypeVar("Client")
+
+_MAKERS: Final = ("get_queue_sender", "get_topic_sender", "get_queue_receiver", "get_subscription_receiver")
+_MARK: Final = "_closes_promptly"
+
+
+def prompt_client(client: Client) -> Client:
+    """Let a client of the SDK, of either kind, hand out links that close at once; return it."""
+    if not hasattr(client, _MARK):
+        for name in _MAKERS:
+            if hasattr(client, name):
+                setattr(client, name, _handing_out(client, name))
+        setattr(client, _MARK, True)
+    return client
+
+
+def prompt(link: Link) -> Link:
+    """Let a sender or receiver of the SDK, of either kind, close at once; return it.
+
+    What is none of the SDK's, or was changed before, stays as it is.
+    """
+    if hasattr(link, _MARK) or not hasattr(link, "_handler"):
+        return link
+    whole: Any = type(link).close  # type: ignore[attr-defined]
+    # An object that refers to itself would keep its socket until the collector comes by.
+    there = ref(link)
+
+    @wraps(whole)
+    def close() -> Any:
+        it: Any = there()
+        release_thread(it._handler)
+        return whole(it)
+
+    @wraps(whole)
+    async def close_async() -> None:
+        await close()
+
+    link.close = close_async if inspect.iscoroutinefunction(whole) else close  # type: ignore[attr-defined]
+    setattr(link, _MARK, True)
+    return link
+
+
+def release_thread(handler: Any) -> None:
+    """Let the thread or task that keeps a connection alive go, so that closing does not wait for it.
+
+    Args:
+        handler: The SDK's own object below a sender or receiver; None before it was opened. An SDK that has no such
+            thread, or names it otherwise, closes as it likes.
+    """
+    keeper = getattr(handler, "_keep_alive_thread", None)
+    if keeper is None or not hasattr(handler, "_shutdown"):
+        return
+    handler._shutdown = True
+    handler._keep_alive_thread = None
+    if isinstance(keeper, asyncio.Future):
+        # In a loop that ends it would be destroyed while it sleeps; what it reads is shielded from this.
+        keeper.cancel()
+
+
+def _handing_out(client: object, name: str) -> Callable[..., Any]:
+    whole, there = getattr(type(client), name), ref(client)
+
+    @wraps(whole)
+    def make(*given: Any, **named: Any) -> Any:
+        return prompt(whole(there(), *given, **named))
+
+    return make
+
+
+# The messages of whatever ``send_messages`` takes.
+
+
+def listed(message: Any) -> list[ServiceBusMessage | AmqpAnnotatedMessage]:
+    """Return them as a list: of a message, a mapping, a batch, or an iterable of these."""
+    if isinstance(message, (ServiceBusMessage, AmqpAnnotatedMessage)):
+        return [message]
+    if isinstance(message, Mapping):
+        return [ServiceBusMessage(**message)]
+    if isinstance(message, ServiceBusMessageBatch):
+        # The SDK has no public way to look into a batch; a test holds this one.
+        return list(message._messages)
+    return [listed(one)[0] for one in message]

@@ -1,0 +1,85 @@
+"""Telling the operator how clients connect, without leaving a key where it is kept for others to read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Final, TextIO
+
+from duobus.errors import ConfigurationError
+from duobus.file_sync import sync_file
+
+#: In the data folder: the connection string whose key was made at a start that no terminal showed.
+FILE_NAME: Final = "connection-string"
+
+
+def tell(
+    text: str, *, is_public: bool, log_format: str, data: Path | None, output: TextIO, errors: TextIO
+) -> Path | None:
+    """Print a connection string, or write it to a file and print where.
+
+    A public one is printed always; one with a key that was made just now only to a terminal: what is not a terminal is
+    kept by somebody, in a log of a container most often.
+
+    Args:
+        text: The connection string.
+        is_public: Its key is the emulator's.
+        log_format: With ``json`` there is a JSON line on ``errors``, where all other lines are JSON, too.
+        data: The data folder; without one the file is made among temporary files.
+        output: Standard output.
+        errors: Standard error.
+
+    Returns:
+        The file, if one was written.
+
+    Raises:
+        ConfigurationError: It cannot be written.
+    """
+    is_json = log_format == "json"
+    stream = errors if is_json else output
+    path = None
+    if is_public:
+        line = {"event": "connection string", "connection_string": text}
+        plain = f"Connection string: {text}"
+    elif output.isatty():
+        # A terminal is there, and logs may go elsewhere.
+        stream, is_json = output, False
+        line = {}
+        plain = f"Connection string (shown once): {text}"
+    else:
+        path = _write(data, text)
+        line = {"event": "connection string written", "file": str(path)}
+        plain = f"Connection string written to {path}"
+    stream.write((json.dumps(line) if is_json else plain) + "\n")
+    stream.flush()
+    return path
+
+
+def _write(folder: Path | None, text: str) -> Path:
+    """Write the file as a whole; it has its mode from the first moment, and no link is followed."""
+    temporary = ""
+    try:
+        if folder is None:
+            # Of its own, so that nobody else can have made it.
+            folder = Path(tempfile.mkdtemp(prefix="duobus-"))
+        path = folder / FILE_NAME
+        # Mode 0600, and a name that nobody can know before.
+        descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f".{FILE_NAME}.")
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text + "\n")
+            file.flush()
+            sync_file(file.fileno())
+        # A link of this name is replaced, not written through.
+        Path(temporary).replace(path)
+    except OSError as error:
+        if temporary:
+            with contextlib.suppress(OSError):
+                Path(temporary).unlink()
+        raise ConfigurationError(
+            f"The connection string cannot be written into {folder}: {error.strerror}. Make the folder writable, or "
+            "start at a terminal."
+        ) from error
+    return path.resolve()

@@ -1,0 +1,328 @@
+"""JoinedServer: one of several servers over one catalog in PostgreSQL; put together of the same parts as a lone one."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+from duobus.auth.authorizer import Authorizer
+from duobus.broker import MessageBroker, Namespace, ScaleUnit
+from duobus.clock import Clock
+from duobus.cluster.directory import Directory
+from duobus.cluster.forwarding.connections import AmqpClusterConnections
+from duobus.cluster.forwarding.endpoint import ForwardingEndpoint
+from duobus.cluster.http.proxy import HttpProxy
+from duobus.cluster.leases import NODES_MAX
+from duobus.cluster.node import ClusterNode, OpenStore
+from duobus.cluster.scale_unit import ClusteredScaleUnit, LeasedTime
+from duobus.errors import ConfigurationError, ServiceBusError, StoreFailed, StoreTooNew
+from duobus.gateway.amqp.server import AmqpServer
+from duobus.gateway.tls import client_context
+from duobus.model.descriptions import AccessRule, QueueDescription
+from duobus.server.composition import Server
+from duobus.server.config_file import NamespaceConfig
+from duobus.storage.catalog.interface import Catalog
+from duobus.storage.catalog.leases import NodeEntry
+from duobus.storage.catalog.postgres import PostgresCatalog
+from duobus.storage.catalog.postgres_leases import PostgresLeases
+from duobus.storage.catalog_identity import IDENTITY_BITS, demand_own
+from duobus.storage.catalog_rows import CatalogContents, NamespaceRow, StoreRow
+from duobus.storage.interface import CommitBatch, StoreContents, Tombstone
+from duobus.storage.offline.postgres_probe import held_or_unknown
+from duobus.storage.offline.postgres_search import Finder
+from duobus.storage.postgres.address import PostgresAddress, parse
+from duobus.storage.postgres.store import PostgresStore
+from duobus.storage.sqlite.checkpoint import CheckpointThread
+from duobus.storage.writers import StoreWriter
+
+# A store in PostgreSQL that is used only while its lease lasts (I55).
+
+
+class LeasedStore(PostgresStore):
+    """Refuses to begin what could end behind the lease; the generation in the database refuses the rest.
+
+    Args:
+        place, store_id, must_exist: As of PostgresStore.
+        is_mine: Whether this server may act for the store now; asked in the store's thread.
+    """
+
+    def __init__(self, place: PostgresAddress, store_id: int, *, must_exist: bool, is_mine: Callable[[], bool]) -> None:
+        # Whoever had it before has lost its lease, though its session may last: it is ended.
+        super().__init__(place, store_id, must_exist=must_exist, take_over=True)
+        self._is_mine = is_mine
+
+    def _demand(self) -> None:
+        if not self._is_mine():
+            raise StoreFailed("the lease of this store has ended; another server has it")
+
+    def open(self) -> StoreContents:
+        """See MessagingStore."""
+        self._demand()
+        return super().open()
+
+    def begin_generation(self, deletions: Iterable[Tombstone], counters: Mapping[int, bytes] | None = None) -> int:
+        """See MessagingStore."""
+        self._demand()
+        return super().begin_generation(deletions, counters)
+
+    def commit(self, batch: CommitBatch) -> None:
+        """See MessagingStore."""
+        self._demand()
+        super().commit(batch)
+
+
+# Forwarding between the servers of one catalog: the parts of it, put together.
+
+
+def open_cluster_forwarding(door: AmqpServer, unit: ClusteredScaleUnit, node: ClusterNode, clock: Clock) -> None:
+    """From now on messages are forwarded to entities of other servers, and taken in from these."""
+
+    def rules(namespace: str) -> Iterable[AccessRule]:
+        rows = unit.directory.contents.namespaces
+        return next((row.rules for row in rows if row.name.lower() == namespace.lower()), ())
+
+    unit.courier.connect(node, AmqpClusterConnections(node.node_id, node.context, clock, rules))
+    door.crossing = ForwardingEndpoint(unit.intake, rules)
+
+
+#: How long a start waits for another server that prepares the same catalog, in tries and seconds between them.
+_TRIES: Final = 100
+_TRY_S: Final = 0.1
+
+
+class ClusterServer(Server):
+    """A server that shares its catalog, and runs those stores whose leases it has.
+
+    Attributes:
+        node: Itself among the others.
+    """
+
+    node: ClusterNode
+    _context: ssl.SSLContext | None = None
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        #: Store id to the address of its database that this server was given.
+        self._bases: dict[int, PostgresAddress] = {}
+        #: What databases hold whose addresses are written otherwise than in the catalog.
+        self._held: dict[str, set[int]] = {}
+
+    def _make_catalog(self) -> Catalog:
+        assert self.settings.join is not None
+        return PostgresCatalog(self.settings.join)
+
+    def _make_unit(self) -> ScaleUnit:
+        settings = self.settings
+        unit = ClusteredScaleUnit(self._catalog, self._store_event, settings.quotas, self._entropy.uuid, self._time)
+        unit.spreading.is_wanted = settings.spread
+        return unit
+
+    # -- start --------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """See Server. Whom it trusts among the others is known before it shows itself to them."""
+        if self.settings.cluster_ca is not None:
+            self._context = client_context(self.settings.cluster_ca, "--cluster-ca")
+        await super().start()
+
+    async def _start_stores(self, contents: CatalogContents) -> list[NamespaceRow]:
+        """Prepare the catalog, alone; the stores come with their leases."""
+        catalog = self._catalog
+        assert isinstance(catalog, PostgresCatalog)
+        assert isinstance(self.unit, ClusteredScaleUnit)
+        try:
+            for _ in range(_TRIES):
+                if catalog.begin_alone():
+                    break
+                await asyncio.sleep(_TRY_S)
+            catalog.identify(self._entropy.number(IDENTITY_BITS) or 1)
+            await self._demand_own(catalog)
+            contents = catalog.read()
+            namespaces = self._namespaces(contents)
+            await self._register_stores(contents)
+            self.unit.directory = Directory(catalog.read())
+            catalog.end_alone()
+        except (StoreFailed, StoreTooNew) as error:
+            raise ConfigurationError(f"The catalog cannot be prepared: {error}") from error
+        for row in namespaces:
+            self.unit.namespace(row.name)
+        return namespaces
+
+    async def _demand_own(self, catalog: PostgresCatalog) -> None:
+        """Refuse a catalog that is not that of its stores, before it is changed.
+
+        Each store is compared again when it is opened; by then an older catalog could have come as far as they did.
+
+        Raises:
+            StoreForeign: One of them belongs to another catalog, or has been told of later changes.
+        """
+        loop = asyncio.get_running_loop()
+        found = []
+        for row in catalog.read().stores:
+            place = self._place_of(row)
+            # One that cannot be read now is compared when it is opened.
+            with suppress(StoreFailed):
+                found.append((row.store_id, await loop.run_in_executor(None, Finder().look, place)))
+        # After the stores: others may be changing it now, and the catalog is told first.
+        catalog.read()
+        for store_id, store in found:
+            demand_own(catalog.mark, store.contents, f"Messaging store {store_id}")
+
+    async def _register_stores(self, contents: CatalogContents) -> None:
+        """Create the stores that are missing: those of --stores in the catalog's database, and those of --store."""
+        join = self.settings.join
+        assert join is not None
+        number = max((row.store_id for row in (*contents.stores, *contents.lost)), default=0)
+        unused = list(contents.stores)
+        for base in (*[join] * self.settings.stores, *self.settings.places):
+            row = self._known_at(base, unused)
+            if row is not None:
+                unused.remove(row)
+                self._bases[row.store_id] = base
+                continue
+            number += 1
+            place = base.in_schema(f"{join.schema}_{number}")
+            store = PostgresStore(place, number, take_over=True)
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(None, store.open)
+            await loop.run_in_executor(None, store.close)
+            # The schema first, then the catalog: a store that the catalog knows is never created again as empty.
+            self._catalog.add_store(number, place.url)
+
+    def _known_at(self, base: PostgresAddress, rows: Sequence[StoreRow]) -> StoreRow | None:
+        """One of these stores that is in the database of an address, however that is written."""
+        for row in rows:
+            if parse(row.path).server == base.server:
+                return row
+        bare = base.in_database()
+        key = bare.url
+        if rows and key not in self._held:
+            self._held[key] = held_or_unknown(bare, rows, self._catalog.mark.identity) or set()
+        return next((row for row in rows if row.store_id in self._held.get(key, ())), None)
+
+    def _make_backups(self) -> None:
+        """None: PostgreSQL has its own."""
+
+    async def _open_listeners(self, authorizer: Authorizer) -> None:
+        settings = self.settings
+        assert settings.join is not None
+        assert isinstance(self.unit, ClusteredScaleUnit)
+        me = NodeEntry(str(self._entropy.uuid()), "", "", is_leaving=False)
+        self.node = ClusterNode(
+            me,
+            self.unit,
+            PostgresCatalog(settings.join),
+            PostgresLeases(settings.join),
+            make=self._make_broker,
+            created=self._create_in,
+            clock=self._clock,
+            context=self._context,
+        )
+        self.door.whereabouts = self.node
+        open_cluster_forwarding(self.door, self.unit, self.node, self._clock)
+        await super()._open_listeners(authorizer)
+        self.unit.seen = partial(self._see_rules, authorizer)
+        self.rest.pass_on(HttpProxy(self.node, authorizer, self._clock))
+        host = settings.advertise or settings.host
+        host = f"[{host}]" if ":" in host else host
+        amqp = self.port("amqp" if settings.cluster_ca is None else "tls")
+        self.node.ownership.me = NodeEntry(
+            me.node_id, f"{host}:{amqp}", f"{host}:{self.port('http')}", is_leaving=False
+        )
+        try:
+            await self.node.start()
+        except StoreFailed as error:
+            raise ConfigurationError(f"The catalog cannot be joined: {error}") from error
+        if len(self.node.ownership.nodes) > NODES_MAX:
+            raise ConfigurationError(f"{NODES_MAX} servers share this catalog already, which is the limit.")
+
+    def _see_rules(self, authorizer: Authorizer, directory: Directory) -> None:
+        """Another server may have started with other access rules for a namespace: they count here, too."""
+        for row in directory.contents.namespaces:
+            known = authorizer.namespace_of(row.name)
+            rules = {rule.name: rule for rule in row.rules}
+            if known.name == row.name.lower() and known.rules != rules:
+                known.rules = rules
+                self.door.rules_changed(known.name)
+
+    # -- stores -------------------------------------------------------------------------------------------------
+
+    def _make_broker(self, row: StoreRow) -> OpenStore:
+        loop = asyncio.get_running_loop()
+        store_id, ownership, clock = row.store_id, self.node.ownership, self._clock
+        store = LeasedStore(
+            self._place_of(row),
+            store_id,
+            must_exist=True,
+            is_mine=lambda: ownership.may_act(store_id, clock.monotonic_ms()),
+        )
+        writer, reader = StoreWriter(loop, f"store-{store_id}"), StoreWriter(loop, f"reader-{store_id}")
+        broker = MessageBroker(
+            store_id,
+            store,
+            writer,
+            time=LeasedTime(self._time, clock, lambda: ownership.ends_ms(store_id)),
+            entropy=self._entropy,
+            watcher=self.unit,
+            reader=reader,
+            patience_s=self.settings.store_patience_s,
+        )
+        broker.id_room.limit = self.settings.quotas.history_ids
+        broker.disk = store_id
+        checkpoint = CheckpointThread(store, writer, loop)
+        checkpoint.start()
+
+        def stop() -> None:
+            checkpoint.stop()
+            reader.stop()
+            writer.stop()
+
+        return OpenStore(broker, stop)
+
+    def _place_of(self, row: StoreRow) -> PostgresAddress:
+        """Where a store is, with the password that this server was given for its database."""
+        join = self.settings.join
+        assert join is not None
+        place = parse(row.path)
+        given = (base for base in (join, *self.settings.places) if base.server == place.server)
+        return next(given, self._bases.get(row.store_id, place)).in_schema(place.schema or "")
+
+    async def _create_in(self, store_id: int) -> None:
+        """Create what the configuration asks for and is missing, as far as it belongs into a store that was got."""
+        assert isinstance(self.unit, ClusteredScaleUnit)
+        for config in self.settings.namespaces:
+            belongs = self.unit.directory.store_for_new
+            part = NamespaceConfig(
+                name=config.name,
+                hosts=config.hosts,
+                queues=tuple(q for q in config.queues if belongs(config.name, q.name.lower()) == store_id),
+                topics=tuple(t for t in config.topics if belongs(config.name, t.name.lower()) == store_id),
+            )
+            try:
+                await self._create_entities(part)
+            except (ServiceBusError, StoreFailed) as error:
+                self.log.error("entities not created", store=store_id, reason=str(error))
+
+    async def _create_queues(self, home: Namespace, missing: list[QueueDescription]) -> None:
+        # One by one: there are clients already, and some queues are spread over several servers.
+        for description in missing:
+            try:
+                # Checked with the file: what it forwards to may come later in it.
+                await self.unit.create_queue(home.name, description, demand_targets=False)
+            except ServiceBusError as error:
+                self._queue_refused(description, error)
+
+    # -- stop ---------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Give the stores to the others first, then stop as a lone server does (I63)."""
+        self.is_ready = False
+        for listener in self.listeners.values():
+            await listener.close()
+        if hasattr(self, "node"):
+            await self.node.stop()
+        await super().stop()

@@ -1,0 +1,608 @@
+"""The only place where stores, catalog, namespaces and doors are put together."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from duobus.auth.authorizer import Authorizer, NamespaceRules
+from duobus.broker import MessageBroker, Namespace, Queue, ScaleUnit, Throttle, create_queues, without_subscriptions
+from duobus.broker.store_probes import StoreProbes
+from duobus.clock import AHEAD_MAX_MS, BrokerTime, Clock, Entropy
+from duobus.errors import ConfigurationError, ServiceBusError, StoreFailed, StoreForeign, StoreTooNew
+from duobus.gateway.amqp.byte_budget import ByteBudget
+from duobus.gateway.amqp.server import AmqpServer
+from duobus.gateway.listener import Listener, TlsSource
+from duobus.gateway.protocol_switch import ProtocolFactory
+from duobus.model.descriptions import ALL_RIGHTS, EMULATOR, AccessRule, QueueDescription, TopicDescription
+from duobus.server.access.metrics_token import MetricsToken
+from duobus.server.clock_record import ClockRecord, read_record
+from duobus.server.config_file import NamespaceConfig
+from duobus.server.key_skew import SkewWatch
+from duobus.server.metric_samples import samples
+from duobus.server.settings import EMULATOR_KEY, Settings
+from duobus.server.store_plan import PlannedStore, plan_stores, postgres_store
+from duobus.storage.catalog.interface import Catalog, new_namespace
+from duobus.storage.catalog.memory import MemoryCatalog
+from duobus.storage.catalog.unknown_stores import demand_no_strangers
+from duobus.storage.catalog_identity import IDENTITY_BITS
+from duobus.storage.catalog_records import CopyKeeper
+from duobus.storage.catalog_rows import DEFAULT_RULE_NAME, CatalogContents, NamespaceRow, StoreRow
+from duobus.storage.drill import HEALTHY, DrillStore
+from duobus.storage.folder_lock import FolderLock
+from duobus.storage.interface import MessagingStore
+from duobus.storage.offline.store_search import finder
+from duobus.storage.postgres.address import PostgresAddress
+from duobus.storage.sqlite.checkpoint import CheckpointThread
+from duobus.storage.writer_pool import WriterPool
+from duobus.storage.writers import StoppableWriter, StoreWriter
+from duobus.telemetry.audit_log import DELETE, DONE, AuditLog, AuditTrail, Change
+from duobus.telemetry.logs import Log
+from duobus.telemetry.metering_log import MeteringCounts
+from duobus.telemetry.metrics import Metrics, Sample
+
+if TYPE_CHECKING:
+    from duobus.gateway.certificates import Certificates
+    from duobus.gateway.rest.token_endpoint import TokenEndpoint
+    from duobus.server.access.tokens import Tokens
+    from duobus.server.backups import Backups
+    from duobus.storage.postgres.store import PostgresStore
+    from duobus.storage.sqlite.store import SqliteStore
+
+#: Limits of a clean stop (I63): peers get this long to close their side.
+PEERS_CLOSE_S = 5.0
+#: Schemas that one line of the log names.
+_NAMED_SCHEMAS = 8
+
+
+class Server:
+    """One server: everything that was put together, in the order in which it is started and stopped.
+
+    Attributes:
+        unit: The scale unit.
+        listeners: Name of a door to its listener, for those that are offered.
+        tokens: What it knows of bearer tokens, or None when none are configured.
+        backups: Makes backups, or None where everything is kept in memory.
+        drills: Store id to its store, where drills are allowed.
+        default: The default namespace's row: its first rule is what the ready file tells.
+        authority: Certificate of the self-signed authority, or None.
+        certificates: What TLS connections are served with, or None.
+        new_key: Whether the default key was generated just now, to be shown once.
+    """
+
+    def __init__(
+        self, settings: Settings, clock: Clock, entropy: Entropy, *, broker_clock: Clock | None = None
+    ) -> None:
+        """``broker_clock``: what broker time follows, if it is to be another clock than that of connections."""
+        self.settings = settings
+        self.log = Log("server")
+        self.listeners: dict[str, Listener] = {}
+        self.authority: Path | None = None
+        self.certificates: Certificates | None = None
+        self.new_key = False
+        self.is_ready = False
+        self.is_draining = False
+        self.tokens: Tokens | None = None
+        self.backups: Backups | None = None
+        # Beside the catalog, whose changes it tells of.
+        self.audit = AuditTrail() if settings.data is None or settings.ephemeral else AuditLog(settings.data / "audit")
+        self.metering = MeteringCounts(str(entropy.uuid()))
+        self._clock = clock
+        self._entropy = entropy
+        self._lock = None if settings.data is None else FolderLock(settings.data)
+        keeps = settings.data is not None and not settings.ephemeral
+        self._time = BrokerTime(
+            broker_clock or clock,
+            witness=read_record(settings.data) if settings.data is not None and keeps else None,
+            # A joined server opens its stores one by one, some of which were idle for long.
+            is_accepted=settings.accept_clock or settings.join is not None,
+        )
+        self._clock_record = ClockRecord(settings.data, self._time) if settings.data is not None and keeps else None
+        path = settings.metrics_token_file
+        self._metrics_token = None if path is None else MetricsToken(path)
+        self._catalog: Catalog = self._make_catalog()
+        self._writers: list[StoppableWriter] = []
+        #: Disk to the threads of the stores on it.
+        self._crews: dict[int, WriterPool] = {}
+        self._checkpoints: list[CheckpointThread] = []
+        self.drills: dict[int, DrillStore] = {}
+        self.unit = self._make_unit()
+        self.unit.partitions = settings.http.tier.partitions
+        self.unit.idle_watch.journal = self._idle_ends
+        self._skew = SkewWatch(self.unit, self._keys_skewed)
+        self._probes = StoreProbes(self.unit.brokers)
+
+    def _make_catalog(self) -> Catalog:
+        if self.settings.ephemeral:
+            return MemoryCatalog()
+        from duobus.storage.catalog.sqlite import SqliteCatalog
+
+        assert self.settings.data is not None
+        self.settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        catalog = SqliteCatalog(self.settings.data / "catalog.db")
+        catalog.mark.copies = CopyKeeper()
+        return catalog
+
+    def _make_unit(self) -> ScaleUnit:
+        return ScaleUnit(self._catalog, self._store_event, self.settings.quotas, self._entropy.uuid)
+
+    # -- start --------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open everything; on return clients can connect.
+
+        Raises:
+            ConfigurationError: Something that the operator has to change; the text says what.
+        """
+        if self._lock is not None:
+            self._lock.take("a server", self._clock)
+        contents = self._read_catalog()
+        try:
+            namespaces = await self._start_stores(contents)
+        except StoreForeign as error:
+            raise ConfigurationError(str(error)) from error
+        for namespace in self.settings.namespaces:
+            if namespace.messages_per_second is not None:
+                throttle = Throttle(namespace.name, namespace.messages_per_second, self._clock)
+                self.unit.namespace(namespace.name).throttle = throttle
+        rules = [
+            NamespaceRules(row.name, row.rules, config.hosts, partial(self._entity_rules, row.name))
+            for row, config in zip(namespaces, self.settings.namespaces, strict=True)
+        ]
+        if self.settings.tokens is not None:
+            # Here and not above: the libraries that it needs take their time, and most servers go without.
+            from duobus.server.access.tokens import Tokens
+
+            self.tokens = Tokens(self.settings.tokens, self.settings.data, self._clock, self._entropy)
+            await self.tokens.start()
+        authorizer = Authorizer(rules, self.tokens.verifier if self.tokens else None)
+        self.default = namespaces[0]
+        self.door = AmqpServer(
+            self.unit,
+            authorizer,
+            clock=self._clock,
+            entropy=self._entropy,
+            log=Log("amqp"),
+            metering=self.metering,
+            budget=ByteBudget(self.settings.incoming_bytes_max),
+        )
+        if self.tokens is not None:
+            self.tokens.keys.changed = self.door.keys_changed
+        await self._open_listeners(authorizer)
+        if self._lock is not None:
+            # For whoever starts a second server on this folder.
+            host = f"[{self.settings.host}]" if ":" in self.settings.host else self.settings.host
+            self._lock.tell_address(f"{host}:{self.port('amqp')}")
+        self._skew.begin()
+        self._see_to_clock()
+        self._probes.begin()
+        self.is_ready = True
+
+    def _read_catalog(self) -> CatalogContents:
+        try:
+            self._demand_catalog()
+            contents = self._catalog.read()
+            if self.settings.data is not None and not self.settings.ephemeral and self.settings.join is None:
+                demand_no_strangers(self.settings.data, contents)
+        except StoreForeign as error:
+            raise ConfigurationError(str(error)) from error
+        except (StoreFailed, StoreTooNew) as error:
+            raise ConfigurationError(f"The catalog cannot be opened: {error}") from error
+        return contents
+
+    def _demand_catalog(self) -> None:
+        """Before an empty one is made: that would lie in the way of whoever puts the lost one back."""
+        data = self.settings.data
+        if data is None or self.settings.ephemeral or self.settings.join is not None:
+            return
+        if not (data / "catalog.db").exists() and not (data / "catalog.db-wal").exists():
+            demand_no_strangers(data, CatalogContents((), (), ()))
+
+    def _see_to_clock(self) -> None:
+        """Say so when broker time and the machine's clock are far apart, and write down what time it is."""
+        self.rest.health.clock_fault = self._clock_fault
+        fault = self._clock_fault()
+        if fault is not None:
+            self.log.warning("clock not believed", reason=fault)
+        elif self._time.ahead_ms < -AHEAD_MAX_MS:
+            hours = -self._time.ahead_ms / 3_600_000
+            self.log.warning(
+                "clock behind",
+                reason=f"the stores recorded a time {hours:.1f} hours ahead of the machine's clock, and go on there."
+                " This clock is behind, or an earlier one was ahead; then stop the server and set the time back, with"
+                " duobus store clock --reset",
+            )
+        if self._clock_record is not None:
+            self._clock_record.begin()
+
+    def _clock_fault(self) -> str | None:
+        if not self._time.is_doubted:
+            return None
+        return (
+            f"the machine's clock is {self._time.ahead_ms / 3_600_000:.1f} hours ahead of the time that has passed "
+            "since the last start, and is not believed: nothing expires or comes due by it. Set the clock; if it is "
+            "right, start the server with --accept-clock"
+        )
+
+    def _samples(self, started_ms: int) -> Iterator[Sample]:
+        yield from samples(self.unit, self.door, started_ms, self._skew.skews)
+        yield Sample("duobus_clock_ahead_seconds", (), self._time.ahead_ms / 1000)
+
+    async def _start_stores(self, contents: CatalogContents) -> list[NamespaceRow]:
+        """Open the stores, and create what the configuration asks for; return the namespaces of that."""
+        self._catalog.identify(self._entropy.number(IDENTITY_BITS) or 1)
+        namespaces = self._namespaces(contents)
+        await self._add_stores(contents)
+        await self.unit.start(self._catalog.read())
+        for checkpoint in self._checkpoints:
+            checkpoint.start()
+        for namespace in self.settings.namespaces:
+            await self._create_entities(namespace)
+        return namespaces
+
+    def _namespaces(self, contents: CatalogContents) -> list[NamespaceRow]:
+        """The rows of the configured namespaces, made where they are new, with the rules that the file gives."""
+        known = {row.name: row for row in contents.namespaces}
+        rows = []
+        for config in self.settings.namespaces:
+            row = known.get(config.name)
+            if row is None:
+                row = new_namespace(config.name, self._entropy)
+                self.new_key = self.new_key or not self.settings.emulator
+            rules = {rule.name: rule for rule in row.rules}
+            if self.settings.emulator:
+                rules[DEFAULT_RULE_NAME] = AccessRule(
+                    name=DEFAULT_RULE_NAME,
+                    primary_key=EMULATOR_KEY,
+                    secondary_key=EMULATOR_KEY,
+                    rights=int(ALL_RIGHTS),
+                )
+            elif rules[DEFAULT_RULE_NAME].primary_key == EMULATOR_KEY:
+                # The folder was used with --emulator before: its key is public, so it must not live on.
+                rules[DEFAULT_RULE_NAME] = new_namespace(config.name, self._entropy).rules[0]
+                self.new_key = True
+            rules.update({rule.name: rule for rule in config.rules})
+            for name in self._removed_rules(config, rules):
+                del rules[name]
+                self.log.warning(
+                    "access rule removed",
+                    namespace=config.name,
+                    rule=name,
+                    reason="the configuration file does not have it any more, so its keys open nothing",
+                )
+            wanted = NamespaceRow(row.name, tuple(rules.values()))
+            if wanted != known.get(config.name):
+                self._catalog.put_namespace(wanted)
+            rows.append(wanted)
+        return rows
+
+    def _removed_rules(self, config: NamespaceConfig, rules: Iterable[str]) -> list[str]:
+        """Rules that only an earlier configuration file can have made: nothing else makes them but for the default."""
+        if self.settings.config is None:
+            return []
+        kept = {DEFAULT_RULE_NAME, *(rule.name for rule in config.rules)}
+        return [name for name in rules if name not in kept]
+
+    async def _add_stores(self, contents: CatalogContents) -> None:
+        for row in contents.lost:
+            if self.settings.data is not None and (self.settings.data / row.path).exists():
+                self.log.warning("store given up", store=row.store_id, file=row.path, reason="its file is left alone")
+        settings = self.settings
+        if not contents.stores:
+            self._tell_of_stores(settings.places)
+        for planned in plan_stores(contents, settings.stores, settings.places, self._entropy, self._holds):
+            store_id = planned.store_id
+            store, writer = self._make_store(planned)
+            if self.settings.allow_drills:
+                store = self.drills[store_id] = DrillStore(store)
+            self._writers.append(writer)
+            reader = StoreWriter(asyncio.get_running_loop(), f"reader-{store_id}")
+            self._writers.append(reader)
+            broker = MessageBroker(
+                store_id,
+                store,
+                writer,
+                time=self._time,
+                entropy=self._entropy,
+                watcher=self.unit,
+                reader=reader,
+                patience_s=self.settings.store_patience_s,
+            )
+            broker.id_room.limit = self.settings.quotas.history_ids
+            broker.place = "memory" if self.settings.ephemeral else planned.path
+            # Databases write their logs in their own ways: commits beside each other may well share a sync there.
+            broker.disk = store_id if planned.place is not None else self._disk_of(planned)
+            if planned.is_new:
+                # The file first, then the catalog: a store that the catalog knows is never created again as empty.
+                await self._create_store(broker)
+            if planned.is_new or planned.is_moved:
+                self._catalog.add_store(store_id, planned.path)
+            self.unit.brokers[store_id] = broker
+
+    def _tell_of_stores(self, places: Sequence[PostgresAddress]) -> None:
+        """Name the stores beside which a new catalog makes its own: the lost catalog may have been theirs."""
+        for place in {place.url: place for place in places if place.schema is None}.values():
+            # What cannot be reached now is told of when the store is made.
+            with suppress(ConfigurationError, StoreFailed):
+                names = finder().schemas(place)
+                if names:
+                    self.log.warning(
+                        "stores of other catalogs",
+                        place=place.url,
+                        schemas=", ".join(names[:_NAMED_SCHEMAS]) + (", ..." if len(names) > _NAMED_SCHEMAS else ""),
+                        reason="the catalog is new, and these are left alone. If they are this server's, its catalog"
+                        " was lost: stop it, and rebuild the catalog with duobus store adopt",
+                    )
+
+    def _holds(self, place: PostgresAddress, rows: Sequence[StoreRow]) -> set[int] | None:
+        """Which stores of the catalog an address leads to that is not written as there."""
+        try:
+            from duobus.storage.offline.postgres_probe import held_or_unknown
+        except ImportError:
+            # Said when the store is made.
+            return None
+        return held_or_unknown(place, rows, self._catalog.mark.identity)
+
+    def _disk_of(self, planned: PlannedStore) -> int:
+        if self.settings.ephemeral or self.settings.data is None:
+            return 0
+        return (self.settings.data / planned.path).parent.stat().st_dev
+
+    async def _create_store(self, broker: MessageBroker) -> None:
+        try:
+            found = await broker.call(broker.store.open)
+            if found.belonging is not None and found.belonging.is_prepared:
+                # It was to take the place of another one, and its maker was killed: nothing can be in it.
+                for entity_id in {row.entity_id for row in found.fragments}:
+                    await broker.call(partial(broker.store.drop_entity, entity_id))
+            await broker.call(broker.store.close)
+        except (StoreFailed, StoreTooNew) as error:
+            raise ConfigurationError(f"Messaging store {broker.store_id} cannot be created: {error}") from error
+
+    def _make_store(self, planned: PlannedStore) -> tuple[MessagingStore, StoppableWriter]:
+        loop = asyncio.get_running_loop()
+        if self.settings.ephemeral:
+            from duobus.storage.memory import MemoryStore
+
+            return MemoryStore(planned.store_id), self._make_writer(planned)
+        store: SqliteStore | PostgresStore
+        if planned.place is not None:
+            writer: StoppableWriter = StoreWriter(loop, f"store-{planned.store_id}")
+            store = postgres_store(planned, planned.place)
+        else:
+            from duobus.storage.sqlite.store import SqliteStore
+
+            assert self.settings.data is not None
+            path = self.settings.data / planned.path
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            store = SqliteStore(str(path), planned.store_id, must_exist=not planned.is_new)
+            writer = self._make_writer(planned)
+        self._checkpoints.append(CheckpointThread(store, writer, loop))
+        return store, writer
+
+    def _make_writer(self, planned: PlannedStore) -> StoppableWriter:
+        """What calls a store that shares its disk, and this interpreter, with those of the same crew."""
+        disk = self._disk_of(planned)
+        crew = self._crews.get(disk)
+        if crew is None:
+            crew = self._crews[disk] = WriterPool(asyncio.get_running_loop())
+        return crew.writer()
+
+    async def _create_entities(self, config: NamespaceConfig) -> None:
+        """What the file asks for and is missing is created; what differs is named and left alone (design 6)."""
+        home = self.unit.namespace(config.name)
+        missing = []
+        for description in config.queues:
+            queue = home.queues.get(description.name.lower())
+            if queue is None:
+                missing.append(description)
+            else:
+                self.unit.report_differences(queue, queue.description, description)
+        await self._create_queues(home, missing)
+        for topic in config.topics:
+            await self._create_topic(home, topic)
+
+    async def _create_queues(self, home: Namespace, missing: list[QueueDescription]) -> None:
+        await create_queues(self.unit, home, missing, self._queue_refused)
+
+    def _queue_refused(self, description: QueueDescription, error: ServiceBusError) -> None:
+        self.log.error("queue not created", queue=description.name, reason=str(error))
+
+    async def _create_topic(self, home: Namespace, asked: TopicDescription) -> None:
+        """The same for a topic and its subscriptions: those that are missing are created, with their rules."""
+        topics = self.unit.topics
+        topic = home.topics.get(asked.name.lower())
+        try:
+            if topic is None:
+                topic = await topics.create_topic(home.name, asked, profile=EMULATOR)
+            else:
+                self.unit.report_differences(topic, topic.about, without_subscriptions(asked))
+            for subscription in asked.subscriptions:
+                found = topic.subscriptions.get(subscription.name.lower())
+                if found is None:
+                    found = await topics.create_subscription(home.name, asked.name, subscription, profile=EMULATOR)
+                else:
+                    self.unit.report_differences(found, found.about, subscription)
+        except ServiceBusError as error:
+            self.log.error("topic not created", topic=asked.name, reason=str(error))
+
+    def _entity_rules(self, namespace: str, segments: Sequence[str]) -> Iterator[tuple[tuple[str, ...], AccessRule]]:
+        return self.unit.namespace(namespace).access_rules(segments)
+
+    # -- doors --------------------------------------------------------------------------------------------------
+
+    async def _open_listeners(self, authorizer: Authorizer) -> None:
+        settings = self.settings
+        tls = self.certificates = self._certificates()
+        from duobus.gateway.rest.api import HttpApi
+        from duobus.gateway.rest.server import RestServer
+        from duobus.gateway.websocket import WebSocketServer
+
+        started_ms = self._clock.now_ms()
+        metrics = Metrics(lambda: self._samples(started_ms))
+        websocket = WebSocketServer(self.door, self._own_hosts(), Log("websocket"))
+        api = HttpApi(
+            self.unit,
+            authorizer,
+            clock=self._clock,
+            entropy=self._entropy,
+            log=Log("http"),
+            meter=self.door.meter,
+            errors=self.door.errors,
+            options=settings.http,
+            started_ms=started_ms,
+            drills=dict(self.drills),
+            backups=self._make_backups(),
+            audit=self.audit,
+        )
+        self.door.audit = self.audit
+        self.rest = RestServer(
+            self.unit,
+            metrics,
+            lambda: self.is_ready,
+            websocket=websocket,
+            api=api,
+            tokens=self._endpoint(),
+            is_draining=lambda: self.is_draining,
+            probes=self._probes,
+            may_read_metrics=self._may_read_metrics,
+        )
+        http = await self.rest.open()
+        # Every port serves everything (design 5); the names say what clients look for there.
+        await self._listen("amqp", http, settings.port, tls)
+        if tls is not None:
+            await self._listen("tls", http, settings.tls_port, tls)
+        await self._listen("http", http, settings.http_port, tls)
+        if settings.https_port is not None and tls is not None:
+            await self._listen("https", http, settings.https_port, tls)
+
+    def _make_backups(self) -> Backups | None:
+        if self.settings.data is None or self.settings.ephemeral:
+            return None
+        from duobus.server.backups import Backups
+        from duobus.storage.catalog.sqlite import SqliteCatalog
+
+        assert isinstance(self._catalog, SqliteCatalog)
+        folder, checkpoints = self.settings.backup_to, self._checkpoints
+        self.backups = Backups(self.unit.brokers, self.settings.data, folder, self._catalog, checkpoints, self._clock)
+        self.backups.has_postgres = bool(self.settings.places)
+        return self.backups
+
+    def _endpoint(self) -> TokenEndpoint | None:
+        return self.tokens.endpoint if self.tokens is not None else None
+
+    def _own_hosts(self) -> set[str]:
+        """Names that are this server's own, for the origins of web pages."""
+        hosts = {"localhost", socket.gethostname(), self.settings.host, *self.settings.websocket_origins}
+        for config in self.settings.namespaces:
+            hosts.update(config.hosts)
+        return hosts
+
+    async def _listen(self, name: str, http: ProtocolFactory, port: int, tls: TlsSource | None) -> None:
+        listener = Listener(name, self.door, tls, Log("listener"), http=http)
+        try:
+            await listener.open(self.settings.host, port)
+        except OSError as error:
+            raise ConfigurationError(
+                f"Port {port} on {self.settings.host} cannot be opened for {name}: {error.strerror or error}. "
+                f"Stop whoever uses it, or give another port (0 picks one)."
+            ) from error
+        self.listeners[name] = listener
+
+    def _certificates(self) -> Certificates | None:
+        if not self.settings.offers_tls:
+            return None
+        from duobus.gateway.certificates import Certificates
+        from duobus.gateway.tls import SelfSigned, limit_tls_buffers
+
+        limit_tls_buffers()
+        if self.settings.tls_cert is not None:
+            assert self.settings.tls_key is not None
+            return Certificates(self.settings.tls_cert, self.settings.tls_key, self._clock, Log("tls"))
+        folder = self.settings.data
+        if folder is None:
+            raise ConfigurationError("--tls-self-signed keeps its authority in the data folder. Give --data.")
+        files = SelfSigned(folder / "tls", self._clock, self._entropy).ensure([socket.gethostname()])
+        self.authority = files.authority
+        return Certificates(files.certificate, files.key, self._clock, Log("tls"))
+
+    def reload_certificates(self) -> None:
+        """Read the certificates again for new connections, if there are any, and the token of the metrics."""
+        if self.certificates is not None:
+            self.certificates.reload()
+        if self._metrics_token is not None:
+            try:
+                self._metrics_token.reload()
+            except ConfigurationError as error:
+                self.log.error("token of the metrics not read", reason=str(error))
+
+    def _may_read_metrics(self, authorization: str) -> bool:
+        return self._metrics_token is None or self._metrics_token.accepts(authorization)
+
+    def port(self, name: str) -> int | None:
+        """The port of a door, or None when it is not offered."""
+        listener = self.listeners.get(name)
+        return listener.port if listener is not None else None
+
+    # -- stop ---------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Stop accepting, detach and close every peer, finish the commits, close the stores (I63)."""
+        self.is_ready = False
+        self._skew.stop()
+        if self._clock_record is not None:
+            self._clock_record.stop()
+        self._probes.stop()
+        for listener in self.listeners.values():
+            await listener.close()
+        if hasattr(self, "door"):
+            await self.door.close(PEERS_CLOSE_S)
+        if hasattr(self, "rest"):
+            await self.rest.close()
+        if self.tokens is not None:
+            await self.tokens.stop()
+        for drill in self.drills.values():
+            # A store that stalls in a drill would keep the process from ending.
+            drill.set_mode(HEALTHY)
+        if self.backups is not None:
+            await self.backups.stop()
+        await self.unit.stop()
+        await self._close_files()
+
+    async def _close_files(self) -> None:
+        loop = asyncio.get_running_loop()
+        for checkpoint in self._checkpoints:
+            await loop.run_in_executor(None, checkpoint.stop)
+        for writer in self._writers:
+            await loop.run_in_executor(None, writer.stop)
+        self._catalog.close()
+        self.audit.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    def _keys_skewed(self, namespace: str, path: str, fragment: int, skew: float) -> None:
+        self.log.warning(
+            "keys skewed",
+            namespace=namespace,
+            entity=path,
+            fragment=fragment,
+            times_the_mean=round(skew, 1),
+            reason="its messages have few keys; use more, or none where order does not matter",
+        )
+
+    def _store_event(self, store_id: int, what: str, why: str) -> None:
+        write = self.log.info if what in ("opened", "deleted") else self.log.error
+        # Number 0 is no store: it is an entity that this is about.
+        write(f"store {what}" if store_id else f"entity {what}", store=store_id, reason=why)
+
+    def _idle_ends(self, queue: Queue) -> Callable[[str | None], None]:
+        """Nobody asked for it: a queue was idle for as long as its creator allowed, and is about to go."""
+        who, now_ms = "AutoDeleteOnIdle", self._clock.now_ms
+        change = Change(DELETE, queue.kind, queue.namespace, queue.path, who=who, origin="", door="server")
+        self.audit.begin(change, now_ms())
+        return lambda outcome: self.audit.end(change, now_ms(), outcome or DONE)

@@ -1,0 +1,56 @@
+"""Every number of the metrics page, read from where it is kept, when somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+from math import inf
+
+from duobus.broker import COMMIT_BOUNDS_S, ScaleUnit, transfer_message_count
+from duobus.gateway.amqp.server import AmqpServer
+from duobus.server.key_skew import Where
+from duobus.telemetry.metrics import Sample
+
+_STATES = ("active", "dead-letter", "transfer-dead-letter", "deferred", "scheduled")
+
+
+def samples(unit: ScaleUnit, door: AmqpServer, started_ms: int, skews: Mapping[Where, float]) -> Iterator[Sample]:
+    """Yield every sample there is now."""
+    for where, skew in skews.items():
+        yield Sample("duobus_keys_skew", where, skew)
+    yield Sample("duobus_start_time_seconds", (), started_ms / 1000)
+    yield from _of_servers(door)
+    if door.whereabouts is not None:
+        for name, value in door.whereabouts.numbers():
+            yield Sample(name, (), value)
+    for store_id, broker in unit.brokers.items():
+        label = (str(store_id),)
+        yield Sample("duobus_store_available", label, int(broker.state == "open"))
+        yield Sample("duobus_store_failures", label, broker.failures)
+        yield Sample("duobus_store_quarantined", label, len(broker.quarantined))
+        yield Sample("duobus_store_commits", label, broker.commits)
+        counts = accumulate(broker.commit_buckets)
+        buckets = list(zip((*COMMIT_BOUNDS_S, inf), counts, strict=True))
+        yield Sample("duobus_store_commit_seconds", label, broker.commit_seconds, buckets)
+    for namespace in unit.namespaces.values():
+        for queue in namespace.entities():
+            where = (namespace.name, queue.path)
+            numbers, size = queue.numbers()
+            yield Sample("duobus_messages_bytes", where, size)
+            for state, number in zip(_STATES, numbers, strict=True):
+                yield Sample("duobus_messages", (*where, state), number)
+            yield Sample("duobus_messages_to_forward", where, transfer_message_count(queue))
+            for handle in queue.fragments if queue.top is queue else ():
+                yield Sample("duobus_fragment_available", (*where, str(handle.number)), int(handle.online))
+
+
+def _of_servers(door: AmqpServer) -> Iterator[Sample]:
+    yield Sample("duobus_connections", (), len(door.peers))
+    yield Sample("duobus_links", (), sum(peer.links for peer in door.peers))
+    yield Sample("duobus_connections_opened", (), door.connections_opened)
+    for condition, number in door.errors.items():
+        yield Sample("duobus_errors", (condition,), number)
+    for (namespace, entity, kind), (messages, size, operations) in door.totals.items():
+        yield Sample("duobus_metered_messages", (namespace, entity, kind), messages)
+        yield Sample("duobus_metered_bytes", (namespace, entity, kind), size)
+        yield Sample("duobus_operations", (namespace, entity, kind), operations)

@@ -1,0 +1,169 @@
+"""Start, ready, drain, stop; signals."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import resource
+import signal
+import sys
+from contextlib import suppress
+
+from duobus.clock import Clock, Entropy
+from duobus.compiled import compiled_rooms
+from duobus.errors import ConfigurationError
+from duobus.server.access.connection_string import tell
+from duobus.server.composition import Server
+from duobus.server.metering_writer import MeteringWriter
+from duobus.server.settings import ReadyFile, Settings, ready_members
+from duobus.storage.switch_interval import set_switch_interval
+from duobus.telemetry.bounded_log import BoundedLog, tell_faults
+from duobus.telemetry.logs import Log, set_up_logs
+
+#: Millions of live messages must be invisible to the collector; cycles are made by connections only.
+GC_THRESHOLD = 50_000
+
+
+def serve(settings: Settings) -> int:
+    """Run a server until SIGTERM or SIGINT; returns the exit status.
+
+    Raises:
+        ConfigurationError: The operator has to change something; nothing was served.
+    """
+    set_up_logs(settings.log_format, Clock(), sys.stderr)
+    _raise_open_files()
+    set_switch_interval()
+    return asyncio.run(_serve(settings))
+
+
+def _raise_open_files() -> None:
+    """Allow as many open files as the system lets us have: each connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:
+        # Some systems promise more than they give; what there was stays.
+        Log("server").warning("open files not raised", limit=soft, wanted=hard, error=str(error))
+
+
+async def _serve(settings: Settings) -> int:
+    log = Log("server")
+    clock = Clock()
+    for warning in settings.warnings:
+        log.warning(warning)
+    server = _server_of(settings, clock)
+    metering = MeteringWriter(server.metering, settings.data, clock)
+    stop = _Stop(settings.drain_delay_s, log)
+    loop = asyncio.get_running_loop()
+    tell_faults(loop, BoundedLog(log, clock.monotonic_ms))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.on_signal)
+    loop.add_signal_handler(signal.SIGHUP, server.reload_certificates)
+    ready = ReadyFile(settings.ready_file) if settings.ready_file is not None else None
+    try:
+        await server.start()
+        _announce(server, ready, log)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(GC_THRESHOLD, 50, 100)
+        # The data folder is ours now, and so are the journals in it.
+        metering.begin()
+        meter = loop.create_task(metering.run(), name="metering")
+        await stop.asked.wait()
+        server.is_draining = True
+        await stop.delay()
+        log.info("stopping")
+        meter.cancel()
+    finally:
+        if ready is not None:
+            ready.remove()
+        await server.stop()
+    await metering.close()
+    log.info("stopped")
+    return 0
+
+
+def _server_of(settings: Settings, clock: Clock) -> Server:
+    if settings.join is None:
+        return Server(settings, clock, Entropy())
+    # Here and not above: it needs the driver of PostgreSQL, which most servers go without.
+    try:
+        from duobus.server.cluster_server import ClusterServer
+    except ImportError as error:
+        raise ConfigurationError(
+            f"--join needs more than is installed ({error}): pip install 'duobus[postgres]'"
+        ) from error
+    return ClusterServer(settings, clock, Entropy())
+
+
+class _Stop:
+    """What signals ask for: the end, then that it comes sooner.
+
+    Args:
+        delay_s: How long the server goes on when it is told to stop.
+        log: Where it is told.
+
+    Attributes:
+        asked: The server is told to stop.
+    """
+
+    def __init__(self, delay_s: float, log: Log) -> None:
+        self.asked = asyncio.Event()
+        self._delay_s = delay_s
+        self._log = log
+        self._is_over = asyncio.Event()
+        if not delay_s:
+            self._is_over.set()
+
+    def on_signal(self) -> None:
+        """SIGTERM or SIGINT has come."""
+        if not self.asked.is_set():
+            self.asked.set()
+        elif not self._is_over.is_set():
+            self._log.info("delay ended by a second signal")
+            self._is_over.set()
+        else:
+            # Another signal stops at once; what was acknowledged is on disk all the same.
+            self._log.warning("stopped at once")
+            os._exit(1)
+
+    async def delay(self) -> None:
+        """Return when the delay is over: a balancer has had the time to take the server out."""
+        if self._is_over.is_set():
+            return
+        self._log.info("draining", seconds=self._delay_s, reason="/health/ready says 503; everything is served")
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._is_over.wait(), self._delay_s)
+        self._is_over.set()
+
+
+def _announce(server: Server, ready: ReadyFile | None, log: Log) -> None:
+    settings = server.settings
+    rule = server.default.rules[0]
+    amqp_port = server.port("amqp")
+    assert amqp_port is not None
+    members = ready_members(
+        settings,
+        amqp_port=amqp_port,
+        tls_port=server.port("tls"),
+        http_port=server.port("http"),
+        https_port=server.port("https"),
+        rule_name=rule.name,
+        key=rule.primary_key,
+        ca=server.authority,
+    )
+    if ready is not None:
+        ready.write(members)
+    ports = {name: listener.port for name, listener in server.listeners.items()}
+    log.info("ready", namespace=server.default.name, compiled=",".join(compiled_rooms()) or "no", **ports)
+    if server.new_key or settings.emulator:
+        # A new one here and nowhere else (design 5).
+        tell(
+            str(members["connection_string"]),
+            is_public=settings.emulator,
+            log_format=settings.log_format,
+            data=settings.data,
+            output=sys.stdout,
+            errors=sys.stderr,
+        )

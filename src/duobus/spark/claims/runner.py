@@ -1,0 +1,185 @@
+"""One stream's claims: the engine of ``claims`` with hands. Knows neither Spark nor the SDK.
+
+Every step that changes the broker is done here in the order that the protocol asks for, through an ``Access``, so that
+tests can put a stand-in there and end the process between any two steps.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, Protocol
+
+from duobus.spark.claims.engine import ClaimEngine, Due, Seen
+from duobus.spark.offsets import Claim, ClaimOffset, Key
+
+#: Half a second each (``Access.pause``) for the longest lock that there is, 300 s, and what clocks are wrong by.
+PAUSES_MAX: Final = 610
+
+_log = logging.getLogger("duobus.spark")
+
+
+class Access(Protocol):
+    """What a claim needs of the broker. Everything may be called again after it failed."""
+
+    def receive(self, limit: int, wait_ms: int) -> Claim:
+        """Receive and hold messages, at most ``limit``, waiting for the first one at most so long."""
+
+    def defer(self, claim: Claim) -> tuple[Claim, int | None]:
+        """Defer those of a claim that are held; those of which it is certain, and by how much that raised counts.
+
+        When it returns, no deferral of the others is on its way any more, unless ``may_still_defer`` says so.
+        """
+
+    def may_still_defer(self) -> bool:
+        """Whether the broker may yet do what the latest ``defer`` asked for: it was interrupted without an answer."""
+
+    def seen(self, claim: Claim) -> Mapping[Key, Mapping[int, Seen]]:
+        """Look at messages by number; those that are gone are missing."""
+
+    def remove(self, claim: Claim) -> None:
+        """Remove deferred messages for good; what is not there, or not deferred, is passed over."""
+
+    def held_until_ms(self) -> int | None:
+        """When the last lock of what is held ends, by the broker's clock; None if that is not known."""
+
+    def is_past(self, instant_ms: int) -> bool:
+        """Whether an instant of the broker's clock has passed for certain."""
+
+    def pause(self) -> None:
+        """Wait a moment."""
+
+    def let_go(self) -> None:
+        """Give back what is held and will not be deferred any more."""
+
+
+class ClaimPlan(NamedTuple):
+    """What tasks are made of.
+
+    Attributes:
+        claim: The deferred messages of a batch.
+        dropped: How many more were listed.
+    """
+
+    claim: Claim
+    dropped: int
+
+
+class ClaimRunner:
+    """The claims of one stream, in the process that runs it.
+
+    Args:
+        engine: What is to be done.
+        access: Does it.
+    """
+
+    def __init__(self, engine: ClaimEngine, access: Access) -> None:
+        self._engine = engine
+        self._access = access
+
+    def initial(self) -> dict[str, Any]:
+        """The offset of a new stream."""
+        return self._engine.initial().to_json()
+
+    def latest(self, start_form: Any, limit: int, wait_ms: int) -> tuple[Any, int]:
+        """Claim a batch; ``start`` as it came when there is nothing, and how many were claimed.
+
+        Nothing is deferred yet: an offset that Spark does not come to write down must leave nothing behind.
+        """
+        start = self._engine.read(start_form)
+        self._settle(self._engine.due(start))
+        received = self._access.receive(limit, wait_ms)
+        count = sum(len(numbers) for numbers in received.values())
+        if not count:
+            return start_form, 0
+        return self._engine.claimed(start, received, self._access.held_until_ms()).to_json(), count
+
+    def plan(self, start_form: Any, end_form: Any) -> ClaimPlan:
+        """Fix what a batch consists of, once and for all; after a restart find it again."""
+        start, end = self._engine.read(start_form), self._engine.read(end_form)
+        if start == end:
+            return ClaimPlan({}, 0)
+        self._settle(self._engine.due(start, end))
+        known: ClaimPlan | None = self._engine.plan_of(end)
+        if known is not None:
+            return known
+        deferred: Claim = {}
+        until_ms = end.until_ms
+        if self._engine.holds(end):
+            deferred, counted = self._access.defer(end.claim)
+            until_ms = end.until_ms if self._access.may_still_defer() else None
+            if counted is not None:
+                self._engine.counted = counted
+        missing = without(end.claim, deferred)
+        if missing:
+            seen = self._seen_at_rest(missing, end.batch, until_ms)
+            found = self._engine.ours(ClaimOffset(end.at, end.batch, missing, end.counted), seen)
+            deferred = {key: {**deferred.get(key, {}), **found.get(key, {})} for key in {**deferred, **found}}
+        dropped = sum(len(numbers) for numbers in without(end.claim, deferred).values())
+        if dropped:
+            _log.warning(
+                "%d messages of batch %d were not deferred in time; a later batch claims them", dropped, end.batch
+            )
+        plan = ClaimPlan(deferred, dropped)
+        self._engine.planned(end, deferred, plan)
+        self._access.let_go()
+        return plan
+
+    def _seen_at_rest(self, claim: Claim, batch: int, until_ms: int | None) -> Mapping[Key, Mapping[int, Seen]]:
+        """Look at messages when nothing can defer them any more on behalf of the same batch.
+
+        Another process may run with the same checkpoint, started by mistake or not ended yet; or a request of this one
+        may be at the broker still. What is deferred after this look would be settled with a batch that was read without
+        it.
+
+        Args:
+            claim: Of the batch.
+            batch: Which.
+            until_ms: When the locks of the batch have ended; None: nothing is deferred by them any more.
+        """
+        waits = 0
+        while True:
+            # A checkpoint may say any time; no lock lasts longer than five minutes.
+            is_over = until_ms is None or waits >= PAUSES_MAX or self._access.is_past(until_ms)
+            seen = self._access.seen(claim)
+            locked = 0 if is_over else self._engine.locked(claim, seen)
+            if not locked:
+                return seen
+            if not waits:
+                _log.warning(
+                    "%d messages of batch %d are still locked as they were claimed; another process may be alive and "
+                    "use this checkpoint too. Waiting until they are deferred or their locks end",
+                    locked,
+                    batch,
+                )
+            self._access.pause()
+            waits += 1
+
+    def commit(self, end_form: Any) -> None:
+        """Settle a batch that is in the commit log; what fails is done at the next sign of progress."""
+        try:
+            self._settle(self._engine.due(self._engine.read(end_form), at_commit=True))
+        except Exception:  # noqa: BLE001 - of whatever kind; see below
+            # An error here would fail the query (2.3), and the next start settles it.
+            _log.warning("settling failed; it is done with the next batch", exc_info=True)
+
+    def _settle(self, due: Due | None) -> None:
+        if due is None:
+            return
+        claim = due.claim
+        if not due.is_certain and claim:
+            # Whose they are is told by the offset that they come from, without what the next batch keeps.
+            claim = self._engine.ours(ClaimOffset("", due.batch, claim), self._access.seen(claim))
+        if claim:
+            self._access.remove(claim)
+        self._engine.settled(due.batch)
+
+
+def without(claim: Claim, other: Claim) -> Claim:
+    """Those of a claim that another one has not."""
+    left: Claim = {}
+    for key, numbers in claim.items():
+        members = {number: count for number, count in numbers.items() if number not in other.get(key, {})}
+        if members:
+            left[key] = members
+    return left

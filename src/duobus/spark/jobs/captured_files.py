@@ -1,0 +1,174 @@
+"""Folders of captured messages: what is in them, checked before anything is done with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from duobus.spark.jobs.job import JobError, cause_of, spark_errors
+from duobus.spark.schema import COLUMNS, TYPES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+#: Columns that a file may lack, since the folders above it say them.
+IN_PATHS: Final = frozenset({"entity", "date", "hour", "batch_id"})
+#: Faults that an error tells.
+TOLD_MAX: Final = 3
+#: Files whose footers one task reads.
+_FILES_PER_TASK: Final = 200
+
+#: Spark's types to those that Parquet files of them have.
+_ARROW: Final = {
+    "string": ("string", "large_string"),
+    "binary": ("binary", "large_binary"),
+    "bigint": ("int64",),
+    "int": ("int32",),
+}
+
+
+def captured(spark: SparkSession, path: str) -> DataFrame:
+    """Read a folder that ``capture`` wrote.
+
+    Args:
+        spark: The session.
+        path: The folder.
+
+    Raises:
+        JobError: There is none, it is empty, or a file in it is damaged or has other columns; names the file.
+    """
+    ddl = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS)
+    try:
+        frame = spark.read.schema(f"{ddl}, date date, hour int, batch_id string").parquet(path)
+        files = frame.inputFiles()
+    except spark_errors() as error:
+        raise JobError(f"The folder {path!r} cannot be read: {cause_of(error)}") from None
+    if not files:
+        raise JobError(f"The folder {path!r} holds no captured messages. Has capture run, with this path?")
+    faults = faults_in(spark, files, tuple(TYPES))
+    if faults:
+        raise JobError(f"{' '.join(faults)} Nothing was sent. Move such files away, or capture them again.")
+    return frame
+
+
+def faults_in(spark: SparkSession, files: list[str], needed: tuple[str, ...]) -> list[str]:
+    """What is wrong with some files of captured messages, of the first few that have a fault.
+
+    Args:
+        spark: The session.
+        files: Their addresses.
+        needed: Columns that each has to have.
+    """
+    if not files:
+        return []
+    tasks = max(1, len(files) // _FILES_PER_TASK)
+    names = spark.createDataFrame([(file,) for file in files], "file string").repartition(tasks)
+    found = names.mapInArrow(partial(_faults, needed=needed), "fault string").limit(TOLD_MAX).collect()
+    return [row.fault for row in found]
+
+
+def _faults(batches: Iterator[pa.RecordBatch], needed: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    for batch in batches:
+        told = [fault for file in batch.column(0).to_pylist() if (fault := fault_of(file, needed)) is not None]
+        yield pa.RecordBatch.from_pydict({"fault": pa.array(told, pa.string())})
+
+
+def fault_of(file: str, needed: tuple[str, ...] = tuple(TYPES)) -> str | None:
+    """What is wrong with a file of captured messages; None if nothing is, or it is where only Spark can read.
+
+    Args:
+        file: Its address.
+        needed: Columns that it has to have.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyarrow import fs
+
+    try:
+        system, inner = fs.FileSystem.from_uri(file)
+    except (pa.ArrowInvalid, OSError):
+        return None
+    try:
+        metadata = pq.read_metadata(inner, filesystem=system)
+        schema = metadata.schema.to_arrow_schema()
+    except (pa.ArrowException, OSError) as error:
+        return f"The file {file} is no Parquet file that can be read: {str(error).splitlines()[0]}"
+    for name, kind in TYPES.items():
+        index = schema.get_field_index(name)
+        if index < 0:
+            if name not in IN_PATHS and name in needed:
+                return f"The file {file} has no column {name!r}."
+        elif not _fits(kind, schema.field(index).type):
+            return f"The file {file} has the column {name!r} as {schema.field(index).type}, not as {kind}."
+        elif kind == "timestamp" and _is_in_nanoseconds(metadata.schema, name):
+            return f"The file {file} has the column {name!r} in nanoseconds, and Spark reads microseconds."
+    return None
+
+
+def _is_in_nanoseconds(schema: Any, name: str) -> bool:
+    """Whether a column is of a type that Spark does not read; pandas writes it, and Spark's own old one looks alike."""
+    columns = (schema.column(index) for index in range(len(schema)))
+    return any(
+        column.path == name and column.physical_type == "INT64" and "nano" in str(column.logical_type).lower()
+        for column in columns
+    )
+
+
+def _fits(kind: str, found: pa.DataType) -> bool:
+    """Whether Spark reads a column of a file as a type of its own, instead of failing in the middle of a job."""
+    import pyarrow as pa
+
+    if kind == "timestamp":
+        return bool(pa.types.is_timestamp(found))
+    if kind.startswith("map"):
+        return pa.types.is_map(found) and {str(found.key_type), str(found.item_type)} <= set(_ARROW["string"])
+    return str(found) in _ARROW[kind]
+
+
+def unreadable(frame: DataFrame) -> list[Any]:
+    """A few rows that no message can be made of, since their bodies are no AMQP values or they have no number.
+
+    Returns:
+        Rows of ``file``, ``sequence_number`` and ``fault``.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+
+    others = frame.where("sequence_number is null or (body_type is not null and body_type <> 'data')")
+    columns = others.select(F.input_file_name().alias("file"), "sequence_number", "body_type", "body")
+    found = columns.mapInArrow(_unread, "file string, sequence_number bigint, fault string").limit(TOLD_MAX)
+    return list(found.collect())
+
+
+def _read(number: int | None, kind: str | None, body: bytes) -> None:
+    """Read a body; ValueError if it cannot be."""
+    from duobus.spark.sink.body_decoder import sequences_of, value_of
+
+    if number is None:
+        raise ValueError("the row has no sequence number, by which one message is told from another")
+    if kind == "value":
+        value_of(body)
+    elif kind == "sequence":
+        sequences_of(body)
+    else:
+        raise ValueError(f"body_type is {kind!r}")
+
+
+def _unread(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    names, types = ("file", "sequence_number", "fault"), (pa.string(), pa.int64(), pa.string())
+    for batch in batches:
+        found: list[list[Any]] = [[], [], []]
+        for file, number, kind, body in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            try:
+                _read(number, kind, body or b"")
+            except ValueError as error:
+                for column, value in zip(found, (file, number, str(error)), strict=True):
+                    column.append(value)
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(column, kind) for column, kind in zip(found, types, strict=True)], names=names
+        )

@@ -1,0 +1,96 @@
+"""What passes by itself is tried again, in processes that may wait: a broker that restarts, a session that is held."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from threading import Event
+from typing import Any, Final
+
+from duobus.clock import Clock
+from duobus.ha.sdk_errors import Meaning, meaning
+from duobus.spark.entities import told
+from duobus.spark.errors import EntityError
+from duobus.spark.offsets import Key
+
+#: Attempts over a connection that breaks, with a wait between them, beside those of the SDK.
+ATTEMPTS: Final = 6
+WAIT_S: Final = 1.0
+#: Between two attempts at a session that somebody holds.
+SESSION_WAIT_S: Final = 0.25
+
+#: What passes by itself, or when the broker is less busy.
+_PASSING: Final = frozenset({Meaning.RETRY, Meaning.WAIT})
+
+_log = logging.getLogger("duobus.spark")
+
+
+def retried(key: Key, work: Callable[[], Any], clock: Clock, session_timeout_s: float) -> Any:
+    """Do something idempotent, again when a connection broke or somebody holds the session.
+
+    Args:
+        key: What it is done to; for errors.
+        work: Does it.
+        clock: Time.
+        session_timeout_s: How long to try for a session.
+
+    Raises:
+        EntityError: It cannot be done; the text says why.
+        ServiceBusError: It was tried often enough.
+    """
+    from azure.servicebus import exceptions
+
+    until_ms = clock.monotonic_ms() + int(session_timeout_s * 1000)
+    attempt = 0
+    while True:
+        try:
+            with told(key.entity):
+                return work()
+        except exceptions.SessionCannotBeLockedError:
+            if clock.monotonic_ms() >= until_ms:
+                raise EntityError(
+                    f"The session '{key.session}' of '{key.entity}' is held by another receiver, and was not let go "
+                    f"for {session_timeout_s:g} s. exclusive=true says that nobody else takes its sessions."
+                ) from None
+            pause(SESSION_WAIT_S)
+        except exceptions.ServiceBusError as error:
+            is_passing = meaning(error) in _PASSING or isinstance(error, exceptions.SessionLockLostError)
+            attempt += 1
+            if not is_passing or attempt >= ATTEMPTS:
+                raise
+            _log.info("'%s' does not answer; attempt %d of %d", key.entity, attempt, ATTEMPTS)
+            pause(WAIT_S)
+
+
+def pause(seconds: float) -> None:
+    """Wait, in a process that has nothing else to do."""
+    Event().wait(seconds)
+
+
+# Not more than so many messages a second.
+
+
+class RateLimit:
+    """Holds up who has sent too much too soon.
+
+    Args:
+        rate: Messages a second.
+        clock: Time.
+        pause: Waits so many seconds.
+    """
+
+    __slots__ = ("_clock", "_due_ms", "_pause", "_rate")
+
+    def __init__(self, rate: int, clock: Clock, pause: Callable[[float], None]) -> None:
+        self._rate = rate
+        self._clock = clock
+        self._pause = pause
+        self._due_ms: float | None = None
+
+    def sent(self, count: int) -> None:
+        """Return when more may be sent after ``count`` messages; what was not used before is not made up for."""
+        now_ms = self._clock.monotonic_ms()
+        due_ms = max(now_ms, now_ms if self._due_ms is None else self._due_ms) + count * 1000 / self._rate
+        self._due_ms = due_ms
+        if due_ms > now_ms:
+            self._pause((due_ms - now_ms) / 1000)

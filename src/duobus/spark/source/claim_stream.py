@@ -1,0 +1,271 @@
+"""The stream of the mode ``claim`` as Spark calls it; the protocol is in ``claims``, its steps in ``claimer``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from duobus.clock import Clock
+from duobus.spark.claims.attempts import REASON, Attempts
+from duobus.spark.claims.engine import ClaimEngine
+from duobus.spark.claims.runner import ClaimRunner
+from duobus.spark.claims.sdk_access import SdkAccess
+from duobus.spark.connection import counts_deferrals, demand_reachable, namespace_of, new_client, place_of
+from duobus.spark.entities import resolved, waiting_messages
+from duobus.spark.errors import OptionError
+from duobus.spark.offsets import Claim
+from duobus.spark.options import Parsed
+from duobus.spark.recovery import dead_letter_numbers
+from duobus.spark.rows import check_schema
+from duobus.spark.source.browse_stream import BrowseStreamReader
+from duobus.spark.source.partition_reader import read_pieces
+from duobus.spark.source.partitions import Piece, split
+from duobus.spark.source.query_end import Ending, settle_committed
+from duobus.spark.source.settings import reading_of, source_options
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+#: The last wait of a run with availableNow only proves emptiness (spark-pipeline 3.6).
+AVAILABLE_NOW_WAIT_MS: Final = 2_000
+#: A trigger without a limit claims so many times maxMessagesPerTrigger (2.6).
+WHOLE_TIMES: Final = 10
+
+_log = logging.getLogger("duobus.spark")
+
+
+def stream_reader(given: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
+    """Return the reader of a stream; when an option is wrong, one that says so at the first call."""
+    try:
+        options = source_options(given, "claim")
+        check_schema(schema)
+        if options["readMode"] == "browse":
+            return BrowseStreamReader(options, schema)
+    except OptionError as error:
+        return RefusingReader(error)
+    return ClaimStreamReader(options, schema)
+
+
+class RefusingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Raises an error at whatever it is asked.
+
+    Spark's source runner has an error of its own when no reader can be made (UnboundLocalError), behind which the one
+    that was raised disappears. An error of a reader's method is handed on as it is.
+
+    Args:
+        error: Why nothing can be read.
+    """
+
+    def __init__(self, error: OptionError) -> None:
+        self._error = error
+
+    def _refused(self, *_: Any) -> Any:
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> Any:  # noqa: N802 - Spark's name
+        """Raises; Spark looks at how many arguments it takes."""
+        raise self._error
+
+    initialOffset = getDefaultReadLimit = prepareForTriggerAvailableNow = partitions = read = _refused  # noqa: N815
+
+
+class ClaimPartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, pieces: list[Piece]) -> None:
+        super().__init__(pieces)
+
+
+class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Consumes entities: claims, lets tasks look, settles. One object lives in the source runner for a whole run.
+
+    What is opened is opened there and then; tasks get copies of the object that never opened anything (2.2).
+    """
+
+    def __init__(self, options: Parsed, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._claimer: ClaimRunner | None = None
+        self._access: SdkAccess | None = None
+        self._entities: tuple[str, ...] = ()
+        #: With availableNow: when the run began, and how many messages are left of those that there were.
+        self._began_ms: int | None = None
+        self._left: int | None = None
+        #: The batch that was counted, and its count.
+        self._attempt: tuple[dict[str, Any], int] | None = None
+        #: The batch that was planned last, which no further signal of progress may come for.
+        self._last: dict[str, Any] | None = None
+        self._ending = Ending(self.stop)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_schema": self._schema}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["_options"], state["_schema"])  # type: ignore[misc]
+
+    def _claims(self) -> ClaimRunner:
+        if self._claimer is None:
+            options, place = self._options, place_of(self._options)
+            demand_reachable(place)
+            self._entities = resolved(place, options)
+            engine = ClaimEngine(
+                namespace_of(place),
+                None if options["queuesPattern"] else self._entities,
+                settles_early=options["settleOn"] == "progress",
+                counted=counts_deferrals(place),
+            )
+            self._access = SdkAccess(
+                place,
+                self._entities,
+                takes_sessions=options["exclusive"],
+                max_sessions=options["maxSessions"],
+                claim_timeout_s=options["claimTimeout"] / 1000,
+                min_messages=1 if self._began_ms is not None else options["minMessagesPerTrigger"] or 1,
+                max_delay_s=(options["maxTriggerDelay"] or 0) / 1000,
+            )
+            self._claimer = ClaimRunner(engine, self._access)
+            self._ending.install()
+        return self._claimer
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
+        """A constant: Spark asks twice."""
+        return self._claims().initial()
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        """The limit of a batch."""
+        options = self._options
+        if "maxBytesPerTrigger" in options.given and "maxMessagesPerTrigger" not in options.given:
+            return ReadMaxBytes(options["maxBytesPerTrigger"])
+        return ReadMaxRows(options["maxMessagesPerTrigger"])
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Count what there is: a run takes so many messages and ends."""
+        self._began_ms = Clock().now_ms()
+        self._claims()
+        self._left = waiting_messages(place_of(self._options), self._entities)
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> Any:  # noqa: N802
+        """Settle what is done, then claim the next batch, waiting for it."""
+        with self._ending.call():
+            return self._latest(start, limit)
+
+    def _latest(self, start: dict[str, Any], limit: Any) -> Any:
+        claimer = self._claims()
+        assert self._access is not None
+        options = self._options
+        most: int = options["maxMessagesPerTrigger"] * WHOLE_TIMES
+        self._access.max_bytes = options["maxBytesPerTrigger"]
+        if isinstance(limit, ReadAllAvailable):
+            self._of_one_batch()
+        elif isinstance(limit, ReadMaxRows):
+            most = limit.max_rows
+        elif isinstance(limit, ReadMaxBytes):
+            self._access.max_bytes = limit.max_bytes
+        wait_ms = options["maxWaitTime"]
+        if self._began_ms is not None:
+            wait_ms = min(wait_ms, AVAILABLE_NOW_WAIT_MS)
+            most = most if self._left is None else min(most, self._left)
+        end, count = claimer.latest(start, most, wait_ms)
+        if not count and most and self._began_ms is not None:
+            end, count = self._asked_again(claimer, start, most, wait_ms)
+        if self._left is not None:
+            self._left -= count
+        elif self._began_ms is not None and (self._access.oldest_ms or 0) > self._began_ms:
+            # Nothing of this batch was there when the run began.
+            self._left = 0
+        return end
+
+    def _of_one_batch(self) -> None:
+        """A run of ``trigger(once=True)``: no limit but that of one claim, and nobody asks again when it is done."""
+        assert self._access is not None
+        if "maxBytesPerTrigger" not in self._options.given:
+            self._access.max_bytes = self._options["maxBytesPerTrigger"] * WHOLE_TIMES
+        if self._options["checkpointLocation"] is None:
+            _log.warning(
+                "With trigger(once=True) Spark does not tell a source that its batch is committed: the messages stay "
+                "deferred until the query is started again. Give the source the option checkpointLocation, or use "
+                "trigger(availableNow=True)."
+            )
+
+    def _asked_again(self, claimer: ClaimRunner, start: dict[str, Any], most: int, wait_ms: int) -> tuple[Any, int]:
+        """A short wait proves nothing about a broker that is busy: a run ends when it says that nothing waits."""
+        clock, waits_ms = Clock(), self._options["maxWaitTime"]
+        until_ms = clock.monotonic_ms() + waits_ms
+        while self._shows_any():
+            end, count = claimer.latest(start, most, wait_ms)
+            if count:
+                return end, count
+            if clock.monotonic_ms() >= until_ms:
+                _log.warning(
+                    "messages wait that were not handed out within maxWaitTime (%d ms): another receiver holds them; "
+                    "the run ends without them",
+                    waits_ms,
+                )
+                break
+        return start, 0
+
+    def _shows_any(self) -> bool:
+        """Whether messages wait, by their count or, without the right to it, by a look."""
+        assert self._access is not None
+        waiting = None if self._left is None else waiting_messages(place_of(self._options), self._entities)
+        return self._access.shows_active() if waiting is None else waiting > 0
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ClaimPartition]:
+        """Defer what was claimed and cut it into tasks; after a restart find out what was."""
+        with self._ending.call():
+            return self._planned(start, end)
+
+    def _planned(self, start: dict[str, Any], end: dict[str, Any]) -> list[ClaimPartition]:
+        plan = self._claims().plan(start, end)
+        self._last = end
+        if plan.claim and self._gave_up(end):
+            self._dead_letter(plan.claim)
+            return []
+        most, least = self._options["maxRecordsPerPartition"], self._options["minPartitions"]
+        return [ClaimPartition(pieces) for pieces in split(plan.claim, most, least)]
+
+    def _gave_up(self, end: dict[str, Any]) -> bool:
+        """Whether a batch has had all its runs; each process that plans it is one."""
+        most = self._options["maxAttempts"]
+        if most is None:
+            return False
+        if self._attempt is None or self._attempt[0] != end:
+            self._attempt = end, Attempts(self._options["attemptsPath"]).begin(end)
+        return self._attempt[1] > int(most)
+
+    def _dead_letter(self, claim: Claim) -> None:
+        """The settlement finds these missing later, as those that ``dead_letter`` moved."""
+        most = self._options["maxAttempts"]
+        with new_client(place_of(self._options)) as client:
+            for key, numbers in claim.items():
+                text = f"A batch with this message was begun {most} times and never finished."
+                moved = dead_letter_numbers(client, key, dict.fromkeys(numbers, (REASON, text)))
+                _log.error("%d messages of '%s' went to the dead-letter queue: %s", moved, key.entity, text)
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        """Look at the messages of a part; in a task, on a copy of this object."""
+        return read_pieces(reading_of(self._options, self._schema), partition.value)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Settle a batch, one batch late; never fails."""
+        with self._ending.call():
+            self._claims().commit(end)
+
+    def stop(self) -> None:
+        """Settle what is committed and give locks back; called after an error, and when the process is told to end."""
+        self._ending.ignore()
+        last, folder = self._last, self._options["checkpointLocation"]
+        self._last = None
+        if last is not None and folder is not None:
+            settle_committed(place_of(self._options), folder, last)
+        if self._access is not None:
+            self._access.close()

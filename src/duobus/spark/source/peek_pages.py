@@ -1,0 +1,98 @@
+"""Pages of messages for rows: asked for by the SDK, decoded by ``peeked``, the next one on its way meanwhile.
+
+Connection, rights, retries and the request are the SDK's; only what it would make of the answer is left out. That goes
+by a method of its receiver that is not public, since the public one decodes. An SDK without it is asked publicly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, Final
+
+from duobus.spark.entities import PEEK, peek
+from duobus.spark.errors import EntityError
+from duobus.spark.peek_decoder import decoded
+
+_OPERATION: Final = b"com.microsoft:peek-message"
+#: What is used of the SDK's receiver beside its public methods.
+HIDDEN: Final = ("_mgmt_request_response_with_retry", "_populate_message_properties", "_check_live", "_amqp_transport")
+
+
+class Page:
+    """Messages that one peek has answered, in order of number, decoded when they are asked for.
+
+    Args:
+        found: The messages, encoded or as the SDK has them.
+        receiver: They were asked for with.
+    """
+
+    __slots__ = ("_found", "_last", "_receiver")
+
+    def __init__(self, found: list[Any], receiver: Any) -> None:
+        self._found = found
+        self._receiver = receiver
+        self._last = self._decoded(found[-1]) if found else None
+
+    @property
+    def last(self) -> int | None:
+        """The highest number, which tells where the next page begins; None: there are no messages."""
+        return None if self._last is None else int(self._last.sequence_number)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Each message, as ``peeked.Peeked`` or as the SDK's; once."""
+        for at in range(len(self._found) - 1):
+            yield self._decoded(self._found[at])
+        if self._last is not None:
+            yield self._last
+
+    def _decoded(self, message: Any) -> Any:
+        if type(message) is not bytes:
+            return message
+        return decoded(message) or by_sdk(message, self._receiver)
+
+
+def page_of(receiver: Any, first: int, count: int) -> Page:
+    """Look at messages from a number on, as ``entities.peek`` does."""
+    if not all(hasattr(receiver, name) for name in HIDDEN):
+        return Page(peek(receiver, first, count), receiver)
+    request: dict[str, Any] = {
+        "from-sequence-number": receiver._amqp_transport.AMQP_LONG_VALUE(max(first, 1)),
+        "message-count": min(count, PEEK),
+    }
+    receiver._check_live()
+    receiver._populate_message_properties(request)
+    found = receiver._mgmt_request_response_with_retry(_OPERATION, request, partial(_answered, receiver))
+    return Page(found, receiver)
+
+
+def _answered(receiver: Any, status: int, answer: Any, description: Any, amqp_transport: Any) -> list[Any]:
+    """The encoded messages of an answer; the SDK tells what went wrong if it is none."""
+    if status == 200 and answer.value:
+        return [bytes(entry[b"message"]) for entry in answer.value[b"messages"]]
+    from azure.servicebus._common import mgmt_handlers
+
+    told: Any = mgmt_handlers
+    return list(told.peek_op(status, answer, description, receiver=receiver, amqp_transport=amqp_transport))
+
+
+def by_sdk(message: bytes, receiver: Any) -> Any:
+    """Decode a message as the SDK does when it peeks.
+
+    Raises:
+        EntityError: The SDK cannot decode it either.
+    """
+    from azure.servicebus import ServiceBusReceivedMessage
+
+    answer = SimpleNamespace(value={b"messages": [{b"message": message}]})
+    try:
+        (found,) = receiver._amqp_transport.parse_received_message(
+            answer, message_type=ServiceBusReceivedMessage, receiver=receiver, is_peeked_message=True
+        )
+    except Exception as error:
+        raise EntityError(
+            f"'{receiver.entity_path}' holds a message that the SDK cannot decode ({type(error).__name__}: {error}); "
+            "remove it with a client that can."
+        ) from error
+    return found

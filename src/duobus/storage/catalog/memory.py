@@ -1,0 +1,158 @@
+"""MemoryCatalog: the catalog in dictionaries, and the reference behaviour of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from duobus.storage.catalog.interface import Catalog, exists_already, unknown_entity
+from duobus.storage.catalog_identity import CatalogMark
+from duobus.storage.catalog_rows import (
+    DELETING,
+    INTENT,
+    LIVE,
+    CatalogContents,
+    EntityRow,
+    MoveRow,
+    NamespaceRow,
+    SlotRow,
+    StoreRow,
+)
+
+
+class MemoryCatalog(Catalog):
+    """The reference behaviour in dictionaries: for tests, simulation and ``--ephemeral``.
+
+    Attributes:
+        notes_generations: Whether it does; there are simulated disks that may forget them.
+    """
+
+    notes_generations = False
+
+    def __init__(self) -> None:
+        self._namespaces: dict[str, NamespaceRow] = {}
+        self._entities: dict[int, EntityRow] = {}
+        self._stores: dict[int, StoreRow] = {}
+        self._lost: list[StoreRow] = []
+        self._moves: dict[tuple[int, int], MoveRow] = {}
+        self._generations: dict[int, int] = {}
+        self._last_entity_id = 0
+        self._revision = 0
+        self.mark = CatalogMark()
+
+    def identify(self, drawn: int) -> int:
+        """Return the identity; see Catalog."""
+        self.mark.identity = self.mark.identity or drawn
+        return self.mark.identity
+
+    def _changed(self) -> None:
+        self._revision += 1
+        self.mark.raise_to(self._revision, self._last_entity_id)
+
+    def read(self) -> CatalogContents:
+        """Return the whole content."""
+        return CatalogContents(
+            tuple(self._namespaces[name] for name in sorted(self._namespaces)),
+            tuple(self._entities.values()),
+            tuple(self._stores[store_id] for store_id in sorted(self._stores)),
+            tuple(self._lost),
+            moves=tuple(self._moves.values()),
+            identity=self.mark.identity,
+            revision=self._revision,
+            last_id=self._last_entity_id,
+            generations=tuple(self._generations.items()),
+        )
+
+    def begin_create(self, namespace: str, kind: str, path: str, description: bytes, slots: Sequence[SlotRow]) -> int:
+        """Record the intent; see Catalog."""
+        place = (namespace, path.lower())
+        if any((entity.namespace, entity.path.lower()) == place for entity in self._entities.values()):
+            raise exists_already(path)
+        self._last_entity_id += 1
+        self._entities[self._last_entity_id] = EntityRow(
+            self._last_entity_id,
+            namespace,
+            kind,
+            path,
+            description,
+            INTENT,
+            len(slots),
+            tuple(sorted(slots, key=lambda row: row.slot)),
+        )
+        self._changed()
+        return self._last_entity_id
+
+    def mark_live(self, entity_id: int) -> None:
+        """Make an entity live; see Catalog."""
+        self._change(entity_id, state=LIVE)
+
+    def begin_delete(self, entity_id: int) -> None:
+        """Begin a deletion; see Catalog."""
+        self._change(entity_id, state=DELETING)
+
+    def withdraw(self, entity_id: int, path: str) -> None:
+        """Begin the deletion of what could not be created; see Catalog."""
+        self._change(entity_id, state=DELETING, path=path)
+
+    def finish_delete(self, entity_id: int) -> None:
+        """Forget an entity; see Catalog."""
+        self._entities.pop(entity_id, None)
+        self._changed()
+
+    def update_description(self, entity_id: int, description: bytes) -> None:
+        """Replace a description; see Catalog."""
+        self._change(entity_id, description=description)
+
+    def add_store(self, store_id: int, path: str) -> None:
+        """Register a store; see Catalog."""
+        self._stores[store_id] = StoreRow(store_id, path)
+        self._changed()
+
+    def replace_store(self, lost_id: int, store: StoreRow, slots: Sequence[tuple[int, SlotRow]]) -> None:
+        """Give a store up; see Catalog."""
+        self._lost.append(self._stores.pop(lost_id))
+        self._stores[store.store_id] = store
+        self._changed()
+        for entity_id, new in slots:
+            old = self._entities[entity_id].slots
+            self._change(entity_id, slots=tuple(new if row.slot == new.slot else row for row in old))
+
+    def begin_move(self, move: MoveRow) -> None:
+        """Record a move; see Catalog."""
+        self._moves[move.entity_id, move.fragment_no] = move
+        self._changed()
+
+    def switch_move(self, move: MoveRow) -> None:
+        """Say where a fragment is now; see Catalog."""
+        if move.entity_id not in self._entities:
+            raise unknown_entity(move.entity_id)
+        slots = tuple(
+            msgspec.structs.replace(slot, store_id=move.to_store) if slot.fragment_no == move.fragment_no else slot
+            for slot in self._entities[move.entity_id].slots
+        )
+        self._change(move.entity_id, slots=slots)
+
+    def end_move(self, move: MoveRow) -> None:
+        """Forget a move; see Catalog."""
+        self._moves.pop((move.entity_id, move.fragment_no), None)
+        self._changed()
+
+    def note_generations(self, generations: Mapping[int, int]) -> None:
+        """Record how far stores have come; see Catalog."""
+        if self.notes_generations:
+            self._generations |= generations
+
+    def put_namespace(self, namespace: NamespaceRow) -> None:
+        """Add or replace a namespace; see Catalog."""
+        self._namespaces[namespace.name] = namespace
+        self._changed()
+
+    def close(self) -> None:
+        """Do nothing: the content lives as long as the object."""
+
+    def _change(self, entity_id: int, **changes: object) -> None:
+        if entity_id not in self._entities:
+            raise unknown_entity(entity_id)
+        self._entities[entity_id] = msgspec.structs.replace(self._entities[entity_id], **changes)
+        self._changed()

@@ -1,0 +1,60 @@
+"""The table of leases in the catalog's database; its work is done there, by the function ``exchange`` of the schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from duobus.errors import StoreFailed
+from duobus.storage.catalog.leases import Exchange, LeaseTable, Table
+from duobus.storage.catalog.postgres import connect
+from duobus.storage.postgres.address import PostgresAddress
+
+if TYPE_CHECKING:
+    import psycopg
+
+_R = TypeVar("_R")
+
+
+class PostgresLeases(LeaseTable):
+    """Leases beside the catalog in PostgreSQL, on a connection of their own: they must not wait behind anything."""
+
+    def __init__(self, place: PostgresAddress) -> None:
+        self._place = place
+        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+
+    def exchange(self, told: Exchange) -> Table:
+        """See LeaseTable; one round trip."""
+        text = msgspec.json.encode(told).decode()
+        row = self._do(lambda connection: connection.execute("SELECT exchange(%s)::text", (text,)).fetchone())
+        if row is None:
+            raise StoreFailed("The table of leases gave no answer.")
+        return msgspec.json.decode(row[0], type=Table)
+
+    def wait(self, limit_s: float) -> bool:
+        """See LeaseTable."""
+        return self._do(lambda connection: any(True for _ in connection.notifies(timeout=limit_s, stop_after=1)))
+
+    def forget(self, node_id: str) -> None:
+        """See LeaseTable."""
+        self._do(lambda connection: connection.execute("DELETE FROM nodes WHERE node_id = %s", (node_id,)))
+
+    def close(self) -> None:
+        """Close the connection; the next call makes another."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _do(self, call: Callable[[psycopg.Connection[tuple[Any, ...]]], _R]) -> _R:
+        import psycopg
+
+        try:
+            if self._connection is None:
+                self._connection = connect(self._place, "duobus-leases")
+                self._connection.execute(f"LISTEN {self._place.schema}".encode())
+            return call(self._connection)
+        except (psycopg.Error, OSError) as error:
+            self.close()
+            raise StoreFailed(f"The table of leases failed: {str(error).strip()}") from error

@@ -1,0 +1,199 @@
+"""What an operator can do to the stores of a server that is stopped: take one without its lost log, set time back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import apsw
+
+from duobus.errors import ConfigurationError, StoreFailed
+from duobus.storage.backup.restore import fence_store
+from duobus.storage.catalog.sqlite import SqliteCatalog
+from duobus.storage.catalog_rows import StoreRow
+from duobus.storage.postgres.address import PostgresAddress, is_postgres, parse
+from duobus.storage.sqlite import rows
+from duobus.storage.sqlite.file import (
+    DRIVER_ERRORS,
+    StoreFile,
+    StoreOptions,
+    check_format,
+    close,
+    connect,
+    store_failed,
+)
+from duobus.storage.sqlite.log_watch import demand_log, put_aside, read_mark, remove_mark
+
+
+class StoreTime(NamedTuple):
+    """A store, and the latest broker time that it has recorded."""
+
+    store: int
+    broker_ms: int
+
+
+@contextmanager
+def _stores(data: Path) -> Iterator[list[StoreRow]]:
+    """The stores of a data folder that no server uses, which holding its catalog makes sure of."""
+    if not (data / "catalog.db").exists():
+        raise ConfigurationError(f"{data} is no data folder of duobus: it has no catalog.db.")
+    catalog = SqliteCatalog(data / "catalog.db")
+    try:
+        yield list(catalog.read().stores)
+    finally:
+        catalog.close()
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[apsw.Connection]:
+    file = StoreFile(str(path), is_virtual=False)
+    db: apsw.Connection | None = None
+    try:
+        file.prepare(must_exist=True)
+        db = connect(str(path), StoreOptions())
+        check_format(db, str(path), must_exist=True)
+        yield db
+    except DRIVER_ERRORS as error:
+        raise store_failed(str(path), "be changed", error) from error
+    finally:
+        close(db)
+        file.release()
+
+
+def accept_loss(data: Path, store_id: int) -> None:
+    """Take a store as it is, without what is gone.
+
+    Counts that it may have given out since are not given out again (I7).
+
+    Raises:
+        ConfigurationError: There is no such store, or nothing is missing.
+        StoreFailed: A server uses it, or what is left is damaged.
+    """
+    with _stores(data) as found:
+        files = [row for row in found if not is_postgres(row.path)]
+        paths = [data / row.path for row in files if row.store_id == store_id]
+        if not paths:
+            known = ", ".join(str(row.store_id) for row in files)
+            raise ConfigurationError(f"There is no messaging store {store_id} in a file of {data}; there are {known}.")
+        path = paths[0].resolve()
+        is_whole = False
+        try:
+            demand_log(str(path))
+        except StoreFailed:
+            # What stands there is no log of this store, or the rest of one.
+            put_aside(f"{path}-wal")
+        else:
+            is_whole = _is_whole(path, store_id)
+        if is_whole:
+            raise ConfigurationError(f"Messaging store {store_id} lacks nothing: start the server.")
+        faults = _faults(path)
+        if faults:
+            raise StoreFailed(
+                f"{path}: what is left is damaged ({faults}). Give it up: duobus store replace {store_id}"
+            )
+        fence_store(path)
+        remove_mark(str(path))
+
+
+def _is_whole(path: Path, store_id: int) -> bool:
+    """Whether nothing is missing; a log that would only make it worse gets another name."""
+    found, alone = _meta_of(path, is_with_log=True), _meta_of(path, is_with_log=False)
+    mark = read_mark(str(path))
+    is_own = found is not None and found.store_id == store_id
+    steps = found.steps if found is not None and is_own else -1
+    if is_own and (mark is None or steps >= mark.steps):
+        return True
+    # Another store's, or one that the file has left behind: some of its pages would go over newer ones.
+    if alone is not None and alone.store_id == store_id and steps < alone.steps:
+        put_aside(f"{path}-wal")
+    return False
+
+
+def _meta_of(path: Path, *, is_with_log: bool) -> rows.SqliteMeta | None:
+    """What a file says of itself, with its log or without; None when that cannot be read."""
+    file = StoreFile(str(path), is_virtual=False)
+    db: apsw.Connection | None = None
+    try:
+        file.prepare(must_exist=True)
+        with suppress(apsw.Error, StoreFailed):
+            if is_with_log:
+                db = connect(str(path), StoreOptions())
+            else:
+                flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+                db = apsw.Connection(f"{path.as_uri()}?immutable=1", flags)
+            return rows.read_meta(db, str(path), int(db.pragma("user_version")))
+        return None
+    finally:
+        close(db)
+        file.release()
+
+
+def _faults(path: Path) -> str:
+    """What is wrong with a file and its log, as far as SQLite can tell."""
+    try:
+        with _opened(path) as db:
+            found = [str(fault) for (fault,) in db.execute("PRAGMA quick_check(3)")]
+    except StoreFailed as error:
+        if isinstance(error.__cause__, apsw.CorruptError):
+            return str(error.__cause__)
+        raise
+    return "" if found == ["ok"] else found[0]
+
+
+def recorded_times(data: Path, places: Sequence[PostgresAddress] = ()) -> list[StoreTime]:
+    """Return the latest broker time that each store has recorded; ``places``: addresses that have passwords."""
+    return _times(data, places, None)
+
+
+def set_times_back(data: Path, now_ms: int, places: Sequence[PostgresAddress] = ()) -> list[StoreTime]:
+    """Have broker time begin at ``now_ms`` in each store that recorded a later one; return what they had.
+
+    Messages stay as they are: what was enqueued while time was ahead keeps that time, and expires that much later.
+    """
+    return _times(data, places, now_ms)
+
+
+def _times(data: Path, places: Sequence[PostgresAddress], now_ms: int | None) -> list[StoreTime]:
+    with _stores(data) as found:
+        if now_ms is not None:
+            # One that cannot be reached is met before any is changed: the latest time of all is what counts.
+            for row in found:
+                if is_postgres(row.path):
+                    _set_postgres_time(row, places, None)
+        return [
+            StoreTime(
+                row.store_id,
+                _set_postgres_time(row, places, now_ms)
+                if is_postgres(row.path)
+                else _set_time(data / row.path, now_ms),
+            )
+            for row in found
+        ]
+
+
+def _set_postgres_time(row: StoreRow, places: Sequence[PostgresAddress], now_ms: int | None) -> int:
+    try:
+        from duobus.storage.offline.postgres_time import set_time
+    except ImportError as error:
+        raise ConfigurationError(
+            f"Stores in PostgreSQL need more than is installed ({error}): pip install 'duobus[postgres]'"
+        ) from error
+    place = parse(row.path)
+    given = next((one for one in places if one.server == place.server), place)
+    return set_time(given.in_schema(place.schema or ""), row.store_id, now_ms)
+
+
+def _set_time(path: Path, now_ms: int | None) -> int:
+    demand_log(str(path.resolve()))
+    with _opened(path) as db:
+        version = int(db.pragma("user_version"))
+        meta = rows.read_meta(db, str(path), version)
+        if now_ms is not None and meta.broker_ms > now_ms:
+            numbers = list(meta.numbers())
+            numbers[3] = now_ms
+            with db:
+                if not rows.update_meta(db, meta, rows.SqliteMeta(*numbers)):
+                    raise StoreFailed(f"{path}: its own row could not be changed")
+        return meta.broker_ms

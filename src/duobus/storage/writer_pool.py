@@ -1,0 +1,446 @@
+"""Crew: the threads of the stores that share a disk. One of them works, from store to store, as long as each is quick.
+
+With a thread each, four stores under load are four threads that ask for the interpreter at every statement, beside the
+loop's: each commit takes longer, and the disk has one sync at a time for the most part all the same. So one thread, the
+*leader*, takes a call of a store, then one of the next that has any; while there is more it does not even sleep, and
+the outcomes of several come to the loop in one turn.
+
+No store waits for another's disk, though: a call that takes SLOW_S has lost the lead, and another thread goes on with
+what waits; there are as many as stores. A store that was so slow is apart for APART_S: its calls are not the leader's,
+so that a disk which hangs now and then costs the others that one wait, and nothing from then on (I9).
+
+    leader    ─ store 1 ─ store 3 ─ store 2 ───────────────────── (SLOW_S) ┄┄┄┄┄ back: waits to be needed
+    another                                 (store 4, store 1 wait)  ─ store 4 ─ store 1 ─ ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, Final, TypeVar
+
+from duobus.errors import StoreFailed
+from duobus.model.quotas import STORE_PATIENCE_S
+from duobus.storage.writers import STOP_TIMEOUT_S, Outcome, StoppableWriter, Writer, outcome_of
+
+T = TypeVar("T")
+_Done = Callable[[Any, BaseException | None], None]
+
+#: A call that takes longer does not hold up other stores. A commit takes 0.2 to 1 ms, a large one 5 to 10; on a
+#: machine that is busy all of them take longer, and more threads would make that worse.
+SLOW_S: Final = 0.02
+#: For so long after a slow call a store is apart.
+APART_S: Final = 10.0
+
+
+class PooledWriter(StoppableWriter):
+    """The writer of one store; made by ``Crew.writer``."""
+
+    __slots__ = ("_crew", "apart_until_s", "drained", "is_stopped", "is_taken", "jobs")
+
+    def __init__(self, crew: WriterPool) -> None:
+        self._crew = crew
+        self.jobs: deque[tuple[Callable[[], Any], _Done]] = deque()
+        # A thread is at it, or it stands in the line of those that wait for one.
+        self.is_taken = False
+        #: Until then it is served beside the leader.
+        self.apart_until_s = 0.0
+        self.is_stopped = False
+        self.drained = threading.Event()
+
+    def submit(self, call: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        """See ``Writer.submit``."""
+        self._crew.submit(self, call, done)
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
+        """See ``Writer.stop``; blocks for at most ``timeout_s`` seconds."""
+        self._crew.stop(self)
+        return self.drained.wait(timeout_s)
+
+
+class _Worker:
+    """A thread of a crew.
+
+    Attributes:
+        bell: True for work, False for the end.
+        began_s: When the call under way began.
+    """
+
+    __slots__ = ("began_s", "bell")
+
+    def __init__(self) -> None:
+        self.bell: SimpleQueue[bool] = SimpleQueue()
+        self.began_s = 0.0
+
+
+class WriterPool:
+    """Runs the calls of several stores, those of each in order.
+
+    Args:
+        loop: Where outcomes are announced.
+        name: Of the threads, for the reader of a stack dump.
+        slow_s: How long a call may take while others wait.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, name: str = "stores", slow_s: float = SLOW_S) -> None:
+        self._loop = loop
+        self._name = name
+        self._slow_s = slow_s
+        # Held for a few steps each time, never while a call runs.
+        self._lock = threading.Lock()
+        self._writers: list[PooledWriter] = []
+        #: Stores with calls that no thread is at.
+        self._line: deque[PooledWriter] = deque()
+        self._leader: _Worker | None = None
+        #: Threads that sleep; the one that worked last is woken first.
+        self._idle: list[_Worker] = []
+        self._number = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._outcomes: deque[tuple[_Done, Outcome]] = deque()
+        self._is_told = False
+
+    def writer(self) -> PooledWriter:
+        """Return the writer of one more store."""
+        writer = PooledWriter(self)
+        self._writers.append(writer)
+        return writer
+
+    # -- in the loop's thread -----------------------------------------------------------------------------------
+
+    def submit(self, writer: PooledWriter, call: Callable[[], Any], done: _Done) -> None:
+        """Take a call of a store."""
+        if writer.is_stopped:
+            self._loop.call_soon(done, None, StoreFailed("the store's writer has been stopped"))
+            return
+        with self._lock:
+            writer.jobs.append((call, done))
+            if writer.is_taken:
+                return
+            writer.is_taken = True
+            self._line.append(writer)
+            self._see_to_line()
+        self._watch()
+
+    def _watch(self) -> None:
+        """Have somebody look, while anything waits."""
+        if self._timer is None and self._line:
+            self._timer = self._loop.call_later(self._slow_s, self._look)
+
+    def _look(self) -> None:
+        """Look whether what waits has to wait for a slow call."""
+        self._timer = None
+        with self._lock:
+            self._see_to_line()
+        self._watch()
+
+    def _announce(self) -> None:
+        self._is_told = False
+        outcomes = self._outcomes
+        while outcomes:
+            done, (result, error) = outcomes.popleft()
+            try:
+                done(result, error)
+            except Exception as fault:  # noqa: BLE001 - a fault of ours must not keep the others' outcomes back
+                self._loop.call_exception_handler({"message": "announcing what a store did failed", "exception": fault})
+
+    # -- in any thread, with the lock ---------------------------------------------------------------------------
+
+    def _see_to_line(self) -> None:
+        """Have a thread take the line if there is one, and nobody leads or the leader is slow."""
+        if not self._line:
+            return
+        leader = self._leader
+        if leader is not None and self._loop.time() - leader.began_s < self._slow_s:
+            return
+        if self._idle:
+            self._leader = worker = self._idle.pop()
+        else:
+            # Each of the others is at a store, and there are more stores than those.
+            self._leader = worker = _Worker()
+            self._number += 1
+            # Not a daemon: the interpreter must not leave in the middle of a commit that a client waits for.
+            name = f"{self._name}-{self._number}"
+            threading.Thread(target=self._run, args=(worker,), name=name, daemon=False).start()
+        worker.began_s = self._loop.time()
+        worker.bell.put(True)
+
+    def stop(self, writer: PooledWriter) -> None:
+        """Take nothing more for a store; its threads end with the last store."""
+        with self._lock:
+            writer.is_stopped = True
+            if not writer.is_taken:
+                writer.drained.set()
+            self._end_if_over()
+
+    def _end_if_over(self) -> None:
+        if all(writer.drained.is_set() for writer in self._writers):
+            while self._idle:
+                self._idle.pop().bell.put(False)
+
+    # -- in a thread of the crew --------------------------------------------------------------------------------
+
+    def _run(self, worker: _Worker) -> None:
+        while worker.bell.get():
+            writer: PooledWriter | None = None
+            while (writer := self._next(worker, writer)) is not None:
+                call, done = writer.jobs.popleft()
+                self._tell(done, outcome_of(call))
+                # While it waits for the next call, this thread must not hold what the last one wrote or read.
+                del call, done
+
+    def _next(self, worker: _Worker, last: PooledWriter | None) -> PooledWriter | None:
+        """Return the store to be served next, after ``last``; None when there is nothing to do for this thread."""
+        with self._lock:
+            now_s = self._loop.time()
+            if last is not None:
+                self._served(last, is_slow=now_s - worker.began_s >= self._slow_s, now_s=now_s)
+            writer = self._taken(worker, now_s)
+            if writer is None:
+                self._idle.append(worker)
+                self._end_if_over()
+        if self._line and self._timer is None:
+            # What waits was put there in this thread: the loop's has to hear of it, should the leader be slow.
+            self._call_soon(self._watch)
+        return writer
+
+    def _served(self, writer: PooledWriter, *, is_slow: bool, now_s: float) -> None:
+        if is_slow:
+            writer.apart_until_s = now_s + APART_S
+        if writer.jobs:
+            self._line.append(writer)
+            return
+        writer.is_taken = False
+        if writer.is_stopped:
+            writer.drained.set()
+
+    def _taken(self, worker: _Worker, now_s: float) -> PooledWriter | None:
+        """Take the first of the line for a thread, if it leads or nobody who is quick does."""
+        leader = self._leader
+        leads = leader is None or leader is worker or now_s - leader.began_s >= self._slow_s
+        if not self._line or not leads:
+            if leader is worker:
+                self._leader = None
+            return None
+        self._leader = worker
+        worker.began_s = now_s
+        writer = self._line.popleft()
+        if now_s < writer.apart_until_s:
+            self._leader = None
+            self._see_to_line()
+        return writer
+
+    def _tell(self, done: _Done, outcome: Outcome) -> None:
+        self._outcomes.append((done, outcome))
+        if not self._is_told:
+            self._is_told = True
+            if not self._call_soon(self._announce):
+                self._is_told = False
+
+    def _call_soon(self, call: Callable[[], None]) -> bool:
+        """Call in the loop; False when it is closed: nobody is left to be told, but what waits has to be written."""
+        try:
+            self._loop.call_soon_threadsafe(call)
+        except RuntimeError:
+            return False
+        return True
+
+
+# Patience: a messaging store that does not answer in time counts as failed, although no call has raised (PE4, PE13).
+#
+# A stalled disk raises nothing: its thread just does not come back, for seconds or for days. Whoever waits for it gets
+# StoreFailed when the patience is over, as if the call had raised it, and what happens from there on is what happens
+# after every failure: memory is discarded, keyless runs go elsewhere with a tombstone, the store is closed, opened and
+# recovered as soon as its thread comes back (I27, I56). What the stalled call did then shows in the last commit number.
+#
+# Long before that the store is *late*: what could be stored elsewhere and has not been handed to its thread yet no
+# longer waits for it, and who would take messages for good is served elsewhere (I29). Otherwise it would wait for the
+# call under way and then for its own, twice the patience of a store that is not given up, or many times it where more
+# waits than one commit takes.
+
+#: A call that has taken so long is late. No healthy disk does that to a commit, and it leaves most of the 5 s that a
+#: send without a key may take in all (PE4), and half of the second in which a receiver gets what is elsewhere (I29).
+LATE_S: Final = 0.5
+#: What a commit may take from its handing over to its answer, in patiences of the store: the time of PE4 less what it
+#: takes to send what it holds elsewhere.
+COMMIT_PATIENCES: Final = 1.5
+#: How long a refusal may wait until a store has made sure that the messages cannot appear any more: what is left of the
+#: time of PE4 when a commit has had all of its patience.
+REFUSAL_S: Final = 0.5
+#: How long messages are sent on from one store that failed to the next; what fails later than that is refused.
+RERUN_S: Final = 5.0
+#: What deletes a whole entity may have millions of rows to delete.
+LONG_S: Final = 60.0
+#: How long a server that is told to stop waits for a store to close.
+CLOSE_S: Final = 10.0
+#: For opening and recovery, which take as long as they take: nobody waits for an answer of theirs.
+ENDLESS_S: Final = float("inf")
+
+
+class PendingCall:
+    """One call that was handed over.
+
+    Attributes:
+        done: Whom to tell; None when somebody has been told that the store stalls.
+        patience_s: How long it may take once nothing is before it.
+        due_s: When it has to be answered in any case.
+        is_dropped: It had not begun when the store stalled: it never will.
+    """
+
+    __slots__ = ("done", "due_s", "is_dropped", "patience_s")
+
+    def __init__(self, done: Callable[[Any, BaseException | None], None], patience_s: float) -> None:
+        self.done: Callable[[Any, BaseException | None], None] | None = done
+        self.patience_s = patience_s
+        self.due_s = ENDLESS_S
+        self.is_dropped = False
+
+
+class StoreWatchdog:
+    """A writer whose calls are given up when they take too long.
+
+    One timer at most, however many calls there are, and none while there are none.
+
+    Args:
+        loop: Whose clock counts.
+        writer: Runs the calls, in order; all of them come through here.
+        patience_s: How long a call may take, in seconds, unless ``submit`` says otherwise.
+        late: Told once of each call that has been the first in line for LATE_S and may take longer.
+        prompt: Told when such a call has come to a good end, before whoever waits for it is.
+
+    Attributes:
+        is_late: The call under way is such a one.
+        is_stalled: A call was given up, and nothing has come back since.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        writer: Writer,
+        patience_s: float = STORE_PATIENCE_S,
+        late: Callable[[], None] | None = None,
+        prompt: Callable[[], None] | None = None,
+    ) -> None:
+        self.patience_s = patience_s
+        self.is_late = False
+        self.is_stalled = False
+        self._late = late
+        self._prompt = prompt
+        self._loop = loop
+        self._writer = writer
+        self._tickets: deque[PendingCall] = deque()
+        self._first_since_s = 0.0
+        self._commit: PendingCall | None = None
+        self._commit_since_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def submit(
+        self,
+        call: Callable[[], T],
+        done: Callable[[T | None, BaseException | None], None],
+        patience_s: float | None = None,
+    ) -> None:
+        """See ``Writer.submit``; ``done`` gets StoreFailed when the call is given up.
+
+        ``patience_s``: of this call; None for that of the writer.
+        """
+        self._submit(PendingCall(done, self.patience_s if patience_s is None else patience_s), call)
+
+    def commit(self, call: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        """As ``submit``, for the one commit under way: it is given up COMMIT_PATIENCES after this, too."""
+        self._commit = ticket = PendingCall(done, self.patience_s)
+        self._commit_since_s = self._loop.time()
+        if all(other.patience_s <= self.patience_s for other in self._tickets):
+            # Behind what may take longer on a healthy disk, its own patience is all there is.
+            ticket.due_s = self._commit_since_s + COMMIT_PATIENCES * self.patience_s
+        self._submit(ticket, call)
+
+    def _submit(self, ticket: PendingCall, call: Callable[[], Any]) -> None:
+        if not self._tickets:
+            self._first_since_s = self._loop.time()
+        self._tickets.append(ticket)
+        self._watch()
+        self._writer.submit(partial(_run, ticket, call), partial(self._answered, ticket))
+
+    def end(self) -> None:
+        """Give nothing up any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.patience_s = ENDLESS_S
+
+    def _answered(self, ticket: PendingCall, result: Any, error: BaseException | None) -> None:
+        done = ticket.done
+        self.is_stalled = False
+        if done is None:
+            return
+        # In order: what was not given up is the first one.
+        self._tickets.popleft()
+        if ticket is self._commit:
+            self._commit = None
+        self._first_since_s = self._loop.time()
+        was_late, self.is_late = self.is_late, False
+        self._watch()
+        if was_late and error is None and self._prompt is not None:
+            self._prompt()
+        done(result, error)
+
+    def _watch(self) -> None:
+        if not self._tickets or self._tickets[0].patience_s == ENDLESS_S:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            return
+        over_s = min(self._first_since_s + self._allowance_s(), self._due_s())
+        if self._timer is not None:
+            # It was set for what came before: it looks again when it finds that it is too early.
+            if self._timer.when() <= over_s:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(over_s, self._look)
+
+    def _allowance_s(self) -> float:
+        """How long the first call may take before something is done about it."""
+        patience_s = self._tickets[0].patience_s
+        return patience_s if self._late is None or self.is_late else min(patience_s, LATE_S)
+
+    def _due_s(self) -> float:
+        return ENDLESS_S if self._commit is None else self._commit.due_s
+
+    def _look(self) -> None:
+        self._timer = None
+        now_s = self._loop.time()
+        if self._tickets:
+            if now_s >= min(self._first_since_s + self._tickets[0].patience_s, self._due_s()):
+                self._give_up()
+            elif now_s >= self._first_since_s + self._allowance_s() and self._late is not None:
+                self.is_late = True
+                self._late()
+        self._watch()
+
+    def _give_up(self) -> None:
+        self.is_late = False
+        self.is_stalled = True
+        tickets, self._tickets = self._tickets, deque()
+        since_s = self._first_since_s if self._commit is None else min(self._first_since_s, self._commit_since_s)
+        waited_s = self._loop.time() - since_s
+        self._commit = None
+        error = StoreFailed(f"the store stalls: no answer within {waited_s:.1f} seconds")
+        waiting = []
+        for index, ticket in enumerate(tickets):
+            # The first one is under way and may yet come to its end; the others never begin.
+            ticket.is_dropped = index > 0
+            if ticket.done is not None:
+                waiting.append(ticket.done)
+            ticket.done = None
+        for done in waiting:
+            done(None, error)
+
+
+def _run(ticket: PendingCall, call: Callable[[], T]) -> T:
+    if ticket.is_dropped:
+        raise StoreFailed("given up before it began, because the store stalled")
+    return call()

@@ -1,0 +1,147 @@
+"""Senders and receivers of sessions on the synchronous SDK. Each runs in a thread of its own and survives the kills."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from azure.servicebus import (
+    NEXT_AVAILABLE_SESSION,
+    ServiceBusClient,
+    ServiceBusMessage,
+    ServiceBusReceivedMessage,
+    ServiceBusReceiver,
+    ServiceBusSender,
+)
+
+from duobus_demo.clients import (
+    UNKNOWN_OUTCOME,
+    Endpoint,
+    body_of,
+    close_quietly,
+    message_id_of,
+    number_of,
+    record_received,
+)
+from duobus_demo.corpus import DIGEST_PROPERTY, Outgoing, digest_of
+from duobus_demo.dispositions import Action
+from duobus_demo.expectations.sessions import Applied, SessionExpectations
+from duobus_demo.run_state import RETRY_S, RunState
+from duobus_demo.workers.sync_workers import RECEIVE_COUNT, RECEIVE_WAIT_S, SEND_TIMEOUT_S, is_settled
+
+#: How long a receiver waits for the next available session.
+ACCEPT_WAIT_S = 1.0
+#: Receive calls after which it gives the session up, so that sessions go from hand to hand.
+CALLS_PER_SESSION = 4
+#: Threads of the last look.
+LOOKERS = 8
+
+
+def run_session_sender(run: RunState, door: Endpoint, book: SessionExpectations, session_ids: Sequence[str]) -> None:
+    """Send the messages of these sessions, those of one session strictly one after the other."""
+    with door.client() as client:
+        sender = client.get_queue_sender(run.queue)
+        try:
+            for position in range(max(len(book.sessions[session_id]) for session_id in session_ids)):
+                for session_id in session_ids:
+                    if position >= len(book.sessions[session_id]):
+                        continue
+                    # The next of a session follows when this one's outcome is known: its order is that of the sends.
+                    while not _is_sent(run, door, sender, book.sessions[session_id][position], session_id):
+                        close_quietly(sender)
+                        sender = client.get_queue_sender(run.queue)
+                        if run.stopping.wait(RETRY_S):
+                            return
+        finally:
+            close_quietly(sender)
+
+
+def _is_sent(run: RunState, door: Endpoint, sender: ServiceBusSender, outgoing: Outgoing, session_id: str) -> bool:
+    body = outgoing.read()
+    message = ServiceBusMessage(
+        body,
+        message_id=outgoing.message_id,
+        session_id=session_id,
+        application_properties={DIGEST_PROPERTY: digest_of(body)},
+    )
+    run.ledger.sending(outgoing.message_id, body, None)
+    try:
+        sender.send_messages(message, timeout=SEND_TIMEOUT_S)
+    except UNKNOWN_OUTCOME:
+        run.ledger.send_unknown(outgoing.message_id)
+        return False
+    run.ledger.acknowledged(outgoing.message_id, door.name)
+    return True
+
+
+def run_session_receiver(run: RunState, door: Endpoint, book: SessionExpectations) -> None:
+    """Accept one session after the other, and apply its messages to its state."""
+    with door.client() as client:
+        while not run.stopping.is_set():
+            # Without a session in time there is an error, too; either way the next try is a new link.
+            with suppress(*UNKNOWN_OUTCOME):
+                _work_on_next(run, door, book, client)
+            run.stopping.wait(RETRY_S / 10)
+
+
+def _work_on_next(run: RunState, door: Endpoint, book: SessionExpectations, client: ServiceBusClient) -> None:
+    receiver = client.get_queue_receiver(
+        run.queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=ACCEPT_WAIT_S, prefetch_count=0
+    )
+    with receiver:
+        session_id = receiver.session.session_id
+        try:
+            state = book.accepted(session_id, receiver.session.get_state(timeout=SEND_TIMEOUT_S))
+            for _call in range(CALLS_PER_SESSION):
+                messages = receiver.receive_messages(max_message_count=RECEIVE_COUNT, max_wait_time=RECEIVE_WAIT_S)
+                for message in messages:
+                    state = _apply(run, book, receiver, message, state)
+                    if not is_settled(run, door, receiver, message, Action.COMPLETE):
+                        return
+                if not messages:
+                    return
+        finally:
+            book.left(session_id)
+
+
+def _apply(
+    run: RunState,
+    book: SessionExpectations,
+    receiver: ServiceBusReceiver,
+    message: ServiceBusReceivedMessage,
+    state: Applied,
+) -> Applied:
+    """Let a message have its effect unless it had it before; returns the session's state."""
+    record_received(run.ledger, message)
+    session_id = receiver.session.session_id
+    position = book.position(message_id_of(message), message.session_id or "", number_of(message), state.messages)
+    if position < state.messages:
+        return state
+    applied = state.after(position, body_of(message))
+    book.setting(session_id, applied)
+    receiver.session.set_state(applied.encode(), timeout=SEND_TIMEOUT_S)
+    book.was_set(session_id)
+    return applied
+
+
+def look_at_sessions(run: RunState, door: Endpoint, book: SessionExpectations) -> int:
+    """Read every session's state back; returns how many sessions still have messages."""
+    with_messages: set[str] = set()
+
+    def look(session_ids: Sequence[str]) -> None:
+        with door.client() as client:
+            for session_id in session_ids:
+                with client.get_queue_receiver(run.queue, session_id=session_id) as receiver:
+                    book.read_back(session_id, receiver.session.get_state(timeout=SEND_TIMEOUT_S))
+                    if receiver.peek_messages(timeout=SEND_TIMEOUT_S):
+                        with_messages.add(session_id)
+
+    # The SDK takes a good part of a second to open a receiver.
+    with ThreadPoolExecutor(LOOKERS) as pool:
+        for looked in [pool.submit(look, list(book.sessions)[index::LOOKERS]) for index in range(LOOKERS)]:
+            looked.result()
+    with door.client() as client:
+        # Those that have a state are listed, too.
+        unknown = set(client.list_queue_sessions(run.queue)) - set(book.sessions)
+    return len(with_messages | unknown)

@@ -20,9 +20,10 @@ from typing import Any, Final
 import pytest
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusMessage, ServiceBusReceiver
 from azure.servicebus.exceptions import ServiceBusError
-from duobus.auth.sas import sign_token
 from kit_cluster import Cluster
 from kit_postgres import running_postgres
+
+from duobus.auth.sas_tokens import sign_token
 
 pytestmark = [
     pytest.mark.slow,

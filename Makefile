@@ -181,7 +181,8 @@ schemathesis: $(STAMP) ## Requests drawn from the description of the HTTP side, 
 mutants: $(STAMP) ## Change the code in 300 small ways a room and see whether a test notices (COUNT=..., SEED=..., ARGS='--rooms auth')
 	$(BIN)/python tools/mutants.py --count $(or $(COUNT),300) --seed $(or $(SEED),19) $(ARGS)
 
-docs: $(STAMP) ## Check links, that every option and metric is documented, and that every page is listed
+docs: $(STAMP) ## Write the walk of a send; check links, that every option and metric is documented, and every page listed
+	$(BIN)/python tools/trace_walk.py --write
 	$(BIN)/python tools/check_docs.py
 
 twins: $(STAMP) ## Write the synchronous forms of the client side, src/duobus/ha/sync

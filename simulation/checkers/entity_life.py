@@ -80,7 +80,7 @@ class LifeHistory:
     Attributes:
         changes: Statuses, the first of them in force from the beginning.
         uses: Sends and attaches.
-        deliveries: (time, uid) of every delivery.
+        deliveries: (time, uid) of every delivery. It arrived at that time, however late its receiver looked at it.
         settled: uid to the times when the first settlement was written, and when one was answered with yes.
         limit: Bytes that the entity may hold; None for more than a run sends.
     """

@@ -51,6 +51,7 @@ class LifeClient(SimulatedClient):
         for index, payload in enumerate(event.payloads):
             uid = str(scan(payload).message_id)
             delivery = h.Delivery("", 0, uid, b"", None, 0, 1, self.name, self.name, 0)
+            delivery.at_ms = self.world.loop.time_ms()
             self.received.append(Received(event.link, event.first_delivery_id + index, delivery))
         self.arrived.set()
 
@@ -170,9 +171,8 @@ class _Queue:
 
     async def _use(self, client: LifeClient, rng: random.Random, *, all_of_it: bool) -> None:
         items, client.received = client.received, []
-        for item in items:
-            uid = item.event.uid
-            self.history.deliveries.append((self.now_ms(), uid))
+        # A message may have lain here while an answer was waited for that never came, and its entity may be gone since.
+        self.history.deliveries.extend((item.event.at_ms, item.event.uid) for item in items)
         for item in items:
             uid = item.event.uid
             if not all_of_it and rng.random() < 0.3:

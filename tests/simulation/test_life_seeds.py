@@ -12,3 +12,9 @@ def test_no_seed_breaks_what_the_life_of_an_entity_promises(first: int) -> None:
     """I33."""
     for seed in range(first, first + 10):
         assert run(seed) == [], f"seed {seed}"
+
+
+@pytest.mark.parametrize("seed", [581, 817])
+def test_what_a_client_holds_of_an_entity_that_is_gone_is_not_laid_to_its_namesake(seed: int) -> None:
+    """The client had the messages, waited 5 s for an answer that a power cut took, and looked at them after that."""
+    assert run(seed) == []

@@ -7,7 +7,8 @@ Prints one line per fault and ends with status 1 when there is any:
 - a relative link of a Markdown file leads to no file, or to no heading of it;
 - an option of the command line, or a metric, that no page in ``docs/reference`` names;
 - a decision whose number is missing, doubled, or not the one its title begins with;
-- a page below docs, decisions among them, that docs/README.md does not list.
+- a page below docs, decisions among them, that docs/README.md does not list;
+- a decision that docs/README.md lists under another title than its own.
 """
 
 from __future__ import annotations
@@ -80,6 +81,16 @@ def check_decisions(root: Path) -> Iterator[str]:
         yield f"docs/decisions: number {number:04d} is given twice"
 
 
+def check_titles(root: Path) -> Iterator[str]:
+    """Yield a fault for every decision that docs/README.md lists under another title than its own."""
+    index = root / "docs" / "README.md"
+    text = index.read_text() if index.exists() else ""
+    for title, name in re.findall(r"\[([^\]\n]*)\]\(decisions/(\d{4}-[a-z0-9-]+\.md)\)", text):
+        page = root / "docs" / "decisions" / name
+        if page.exists() and not page.read_text().startswith(f"# {title}\n"):
+            yield f"docs/decisions/{name}: docs/README.md lists it under another title"
+
+
 def anchors(text: str) -> set[str]:
     """Return the anchors that a page's headings get where it is shown (lower case, hyphens for blanks)."""
     found: set[str] = set()
@@ -123,6 +134,7 @@ def main(root: Path) -> int:
         *check_reference(root, [metric.name for metric in METRICS], "metric"),
         *check_decisions(root),
         *check_listed(root),
+        *check_titles(root),
     ]
     for fault in faults:
         print(fault)

@@ -334,7 +334,7 @@ class _Client:
 
     def __init__(self, stage: _Stage) -> None:
         self._stage = stage
-        self._peer = stage.server.door()
+        self._peer = stage.server.amqp()
         self.transport = _Transport(self._peer)
         self._peer.connection_made(self.transport)
         response = f"\0RootManageSharedAccessKey\0{EMULATOR_KEY}".encode()
@@ -479,7 +479,7 @@ async def _trace_in_loop(trace: Trace, folder: Path, rounds: int) -> list[dict[s
     finally:
         gc.enable()
         loop.go_on()
-        for peer in list(server.door.peers):
+        for peer in list(server.amqp.peers):
             peer.abort()
         await server.stop()
 

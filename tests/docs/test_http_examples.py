@@ -1,4 +1,4 @@
-"""What the README and the pages about HTTP show runs as it is written, against a real broker."""
+"""What the pages about HTTP show runs as it is written, against a real broker."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def run(code: str, server: ServerProcess) -> str:
 
 
 @pytest.mark.slow
-def test_the_readmes_curl_sends_and_receives_with_the_token_that_its_python_makes(server: ServerProcess) -> None:
-    (python,) = blocks("README.md", "python", "With nothing but curl")
-    (shell,) = blocks("README.md", "sh", "With nothing but curl")
+def test_the_curl_of_its_page_sends_and_receives_with_the_token_that_its_python_makes(server: ServerProcess) -> None:
+    (python,) = blocks("docs/how-to/curl.md", "python", "Make a token")
+    (shell,) = blocks("docs/how-to/curl.md", "sh", "Send and receive")
     send, receive = shell.strip().splitlines()
     token = run(python, server)
     answers = []

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 
-from duobus.model.description import ACTIVE, QueueDescription
-from duobus.testing.checkers.life import GONE, OK, Change, LifeHistory, Use, check_life
-from duobus.testing.sim_life import _Queue
-from duobus.testing.sim_message import Message
-from duobus.testing.sim_world import World
+from duobus.model.descriptions import ACTIVE, QueueDescription
+from simulation.checkers.entity_life import GONE, OK, Change, LifeHistory, Use, check_life
+from simulation.scenarios.entity_life import _Queue
+from simulation.world.message import Message
+from simulation.world.world import World
 
 
 def made_anew(arrival_ms: int) -> LifeHistory:

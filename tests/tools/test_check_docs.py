@@ -82,6 +82,16 @@ def test_a_decision_has_to_be_listed(root: Path) -> None:
     assert not any("0002-b.md" in fault for fault in faults)
 
 
+def test_a_decision_is_listed_under_its_own_title(root: Path) -> None:
+    (root / "docs/decisions/0001-a.md").write_text("# 0001 The store syncs\n")
+    (root / "docs/decisions/0002-b.md").write_text("# 0002 The broker waits\n")
+    (root / "docs/README.md").write_text(
+        "- [0001 The store syncs](decisions/0001-a.md)\n- [0002 Waiting](decisions/0002-b.md)\n"
+    )
+    (fault,) = check_docs.check_titles(root)
+    assert fault == "docs/decisions/0002-b.md: docs/README.md lists it under another title"
+
+
 def test_every_page_has_to_be_listed_and_a_name_in_code_is_no_link(root: Path) -> None:
     (root / "docs/tutorial").mkdir()
     (root / "docs/tutorial/listed.md").write_text("# Listed\n")
